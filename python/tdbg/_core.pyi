@@ -1,0 +1,272 @@
+"""The C++ core: capture, storage and statistics.  Internal to tdbg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__version__: str
+
+# Structured dtypes of the tables below, as the core lays them out.
+ROW_DTYPE: np.dtype[np.void]
+"""step i8, definition u4, call u2, micro_batch u2, flags u4, position u4, count u8,
+nan u8, positive_infinity u8, negative_infinity u8, zero u8, min u8, max u8 (bits of a
+float64, int64 or uint64, by the definition's dtype), abs_min f8, mean f8, m2 f8, l1 f8,
+l2 f8."""
+STEP_DTYPE: np.dtype[np.void]
+"""step i8, mode u4, flags u4, mode_step i8, wall_ns i8, monotonic_ns i8, offered u8,
+written u8, dropped u8, failed u8, micro_batches u4, capture_ns i8, duration_ns i8,
+sequence u8 (packed, no padding)."""
+TENSOR_DTYPE: np.dtype[np.void]
+"""step i8, sequence u8, offset u8, payload_length u8, definition u4, shard u4,
+call u2, micro_batch u2, position u4."""
+SCALAR_DTYPE: np.dtype[np.void]
+"""step i8, definition u4, flags u4, wall_ns i8, value f8."""
+SPAN_DTYPE: np.dtype[np.void]
+"""step i8, definition u4, flags u4, start_ns i8, duration_ns i8, thread u8, depth u4,
+value i8 (packed)."""
+GAP_DTYPE: np.dtype[np.void]
+"""first_step i8, last_step i8, records u8, bytes u8, reason u4, what u4."""
+
+def implementation() -> str:
+    """Name of the statistics kernels in use.
+
+    Raises tdbg.errors.ConfigurationError for a bad TDBG_FORCE_IMPLEMENTATION.
+    """
+
+def implementations() -> list[str]:
+    """Names of those this processor can run, best last."""
+
+def reduce(array: Any, scale: float = 1.0) -> NDArray[np.void]:
+    """Statistics row (ROW_DTYPE, step 0) of a NumPy array of any strides."""
+
+def count_units(
+    array: Any, axis: int, low: float, high: float
+) -> NDArray[np.uint64]:
+    """Counts (3, units): active, beyond, all."""
+
+def masked_crc32c(data: bytes) -> int: ...
+
+class Capture:
+    """The writer of one process, with the statistics kernels in front of it.
+
+    The constructor raises tdbg.errors.ConfigurationError or StorageError; of the
+    rest only flush() raises (StorageError).  dtype is a name ("float32", "bfloat16",
+    "float8_e4m3fn", ...) or any other NumPy dtype.str ("<M8[ns]") with item_size.
+    Strides are in bytes, None: contiguous.  Pointers are addresses of CPU memory.
+    """
+
+    def __init__(
+        self,
+        run_directory: str,
+        *,
+        run_uuid: bytes,
+        attempt_uuid: bytes,
+        attempt_ordinal: int = 0,
+        role: str = "train",
+        rank: int = 0,
+        world_size: int = 1,
+        queue_bytes: int = ...,
+        shard_bytes: int = ...,
+        min_free_bytes: int = ...,
+        overflow: str = "block",
+        compress: bool = True,
+        flush_interval: float = 0.2,
+    ) -> None: ...
+    @property
+    def directory(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+    def define(
+        self,
+        name: str,
+        role: int,
+        dtype: str = "",
+        shape: Sequence[int] = (),
+        *,
+        item_size: int = 0,
+        flags: int = 0,
+        aliases: Sequence[str] = (),
+        global_shape: Sequence[int] = (),
+        global_offset: Sequence[int] = (),
+        placements: Sequence[tuple[int, int, int, int, int]] = (),
+    ) -> int:
+        """Id of the definition; placements are (kind, reduction, dimension, mesh
+        size, coordinate)."""
+
+    def statistics(
+        self,
+        step: int,
+        ids: Sequence[int],
+        pointers: Sequence[int],
+        strides: Sequence[Sequence[int] | None] | None = None,
+        *,
+        call: int = 0,
+        micro_batch: int = 0,
+        scale: float = 1.0,
+    ) -> None:
+        """Reduce these tensors now, in one call (the GIL is released)."""
+
+    def values(
+        self,
+        step: int,
+        id: int,
+        pointer: int,
+        strides: Sequence[int] | None = None,
+        *,
+        call: int = 0,
+        micro_batch: int = 0,
+    ) -> bool: ...
+    def unit_summary(
+        self,
+        step: int,
+        unit_id: int,
+        id: int,
+        pointer: int,
+        strides: Sequence[int] | None = None,
+        *,
+        call: int = 0,
+        micro_batch: int = 0,
+        low: float = ...,
+        high: float = ...,
+    ) -> bool: ...
+    def scalar(self, step: int, id: int, value: float, wall_ns: int) -> bool: ...
+    def event(self, step: int, kind: int, severity: int, json: bytes) -> bool: ...
+    def span(
+        self,
+        step: int,
+        id: int,
+        start_ns: int,
+        duration_ns: int,
+        *,
+        thread: int = 0,
+        depth: int = 0,
+        value: int = 0,
+    ) -> bool: ...
+    def histogram(
+        self,
+        step: int,
+        id: int,
+        keys: NDArray[np.uint16],
+        counts: NDArray[np.uint64],
+        *,
+        call: int = 0,
+        micro_batch: int = 0,
+    ) -> bool: ...
+    def refuse(self, step: int, n_records: int = 1, n_bytes: int = 0) -> None: ...
+    def end_step(
+        self,
+        step: int,
+        mode: int,
+        mode_step: int,
+        *,
+        flags: int = 0,
+        micro_batches: int = 1,
+        capture_ns: int = 0,
+        duration_ns: int = 0,
+    ) -> bool: ...
+    def flush(self, durable: bool = False, timeout: float = 30.0) -> None: ...
+    def close(self, timeout: float = 5.0) -> bool:
+        """True when everything was written; never raises."""
+
+    def counters(self) -> dict[str, int]:
+        """The fields of the Counters struct by name; state as its number."""
+
+class Definition:
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def role(self) -> int: ...
+    @property
+    def dtype(self) -> str:
+        """NumPy or ml_dtypes name, or dtype.str; "" for scalars and spans."""
+
+    @property
+    def item_size(self) -> int: ...
+    @property
+    def flags(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def global_shape(self) -> tuple[int, ...]: ...
+    @property
+    def global_offset(self) -> tuple[int, ...]: ...
+    @property
+    def placements(self) -> tuple[tuple[int, int, int, int, int], ...]: ...
+
+class Event:
+    @property
+    def step(self) -> int: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def severity(self) -> int: ...
+    @property
+    def wall_ns(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def json(self) -> bytes: ...
+
+class Problem:
+    @property
+    def kind(self) -> str:
+        """damage, torn_tail, foreign, unsupported, io or missing."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def message(self) -> str: ...
+
+class RunReader:
+    """Reader of one writer directory; see cpp/reader/run_reader.h.
+
+    Safe to share between threads.  Raises tdbg.errors.StorageError and its
+    subclasses.
+    """
+
+    def __init__(
+        self, directory: str, run_uuid: bytes | None = None, use_caches: bool = True
+    ) -> None: ...
+    def poll(self) -> bool: ...
+    def definitions(self, start: int = 0) -> list[Definition]: ...
+    def steps(self, start: int = 0) -> NDArray[np.void]: ...
+    @property
+    def n_rows(self) -> int: ...
+    def rows(self, start: int = 0, stop: int | None = None) -> NDArray[np.void]: ...
+    def column(self, definitions: Sequence[int]) -> NDArray[np.void]: ...
+    def tensors(self, start: int = 0) -> NDArray[np.void]: ...
+    def read_tensor(self, index: int) -> NDArray[np.uint8]:
+        """Raw bytes in C order, read-only; the caller views them as dtype, shape."""
+
+    def scalars(self, start: int = 0) -> NDArray[np.void]: ...
+    def events(self, start: int = 0) -> list[Event]: ...
+    def spans(self, start: int = 0) -> NDArray[np.void]: ...
+    def gaps(self, start: int = 0) -> NDArray[np.void]: ...
+    def histograms(
+        self, start: int = 0
+    ) -> list[tuple[int, int, int, int, NDArray[np.uint16], NDArray[np.uint64]]]:
+        """(step, definition, call, micro_batch, keys, counts)."""
+
+    def problems(self, start: int = 0) -> list[Problem]: ...
+    def identity(self) -> dict[str, Any]:
+        """role, rank, world_size, generation, run, attempt (bytes), attempt_ordinal,
+        created_ns."""
+
+    def liveness(self) -> str:
+        """unknown, running, stalled, closed or dead."""
+
+    def commit(self) -> dict[str, int] | None: ...
+    @property
+    def n_bytes(self) -> int: ...
