@@ -5,7 +5,7 @@
 // of the calls, before the step is ended.
 //
 // Thread safety: all methods may be called from any thread (autograd calls from
-// its own).
+// its own).  Like the writer, it is inert in a forked child.
 //
 // Errors: Open reports them.  Afterwards a tensor that cannot be captured is
 // refused and counted, never an error.
@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -47,12 +48,12 @@ class Capture {
   Capture& operator=(const Capture&) = delete;
 
   // Reduces each item and appends its row to those of the step.  Elements are
-  // multiplied by `scale` first (rows are then flagged as rescaled).
+  // multiplied by `scale` first (rows are then flagged as rescaled); integers
+  // are not.  REQUIRES: `scale` is finite and not zero.
   void Statistics(std::int64_t step, std::span<const CaptureItem> items,
                   CallSite site, double scale);
 
-  // Copies the values of the item.  With scale != 1 the tensor is stored as it
-  // lies and flagged as not rescaled by omission of the flag.
+  // Copies the values of the item, as they lie.
   bool Values(std::int64_t step, const CaptureItem& item, CallSite site);
 
   // Counts the units of `item` and stores them as the tensor `unit_definition`
@@ -64,22 +65,37 @@ class Capture {
   // Writes the rows collected for the step, then ends it.
   bool EndStep(const StepRecord& step);
 
-  // Definitions, scalars, events, refusals, flush and close go straight there.
-  [[nodiscard]] Writer& writer() { return *writer_; }
+  // Writes all collected rows, then flushes the writer.
+  Status Flush(bool durable, std::chrono::milliseconds timeout);
 
-  // Writes collected rows, then closes the writer.
+  // Writes all collected rows, then closes the writer.
   Status Close(std::chrono::milliseconds timeout);
 
+  // Definitions, scalars, events and refusals go straight there.
+  [[nodiscard]] Writer& writer() { return *writer_; }
+
  private:
+  // Rows of all steps that may wait together before they are written.
+  static constexpr std::size_t kMaxRows = 4096;
+
   explicit Capture(std::unique_ptr<Writer> writer);
-  void WriteRows(std::int64_t step, std::vector<Row> rows);
+  // The item as a view; false when it cannot be captured.
+  bool ViewOf(const CaptureItem& item, TensorView* view) const;
+  // Counts a tensor of this definition as offered and dropped.
+  void Refuse(std::int64_t step, std::uint32_t definition);
+  void WriteRows(std::int64_t step) TDBG_REQUIRES(order_mutex_);
+  void WriteAllRows() TDBG_EXCLUDES(order_mutex_);
 
   // Constant after construction.
   const std::unique_ptr<Writer> writer_;
 
+  // Held while rows are handed to the writer, so that none falls behind the end
+  // of its step.  Taken before mutex_.
+  Mutex order_mutex_;
   Mutex mutex_;
-  std::int64_t rows_step_ TDBG_GUARDED_BY(mutex_) = kNoStep;
-  std::vector<Row> rows_ TDBG_GUARDED_BY(mutex_);
+  // By step, in the order of the calls; n_rows_ in all of them together.
+  std::map<std::int64_t, std::vector<Row>> rows_ TDBG_GUARDED_BY(mutex_);
+  std::size_t n_rows_ TDBG_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace tdbg

@@ -40,7 +40,11 @@ enum class RecordType : std::uint16_t {
   kIndex = 11,
   kEnd = 12,
 };
-enum class WriterRole : std::uint32_t { kTrain = 1, kEngine = 2, kProfiler = 3 };
+enum class WriterRole : std::uint32_t {
+  kTrain = 1,
+  kEngine = 2,
+  kProfiler = 3
+};
 enum class TensorRole : std::uint16_t {
   kWeight = 1,
   kBias = 2,
@@ -58,7 +62,11 @@ enum class TensorRole : std::uint16_t {
   kOutputGradient = 14,
   kOther = 15,
 };
-enum class PlacementKind : std::uint8_t { kShard = 1, kReplicate = 2, kPartial = 3 };
+enum class PlacementKind : std::uint8_t {
+  kShard = 1,
+  kReplicate = 2,
+  kPartial = 3
+};
 enum class EventKind : std::uint16_t {
   kConfiguration = 1,
   kCollections = 2,
@@ -79,7 +87,7 @@ enum class EndReason : std::uint32_t { kRotated = 1, kClosed = 2 };
 
 inline constexpr std::uint32_t kStepSkipped = 1;      // StepRecord::flags
 inline constexpr std::uint32_t kStepInterrupted = 2;  // StepRecord::flags
-inline constexpr std::uint32_t kRescaled = 1;  // Row and tensor flags.
+inline constexpr std::uint32_t kRescaled = 1;         // Row and tensor flags.
 inline constexpr std::int64_t kNoStep = -1;
 
 namespace limits {
@@ -91,8 +99,11 @@ inline constexpr std::size_t kName = 4096;
 inline constexpr std::uint64_t kDefinition = 64ULL << 10;
 inline constexpr std::uint64_t kEvent = 1ULL << 20;
 inline constexpr std::uint64_t kTable = 64ULL << 20;  // rows, scalars, ...
+inline constexpr std::uint64_t kSmall = 64ULL << 10;  // step, gap, end.
+inline constexpr std::uint64_t kTensorTable = 128ULL << 20;
 inline constexpr std::uint64_t kIndex = 1ULL << 30;
 inline constexpr std::uint64_t kRecord = 1ULL << 40;
+inline constexpr std::uint64_t kShard = 1ULL << 62;
 inline constexpr std::uint32_t kChunk = 16U << 20;
 }  // namespace limits
 
@@ -238,6 +249,14 @@ void EncodeRecordHeader(const RecordHeader& header, std::uint64_t salt,
 // Checks magic, salt, crc, reserved bytes and the limits of the lengths.
 Result<RecordHeader> DecodeRecordHeader(std::span<const std::byte> bytes,
                                         std::uint64_t salt);
+// The cheap half of that: whether magic and salt are there.
+// REQUIRES: 64 readable bytes.
+[[nodiscard]] bool MayBeRecord(const std::byte* bytes, std::uint64_t salt);
+
+// The largest payload of a record of this type.
+[[nodiscard]] std::uint64_t PayloadLimit(RecordType type);
+// Whether the lengths of `header` are within limits and fit each other.
+Status CheckLengths(const RecordHeader& header);
 
 // Offset of the next record when one of `payload_length` starts at `offset`.
 // REQUIRES: payload_length <= limits::kRecord.
@@ -255,8 +274,21 @@ void AppendRecord(RecordHeader header, std::uint64_t salt,
 
 std::vector<std::byte> EncodeDefinition(const Definition& definition);
 Result<Definition> DecodeDefinition(std::span<const std::byte> payload);
+// Bytes of a tensor of this definition: elements times bytes per element.
+// Errors: kLimitExceeded when that is above 2^62.
+Result<std::uint64_t> RawLength(const Definition& definition);
+
+// What a `rows` record says of its rows, which follow it.
+struct RowsHead {
+  std::uint32_t row_size = 0;
+  std::uint32_t n_rows = 0;
+  std::uint64_t fields = 0;
+};
+inline constexpr std::size_t kRowsHeadBytes = 16;
 
 std::vector<std::byte> EncodeRows(std::span<const Row> rows);
+// Checks that all the rows are there.
+Result<RowsHead> DecodeRowsHead(std::span<const std::byte> payload);
 // Fields missing from the record's bitmap keep the value of an empty Summary.
 Result<std::vector<Row>> DecodeRows(std::span<const std::byte> payload);
 
@@ -278,6 +310,8 @@ Result<Gap> DecodeGap(std::span<const std::byte> payload);
 
 std::vector<std::byte> EncodeHistogram(const Histogram& histogram);
 Result<Histogram> DecodeHistogram(std::span<const std::byte> payload);
+
+inline constexpr std::size_t kEndBytes = 64;
 
 std::vector<std::byte> EncodeEnd(const End& end);
 Result<End> DecodeEnd(std::span<const std::byte> payload);

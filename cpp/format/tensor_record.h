@@ -18,7 +18,7 @@ namespace tdbg {
 
 struct Chunk {
   std::uint32_t stored_length = 0;
-  std::uint32_t crc = 0;  // Masked, of the stored bytes.
+  std::uint32_t crc = 0;      // Masked, of the stored bytes.
   Codec codec = Codec::kRaw;  // May hold a value unknown to us.
   std::uint8_t flags = 0;
 };
@@ -37,7 +37,7 @@ struct TensorHead {
 };
 
 struct EncodedTensor {
-  std::vector<std::byte> payload;   // Head, table, padding, data.
+  std::vector<std::byte> payload;    // Head, table, padding, data.
   std::uint64_t checked_length = 0;  // What the payload crc is to cover.
 };
 
@@ -49,6 +49,14 @@ EncodedTensor EncodeTensor(const TensorHead& identity,
                            std::span<const std::byte> raw,
                            std::uint32_t item_size, Codec codec,
                            std::span<const std::byte> base = {});
+
+// How many bytes stand before the data of a tensor of `n_chunks` chunks.
+[[nodiscard]] std::uint64_t TensorDataOffset(std::uint64_t n_chunks);
+
+// Those bytes, from head.definition to head.chunks; for a writer that does not
+// hold the whole payload at once.
+// REQUIRES: head.data_offset == TensorDataOffset(head.chunks.size()).
+std::vector<std::byte> EncodeTensorHead(const TensorHead& head);
 
 // Decodes and checks head and table; `payload` holds at least the checked
 // bytes; `payload_length` is that of the whole payload.

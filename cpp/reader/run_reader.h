@@ -28,72 +28,12 @@
 #include "format/commit_page.h"
 #include "format/index.h"
 #include "format/record.h"
-#include "format/tensor_record.h"
+#include "reader/commit_reader.h"
+#include "reader/problem.h"
+#include "reader/tables.h"
+#include "reader/tensor_values.h"
 
 namespace tdbg {
-
-enum class ProblemKind : std::uint8_t {
-  kDamage = 1,       // A record failed a check, and others follow.
-  kTornTail = 2,     // The writer died in the middle of a record.
-  kForeign = 3,      // A shard of another run, writer, or place.
-  kUnsupported = 4,  // Written with a feature that this build lacks.
-  kIo = 5,           // The operating system refused to open or read.
-  kMissing = 6,      // Sequence numbers or a whole shard are not there.
-};
-
-// Something in the files that is not as it should be.
-struct Problem {
-  ProblemKind kind;
-  std::string file;  // Path relative to the writer directory.
-  std::uint64_t offset = 0;
-  std::uint64_t length = 0;  // Bytes skipped; 0 where unknown.
-  std::string message;       // What was expected, what was found.
-};
-
-// Where the values of a tensor lie.
-struct TensorEntry {
-  std::int64_t step = 0;
-  std::uint64_t sequence = 0;
-  std::uint64_t offset = 0;  // Of the record, in its shard.
-  std::uint64_t payload_length = 0;
-  std::uint32_t definition = 0;
-  std::uint32_t shard_number = 0;
-  std::uint16_t call = 0;
-  std::uint16_t micro_batch = 0;
-  std::uint32_t position = 0;  // Execution order within the step.
-};
-static_assert(sizeof(TensorEntry) == 48);
-
-struct StepEntry {
-  StepRecord record;
-  std::uint64_t sequence = 0;
-};
-struct ScalarEntry {
-  std::int64_t step = 0;
-  Scalar scalar;
-};
-struct EventEntry {
-  std::int64_t step = 0;
-  std::uint64_t sequence = 0;
-  Event event;
-};
-struct SpanEntry {
-  std::int64_t step = 0;
-  Span span;
-};
-struct HistogramEntry {
-  std::int64_t step = 0;
-  Histogram histogram;
-};
-
-// Whether the writer still lives, as far as its commit page tells.
-enum class Liveness : std::uint8_t {
-  kUnknown = 0,  // No valid page, another host, or another boot.
-  kRunning = 1,
-  kStalled = 2,  // The process is there; no heartbeat for 10 s.
-  kClosed = 3,   // It closed its last shard: nothing more will come.
-  kDead = 4,     // The process is gone without closing.
-};
 
 struct ReaderOptions {
   // Refuse shards of any other run; unset: take the first shard's.
@@ -101,14 +41,12 @@ struct ReaderOptions {
   // Use the index cache and the commit page.  Off for tests: the answers are
   // the same.
   bool use_caches = true;
-};
-
-// The bytes of a tensor.  `bytes` points into `owned`, or into a mapped shard
-// that `keep_alive` holds.
-struct TensorValue {
-  std::span<const std::byte> bytes;
-  std::vector<std::byte> owned;
-  std::shared_ptr<const void> keep_alive;
+  // Map sealed shards.  Off where others than the writer may truncate them, or
+  // on a file system that loses pages: a map then faults.
+  bool map_files = true;
+  // The most memory that a tensor may decode to which the bytes it has on the
+  // disk do not justify (one is justified by an eighth of it).
+  std::uint64_t max_tensor_bytes = 2ULL << 30;
 };
 
 class RunReader {
@@ -123,7 +61,9 @@ class RunReader {
   // Takes in new data; true when any table grew.
   virtual bool Poll() = 0;
 
-  // Append-only tables, in the order of the records.
+  // Append-only tables, in the order of the records.  A definition appears
+  // again when its aliases have changed.  Rows and tensors may name a
+  // definition that is not there, where its record was damaged.
   [[nodiscard]] virtual const std::vector<Definition>& definitions() const = 0;
   [[nodiscard]] virtual const std::vector<StepEntry>& steps() const = 0;
   [[nodiscard]] virtual const std::vector<TensorEntry>& tensors() const = 0;
@@ -138,13 +78,17 @@ class RunReader {
   // How many rows there are, over all shards.
   [[nodiscard]] virtual std::uint64_t n_rows() const = 0;
 
-  // The rows [first, last) in the order of the records.
+  // The rows [first, last) in the order of the records.  Where a record was
+  // damaged after it was taken in, rows of definition 0 take its place, and a
+  // problem says so.
   // REQUIRES: first <= last <= n_rows().
   virtual std::vector<ColumnRow> Rows(std::uint64_t first,
                                       std::uint64_t last) = 0;
 
-  // All rows of these definitions, in the order of the records.  Of a sealed
-  // shard with a valid index this reads only their columns.
+  // All rows of these definitions: shard by shard, and in a shard by step and
+  // position, which is the order of the records unless a writer went back to
+  // an earlier step.  Of a sealed, undamaged shard with a valid index this
+  // reads only their columns.
   virtual std::vector<ColumnRow> Column(
       std::span<const std::uint32_t> definitions) = 0;
 
@@ -153,6 +97,7 @@ class RunReader {
   virtual Result<TensorValue> ReadTensor(std::size_t i) = 0;
 
   [[nodiscard]] virtual const FileHeader& identity() const = 0;
+  // As of the last poll.
   [[nodiscard]] virtual Liveness liveness() const = 0;
   // The last valid commit slot seen, if any.
   [[nodiscard]] virtual std::optional<CommitSlot> commit() const = 0;

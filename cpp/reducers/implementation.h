@@ -1,4 +1,4 @@
-// The named list of implementations of the statistics kernels, and the choice
+// The named list of implementations of the statistics kernel, and the choice
 // among them.
 //
 // The best one that the processor supports is chosen at the first use.  The
@@ -10,28 +10,31 @@
 
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string_view>
 
 #include "base/status.h"
-#include "tensor/summary.h"
-#include "tensor/tensor_view.h"
+#include "reducers/moments.h"
+#include "tensor/dtype.h"
 
 namespace tdbg {
-
-// How many elements a block holds: the unit of folding, shifting and merging.
-inline constexpr std::size_t kBlockElements = 2048;
 
 struct Implementation {
   std::string_view name;
   // Whether this processor can run it.
   bool (*supported)();
-  // The summary of `n` contiguous elements at `data`.
-  Summary (*reduce)(const void* data, std::size_t n, DType dtype, double scale);
+  // The kernel: see AccumulatePortable in reducers/moments.h.
+  void (*accumulate)(const void* data, std::size_t n, DType dtype,
+                     double factor, Moments* moments);
 };
 
 // All that this build contains, best last.
 [[nodiscard]] std::span<const Implementation> Implementations();
+
+// The best supported one, or the one called `forced` unless that is empty.
+[[nodiscard]] Result<const Implementation*> SelectImplementation(
+    std::string_view forced);
 
 // The active implementation, or why the forced one cannot be used.
 [[nodiscard]] Result<const Implementation*> ActiveImplementation();

@@ -3,39 +3,46 @@
 // Implements docs/statistics.md.  The definitions are those of the Python
 // reference (python/tdbg/reference.py): float64, two passes.  Every
 // implementation agrees with it within 1e-7 relative for floats of up to 32
-// bits (means: relative to the mean of |x|) and 1e-12 for float64 and integers;
-// counts, minima and maxima agree exactly.
+// bits (means: relative to the mean of |x|; m2, being a square: 2e-7) and 1e-12
+// for float64 and integers; counts, minima and maxima agree exactly.
 //
-// Blocks have a fixed size and merge in a fixed order, so that the result of an
-// implementation does not depend on alignment or on how the tensor is strided.
+// Blocks have a fixed size and merge in a fixed order, the order of the
+// elements in memory.  So the bits of a result depend on the implementation and
+// on the layout (a transposed tensor's may differ from those of its contiguous
+// copy, within the bound), but on neither alignment nor threads.
 //
 // Thread safety: pure functions; the implementation is chosen once, at the
 // first call.
 
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <span>
-#include <vector>
 
-#include "base/status.h"
 #include "tensor/summary.h"
 #include "tensor/tensor_view.h"
 
 namespace tdbg {
 
+struct Implementation;
+
 // The row of all elements, each multiplied by `scale` first (gradients that a
-// fused optimizer will unscale itself; 1 otherwise).  Cannot fail and does not
-// allocate, unless the view is strided (then: one block on the stack).
-// REQUIRES: HasStatistics(view.dtype), view.device == DeviceKind::kCpu, and
-// scale == 1 for integers and bool.
+// fused optimizer will unscale itself; 1 otherwise).  Products are formed in
+// double: those of float32 do not overflow.  Cannot fail and does not allocate.
+// REQUIRES: HasStatistics(view.dtype), view.device == DeviceKind::kCpu, at most
+// 64 dimensions; `scale` is finite and not zero, and 1 for integers and bool.
 [[nodiscard]] Summary Reduce(const TensorView& view, double scale = 1.0);
 
+// The same by a given implementation.
+// REQUIRES: also implementation.supported().
+[[nodiscard]] Summary ReduceWith(const TensorView& view, double scale,
+                                 const Implementation& implementation);
+
 // Counts per unit: `axis` indexes the units, all other dimensions are counted
-// over.  An element is active when > 0 and beyond when < low, > high or NaN.
-// Adds to `units`.
-// REQUIRES: HasStatistics(view.dtype), view.device == DeviceKind::kCpu,
-// axis < view.shape.size(), units.size() == view.shape[axis].
+// over.  An element is active when > 0 and beyond when < low, > high or NaN,
+// all as doubles.  Adds to `units`.
+// REQUIRES: HasStatistics(view.dtype), view.device == DeviceKind::kCpu, at most
+// 64 dimensions, axis < view.shape.size(), units.size() == view.shape[axis].
 void CountUnits(const TensorView& view, std::size_t axis, double low,
                 double high, std::span<UnitCounts> units);
 

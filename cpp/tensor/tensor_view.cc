@@ -6,10 +6,9 @@
 namespace tdbg {
 
 bool IsContiguous(const TensorView& view) {
-  if (view.strides.empty()) return true;
+  if (view.strides.empty() || view.count() == 0) return true;
   std::int64_t expected = view.item_size;
   for (std::size_t i = view.shape.size(); i-- > 0;) {
-    if (view.shape[i] == 0) return true;
     if (view.shape[i] != 1 && view.strides[i] != expected) return false;
     expected *= view.shape[i];
   }

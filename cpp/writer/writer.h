@@ -5,16 +5,26 @@
 // queue, in order.  What crosses it is owned bytes in bounded staging memory;
 // the writer thread never touches Python.
 //
-// Thread safety: all methods may be called from any thread.  After fork() the
-// child's copy is inert: every call returns at once, and nothing is written.
+// Thread safety: all methods may be called from any thread.  No lock is held
+// while they return, and none of them calls back, so a caller may hold Python's
+// GIL or not; those that may wait (all that offer records, under kBlock; Open,
+// Flush, Close, the destructor) should be called without it.
+//
+// After fork() the child's copy is inert: no call takes a lock or touches a
+// file; offers return false, Define 0, definition() null, counters() zeros,
+// Flush kClosed, Close ok.
 //
 // Errors: Open reports them.  Afterwards nothing is returned from the
 // producers' calls but "taken" or "not taken": disk errors are met by the
-// writer thread, counted, and returned by the next Flush or Close.
+// writer thread, counted, and returned by the next Flush or Close.  No signal
+// handler is installed; the thread has all signals blocked.
 //
 // Accounting: a call that offers records adds them to `offered`, and each ends
-// in exactly one of written, dropped, failed; at any time after Flush
-// offered == written + dropped + failed.
+// in exactly one of written, dropped, failed; at any time after a Flush or a
+// Close, whatever it returns, offered == written + dropped + failed, unless
+// Flush gave kDeadlineExceeded.  Definitions, gaps and the index are the
+// writer's own and not counted.  A `step` record is counted as offered, but not
+// in its own counts.
 
 #pragma once
 
@@ -39,20 +49,34 @@ enum class Overflow : std::uint8_t {
   kDrop,   // Drop at once.
 };
 
+class FileSystem;
+
 struct WriterOptions {
-  std::string run_directory;  // Must exist; w/<role>-<rank>-<gen> is made in it.
+  std::string
+      run_directory;  // Must exist; w/<role>-<rank>-<gen> is made in it.
   WriterRole role = WriterRole::kTrain;
   Uuid run{};
   Uuid attempt{};
   std::uint32_t attempt_ordinal = 0;
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
-  std::uint64_t queue_bytes = 256ULL << 20;  // Bound of staging memory.
-  std::uint64_t shard_bytes = 1ULL << 30;    // A shard is sealed beyond this.
+  // Bound of staging memory; at least kMinQueueBytes.  A record that does not
+  // fit at all is refused.
+  std::uint64_t queue_bytes = 256ULL << 20;
+  std::uint64_t shard_bytes = 1ULL << 30;  // A shard is sealed beyond this.
+  // With less free on the disk tensors are dropped; with less than half of it,
+  // everything.
   std::uint64_t min_free_bytes = 2ULL << 30;
   Overflow overflow = Overflow::kBlock;
   bool compress = true;
-  std::chrono::milliseconds flush_interval{200};  // Visible at least this often.
+  std::chrono::milliseconds flush_interval{
+      200};  // Visible at least this often.
+  // Before a new shard is tried after a failure; doubles up to 30 s.
+  std::chrono::milliseconds retry_interval{100};
+  // Null: the system's.  Must outlive the process's last writer thread.
+  FileSystem* file_system = nullptr;
+
+  static constexpr std::uint64_t kMinQueueBytes = 1ULL << 20;
 };
 
 struct Counters {
@@ -70,23 +94,31 @@ struct Counters {
 
 class Writer {
  public:
+  static constexpr std::chrono::milliseconds kCloseTimeout{5000};
+
+  // Errors: kInvalidArgument for options that can never work; whatever the
+  // system says to the directory, the first shard, the memory or the thread.
   static Result<std::unique_ptr<Writer>> Open(const WriterOptions& options);
 
-  // Closes with the default timeout, if Close was not called.
+  // Closes with a timeout of kCloseTimeout, if Close was not called.
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
   // The id of this definition: that of an equal earlier one, or a new one.
   // `definition.id` and `definition.aliases` do not take part in the
-  // comparison.
+  // comparison; the aliases are those of the first.  0 when no reader would
+  // accept it (docs/format.md, "definition" and "Limits"): records that refer
+  // to it are refused and counted.
   std::uint32_t Define(Definition definition);
   // What was defined under `id`; null for an id never given out.  The pointer
   // stays valid as long as the writer.
   [[nodiscard]] const Definition* definition(std::uint32_t id) const;
 
   // Each offers one record (AddRows: one per 64 Ki rows) and returns whether
-  // it was taken.  Everything is copied before the call returns.
+  // it was taken.  Everything is copied before the call returns.  A record that
+  // refers to an unknown definition, whose values do not have the size that its
+  // definition says, or that is above a limit of the format, is refused.
   bool AddRows(std::int64_t step, std::span<const Row> rows);
   bool AddTensor(std::int64_t step, std::uint32_t definition,
                  const TensorView& view, std::uint16_t call = 0,
@@ -101,6 +133,7 @@ class Writer {
 
   // Closes `step.step`: offered, written, dropped and failed are filled in
   // here.  Wakes the writer thread.
+  // REQUIRES: the calls that offered the records of the step have returned.
   bool EndStep(StepRecord step);
 
   // Returns when everything offered before is visible to readers, and with
@@ -110,8 +143,11 @@ class Writer {
 
   // Writes what is queued, seals the shard and ends the thread; after
   // `timeout` the thread is left behind and what it still holds is lost.
-  // Idempotent.
+  // Later offers are counted and dropped.  Idempotent.
   Status Close(std::chrono::milliseconds timeout);
+
+  // True in a child process that was forked from the one that opened this.
+  [[nodiscard]] bool inert() const;
 
   [[nodiscard]] Counters counters() const;
   [[nodiscard]] const std::string& directory() const;

@@ -1,0 +1,226 @@
+#include "base/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace tdbg {
+namespace {
+
+// A call that is interrupted this often in a row has failed: the bound keeps a
+// broken file system from holding the writer for ever.
+constexpr int kMaxInterruptions = 100;
+
+// Linux writes no more than this in one call.
+constexpr std::size_t kMaxWrite = 1U << 30;
+
+constexpr unsigned kFileMode = 0600;
+constexpr unsigned kDirectoryMode = 0700;
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  int Open(const char* path, int flags, unsigned mode) override {
+    int fd = ::open(path, flags, mode);
+    if (fd < 0) return -errno;
+    if (fd <= STDERR_FILENO) {
+      const int high = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+      const int error = errno;
+      ::close(fd);
+      if (high < 0) return -error;
+      fd = high;
+    }
+    return fd;
+  }
+  int Close(int fd) override { return Outcome(::close(fd)); }
+  std::int64_t Pwrite(int fd, const void* data, std::size_t n,
+                      std::uint64_t offset) override {
+    const ssize_t done = ::pwrite(fd, data, n, static_cast<off_t>(offset));
+    return done < 0 ? -errno : done;
+  }
+  int Fdatasync(int fd) override { return Outcome(::fdatasync(fd)); }
+  int Fsync(int fd) override { return Outcome(::fsync(fd)); }
+  int Fallocate(int fd, std::uint64_t offset, std::uint64_t n) override {
+    return Outcome(::fallocate(fd, FALLOC_FL_KEEP_SIZE,
+                               static_cast<off_t>(offset),
+                               static_cast<off_t>(n)));
+  }
+  int Ftruncate(int fd, std::uint64_t length) override {
+    return Outcome(::ftruncate(fd, static_cast<off_t>(length)));
+  }
+  int Mkdir(const char* path, unsigned mode) override {
+    return Outcome(::mkdir(path, mode));
+  }
+  int Unlink(const char* path) override { return Outcome(::unlink(path)); }
+  int FreeBytes(const char* path, std::uint64_t* n) override {
+    struct statvfs info{};
+    if (::statvfs(path, &info) != 0) return -errno;
+    *n = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+    return 0;
+  }
+  int List(const char* path, std::vector<std::string>* names) override {
+    DIR* directory = ::opendir(path);
+    if (directory == nullptr) return -errno;
+    names->clear();
+    errno = 0;
+    while (const dirent* entry = ::readdir(directory)) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names->emplace_back(name);
+      errno = 0;
+    }
+    const int error = errno;
+    ::closedir(directory);
+    return -error;
+  }
+
+ private:
+  static int Outcome(int result) { return result < 0 ? -errno : result; }
+};
+
+// Repeats `call` while it is interrupted.
+template <typename Call>
+auto Uninterrupted(Call call) {
+  auto result = call();
+  for (int i = 0; result == -EINTR && i < kMaxInterruptions; ++i) {
+    result = call();
+  }
+  return result;
+}
+
+Status Error(const char* action, const std::string& path, int error) {
+  return Status::IoError(std::string(action) + " " + path + ": " +
+                             std::generic_category().message(error),
+                         error);
+}
+
+Status Outcome(const char* action, const std::string& path, int result) {
+  if (result < 0) return Error(action, path, -result);
+  return Status::Ok();
+}
+
+}  // namespace
+
+FileSystem* FileSystem::Posix() {
+  // Never destroyed: a writer thread that was left behind may still use it
+  // while the process exits.
+  static PosixFileSystem* const instance = new PosixFileSystem;
+  return instance;
+}
+
+File::File(File&& other) noexcept
+    : file_system_(other.file_system_),
+      fd_(std::exchange(other.fd_, -1)),
+      path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  if (this != &other) {
+    (void)Close();
+    file_system_ = other.file_system_;
+    fd_ = std::exchange(other.fd_, -1);
+    path_ = std::move(other.path_);
+  }
+  return *this;
+}
+
+File::~File() { (void)Close(); }
+
+Result<File> File::Create(FileSystem* file_system, std::string path) {
+  const int fd = Uninterrupted([&] {
+    return file_system->Open(
+        path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+        kFileMode);
+  });
+  if (fd < 0) return Error("create", path, -fd);
+  return File(file_system, fd, std::move(path));
+}
+
+Status File::WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) {
+  while (!bytes.empty()) {
+    const std::size_t n = std::min(bytes.size(), kMaxWrite);
+    const std::int64_t done = Uninterrupted(
+        [&] { return file_system_->Pwrite(fd_, bytes.data(), n, offset); });
+    if (done < 0) return Error("write", path_, static_cast<int>(-done));
+    // A disk that takes nothing and says nothing is full.
+    if (done == 0) return Error("write", path_, ENOSPC);
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+    offset += static_cast<std::uint64_t>(done);
+  }
+  return Status::Ok();
+}
+
+Status File::SyncData() {
+  // Repeating an interrupted sync is safe: EINTR says that it did not finish,
+  // not that pages were given up.
+  return Outcome("sync", path_,
+                 Uninterrupted([&] { return file_system_->Fdatasync(fd_); }));
+}
+
+Status File::Reserve(std::uint64_t offset, std::uint64_t n) {
+  return Outcome("reserve", path_, Uninterrupted([&] {
+                   return file_system_->Fallocate(fd_, offset, n);
+                 }));
+}
+
+Status File::ReleaseReserve(std::uint64_t length) {
+  return Outcome("release", path_, Uninterrupted([&] {
+                   return file_system_->Ftruncate(fd_, length);
+                 }));
+}
+
+Status File::Close() {
+  if (fd_ < 0) return Status::Ok();
+  // Not repeated when interrupted: on Linux the descriptor is gone by then.
+  const int result = file_system_->Close(std::exchange(fd_, -1));
+  if (result == -EINTR) return Status::Ok();
+  return Outcome("close", path_, result);
+}
+
+Status MakeDirectory(FileSystem* file_system, const std::string& path) {
+  return Outcome("create", path, Uninterrupted([&] {
+                   return file_system->Mkdir(path.c_str(), kDirectoryMode);
+                 }));
+}
+
+Status SyncDirectory(FileSystem* file_system, const std::string& path) {
+  const int fd = Uninterrupted([&] {
+    return file_system->Open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC,
+                             0);
+  });
+  if (fd < 0) return Error("open", path, -fd);
+  const int result = Uninterrupted([&] { return file_system->Fsync(fd); });
+  (void)file_system->Close(fd);
+  return Outcome("sync", path, result);
+}
+
+Result<std::uint64_t> FreeBytes(FileSystem* file_system,
+                                const std::string& path) {
+  std::uint64_t n = 0;
+  const int result =
+      Uninterrupted([&] { return file_system->FreeBytes(path.c_str(), &n); });
+  if (result < 0) return Error("statvfs", path, -result);
+  return n;
+}
+
+Result<std::vector<std::string>> ListDirectory(FileSystem* file_system,
+                                               const std::string& path) {
+  std::vector<std::string> names;
+  const int result =
+      Uninterrupted([&] { return file_system->List(path.c_str(), &names); });
+  if (result < 0) return Error("list", path, -result);
+  return names;
+}
+
+Status RemoveFile(FileSystem* file_system, const std::string& path) {
+  return Outcome("remove", path, Uninterrupted([&] {
+                   return file_system->Unlink(path.c_str());
+                 }));
+}
+
+}  // namespace tdbg

@@ -1,0 +1,108 @@
+// Files of the writing side, with every system call behind a table that a test
+// can replace.
+//
+// FileSystem is that table: one method per system call, with the arguments and
+// the meaning of the call, and nothing else.  File and the functions below it
+// add what every caller needs: complete writes, interrupted calls repeated,
+// descriptors that are not inherited and never 0, 1 or 2 (a stray message to a
+// closed standard stream must not land in a shard).
+//
+// Thread safety: a FileSystem may be used from any thread; a File belongs to
+// one at a time.
+//
+// Errors: methods of FileSystem return -errno.  The rest returns Status with
+// the path in its message and the errno in system_error().
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tdbg {
+
+class FileSystem {
+ public:
+  FileSystem() = default;
+  FileSystem(const FileSystem&) = delete;
+  FileSystem& operator=(const FileSystem&) = delete;
+  virtual ~FileSystem() = default;
+
+  // The operating system's.  Lives as long as the process.
+  static FileSystem* Posix();
+
+  // All return a value >= 0, or -errno.
+  virtual int Open(const char* path, int flags, unsigned mode) = 0;
+  virtual int Close(int fd) = 0;
+  virtual std::int64_t Pwrite(int fd, const void* data, std::size_t n,
+                              std::uint64_t offset) = 0;
+  virtual int Fdatasync(int fd) = 0;
+  virtual int Fsync(int fd) = 0;
+  // Reserves blocks without changing the length of the file.
+  virtual int Fallocate(int fd, std::uint64_t offset, std::uint64_t n) = 0;
+  virtual int Ftruncate(int fd, std::uint64_t length) = 0;
+  virtual int Mkdir(const char* path, unsigned mode) = 0;
+  virtual int Unlink(const char* path) = 0;
+  // Stores in `*n` how many bytes an unprivileged user may still write.
+  virtual int FreeBytes(const char* path, std::uint64_t* n) = 0;
+  // Stores the names in a directory, without "." and "..".
+  virtual int List(const char* path, std::vector<std::string>* names) = 0;
+};
+
+// A file that was created here, open for writing.
+class File {
+ public:
+  File() = default;
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File();
+
+  // Creates `path`, which must not exist, readable by its owner only.
+  // REQUIRES: `file_system` outlives the File.
+  static Result<File> Create(FileSystem* file_system, std::string path);
+
+  // Writes all of `bytes` at `offset`.
+  Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset);
+  // Makes what was written outlive a power failure.
+  Status SyncData();
+  // Reserves [offset, offset + n) on the disk; the length does not change.
+  Status Reserve(std::uint64_t offset, std::uint64_t n);
+  // Gives back what was reserved beyond `length`, the length of the file.
+  Status ReleaseReserve(std::uint64_t length);
+  // Idempotent.
+  Status Close();
+
+  [[nodiscard]] bool is_open() const { return fd_ >= 0; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  File(FileSystem* file_system, int fd, std::string path)
+      : file_system_(file_system), fd_(fd), path_(std::move(path)) {}
+
+  FileSystem* file_system_ = nullptr;
+  int fd_ = -1;
+  std::string path_;
+};
+
+// Creates a directory that only its owner may enter.  An existing one is an
+// error with system_error() == EEXIST.
+Status MakeDirectory(FileSystem* file_system, const std::string& path);
+
+// Makes the names in a directory outlive a power failure.
+Status SyncDirectory(FileSystem* file_system, const std::string& path);
+
+Result<std::uint64_t> FreeBytes(FileSystem* file_system,
+                                const std::string& path);
+
+Result<std::vector<std::string>> ListDirectory(FileSystem* file_system,
+                                               const std::string& path);
+
+Status RemoveFile(FileSystem* file_system, const std::string& path);
+
+}  // namespace tdbg

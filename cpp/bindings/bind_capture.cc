@@ -1,0 +1,365 @@
+#include <pybind11/stl.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/checked_math.h"
+#include "bindings/convert.h"
+#include "bindings/items.h"
+#include "bindings/register.h"
+#include "capture/capture.h"
+#include "format/record.h"
+#include "reducers/implementation.h"
+#include "writer/writer.h"
+
+namespace tdbg::bindings {
+namespace {
+
+using Placements = std::vector<std::array<std::uint32_t, 5>>;
+
+std::int64_t WallNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::int64_t MonotonicNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+WriterRole ParseRole(const std::string& role) {
+  if (role == "train") {
+    return WriterRole::kTrain;
+  }
+  if (role == "engine") {
+    return WriterRole::kEngine;
+  }
+  if (role == "profiler") {
+    return WriterRole::kProfiler;
+  }
+  Throw(Status::InvalidArgument(
+      "role must be 'train', 'engine' or 'profiler', not '" + role + "'"));
+}
+
+Overflow ParseOverflow(const std::string& overflow) {
+  if (overflow == "block") {
+    return Overflow::kBlock;
+  }
+  if (overflow == "drop") {
+    return Overflow::kDrop;
+  }
+  Throw(Status::InvalidArgument("overflow must be 'block' or 'drop', not '" +
+                                overflow + "'"));
+}
+
+CallSite Site(std::int64_t call, std::int64_t micro_batch) {
+  return {Saturate16(call), Saturate16(micro_batch)};
+}
+
+std::unique_ptr<Capture> OpenCapture(
+    const std::string& run_directory, const py::bytes& run_uuid,
+    const py::bytes& attempt_uuid, std::uint32_t attempt_ordinal,
+    const std::string& role, std::uint32_t rank, std::uint32_t world_size,
+    std::uint64_t queue_bytes, std::uint64_t shard_bytes,
+    std::uint64_t min_free_bytes, const std::string& overflow, bool compress,
+    double flush_interval) {
+  // A forced implementation that cannot run is told of here, not in a step.
+  static_cast<void>(ValueOrThrow(ActiveImplementation()));
+  const WriterOptions options{.run_directory = run_directory,
+                              .role = ParseRole(role),
+                              .run = ParseUuid(run_uuid),
+                              .attempt = ParseUuid(attempt_uuid),
+                              .attempt_ordinal = attempt_ordinal,
+                              .rank = rank,
+                              .world_size = world_size,
+                              .queue_bytes = queue_bytes,
+                              .shard_bytes = shard_bytes,
+                              .min_free_bytes = min_free_bytes,
+                              .overflow = ParseOverflow(overflow),
+                              .compress = compress,
+                              .flush_interval = ParseSeconds(flush_interval)};
+  Result<std::unique_ptr<Capture>> capture = [&] {
+    const ReleaseGil released;
+    return Capture::Open(options);
+  }();
+  return ValueOrThrow(std::move(capture), run_directory);
+}
+
+void CheckShape(const std::vector<std::int64_t>& shape,
+                std::uint32_t item_size) {
+  std::uint64_t n_bytes = item_size;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) {
+      Throw(Status::InvalidArgument("a shape has no negative extent, not " +
+                                    std::to_string(extent)));
+    }
+    if (!CheckedMul(n_bytes, static_cast<std::uint64_t>(extent), &n_bytes)) {
+      Throw(Status::InvalidArgument("the product of the shape overflows"));
+    }
+  }
+  if (shape.size() > limits::kDimensions) {
+    Throw(Status::InvalidArgument("a tensor has at most 64 dimensions, not " +
+                                  std::to_string(shape.size())));
+  }
+}
+
+std::uint32_t Define(Capture& capture, const py::str& name, std::uint16_t role,
+                     const std::string& dtype, std::vector<std::int64_t> shape,
+                     std::int64_t item_size, std::uint32_t flags,
+                     const py::sequence& aliases,
+                     std::vector<std::int64_t> global_shape,
+                     std::vector<std::int64_t> global_offset,
+                     const Placements& placements) {
+  ElementType type = ParseElementType(dtype, item_size);
+  CheckShape(shape, type.item_size);
+  for (const auto* global : {&global_shape, &global_offset}) {
+    if (!global->empty() && global->size() != shape.size()) {
+      Throw(Status::InvalidArgument(
+          "a global shape or offset has as many dimensions as the shape"));
+    }
+  }
+  Definition definition{.role = static_cast<TensorRole>(role),
+                        .dtype = type.dtype,
+                        .item_size = type.item_size,
+                        .flags = flags,
+                        .name = Utf8(name),
+                        .dtype_text = std::move(type.text),
+                        .shape = std::move(shape),
+                        .global_shape = std::move(global_shape),
+                        .global_offset = std::move(global_offset),
+                        .placements = {},
+                        .aliases = {}};
+  for (const auto& [kind, reduction, dimension, mesh_size, coordinate] :
+       placements) {
+    if (kind < 1 || kind > 3 || reduction > 5 || dimension > 63) {
+      Throw(
+          Status::InvalidArgument("a placement is (kind 1-3, reduction 0-5, "
+                                  "dimension, mesh size, coordinate)"));
+    }
+    definition.placements.push_back(
+        {.kind = static_cast<PlacementKind>(kind),
+         .reduction = static_cast<std::uint8_t>(reduction),
+         .dimension = static_cast<std::uint16_t>(dimension),
+         .mesh_size = mesh_size,
+         .coordinate = coordinate});
+  }
+  for (const py::handle alias : aliases) {
+    definition.aliases.push_back(Utf8(alias));
+  }
+  const ReleaseGil released;
+  return capture.writer().Define(std::move(definition));
+}
+
+void TakeStatistics(Capture& capture, std::int64_t step, const py::object& ids,
+                    const py::object& pointers, const py::object& strides,
+                    std::int64_t call, std::int64_t micro_batch, double scale) {
+  const Items parsed = ParseItems(ids, pointers, strides);
+  const ReleaseGil released;
+  capture.Statistics(step, parsed.items, Site(call, micro_batch), scale);
+}
+
+bool TakeValues(Capture& capture, std::int64_t step, std::int64_t id,
+                std::uint64_t pointer, const py::object& strides,
+                std::int64_t call, std::int64_t micro_batch) {
+  const Items parsed = ParseItem(id, pointer, strides);
+  const ReleaseGil released;
+  return capture.Values(step, parsed.items.front(), Site(call, micro_batch));
+}
+
+bool TakeUnitSummary(Capture& capture, std::int64_t step, std::int64_t unit_id,
+                     std::int64_t id, std::uint64_t pointer,
+                     const py::object& strides, std::int64_t call,
+                     std::int64_t micro_batch, double low, double high) {
+  const Items parsed = ParseItem(id, pointer, strides);
+  const ReleaseGil released;
+  return capture.UnitSummary(step, ParseId(unit_id), parsed.items.front(),
+                             Site(call, micro_batch), low, high);
+}
+
+bool AddScalar(Capture& capture, std::int64_t step, std::int64_t id,
+               double value, std::int64_t wall_ns) {
+  const Scalar scalar{
+      .definition = ParseId(id), .wall_ns = wall_ns, .value = value};
+  const ReleaseGil released;
+  return capture.writer().AddScalars(step, {&scalar, 1});
+}
+
+bool AddEvent(Capture& capture, std::int64_t step, std::uint16_t kind,
+              std::uint16_t severity, const py::bytes& json) {
+  const Event event{.kind = static_cast<EventKind>(kind),
+                    .severity = severity,
+                    .wall_ns = WallNanoseconds(),
+                    .json = json};
+  const ReleaseGil released;
+  return capture.writer().AddEvent(step, event);
+}
+
+bool AddSpan(Capture& capture, std::int64_t step, std::int64_t id,
+             std::int64_t start_ns, std::int64_t duration_ns,
+             std::uint64_t thread, std::uint32_t depth, std::int64_t value) {
+  const Span span{.definition = ParseId(id),
+                  .start_ns = start_ns,
+                  .duration_ns = duration_ns,
+                  .thread = thread,
+                  .depth = depth,
+                  .value = value};
+  const ReleaseGil released;
+  return capture.writer().AddSpans(step, {&span, 1});
+}
+
+template <typename T>
+using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+bool AddHistogram(Capture& capture, std::int64_t step, std::int64_t id,
+                  const Array<std::uint16_t>& keys,
+                  const Array<std::uint64_t>& counts, std::int64_t call,
+                  std::int64_t micro_batch) {
+  if (keys.size() != counts.size()) {
+    throw py::value_error("keys and counts differ in length");
+  }
+  const Histogram histogram{
+      .definition = ParseId(id),
+      .call = Saturate16(call),
+      .micro_batch = Saturate16(micro_batch),
+      .keys = {keys.data(), keys.data() + keys.size()},
+      .counts = {counts.data(), counts.data() + counts.size()}};
+  const ReleaseGil released;
+  return capture.writer().AddHistogram(step, histogram);
+}
+
+void Refuse(Capture& capture, std::int64_t step, std::uint64_t n_records,
+            std::uint64_t n_bytes) {
+  const ReleaseGil released;
+  capture.writer().Refuse(step, n_records, n_bytes);
+}
+
+bool EndStep(Capture& capture, std::int64_t step, std::uint32_t mode,
+             std::int64_t mode_step, std::uint32_t flags,
+             std::uint32_t micro_batches, std::int64_t capture_ns,
+             std::int64_t duration_ns) {
+  const StepRecord record{.step = step,
+                          .mode = mode,
+                          .flags = flags,
+                          .mode_step = mode_step,
+                          .wall_ns = WallNanoseconds(),
+                          .monotonic_ns = MonotonicNanoseconds(),
+                          .micro_batches = micro_batches,
+                          .capture_ns = capture_ns,
+                          .duration_ns = duration_ns};
+  const ReleaseGil released;
+  return capture.EndStep(record);
+}
+
+void Flush(Capture& capture, bool durable, double timeout) {
+  const std::chrono::milliseconds bound = ParseSeconds(timeout);
+  const Status status = [&] {
+    const ReleaseGil released;
+    return capture.Flush(durable, bound);
+  }();
+  ThrowIfError(status, capture.writer().directory());
+}
+
+bool Close(Capture& capture, double timeout) {
+  const std::chrono::milliseconds bound = ParseSeconds(timeout);
+  const ReleaseGil released;
+  return capture.Close(bound).ok();
+}
+
+py::dict CountersOf(Capture& capture) {
+  const Counters counters = [&] {
+    const ReleaseGil released;
+    return capture.writer().counters();
+  }();
+  py::dict result;
+  result["offered"] = counters.offered;
+  result["written"] = counters.written;
+  result["dropped"] = counters.dropped;
+  result["failed"] = counters.failed;
+  result["offered_bytes"] = counters.offered_bytes;
+  result["written_bytes"] = counters.written_bytes;
+  result["dropped_bytes"] = counters.dropped_bytes;
+  result["failed_bytes"] = counters.failed_bytes;
+  result["file_bytes"] = counters.file_bytes;
+  result["queued_bytes"] = counters.queued_bytes;
+  result["shards"] = counters.shards;
+  result["io_errors"] = counters.io_errors;
+  result["last_errno"] = counters.last_errno;
+  result["state"] = static_cast<int>(counters.state);
+  return result;
+}
+
+}  // namespace
+
+void RegisterCapture(py::module_& module) {
+  const WriterOptions defaults;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  // A Capture that is collected instead of closed closes itself, bounded by the
+  // writer's default timeout.  It keeps the GIL meanwhile: this may happen when
+  // the interpreter is going down and would not give it back.
+  py::class_<Capture>(module, "Capture")
+      .def(py::init(&OpenCapture), py::arg("run_directory"), py::kw_only(),
+           py::arg("run_uuid"), py::arg("attempt_uuid"),
+           py::arg("attempt_ordinal") = 0, py::arg("role") = "train",
+           py::arg("rank") = 0, py::arg("world_size") = 1,
+           py::arg("queue_bytes") = defaults.queue_bytes,
+           py::arg("shard_bytes") = defaults.shard_bytes,
+           py::arg("min_free_bytes") = defaults.min_free_bytes,
+           py::arg("overflow") = "block", py::arg("compress") = true,
+           py::arg("flush_interval") = 0.2)
+      .def_property_readonly(
+          "directory",
+          [](Capture& capture) { return capture.writer().directory(); })
+      .def_property_readonly(
+          "generation",
+          [](Capture& capture) { return capture.writer().generation(); })
+      .def("define", &Define, py::arg("name"), py::arg("role"),
+           py::arg("dtype") = "",
+           py::arg("shape") = std::vector<std::int64_t>{}, py::kw_only(),
+           py::arg("item_size") = 0, py::arg("flags") = 0,
+           py::arg("aliases") = py::tuple(),
+           py::arg("global_shape") = std::vector<std::int64_t>{},
+           py::arg("global_offset") = std::vector<std::int64_t>{},
+           py::arg("placements") = Placements{})
+      .def("statistics", &TakeStatistics, py::arg("step"), py::arg("ids"),
+           py::arg("pointers"), py::arg("strides") = py::none(), py::kw_only(),
+           py::arg("call") = 0, py::arg("micro_batch") = 0,
+           py::arg("scale") = 1.0)
+      .def("values", &TakeValues, py::arg("step"), py::arg("id"),
+           py::arg("pointer"), py::arg("strides") = py::none(), py::kw_only(),
+           py::arg("call") = 0, py::arg("micro_batch") = 0)
+      .def("unit_summary", &TakeUnitSummary, py::arg("step"),
+           py::arg("unit_id"), py::arg("id"), py::arg("pointer"),
+           py::arg("strides") = py::none(), py::kw_only(), py::arg("call") = 0,
+           py::arg("micro_batch") = 0, py::arg("low") = -kInfinity,
+           py::arg("high") = kInfinity)
+      .def("scalar", &AddScalar, py::arg("step"), py::arg("id"),
+           py::arg("value"), py::arg("wall_ns"))
+      .def("event", &AddEvent, py::arg("step"), py::arg("kind"),
+           py::arg("severity"), py::arg("json"))
+      .def("span", &AddSpan, py::arg("step"), py::arg("id"),
+           py::arg("start_ns"), py::arg("duration_ns"), py::kw_only(),
+           py::arg("thread") = 0, py::arg("depth") = 0, py::arg("value") = 0)
+      .def("histogram", &AddHistogram, py::arg("step"), py::arg("id"),
+           py::arg("keys"), py::arg("counts"), py::kw_only(),
+           py::arg("call") = 0, py::arg("micro_batch") = 0)
+      .def("refuse", &Refuse, py::arg("step"), py::arg("n_records") = 1,
+           py::arg("n_bytes") = 0)
+      .def("end_step", &EndStep, py::arg("step"), py::arg("mode"),
+           py::arg("mode_step"), py::kw_only(), py::arg("flags") = 0,
+           py::arg("micro_batches") = 1, py::arg("capture_ns") = 0,
+           py::arg("duration_ns") = 0)
+      .def("flush", &Flush, py::arg("durable") = false,
+           py::arg("timeout") = 30.0)
+      .def("close", &Close, py::arg("timeout") = 5.0)
+      .def("counters", &CountersOf);
+}
+
+}  // namespace tdbg::bindings

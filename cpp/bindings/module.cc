@@ -1,0 +1,12 @@
+#include "bindings/register.h"
+
+// Nothing here relies on the GIL: what Python passes is copied to tuples first,
+// Capture is safe to call from any thread, and a RunReader holds a lock.
+PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
+  module.doc() = "The C++ core: capture, storage and statistics.";
+  module.attr("__version__") = TDBG_VERSION;
+  tdbg::bindings::RegisterStatistics(module);
+  tdbg::bindings::RegisterCapture(module);
+  tdbg::bindings::RegisterRecords(module);
+  tdbg::bindings::RegisterReader(module);
+}

@@ -1,0 +1,157 @@
+#include "bindings/tables.h"
+
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+namespace tdbg::bindings {
+namespace {
+
+struct Field {
+  const char* name;
+  const char* format;
+};
+
+// Fields follow each other without padding.
+py::dtype MakeDType(std::initializer_list<Field> fields, std::size_t size) {
+  py::list list;
+  for (const Field& field : fields) {
+    list.append(py::make_tuple(field.name, std::string("<") + field.format));
+  }
+  py::dtype dtype = py::dtype::from_args(list);
+  if (static_cast<std::size_t>(dtype.itemsize()) != size) {
+    throw std::logic_error("a table's dtype does not match its entries");
+  }
+  return dtype;
+}
+
+}  // namespace
+
+PackedStep Pack(const StepEntry& entry) {
+  const StepRecord& record = entry.record;
+  return {.step = record.step,
+          .mode = record.mode,
+          .flags = record.flags,
+          .mode_step = record.mode_step,
+          .wall_ns = record.wall_ns,
+          .monotonic_ns = record.monotonic_ns,
+          .offered = record.offered,
+          .written = record.written,
+          .dropped = record.dropped,
+          .failed = record.failed,
+          .micro_batches = record.micro_batches,
+          .capture_ns = record.capture_ns,
+          .duration_ns = record.duration_ns,
+          .sequence = entry.sequence};
+}
+
+PackedScalar Pack(const ScalarEntry& entry) {
+  return {.step = entry.step,
+          .definition = entry.scalar.definition,
+          .flags = entry.scalar.flags,
+          .wall_ns = entry.scalar.wall_ns,
+          .value = entry.scalar.value};
+}
+
+PackedSpan Pack(const SpanEntry& entry) {
+  return {.step = entry.step,
+          .definition = entry.span.definition,
+          .flags = entry.span.flags,
+          .start_ns = entry.span.start_ns,
+          .duration_ns = entry.span.duration_ns,
+          .thread = entry.span.thread,
+          .depth = entry.span.depth,
+          .value = entry.span.value};
+}
+
+template <>
+py::dtype TableDType<ColumnRow>() {
+  return MakeDType({{"step", "i8"},
+                    {"definition", "u4"},
+                    {"call", "u2"},
+                    {"micro_batch", "u2"},
+                    {"flags", "u4"},
+                    {"position", "u4"},
+                    {"count", "u8"},
+                    {"nan", "u8"},
+                    {"positive_infinity", "u8"},
+                    {"negative_infinity", "u8"},
+                    {"zero", "u8"},
+                    {"min", "u8"},
+                    {"max", "u8"},
+                    {"abs_min", "f8"},
+                    {"mean", "f8"},
+                    {"m2", "f8"},
+                    {"l1", "f8"},
+                    {"l2", "f8"}},
+                   sizeof(ColumnRow));
+}
+
+template <>
+py::dtype TableDType<PackedStep>() {
+  return MakeDType({{"step", "i8"},
+                    {"mode", "u4"},
+                    {"flags", "u4"},
+                    {"mode_step", "i8"},
+                    {"wall_ns", "i8"},
+                    {"monotonic_ns", "i8"},
+                    {"offered", "u8"},
+                    {"written", "u8"},
+                    {"dropped", "u8"},
+                    {"failed", "u8"},
+                    {"micro_batches", "u4"},
+                    {"capture_ns", "i8"},
+                    {"duration_ns", "i8"},
+                    {"sequence", "u8"}},
+                   sizeof(PackedStep));
+}
+
+template <>
+py::dtype TableDType<TensorEntry>() {
+  return MakeDType({{"step", "i8"},
+                    {"sequence", "u8"},
+                    {"offset", "u8"},
+                    {"payload_length", "u8"},
+                    {"definition", "u4"},
+                    {"shard", "u4"},
+                    {"call", "u2"},
+                    {"micro_batch", "u2"},
+                    {"position", "u4"}},
+                   sizeof(TensorEntry));
+}
+
+template <>
+py::dtype TableDType<PackedScalar>() {
+  return MakeDType({{"step", "i8"},
+                    {"definition", "u4"},
+                    {"flags", "u4"},
+                    {"wall_ns", "i8"},
+                    {"value", "f8"}},
+                   sizeof(PackedScalar));
+}
+
+template <>
+py::dtype TableDType<PackedSpan>() {
+  return MakeDType({{"step", "i8"},
+                    {"definition", "u4"},
+                    {"flags", "u4"},
+                    {"start_ns", "i8"},
+                    {"duration_ns", "i8"},
+                    {"thread", "u8"},
+                    {"depth", "u4"},
+                    {"value", "i8"}},
+                   sizeof(PackedSpan));
+}
+
+template <>
+py::dtype TableDType<Gap>() {
+  return MakeDType({{"first_step", "i8"},
+                    {"last_step", "i8"},
+                    {"records", "u8"},
+                    {"bytes", "u8"},
+                    {"reason", "u4"},
+                    {"what", "u4"}},
+                   sizeof(Gap));
+}
+
+}  // namespace tdbg::bindings

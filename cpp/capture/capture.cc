@@ -1,0 +1,162 @@
+#include "capture/capture.h"
+
+#include <array>
+#include <utility>
+
+#include "reducers/reduce.h"
+
+namespace tdbg {
+
+Result<std::unique_ptr<Capture>> Capture::Open(const WriterOptions& options) {
+  Result<std::unique_ptr<Writer>> writer = Writer::Open(options);
+  if (!writer.ok()) return writer.status();
+  return std::unique_ptr<Capture>(new Capture(std::move(writer).value()));
+}
+
+Capture::Capture(std::unique_ptr<Writer> writer) : writer_(std::move(writer)) {}
+
+Capture::~Capture() { (void)Close(Writer::kCloseTimeout); }
+
+bool Capture::ViewOf(const CaptureItem& item, TensorView* view) const {
+  const Definition* definition = writer_->definition(item.definition);
+  if (definition == nullptr) return false;
+  view->data = item.data;
+  view->dtype = definition->dtype;
+  view->item_size = definition->item_size;
+  view->shape = definition->shape;
+  view->strides = item.strides;
+  if (!item.strides.empty() && item.strides.size() != view->shape.size()) {
+    return false;
+  }
+  return item.data != nullptr || view->count() == 0;
+}
+
+void Capture::Refuse(std::int64_t step, std::uint32_t id) {
+  const Definition* definition = writer_->definition(id);
+  std::uint64_t n_bytes = 0;
+  if (definition != nullptr) {
+    if (const auto raw = RawLength(*definition); raw.ok())
+      n_bytes = raw.value();
+  }
+  writer_->Refuse(step, 1, n_bytes);
+}
+
+void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
+                         CallSite site, double scale) {
+  if (writer_->inert()) return;
+  std::vector<Row> rows;
+  rows.reserve(items.size());
+  for (const CaptureItem& item : items) {
+    TensorView view;
+    if (!ViewOf(item, &view) || !HasStatistics(view.dtype)) {
+      Refuse(step, item.definition);
+      continue;
+    }
+    const bool is_float = ExtremeClassOf(view.dtype) == ExtremeClass::kFloat64;
+    const double factor = is_float ? scale : 1.0;
+    rows.push_back({.definition = item.definition,
+                    .call = site.call,
+                    .micro_batch = site.micro_batch,
+                    .flags = factor == 1.0 ? 0 : kRescaled,
+                    .summary = Reduce(view, factor)});
+  }
+  bool is_much = false;
+  {
+    MutexLock lock(mutex_);
+    std::vector<Row>& known = rows_[step];
+    known.insert(known.end(), rows.begin(), rows.end());
+    n_rows_ += rows.size();
+    is_much = n_rows_ > kMaxRows;
+  }
+  if (!is_much) return;
+  MutexLock order(order_mutex_);
+  WriteRows(step);
+}
+
+bool Capture::Values(std::int64_t step, const CaptureItem& item,
+                     CallSite site) {
+  if (writer_->inert()) return false;
+  TensorView view;
+  if (!ViewOf(item, &view)) {
+    Refuse(step, item.definition);
+    return false;
+  }
+  return writer_->AddTensor(step, item.definition, view, site.call,
+                            site.micro_batch);
+}
+
+bool Capture::UnitSummary(std::int64_t step, std::uint32_t unit_definition,
+                          const CaptureItem& item, CallSite site, double low,
+                          double high) {
+  if (writer_->inert()) return false;
+  TensorView view;
+  if (!ViewOf(item, &view) || !HasStatistics(view.dtype) ||
+      view.shape.empty()) {
+    Refuse(step, unit_definition);
+    return false;
+  }
+  const std::size_t axis = UnitAxis(view.shape.size());
+  const auto n_units = static_cast<std::size_t>(view.shape[axis]);
+  std::vector<UnitCounts> units(n_units);
+  CountUnits(view, axis, low, high, units);
+
+  std::vector<std::uint64_t> counts(3 * n_units);
+  for (std::size_t i = 0; i < n_units; ++i) {
+    counts[i] = units[i].active;
+    counts[n_units + i] = units[i].beyond;
+    counts[2 * n_units + i] = units[i].count;
+  }
+  const std::array<std::int64_t, 2> shape = {
+      3, static_cast<std::int64_t>(n_units)};
+  const TensorView table{.data = counts.data(),
+                         .dtype = DType::kUInt64,
+                         .item_size = sizeof(std::uint64_t),
+                         .shape = shape,
+                         .strides = {}};
+  return writer_->AddTensor(step, unit_definition, table, site.call,
+                            site.micro_batch);
+}
+
+bool Capture::EndStep(const StepRecord& step) {
+  if (writer_->inert()) return false;
+  MutexLock order(order_mutex_);
+  WriteRows(step.step);
+  return writer_->EndStep(step);
+}
+
+void Capture::WriteRows(std::int64_t step) {
+  std::vector<Row> rows;
+  {
+    MutexLock lock(mutex_);
+    if (auto node = rows_.extract(step); !node.empty()) {
+      rows = std::move(node.mapped());
+      n_rows_ -= rows.size();
+    }
+  }
+  (void)writer_->AddRows(step, rows);
+}
+
+void Capture::WriteAllRows() {
+  MutexLock order(order_mutex_);
+  std::map<std::int64_t, std::vector<Row>> rows;
+  {
+    MutexLock lock(mutex_);
+    rows = std::exchange(rows_, {});
+    n_rows_ = 0;
+  }
+  for (const auto& [step, of_step] : rows) {
+    (void)writer_->AddRows(step, of_step);
+  }
+}
+
+Status Capture::Flush(bool durable, std::chrono::milliseconds timeout) {
+  if (!writer_->inert()) WriteAllRows();
+  return writer_->Flush(durable, timeout);
+}
+
+Status Capture::Close(std::chrono::milliseconds timeout) {
+  if (!writer_->inert()) WriteAllRows();
+  return writer_->Close(timeout);
+}
+
+}  // namespace tdbg

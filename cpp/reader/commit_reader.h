@@ -1,0 +1,49 @@
+// CommitReader follows the commit page of a writer directory, and says whether
+// the writer lives.
+//
+// Implements docs/format.md, "The commit page".  What it says is about the
+// writer, never about recorded data.
+//
+// Limit: a process is looked for in this process's pid namespace; a writer in
+// another one on the same host, under the same host name, passes for dead.
+//
+// Thread safety: none.
+
+#pragma once
+
+#include <optional>
+
+#include "format/commit_page.h"
+
+namespace tdbg {
+
+// Whether the writer still lives, as far as its commit page tells.
+enum class Liveness : std::uint8_t {
+  kUnknown = 0,  // No valid page, another host, or another boot.
+  kRunning = 1,
+  kStalled = 2,  // The process is there; no heartbeat for 10 s.
+  kClosed = 3,   // It closed its last shard: nothing more will come.
+  kDead = 4,     // The process is gone without closing.
+};
+
+class CommitReader {
+ public:
+  // Reads COMMIT in the directory open at `directory`.  A page that cannot be
+  // read or does not hold leaves everything as it was.
+  void Poll(int directory);
+
+  // As of the last Poll.
+  [[nodiscard]] Liveness liveness() const { return liveness_; }
+  // The last valid slot seen; its counter never falls.
+  [[nodiscard]] const std::optional<CommitSlot>& slot() const { return slot_; }
+
+ private:
+  void ReadPage(int directory);
+  [[nodiscard]] bool IsOnThisMachine() const;
+
+  std::optional<CommitHeader> header_;
+  std::optional<CommitSlot> slot_;
+  Liveness liveness_ = Liveness::kUnknown;
+};
+
+}  // namespace tdbg

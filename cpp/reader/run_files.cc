@@ -1,0 +1,161 @@
+#include "reader/run_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace tdbg {
+namespace {
+
+// The times of files are those of the last tick of the kernel's clock.
+constexpr std::int64_t kClockSlackNs = 2'000'000'000;
+
+std::optional<std::uint32_t> ParseNumber(std::string_view digits) {
+  std::uint32_t number = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::optional<ShardPlace> ParseName(std::string_view name) {
+  const std::size_t first = name.find('-');
+  if (first == std::string_view::npos) return std::nullopt;
+  const std::size_t second = name.find('-', first + 1);
+  if (second == std::string_view::npos) return std::nullopt;
+  const std::string_view role = name.substr(0, first);
+  const auto rank = ParseNumber(name.substr(first + 1, second - first - 1));
+  const auto generation = ParseNumber(name.substr(second + 1));
+  ShardPlace place;
+  if (role == "train") {
+    place.role = WriterRole::kTrain;
+  } else if (role == "engine") {
+    place.role = WriterRole::kEngine;
+  } else if (role == "profiler") {
+    place.role = WriterRole::kProfiler;
+  } else {
+    return std::nullopt;
+  }
+  if (!rank || !generation) return std::nullopt;
+  place.rank = *rank;
+  place.generation = *generation;
+  return place;
+}
+
+// The number in a name like 000001.tds.
+std::optional<std::uint32_t> ParseShardName(const char* name) {
+  const std::string_view text(name);
+  if (!text.ends_with(".tds")) return std::nullopt;
+  const auto number = ParseNumber(text.substr(0, text.size() - 4));
+  if (!number || *number == 0 || ShardName(*number, ".tds") != text) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+// Calls `visit(name)` for every entry of the directory.
+template <typename Visit>
+void ForEachName(int directory, Visit visit) {
+  // A descriptor of its own: a listing has a position.
+  const int descriptor =
+      ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  DIR* listing = ::fdopendir(descriptor);
+  if (listing == nullptr) {
+    ::close(descriptor);
+    return;
+  }
+  while (const dirent* entry = ::readdir(listing)) visit(entry->d_name);
+  ::closedir(listing);
+}
+
+}  // namespace
+
+Result<RunFiles> RunFiles::Open(std::string directory) {
+  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+  const std::size_t slash = directory.rfind('/');
+  const std::string name =
+      slash == std::string::npos ? directory : directory.substr(slash + 1);
+  const auto place = ParseName(name);
+  if (!place) {
+    return Status::InvalidArgument(
+        directory + ": a writer directory is named <role>-<rank>-<generation>");
+  }
+  const int descriptor =
+      ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    const int error = errno;
+    const std::string message = directory + ": " + std::strerror(error);
+    if (error == ENOENT || error == ENOTDIR) return Status::NotFound(message);
+    return Status::IoError(message, error);
+  }
+  return RunFiles(descriptor, *place);
+}
+
+RunFiles::RunFiles(RunFiles&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      place_(other.place_),
+      numbers_(std::move(other.numbers_)),
+      listed_at_ns_(other.listed_at_ns_) {}
+
+RunFiles::~RunFiles() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::optional<std::uint64_t> RunFiles::ShardSize(std::uint32_t number) const {
+  struct stat about{};
+  if (::fstatat(descriptor_, ShardName(number, ".tds").c_str(), &about,
+                AT_SYMLINK_NOFOLLOW) != 0) {
+    return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(about.st_size);
+}
+
+void RunFiles::List() {
+  numbers_.clear();
+  ForEachName(descriptor_, [this](const char* name) {
+    if (const auto number = ParseShardName(name)) numbers_.push_back(*number);
+  });
+  std::sort(numbers_.begin(), numbers_.end());
+}
+
+std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
+  struct stat about{};
+  const bool known = ::fstat(descriptor_, &about) == 0;
+  const std::int64_t changed =
+      std::int64_t{about.st_mtim.tv_sec} * 1'000'000'000 +
+      about.st_mtim.tv_nsec;
+  if (!known || listed_at_ns_ == 0 || changed > listed_at_ns_ - kClockSlackNs) {
+    listed_at_ns_ = WallNs();
+    List();
+  }
+  const auto next = std::upper_bound(numbers_.begin(), numbers_.end(), number);
+  if (next == numbers_.end()) return std::nullopt;
+  return *next;
+}
+
+std::uint64_t RunFiles::CountBytes() const {
+  std::uint64_t total = 0;
+  ForEachName(descriptor_, [&](const char* name) {
+    struct stat about{};
+    if (::fstatat(descriptor_, name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISREG(about.st_mode)) {
+      total += static_cast<std::uint64_t>(about.st_size);
+    }
+  });
+  return total;
+}
+
+}  // namespace tdbg

@@ -1,0 +1,54 @@
+// RunFiles is the directory of one writer: its name, and which shards it has.
+//
+// Implements docs/format.md, "A run".
+//
+// Thread safety: none.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "reader/shard_reader.h"
+
+namespace tdbg {
+
+class RunFiles {
+ public:
+  // Errors: kInvalidArgument when the name is not <role>-<rank>-<generation>;
+  // kNotFound or kIoError when there is no such directory.
+  static Result<RunFiles> Open(std::string directory);
+  ~RunFiles();
+  RunFiles(RunFiles&& other) noexcept;
+  RunFiles& operator=(RunFiles&&) = delete;
+
+  [[nodiscard]] int descriptor() const { return descriptor_; }
+  // What the name of the directory says of its shards.
+  [[nodiscard]] const ShardPlace& place() const { return place_; }
+
+  // Bytes of the shard `number`; nothing when there is no such file.
+  [[nodiscard]] std::optional<std::uint64_t> ShardSize(
+      std::uint32_t number) const;
+  // The lowest shard number above `number`; looks at the directory only when
+  // it may have changed.
+  std::optional<std::uint32_t> ShardAfter(std::uint32_t number);
+
+  // Bytes of all files.
+  [[nodiscard]] std::uint64_t CountBytes() const;
+
+ private:
+  RunFiles(int descriptor, const ShardPlace& place)
+      : descriptor_(descriptor), place_(place) {}
+
+  void List();
+
+  int descriptor_;
+  ShardPlace place_;
+  std::vector<std::uint32_t> numbers_;  // Ascending, as of the last listing.
+  std::int64_t listed_at_ns_ = 0;       // Wall time of it; 0: none yet.
+};
+
+}  // namespace tdbg

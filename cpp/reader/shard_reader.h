@@ -1,0 +1,152 @@
+// ShardReader validates the records of one shard, as far as they are written,
+// and adds them to the tables.
+//
+// Implements docs/format.md, "Reading".  A record is taken in once; damage
+// costs the record that it hit and becomes a Problem.  An invalid tail of a
+// shard that may still grow is looked at again by the next Scan.
+//
+// Thread safety: none.
+//
+// Errors: problems, in the tables; reads of values return a Status.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "format/record.h"
+#include "format/shard_name.h"
+#include "format/tensor_record.h"
+#include "reader/input_file.h"
+#include "reader/tables.h"
+
+namespace tdbg {
+
+// What a shard must say of itself to be taken for the one in its place.
+struct ShardPlace {
+  WriterRole role = WriterRole::kTrain;
+  std::uint32_t rank = 0;
+  std::uint32_t generation = 0;
+  std::uint32_t shard_number = 0;
+  std::optional<Uuid> run;
+};
+
+enum class ShardState {
+  kUnborn,   // Its header is not there yet.
+  kGrowing,  // Has a header and no end.
+  kSealed,   // Its end was read: nothing more will come.
+  kRefused,  // Is not to be read; the problem says why.
+};
+
+class ShardReader {
+ public:
+  ShardReader(int directory, const ShardPlace& place, bool map_files);
+  // A shard in memory, which outlives this.
+  ShardReader(std::span<const std::byte> bytes, const ShardPlace& place);
+  ShardReader(const ShardReader&) = delete;
+  ShardReader& operator=(const ShardReader&) = delete;
+
+  // Takes in what is there.  `settled`: no more will be written, so that an
+  // invalid tail is torn.  Returns whether another Scan of the same bytes may
+  // tell more, because damage must be seen twice while a writer may live.
+  bool Scan(bool settled, Tables* tables);
+
+  [[nodiscard]] ShardState state() const { return state_; }
+  // REQUIRES: state() is kGrowing or kSealed.
+  [[nodiscard]] const FileHeader& header() const { return header_; }
+  [[nodiscard]] std::uint32_t number() const { return place_.shard_number; }
+  // Whether a problem was found in this shard.
+  [[nodiscard]] bool is_damaged() const { return n_problems_ > 0; }
+  // Whether it was refused for belonging to another run.
+  [[nodiscard]] bool is_of_another_run() const { return of_another_run_; }
+  [[nodiscard]] std::uint64_t length() const { return size_; }
+  [[nodiscard]] std::uint64_t n_rows() const { return n_rows_; }
+
+  InputFile& file() { return file_; }
+
+  // Gives up the descriptor of a shard that will not be scanned again.
+  void Retire() { file_.Close(); }
+
+ private:
+  // A record at an offset, checked.
+  struct Checked {
+    Status status;
+    RecordHeader header;
+    bool header_holds = false;
+    std::uint64_t end = 0;               // Where the next record starts.
+    std::span<const std::byte> payload;  // Its checked part, if it is decoded.
+  };
+  struct Found {
+    std::uint64_t offset = 0;
+    std::uint64_t sequence = 0;
+  };
+
+  void ReadHeader(bool settled, Tables* tables);
+  void ScanRecords(bool settled, Tables* tables);
+  // Looks for an `end` record in the last 128 bytes.
+  [[nodiscard]] bool EndsWithSeal();
+
+  Checked Check(std::uint64_t offset);
+  Status CheckPayload(std::uint64_t offset, Checked* checked);
+  // The next offset from `from` on with a record header of this shard that is
+  // not a repeated one.
+  std::optional<Found> FindRecord(std::uint64_t from);
+  // Handles the record at next_ that failed; false when the scan ends there.
+  bool PassFailure(const Checked& failed, bool settled, bool has_seal,
+                   Tables* tables);
+
+  void Accept(const Checked& record, Tables* tables);
+  Status Take(const Checked& record, Tables* tables);
+  Status TakeDefinition(const Checked& record, Tables* tables);
+  Status TakeRows(const Checked& record, Tables* tables);
+  Status TakeTensor(const Checked& record, Tables* tables);
+  Status TakeScalars(const Checked& record, Tables* tables);
+  Status TakeSpans(const Checked& record, Tables* tables);
+  Status TakeEnd(const Checked& record);
+
+  void Report(ProblemKind kind, std::uint64_t offset, std::uint64_t length,
+              std::string message, Tables* tables);
+  void Refuse(ProblemKind kind, std::string message, Tables* tables);
+
+  // Constant after construction.
+  const ShardPlace place_;
+  const bool map_files_;
+
+  InputFile file_;
+  ShardState state_ = ShardState::kUnborn;
+  FileHeader header_;
+  bool of_another_run_ = false;
+  bool unsure_ = false;  // What Scan returns.
+  bool read_failed_ = false;
+  std::uint64_t n_problems_ = 0;
+
+  std::uint64_t size_ = 0;  // Of the file, at the last Scan.
+  // Invariant: all records below next_ were taken in or reported.
+  std::uint64_t next_ = 0;
+  std::uint64_t expected_ = 0;  // Sequence of the record at next_.
+  std::uint64_t n_records_ = 0;
+  std::uint64_t n_rows_ = 0;
+  // Bytes of payloads that failed: what bounds the work on hostile files.
+  std::uint64_t wasted_ = 0;
+  // The failure that the last Scan ended at, and the size it saw then.
+  std::uint64_t failed_at_ = 0;
+  std::uint64_t failed_size_ = 0;
+  // Where that failure was searched for a record that follows, in vain.
+  std::uint64_t searched_to_ = 0;
+  std::uint64_t searched_size_ = 0;
+  std::optional<std::uint64_t> torn_at_;
+
+  // Positions, see docs/format.md.
+  std::optional<std::int64_t> rows_step_;
+  std::uint32_t rows_position_ = 0;
+  std::optional<std::int64_t> tensor_step_;
+  std::uint32_t tensor_position_ = 0;
+};
+
+}  // namespace tdbg

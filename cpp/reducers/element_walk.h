@@ -1,0 +1,114 @@
+// ElementWalk visits the elements of a strided tensor in the order in which
+// they lie in memory, as far as strides alone tell it.
+//
+// Statistics do not depend on the order of elements.  So dimensions are sorted
+// by stride, negative strides are turned round, and dimensions that lie
+// seamlessly in one another are merged: a dense tensor becomes one row in
+// whichever order its dimensions are (transposed, channels last).
+//
+// Thread safety: a value.
+
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "reducers/moments.h"
+#include "tensor/tensor_view.h"
+
+namespace tdbg {
+
+class ElementWalk {
+ public:
+  // What NumPy and PyTorch allow.
+  static constexpr std::size_t kMaxDimensions = 64;
+  static constexpr std::size_t kNoAxis =
+      std::numeric_limits<std::size_t>::max();
+
+  // Walks all dimensions but `left_out`.
+  // REQUIRES: view.shape.size() <= kMaxDimensions; no extent is zero.
+  explicit ElementWalk(const TensorView& view, std::size_t left_out = kNoAxis);
+
+  // Of the innermost dimension: elements, and bytes from one to the next.
+  [[nodiscard]] std::size_t row_extent() const { return extents_[0]; }
+  [[nodiscard]] std::int64_t row_stride() const { return strides_[0]; }
+  [[nodiscard]] bool is_one_row() const { return n_dims_ <= 1; }
+  // Where the first row begins.
+  [[nodiscard]] const std::byte* first() const { return first_; }
+
+  // Calls visit(const std::byte*) with the beginning of each row.
+  template <typename Visit>
+  void ForEachRow(Visit visit) const {
+    std::array<std::size_t, kMaxDimensions> at{};
+    const std::byte* row = first_;
+    for (;;) {
+      visit(row);
+      std::size_t dim = 1;
+      for (;; ++dim) {
+        if (dim >= n_dims_) return;
+        row += strides_[dim];
+        if (++at[dim] < extents_[dim]) break;
+        row -= strides_[dim] * static_cast<std::int64_t>(extents_[dim]);
+        at[dim] = 0;
+      }
+    }
+  }
+
+ private:
+  // Innermost first; extents_[0] == 1 where there is no dimension.
+  std::array<std::size_t, kMaxDimensions> extents_;
+  std::array<std::int64_t, kMaxDimensions> strides_;
+  std::size_t n_dims_ = 0;
+  const std::byte* first_;
+};
+
+// Bytes from an element of `view` to its successor in dimension `dim`.
+[[nodiscard]] std::int64_t StrideOf(const TensorView& view, std::size_t dim);
+
+[[nodiscard]] inline bool IsAligned(const void* p, std::size_t item_size) {
+  return reinterpret_cast<std::uintptr_t>(p) % item_size == 0;
+}
+
+// Copies `n` elements of `item_size` bytes (1, 2, 4 or 8), `stride` bytes
+// apart, to `out`.
+void GatherElements(const std::byte* in, std::int64_t stride, std::size_t n,
+                    std::size_t item_size, std::byte* out);
+
+// Calls use(const std::byte*, std::size_t n) with runs of contiguous, aligned
+// elements: where they lie, or else gathered in blocks on the stack.  Leaves
+// out the dimension `left_out` (its first element stands for all).
+// REQUIRES: as for ElementWalk; view.item_size is 1, 2, 4 or 8.
+template <typename Use>
+void ForEachRun(const TensorView& view, std::size_t left_out, Use use) {
+  const std::size_t item_size = view.item_size;
+  const ElementWalk walk(view, left_out);
+  if (walk.is_one_row() &&
+      walk.row_stride() == static_cast<std::int64_t>(item_size) &&
+      IsAligned(walk.first(), item_size)) {
+    use(walk.first(), walk.row_extent());
+    return;
+  }
+  alignas(64) std::array<std::byte, kBlockElements * sizeof(double)> block;
+  std::size_t n_block = 0;
+  walk.ForEachRow([&](const std::byte* row) {
+    std::size_t left = walk.row_extent();
+    while (left > 0) {
+      const std::size_t n = std::min(left, kBlockElements - n_block);
+      GatherElements(row, walk.row_stride(), n, item_size,
+                     block.data() + n_block * item_size);
+      row += walk.row_stride() * static_cast<std::int64_t>(n);
+      left -= n;
+      n_block += n;
+      if (n_block == kBlockElements) {
+        use(block.data(), n_block);
+        n_block = 0;
+      }
+    }
+  });
+  if (n_block > 0) use(block.data(), n_block);
+}
+
+}  // namespace tdbg

@@ -1,0 +1,397 @@
+// The statistics kernel, written once over the vector types of an instruction
+// set.  Implements docs/statistics.md, "How it is computed".
+//
+// A file that includes this defines `Floats` and `Doubles` in namespace
+// tdbg::(anonymous) first.  Each has a vector type V, a mask type M, an
+// accumulator of doubles Acc, kLanes, and the static functions used below
+// (portable.cc is the one to read).  All is in an anonymous namespace: see
+// reducers/moments.h for the reason.
+//
+// Thread safety: pure functions.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reducers/moments.h"
+#include "reducers/widen-inl.h"
+
+namespace tdbg {
+namespace {  // NOLINT(google-build-namespaces): see above.
+
+constexpr double kInfinity = __builtin_huge_val();
+
+// Squares of floats lose digits to underflow when smaller than this.
+constexpr double kLeastFloatSquare = 1e-28;
+// Shifts beyond this bring sums of four floats near overflow.
+constexpr float kGreatestFloatShift = 1e15F;
+// Roundings of floats average out unless a few elements outweigh the others:
+// blocks this short are summed in double, and those whose l1 this many equal
+// elements might make up.
+constexpr std::size_t kShortBlock = 256;
+constexpr double kFewElements = 64;
+
+// What is found of a block, in registers.
+template <typename L>
+struct BlockLanes {
+  typename L::V min = L::Set(static_cast<typename L::Scalar>(kInfinity));
+  typename L::V max = L::Set(static_cast<typename L::Scalar>(-kInfinity));
+  typename L::V abs_min = L::Set(static_cast<typename L::Scalar>(kInfinity));
+  typename L::V zeros = L::Set(0);  // A count.
+  typename L::Acc sum = L::Zero();  // Of x - shift, as the next.
+  typename L::Acc squares = L::Zero();
+  typename L::Acc l1 = L::Zero();
+};
+
+// What is found of all blocks of a call and does not depend on their order.
+// (Sums are folded after each block, so that their bits do not depend on how
+// a tensor is divided into calls.)
+template <typename L>
+struct RunLanes {
+  typename L::V min = L::Set(static_cast<typename L::Scalar>(kInfinity));
+  typename L::V max = L::Set(static_cast<typename L::Scalar>(-kInfinity));
+  typename L::V abs_min = L::Set(static_cast<typename L::Scalar>(kInfinity));
+  typename L::Acc zeros = L::Zero();
+
+  void Add(const BlockLanes<L>& block) {
+    min = L::Min(min, block.min);
+    max = L::Max(max, block.max);
+    abs_min = L::Min(abs_min, block.abs_min);
+    L::Accumulate(&zeros, block.zeros);
+  }
+};
+
+template <typename L>
+double LeastLane(typename L::V v) {
+  typename L::Scalar lanes[L::kLanes];
+  L::Store(lanes, v);
+  double least = static_cast<double>(lanes[0]);
+  for (std::size_t i = 1; i < L::kLanes; ++i) {
+    const auto lane = static_cast<double>(lanes[i]);
+    if (lane < least) least = lane;
+  }
+  return least;
+}
+
+template <typename L>
+double GreatestLane(typename L::V v) {
+  return -LeastLane<L>(L::Sub(L::Set(0), v));
+}
+
+// Moves the extremes (unless the caller finds them as integers) to `*m`.
+template <typename L>
+void Finish(const RunLanes<L>& run, bool with_extremes, Moments* m) {
+  if (with_extremes) {
+    const double min = LeastLane<L>(run.min);
+    const double max = GreatestLane<L>(run.max);
+    if (min < m->min.f64) m->min.f64 = min;
+    if (max > m->max.f64) m->max.f64 = max;
+  }
+  const double abs_min = LeastLane<L>(run.abs_min);
+  if (abs_min < m->abs_min) m->abs_min = abs_min;
+  m->zero += static_cast<std::uint64_t>(L::Sum(run.zeros));
+}
+
+// Four vectors at once.  Adding four floats before they become doubles costs
+// at most two roundings, whatever the length of the tensor.
+template <typename L, typename T>
+inline void FullStep(const T* p, typename L::V shift, BlockLanes<L>* b) {
+  const auto x0 = L::Load(p);
+  const auto x1 = L::Load(p + L::kLanes);
+  const auto x2 = L::Load(p + 2 * L::kLanes);
+  const auto x3 = L::Load(p + 3 * L::kLanes);
+  const auto d0 = L::Sub(x0, shift);
+  const auto d1 = L::Sub(x1, shift);
+  const auto d2 = L::Sub(x2, shift);
+  const auto d3 = L::Sub(x3, shift);
+  const auto a0 = L::Abs(x0);
+  const auto a1 = L::Abs(x1);
+  const auto a2 = L::Abs(x2);
+  const auto a3 = L::Abs(x3);
+  L::Accumulate(&b->sum, L::Add(L::Add(d0, d1), L::Add(d2, d3)));
+  L::Accumulate(&b->squares, L::Add(L::MulAdd(d1, d1, L::Mul(d0, d0)),
+                                    L::MulAdd(d3, d3, L::Mul(d2, d2))));
+  L::Accumulate(&b->l1, L::Add(L::Add(a0, a1), L::Add(a2, a3)));
+  b->min = L::Min(b->min, L::Min(L::Min(x0, x1), L::Min(x2, x3)));
+  b->max = L::Max(b->max, L::Max(L::Max(x0, x1), L::Max(x2, x3)));
+  b->abs_min = L::Min(b->abs_min, L::Min(L::Min(a0, a1), L::Min(a2, a3)));
+  b->zeros = L::CountIf(b->zeros, L::IsZero(x0));
+  b->zeros = L::CountIf(b->zeros, L::IsZero(x1));
+  b->zeros = L::CountIf(b->zeros, L::IsZero(x2));
+  b->zeros = L::CountIf(b->zeros, L::IsZero(x3));
+}
+
+// One vector, of which only the lanes in `mask` exist.
+template <typename L>
+inline void MaskedStep(typename L::V x, typename L::M mask, typename L::V shift,
+                       BlockLanes<L>* b) {
+  const auto none = L::Set(0);
+  const auto d = L::Select(mask, L::Sub(x, shift), none);
+  const auto a = L::Abs(x);
+  const auto least = L::Set(static_cast<typename L::Scalar>(-kInfinity));
+  const auto greatest = L::Set(static_cast<typename L::Scalar>(kInfinity));
+  L::Accumulate(&b->sum, d);
+  L::Accumulate(&b->squares, L::Mul(d, d));
+  L::Accumulate(&b->l1, L::Select(mask, a, none));
+  b->min = L::Min(b->min, L::Select(mask, x, greatest));
+  b->max = L::Max(b->max, L::Select(mask, x, least));
+  b->abs_min = L::Min(b->abs_min, L::Select(mask, a, greatest));
+  b->zeros = L::CountIf(b->zeros, L::And(mask, L::IsZero(x)));
+}
+
+// REQUIRES: 0 < n <= kBlockElements.
+template <typename L, typename T>
+BlockLanes<L> SumBlock(const T* p, std::size_t n,
+                       typename L::Scalar shift_value) {
+  BlockLanes<L> block;
+  const auto shift = L::Set(shift_value);
+  std::size_t i = 0;
+  for (; i + 4 * L::kLanes <= n; i += 4 * L::kLanes) {
+    FullStep<L>(p + i, shift, &block);
+  }
+  for (; i + L::kLanes <= n; i += L::kLanes) {
+    MaskedStep<L>(L::Load(p + i), L::FirstLanes(L::kLanes), shift, &block);
+  }
+  if (i < n) {
+    MaskedStep<L>(L::LoadFirst(p + i, n - i), L::FirstLanes(n - i), shift,
+                  &block);
+  }
+  return block;
+}
+
+// Merges a block of `n` elements, given the sums of x - shift and of its
+// square, into `*m` (Chan, Golub and LeVeque 1983).
+inline void MergeBlock(double n, double shift, double sum, double squares,
+                       Moments* m) {
+  const double offset = sum / n;
+  double block_m2 = squares - sum * offset;
+  if (block_m2 < 0) block_m2 = 0;
+  double delta = offset;
+  double weight = 1.0;
+  if (m->finite == 0) {
+    m->mean = shift;
+    m->mean_low = 0.0;
+    m->m2 = block_m2;
+  } else {
+    const auto n_before = static_cast<double>(m->finite);
+    delta += (shift - m->mean) - m->mean_low;
+    weight = n / (n_before + n);
+    m->m2 += block_m2 + delta * delta * (n_before * weight);
+  }
+  // The exact sum of mean and step as two doubles (Dekker).
+  const double step = m->mean_low + delta * weight;
+  const double mean = m->mean + step;
+  const double part = mean - m->mean;
+  m->mean_low = (m->mean - (mean - part)) + (step - part);
+  m->mean = mean;
+  m->finite += static_cast<std::uint64_t>(n);
+}
+
+// Whether a shift was so far from the block's mean that digits of the block's
+// m2 are lost which the merge will not make up for: where most elements came
+// before, a distant block adds more to m2 than it can blur.
+inline bool ShiftIsFar(double n, double sum, double squares, const Moments& m) {
+  return static_cast<double>(m.finite) < n && sum * sum > 0.5 * squares * n;
+}
+
+// The mean of the first few elements: a shift for a block with none before.
+template <typename L, typename T>
+double MeanOfFirst(const T* p, std::size_t n) {
+  const std::size_t few = n < L::kLanes ? n : L::kLanes;
+  typename L::Acc sum = L::Zero();
+  L::Accumulate(&sum, few == L::kLanes ? L::Load(p) : L::LoadFirst(p, few));
+  return L::Sum(sum) / static_cast<double>(few);
+}
+
+// Adds a block unless it has elements that are not finite, or whose squares
+// L::Scalar cannot sum well; returns whether it did.
+template <typename L, typename T>
+bool AddFiniteBlock(const T* p, std::size_t n, RunLanes<L>* run, Moments* m) {
+  using Scalar = typename L::Scalar;
+  constexpr bool kIsFloat = sizeof(Scalar) == sizeof(float);
+  const auto n_block = static_cast<double>(n);
+  auto shift =
+      static_cast<Scalar>(m->finite == 0 ? MeanOfFirst<L>(p, n) : m->mean);
+  if constexpr (kIsFloat) {
+    // A shift that is NaN also fails this.
+    if (!(shift < kGreatestFloatShift && shift > -kGreatestFloatShift)) {
+      return false;
+    }
+  }
+  BlockLanes<L> block = SumBlock<L>(p, n, shift);
+  double sum = L::Sum(block.sum);
+  double squares = L::Sum(block.squares);
+  if (!(squares < kInfinity)) return false;
+  if (ShiftIsFar(n_block, sum, squares, *m)) {
+    shift = static_cast<Scalar>(static_cast<double>(shift) + sum / n_block);
+    block = SumBlock<L>(p, n, shift);
+    sum = L::Sum(block.sum);
+    squares = L::Sum(block.squares);
+    if (!(squares < kInfinity)) return false;
+  }
+  const double l1 = L::Sum(block.l1);
+  if constexpr (kIsFloat) {
+    if (squares * kFewElements > l1 * l1) return false;
+    if (squares < n_block * kLeastFloatSquare &&
+        LeastLane<L>(block.min) != GreatestLane<L>(block.max)) {
+      return false;
+    }
+  }
+  MergeBlock(n_block, static_cast<double>(shift), sum, squares, m);
+  m->l1 += l1;
+  run->Add(block);
+  return true;
+}
+
+// The sums of the finite elements among `n`, whose number goes to `*n_finite`.
+inline BlockLanes<Doubles> SumFinite(const double* p, std::size_t n,
+                                     double shift_value, double* n_finite) {
+  using L = Doubles;
+  BlockLanes<L> block;
+  const auto shift = L::Set(shift_value);
+  auto counts = L::Set(0);
+  for (std::size_t i = 0; i < n; i += L::kLanes) {
+    const std::size_t left = n - i;
+    const bool whole = left >= L::kLanes;
+    const auto x = whole ? L::Load(p + i) : L::LoadFirst(p + i, left);
+    const auto mask =
+        L::And(L::IsFinite(x), L::FirstLanes(whole ? L::kLanes : left));
+    counts = L::CountIf(counts, mask);
+    MaskedStep<L>(x, mask, shift, &block);
+  }
+  *n_finite = L::Sum(counts);
+  return block;
+}
+
+// Adds the finite elements of a block of doubles and counts the others.
+inline void AddAnyBlock(const double* p, std::size_t n, RunLanes<Doubles>* run,
+                        Moments* m) {
+  using L = Doubles;
+  double n_finite = 0;
+  double shift = m->finite == 0 ? 0.0 : m->mean;
+  BlockLanes<L> block = SumFinite(p, n, shift, &n_finite);
+  double sum = L::Sum(block.sum);
+  double squares = L::Sum(block.squares);
+  if (n_finite > 0 && ShiftIsFar(n_finite, sum, squares, *m)) {
+    shift += sum / n_finite;
+    block = SumFinite(p, n, shift, &n_finite);
+    sum = L::Sum(block.sum);
+    squares = L::Sum(block.squares);
+  }
+  if (n_finite > 0) MergeBlock(n_finite, shift, sum, squares, m);
+  m->l1 += L::Sum(block.l1);
+  run->Add(block);
+  if (n_finite == static_cast<double>(n)) return;
+  for (std::size_t i = 0; i < n; ++i) {
+    m->nan += p[i] != p[i] ? 1U : 0U;
+    m->positive_infinity += p[i] == kInfinity ? 1U : 0U;
+    m->negative_infinity += p[i] == -kInfinity ? 1U : 0U;
+  }
+}
+
+// Floats of up to 32 bits.
+template <typename T>
+void AccumulateFloats(const T* p, std::size_t n, Moments* m) {
+  RunLanes<Floats> run;
+  RunLanes<Doubles> double_run;
+  bool in_double = false;
+  while (n > 0) {
+    const std::size_t n_block = n < kBlockElements ? n : kBlockElements;
+    const bool added = n_block <= kShortBlock
+                           ? AddFiniteBlock<Doubles>(p, n_block, &double_run, m)
+                           : AddFiniteBlock<Floats>(p, n_block, &run, m);
+    if (!added) {
+      double wide[kBlockElements];
+      Widen(p, n_block, 1.0, wide);
+      AddAnyBlock(wide, n_block, &double_run, m);
+    }
+    in_double |= !added || n_block <= kShortBlock;
+    p += n_block;
+    n -= n_block;
+  }
+  Finish(run, true, m);
+  if (in_double) Finish(double_run, true, m);
+}
+
+inline void AccumulateDoubles(const double* p, std::size_t n, double factor,
+                              Moments* m) {
+  RunLanes<Doubles> run;
+  while (n > 0) {
+    const std::size_t n_block = n < kBlockElements ? n : kBlockElements;
+    if (factor != 1.0) {
+      double scaled[kBlockElements];
+      Widen(p, n_block, factor, scaled);
+      AddAnyBlock(scaled, n_block, &run, m);
+    } else if (!AddFiniteBlock<Doubles>(p, n_block, &run, m)) {
+      AddAnyBlock(p, n_block, &run, m);
+    }
+    p += n_block;
+    n -= n_block;
+  }
+  Finish(run, true, m);
+}
+
+// Integers: the moments of their values as doubles, the extremes exact.
+template <typename T, typename Wide>
+void AccumulateIntegers(const T* p, std::size_t n, Wide Extreme::* wide,
+                        Moments* m) {
+  RunLanes<Doubles> run;
+  T min = p[0];
+  T max = p[0];
+  while (n > 0) {
+    const std::size_t n_block = n < kBlockElements ? n : kBlockElements;
+    for (std::size_t i = 0; i < n_block; ++i) {
+      min = p[i] < min ? p[i] : min;
+      max = p[i] > max ? p[i] : max;
+    }
+    double doubles[kBlockElements];
+    for (std::size_t i = 0; i < n_block; ++i) {
+      doubles[i] = static_cast<double>(p[i]);
+    }
+    AddFiniteBlock<Doubles>(doubles, n_block, &run, m);
+    p += n_block;
+    n -= n_block;
+  }
+  if (min < m->min.*wide) m->min.*wide = min;
+  if (max > m->max.*wide) m->max.*wide = max;
+  Finish(run, false, m);
+}
+
+inline void AccumulateAny(const void* data, std::size_t n, DType dtype,
+                          double factor, Moments* m) {
+  if (n == 0) return;
+  switch (dtype) {
+    case DType::kFloat32:
+      return AccumulateFloats(static_cast<const float*>(data), n, m);
+    case DType::kFloat16:
+      return AccumulateFloats(static_cast<const Float16*>(data), n, m);
+    case DType::kBFloat16:
+      return AccumulateFloats(static_cast<const BFloat16*>(data), n, m);
+    case DType::kFloat64:
+      return AccumulateDoubles(static_cast<const double*>(data), n, factor, m);
+    case DType::kInt16:
+      return AccumulateIntegers(static_cast<const std::int16_t*>(data), n,
+                                &Extreme::i64, m);
+    case DType::kInt32:
+      return AccumulateIntegers(static_cast<const std::int32_t*>(data), n,
+                                &Extreme::i64, m);
+    case DType::kInt64:
+      return AccumulateIntegers(static_cast<const std::int64_t*>(data), n,
+                                &Extreme::i64, m);
+    case DType::kUInt16:
+      return AccumulateIntegers(static_cast<const std::uint16_t*>(data), n,
+                                &Extreme::u64, m);
+    case DType::kUInt32:
+      return AccumulateIntegers(static_cast<const std::uint32_t*>(data), n,
+                                &Extreme::u64, m);
+    case DType::kUInt64:
+      return AccumulateIntegers(static_cast<const std::uint64_t*>(data), n,
+                                &Extreme::u64, m);
+    default:  // The 8-bit ones have a counter of their own: byte_counts.h.
+      return;
+  }
+}
+
+}  // namespace
+}  // namespace tdbg

@@ -1,0 +1,170 @@
+// Journal is the sequence of shards of one writer directory, with its index
+// files and its commit page, and the policy for when the disk refuses.
+//
+// Implements docs/format.md, "Writing".  After the first failed write or sync a
+// shard is abandoned as it is; what was not yet visible is counted as failed
+// and told in a `gap` of the next shard, which is tried at growing intervals.
+// After kMaxFailures in a row the journal is degraded: it keeps trying, and
+// everything offered meanwhile is counted as failed.  Records that close a step
+// are kept over a failure (within a bound) and written to the next shard, with
+// the losses of their step.
+//
+// Thread safety: none; the writer thread owns it.
+//
+// Errors: Create, Flush and Close return them.  The first one met is kept until
+// one of these does.
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "writer/accounts.h"
+#include "writer/commit_writer.h"
+#include "writer/definition_table.h"
+#include "writer/index_writer.h"
+#include "writer/shard_writer.h"
+#include "writer/writer.h"
+#include "writer/writer_directory.h"
+
+namespace tdbg {
+
+class Journal {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static constexpr int kMaxFailures = 5;
+  static constexpr std::chrono::seconds kMaxBackOff{30};
+  static constexpr std::chrono::milliseconds kHeartbeat{500};
+  static constexpr std::size_t kMaxCarriedSteps = 64;
+  // A shard is sealed at this many rows or records, too: they are held for its
+  // index, so this bounds memory (to 60 and 32 MiB).
+  static constexpr std::size_t kMaxRows = 512U << 10;
+  static constexpr std::size_t kMaxRecords = 512U << 10;
+
+  // REQUIRES: all outlive the journal.  `progress` is called when something
+  // was written or encoded.
+  Journal(const WriterOptions& options, DefinitionTable* definitions,
+          Accounts* accounts, std::function<void()> progress);
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  // Makes the directory, the commit page and the first shard.
+  Status Create();
+
+  // Each takes an offered record over: it ends as written or as failed.
+  // `definitions` are those that it refers to.
+  void Append(const Offer& offer, std::uint32_t subject,
+              std::span<const std::uint32_t> definitions,
+              std::span<const std::byte> payload, std::uint16_t call = 0,
+              std::uint16_t micro_batch = 0);
+  void AppendRows(const Offer& offer, std::span<const Row> rows);
+  void AppendTensor(const Offer& offer, const TensorHead& head,
+                    std::span<const std::byte> raw);
+  // `step` has `offered` and, of the producers, `dropped`.
+  void AppendStep(const Offer& offer, const StepRecord& step);
+  // The record ends as dropped.
+  void Drop(const Offer& offer, GapReason reason);
+  // Losses of the producers, to be told in the data.
+  void AddLosses(const std::vector<Gap>& gaps);
+
+  // Makes what was appended visible to readers.
+  void Publish();
+  Status Flush(bool durable);
+  // To be called often: keeps the heartbeat and looks for a new shard.
+  void Tick();
+  // Seals the shard and closes the commit page.
+  Status Close();
+  // Gives the shard up: something went wrong while a record was appended.
+  void Abandon(const Status& why);
+
+  [[nodiscard]] bool batch_is_full() const;
+  // No shard for a short while: what is queued had better wait.
+  [[nodiscard]] bool is_backing_off() const;
+  [[nodiscard]] Clock::time_point next_attempt() const { return next_attempt_; }
+  // Blocks are reserved ahead of the data where there is plenty.
+  void set_reserve(bool on);
+  // Bytes written to shards so far.
+  [[nodiscard]] std::uint64_t written_bytes() const { return written_bytes_; }
+  [[nodiscard]] const WriterDirectory& directory() const { return directory_; }
+
+ private:
+  struct StepLosses {
+    std::uint64_t dropped = 0;
+    std::uint64_t failed = 0;
+  };
+  struct PendingStep {
+    Offer offer;
+    StepRecord step;
+  };
+
+  // True when there is a shard to append to.
+  bool Ready();
+  bool OpenShard();
+  void SealShard(EndReason reason);
+  Status SyncShard();
+  void Require(std::span<const std::uint32_t> definitions);
+  void WriteStep(const PendingStep& step);
+  void WriteLosses();
+  void WriteSlot();
+  void Fail(const Offer& offer);
+  void Carry(const PendingStep& step);
+  void NoteError(const Status& status);
+  void NoteFailure(const Status& status);
+  void CountWritten();
+  StepLosses& LossesOf(std::int64_t step);
+
+  // Constant after construction.
+  const WriterOptions options_;
+  FileSystem* const file_system_;
+  DefinitionTable* const definitions_;
+  Accounts* const accounts_;
+  const std::function<void()> progress_;
+
+  WriterDirectory directory_;
+  CommitWriter commit_;
+  CommitSlot slot_;
+  Clock::time_point next_heartbeat_;
+
+  // The current shard; null while there is none.
+  std::unique_ptr<ShardWriter> shard_;
+  IndexWriter index_;
+  std::size_t n_indexed_ = 0;        // Entries of the shard that index_ has.
+  std::vector<bool> is_defined_;     // By id: whether the shard has it.
+  std::uint64_t counted_bytes_ = 0;  // Of the shard, in the accounts.
+  bool directory_is_synced_ = false;
+  bool parents_are_synced_ = false;
+  std::uint32_t last_number_ = 0;
+  std::uint64_t next_sequence_ = 1;
+  std::uint64_t written_bytes_ = 0;
+  bool reserve_ = true;
+
+  // In the batch, not yet visible.
+  std::vector<Offer> pending_;
+  std::vector<PendingStep> pending_steps_;
+  std::vector<Gap> pending_gaps_;
+
+  // For the next shard, or the next opportunity.
+  LossLog losses_;
+  std::vector<PendingStep> carried_steps_;
+  std::map<std::int64_t, StepLosses> step_losses_;
+
+  // In a row: forgotten when a shard outlives the back-off that led to it, so
+  // that a disk with room for a header only is not filled with headers.
+  int failures_ = 0;
+  Clock::time_point next_attempt_;
+  Clock::duration back_off_{};
+  Clock::time_point proven_at_;
+  Status first_error_;  // Since somebody was told.
+  Status last_failure_;
+};
+
+}  // namespace tdbg

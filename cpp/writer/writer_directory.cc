@@ -1,0 +1,69 @@
+#include "writer/writer_directory.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <string_view>
+
+namespace tdbg {
+namespace {
+
+// How many processes may race for a name before somebody gives up.
+constexpr int kMaxAttempts = 1000;
+
+std::string_view RoleName(WriterRole role) {
+  switch (role) {
+    case WriterRole::kTrain:
+      return "train";
+    case WriterRole::kEngine:
+      return "engine";
+    case WriterRole::kProfiler:
+      return "profiler";
+  }
+  return "train";
+}
+
+// The generation in a directory's name, or 0 when it is none of ours.
+std::uint32_t GenerationOf(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return 0;
+  name.remove_prefix(prefix.size());
+  std::uint32_t generation = 0;
+  const auto [end, error] =
+      std::from_chars(name.data(), name.data() + name.size(), generation);
+  if (error != std::errc() || end != name.data() + name.size()) return 0;
+  return generation;
+}
+
+}  // namespace
+
+Result<WriterDirectory> CreateWriterDirectory(FileSystem* file_system,
+                                              const std::string& run_directory,
+                                              WriterRole role,
+                                              std::uint32_t rank) {
+  const std::string parent = run_directory + "/w";
+  if (const Status made = MakeDirectory(file_system, parent);
+      !made.ok() && made.system_error() != EEXIST) {
+    return made;
+  }
+  const auto names = ListDirectory(file_system, parent);
+  if (!names.ok()) return names.status();
+  const std::string prefix =
+      std::string(RoleName(role)) + "-" + std::to_string(rank) + "-";
+  std::uint32_t highest = 0;
+  for (const std::string& name : names.value()) {
+    highest = std::max(highest, GenerationOf(name, prefix));
+  }
+  Status made;
+  for (int i = 1; i <= kMaxAttempts; ++i) {
+    WriterDirectory directory;
+    directory.generation = highest + static_cast<std::uint32_t>(i);
+    directory.path =
+        parent + "/" + prefix + std::to_string(directory.generation);
+    made = MakeDirectory(file_system, directory.path);
+    if (made.ok()) return directory;
+    if (made.system_error() != EEXIST) return made;
+  }
+  return made;
+}
+
+}  // namespace tdbg

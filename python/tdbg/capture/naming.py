@@ -1,0 +1,104 @@
+"""The names of captured tensors.
+
+Implements docs/steps.md, "Names".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from tdbg.collections import Role
+
+__all__ = [
+    "UniqueNames",
+    "activation_name",
+    "gradient_name",
+    "parameter_role",
+    "scalar_name",
+    "tensors_in",
+    "unit_name",
+]
+
+# Deeper structures and longer lists of tensors are cut, so that a call that
+# returns a cache of a million tensors costs no more than this.
+MAX_DEPTH = 8
+MAX_TENSORS = 1024
+
+
+def activation_name(path: str, direction: str, index: int, call: int) -> str:
+    """``layer1.0.relu_output_0``; the second call in a forward adds ``@2``."""
+    name = f"{path}_{direction}_{index}"
+    return f"{name}@{call + 1}" if call else name
+
+
+def gradient_name(parameter: str) -> str:
+    """``gradient/fc.weight``."""
+    return f"gradient/{parameter}"
+
+
+def scalar_name(name: str) -> str:
+    """``scalar/accuracy``."""
+    return f"scalar/{name}"
+
+
+def unit_name(tensor: str) -> str:
+    """``unit/relu_output_0``."""
+    return f"unit/{tensor}"
+
+
+def parameter_role(name: str) -> Role:
+    """A bias if the last part of the name says so, else a weight."""
+    return Role.BIAS if "bias" in name.rpartition(".")[2] else Role.WEIGHT
+
+
+class UniqueNames:
+    """Gives the second of a name a number: ``Net``, ``Net_2``, ..."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, name: str) -> str:
+        """*name*, or with the first number that makes it new."""
+        result, number = name, 1
+        while result in self._taken:
+            number += 1
+            result = f"{name}_{number}"
+        self._taken.add(result)
+        return result
+
+
+def tensors_in(
+    value: Any, is_tensor: Callable[[Any], bool], limit: int = MAX_TENSORS
+) -> Iterable[Any]:
+    """The tensors of a nested structure, in order, depth first.
+
+    Looks into tuples, lists, mappings and instances of dataclasses.  An index in
+    a name counts these tensors; what is no tensor is not counted.
+    """
+    if is_tensor(value):  # Nearly always: no generator for these two.
+        return (value,)
+    if type(value) is tuple and len(value) == 1 and is_tensor(value[0]):
+        return value
+    return itertools.islice(_walk(value, is_tensor, 0), limit)
+
+
+def _walk(value: Any, is_tensor: Callable[[Any], bool], depth: int) -> Iterator[Any]:
+    if is_tensor(value):
+        yield value
+        return
+    if depth >= MAX_DEPTH or value is None or isinstance(value, str | bytes | int):
+        return
+    children: Any = ()
+    if isinstance(value, Mapping):
+        children = value.values()
+    elif isinstance(value, tuple | list):
+        children = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        children = (
+            getattr(value, item.name, None) for item in dataclasses.fields(value)
+        )
+    for child in children:
+        yield from _walk(child, is_tensor, depth + 1)

@@ -1,0 +1,158 @@
+"""Opens a session: the run directory, the writer, the configuration event."""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tdbg.capture.policy import Policy
+from tdbg.capture.session import CONFIGURATION, STATUS, Session
+from tdbg.capture.sink import NullSink
+from tdbg.config import nearest
+from tdbg.control import StopListener
+from tdbg.errors import ConfigurationError
+from tdbg.run_directory import create_run, writer_directories
+
+__all__ = ["SessionOptions", "is_disabled", "open_session"]
+
+DISABLED_VARIABLE = "TDBG_DISABLED"
+_CHOICES = {"on_stop": ("raise", "flag"), "overflow": ("block", "drop")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """How a session writes, and what it does when it is told to stop.
+
+    Args:
+        on_stop: ``raise`` TrainingStopped at the next root forward, or only
+            ``flag`` it.
+        overflow: When staging memory is full: ``block`` while the writer makes
+            progress, or ``drop``.
+        queue_bytes: Bound of staging memory; None: the core's.
+        min_free_bytes: Below so much free disk space nothing is written; None:
+            the core's.
+        compress: Whether raw values are compressed.
+        dry_run: Do everything but write.
+        rank: Of this process among those of the training.
+        world_size: How many there are.
+
+    Raises:
+        ConfigurationError: If a value is bad.
+    """
+
+    on_stop: str = "raise"
+    overflow: str = "block"
+    queue_bytes: int | None = None
+    min_free_bytes: int | None = None
+    compress: bool = True
+    dry_run: bool = False
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name, valid in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in valid:
+                msg = f"{name}: unknown {value!r}; {nearest(value, valid)}"
+                raise ConfigurationError(msg)
+        for name, least in (("queue_bytes", 1), ("min_free_bytes", 0)):
+            value = getattr(self, name)
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value < least
+            ):
+                msg = f"{name} must be a number of bytes, not {value!r}"
+                raise ConfigurationError(msg)
+        if not 0 <= self.rank < self.world_size:
+            msg = f"rank {self.rank} is not one of {self.world_size}"
+            raise ConfigurationError(msg)
+
+
+def is_disabled() -> bool:
+    """Whether ``TDBG_DISABLED`` is set to anything but ``0``."""
+    return os.environ.get(DISABLED_VARIABLE, "0") not in {"", "0"}
+
+
+def open_session(
+    out_dir: str | os.PathLike[str],
+    policy: Policy,
+    options: SessionOptions,
+    framework: dict[str, str],
+) -> Session:
+    """A session that writes to *out_dir*, which becomes a run if it is none.
+
+    Args:
+        out_dir: The run directory.
+        policy: What is wanted.
+        options: How.
+        framework: Name and version, for the configuration event.
+
+    Raises:
+        ConfigurationError: If a value is bad.
+        StorageError: If the run cannot be made or written.
+    """
+    raises = options.on_stop == "raise"
+    if options.dry_run:
+        return Session(NullSink(), policy, raises_on_stop=raises)
+    # Loaded here, so that configurations can be made without the core.
+    core = import_module("tdbg._core")
+    run = create_run(Path(out_dir).expanduser())
+    earlier = [
+        writer.generation
+        for writer in writer_directories(run)
+        if (writer.role, writer.rank) == ("train", options.rank)
+    ]
+    bounds = {
+        "queue_bytes": options.queue_bytes,
+        "min_free_bytes": options.min_free_bytes,
+    }
+    sink = core.Capture(
+        str(run.path),
+        run_uuid=run.uuid,
+        attempt_uuid=uuid.uuid4().bytes,
+        attempt_ordinal=max(earlier, default=0),
+        rank=options.rank,
+        world_size=options.world_size,
+        overflow=options.overflow,
+        compress=options.compress,
+        **{name: value for name, value in bounds.items() if value is not None},
+    )
+    session = Session(
+        sink,
+        policy,
+        stop_source=StopListener(
+            run.path, run.uuid, sink.generation, rank=options.rank
+        ),
+        raises_on_stop=raises,
+    )
+    session.run(
+        session.write_event,
+        CONFIGURATION,
+        _configuration(core, policy, options, framework),
+    )
+    session.run(session.write_event, STATUS, {"training": "running", "reason": ""})
+    return session
+
+
+def _configuration(
+    core: Any, policy: Policy, options: SessionOptions, framework: dict[str, str]
+) -> dict[str, Any]:
+    """What is told about this process: only what is named here, no environment."""
+    return {
+        "tdbg": core.__version__,
+        "python": platform.python_version(),
+        "framework": framework,
+        "statistics": core.implementation(),
+        "hook": {
+            **policy.as_json(),
+            "on_stop": options.on_stop,
+            "overflow": options.overflow,
+            "compress": options.compress,
+        },
+        "rank": options.rank,
+        "world_size": options.world_size,
+    }

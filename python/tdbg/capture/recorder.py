@@ -1,0 +1,260 @@
+"""From tensors to the core: plans, definitions, rows and values.
+
+A plan is a captured tensor's name with all that follows from it.  A reference
+says where the tensor lies now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tdbg.capture.naming import unit_name
+from tdbg.capture.policy import ROWS, SMALL_VALUES, VALUES, Policy
+from tdbg.capture.sink import Sink
+from tdbg.capture.steps import Step
+from tdbg.collections import Role
+
+__all__ = ["Recorder", "StepContext", "TensorPlan", "TensorRef"]
+
+MAX_MICRO_BATCH = 65_535  # What the field on disk holds.
+
+
+class TensorRef(NamedTuple):
+    """Where a tensor lies.
+
+    Attributes:
+        pointer: Address in the memory of the CPU.
+        dtype: NumPy's or ml_dtypes' name, or another NumPy ``dtype.str``.
+        shape: Its dimensions.
+        strides: In bytes; None where it is contiguous.
+        item_size: Bytes per element; needed for a ``dtype.str`` only.
+    """
+
+    pointer: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    item_size: int = 0
+
+
+class TensorPlan:
+    """A captured name.
+
+    Attributes:
+        profile: Index of what is wanted of it, in ``StepContext.wants``.
+        ids: Definitions given out so far, by element type and shape.
+    """
+
+    __slots__ = ("aliases", "ids", "name", "profile", "role", "units")
+
+    def __init__(
+        self, name: str, role: Role, profile: int, aliases: tuple[str, ...] = ()
+    ) -> None:
+        self.name = name
+        self.role = role
+        self.profile = profile
+        self.aliases = aliases
+        self.ids: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.units: TensorPlan | None = None
+
+
+class StepContext:
+    """What the capture side keeps for a step.
+
+    Attributes:
+        step: The step.
+        wants: For every profile, what is wanted.
+        is_active: Whether anything is.
+        takes_activations: Whether inputs or outputs of modules may be.
+        start_ns: When it began (monotonic).
+        last_ns: When something last happened in it.
+        has_data: Whether anything was captured.
+        calls: How often each module was called in this forward.
+        done: Parameters and gradients that the step has already.
+    """
+
+    __slots__ = (
+        "calls",
+        "done",
+        "has_data",
+        "is_active",
+        "last_ns",
+        "start_ns",
+        "step",
+        "takes_activations",
+        "wants",
+    )
+
+    def __init__(
+        self, step: Step, wants: list[int], takes_activations: bool, start_ns: int
+    ) -> None:
+        self.step = step
+        self.takes_activations = takes_activations
+        self.wants = wants
+        self.is_active = any(wants)
+        self.start_ns = self.last_ns = start_ns
+        self.has_data = False
+        self.calls: dict[Any, int] = {}
+        self.done: set[str] = set()
+
+    def wanted(self, plan: TensorPlan) -> int:
+        """What is wanted of the tensor at this step."""
+        profile = plan.profile
+        # A profile that came up during the step starts with the next one.
+        return self.wants[profile] if profile < len(self.wants) else 0
+
+    def count_call(self, key: Any) -> int:
+        """How often *key* was called before in this forward."""
+        count = self.calls.get(key, 0)
+        self.calls[key] = count + 1
+        return count
+
+
+class Recorder:
+    """Hands tensors to the core, as the policy wants them.
+
+    Args:
+        sink: The core's writer.
+        policy: What is wanted.
+    """
+
+    def __init__(self, sink: Sink, policy: Policy) -> None:
+        self.sink = sink
+        self.policy = policy
+        self.plans: dict[tuple[str, Role], TensorPlan] = {}
+        self.n_refused = 0
+
+    def plan(self, name: str, role: Role, aliases: tuple[str, ...] = ()) -> TensorPlan:
+        """The plan for a name; always the same one."""
+        plan = self.plans.get((name, role))
+        if plan is None:
+            profile = self.policy.profile(name, role)
+            plan = self.plans[(name, role)] = TensorPlan(name, role, profile, aliases)
+        return plan
+
+    def plan_units(self, plan: TensorPlan) -> None:
+        """Count the units of the tensor as well, where a rule wants that."""
+        if plan.units is None and self.policy.needs.unit_summaries:
+            plan.units = TensorPlan(
+                unit_name(plan.name), Role.UNIT_SUMMARY, self.policy.units_profile
+            )
+            self.plans[(plan.units.name, Role.UNIT_SUMMARY)] = plan.units
+
+    def refresh(self) -> None:
+        """Think again after a change of collections."""
+        for (name, role), plan in self.plans.items():
+            if role is not Role.UNIT_SUMMARY:
+                plan.profile = self.policy.profile(name, role)
+
+    def capture(
+        self, context: StepContext, plan: TensorPlan, ref: TensorRef, call: int = 0
+    ) -> None:
+        """Take what is wanted of a tensor, now."""
+        wanted = context.wanted(plan)
+        if plan.units is not None and context.wanted(plan.units):
+            self._count_units(context, plan, ref, call)
+        if not wanted:
+            return
+        step = context.step
+        identity = self._define(plan, ref)
+        if wanted & ROWS:
+            self.sink.statistics(
+                step.number,
+                (identity,),
+                (ref.pointer,),
+                None if ref.strides is None else (ref.strides,),
+                call=call,
+                micro_batch=min(step.micro_batch, MAX_MICRO_BATCH),
+            )
+        if step.micro_batch == 0 and (
+            wanted & VALUES
+            or (wanted & SMALL_VALUES and all(size == 1 for size in ref.shape))
+        ):
+            self._save(context, identity, ref, call)
+        context.has_data = True
+
+    def capture_all(
+        self,
+        context: StepContext,
+        tensors: Sequence[tuple[TensorPlan, TensorRef]],
+        scale: float = 1.0,
+    ) -> None:
+        """Take what is wanted of many tensors, their statistics in one call."""
+        identities, pointers, strides = [], [], []
+        is_strided = False
+        for plan, ref in tensors:
+            wanted = context.wanted(plan)
+            if not wanted:
+                continue
+            identity = self._define(plan, ref)
+            if wanted & ROWS:
+                identities.append(identity)
+                pointers.append(ref.pointer)
+                strides.append(ref.strides)
+                is_strided = is_strided or ref.strides is not None
+            if wanted & VALUES:
+                self._save(context, identity, ref, 0)
+        if identities:
+            self.sink.statistics(
+                context.step.number,
+                identities,
+                pointers,
+                strides if is_strided else None,
+                scale=scale,
+            )
+            context.has_data = True
+
+    def refuse(self, context: StepContext, n_bytes: int = 0) -> None:
+        """Count a tensor that cannot be captured."""
+        self.n_refused += 1
+        context.has_data = True
+        self.sink.refuse(context.step.number, 1, n_bytes)
+
+    def _save(
+        self, context: StepContext, identity: int, ref: TensorRef, call: int
+    ) -> None:
+        step = context.step
+        context.has_data = True
+        self.sink.values(
+            step.number,
+            identity,
+            ref.pointer,
+            ref.strides,
+            call=call,
+            micro_batch=min(step.micro_batch, MAX_MICRO_BATCH),
+        )
+
+    def _count_units(
+        self, context: StepContext, plan: TensorPlan, ref: TensorRef, call: int
+    ) -> None:
+        units = plan.units
+        if units is None or not ref.shape:
+            return
+        n_units = ref.shape[1] if len(ref.shape) > 1 else ref.shape[-1]
+        counts = TensorRef(0, "uint64", (3, n_units))
+        step = context.step
+        context.has_data = True
+        self.sink.unit_summary(
+            step.number,
+            self._define(units, counts),
+            self._define(plan, ref),
+            ref.pointer,
+            ref.strides,
+            call=call,
+            micro_batch=min(step.micro_batch, MAX_MICRO_BATCH),
+        )
+
+    def _define(self, plan: TensorPlan, ref: TensorRef) -> int:
+        key = (ref.dtype, ref.shape)
+        identity = plan.ids.get(key)
+        if identity is None:
+            identity = plan.ids[key] = self.sink.define(
+                plan.name,
+                int(plan.role),
+                ref.dtype,
+                ref.shape,
+                item_size=ref.item_size,
+                aliases=plan.aliases,
+            )
+        return identity

@@ -1,0 +1,382 @@
+"""A session: one training, from the events of its hook to what is captured.
+
+Thread safety: the training's thread; a call from another one is safe, though its
+step may be that of either thread.
+
+Errors: after construction nothing raises but ``TrainingStopped``, and that only
+from ``forward_begins``.  What goes wrong inside is counted, logged once, and
+after ten times the session rests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from tdbg.capture.naming import scalar_name
+from tdbg.capture.overhead import OverheadMeter
+from tdbg.capture.policy import Policy
+from tdbg.capture.process import watch_process
+from tdbg.capture.recorder import Recorder, StepContext, TensorRef
+from tdbg.capture.sink import Sink
+from tdbg.capture.steps import Change, Step, StepMachine
+from tdbg.collections import Role
+from tdbg.errors import TrainingStopped
+from tdbg.modes import ModeKeys
+
+__all__ = ["MAX_FAULTS", "Session"]
+
+MAX_FAULTS = 10
+# A step that saved nothing is recorded if the last record is older than this.
+QUIET_NS = 1_000_000_000
+# The largest event that docs/format.md allows is 1 MiB.
+MAX_EVENT_BYTES = 1 << 20
+
+# Kinds and severities of events, on disk (docs/format.md): never renumber.
+CONFIGURATION, COLLECTIONS, STATUS = 1, 2, 5
+INFORMATION = 1
+
+_log = logging.getLogger("tdbg")
+_Result = TypeVar("_Result")
+
+
+class _Request(Protocol):
+    @property
+    def reason(self) -> str: ...
+
+
+class StopSource(Protocol):
+    """Says whether somebody asked the training to stop."""
+
+    def poll(self) -> _Request | None: ...
+
+
+class Session:
+    """Where the hooks of a framework call.
+
+    Every event goes through ``run``, which measures it and lets nothing escape.
+
+    Args:
+        sink: The core's writer.
+        policy: What is wanted.
+        stop_source: Asked at each root forward.
+        raises_on_stop: Whether a stop raises, or only sets ``should_stop``.
+        is_live: False makes a session that never does anything.
+
+    Attributes:
+        takes_activations: False while a forward is under way of which no input or
+            output of any module is wanted; saves the hooks the rest.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        policy: Policy,
+        *,
+        stop_source: StopSource | None = None,
+        raises_on_stop: bool = True,
+        is_live: bool = True,
+    ) -> None:
+        self.sink = sink
+        self.policy = policy
+        self.recorder = Recorder(sink, policy)
+        self.machine = StepMachine()
+        self.meter = OverheadMeter()
+        self.is_live = is_live
+        self.is_closed = False
+        self.n_faults = 0
+        self.stop_reason: str | None = None
+        self.takes_activations = True
+        self.on_change: list[Callable[[], None]] = []
+        self.on_close: list[Callable[[], None]] = []
+        self._stop_source = stop_source
+        self._raises_on_stop = raises_on_stop
+        self._has_raised = False
+        self._has_stopped = False
+        self._n_plans_told = 0
+        self._collections_changed = True
+        self._last_record_ns = 0
+        if is_live:
+            watch_process(self)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close("the hook is gone")
+
+    def run(self, function: Callable[..., _Result], *arguments: Any) -> _Result | None:
+        """Call *function*; nothing escapes but ``TrainingStopped``."""
+        if not self.is_live:
+            return None
+        start = time.perf_counter_ns()
+        try:
+            return function(*arguments)
+        except TrainingStopped:
+            raise
+        except Exception as error:
+            self._fault(error)
+            return None
+        finally:
+            self.meter.total_ns += time.perf_counter_ns() - start
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether somebody asked the training to stop."""
+        return self.stop_reason is not None
+
+    # ---- events of the training ----------------------------------------------
+
+    def forward_begins(self, root: Hashable, mode: ModeKeys) -> StepContext | None:
+        """A root is about to be called.
+
+        Raises:
+            TrainingStopped: If somebody asked for it.
+        """
+        if not self.machine.is_in_forward:
+            self._look_for_stop(mode)
+        context = self._apply(self.machine.forward_begins(root, mode))
+        if context is not None:
+            self.takes_activations = (
+                context.takes_activations and not context.step.is_taken
+            )
+            if context.calls:
+                context.calls = {}
+        return context
+
+    def forward_ends(self, failed: bool = False) -> None:
+        """The call of a root is over."""
+        context = self._apply(self.machine.forward_ends(failed=failed))
+        self.takes_activations = True  # Of a module that is called by itself.
+        if context is not None:
+            context.last_ns = time.perf_counter_ns()
+
+    def forward_lost(self) -> None:
+        """The call of a root ended without a word (an interrupt)."""
+        self._apply(self.machine.forward_lost())
+
+    def module_called(self, mode: ModeKeys) -> StepContext | None:
+        """A module or a loss was called: the step it belongs to, if captured."""
+        context = self._apply(self.machine.module_called(mode))
+        if context is None or not context.is_active or context.step.is_taken:
+            return None
+        context.last_ns = time.perf_counter_ns()
+        return context
+
+    def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> StepContext | None:
+        """An optimizer is about to step."""
+        return self._apply(self.machine.optimizer_begins(key, mode))
+
+    def optimizer_ends(self, key: Hashable, skipped: bool = False) -> None:
+        """An optimizer has stepped, or was skipped."""
+        self._apply(self.machine.optimizer_ends(key, skipped=skipped))
+
+    # ---- what the user records by hand ---------------------------------------
+
+    def record(
+        self, mode: ModeKeys, name: str, role: Role, ref: TensorRef | None
+    ) -> None:
+        """Record a tensor under a name; None counts as refused."""
+        context = self._apply(self.machine.record_given(mode))
+        if context is None:
+            return
+        if ref is None:
+            self.recorder.refuse(context)
+            return
+        plan = self.recorder.plan(name, role)
+        if plan.profile >= len(context.wants):
+            # The name made a new profile: it may start within this step.
+            step = context.step
+            context.wants = self.policy.wants(step.mode, step.mode_step)
+        self.recorder.capture(context, plan, ref, context.count_call(("given", name)))
+
+    def record_into(
+        self, mode: ModeKeys, name: str, collections: list[str], ref: TensorRef | None
+    ) -> None:
+        """Record a tensor into collections, which are made if need be."""
+        for collection in collections:
+            self.policy.registry.put(collection, name)
+        if self.policy.refresh():
+            self._collections_change()
+        self.record(mode, name, Role.OTHER, ref)
+
+    def record_scalar(self, mode: ModeKeys, name: str, value: float) -> None:
+        """Record a number; always, whatever the schedules say."""
+        context = self._apply(self.machine.record_given(mode))
+        if context is None:
+            return
+        plan = self.recorder.plan(scalar_name(name), Role.SCALAR)
+        identity = plan.ids.get(("", ()))
+        if identity is None:
+            identity = self.sink.define(plan.name, int(Role.SCALAR))
+            plan.ids[("", ())] = identity
+        context.has_data = True
+        self.sink.scalar(context.step.number, identity, value, time.time_ns())
+
+    def record_array(
+        self, mode: ModeKeys, name: str, collections: list[str], value: object
+    ) -> None:
+        """Record anything that NumPy takes for an array of plain elements."""
+        array = np.asarray(value)
+        ref = None
+        if array.dtype.kind not in "OVc":
+            text = array.dtype.name if array.dtype.kind in "biuf" else array.dtype.str
+            ref = TensorRef(
+                array.ctypes.data,
+                text,
+                array.shape,
+                None if array.flags.c_contiguous else array.strides,
+                array.itemsize,
+            )
+        self.record_into(mode, name, collections, ref)
+
+    def write_event(self, kind: int, content: dict[str, Any], step: int = -1) -> None:
+        """Write an event of the run."""
+        text = json.dumps(content, separators=(",", ":")).encode()
+        if len(text) <= MAX_EVENT_BYTES:
+            self.sink.event(step, kind, INFORMATION, text)
+
+    # ---- the end -------------------------------------------------------------
+
+    def close(self, reason: str = "closed", timeout: float = 5.0) -> bool:
+        """End the open steps and the writer; True when everything was written."""
+        if self.is_closed:
+            return True
+        self.is_closed = True
+        for callback in self.on_close:
+            with contextlib.suppress(Exception):
+                callback()
+        self.run(self._say_goodbye, reason)
+        self.is_live = False
+        return self.sink.close(timeout)
+
+    def make_inert(self) -> None:
+        """Do nothing from now on: this is a forked child."""
+        self.is_live = False
+        self.is_closed = True
+
+    def _say_goodbye(self, reason: str) -> None:
+        self._apply(self.machine.close())
+        if self.stop_reason is None:
+            self.write_event(STATUS, {"training": "ended", "reason": reason})
+        else:
+            self._tell_stopped()
+
+    def _tell_stopped(self) -> None:
+        if not self._has_stopped:
+            self._has_stopped = True
+            self.write_event(
+                STATUS, {"training": "stopped", "reason": self.stop_reason}
+            )
+
+    def _look_for_stop(self, mode: ModeKeys) -> None:
+        request = None if self._stop_source is None else self._stop_source.poll()
+        if request is None:
+            return
+        self.stop_reason = request.reason
+        # Once raised, a last evaluation may go on; training may not.
+        is_training = mode in {ModeKeys.TRAIN, ModeKeys.GLOBAL}
+        if self._raises_on_stop and (is_training or not self._has_raised):
+            self._has_raised = True
+            change = self.machine.close()
+            self._apply(change)
+            self._tell_stopped()
+            step = change.ended[-1].number if change.ended else None
+            raise TrainingStopped(request.reason, step)
+
+    # ---- steps ---------------------------------------------------------------
+
+    def _apply(self, change: Change) -> StepContext | None:
+        for step in change.ended:
+            self._end(step)
+        step_now = change.step
+        if step_now is None:
+            return None
+        if change.began:
+            self._begin(step_now)
+        context: StepContext | None = step_now.context
+        return context
+
+    def _begin(self, step: Step) -> None:
+        if self.policy.refresh():
+            self._collections_change()
+        wants = self.policy.wants(step.mode, step.mode_step)
+        takes = self.policy.wants_activations(step.mode, step.mode_step)
+        step.context = StepContext(step, wants, takes, time.perf_counter_ns())
+
+    def _end(self, step: Step) -> None:
+        context: StepContext = step.context
+        now = time.perf_counter_ns()
+        is_training = step.mode in {ModeKeys.TRAIN, ModeKeys.GLOBAL}
+        duration = (now if is_training else context.last_ns) - context.start_ns
+        charge = self.meter.end_step(duration)
+        if self._collections_changed or len(self.recorder.plans) > self._n_plans_told:
+            self._tell_collections(step.number)
+        is_due = now - self._last_record_ns >= QUIET_NS
+        if context.has_data or step.flags or is_due:
+            self._last_record_ns = now
+            self.sink.end_step(
+                step.number,
+                step.mode.value,
+                step.mode_step,
+                flags=step.flags,
+                micro_batches=step.micro_batches,
+                capture_ns=charge,
+                duration_ns=duration,
+            )
+
+    def _collections_change(self) -> None:
+        self._collections_changed = True
+        self.recorder.refresh()
+        for callback in self.on_change:
+            callback()
+
+    def _tell_collections(self, step: int) -> None:
+        """Write who belongs where, as far as it is known by now."""
+        self._collections_changed = False
+        self._n_plans_told = len(self.recorder.plans)
+        members: dict[str, list[str]] = {}
+        for name, role in self.recorder.plans:
+            for collection in self.policy.membership(name, role):
+                members.setdefault(collection, []).append(name)
+        captured = {item.name for item in self.policy.registry.captured()}
+        content = {
+            item.name: {
+                **item.as_json(),
+                "captured": item.name in captured,
+                "tensor_names": sorted(members.get(item.name, ())),
+            }
+            for item in self.policy.registry
+        }
+        if _is_large(content):
+            # Roles and expressions still say who belongs where.
+            for item in content.values():
+                item["tensor_names"] = []
+        self.write_event(COLLECTIONS, {"collections": content}, step)
+
+    def _fault(self, error: Exception) -> None:
+        self.n_faults += 1
+        with contextlib.suppress(Exception):
+            if self.n_faults == 1:
+                _log.warning(
+                    "tdbg met an error of its own; the training goes on", exc_info=error
+                )
+            if self.n_faults == MAX_FAULTS:
+                _log.warning(
+                    "tdbg met %d errors of its own and captures nothing from now on",
+                    MAX_FAULTS,
+                )
+        if self.n_faults >= MAX_FAULTS:
+            self.is_live = False
+
+
+def _is_large(content: dict[str, dict[str, Any]]) -> bool:
+    # JSON needs up to six bytes for a character.
+    size = sum(
+        6 * len(name) + 3 for item in content.values() for name in item["tensor_names"]
+    )
+    return size > MAX_EVENT_BYTES // 2

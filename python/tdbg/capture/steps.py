@@ -1,0 +1,319 @@
+"""The step machine: what a step is, and where it begins and ends.
+
+Implements docs/steps.md.  Pure: events in, decisions out; no clock, no tensors,
+no framework.
+
+A training step ends when its defining optimizer has stepped.  Where there is no
+optimizer it ends when the module is called again.  A step of evaluation is one
+call of a root module; it stays open for what belongs to it (its loss) until the
+next call of a root, and leaves an open training step alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tdbg.modes import ModeKeys
+
+__all__ = ["INTERRUPTED", "SKIPPED", "Change", "Step", "StepMachine"]
+
+# Flags of a step, on disk (docs/format.md): never renumber.
+SKIPPED = 1
+INTERRUPTED = 2
+
+_EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
+# Steps of another optimizer, without one of the defining optimizer in between,
+# after which the other one defines the steps.
+_TAKEOVER = 2
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One step, from its first event until its end and a little longer.
+
+    Attributes:
+        number: Its global number.
+        mode: Its mode.
+        mode_step: Its number among the steps of that mode.
+        flags: SKIPPED, INTERRUPTED.
+        is_open: Whether it has not ended.
+        is_taken: Whether a closure was evaluated already: what the optimizer
+            calls after that are trials of its own and not captured.
+        micro_batch: Of the latest root forward.
+        micro_batches: How many there were; at least 1.
+        context: Whatever the owner of the machine keeps for the step.
+    """
+
+    number: int
+    mode: ModeKeys
+    mode_step: int
+    flags: int = 0
+    is_open: bool = True
+    is_taken: bool = False
+    micro_batch: int = 0
+    micro_batches: int = 1
+    context: Any = None
+    forwards: dict[Hashable, int] = field(default_factory=dict)
+
+    def add_forward(self, root: Hashable) -> None:
+        """A root was called; a second call of the same is a further micro-batch."""
+        count = self.forwards.get(root, 0)
+        self.forwards[root] = count + 1
+        self.micro_batch = count
+        self.micro_batches = max(self.micro_batches, count + 1)
+
+
+class Change(NamedTuple):
+    """What an event led to.
+
+    Attributes:
+        step: The step that the event belongs to, or None.
+        began: Whether that step begins here.
+        ended: Steps that ended, in this order; before *step* began.
+    """
+
+    step: Step | None
+    began: bool = False
+    ended: tuple[Step, ...] = ()
+
+
+class StepMachine:
+    """Turns the events of one training into steps.
+
+    Roots and optimizers are named by keys, any hashable values.
+
+    Thread safety: none; a training has one thread that calls its model.
+    """
+
+    def __init__(self) -> None:
+        self._next_number = 0
+        self._next_mode_step = dict.fromkeys(ModeKeys, 0)
+        self._training: Step | None = None
+        self._evaluation: Step | None = None
+        self._latest: dict[ModeKeys, Step] = {}
+        # The step of the root forward under way, and how deep it is nested.
+        self._forward: Step | None = None
+        self._depth = 0
+        self._optimizers: set[Hashable] = set()
+        self._defining: Hashable | None = None
+        self._is_explicit = False
+        self._strays: dict[Hashable, int] = {}
+        self._stepping: Hashable | None = None
+        self._in_closure = False
+
+    @property
+    def is_in_forward(self) -> bool:
+        """Whether a root is being called."""
+        return self._depth > 0
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether an optimizer is known."""
+        return bool(self._optimizers)
+
+    # ---- optimizers ----------------------------------------------------------
+
+    def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
+        """An optimizer of the model's parameters exists; it need not have stepped."""
+        self._optimizers.add(key)
+        if defines_step:
+            self._defining = key
+            self._is_explicit = True
+
+    def optimizer_gone(self, key: Hashable) -> None:
+        """The optimizer does not exist any longer."""
+        self._optimizers.discard(key)
+        self._strays.pop(key, None)
+        if self._defining == key:
+            self._defining = None
+            self._is_explicit = False
+        if self._stepping == key:
+            self._stepping = None
+
+    def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> Change:
+        """The optimizer is about to step, or its scaler has decided to skip.
+
+        The step may have ended, by another optimizer's step.
+        """
+        self._optimizers.add(key)
+        if not self._in_closure:
+            self._depth = 0  # Whatever a forward that failed has left behind.
+        is_inner = self._stepping is not None and self._stepping != key
+        if not is_inner:
+            self._stepping = key
+            self._consider(key)
+        latest = self._latest.get(ModeKeys.TRAIN) or self._latest.get(ModeKeys.GLOBAL)
+        if self._training is None and key != self._defining and latest is not None:
+            return Change(latest)  # It comes after the one that ended the step.
+        return self._training_step(mode)
+
+    def defines_step(self, key: Hashable) -> bool:
+        """Whether the end of this optimizer's step is the end of a step."""
+        return self._defining == key
+
+    def closure_begins(self) -> None:
+        """The optimizer that steps evaluates its closure."""
+        self._in_closure = True
+
+    def closure_ends(self) -> None:
+        """The evaluation is over; the first one is the step's."""
+        self._in_closure = False
+        self._depth = 0
+        if self._training is not None:
+            self._training.is_taken = True
+
+    def closure_fails(self) -> None:
+        """The evaluation raised; so will the optimizer's step."""
+        self._in_closure = False
+
+    def optimizer_ends(self, key: Hashable, *, skipped: bool = False) -> Change:
+        """The optimizer has stepped, or was skipped."""
+        step = self._training
+        if self._stepping == key:
+            self._stepping = None
+            self._in_closure = False
+        if step is None:
+            return Change(None)
+        if skipped:
+            step.flags |= SKIPPED
+        if self._defining != key:
+            step.is_taken = False
+            return Change(step)
+        self._strays.clear()
+        return Change(step, ended=self._end(step))
+
+    # ---- forwards ------------------------------------------------------------
+
+    def forward_begins(self, root: Hashable, mode: ModeKeys) -> Change:
+        """A root is about to be called."""
+        self._depth += 1
+        if self._depth > 1:
+            return Change(self._forward)
+        ended = self._end(self._evaluation)
+        if mode in _EVALUATION:
+            step = self._evaluation = self._begin(mode)
+            began = True
+        else:
+            if self._training is not None and self._is_over(root, mode):
+                ended += self._end(self._training)
+            change = self._training_step(mode)
+            assert change.step is not None  # noqa: S101 - for the type checker
+            step, began = change.step, change.began
+        step.add_forward(root)
+        self._forward = step
+        return Change(step, began, ended)
+
+    def forward_ends(self, *, failed: bool = False) -> Change:
+        """The call of a root is over; *failed* if it raised."""
+        self._depth = max(0, self._depth - 1)
+        step = self._forward
+        if self._depth > 0 or step is None:
+            return Change(step)
+        self._forward = None
+        if not failed or not step.is_open:
+            return Change(step)
+        step.flags |= INTERRUPTED
+        if self._stepping is not None:
+            return Change(step)
+        return Change(step, ended=self._end(step))
+
+    def forward_lost(self) -> Change:
+        """The call of a root ended without a word (an interrupt)."""
+        self._depth = min(self._depth, 1)
+        return self.forward_ends(failed=True)
+
+    def module_called(self, mode: ModeKeys) -> Change:
+        """A module or a loss was called, perhaps outside the call of a root."""
+        if self._depth > 0:
+            return Change(self._forward)
+        if mode in _EVALUATION:
+            step = self._evaluation
+            if step is None or step.mode is not mode:
+                step = self._training
+            return Change(step)
+        return self._training_step(mode)
+
+    # ---- the rest ------------------------------------------------------------
+
+    def record_given(self, mode: ModeKeys) -> Change:
+        """Somebody records a value by hand; the step may have ended already."""
+        if self._depth > 0:
+            return Change(self._forward)
+        steps = (
+            self._open(mode),
+            self._latest.get(mode),
+            self._training,
+            self._evaluation,
+        )
+        for step in steps:
+            if step is not None:
+                return Change(step)
+        step = self._begin(mode)
+        if mode in _EVALUATION:
+            self._evaluation = step
+        else:
+            self._training = step
+        return Change(step, began=True)
+
+    def close(self) -> Change:
+        """No further event will come."""
+        ended = self._end(self._evaluation)
+        step = self._training
+        if step is not None and step.forwards and self._optimizers:
+            step.flags |= INTERRUPTED  # Its optimizer's step never came.
+        return Change(None, ended=ended + self._end(step))
+
+    def _open(self, mode: ModeKeys) -> Step | None:
+        for step in (self._training, self._evaluation):
+            if step is not None and step.mode is mode:
+                return step
+        return None
+
+    def _is_over(self, root: Hashable, mode: ModeKeys) -> bool:
+        """Whether this call of a root is not of the open training step."""
+        step = self._training
+        if step is None or step.mode is not mode:
+            return step is not None
+        if self._in_closure:
+            return False
+        if self._stepping is not None:
+            # The optimizer raised: a post-step hook never ran.
+            self._stepping = None
+            step.flags |= INTERRUPTED
+            return True
+        return not self._optimizers and root in step.forwards
+
+    def _consider(self, key: Hashable) -> None:
+        """Let the optimizer define the steps if none does, or not any longer."""
+        if self._defining is None:
+            self._defining = key
+        elif key != self._defining and not self._is_explicit:
+            self._strays[key] = self._strays.get(key, 0) + 1
+            if self._strays[key] >= _TAKEOVER:
+                self._defining = key
+                self._strays.clear()
+
+    def _training_step(self, mode: ModeKeys) -> Change:
+        if self._training is not None:
+            return Change(self._training)
+        self._training = self._begin(ModeKeys.TRAIN if mode in _EVALUATION else mode)
+        return Change(self._training, began=True)
+
+    def _begin(self, mode: ModeKeys) -> Step:
+        step = Step(self._next_number, mode, self._next_mode_step[mode])
+        self._next_number += 1
+        self._next_mode_step[mode] += 1
+        return step
+
+    def _end(self, step: Step | None) -> tuple[Step, ...]:
+        if step is None:
+            return ()
+        step.is_open = False
+        self._latest[step.mode] = step
+        if step is self._training:
+            self._training = None
+        else:
+            self._evaluation = None
+        return (step,)

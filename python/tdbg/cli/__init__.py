@@ -1,0 +1,93 @@
+"""The command line: ``tdbg VERB``.
+
+Every verb takes ``--json`` and then prints one JSON document (``watch``: one a line)
+and nothing else on standard output.  Exit codes, of every verb:
+
+====  ==============================================================
+0     done, and nothing wrong was found
+1     done, and what was looked for is there: findings, or damage
+2     the command line itself is wrong
+3     the run cannot be read
+====  ==============================================================
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from tdbg.cli.output import EXIT_UNREADABLE
+from tdbg.errors import ConfigurationError, TdbgError
+
+__all__ = ["main"]
+
+# Verbs are imported when they are called: `tdbg ls` must not load what `tdbg demo`
+# needs.
+VERBS = {
+    "demo": "train on real digits, healthy and sick, watched live",
+    "ls": "list runs, or the tensors of a run",
+    "show": "statistics over steps, or the values of a tensor",
+    "check": "judge a run with rules; exit code 1 on findings",
+    "watch": "judge a run while it trains; may stop it",
+    "fsck": "verify every checksum of a run",
+}
+
+
+class _Verbs(click.Group):
+    """A group that knows its verbs by name and loads them on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"tdbg.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = click.utils.make_str(args[0])
+        if name not in VERBS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, VERBS, n=1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"there is no verb {name!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigurationError as error:
+            raise click.UsageError(str(error)) from error
+        except TdbgError as error:
+            click.echo(f"tdbg: {error}", err=True)
+            ctx.exit(EXIT_UNREADABLE)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tdbg", message="tdbg %(version)s")
+def _tdbg() -> None:
+    """Find out what is wrong with a training while it trains."""
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    try:
+        _tdbg(prog_name="tdbg")
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone, which is no error.
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,54 @@
+"""``tdbg check``: judge a run with rules."""
+
+from __future__ import annotations
+
+import click
+
+from tdbg.cli import options
+from tdbg.cli.findings import parse_rules, print_finding, print_statuses, rule_option
+from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
+from tdbg.rules import Report, Status, check
+
+__all__ = ["command", "conclude"]
+
+
+@click.command("check")
+@options.run
+@rule_option
+@click.option(
+    "--record/--no-record",
+    default=True,
+    show_default=True,
+    help="Write findings and statuses into the run.",
+)
+@options.as_json
+@click.pass_context
+def command(
+    ctx: click.Context, run: str, rules: tuple[str, ...], record: bool, as_json: bool
+) -> None:
+    """Judge what RUN holds now; exit code 1 if something is wrong with it."""
+    report = check(run, parse_rules(rules), record=record)
+    if as_json:
+        emit_json(report.to_json())
+    else:
+        out = console()
+        for finding in report.findings:
+            print_finding(finding.to_json(), out)
+        conclude(report)
+    if not report.healthy:
+        ctx.exit(EXIT_FOUND)
+
+
+def conclude(report: Report) -> None:
+    """Print how each rule ended and what it all rests on."""
+    out = console()
+    print_statuses([status.to_json() for status in report.statuses], out)
+    for note in report.notes:
+        out.print(plain(f"note: {note}"))
+    if report.n_steps == 0:
+        out.print("no step to judge: nothing was captured yet")
+    elif any(status.status is Status.ERROR for status in report.statuses):
+        out.print(f"{report.n_steps} steps judged, but a rule could not judge them")
+    else:
+        found = f"{len(report.findings)} findings" if report.findings else "no finding"
+        out.print(f"{report.n_steps} steps judged: {found}")

@@ -1,0 +1,114 @@
+"""``tdbg ls``: the runs of a folder, or the tensors of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tdbg import run_directory
+from tdbg.cli import options
+from tdbg.cli.output import console, emit_json, n_bytes, plain, shape, table
+from tdbg.modes import ModeKeys
+from tdbg.trial import Trial, create_trial
+
+__all__ = ["command"]
+
+
+@click.command("ls")
+@click.argument("path", type=click.Path(file_okay=False), default="runs")
+@options.regex
+@options.collection
+@options.mode
+@options.as_json
+def command(
+    path: str, regex: tuple[str, ...], collection: str | None, mode: ModeKeys, as_json: bool
+) -> None:
+    """List the runs below PATH, or, if PATH is a run, its tensors."""
+    found = run_directory.find_runs(path)
+    if found == [Path(path)]:
+        trial = create_trial(path)
+        tensors = _tensors(trial, list(regex) or None, collection, mode)
+        if as_json:
+            emit_json({"run": path, "tensors": tensors})
+        else:
+            _print_tensors(trial, tensors)
+        return
+    runs = [_run(run) for run in found]
+    if as_json:
+        emit_json({"folder": path, "runs": runs})
+    elif runs:
+        _print_runs(runs)
+    else:
+        console().print(plain(f"no run in {path}"))
+
+
+def _run(path: Path) -> dict[str, Any]:
+    trial = create_trial(str(path))
+    steps = trial.steps(show_incomplete_steps=True)
+    return {
+        "run": str(path),
+        "state": trial.status,
+        "steps": len(steps),
+        "last_step": steps[-1] if steps else None,
+        "findings": len(trial.findings()),
+        "lost": trial.counters()["dropped"] + trial.counters()["failed"],
+        "bytes": trial.n_bytes,
+    }
+
+
+def _print_runs(runs: list[dict[str, Any]]) -> None:
+    numbers = ("steps", "last step", "findings", "lost", "size")
+    result = table("run", "state", *numbers, right=numbers)
+    for run in runs:
+        result.add_row(
+            plain(run["run"]),
+            run["state"],
+            str(run["steps"]),
+            "-" if run["last_step"] is None else str(run["last_step"]),
+            str(run["findings"]),
+            str(run["lost"]),
+            n_bytes(run["bytes"]),
+        )
+    console().print(result)
+
+
+def _tensors(
+    trial: Trial, regex: list[str] | None, collection: str | None, mode: ModeKeys
+) -> list[dict[str, Any]]:
+    result = []
+    for name in trial.tensor_names(mode=mode, regex=regex, collection=collection):
+        tensor = trial.tensor(name)
+        steps = tensor.steps(mode)
+        result.append(
+            {
+                "name": name,
+                "role": tensor.role,
+                "dtype": tensor.dtype,
+                "shape": tensor.shape(steps[-1], mode) if steps else (),
+                "statistics": len(tensor.steps(mode, what="statistics")),
+                "values": len(tensor.steps(mode, what="values")),
+                "first_step": steps[0] if steps else None,
+                "last_step": steps[-1] if steps else None,
+            }
+        )
+    return result
+
+
+def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
+    numbers = ("statistics", "values")
+    result = table("tensor", "role", "dtype", "shape", *numbers, "steps", right=numbers)
+    for tensor in tensors:
+        result.add_row(
+            plain(tensor["name"]),
+            tensor["role"],
+            tensor["dtype"],
+            shape(tensor["shape"]),
+            str(tensor["statistics"]),
+            str(tensor["values"]),
+            f"{tensor['first_step']}..{tensor['last_step']}",
+        )
+    out = console()
+    out.print(result)
+    out.print(f"{len(tensors)} tensors, {n_bytes(trial.n_bytes)}, {trial.status}")

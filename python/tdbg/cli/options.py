@@ -1,0 +1,39 @@
+"""Arguments and options that several verbs share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tdbg.modes import ModeKeys
+
+__all__ = ["as_json", "collection", "mode", "regex", "run"]
+
+run = click.argument("run", type=click.Path(file_okay=False))
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+regex = click.option(
+    "--regex", multiple=True, help="Only tensors whose name this finds; repeatable."
+)
+collection = click.option("--collection", help="Only tensors of this collection.")
+
+
+class _Mode(click.Choice[str]):
+    """TRAIN, EVAL, PREDICT or GLOBAL, in any case, as a ModeKeys."""
+
+    def __init__(self) -> None:
+        super().__init__([key.name for key in ModeKeys], case_sensitive=False)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, ModeKeys):
+            return value
+        return ModeKeys[super().convert(value, param, ctx)]
+
+
+mode = click.option(
+    "--mode",
+    type=_Mode(),
+    default="GLOBAL",
+    show_default=True,
+    help="Which steps; numbers of steps are those of this mode.",
+)

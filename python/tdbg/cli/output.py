@@ -1,0 +1,105 @@
+"""How the verbs speak: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = [
+    "EXIT_FOUND",
+    "EXIT_UNREADABLE",
+    "console",
+    "emit_json",
+    "emit_json_line",
+    "n_bytes",
+    "number",
+    "plain",
+    "shape",
+    "table",
+]
+
+EXIT_FOUND = 1
+EXIT_UNREADABLE = 3
+
+SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def console() -> Console:
+    """Make the console for people; too wide a table is cut, never wrapped."""
+    return Console(highlight=False, soft_wrap=False)
+
+
+def plain(text: str) -> Text:
+    """Make *text* safe to print: no markup, no control characters.
+
+    Names of tensors and messages of rules come from files, which may hold anything.
+    """
+    return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """Make a table without lines; the columns in *right* hold numbers."""
+    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        result.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    return result
+
+
+def number(value: float) -> str:
+    """Write a number in four significant digits."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.4g}"
+
+
+def n_bytes(n: float) -> str:
+    """Write a number of bytes in decimal units."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} TB"
+
+
+def shape(extents: tuple[int, ...]) -> str:
+    """Write a shape as 32x1x3x3; that of a scalar is empty."""
+    return "x".join(str(extent) for extent in extents)
+
+
+def emit_json(document: Any) -> None:
+    """Print one indented JSON document."""
+    json.dump(_encodable(document), sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def emit_json_line(document: Any) -> None:
+    """Print one JSON document on a line of its own, at once."""
+    json.dump(_encodable(document), sys.stdout)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def _encodable(value: Any) -> Any:
+    """Make *value* valid JSON: NaN and infinities become strings."""
+    if isinstance(value, dict):
+        return {str(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    if hasattr(value, "item"):  # A NumPy scalar.
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

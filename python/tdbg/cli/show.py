@@ -1,0 +1,120 @@
+"""``tdbg show``: statistics over steps, or the values of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+
+from tdbg.cli import options
+from tdbg.cli.output import console, emit_json, n_bytes, number, plain, shape, table
+from tdbg.cli.sparkline import sparkline
+from tdbg.cli.summaries import summarize, summary_table
+from tdbg.modes import ModeKeys
+from tdbg.trial import TensorHandle, Trial, create_trial
+
+__all__ = ["command", "print_run"]
+
+# The columns of a tensor's history.
+COLUMNS = ("mean", "std", "min", "max", "l1", "l2")
+
+
+@click.command("show")
+@options.run
+@click.argument("name", required=False)
+@click.option("--step", type=int, help="Show the values at this step.")
+@click.option("--last", type=int, default=20, show_default=True, help="How many steps.")
+@options.regex
+@options.collection
+@options.mode
+@options.as_json
+def command(
+    run: str,
+    name: str | None,
+    step: int | None,
+    last: int,
+    regex: tuple[str, ...],
+    collection: str | None,
+    mode: ModeKeys,
+    as_json: bool,
+) -> None:
+    """Show the statistics of RUN's tensors, or of the one called NAME."""
+    trial = create_trial(run)
+    if name is None:
+        names = trial.tensor_names(mode=mode, regex=list(regex) or None, collection=collection)
+        if as_json:
+            emit_json(
+                {
+                    "run": run,
+                    "tensors": [s.to_json() for s in summarize(trial, names, mode)],
+                }
+            )
+        else:
+            print_run(trial, names, mode)
+    elif step is not None:
+        _show_values(trial.tensor(name), step, mode, as_json)
+    else:
+        _show_history(trial.tensor(name), last, mode, as_json)
+
+
+def print_run(
+    trial: Trial,
+    names: list[str],
+    mode: ModeKeys = ModeKeys.GLOBAL,
+    out: Console | None = None,
+) -> None:
+    """Print a line of statistics for each tensor, and what the run cost."""
+    out = out or console()
+    summaries = summarize(trial, names, mode)
+    if not summaries:
+        out.print("no statistics yet")
+        return
+    out.print(summary_table(summaries))
+    overhead = trial.overhead()
+    counters = trial.counters()
+    lost = counters["dropped"] + counters["failed"]
+    out.print(
+        f"{len(summaries)} tensors over {len(trial.steps())} steps, "
+        f"{n_bytes(trial.n_bytes)} on disk, capture took {overhead:.1%} of the "
+        f"training thread, {lost} records lost"
+    )
+
+
+def _show_history(tensor: TensorHandle, last: int, mode: ModeKeys, as_json: bool) -> None:
+    steps = tensor.steps(mode, what="statistics")[-last:]
+    history = [
+        {"step": step, **{c: tensor.reduction_value(step, c, mode) for c in COLUMNS}}
+        for step in steps
+    ]
+    if as_json:
+        emit_json({"tensor": tensor.name, "mode": mode.name, "history": history})
+        return
+    result = table("step", *COLUMNS, right=("step", *COLUMNS))
+    for row in history:
+        result.add_row(str(row["step"]), *(number(row[c]) for c in COLUMNS))
+    result.add_section()
+    result.add_row("", *(sparkline([r[c] for r in history], 10) for c in COLUMNS))
+    out = console()
+    described = f"{tensor.name}  {tensor.role}  {tensor.dtype}"
+    out.print(plain(f"{described}  {shape(tensor.shape(steps[-1], mode)) if steps else ''}"))
+    out.print(result)
+
+
+def _show_values(tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool) -> None:
+    value = tensor.value(step, mode)
+    if as_json:
+        document: dict[str, Any] = {
+            "tensor": tensor.name,
+            "step": step,
+            "mode": mode.name,
+            "dtype": tensor.dtype,
+            "shape": value.shape,
+            "values": value.astype(object).tolist(),
+        }
+        emit_json(document)
+        return
+    with np.printoptions(precision=4, linewidth=100, threshold=200):
+        console().print(plain(f"{tensor.name} at step {step}: {tensor.dtype} {value.shape}"))
+        click.echo(str(value))

@@ -1,0 +1,105 @@
+"""``tdbg watch``: judge a run while it trains, and stop it if asked to."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from tdbg import actions
+from tdbg.cli import options
+from tdbg.cli.check import conclude
+from tdbg.cli.findings import parse_rules, print_finding, rule_option
+from tdbg.cli.output import EXIT_FOUND, console, emit_json_line, plain
+from tdbg.errors import NotARun
+from tdbg.rules import Engine
+from tdbg.run_directory import open_run
+
+__all__ = ["command"]
+
+LOOK_SECONDS = 0.1
+
+
+@click.command("watch")
+@options.run
+@rule_option
+@click.option(
+    "--on-finding",
+    type=click.Choice(actions.names()),
+    default="report",
+    show_default=True,
+    help="What to do about a finding.",
+)
+@click.option(
+    "--stop-on",
+    type=click.Choice(["info", "warning", "error"]),
+    default="error",
+    show_default=True,
+    help="Severity from which on the training is stopped.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for RUN to appear.",
+)
+@options.as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run: str,
+    rules: tuple[str, ...],
+    on_finding: str,
+    stop_on: str,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Judge RUN while it trains, until the training has ended.
+
+    With --json each line is a document whose "event" is "watching", "finding" or
+    "ended".
+    """
+    chosen = parse_rules(rules)
+    _wait_for(run, wait)
+    action = actions.get(on_finding, run, stop_on=stop_on)
+    engine = Engine(run, chosen, (action,))
+    out = console()
+    if as_json:
+        names = [rule.name for rule in chosen]
+        emit_json_line({"event": "watching", "run": run, "rules": names})
+    else:
+        out.print(plain(f"watching {run} with {len(chosen)} rules; Ctrl-C leaves it"))
+    try:
+        for finding in engine.follow():
+            if as_json:
+                emit_json_line({"event": "finding", **finding.to_json()})
+            else:
+                print_finding(finding.to_json(), out)
+    except KeyboardInterrupt:
+        engine.stop()
+        for _ in engine.follow():
+            pass
+    report = engine.finish()
+    if as_json:
+        emit_json_line({"event": "ended", **report.to_json()})
+    else:
+        conclude(report)
+    if not report.healthy:
+        ctx.exit(EXIT_FOUND)
+
+
+def _wait_for(run: str, seconds: float) -> None:
+    """Return when *run* is one; raise what is wrong with it after *seconds*."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            open_run(run)
+        except NotARun:
+            missing = not (Path(run) / "RUN.json").exists()
+            if not missing or time.monotonic() >= deadline:
+                raise
+            time.sleep(LOOK_SECONDS)
+        else:
+            return

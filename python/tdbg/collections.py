@@ -1,0 +1,282 @@
+"""Collections: named sets of tensors, and what is captured of them.
+
+The built-in ones go by role (what a tensor is), custom ones by regular
+expressions on names.  Nothing here is global: each hook has a registry of its
+own.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode, nearest
+from tdbg.errors import ConfigurationError, InvalidCollectionConfiguration
+
+__all__ = [
+    "BUILT_IN",
+    "Collection",
+    "CollectionKeys",
+    "CollectionRegistry",
+    "Role",
+]
+
+
+class Role(enum.IntEnum):
+    """What a tensor is.  On disk (docs/format.md): never renumber."""
+
+    WEIGHT = 1
+    BIAS = 2
+    GRADIENT = 3
+    INPUT = 4
+    OUTPUT = 5
+    LOSS = 6
+    SCALAR = 7
+    BUFFER = 8
+    OPTIMIZER_STATE = 9
+    UPDATE = 10
+    UNIT_SUMMARY = 11
+    SPAN = 12
+    GRADIENT_UNCLIPPED = 13
+    OUTPUT_GRADIENT = 14
+    OTHER = 15
+
+
+class CollectionKeys(enum.StrEnum):
+    """Names of the built-in collections."""
+
+    ALL = "all"
+    DEFAULT = "default"
+    WEIGHTS = "weights"
+    BIASES = "biases"
+    GRADIENTS = "gradients"
+    LOSSES = "losses"
+    INPUTS = "inputs"
+    OUTPUTS = "outputs"
+    SCALARS = "scalars"
+
+
+BUILT_IN: dict[str, frozenset[Role]] = {
+    CollectionKeys.ALL.value: frozenset(Role) - {Role.UNIT_SUMMARY, Role.SPAN},
+    CollectionKeys.DEFAULT.value: frozenset(),
+    CollectionKeys.WEIGHTS.value: frozenset({Role.WEIGHT}),
+    CollectionKeys.BIASES.value: frozenset({Role.BIAS}),
+    CollectionKeys.GRADIENTS.value: frozenset({Role.GRADIENT}),
+    CollectionKeys.LOSSES.value: frozenset({Role.LOSS}),
+    CollectionKeys.INPUTS.value: frozenset({Role.INPUT}),
+    CollectionKeys.OUTPUTS.value: frozenset({Role.OUTPUT}),
+    CollectionKeys.SCALARS.value: frozenset({Role.SCALAR}),
+}
+"""The roles that each built-in collection holds."""
+
+
+class Collection:
+    """A named set of tensors.
+
+    A built-in name means its tensors, and those that match a regex given here;
+    any other name only the latter, and those that ``save_tensor`` puts there.
+
+    Args:
+        name: Its name.
+        include_regex: Tensors whose names it finds (``re.search``) belong to it.
+        save_config: Its schedules; None follows the hook.
+        reduction_config: What is saved of it; None follows the hook.
+
+    Raises:
+        ConfigurationError: If a name, regex or configuration is bad.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        include_regex: str | Iterable[str] | None = None,
+        *,
+        save_config: SaveConfig | None = None,
+        reduction_config: ReductionConfig | None = None,
+    ) -> None:
+        self.name = _name(name)
+        self.roles = BUILT_IN.get(self.name, frozenset())
+        self.tensor_names: set[str] = set()
+        self.revision = 0
+        self._patterns: list[re.Pattern[str]] = []
+        self._save_config: SaveConfig | None = None
+        self._reduction_config: ReductionConfig | None = None
+        if include_regex is not None:
+            self.include(include_regex)
+        self.save_config = save_config
+        self.reduction_config = reduction_config
+
+    def include(self, regex: str | Iterable[str]) -> None:
+        """Tensors whose names match belong to it from the next step on.
+
+        Raises:
+            ConfigurationError: If it is no regular expression.
+        """
+        for pattern in [regex] if isinstance(regex, str) else list(regex):
+            try:
+                self._patterns.append(re.compile(pattern))
+            except (re.error, TypeError) as error:
+                msg = (
+                    f"collection {self.name!r}: {pattern!r} is no regular "
+                    f"expression: {error}"
+                )
+                raise ConfigurationError(msg) from error
+        self.revision += 1
+
+    @property
+    def include_regex(self) -> list[str]:
+        """The expressions, as they were given."""
+        return [pattern.pattern for pattern in self._patterns]
+
+    @property
+    def save_config(self) -> SaveConfig | None:
+        """Its schedules, or None where it follows the hook."""
+        return self._save_config
+
+    @save_config.setter
+    def save_config(self, value: SaveConfig | SaveConfigMode | None) -> None:
+        self._save_config = None if value is None else SaveConfig.parse(value)
+        self.revision += 1
+
+    @property
+    def reduction_config(self) -> ReductionConfig | None:
+        """What is saved of it, or None where it follows the hook."""
+        return self._reduction_config
+
+    @reduction_config.setter
+    def reduction_config(self, value: ReductionConfig | None) -> None:
+        given: object = value
+        if given is not None and not isinstance(given, ReductionConfig):
+            msg = f"reduction_config must be a ReductionConfig, not {given!r}"
+            raise ConfigurationError(msg)
+        self._reduction_config = given
+        self.revision += 1
+
+    def has(self, name: str, role: Role) -> bool:
+        """Whether a tensor of this name and role belongs to it."""
+        return (
+            role in self.roles
+            or name in self.tensor_names
+            or (
+                role not in {Role.UNIT_SUMMARY, Role.SPAN}
+                and any(pattern.search(name) for pattern in self._patterns)
+            )
+        )
+
+    @property
+    def selects_nothing(self) -> bool:
+        """Whether no tensor can ever belong to it."""
+        return not (self.roles or self._patterns or self.tensor_names)
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in the collections event, without its tensors."""
+        save, reduction = self._save_config, self._reduction_config
+        return {
+            "include_regex": self.include_regex,
+            "save_config": None if save is None else save.as_json(),
+            "reduction_config": None if reduction is None else reduction.as_json(),
+        }
+
+    def __repr__(self) -> str:
+        return f"Collection({self.name!r}, {self.include_regex!r})"
+
+
+class CollectionRegistry:
+    """The collections of one hook, and which of them are captured.
+
+    Args:
+        included: Names of the collections to capture.
+        collections: Custom ones, or built-in ones configured; captured as well.
+
+    Raises:
+        ConfigurationError: If a name is unknown.
+        InvalidCollectionConfiguration: If a collection selects nothing.
+    """
+
+    def __init__(
+        self,
+        included: Iterable[str] = (),
+        collections: Iterable[Collection] = (),
+    ) -> None:
+        self._collections = {name: Collection(name) for name in BUILT_IN}
+        self._included: set[str] = set()
+        self._revision = 0
+        for collection in collections:
+            self.add(collection)
+        for name in [included] if isinstance(included, str) else included:
+            self.include(name)
+
+    def add(self, collection: Collection) -> None:
+        """Capture this collection; it replaces one of the same name.
+
+        Raises:
+            ConfigurationError: If it is no collection.
+            InvalidCollectionConfiguration: If it selects nothing.
+        """
+        given: object = collection
+        if not isinstance(given, Collection):
+            msg = f"expected a Collection, not {given!r}"
+            raise ConfigurationError(msg)
+        if collection.selects_nothing:
+            msg = (
+                f"collection {collection.name!r} selects nothing: it is not a "
+                f"built-in one and has no include_regex"
+            )
+            raise InvalidCollectionConfiguration(msg)
+        self._collections[collection.name] = collection
+        self._included.add(collection.name)
+        self._revision += collection.revision + 1
+
+    def include(self, name: str) -> None:
+        """Capture the collection of this name.
+
+        Raises:
+            ConfigurationError: If there is none.
+        """
+        self._included.add(self.get(name).name)
+        self._revision += 1
+
+    def get(self, name: str) -> Collection:
+        """The collection of this name.
+
+        Raises:
+            ConfigurationError: If there is none.
+        """
+        found = self._collections.get(_name(name))
+        if found is None:
+            msg = f"no collection {name!r}; {nearest(name, self._collections)}"
+            raise ConfigurationError(msg)
+        return found
+
+    def put(self, name: str, tensor_name: str) -> None:
+        """Put a tensor into a collection, which is made if need be."""
+        collection = self._collections.setdefault(name, Collection(name))
+        if tensor_name not in collection.tensor_names:
+            collection.tensor_names.add(tensor_name)
+            self._revision += 1
+        if name not in self._included:
+            self._included.add(name)
+            self._revision += 1
+
+    @property
+    def revision(self) -> int:
+        """Grows whenever membership or a configuration may have changed."""
+        return self._revision + sum(
+            collection.revision for collection in self._collections.values()
+        )
+
+    def captured(self) -> list[Collection]:
+        """The collections that are captured, in order of their names."""
+        return [self._collections[name] for name in sorted(self._included)]
+
+    def __iter__(self) -> Iterator[Collection]:
+        return iter(self._collections.values())
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        msg = f"the name of a collection must be text, not {value!r}"
+        raise ConfigurationError(msg)
+    return str(value)

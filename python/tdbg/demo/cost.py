@@ -1,0 +1,110 @@
+"""What capture costs: the same training with and without a hook, in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from tdbg.demo.training import BATCH_SIZE, SEED
+
+if TYPE_CHECKING:
+    from tdbg.demo.data import Digits
+    from tdbg.demo.model import Configuration
+
+__all__ = ["Cost", "measure"]
+
+STEPS_A_BLOCK = 10
+WARM_UP_BLOCKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Time of a captured step over time of a plain one.
+
+    Attributes:
+        ratio: Median over the pairs of blocks; 1.02 means 2 % slower.
+        low: Lower quartile of the ratios.
+        high: Upper quartile.
+        plain_ms: Median time of a plain step.
+        n_pairs: How many pairs of blocks were compared.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    plain_ms: float
+    n_pairs: int
+
+
+def measure(
+    configuration: Configuration, digits: Digits, run: Path, n_pairs: int = 30
+) -> Cost:
+    """Measure the slowdown by statistics of every tensor at every step.
+
+    Plain and captured blocks of steps alternate, so that a machine whose speed
+    drifts changes both alike.
+    """
+    from tdbg.pytorch import Hook, SaveConfig
+
+    plain = _stepper(configuration, digits, None)
+    # No raw values, the row of everything at every step.
+    hook = Hook(
+        run,
+        save_all=True,
+        save_config=SaveConfig(statistics_interval=1, save_interval=10**9),
+    )
+    captured = _stepper(configuration, digits, hook)
+    plain_times, ratios = [], []
+    for pair in range(n_pairs + WARM_UP_BLOCKS):
+        # Which of the two comes first alternates as well.
+        if pair % 2:
+            with_hook = _timed(captured)
+            without = _timed(plain)
+        else:
+            without = _timed(plain)
+            with_hook = _timed(captured)
+        if pair >= WARM_UP_BLOCKS:
+            plain_times.append(without)
+            ratios.append(with_hook / without)
+    hook.close()
+    low, ratio, high = statistics.quantiles(ratios, n=4)
+    plain_ms = 1e3 * statistics.median(plain_times) / STEPS_A_BLOCK
+    return Cost(ratio, low, high, plain_ms, n_pairs)
+
+
+def _timed(step: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    for _ in range(STEPS_A_BLOCK):
+        step()
+    return time.perf_counter() - start
+
+
+def _stepper(
+    configuration: Configuration, digits: Digits, hook: object
+) -> Callable[[], None]:
+    """Make a training of its own, to be advanced one step at a time."""
+    torch.manual_seed(SEED)
+    model = configuration.build()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=configuration.learning_rate, momentum=0.9
+    )
+    if hook is not None:
+        hook.register_module(model)
+        hook.register_loss(criterion)
+    batches = digits.batches(BATCH_SIZE, SEED)
+
+    def step() -> None:
+        images, labels = next(batches)
+        optimizer.zero_grad()
+        criterion(model(images), labels).backward()
+        optimizer.step()
+
+    return step

@@ -1,0 +1,83 @@
+"""The second process of the demonstration: ``tdbg watch`` on a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+__all__ = ["Watcher"]
+
+START_SECONDS = 60.0
+END_SECONDS = 30.0
+
+
+class Watcher:
+    """Judges a run live, in a process of its own, and stops it on a finding.
+
+    As a context manager: entered when the watcher is watching, left when it has seen
+    the end of the run.
+
+    Attributes:
+        findings: What it found, in the order of finding, as it printed it.
+    """
+
+    def __init__(
+        self, run: Path, on_finding: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.findings: list[dict[str, Any]] = []
+        self._on_finding = on_finding
+        self._watching = threading.Event()
+        command = [sys.executable, "-m", "tdbg", "watch", str(run)]
+        self._process = subprocess.Popen(
+            [*command, "--on-finding", "stop", "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Watcher:
+        """Wait until the watcher is watching."""
+        if not self._watching.wait(START_SECONDS):
+            self._process.kill()
+            msg = f"the watcher did not start within {START_SECONDS:.0f} s"
+            raise RuntimeError(msg)
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Wait until the watcher has seen the end of the run."""
+        if exception is not None:
+            self._process.kill()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._thread.join(END_SECONDS)
+
+    @property
+    def exit_code(self) -> int | None:
+        """What ``tdbg watch`` returned: 0 for no finding, 1 for findings."""
+        return self._process.returncode
+
+    def _listen(self) -> None:
+        stdout = self._process.stdout
+        if stdout is None:
+            return
+        for line in stdout:
+            document = json.loads(line)
+            if document["event"] == "watching":
+                self._watching.set()
+            elif document["event"] == "finding":
+                self.findings.append(document)
+                self._on_finding(document)

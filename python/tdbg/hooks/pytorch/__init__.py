@@ -1,0 +1,3 @@
+"""The PyTorch hook; its public face is ``tdbg.pytorch``."""
+
+from __future__ import annotations

@@ -1,0 +1,38 @@
+"""What all callables that tdbg hangs on a model have in common."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tdbg.capture.session import Session
+
+__all__ = ["Callback", "is_in_backward"]
+
+
+class Callback:
+    """A hook of a module that stays where it is.
+
+    A copied or pickled model must neither be captured nor need tdbg when it is
+    loaded, so a copy is a callable of the standard library that does nothing.
+    """
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return contextlib.nullcontext().__exit__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def is_in_backward() -> bool:
+    """Whether autograd is calling: a checkpointed forward that is recomputed."""
+    number: int = torch._C._current_graph_task_id()
+    return number != -1

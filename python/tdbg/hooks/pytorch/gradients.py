@@ -1,0 +1,67 @@
+"""Gradients of a training that has no optimizer of PyTorch's.
+
+Such a training updates its weights by hand, and nobody but autograd says when a
+gradient is ready.  As soon as an optimizer is known, its steps are the better
+moment, and these hooks go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tdbg.capture.recorder import TensorPlan
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.modules import ModuleTap
+from tdbg.hooks.pytorch.tensors import describe
+from tdbg.modes import ModeKeys
+
+__all__ = ["AccumulatedGradients"]
+
+
+class AccumulatedGradients:
+    """Captures each gradient when its first backward of the step has added to it.
+
+    Args:
+        session: Where they go.
+        tap: The module.
+    """
+
+    def __init__(self, session: Session, tap: ModuleTap) -> None:
+        self._session = session
+        self.tap = tap
+        self._handles: list[Any] = []
+        for parameter, plan in tap.parameters.parameters():
+            if parameter.requires_grad and parameter.is_leaf:
+                register: Any = parameter.register_post_accumulate_grad_hook
+                self._handles.append(register(self._hook(plan)))
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _hook(self, plan: TensorPlan) -> Any:
+        session = self._session
+
+        def take(parameter: torch.Tensor) -> None:
+            session.run(self._take, plan, parameter)
+
+        return take
+
+    def _take(self, plan: TensorPlan, parameter: torch.Tensor) -> None:
+        session = self._session
+        if session.machine.has_optimizer:
+            return
+        context = session.module_called(ModeKeys.TRAIN)
+        gradient = parameter.grad
+        if context is None or gradient is None or plan.name in context.done:
+            return
+        context.done.add(plan.name)
+        ref = describe(gradient)
+        if ref is None:
+            session.recorder.refuse(context)
+        else:
+            session.recorder.capture(context, plan, ref)

@@ -1,0 +1,322 @@
+"""The hook: what users register, and what they record by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tdbg.capture.naming import UniqueNames
+from tdbg.capture.opening import SessionOptions, is_disabled, open_session
+from tdbg.capture.overhead import Overhead
+from tdbg.capture.policy import Policy
+from tdbg.capture.session import Session
+from tdbg.capture.sink import NullSink
+from tdbg.collections import Collection, CollectionRegistry, Role
+from tdbg.errors import ConfigurationError
+from tdbg.hooks.pytorch.gradients import AccumulatedGradients
+from tdbg.hooks.pytorch.losses import LossTap
+from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
+from tdbg.hooks.pytorch.optimizers import OptimizerWatch
+from tdbg.hooks.pytorch.tensors import describe, is_tensor
+from tdbg.modes import ModeKeys
+
+__all__ = ["TorchHook"]
+
+_Loss = TypeVar("_Loss", bound=Callable[..., Any])
+
+
+class TorchHook:
+    """Captures a training of PyTorch.
+
+    After construction nothing raises into the training but ``TrainingStopped``;
+    the ``register_...`` methods raise ConfigurationError for what they cannot use.
+    With ``TDBG_DISABLED=1`` the hook does nothing at all.
+    """
+
+    def __init__(
+        self,
+        out_dir: str | os.PathLike[str],
+        make_policy: Callable[[], Policy],
+        make_options: Callable[[], SessionOptions],
+    ) -> None:
+        if is_disabled():
+            policy = Policy(CollectionRegistry())
+            self._session = Session(NullSink(), policy, is_live=False)
+        else:
+            framework = {"name": "pytorch", "version": str(torch.__version__)}
+            self._session = open_session(
+                out_dir, make_policy(), make_options(), framework
+            )
+        self._names = UniqueNames()
+        self._mode: ModeKeys | None = None
+        self._taps: list[ModuleTap] = []
+        self._losses: list[LossTap] = []
+        self._registered_losses: list[weakref.ref[Any]] = []
+        self._gradients: list[AccumulatedGradients] = []
+        self._watch: OptimizerWatch | None = None
+        self._session.on_close.append(self._remove)
+
+    # ---- registration ----------------------------------------------------------
+
+    def register_module(self, module: nn.Module, *, name: str | None = None) -> None:
+        """Capture this module.
+
+        Its inputs and outputs go by its class name, what is inside it by path. A
+        second module of the hook, or one that is given a *name*, has that (or its
+        class name) before all its names. A hook that had the module before is
+        closed.
+
+        Raises:
+            ConfigurationError: If it is no module.
+        """
+        given: object = module
+        if not isinstance(given, nn.Module):
+            msg = f"register_module needs an nn.Module, not {type(given).__name__}"
+            raise ConfigurationError(msg)
+        if not self._session.is_live:
+            return
+        previous = is_tapped_by(module)
+        if previous is self._session:
+            return
+        if previous is not None:
+            previous.close("another hook took the module over")
+        root = self._names.take(name or type(module).__name__)
+        prefix = f"{root}." if name or self._taps else ""
+        tap = ModuleTap(
+            self._session, module, root, prefix, self._current_mode, self._prepare
+        )
+        self._taps.append(tap)
+        self._session.on_change.append(tap.refresh)
+        if self._watch is None:
+            self._watch = OptimizerWatch(self._session, self._taps, self._current_mode)
+
+    def register_loss(self, loss: _Loss, *, name: str | None = None) -> _Loss:
+        """Capture this loss, a module or any function, at every step.
+
+        Returns:
+            The module itself, or for a function one to use in its place.
+
+        Raises:
+            ConfigurationError: If it cannot be called.
+        """
+        given: object = loss
+        if not callable(given):
+            msg = f"register_loss needs something to call, not {given!r}"
+            raise ConfigurationError(msg)
+        if not self._session.is_live or self._is_registered(loss):
+            return loss
+        kind = loss if hasattr(loss, "__name__") else type(loss)
+        tap = LossTap(
+            self._session,
+            self._names.take(name or kind.__name__),
+            self._current_mode,
+        )
+        self._losses.append(tap)
+        self._remember(loss)
+        if isinstance(loss, nn.Module):
+            tap.hook(loss)
+            return loss
+        wrapped: Any = tap.wrap(loss)
+        self._remember(wrapped)
+        return wrapped  # type: ignore[no-any-return]
+
+    def register_optimizer(
+        self, optimizer: Optimizer, *, defines_step: bool = False
+    ) -> None:
+        """Name an optimizer; only needed to say which one of several ends a step.
+
+        Raises:
+            ConfigurationError: If it is none of PyTorch's.
+        """
+        given: object = optimizer
+        if not isinstance(given, Optimizer):
+            msg = (
+                f"register_optimizer needs a torch.optim.Optimizer, "
+                f"not {type(given).__name__}"
+            )
+            raise ConfigurationError(msg)
+        if not self._session.is_live:
+            return
+        if self._watch is None:
+            self._watch = OptimizerWatch(self._session, self._taps, self._current_mode)
+        self._watch.add(optimizer, defines_step=defines_step)
+
+    # ---- by hand ---------------------------------------------------------------
+
+    def record_tensor_value(self, name: str, value: torch.Tensor) -> None:
+        """Record the result of a function as ``<name>_output_0``.
+
+        A loss if its name says so (at every step), otherwise of the collection
+        ``default``.
+        """
+        self._session.run(self._record_value, name, value)
+
+    def save_tensor(
+        self,
+        name: str,
+        value: Any,
+        collections_to_write: str | Iterable[str] = "default",
+    ) -> None:
+        """Record a tensor, or anything NumPy takes for an array, as *name*.
+
+        It follows the schedules of these collections, which are made if need be.
+        """
+        self._session.run(self._save, name, value, collections_to_write)
+
+    def save_scalar(self, name: str, value: Any) -> None:
+        """Record a number as ``scalar/<name>``, always."""
+        self._session.run(self._save_scalar, name, value)
+
+    def set_mode(self, mode: ModeKeys | None) -> None:
+        """Say the mode; None goes back to following ``model.training``.
+
+        Raises:
+            ConfigurationError: If it is no mode.
+        """
+        given: object = mode
+        if given is not None and not isinstance(given, ModeKeys):
+            msg = f"set_mode needs one of ModeKeys, or None, not {given!r}"
+            raise ConfigurationError(msg)
+        self._mode = given
+
+    # ---- collections -----------------------------------------------------------
+
+    def get_collection(self, name: str) -> Collection:
+        """The collection of this name; changes to it hold from the next step on.
+
+        Raises:
+            ConfigurationError: If there is none.
+        """
+        return self._session.policy.registry.get(name)
+
+    def get_collections(self) -> dict[str, Collection]:
+        """All collections by name."""
+        return {item.name: item for item in self._session.policy.registry}
+
+    def add_collection(self, collection: Collection) -> None:
+        """Capture this collection from the next step on.
+
+        Raises:
+            ConfigurationError: If it is none.
+            InvalidCollectionConfiguration: If it selects nothing.
+        """
+        self._session.policy.registry.add(collection)
+
+    # ---- state -----------------------------------------------------------------
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether somebody asked the training to stop."""
+        return self._session.should_stop
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Who asked and why, or None."""
+        return self._session.stop_reason
+
+    def counters(self) -> dict[str, int]:
+        """Records offered, written, dropped, failed and more; errors of tdbg."""
+        own = {
+            "refused_tensors": self._session.recorder.n_refused,
+            "internal_errors": self._session.n_faults,
+            "is_live": int(self._session.is_live),
+        }
+        return {**self._session.sink.counters(), **own}
+
+    def overhead(self) -> Overhead:
+        """What capture has cost so far."""
+        return self._session.meter.summary()
+
+    def flush(self, *, durable: bool = False, timeout: float = 30.0) -> None:
+        """Return when everything recorded so far can be read.
+
+        Raises:
+            StorageError: If it could not be written.
+        """
+        if self._session.is_live:
+            self._session.sink.flush(durable, timeout)
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """Take all hooks off and end the run; True if everything was written."""
+        return self._session.close("closed", timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._session.close("closed" if kind is None else kind.__name__)
+
+    # ---- inside ----------------------------------------------------------------
+
+    def _current_mode(self) -> ModeKeys:
+        if self._mode is not None:
+            return self._mode
+        for tap in self._taps:
+            module = tap.module
+            if module is not None:
+                return ModeKeys.TRAIN if module.training else ModeKeys.EVAL
+        return ModeKeys.TRAIN
+
+    def _is_registered(self, loss: object) -> bool:
+        return any(each() is loss for each in self._registered_losses)
+
+    def _remember(self, loss: object) -> None:
+        with contextlib.suppress(TypeError):  # Not everything can be referred to.
+            self._registered_losses.append(weakref.ref(loss))
+
+    def _prepare(self) -> None:
+        """A forward in training is about to begin."""
+        if self._session.machine.has_optimizer:
+            for each in self._gradients:
+                each.remove()
+            self._gradients.clear()
+        elif self._watch is not None:
+            self._watch.search()
+            wanted = self._session.policy.may_capture(Role.GRADIENT)
+            if wanted and not self._session.machine.has_optimizer:
+                known = {each.tap for each in self._gradients}
+                self._gradients += [
+                    AccumulatedGradients(self._session, tap)
+                    for tap in self._taps
+                    if tap not in known
+                ]
+
+    def _record_value(self, name: str, value: torch.Tensor) -> None:
+        full_name = f"{name}_output_0"
+        mode = self._current_mode()
+        if "loss" in str(name).lower():
+            ref = describe(value) if is_tensor(value) else None
+            self._session.record(mode, full_name, Role.LOSS, ref)
+        else:
+            self._save(full_name, value, "default")
+
+    def _save(self, name: str, value: Any, collections: str | Iterable[str]) -> None:
+        names = [collections] if isinstance(collections, str) else list(collections)
+        mode = self._current_mode()
+        if is_tensor(value):
+            self._session.record_into(mode, str(name), names, describe(value))
+        else:
+            self._session.record_array(mode, str(name), names, value)
+
+    def _save_scalar(self, name: str, value: Any) -> None:
+        self._session.record_scalar(self._current_mode(), str(name), float(value))
+
+    def _remove(self) -> None:
+        hooks: list[Any] = [*self._taps, *self._losses, *self._gradients]
+        for each in hooks:
+            each.remove()
+        if self._watch is not None:
+            self._watch.remove()

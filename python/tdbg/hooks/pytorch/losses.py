@@ -1,0 +1,82 @@
+"""Losses: modules that are hooked, and functions that are wrapped."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from tdbg.capture.session import Session
+from tdbg.collections import Role
+from tdbg.hooks.pytorch.callbacks import Callback
+from tdbg.hooks.pytorch.modules import Activations
+from tdbg.modes import ModeKeys
+
+__all__ = ["LossTap"]
+
+
+class _Before(Callback):
+    __slots__ = ("_tap",)
+
+    def __init__(self, session: Session, tap: LossTap) -> None:
+        super().__init__(session)
+        self._tap = tap
+
+    def __call__(self, _: nn.Module, args: Any, kwargs: Any) -> None:
+        self.session.run(self._tap.inputs.take, (args, kwargs))
+
+
+class _After(_Before):
+    __slots__ = ()
+
+    def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
+        self.session.run(self._tap.outputs.take, output)
+
+
+class LossTap:
+    """Captures what a loss is given and what it answers.
+
+    Args:
+        session: Where they go.
+        name: What their names begin with.
+        mode: Says the present mode.
+    """
+
+    def __init__(
+        self, session: Session, name: str, mode: Callable[[], ModeKeys]
+    ) -> None:
+        self._session = session
+        self._handles: list[Any] = []
+        self.name = name
+        self.inputs = Activations(session, mode, name, Role.INPUT)
+        self.outputs = Activations(session, mode, name, Role.LOSS)
+
+    def hook(self, module: nn.Module) -> None:
+        """Capture at each call of a module."""
+        self._handles += [
+            module.register_forward_pre_hook(
+                _Before(self._session, self), with_kwargs=True
+            ),
+            module.register_forward_hook(_After(self._session, self)),
+        ]
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that captures at each call of *function*."""
+        run = self._session.run
+
+        @functools.wraps(function)
+        def loss(*args: Any, **kwargs: Any) -> Any:
+            run(self.inputs.take, (args, kwargs))
+            result = function(*args, **kwargs)
+            run(self.outputs.take, result)
+            return result
+
+        return loss
+
+    def remove(self) -> None:
+        """Take the hooks off; a wrapped function merely calls."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()

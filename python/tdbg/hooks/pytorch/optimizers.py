@@ -1,0 +1,197 @@
+"""Finds the optimizers of a model, and says when they step.
+
+An optimizer need not be registered: one that exists at the first forward in
+training is found among the objects of the process, and one that steps is seen by
+a global hook.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.modules import ModuleTap
+from tdbg.hooks.pytorch.scaler import unwatch_scalers, watch_scalers
+from tdbg.modes import ModeKeys
+
+__all__ = ["OptimizerWatch"]
+
+# Forwards in training without an optimizer before which one is looked for; the
+# second is the first at which it would make a difference.
+SEARCHES = 2
+
+
+class OptimizerWatch:
+    """Watches the optimizers that hold parameters of the registered modules.
+
+    Args:
+        session: Where their events go.
+        taps: The registered modules; grows.
+        mode: Says the present mode.
+    """
+
+    def __init__(
+        self, session: Session, taps: list[ModuleTap], mode: Callable[[], ModeKeys]
+    ) -> None:
+        self._session = session
+        self._taps = taps
+        self._mode = mode
+        self._keys: weakref.WeakKeyDictionary[Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        # Those without parameters of ours, with how many they held when asked.
+        self._strangers: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._numbers = itertools.count()
+        self._searches = SEARCHES
+        self._has_stepped = False
+        self._handles = [register_optimizer_step_pre_hook(self._meet)]
+        watch_scalers(self)
+
+    def add(self, optimizer: Optimizer, *, defines_step: bool = False) -> None:
+        """Watch this optimizer."""
+        key = self._keys.get(optimizer)
+        if key is None:
+            key = self._keys[optimizer] = next(self._numbers)
+            gone = self._session.machine.optimizer_gone
+            weakref.finalize(optimizer, gone, key).atexit = False
+            # On the optimizer itself, so as to come after the hooks that it has:
+            # what they change (clipping, say) it is about to use.
+            self._handles += [
+                optimizer.register_step_pre_hook(self._pre_step),
+                optimizer.register_step_post_hook(self._post_step),
+            ]
+        self._session.machine.optimizer_found(key, defines_step=defines_step)
+
+    def search(self) -> None:
+        """Look for an optimizer that has not stepped yet."""
+        if self._searches == 0 or self._session.machine.has_optimizer:
+            return
+        self._searches -= 1
+        for item in gc.get_objects():
+            # By type: isinstance would wake lazy proxies.
+            if issubclass(type(item), Optimizer) and self._holds_ours(item):
+                self.add(item)
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        unwatch_scalers(self)
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    # ---- called by optimizers and scalers -------------------------------------
+
+    def _meet(self, optimizer: Optimizer, *_: Any) -> None:
+        """Any optimizer of the process is about to step."""
+        if optimizer not in self._keys:
+            self._session.run(self._consider, optimizer)
+
+    def _pre_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        return self._session.run(self._begin, optimizer, args, kwargs)
+
+    def _post_step(self, optimizer: Optimizer, *_: Any) -> None:
+        self._session.run(self._end, optimizer)
+
+    def scaler_begins(self, _: Optimizer) -> None:
+        """A scaler is about to decide whether the optimizer steps."""
+        self._has_stepped = False
+
+    def scaler_ends(self, optimizer: Optimizer) -> None:
+        """It has decided, and the optimizer has stepped if it was to."""
+        if not self._has_stepped:
+            self._session.run(self._skip, optimizer)
+
+    # ---- what it means --------------------------------------------------------
+
+    def _consider(self, optimizer: Optimizer) -> None:
+        if self._holds_ours(optimizer):
+            self.add(optimizer)
+
+    def _holds_ours(self, optimizer: Optimizer) -> bool:
+        groups = getattr(optimizer, "param_groups", ())
+        sizes = [len(group["params"]) for group in groups]
+        if self._strangers.get(optimizer) == sizes:
+            return False
+        ours = set[int]().union(*(tap.parameters.identities() for tap in self._taps))
+        if ours.isdisjoint(_identities(optimizer)):
+            self._strangers[optimizer] = sizes
+            return False
+        return True
+
+    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        self._has_stepped = True
+        key = self._keys[optimizer]
+        context = self._session.optimizer_begins(key, self._mode())
+        closure = args[0] if args else kwargs.get("closure")
+        if not callable(closure):
+            self._capture(context, optimizer)
+            return None
+        # With a closure the gradients come into being inside the step.
+        wrapped = self._wrap(closure, context, optimizer)
+        if args:
+            return (wrapped, *args[1:]), kwargs
+        return args, {**kwargs, "closure": wrapped}
+
+    def _end(self, optimizer: Optimizer) -> None:
+        found = getattr(optimizer, "found_inf", None)
+        skipped = found is not None and bool(float(found))
+        self._session.optimizer_ends(self._keys[optimizer], skipped)
+
+    def _skip(self, optimizer: Optimizer) -> None:
+        if optimizer not in self._keys:
+            self._consider(optimizer)
+        key = self._keys.get(optimizer)
+        if key is not None:
+            context = self._session.optimizer_begins(key, self._mode())
+            self._capture(context, optimizer)
+            self._session.optimizer_ends(key, True)
+
+    def _capture(self, context: StepContext | None, optimizer: Optimizer) -> None:
+        if context is None or not context.is_active:
+            return
+        if context.step.is_taken or not context.step.is_open:
+            return
+        # The defining optimizer's step is the last chance for all parameters.
+        is_last = self._session.machine.defines_step(self._keys[optimizer])
+        only = None if is_last else frozenset(_identities(optimizer))
+        # Fused optimizers divide by the loss scale themselves.
+        factor = getattr(optimizer, "grad_scale", None)
+        scale = 1.0 if factor is None else 1.0 / float(factor)
+        for tap in self._taps:
+            tap.parameters.capture(context, gradients=True, scale=scale, only=only)
+
+    def _wrap(
+        self,
+        closure: Callable[[], Any],
+        context: StepContext | None,
+        optimizer: Optimizer,
+    ) -> Callable[[], Any]:
+        run, machine = self._session.run, self._session.machine
+
+        def evaluate() -> Any:
+            run(machine.closure_begins)
+            try:
+                loss = closure()
+            except BaseException:
+                run(machine.closure_fails)
+                raise
+            # The first evaluation is that with the weights before the update.
+            run(self._capture, context, optimizer)
+            run(machine.closure_ends)
+            return loss
+
+        return evaluate
+
+
+def _identities(optimizer: Optimizer) -> list[int]:
+    return [id(item) for group in optimizer.param_groups for item in group["params"]]

@@ -1,0 +1,147 @@
+"""The parameters of a module and their gradients."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from tdbg.capture.naming import gradient_name, parameter_role
+from tdbg.capture.recorder import StepContext, TensorPlan, TensorRef
+from tdbg.capture.session import Session
+from tdbg.collections import Role
+from tdbg.hooks.pytorch.tensors import describe
+
+__all__ = ["ParameterTable"]
+
+# Parameters added to the module later are looked for every so many captures.
+LOOK_AGAIN = 100
+
+
+class _Entry(NamedTuple):
+    """A parameter by its place, so that a new one put there is found."""
+
+    owner: weakref.ref[nn.Module]
+    key: str
+    weight: TensorPlan
+    gradient: TensorPlan
+
+    def parameter(self) -> torch.Tensor | None:
+        owner = self.owner()
+        return None if owner is None else owner._parameters.get(self.key)
+
+
+class ParameterTable:
+    """Captures parameters, named as ``named_parameters`` names them.
+
+    A tied parameter is one tensor with aliases.
+
+    Args:
+        session: Where they go.
+        module: Whose parameters they are; not kept alive.
+        prefix: Goes before the names.
+    """
+
+    def __init__(self, session: Session, module: nn.Module, prefix: str) -> None:
+        self._session = session
+        self._module = weakref.ref(module)
+        self._prefix = prefix
+        self._countdown = LOOK_AGAIN
+        self._entries = self._find()
+
+    def identities(self) -> set[int]:
+        """The ids of the parameters as they are now."""
+        module = self._module()
+        return set() if module is None else {id(item) for item in module.parameters()}
+
+    def parameters(self) -> list[tuple[torch.Tensor, TensorPlan]]:
+        """The parameters with the plans of their gradients."""
+        found = [(entry.parameter(), entry.gradient) for entry in self._entries]
+        return [(item, plan) for item, plan in found if item is not None]
+
+    def capture(
+        self,
+        context: StepContext,
+        *,
+        gradients: bool,
+        scale: float = 1.0,
+        only: AbstractSet[int] | None = None,
+    ) -> None:
+        """Take what the step does not have yet.
+
+        Args:
+            context: The step.
+            gradients: Whether gradients are taken as well.
+            scale: Multiplies the gradients.
+            only: Ids of the parameters to take; None takes all.
+        """
+        self._countdown -= 1
+        if self._countdown <= 0:
+            self._countdown = LOOK_AGAIN
+            self._entries = self._find()
+        done = context.done
+        weights: list[tuple[TensorPlan, TensorRef]] = []
+        scaled: list[tuple[TensorPlan, TensorRef]] = []
+        # One call of the core for all, unless the gradients are scaled.
+        targets = scaled if scale != 1.0 else weights
+        for entry in self._entries:
+            parameter = entry.parameter()
+            if parameter is None or (only is not None and id(parameter) not in only):
+                continue
+            if context.wanted(entry.weight) and entry.weight.name not in done:
+                self._take(context, entry.weight, parameter, weights)
+            if not gradients or not context.wanted(entry.gradient):
+                continue
+            gradient = parameter.grad
+            if gradient is not None and entry.gradient.name not in done:
+                self._take(context, entry.gradient, gradient, targets)
+        recorder = self._session.recorder
+        recorder.capture_all(context, weights)
+        if scaled:
+            recorder.capture_all(context, scaled, scale)
+
+    def _take(
+        self,
+        context: StepContext,
+        plan: TensorPlan,
+        tensor: torch.Tensor,
+        targets: list[tuple[TensorPlan, TensorRef]],
+    ) -> None:
+        context.done.add(plan.name)
+        ref = describe(tensor)
+        if ref is None:
+            self._session.recorder.refuse(context)
+        else:
+            targets.append((plan, ref))
+
+    def _find(self) -> list[_Entry]:
+        module = self._module()
+        if module is None:
+            return []
+        places: dict[int, tuple[nn.Module, str]] = {}
+        names: dict[int, list[str]] = {}
+        for path, owner in module.named_modules(remove_duplicate=False):
+            for key, parameter in owner._parameters.items():
+                if parameter is not None:
+                    places.setdefault(id(parameter), (owner, key))
+                    name = f"{path}.{key}" if path else key
+                    names.setdefault(id(parameter), []).append(self._prefix + name)
+        plan = self._session.recorder.plan
+        return [
+            _Entry(
+                weakref.ref(owner),
+                key,
+                plan(all_names[0], parameter_role(all_names[0]), tuple(all_names[1:])),
+                plan(
+                    gradient_name(all_names[0]),
+                    Role.GRADIENT,
+                    tuple(gradient_name(name) for name in all_names[1:]),
+                ),
+            )
+            for (owner, key), all_names in zip(
+                places.values(), names.values(), strict=True
+            )
+        ]

@@ -1,0 +1,25 @@
+"""The modes of a training, with the numbers that they have on disk."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["EVAL", "GLOBAL", "PREDICT", "TRAIN", "ModeKeys", "modes"]
+
+
+class ModeKeys(enum.Enum):
+    """What a step was part of; each mode counts its own steps."""
+
+    TRAIN = 1
+    EVAL = 2
+    PREDICT = 3
+    GLOBAL = 4
+
+
+# smdebug's name.  The members are names of this module too, so that
+# `from tdbg import modes; modes.TRAIN` means the same as there.
+modes = ModeKeys
+TRAIN = ModeKeys.TRAIN
+EVAL = ModeKeys.EVAL
+PREDICT = ModeKeys.PREDICT
+GLOBAL = ModeKeys.GLOBAL

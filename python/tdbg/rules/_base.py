@@ -1,0 +1,188 @@
+"""What a rule is: a value with parameters that judges windows of steps.
+
+Implements docs/rules.md, "Writing a rule".
+
+Thread safety: rules are immutable and hold no state.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from tdbg.collections import BUILT_IN
+from tdbg.errors import ConfigurationError
+from tdbg.modes import ModeKeys
+
+if TYPE_CHECKING:
+    from tdbg.needs import Needs
+    from tdbg.rules.window import Judgement, TensorInfo, Window
+
+__all__ = [
+    "Rule",
+    "built_in",
+    "check_names",
+    "check_number",
+    "check_regex",
+    "in_collections",
+    "mode_of",
+]
+
+# The roles that a built-in collection selects; other collections select by name.
+ROLES = {
+    "weights": {"weight"},
+    "biases": {"bias"},
+    "gradients": {"gradient"},
+    "losses": {"loss"},
+    "inputs": {"input"},
+    "outputs": {"output"},
+}
+
+
+class Rule(ABC):
+    """Base of all rules.
+
+    A rule is a frozen dataclass: its fields are its parameters.  It may be used for
+    many runs and from many threads, because it remembers nothing between windows:
+    whatever history it needs it declares, and finds in the window.
+    """
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return type(self).__name__
+
+    @property
+    @abstractmethod
+    def needs(self) -> Needs:
+        """What has to be captured for it."""
+
+    @property
+    def look_back(self) -> int:
+        """How many rows of a tensor before the first new one it looks at."""
+        return 0
+
+    @property
+    def anchor(self) -> int:
+        """How many of a tensor's very first rows it looks at, however old."""
+        return 0
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Whether it wants to see this tensor: by default, if a collection has it."""
+        return in_collections(tensor, self.needs.collections)
+
+    @abstractmethod
+    def evaluate(self, window: Window) -> Iterable[Judgement]:
+        """Judge the new steps of the window.
+
+        A verdict on a step may depend on that step, on the ``look_back`` rows of
+        the tensor before it and on its ``anchor`` first rows, and on nothing else.
+        """
+
+    def parameters(self) -> dict[str, object]:
+        """Its parameters by name."""
+        given: Any = self
+        return {field.name: getattr(self, field.name) for field in fields(given)}
+
+
+def in_collections(tensor: TensorInfo, collections: Iterable[str]) -> bool:
+    """Whether one of the collections has the tensor."""
+    return any(
+        name == "all"
+        or tensor.role in ROLES.get(name, ())
+        or name in tensor.collections
+        for name in collections
+    )
+
+
+def built_in(collections: Iterable[str]) -> frozenset[str]:
+    """Those that every hook knows; other ones are the business of their owner."""
+    return frozenset(collections) & frozenset(BUILT_IN)
+
+
+def check_number(
+    rule: Rule,
+    parameter: str,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    whole: bool = False,
+) -> None:
+    """Insist that a parameter is a number within its bounds.
+
+    Raises:
+        ConfigurationError: If it is not.
+    """
+    value = getattr(rule, parameter)
+    kinds = (int,) if whole else (int, float)
+    if (
+        isinstance(value, kinds)
+        and not isinstance(value, bool)
+        and least <= value <= most
+        and value > above
+    ):
+        return
+    bounds = []
+    if above > -math.inf:
+        bounds.append(f"above {above:g}")
+    if least > -math.inf:
+        bounds.append(f"of at least {least:g}")
+    if most < math.inf:
+        bounds.append(f"of at most {most:g}")
+    kind = "a whole number" if whole else "a number"
+    msg = f"{rule.name}.{parameter} is {value!r}; give {kind} {' and '.join(bounds)}"
+    raise ConfigurationError(msg.rstrip())
+
+
+def check_names(rule: Rule, parameter: str) -> None:
+    """Insist that a parameter is a tuple of names.
+
+    Raises:
+        ConfigurationError: If it is not.
+    """
+    value = getattr(rule, parameter)
+    if isinstance(value, tuple) and all(isinstance(name, str) for name in value):
+        return
+    msg = (
+        f'{rule.name}.{parameter} is {value!r}; give a tuple of names, as ("weights",)'
+    )
+    raise ConfigurationError(msg)
+
+
+def check_regex(rule: Rule, parameter: str) -> None:
+    """Insist that a parameter is None or a regular expression.
+
+    Raises:
+        ConfigurationError: If it is not.
+    """
+    value = getattr(rule, parameter)
+    if value is None:
+        return
+    try:
+        re.compile(value)
+    except (re.error, TypeError) as error:
+        msg = f"{rule.name}.{parameter} is {value!r}, no regular expression: {error}"
+        raise ConfigurationError(msg) from error
+
+
+def mode_of(rule: Rule, parameter: str) -> ModeKeys | None:
+    """The mode that a parameter means, given as one, as its name, or None.
+
+    Raises:
+        ConfigurationError: If it means none.
+    """
+    value: object = getattr(rule, parameter)
+    if value is None or isinstance(value, ModeKeys):
+        return value
+    if isinstance(value, str) and value.upper() in ModeKeys.__members__:
+        return ModeKeys[value.upper()]
+    modes = ", ".join(ModeKeys.__members__)
+    msg = f"{rule.name}.{parameter} is {value!r}; give one of {modes}, or None"
+    raise ConfigurationError(msg)

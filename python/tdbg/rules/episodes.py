@@ -1,0 +1,143 @@
+"""Episodes: verdicts of many steps, folded into findings that begin and end.
+
+A verdict that is a severity begins an episode of its rule, tensor and mode.  While
+it lasts nothing is said but that it has become worse.  It ends after a few healthy
+verdicts in a row, so that one lucky step does not make two findings of one; unknown
+ones neither prolong nor end it.
+
+Thread safety: none; owned by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tdbg.findings import Finding, Phase, Severity
+from tdbg.modes import ModeKeys
+from tdbg.rules.window import HEALTHY, Judgement
+
+__all__ = ["CLEAR_AFTER", "Episodes"]
+
+# Healthy verdicts in a row that end an episode.
+CLEAR_AFTER = 3
+
+
+@dataclass(slots=True)
+class _Episode:
+    """An episode that has not ended."""
+
+    finding: Finding
+    healthy: int = 0
+
+
+class Episodes:
+    """The episodes of one rule.
+
+    Args:
+        rule: Its name.
+    """
+
+    def __init__(self, rule: str) -> None:
+        self._rule = rule
+        self._open: dict[tuple[str, ModeKeys], _Episode] = {}
+        self._closed: list[Finding] = []
+
+    @property
+    def all(self) -> list[Finding]:
+        """Every episode so far as one finding, as it stands, in order of steps."""
+        now = [episode.finding for episode in self._open.values()]
+        return sorted(self._closed + now, key=lambda finding: finding.first_step)
+
+    def fold(self, judgement: Judgement) -> Iterator[Finding]:
+        """Take in verdicts; yield what begins, gets worse or ends."""
+        levels = judgement.levels
+        bad = set(np.flatnonzero((levels > HEALTHY).any(axis=1)).tolist())
+        for i, name in enumerate(judgement.names):
+            if i in bad or (name, judgement.mode) in self._open:
+                yield from self._fold_tensor(judgement, i)
+
+    def _fold_tensor(self, judgement: Judgement, i: int) -> Iterator[Finding]:
+        key = (judgement.names[i], judgement.mode)
+        decided = np.flatnonzero(judgement.levels[i] >= HEALTHY)
+        if not len(decided):
+            return
+        levels = judgement.levels[i, decided]
+        # Stretches of the same verdict.
+        starts = np.flatnonzero(np.diff(levels, prepend=np.int8(-1)))
+        for start, end in zip(starts, [*starts[1:], len(levels)], strict=True):
+            level = int(levels[start])
+            if level == HEALTHY:
+                yield from self._recover(judgement, key, decided[start:end])
+            else:
+                yield from self._hold(judgement, i, level, decided[start:end])
+
+    def _recover(
+        self,
+        judgement: Judgement,
+        key: tuple[str, ModeKeys],
+        columns: np.ndarray[tuple[int], np.dtype[np.intp]],
+    ) -> Iterator[Finding]:
+        episode = self._open.get(key)
+        if episode is None:
+            return
+        needed = CLEAR_AFTER - episode.healthy
+        if len(columns) < needed:
+            episode.healthy += len(columns)
+            return
+        del self._open[key]
+        step = int(judgement.steps[columns[needed - 1]])
+        over = replace(episode.finding, phase="end")
+        self._closed.append(over)
+        yield replace(over, step=step)
+
+    def _hold(
+        self,
+        judgement: Judgement,
+        i: int,
+        level: int,
+        columns: np.ndarray[tuple[int], np.dtype[np.intp]],
+    ) -> Iterator[Finding]:
+        key = (judgement.names[i], judgement.mode)
+        episode = self._open.get(key)
+        phase: Phase | None = None
+        if episode is None:
+            phase = "begin"
+            finding = self._describe(judgement, i, int(columns[0]), level)
+            episode = self._open[key] = _Episode(replace(finding, n_steps=0))
+        elif level > episode.finding.severity:
+            phase = "worse"
+            worse = self._describe(judgement, i, int(columns[0]), level)
+            episode.finding = replace(
+                worse,
+                phase=phase,
+                first_step=episode.finding.first_step,
+                n_steps=episode.finding.n_steps,
+            )
+        episode.healthy = 0
+        if phase is not None:
+            yield replace(episode.finding, n_steps=episode.finding.n_steps + 1)
+        episode.finding = replace(
+            episode.finding,
+            last_step=int(judgement.steps[columns[-1]]),
+            n_steps=episode.finding.n_steps + len(columns),
+        )
+
+    def _describe(self, judgement: Judgement, i: int, j: int, level: int) -> Finding:
+        described = judgement.describe(i, j)
+        step = int(judgement.steps[j])
+        return Finding(
+            rule=self._rule,
+            severity=Severity(level),
+            step=step,
+            mode=judgement.mode,
+            tensor=judgement.names[i],
+            message=described.message,
+            value=described.value,
+            threshold=described.threshold,
+            advice=described.advice,
+            first_step=step,
+            last_step=step,
+        )

@@ -1,0 +1,179 @@
+"""Windows of a run, each step once, read once for all rules.
+
+Thread safety: none; owned by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.errors import QueryError, StorageError
+from tdbg.rules._base import Rule
+from tdbg.rules.history import History, NewSteps
+from tdbg.rules.source import Source
+from tdbg.rules.unit_history import PREFIX, UnitHistory
+from tdbg.rules.window import TensorInfo, Window
+
+__all__ = ["Feed"]
+
+# Entries of names x steps that are read at once: about 50 MB of statistics.
+CELLS = 500_000
+# For so few steps it is cheaper to try than to ask at which steps there is a value.
+FEW_STEPS = 8
+
+
+class Feed:
+    """Reads what is new in a run and shows each rule its part.
+
+    A step is taken in when nothing more will come for it, and never again.
+
+    Args:
+        source: The run.
+        rules: Whose needs decide what is read and how much of it is kept.
+        max_steps: Steps in a window, at most; None: as many as fit in memory.
+
+    Attributes:
+        failures: Rules that raised when they were asked what to read, by their index.
+    """
+
+    def __init__(
+        self, source: Source, rules: Sequence[Rule], max_steps: int | None = None
+    ) -> None:
+        self._source = source
+        self._rules = rules
+        self._max_steps = max_steps
+        self.failures: dict[int, Exception] = {}
+        look_back = max((rule.look_back for rule in rules), default=0)
+        anchor = max((rule.anchor for rule in rules), default=0)
+        self._history = History(look_back, anchor)
+        self._units = UnitHistory(look_back)
+        self._next_step = 0
+        self._window = (-1, -1)
+        self._n_new = 0
+        self._known: dict[str, TensorInfo] = {}
+        self._position: dict[str, int] = {}
+        self._seen: tuple[str, ...] = ()
+        self._columns: list[TensorInfo] = []
+        self._unit_tensors: list[TensorInfo] = []
+
+    @property
+    def next_step(self) -> int:
+        """The first step that was not taken in yet."""
+        return self._next_step
+
+    @property
+    def n_new(self) -> int:
+        """How many steps the last window brought."""
+        return self._n_new
+
+    def pending(self) -> bool:
+        """Whether there are steps that could be taken in."""
+        return len(self._new_steps()) > 0
+
+    def advance(self) -> bool:
+        """Take in the next window; False when there is nothing new."""
+        new = self._new_steps()
+        if not len(new):
+            return False
+        self._refresh_tensors()
+        limit = max(1, CELLS // max(1, len(self._columns)))
+        limit = min(limit, self._max_steps or limit)
+        new = NewSteps(
+            steps=new.steps[:limit],
+            modes=new.modes[:limit],
+            usable=new.usable[:limit],
+            skipped=new.skipped[:limit],
+        )
+        first, last = int(new.steps[0]), int(new.steps[-1])
+        statistics = self._source.statistics(
+            [tensor.name for tensor in self._columns], start=first, end=last + 1
+        )
+        self._history.append(new, statistics)
+        self._units.append(new, self._unit_tensors, self._summaries)
+        self._window = (first, last)
+        self._n_new = len(new)
+        self._next_step = last + 1
+        return True
+
+    def window(self, rule: Rule) -> Window:
+        """The window that was taken in last, as this rule sees it."""
+        first, last = self._window
+        return Window(
+            first=first,
+            last=last,
+            _tables=self._history.tables(rule.selects, self._value),
+            _unit_tables=self._units.tables(rule.selects),
+        )
+
+    def _new_steps(self) -> NewSteps:
+        table = self._source.step_table(start=self._next_step)
+        open_steps = np.flatnonzero(~table["settled"])
+        if len(open_steps):
+            table = table[: open_steps[0]]
+        return NewSteps(
+            steps=table["step"].astype(np.int64),
+            modes=table["mode"].astype(np.int64),
+            usable=table["complete"] & table["lossless"],
+            skipped=table["skipped"].astype(bool),
+        )
+
+    def _refresh_tensors(self) -> None:
+        names = tuple(self._source.tensor_names())
+        if names == self._seen:
+            return
+        self._seen = names
+        members: dict[str, set[str]] = {}
+        for collection, content in self._source.collections().items():
+            for name in content.tensor_names:
+                members.setdefault(name, set()).add(collection)
+        for name in names:
+            # A tensor that is known stays what it was, so that it is judged alike
+            # whenever it was first seen.
+            if name not in self._known:
+                self._position[name] = self._source.tensor(name).position
+                self._known[name] = TensorInfo(
+                    name=name,
+                    role=self._source.tensor(name).role,
+                    collections=frozenset(members.get(name, ())),
+                )
+        chosen: set[str] = set()
+        for i in range(len(self._rules)):
+            chosen.update(self._chosen(i))
+        wanted = sorted(
+            (self._known[name] for name in names if name in chosen),
+            key=lambda tensor: (self._position[tensor.name], tensor.name),
+        )
+        self._unit_tensors = [t for t in wanted if t.name.startswith(PREFIX)]
+        self._columns = [t for t in wanted if not t.name.startswith(PREFIX)]
+        self._history.set_tensors(self._columns)
+
+    def _chosen(self, i: int) -> list[str]:
+        if i in self.failures:
+            return []
+        rule = self._rules[i]
+        try:
+            return [name for name, info in self._known.items() if rule.selects(info)]
+        except Exception as error:  # A rule is anybody's code.
+            self.failures[i] = error
+            return []
+
+    def _summaries(
+        self, name: str, steps: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+        if len(steps) > FEW_STEPS:
+            saved = self._source.tensor(name).steps()
+            steps = np.intersect1d(steps, np.array(saved, dtype=np.int64))
+        for step in steps.tolist():
+            value = self._value(name, step)
+            if value is not None:
+                yield step, value.astype(np.uint64)
+
+    def _value(self, name: str, step: int) -> NDArray[np.generic] | None:
+        # What is damaged is as good as missing: it is for fsck to complain.
+        try:
+            return self._source.tensor(name).value(step)
+        except (QueryError, StorageError):
+            return None

@@ -1,0 +1,134 @@
+"""Gradients that are too small to teach a layer anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.findings import Severity
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description, Judgement, Table, TensorInfo, Window
+
+__all__ = ["VanishingGradient"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VanishingGradient(Rule):
+    """Report layers whose gradient is next to nothing while others' is not.
+
+    The mean of |g| is taken over the elements that are not zero, so that embeddings
+    and other sparse gradients are judged by the rows that were used.
+
+    Args:
+        threshold: A mean of |g| below this has vanished.
+        relative: It must also be below this share of the largest mean of |g| of all
+            layers at that step: late in a good training all gradients are small
+            together, and that is no fault.  None: do not compare.
+        patience: Recorded steps in a row at which this must hold.
+        biases: Judge biases too.  The gradient of a bias in front of a normalization
+            is zero by construction, so they are left out by default.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    threshold: float = 1e-7
+    relative: float | None = 1e-3
+    patience: int = 3
+    biases: bool = False
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold", above=0.0)
+        if self.relative is not None:
+            check_number(self, "relative", above=0.0, most=1.0)
+        check_number(self, "patience", least=1, whole=True)
+
+    @property
+    def needs(self) -> Needs:
+        """The rows of gradients."""
+        return Needs(collections=frozenset({"gradients"}), statistics=True)
+
+    @property
+    def look_back(self) -> int:
+        """The steps before, that patience counts."""
+        return self.patience - 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Gradients of weights, and of biases if asked for."""
+        if tensor.role != "gradient":
+            return False
+        return self.biases or "bias" not in tensor.name.rpartition(".")[2]
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge each gradient against both limits."""
+        for table in window.tables():
+            yield self._judge(table)
+
+    def _judge(self, table: Table) -> Judgement:
+        used = table["count"] - table["zero"]
+        mean = np.where(used > 0, table["l1"] / np.maximum(used, 1.0), 0.0)
+        # A step that the scaler skipped, or a gradient with NaN or Inf in it, says
+        # nothing about small ones; that is for ExplodingTensor.
+        known = table.known & (table.not_finite == 0) & ~table.skipped[np.newaxis, :]
+        largest = np.max(np.where(known, mean, 0.0), axis=0, initial=0.0)
+        small = mean < self.threshold
+        if self.relative is not None:
+            small &= mean < self.relative * largest[np.newaxis, :]
+        streak = table.streak(small, known)
+        levels = np.where(streak >= self.patience, int(Severity.ERROR), 0)
+        # Small, but not yet for long enough: neither a finding nor well again.
+        decided = known & ~(small & (streak < self.patience))
+
+        def describe(i: int, j: int) -> Description:
+            top = int(np.argmax(np.where(known[:, j], mean[:, j], -1.0)))
+            affected = int(np.count_nonzero(levels[:, j] > 0))
+            present = int(np.count_nonzero(known[:, j]))
+            return self._describe(
+                mean=float(mean[i, j]),
+                largest=float(mean[top, j]),
+                largest_name=table.names[top],
+                affected=f"{affected} of {present} layers",
+            )
+
+        return table.judge(levels, describe, decided)
+
+    def _describe(
+        self, *, mean: float, largest: float, largest_name: str, affected: str
+    ) -> Description:
+        if mean == 0:
+            return Description(
+                message=(
+                    "every element of the gradient was exactly zero at "
+                    f"{self.patience} recorded steps in a row"
+                ),
+                value=mean,
+                threshold=self.threshold,
+                advice=(
+                    f"nothing reaches this layer ({affected} are affected): see "
+                    "whether it is used in the forward, whether a detach() cuts it "
+                    "off, whether all ReLUs behind it are dead, and whether float16 "
+                    "underflows without a loss scale"
+                ),
+            )
+        less = f", {largest / mean:.1e} times less than {largest_name}"
+        return Description(
+            message=(
+                f"mean |gradient| is {mean:.1e}, {self.threshold / mean:.1e} times "
+                f"below the threshold {self.threshold:g}"
+                f"{less if largest > mean else ''}, for {self.patience} recorded "
+                "steps in a row"
+            ),
+            value=mean,
+            threshold=self.threshold,
+            advice=(
+                f"{affected} do not learn: use ReLU or GELU in place of sigmoid or "
+                "tanh, add normalization or residual connections between the layers, "
+                "initialize for the activation in use (He, Glorot), or make the "
+                "network shallower"
+            ),
+        )

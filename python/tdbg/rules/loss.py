@@ -1,0 +1,192 @@
+"""Losses that do not fall."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number, check_regex, mode_of
+from tdbg.rules.registry import register
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
+
+__all__ = ["LossNotDecreasing"]
+
+# The median of a normal sample scatters by this much more than its mean, and the
+# median absolute deviation is this much smaller than the standard deviation.
+MEDIAN_SPREAD = 1.2533
+MAD_TO_DEVIATION = 1.4826
+# How sure to be, in standard errors.
+CERTAINTY = 2.0
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossNotDecreasing(Rule):
+    """Report losses that do not fall, beyond the noise of their batches.
+
+    The medians of two stretches of ``num_steps`` recorded steps, one after the other,
+    are compared.  Nothing is reported while the difference could be noise, nor
+    while the loss is well below where it began: what has fallen may be flat.
+
+    Args:
+        num_steps: Recorded steps in each of the two stretches.
+        diff_percent: The loss must fall by at least this percentage from one stretch
+            to the next.
+        learned_percent: A loss that is this percentage below its first stretch has
+            learned, and is not reported for being flat.  100: always report.
+        mode: The mode to judge, or its name; None: training.
+        tensor_regex: Judge losses of such names only.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    num_steps: int = 50
+    diff_percent: float = 1.0
+    learned_percent: float = 50.0
+    mode: ModeKeys | str | None = None
+    tensor_regex: str | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self, "num_steps", least=2, whole=True)
+        check_number(self, "diff_percent", least=0.0, most=100.0)
+        check_number(self, "learned_percent", above=0.0, most=100.0)
+        mode_of(self, "mode")
+        check_regex(self, "tensor_regex")
+
+    @property
+    def needs(self) -> Needs:
+        """The rows of losses, which hold their values."""
+        return Needs(collections=frozenset({"losses"}), statistics=True)
+
+    @property
+    def look_back(self) -> int:
+        """Both stretches."""
+        return 2 * self.num_steps - 1
+
+    @property
+    def anchor(self) -> int:
+        """Where the loss began."""
+        return self.num_steps
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Losses."""
+        if tensor.role != "loss":
+            return False
+        return self.tensor_regex is None or bool(
+            re.search(self.tensor_regex, tensor.name)
+        )
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge each loss by itself."""
+        mode = mode_of(self, "mode")
+        modes = (ModeKeys.TRAIN, ModeKeys.GLOBAL) if mode is None else (mode,)
+        for table in window.tables(*modes):
+            for i in range(len(table.names)):
+                judgement = self._judge(table, i)
+                if judgement is not None:
+                    yield judgement
+
+    def _judge(self, table: Table, i: int) -> Judgement | None:
+        n = self.num_steps
+        rows = np.flatnonzero(table.known[i])
+        new = rows[rows >= table.start]
+        if not len(new):
+            return None
+        loss = np.where(table.not_finite[i] == 0, table["mean"][i], np.nan)[rows]
+        first = loss[table.ordinal[i, rows] <= n]
+        first = first[np.isfinite(first)]
+        levels = np.full(len(new), UNKNOWN, dtype=np.int8)
+        # Position among the known rows of each new one; those before it must fill
+        # both stretches.
+        ends = np.searchsorted(rows, new) + 1
+        full = ends >= 2 * n
+        before = np.full(len(new), np.nan)
+        now = np.full(len(new), np.nan)
+        error = np.full(len(new), np.nan)
+        start = float(np.median(first)) if len(first) else np.nan
+        if full.any() and len(first):
+            stretches = sliding_window_view(loss, 2 * n)[ends[full] - 2 * n]
+            before[full], before_error = _median(stretches[:, :n])
+            now[full], now_error = _median(stretches[:, n:])
+            error[full] = np.hypot(before_error, now_error)
+            levels = self._levels(before, now, error, start)
+
+        def describe(_: int, j: int) -> Description:
+            return self._describe(float(before[j]), float(now[j]), start)
+
+        return Judgement(
+            names=(table.names[i],),
+            steps=table.steps[new],
+            mode=table.mode,
+            levels=levels[np.newaxis, :],
+            describe=describe,
+        )
+
+    def _levels(
+        self,
+        before: NDArray[np.float64],
+        now: NDArray[np.float64],
+        error: NDArray[np.float64],
+        start: float,
+    ) -> NDArray[np.int8]:
+        # Comparisons with NaN are false: what is not known stays so.
+        wanted = self.diff_percent / 100.0 * np.abs(before)
+        has_learned = now <= start - self.learned_percent / 100.0 * abs(start)
+        falls = before - now >= wanted
+        surely_not = before - now + CERTAINTY * error < wanted
+        levels = np.full(len(now), UNKNOWN, dtype=np.int8)
+        levels[surely_not] = Severity.WARNING
+        levels[falls | has_learned] = HEALTHY
+        return levels
+
+    def _describe(self, before: float, now: float, start: float) -> Description:
+        change = 100.0 * (before - now) / abs(before) if before else 0.0
+        since = 100.0 * (start - now) / abs(start) if start else 0.0
+        moved = f"fell by {change:.2g} %" if change > 0 else f"rose by {-change:.2g} %"
+        rising = now > start
+        return Description(
+            message=(
+                f"the median loss of {self.num_steps} recorded steps {moved}, from "
+                f"{before:.4g} to {now:.4g}, where a fall of {self.diff_percent:g} % "
+                f"is asked for; {abs(since):.2g} % {'above' if rising else 'below'} "
+                "where it began"
+            ),
+            value=change,
+            threshold=self.diff_percent,
+            advice=(
+                "the loss rises: lower the learning rate, and check the sign of the "
+                "loss and the labels"
+                if rising
+                else "the training does not learn: try a learning rate 10 times "
+                "higher and 10 times lower, check that labels belong to their inputs "
+                "and that the optimizer holds the parameters, and see whether it can "
+                "learn a single batch by heart"
+            ),
+        )
+
+
+def _median(
+    stretches: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The median of each row, and its standard error."""
+    middle = np.median(stretches, axis=1)
+    spread = np.median(np.abs(stretches - middle[:, np.newaxis]), axis=1)
+    deviation = MAD_TO_DEVIATION * spread
+    return middle, MEDIAN_SPREAD * deviation / np.sqrt(stretches.shape[1])

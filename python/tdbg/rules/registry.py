@@ -1,0 +1,153 @@
+"""Rules by name: those of tdbg, and those that other packages bring.
+
+A package brings a rule by an entry point of the group ``tdbg.rules``, whose name is
+that of the rule and whose object is its class.  It is imported when it is asked for.
+
+Thread safety: registration is meant for import time; looking up is safe.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from tdbg.errors import ConfigurationError, UnknownRule
+from tdbg.needs import Needs, merge_needs
+from tdbg.rules._base import Rule
+
+__all__ = ["default_rules", "get", "make", "names", "needs_of", "register", "resolve"]
+
+GROUP = "tdbg.rules"
+# Where the built-in rules are, so that a name imports one module.
+BUILT_IN = {
+    "DeadRelu": "tdbg.rules.activations",
+    "ExplodingTensor": "tdbg.rules.tensors",
+    "LossNotDecreasing": "tdbg.rules.loss",
+    "UnchangedTensor": "tdbg.rules.tensors",
+    "VanishingGradient": "tdbg.rules.gradients",
+}
+# The one mutable global: rules of this process, by name.
+_registered: dict[str, type[Rule]] = {}
+
+RuleType = TypeVar("RuleType", bound=type[Rule])
+
+
+def register(rule: RuleType) -> RuleType:
+    """Make a class known under its name, as a decorator.
+
+    Raises:
+        ConfigurationError: If it is no frozen dataclass that derives from ``Rule``,
+            or if another class has the name.
+    """
+    given: Any = rule
+    name = getattr(given, "__name__", repr(given))
+    is_rule = isinstance(given, type) and issubclass(given, Rule)
+    frozen = getattr(getattr(given, "__dataclass_params__", None), "frozen", False)
+    if not (is_rule and frozen):
+        msg = f"{name} cannot be registered: a rule is a frozen dataclass and a Rule"
+        raise ConfigurationError(msg)
+    known = _registered.get(name)
+    if known is not None and known.__module__ != rule.__module__:
+        msg = f"{name} of {rule.__module__}: {known.__module__} has a rule of that name"
+        raise ConfigurationError(msg)
+    _registered[name] = rule
+    return rule
+
+
+def names() -> list[str]:
+    """Names of all rules that can be asked for."""
+    return sorted({*_registered, *BUILT_IN, *(point.name for point in _entry_points())})
+
+
+def get(name: str) -> type[Rule]:
+    """The class of that name.
+
+    Raises:
+        UnknownRule: If there is none; names the nearest.
+        ConfigurationError: If another package brings it and cannot be imported.
+    """
+    if name in BUILT_IN:
+        importlib.import_module(BUILT_IN[name])
+    if name in _registered:
+        return _registered[name]
+    for point in _entry_points():
+        if point.name == name:
+            return _load(point)
+    known = names()
+    folded = {rule.casefold(): rule for rule in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    hint = (
+        f"did you mean {folded[near[0]]}?" if near else f"there are {', '.join(known)}"
+    )
+    msg = f"there is no rule {name!r}; {hint}"
+    raise UnknownRule(msg)
+
+
+def make(name: str, **parameters: object) -> Rule:
+    """The rule of that name, with these parameters.
+
+    Raises:
+        UnknownRule: If there is none.
+        ConfigurationError: If it has no such parameter or refuses a value.
+    """
+    rule = get(name)
+    known = list(rule.__dataclass_fields__)  # type: ignore[attr-defined]
+    for parameter in parameters:
+        if parameter not in known:
+            msg = f"{name} has no parameter {parameter!r}; it has {', '.join(known)}"
+            raise ConfigurationError(msg)
+    return rule(**parameters)
+
+
+def default_rules() -> tuple[Rule, ...]:
+    """All rules of tdbg, with their default parameters."""
+    return tuple(make(name) for name in BUILT_IN)
+
+
+def resolve(rules: Iterable[str | Rule] | str | Rule | None) -> tuple[Rule, ...]:
+    """Rules from rules or names of rules; None: the default ones.
+
+    Raises:
+        UnknownRule: If a name is of none.
+        ConfigurationError: If something is neither.
+    """
+    if rules is None:
+        return default_rules()
+    if isinstance(rules, str | Rule):
+        rules = (rules,)
+    return tuple(_resolve(rule) for rule in rules)
+
+
+def needs_of(rules: Iterable[str | Rule] | str | Rule | None) -> Needs:
+    """What has to be captured for all of these rules together.
+
+    Raises:
+        UnknownRule: If a name is of none.
+        ConfigurationError: If something is neither a rule nor a name.
+    """
+    return merge_needs(rule.needs for rule in resolve(rules))
+
+
+def _resolve(rule: object) -> Rule:
+    if isinstance(rule, Rule):
+        return rule
+    if isinstance(rule, str):
+        return make(rule)
+    msg = f"{rule!r} is neither a rule nor the name of one"
+    raise ConfigurationError(msg)
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    return entry_points(group=GROUP)
+
+
+def _load(point: EntryPoint) -> type[Rule]:
+    try:
+        rule: type[Rule] = point.load()
+    except Exception as error:
+        msg = f"rule {point.name} ({point.value}) cannot be imported: {error}"
+        raise ConfigurationError(msg) from error
+    return register(rule)

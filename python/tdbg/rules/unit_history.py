@@ -1,0 +1,110 @@
+"""Unit summaries of recent steps: the new ones, and those that rules look back at.
+
+Thread safety: none; owned by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.modes import ModeKeys
+from tdbg.rules.history import NewSteps
+from tdbg.rules.window import TensorInfo, UnitTable
+
+__all__ = ["PREFIX", "UnitHistory"]
+
+PREFIX = "unit/"
+
+# A step, and counts of active, beyond and all: 3 x units.
+Summary = tuple[int, NDArray[np.uint64]]
+
+
+@dataclass(slots=True)
+class _Series:
+    """The summaries of one tensor in one mode, oldest first."""
+
+    steps: list[int] = field(default_factory=list)
+    usable: list[bool] = field(default_factory=list)
+    counts: list[NDArray[np.uint64]] = field(default_factory=list)
+    start: int = 0
+
+    def trim(self, look_back: int) -> None:
+        """Keep what may be looked back at: so many usable ones."""
+        usable = np.flatnonzero(self.usable)
+        first = int(usable[-look_back]) if 0 < look_back <= len(usable) else 0
+        if look_back == 0:
+            first = len(self.steps)
+        del self.steps[:first], self.usable[:first], self.counts[:first]
+        self.start = len(self.steps)
+
+    def append(self, step: int, usable: bool, counts: NDArray[np.uint64]) -> None:
+        if self.counts and self.counts[-1].shape != counts.shape:
+            # The layer has become another one.
+            self.steps, self.usable, self.counts, self.start = [], [], [], 0
+        self.steps.append(step)
+        self.usable.append(usable)
+        self.counts.append(counts)
+
+
+class UnitHistory:
+    """Unit summaries by tensor and mode.
+
+    Args:
+        look_back: How many summaries of a tensor and mode to keep.
+    """
+
+    def __init__(self, look_back: int) -> None:
+        self._look_back = look_back
+        self._series: dict[tuple[str, int], _Series] = {}
+
+    def append(
+        self,
+        new: NewSteps,
+        tensors: Iterable[TensorInfo],
+        read: Callable[
+            [str, NDArray[np.int64]], Iterable[tuple[int, NDArray[np.uint64]]]
+        ],
+    ) -> None:
+        """Forget what is no longer looked back at; then take in new steps.
+
+        Args:
+            new: The steps.
+            tensors: Those to read.
+            read: Gives step and summary (3 x units) of a tensor, where there is one.
+        """
+        for series in self._series.values():
+            series.trim(self._look_back)
+        for tensor in tensors:
+            for step, counts in read(tensor.name, new.steps):
+                if counts.ndim != 2 or counts.shape[0] != 3:
+                    continue
+                i = int(np.searchsorted(new.steps, step))
+                key = (tensor.name, int(new.modes[i]))
+                series = self._series.setdefault(key, _Series())
+                series.append(step, bool(new.usable[i]), counts)
+
+    def tables(self, selects: Callable[[TensorInfo], bool]) -> tuple[UnitTable, ...]:
+        """What one rule sees: a table for each tensor and mode with new steps."""
+        result = []
+        for (name, mode), series in self._series.items():
+            info = TensorInfo(name=name, role="unit_summary")
+            if series.start == len(series.steps) or not selects(info):
+                continue
+            counts = np.stack(series.counts)
+            result.append(
+                UnitTable(
+                    name=name.removeprefix(PREFIX),
+                    steps=np.array(series.steps, dtype=np.int64),
+                    mode=ModeKeys(mode),
+                    start=series.start,
+                    usable=np.array(series.usable, dtype=bool),
+                    active=counts[:, 0],
+                    beyond=counts[:, 1],
+                    count=counts[:, 2],
+                )
+            )
+        return tuple(result)

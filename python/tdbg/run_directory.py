@@ -1,0 +1,288 @@
+"""Run directories: what makes one, who writes in it, how to find them.
+
+Implements docs/format.md, "A run".  Nothing in a run is ever executed or
+imported, and symbolic links inside one are not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import difflib
+import errno
+import json
+import os
+import re
+import stat
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdbg.errors import NotARun, StorageError, UnsupportedFeature
+
+__all__ = [
+    "Run",
+    "WriterDirectory",
+    "create_run",
+    "find_runs",
+    "open_run",
+    "read_small_file",
+    "run_size",
+    "writer_directories",
+]
+
+FORMAT = "tdbg-run"
+VERSION = 1
+RUN_FILE = "RUN.json"
+# No file of JSON in a run is larger; a reader refuses to look further.
+MAX_JSON_BYTES = 64 * 1024
+# Errors of file systems that have no hard links.
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_WRITER_NAME = re.compile(r"(train|engine|profiler)-(0|[1-9]\d{0,9})-([1-9]\d{0,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An existing run.
+
+    Attributes:
+        path: Its directory, absolute.
+        uuid: Its identity; every shard in it repeats it.
+        created: When, as ISO 8601 text in UTC.
+    """
+
+    path: Path
+    uuid: bytes
+    created: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WriterDirectory:
+    """What one writing process left, or is leaving, in a run."""
+
+    role: str
+    rank: int
+    generation: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The part of the name that its restarts share: ``train-0``."""
+        return f"{self.role}-{self.rank}"
+
+
+def create_run(path: str | os.PathLike[str]) -> Run:
+    """Make *path* a run, or join the run that it is already.
+
+    Any number of processes may do this at once: one of them makes the run, and
+    all return the same.
+
+    Raises:
+        StorageError: If the directory or a file in it cannot be made.
+        NotARun: If there is a RUN.json that is not one.
+    """
+    directory = Path(os.path.abspath(path))  # noqa: PTH100 - keep symbolic links
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (directory, directory / "ctl", directory / "w"):
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+        if not (directory / RUN_FILE).exists():
+            _publish(directory)
+    except OSError as error:
+        raise _storage_error(directory, "create the run", error) from error
+    return open_run(directory)
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """The run at *path*.
+
+    Raises:
+        NotARun: If it is none; the message says what is there instead.
+        UnsupportedFeature: If a later tdbg made it.
+        StorageError: If it cannot be read.
+    """
+    directory = Path(os.path.abspath(path))  # noqa: PTH100 - keep symbolic links
+    file = directory / RUN_FILE
+    try:
+        text = read_small_file(file)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        msg = f"{directory} is not a run: {_what_is_there(directory)}"
+        raise NotARun(msg, file=str(file), kind="missing") from error
+    except OSError as error:
+        raise _storage_error(file, "read", error) from error
+    try:
+        content = json.loads(text)
+        if content["format"] != FORMAT:
+            raise ValueError(content["format"])
+        version = int(content["version"])
+        identity = uuid.UUID(hex=content["uuid"]).bytes
+        created = str(content["created"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        msg = f"{file} is not the description of a run"
+        raise NotARun(msg, file=str(file), kind="damage") from error
+    if version != VERSION:
+        msg = f"{directory} has run format {version}; this tdbg reads {VERSION}"
+        raise UnsupportedFeature(msg, file=str(file), kind="unsupported")
+    return Run(directory, identity, created)
+
+
+def writer_directories(run: Run | str | os.PathLike[str]) -> list[WriterDirectory]:
+    """Everyone who wrote in the run, by role, rank and generation."""
+    root = run.path if isinstance(run, Run) else Path(run)
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(root / "w") as entries:
+        for entry in entries:
+            match = _WRITER_NAME.fullmatch(entry.name)
+            if match and entry.is_dir(follow_symlinks=False):
+                role, rank, generation = match.groups()
+                found.append(
+                    WriterDirectory(role, int(rank), int(generation), Path(entry.path))
+                )
+    return sorted(found)
+
+
+def run_size(path: str | os.PathLike[str]) -> int:
+    """Bytes of all files below *path*; what vanishes meanwhile counts as nothing."""
+    return sum(status.st_size for status in _walk(Path(path)))
+
+
+def find_runs(folder: str | os.PathLike[str], depth: int = 3) -> list[Path]:
+    """Directories at or below *folder* that are runs, in order of their names.
+
+    Looks at most *depth* levels down, and never inside a run.
+    """
+    root = Path(folder)
+    if (root / RUN_FILE).is_file():
+        return [root]
+    if depth <= 0:
+        return []
+    found = []
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            with contextlib.suppress(OSError):
+                if not entry.name.startswith(".") and entry.is_dir(
+                    follow_symlinks=False
+                ):
+                    found += find_runs(entry.path, depth - 1)
+    return found
+
+
+def read_small_file(path: Path, owner: int | None = None) -> bytes:
+    """All of a regular file of at most ``MAX_JSON_BYTES``; follows no link.
+
+    Args:
+        path: The file.
+        owner: If given, the uid that it must belong to.
+
+    Raises:
+        OSError: If it cannot be read, is no regular file, is too large, or belongs
+            to somebody else.
+    """
+    # A FIFO would block the open; O_NONBLOCK makes it return at once.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if owner is not None and status.st_uid != owner:
+            raise OSError(errno.EPERM, "belongs to another user", str(path))
+        if status.st_size > MAX_JSON_BYTES:
+            raise OSError(errno.EFBIG, "larger than 64 KiB", str(path))
+        content = b""
+        while len(content) <= MAX_JSON_BYTES:
+            piece = os.read(descriptor, MAX_JSON_BYTES + 1 - len(content))
+            if not piece:
+                return content
+            content += piece
+        raise OSError(errno.EFBIG, "larger than 64 KiB", str(path))
+    finally:
+        os.close(descriptor)
+
+
+def write_new_file(path: Path, content: bytes, *, owner: int | None = None) -> None:
+    """Make *path* appear whole, once, and to stay after a power failure.
+
+    Raises:
+        FileExistsError: If it is there already.
+        OSError: If it cannot be made.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            if owner is not None and owner != os.geteuid():
+                os.fchown(descriptor, owner, -1)
+            os.fsync(descriptor)
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, "exists", str(path)) from error
+            temporary.rename(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _publish(directory: Path) -> None:
+    now = dt.datetime.now(dt.UTC)
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "uuid": uuid.uuid4().hex,
+        "created": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    with contextlib.suppress(FileExistsError):  # Another process was faster.
+        write_new_file(directory / RUN_FILE, json.dumps(content).encode() + b"\n")
+
+
+def _walk(directory: Path) -> Iterator[os.stat_result]:
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _walk(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False):
+                    yield entry.stat(follow_symlinks=False)
+
+
+def _what_is_there(directory: Path) -> str:
+    """Why *directory* is no run, with the nearest thing that is."""
+    for parent in list(directory.parents)[:3]:
+        if (parent / RUN_FILE).is_file():
+            return f"it lies inside one; did you mean {parent}?"
+    if directory.is_file():
+        return "it is a file"
+    if directory.is_dir():
+        below = find_runs(directory)
+        if below:
+            shown = ", ".join(str(run) for run in below[:3])
+            return f"it contains {len(below)} of them; did you mean {shown}?"
+        return f"it has no {RUN_FILE}"
+    try:
+        names = sorted(entry.name for entry in os.scandir(directory.parent))
+    except OSError:
+        return f"neither it nor {directory.parent} exists"
+    near = difflib.get_close_matches(directory.name, names, n=1)
+    if near:
+        return f"it does not exist; did you mean {directory.parent / near[0]}?"
+    return "it does not exist"
+
+
+def _storage_error(path: Path, what: str, error: OSError) -> StorageError:
+    msg = f"cannot {what} {path}: {error.strerror or error}"
+    result = StorageError(msg, file=str(path), kind="io")
+    result.errno = error.errno
+    return result

@@ -1,0 +1,179 @@
+"""Finding what was saved of one tensor, and reading it.
+
+Thread safety: functions over a ``RunState`` whose lock is held.
+
+Errors: ``StorageError`` and its subclasses when values cannot be read or do not fit
+their definition.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg import _core
+from tdbg._core import Definition
+from tdbg.errors import CorruptionError
+from tdbg.trial._attempts import Lane
+from tdbg.trial._roles import element_type
+from tdbg.trial._run import RunState
+
+__all__ = [
+    "Call",
+    "RawEntry",
+    "RowEntry",
+    "calls_of",
+    "entries",
+    "read_value",
+    "reduce_value",
+    "row_entries",
+    "saved_steps",
+]
+
+
+class Call(NamedTuple):
+    """Which micro-batch of a step, and which call of the module within it."""
+
+    micro_batch: int
+    call: int
+
+
+class RawEntry(NamedTuple):
+    """A saved value: a tensor, or a scalar where ``scalar`` is not None."""
+
+    lane: Lane
+    definition: Definition
+    call: Call
+    row: int
+    scalar: float | None
+
+
+class RowEntry(NamedTuple):
+    """The statistics rows that one worker has of a tensor at one step."""
+
+    lane: Lane
+    rows: NDArray[np.void]
+
+
+def entries(
+    run: RunState, name: str, step: int, worker: str | None = None
+) -> list[RawEntry]:
+    """Values of *name* at the global *step*, by rank, micro-batch and call."""
+    found = []
+    for lane in _lanes_at(run, step, worker):
+        writer = lane.writer
+        ids = writer.ids_of(name)
+        of_lane = []
+        for i in writer.tensors.at(step):
+            row = writer.tensors.data[i]
+            if row["definition"] in ids:
+                definition = writer.definitions[int(row["definition"])]
+                call = Call(int(row["micro_batch"]), int(row["call"]))
+                of_lane.append(RawEntry(lane, definition, call, int(i), None))
+        for i in writer.scalars.at(step):
+            row = writer.scalars.data[i]
+            if row["definition"] in ids:
+                definition = writer.definitions[int(row["definition"])]
+                value = float(row["value"])
+                # Of a scalar that was saved twice in a step, the later counts.
+                of_lane.insert(0, RawEntry(lane, definition, Call(0, 0), -1, value))
+        found += sorted(of_lane, key=lambda entry: entry.call)
+    return found
+
+
+def row_entries(
+    run: RunState, name: str, step: int, worker: str | None = None
+) -> list[RowEntry]:
+    """Statistics rows of *name* at the global *step*, by rank."""
+    found = []
+    for lane in _lanes_at(run, step, worker):
+        ids = lane.writer.ids_of(name)
+        if len(ids):
+            rows = lane.writer.segments.rows(step, ids)
+            if len(rows):
+                found.append(RowEntry(lane, rows))
+    return found
+
+
+def calls_of(entry: RowEntry) -> list[Call]:
+    """Which call each of the rows is of."""
+    pairs = zip(entry.rows["micro_batch"], entry.rows["call"], strict=True)
+    return [Call(int(micro_batch), int(call)) for micro_batch, call in pairs]
+
+
+def _lanes_at(run: RunState, step: int, worker: str | None) -> list[Lane]:
+    return [n for n in run.lanes_of(worker) if n.start <= step < n.stop]
+
+
+def read_value(entry: RawEntry) -> NDArray[Any]:
+    """The array that was saved; it cannot be written to.
+
+    Raises:
+        StorageError: If it cannot be read, or does not fit its definition.
+    """
+    if entry.scalar is not None:
+        value = np.array(entry.scalar, np.float64)
+        value.flags.writeable = False
+        return value
+    definition = entry.definition
+    dtype = element_type(definition)
+    raw = entry.lane.writer.reader.read_tensor(entry.row)
+    expected = int(np.prod(definition.shape, dtype=object)) * dtype.itemsize
+    if raw.nbytes != expected:
+        msg = f"{definition.name!r} has {raw.nbytes} bytes instead of {expected}"
+        raise CorruptionError(msg, kind="damage")
+    return raw.view(dtype).reshape(definition.shape)
+
+
+def reduce_value(entry: RawEntry, step: int) -> RowEntry:
+    """The statistics row of a saved value, by the kernel that captures them."""
+    row = _core.reduce(read_value(entry)).reshape(1).copy()
+    row["step"] = step
+    row["definition"] = entry.definition.id
+    row["micro_batch"], row["call"] = entry.call
+    return RowEntry(entry.lane, row)
+
+
+def saved_steps(
+    run: RunState, name: str | None, what: str, worker: str | None = None
+) -> NDArray[np.int64]:
+    """Global steps at which something of *name* (None: of anything) was saved.
+
+    Args:
+        run: The run.
+        name: A tensor, or None for all.
+        what: "values", "statistics", or "any".
+        worker: Only what this worker saved.
+    """
+    parts: list[NDArray[np.int64]] = []
+    for lane in run.lanes_of(worker):
+        ids = None if name is None else lane.writer.ids_of(name)
+        if ids is not None and not len(ids):
+            continue
+        if what in ("any", "values"):
+            for table in (lane.writer.tensors, lane.writer.scalars):
+                rows = table.data[table.between(lane.start, lane.stop)]
+                if ids is not None:
+                    rows = rows[_is_in(rows["definition"], ids)]
+                parts.append(_unique(rows["step"]))
+        if what in ("any", "statistics"):
+            segments = lane.writer.segments.between(lane.start, lane.stop)
+            if ids is not None:
+                segments = segments[lane.writer.segments.counts(segments, ids) > 0]
+            parts.append(_unique(segments["step"]))
+    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+
+def _is_in(values: NDArray[Any], ids: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    if len(ids) == 1:
+        return np.asarray(values == ids[0])
+    return np.isin(values, ids)
+
+
+def _unique(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """*steps* with neighbors that are equal dropped: cheap, and nearly unique."""
+    if len(steps) < 2:
+        return steps
+    return steps[np.concatenate(([True], steps[1:] != steps[:-1]))]

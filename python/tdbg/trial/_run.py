@@ -1,0 +1,296 @@
+"""What is known of a run: its writers, the steps that count, the names.
+
+Thread safety: everything is done under ``lock``, which public methods hold.
+
+Errors: opening fails when the directory is no run.  Later damage is reported by
+``problems()`` and never raised by a refresh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg import run_directory
+from tdbg._core import Definition
+from tdbg.collections import Role
+from tdbg.errors import InvalidWorker, StorageError, TdbgError
+from tdbg.modes import ModeKeys
+from tdbg.trial import _attempts
+from tdbg.trial._attempts import NO_END, Attempt, Lane
+from tdbg.trial._roles import role_of
+from tdbg.trial._step_table import StepTable
+from tdbg.trial._writer_view import Problem, WriterView
+
+__all__ = ["RunState"]
+
+# A directory that has not changed for so long is not listed again; clocks of file
+# systems are coarse.
+SETTLED_NS = 1_000_000_000
+
+
+class RunState:
+    """A run as far as it has been read."""
+
+    def __init__(
+        self,
+        path: Path,
+        range_steps: tuple[int, int | None] | None,
+        attempt: int | None,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.run = run_directory.open_run(path)
+        start, stop = range_steps or (None, None)
+        self.start = -NO_END if start is None else start
+        self.stop = NO_END if stop is None else stop
+        self._attempt = attempt
+        self._frozen = 0
+        self._listed: tuple[int, int] | None = None
+        self._writers: dict[str, WriterView] = {}
+        self._unreadable: dict[str, TdbgError] = {}
+        self._groups: list[list[WriterView]] = []
+        self.lanes: list[Lane] = []
+        self.table = StepTable()
+        self.version = 0  # Grows with every change.
+        self.poll()
+        if attempt is not None:
+            _attempts.select(self._groups, attempt)
+
+    # --- Refreshing ---------------------------------------------------------
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[RunState]:
+        """Hold the lock, with everything read that is there by now."""
+        with self.lock:
+            if not self._frozen:
+                self.poll()
+            yield self
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Keep answers as they are until the block is left."""
+        with self.lock:
+            self._frozen += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._frozen -= 1
+
+    def poll(self) -> bool:
+        """Take in what was written since the last poll; True if anything was."""
+        with self.lock:
+            grew = self._open_new_writers()
+            for writer in self._writers.values():
+                grew |= writer.poll()
+            if grew:
+                self._rebuild()
+                self.version += 1
+            return grew
+
+    def _open_new_writers(self) -> bool:
+        opened = False
+        if not self._must_list():
+            return False
+        try:
+            directories = run_directory.writer_directories(self.run)
+        except OSError as error:
+            self._unreadable["w"] = StorageError(str(error), kind="io")
+            return False
+        for directory in directories:
+            name = directory.path.name
+            if name in self._writers:
+                continue
+            try:
+                self._writers[name] = WriterView(directory, self.run.uuid)
+            except TdbgError as error:
+                # Tried again at the next poll: its first shard may be on its way.
+                self._unreadable[name] = error
+            else:
+                self._unreadable.pop(name, None)
+                opened = True
+        return opened
+
+    def _must_list(self) -> bool:
+        """Whether writers may have come since the last listing."""
+        try:
+            status = (self.run.path / "w").stat()
+        except OSError:
+            return not self._writers
+        found = (status.st_ino, status.st_mtime_ns)
+        recent = time.time_ns() - status.st_mtime_ns < SETTLED_NS
+        must = recent or found != self._listed or bool(self._unreadable)
+        self._listed = found
+        return must
+
+    def _rebuild(self) -> None:
+        training = [
+            writer
+            for writer in self._writers.values()
+            if writer.directory.role == "train" and writer.is_known
+        ]
+        self._groups = _attempts.attempts_of(training)
+        groups = self._groups
+        if self._attempt is not None:
+            with contextlib.suppress(LookupError):
+                groups = _attempts.select(groups, self._attempt)
+        self.lanes = _attempts.lanes_of(groups, self.start, self.stop)
+        sizes = [max(int(w.identity["world_size"]) for w in group) for group in groups]
+        self.table.update(self.lanes, sizes)
+
+    # --- Writers and workers ------------------------------------------------
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """All attempts, oldest first."""
+        return [_attempts.describe(i, group) for i, group in enumerate(self._groups)]
+
+    @property
+    def newest(self) -> list[WriterView]:
+        """The writers of the newest attempt that is looked at."""
+        last = max((lane.attempt for lane in self.lanes), default=0)
+        return [lane.writer for lane in self.lanes if lane.attempt == last]
+
+    @property
+    def everyone(self) -> list[WriterView]:
+        """The writers that are looked at, and those that are no training."""
+        others = [w for w in self._writers.values() if w.directory.role != "train"]
+        return [lane.writer for lane in self.lanes] + others
+
+    @property
+    def workers(self) -> list[str]:
+        """Names of all workers, by rank."""
+        by_rank = {lane.writer.rank: lane.worker for lane in self.lanes}
+        return [by_rank[rank] for rank in sorted(by_rank)]
+
+    def lanes_of(self, worker: str | None) -> list[Lane]:
+        """Lanes of the worker, or of all in the order of their ranks.
+
+        Raises:
+            InvalidWorker: If there is no worker of that name.
+        """
+        if worker is None:
+            return sorted(self.lanes, key=lambda lane: lane.writer.rank)
+        if worker not in self.workers:
+            msg = f"there is no worker {worker!r}: the run has {self.workers}"
+            raise InvalidWorker(msg)
+        return [lane for lane in self.lanes if lane.worker == worker]
+
+    @property
+    def status(self) -> str:
+        """Running, stalled, unknown, dead or closed."""
+        states = {writer.liveness for writer in self.newest}
+        for state in ("running", "stalled", "unknown", "dead", "closed"):
+            if state in states:
+                return state
+        return "unknown"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the training has ended, as far as its writers tell."""
+        newest = self.newest
+        return bool(newest) and all(writer.ended for writer in newest)
+
+    def problems(self) -> list[Problem]:
+        """What is wrong in the files of the run."""
+        found = []
+        for name, error in sorted(self._unreadable.items()):
+            # Anything else than trouble with a file is another run's writer.
+            kind = error.kind or "io" if isinstance(error, StorageError) else "foreign"
+            found.append(Problem(kind, name, "", 0, 0, str(error)))
+        for name in sorted(self._writers):
+            found += self._writers[name].problems()
+        return found
+
+    # --- Names --------------------------------------------------------------
+
+    def definition(self, name: str) -> Definition | None:
+        """The newest definition of the tensor *name*, or None."""
+        for lane in reversed(self.lanes):
+            ids = lane.writer.ids.get(name)
+            if ids:
+                definition = lane.writer.definitions[ids[-1]]
+                if role_of(definition) is not Role.SPAN:
+                    return definition
+        return None
+
+    def names(self) -> set[str]:
+        """Names of all tensors and scalars that were ever saved."""
+        found: set[str] = set()
+        for lane in self.lanes:
+            whole = lane.start == -NO_END and lane.stop == NO_END
+            if whole:
+                for definition in lane.writer.definitions.values():
+                    if role_of(definition) is not Role.SPAN:
+                        found.add(definition.name)
+            else:
+                found |= names_between(lane.writer, lane.start, lane.stop)
+        return found
+
+    def has_data(self, step: int) -> bool:
+        """Whether anything was saved at the global *step*."""
+        for lane in self.lanes:
+            if lane.start <= step < lane.stop:
+                writer = lane.writer
+                if len(writer.tensors.at(step)) or len(writer.scalars.at(step)):
+                    return True
+                if len(writer.segments.between(step, step + 1)):
+                    return True
+        return False
+
+    def names_at(self, step: int) -> set[str]:
+        """Names of what was saved at the global *step*."""
+        found: set[str] = set()
+        for lane in self.lanes:
+            if lane.start <= step < lane.stop:
+                found |= names_between(lane.writer, step, step + 1)
+        return found
+
+    def names_of_mode(self, mode: ModeKeys) -> set[str]:
+        """Names of what was saved at any step of *mode*."""
+        _, at = self.table.of_mode(mode)
+        steps = self.table.steps[at]
+        found: set[str] = set()
+        if not len(steps):
+            return found
+        for lane in self.lanes:
+            found |= names_between(lane.writer, lane.start, lane.stop, steps)
+        return found
+
+    def resolve(self, name: str) -> str | None:
+        """The name of the tensor that is called *name*, by name or alias."""
+        if self.definition(name) is not None:
+            return name
+        for lane in reversed(self.lanes):
+            for definition in lane.writer.definitions.values():
+                if name in definition.aliases:
+                    return definition.name
+        return None
+
+
+def names_between(
+    writer: WriterView,
+    start: int,
+    stop: int,
+    steps: NDArray[np.int64] | None = None,
+) -> set[str]:
+    """Names of what *writer* saved in a range of steps, or of some steps of it."""
+    segments = writer.segments.between(start, stop)
+    tables = [
+        table.data[table.between(start, stop)]
+        for table in (writer.tensors, writer.scalars)
+    ]
+    if steps is not None:
+        segments = segments[np.isin(segments["step"], steps)]
+        tables = [table[np.isin(table["step"], steps)] for table in tables]
+    ids = set(writer.segments.definitions(segments).tolist())
+    for table in tables:
+        ids.update(np.unique(table["definition"]).tolist())
+    # An id without a definition is damage, which problems() reports.
+    return {writer.definitions[i].name for i in ids if i in writer.definitions}

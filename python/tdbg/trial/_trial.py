@@ -1,0 +1,349 @@
+"""Trial: what a training has written so far, read while it goes on.
+
+Every question first takes in what has been written meanwhile, which is cheap, and
+none waits for data but ``wait_for_steps``.
+
+Thread safety: may be used from any thread.
+
+Errors: damage in the files never fails a question about something else; it is
+listed by ``problems()``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.collections import Collection
+from tdbg.errors import QueryError, TensorUnavailable
+from tdbg.findings import Finding
+from tdbg.modes import ModeKeys
+from tdbg.trial import _reports, _selection, _statistics
+from tdbg.trial._attempts import NO_END, Attempt
+from tdbg.trial._reports import ScalarSeries
+from tdbg.trial._run import RunState
+from tdbg.trial._states import StepState, mode_key, state_of, wait
+from tdbg.trial._statistics import Statistics
+from tdbg.trial._tensor import TensorHandle
+from tdbg.trial._writer_view import EventRecord, Problem
+
+__all__ = ["Trial"]
+
+
+class Trial:
+    """A run as a reader sees it; made by ``create_trial``."""
+
+    def __init__(self, run: RunState, name: str) -> None:
+        self._run = run
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Trial({self.path!r}, status={self.status!r})"
+
+    # --- The run ------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """Its directory."""
+        return str(self._run.run.path)
+
+    @property
+    def uuid(self) -> str:
+        """Its identity, in hex."""
+        return self._run.run.uuid.hex()
+
+    @property
+    def created(self) -> str:
+        """When it was made, as ISO 8601 text in UTC."""
+        return self._run.run.created
+
+    @property
+    def status(self) -> str:
+        """State of the training.
+
+        "running"; "stalled": the process is there but shows no life; "closed": it
+        ended in order; "dead": it is gone without; "unknown": its commit page is
+        missing, or another machine's, or nobody has begun to write.
+        """
+        with self._run.fresh() as run:
+            return run.status
+
+    @property
+    def loaded_all_steps(self) -> bool:
+        """Whether the training has ended: no further step will come."""
+        with self._run.fresh() as run:
+            return run.ended
+
+    @property
+    def last_complete_step(self) -> int:
+        """Global step up to which nothing more will come; -1 if there is none."""
+        with self._run.fresh() as run:
+            return run.table.last_complete()
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the writers' files."""
+        with self._run.fresh() as run:
+            return sum(writer.reader.n_bytes for writer in run.everyone)
+
+    def refresh(self) -> bool:
+        """Take in what was written since; True if anything was."""
+        return self._run.poll()
+
+    @contextlib.contextmanager
+    def no_refresh(self) -> Iterator[Trial]:
+        """Within the block, answers stay as they are now, in all threads."""
+        with self._run.frozen():
+            yield self
+
+    def attempts(self) -> list[Attempt]:
+        """Starts of the training, oldest first."""
+        with self._run.fresh() as run:
+            return run.attempts
+
+    def workers(self) -> list[str]:
+        """Names of the workers, by rank."""
+        with self._run.fresh() as run:
+            return run.workers
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the files: damage, torn tails, foreign shards, ..."""
+        with self._run.fresh() as run:
+            return run.problems()
+
+    def configuration(self) -> dict[str, Any]:
+        """How capture was configured, as the training wrote it down."""
+        with self._run.fresh() as run:
+            return _reports.configuration(run)
+
+    def counters(self) -> dict[str, int]:
+        """Records offered, written, dropped and failed over all recorded steps."""
+        with self._run.fresh() as run:
+            return _reports.counters(run)
+
+    def overhead(self, mode: ModeKeys | str | None = None) -> float:
+        """Share of the time of the recorded steps that capture took.
+
+        Only steps that were recorded count; one at which nothing was saved may not
+        have been, so this is what capture costs where it does something.
+        """
+        with self._run.fresh() as run:
+            return _reports.overhead(run, mode_key(mode))
+
+    def events(self, kind: str | None = None) -> list[EventRecord]:
+        """What the training, the engine and the profiler reported, by time.
+
+        Args:
+            kind: configuration, collections, change, finding, status or message.
+        """
+        with self._run.fresh() as run:
+            return _reports.events(run, kind)
+
+    def findings(self) -> list[Finding]:
+        """What rules found that judged the run, by step."""
+        with self._run.fresh() as run:
+            return _reports.findings(run)
+
+    def rule_statuses(self) -> dict[str, dict[str, Any]]:
+        """What was last said about each rule that judged the run."""
+        with self._run.fresh() as run:
+            return _reports.rule_statuses(run)
+
+    # --- Steps --------------------------------------------------------------
+
+    def steps(
+        self,
+        mode: ModeKeys | str | None = None,
+        what: str = "any",
+        show_incomplete_steps: bool = False,
+    ) -> list[int]:
+        """Steps at which something was saved, ascending.
+
+        Args:
+            mode: In the count of this mode; GLOBAL or None: all, as global steps.
+            what: "values" for raw values, "statistics" for rows, "any" for both.
+            show_incomplete_steps: Also those for which more may come.
+        """
+        with self._run.fresh() as run:
+            key = mode_key(mode)
+            return _selection.steps_of(run, None, key, what, show_incomplete_steps)
+
+    def modes(self) -> list[ModeKeys]:
+        """Modes that have steps; never GLOBAL, unless a step was recorded as such."""
+        with self._run.fresh() as run:
+            present = {int(number) for number in np.unique(run.table.data["mode"])}
+            return [mode for mode in ModeKeys if mode.value in present]
+
+    def mode(self, global_step: int) -> ModeKeys | None:
+        """The mode of a global step; None if it was not recorded."""
+        return self.mode_modestep(global_step)[0]
+
+    def mode_step(self, global_step: int) -> int | None:
+        """The step in its own mode's count; None if it was not recorded."""
+        return self.mode_modestep(global_step)[1]
+
+    def mode_modestep(self, global_step: int) -> tuple[ModeKeys | None, int | None]:
+        """Mode and mode step of a global step; (None, None) if not recorded."""
+        with self._run.fresh() as run:
+            i = run.table.index(global_step)
+            if i is None:
+                return None, None
+            row = run.table.data[i]
+            known = {mode.value: mode for mode in ModeKeys}
+            return known.get(int(row["mode"])), int(row["mode_step"])
+
+    def global_step(self, mode: ModeKeys | str, mode_step: int) -> int | None:
+        """The global step of a step of *mode*; None if it was not recorded."""
+        with self._run.fresh() as run:
+            return _selection.global_step_of(run, mode_step, mode_key(mode))
+
+    def has_passed_step(
+        self, step: int, mode: ModeKeys | str | None = None
+    ) -> StepState:
+        """Whether *step* is there, may still come, or never will."""
+        with self._run.fresh() as run:
+            return state_of(run, step, mode_key(mode))
+
+    def wait_for_steps(
+        self,
+        required_steps: Iterable[int],
+        mode: ModeKeys | str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Block until all *required_steps* are available.
+
+        Raises:
+            StepUnavailable: If one of them was not saved and never will be.
+            NoMoreData: If the training ended before one of them.
+            StepNotYetAvailable: If *timeout* seconds (None: no limit) have passed.
+        """
+        wait(self._run, required_steps, mode_key(mode), timeout)
+
+    def step_table(self, start: int | None = None) -> NDArray[np.void]:
+        """Recorded steps from the global step *start* on, a row each.
+
+        Fields: step, mode, mode_step, wall_ns, complete (all workers have it),
+        lossless (and nothing of it was lost), settled (nothing more will come),
+        skipped, duration_ns, capture_ns, offered, written, dropped, failed,
+        micro_batches, workers.
+        """
+        with self._run.fresh() as run:
+            table = run.table
+            first = 0 if start is None else int(np.searchsorted(table.steps, start))
+            return table.data[first:].copy()
+
+    # --- Tensors ------------------------------------------------------------
+
+    def tensor_names(
+        self,
+        *,
+        step: int | None = None,
+        mode: ModeKeys | str | None = None,
+        regex: str | Iterable[str] | None = None,
+        collection: str | Collection | None = None,
+    ) -> list[str]:
+        """Names of tensors and scalars, sorted; all conditions given must hold.
+
+        Args:
+            step: Saved at this step, in the count of *mode*.
+            mode: Saved in this mode.
+            regex: One of these expressions is found in the name.
+            collection: In this collection.
+
+        Raises:
+            ConfigurationError: If an expression is none.
+            QueryError: If there is no such collection.
+        """
+        with self._run.fresh() as run:
+            key = mode_key(mode)
+            if step is not None:
+                at = _selection.global_step_of(run, step, key)
+                names = set() if at is None else run.names_at(at)
+            elif key is not ModeKeys.GLOBAL:
+                names = run.names_of_mode(key)
+            else:
+                names = run.names()
+            if collection is not None:
+                given = collection
+                wanted = given if isinstance(given, str) else given.name
+                names &= self.collection(wanted).tensor_names
+            return sorted(_selection.matching(names, regex))
+
+    def tensor(self, name: str) -> TensorHandle:
+        """The tensor of that name or alias.
+
+        Raises:
+            TensorUnavailable: If there is none so far.
+        """
+        with self._run.fresh() as run:
+            found = run.resolve(name)
+            if found is None:
+                msg = f"no tensor {name!r}; {_selection.nearest(name, run.names())}"
+                raise TensorUnavailable(msg)
+            return TensorHandle(run, found)
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether there is a tensor of that name or alias."""
+        with self._run.fresh() as run:
+            return run.resolve(name) is not None
+
+    def collections(self) -> dict[str, Collection]:
+        """The collections, each with the names of its tensors."""
+        with self._run.fresh() as run:
+            return _reports.collections(run)
+
+    def collection(self, name: str) -> Collection:
+        """The collection of that name.
+
+        Raises:
+            QueryError: If there is none.
+        """
+        found = self.collections()
+        if name not in found:
+            msg = f"no collection {name!r}; {_selection.nearest(name, found)}"
+            raise QueryError(msg)
+        return found[name]
+
+    def scalars(self, mode: ModeKeys | str | None = None) -> dict[str, ScalarSeries]:
+        """The scalars by name; with a mode only its steps, in its count."""
+        with self._run.fresh() as run:
+            return _reports.scalars(run, mode_key(mode))
+
+    def statistics(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+        mode: ModeKeys | str | None = None,
+    ) -> Statistics:
+        """Statistics of many tensors over many steps, in one pass over the rows.
+
+        Args:
+            names: Tensors; None: all that have statistics.
+            start: First global step.
+            end: First global step that is not wanted any more.
+            mode: Only steps of this mode.
+
+        Raises:
+            TensorUnavailable: If one of *names* is unknown so far.
+        """
+        with self._run.fresh() as run:
+            first = -NO_END if start is None else start
+            stop = NO_END if end is None else end
+            known = run.names() if names is None else set()
+            wanted = sorted(known) if names is None else list(dict.fromkeys(names))
+            for name in wanted:
+                if names is not None and run.definition(name) is None:
+                    msg = f"no tensor {name!r}; {_selection.nearest(name, run.names())}"
+                    raise TensorUnavailable(msg)
+            _, at = run.table.of_mode(mode_key(mode))
+            recorded = np.sort(run.table.steps[at])
+            lanes = run.lanes_of(None)
+            if names is None:
+                wanted = _statistics.with_rows(lanes, wanted, first, stop)
+            return _statistics.collect(lanes, wanted, recorded, first, stop)

@@ -1,0 +1,138 @@
+// A small shard that holds a record of every type, and of each the awkward
+// kinds: every codec, a difference, unknown codecs and types, longer rows.
+
+#pragma once
+
+#include <limits>
+
+#include "shard_builder.h"
+
+namespace tdbg::testing {
+
+inline std::vector<float> SomeFloats(std::size_t n) {
+  std::vector<float> values(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    values[i] = 1.0F + static_cast<float>(i % 17) / 1024.0F;
+  }
+  return values;
+}
+
+// Rows as a later version may write them: two fields less, one more that this
+// build does not know, and bytes after the fields.
+inline Bytes LongerRows(std::uint32_t definition) {
+  Bytes payload;
+  ByteWriter w(&payload);
+  w.Put(std::uint32_t{16 + 4 * 8 + 8});
+  w.Put(std::uint32_t{2});
+  w.Put((1ULL << 0) | (1ULL << 1) | (1ULL << 8) | (1ULL << 40));
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    w.Put(definition);
+    w.Put(static_cast<std::uint16_t>(i));  // call
+    w.Put(std::uint16_t{7});               // micro-batch
+    w.Put(kRescaled);
+    w.Put(std::uint32_t{0});
+    w.Put(std::uint64_t{100 + i});  // count
+    w.Put(std::uint64_t{3});        // NaN
+    w.Put(0.25 * (i + 1));          // mean
+    w.Put(std::uint64_t{0xdead});   // unknown
+    w.Put(std::uint64_t{0xbeef});   // after the fields
+  }
+  return payload;
+}
+
+inline ShardBuilder CompleteShard(std::uint32_t shard_number = 1) {
+  FileHeader header = SomeHeader(shard_number);
+  header.rank = 3;
+  header.world_size = 8;
+  header.generation = 2;
+  header.attempt_ordinal = 1;
+  header.compatible_features = 0x80;
+  header.first_sequence = 41;
+  ShardBuilder b(header);
+
+  Event event;
+  event.kind = EventKind::kConfiguration;
+  event.severity = 1;
+  event.wall_ns = 12345;
+  event.json = R"({"save_interval": 500})";
+  b.Add(RecordType::kEvent, kNoStep, EncodeEvent(event), 1);
+
+  Definition weight =
+      SomeDefinition(1, "layer.0.weight", DType::kFloat32, {8, 24});
+  weight.global_shape = {16, 24};
+  weight.global_offset = {8, 0};
+  weight.placements = {{PlacementKind::kShard, 0, 0, 2, 1},
+                       {PlacementKind::kPartial, 2, 0, 4, 3}};
+  weight.aliases = {"tied.weight", "w"};
+  b.AddDefinition(weight);
+  b.AddDefinition(SomeDefinition(2, "mask", DType::kUInt8, {100}));
+  Definition loss = SomeDefinition(3, "scalar/loss", DType::kInvalid, {});
+  loss.role = TensorRole::kScalar;
+  b.AddDefinition(loss);
+  Definition when = SomeDefinition(4, "when", DType::kNumpy, {3});
+  when.item_size = 8;
+  when.dtype_text = "<M8[ns]";
+  b.AddDefinition(when);
+
+  Row scaled = SomeRow(1, 2.5);
+  scaled.flags = kRescaled;
+  scaled.micro_batch = 1;
+  b.AddRows(0, {SomeRow(1, 1.5), scaled});
+  const Bytes first = BytesOf(SomeFloats(192));
+  const std::uint64_t key =
+      b.AddTensor(0, 1, first, 4, Codec::kZstdPlanes, 256);
+  b.AddTensor(0, 2, Bytes(100, std::byte{7}), 1, Codec::kZstd);
+  const std::vector<std::int64_t> times = {
+      1, -1, std::numeric_limits<std::int64_t>::min()};
+  b.AddTensor(0, 4, BytesOf(times), 8, Codec::kRaw);
+  b.Add(
+      RecordType::kScalar, 0,
+      EncodeScalars(std::vector<Scalar>{{3, 0, 111, 0.5}, {3, 1, 112, -2.0}}));
+  StepRecord step;
+  step.mode = 1;
+  step.flags = kStepSkipped;
+  step.wall_ns = 222;
+  step.offered = 9;
+  step.written = 8;
+  step.dropped = 1;
+  b.Add(RecordType::kStep, 0, EncodeStep(step), 1);
+
+  // The record of a later version.
+  b.Add(static_cast<RecordType>(77), 1, ToBytes("something new"), 5);
+  b.Add(RecordType::kRows, 1, LongerRows(1));
+  Bytes second = first;
+  second[17] = std::byte{0x55};
+  second[700] = std::byte{0x66};
+  b.AddTensor(1, 1, second, 4, Codec::kZstdPlanes, 256, key, first);
+  // A tensor whose second chunk has a codec of a later version.
+  TensorHead head;
+  head.definition = 2;
+  head.chunk_size = 64;
+  EncodedTensor newer =
+      EncodeTensor(head, Bytes(100, std::byte{9}), 1, Codec::kRaw);
+  newer.payload[64 + 16 + 8] = std::byte{99};
+  b.AddTensor(1, head, newer);
+  b.Add(RecordType::kSpan, 1,
+        EncodeSpans(std::vector<Span>{{3, 0, 1000, 50, 7, 1, -9}}));
+  Histogram histogram;
+  histogram.definition = 1;
+  histogram.keys = {3, 0x3f80, 0xc000};
+  histogram.counts = {1, 190, 1};
+  b.Add(RecordType::kHistogram, 1, EncodeHistogram(histogram), 1);
+  Gap gap;
+  gap.first_step = 0;
+  gap.last_step = 1;
+  gap.records = 1;
+  gap.bytes = 4096;
+  gap.reason = GapReason::kQueueFull;
+  gap.what = 2;
+  b.Add(RecordType::kGap, 1, EncodeGap(gap));
+  b.Add(RecordType::kPad, kNoStep, Bytes(200));
+  step.mode_step = 1;
+  step.flags = kStepInterrupted;
+  b.Add(RecordType::kStep, 1, EncodeStep(step), 1);
+  b.Seal(EndReason::kRotated);
+  return b;
+}
+
+}  // namespace tdbg::testing

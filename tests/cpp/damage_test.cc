@@ -1,0 +1,356 @@
+// Damage to a shard that holds every kind of record: each byte, each length,
+// and whole blocks that were lost, repeated or exchanged.
+//
+// Seen to fail when: the zero padding is not checked; the payload's checksum
+// is not compared; a lower sequence is accepted; the scan trusts the length of
+// a record whose header failed; FindRecord starts a record too late.
+
+#include <cstdio>
+
+#include "answers.h"
+#include "complete_shard.h"
+#include "format/record.h"
+#include "testing.h"
+
+namespace tdbg::testing {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Under a sanitizer: the bits of each byte, and all of them.
+constexpr bool kEveryValue = false;
+#else
+constexpr bool kEveryValue = true;
+#endif
+
+std::vector<unsigned> Flips() {
+  if (!kEveryValue) return {1, 2, 4, 8, 16, 32, 64, 128, 255};
+  std::vector<unsigned> flips;
+  for (unsigned flip = 1; flip < 256; ++flip) flips.push_back(flip);
+  return flips;
+}
+
+// The shard with record `k` replaced by one of the same length and sequence
+// that says nothing: what must be left when record `k` is lost.
+Bytes Without(const ShardBuilder& shard, std::size_t k) {
+  Bytes bytes = shard.bytes();
+  const PlacedRecord& record = shard.records()[k];
+  RecordHeader header = record.header;
+  const Bytes zeros(header.payload_length);
+  header.type = RecordType::kPad;
+  header.checked_length = header.payload_length;
+  header.payload_crc = MaskedCrc32c(zeros.data(), zeros.size());
+  EncodeRecordHeader(
+      header, shard.header().salt,
+      std::span<std::byte, 64>(bytes.data() + record.offset, 64));
+  std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(record.offset + 64),
+            bytes.begin() + static_cast<std::ptrdiff_t>(record.end),
+            std::byte{0});
+  return bytes;
+}
+
+Answers Ask(const ShardBuilder& shard, const Bytes& bytes) {
+  MemoryShard memory(bytes, shard.header(), true);
+  return memory.Ask();
+}
+
+TDBG_TEST(TheCompleteShardReadsWithoutProblems) {
+  const ShardBuilder shard = CompleteShard();
+  EXPECT_GT(shard.bytes().size(), 7000U);
+  EXPECT_LT(shard.bytes().size(), 20000U);
+  MemoryShard memory(shard.bytes(), shard.header(), false);
+  EXPECT_TRUE(memory.reader.state() == ShardState::kSealed);
+  EXPECT_EQ(memory.problems().size(), 0U);
+  EXPECT_EQ(memory.definitions().size(), 4U);
+  EXPECT_EQ(memory.tables.n_rows, 4U);
+  EXPECT_EQ(memory.tensors().size(), 5U);
+  EXPECT_EQ(memory.scalars().size(), 2U);
+  EXPECT_EQ(memory.steps().size(), 2U);
+  EXPECT_EQ(memory.events().size(), 1U);
+  EXPECT_EQ(memory.spans().size(), 1U);
+  EXPECT_EQ(memory.gaps().size(), 1U);
+  EXPECT_EQ(memory.histograms().size(), 1U);
+  const Answers answers = memory.Ask();
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(answers.values[i]);
+  // The codec of a later version costs its tensor, and says why.
+  EXPECT_FALSE(answers.values[4]);
+  EXPECT_TRUE(memory.ReadTensor(4).status().code() == StatusCode::kUnsupported);
+}
+
+// Judges one damaged byte.  Returns what is wrong, or nothing.
+class ByteJudge {
+ public:
+  explicit ByteJudge(const ShardBuilder& shard)
+      : shard_(shard), pristine_(Ask(shard, shard.bytes())) {
+    for (std::size_t k = 0; k < shard.records().size(); ++k) {
+      without_.push_back(Ask(shard, Without(shard, k)));
+    }
+  }
+
+  std::string Judge(std::uint64_t at, const Bytes& damaged) {
+    MemoryShard memory(damaged, shard_.header(), true);
+    if (at < limits::kFileHeader) {
+      if (memory.reader.state() != ShardState::kRefused) return "accepted";
+      if (!(memory.Ask() == Answers{})) return "answers from a refused shard";
+      return OneProblem(memory, 0);
+    }
+    const std::size_t k = RecordAt(at);
+    const PlacedRecord& record = shard_.records()[k];
+    const Answers answers = memory.Ask();
+    const std::uint64_t in_payload = at - record.offset - 64;
+    if (record.header.type == RecordType::kTensor && at >= record.offset + 64 &&
+        in_payload >= record.header.checked_length &&
+        in_payload < record.header.payload_length) {
+      return JudgeValues(memory, answers, k, at);
+    }
+    if (!(answers == without_[k])) return "other answers than without it";
+    return OneProblem(memory, record.offset);
+  }
+
+ private:
+  std::size_t RecordAt(std::uint64_t at) const {
+    std::size_t k = 0;
+    while (shard_.records()[k].end <= at) ++k;
+    return k;
+  }
+
+  static std::string OneProblem(const MemoryShard& memory,
+                                std::uint64_t offset) {
+    if (memory.problems().size() != 1) {
+      return std::to_string(memory.problems().size()) + " problems";
+    }
+    const Problem& problem = memory.problems()[0];
+    if (problem.offset != offset)
+      return "offset " + std::to_string(problem.offset);
+    return "";
+  }
+
+  // Bytes of a chunk: no table changes, and no value but that of the tensor
+  // and of what is a difference to it.
+  std::string JudgeValues(MemoryShard& memory, const Answers& answers,
+                          std::size_t k, std::uint64_t at) {
+    if (answers.tables != pristine_.tables) return "tables changed";
+    const std::uint64_t sequence = shard_.records()[k].header.sequence;
+    bool noticed = false;
+    for (std::size_t i = 0; i < answers.values.size(); ++i) {
+      if (answers.values[i] == pristine_.values[i]) {
+        // Unsupported before and after: nobody was told anything wrong.
+        noticed |=
+            memory.tensors()[i].sequence == sequence && !pristine_.values[i];
+        continue;
+      }
+      if (answers.values[i]) return "a wrong value";
+      if (memory.tensors()[i].sequence == sequence) {
+        const auto offset = memory.ReadTensor(i).status().offset();
+        if (!offset || *offset > at || *offset < shard_.records()[k].offset) {
+          return "the error's offset is not that of the chunk";
+        }
+        noticed = true;
+      } else if (memory.tensors()[i].definition != 1) {
+        return "another tensor was lost";
+      }
+    }
+    return noticed ? "" : "not noticed";
+  }
+
+  const ShardBuilder& shard_;
+  const Answers pristine_;
+  std::vector<Answers> without_;
+};
+
+TDBG_TEST(NoByteCanChangeWithoutBeingNoticed) {
+  const ShardBuilder shard = CompleteShard();
+  ByteJudge judge(shard);
+  Bytes bytes = shard.bytes();
+  std::uint64_t n = 0;
+  for (std::uint64_t at = 0; at < bytes.size(); ++at) {
+    for (const unsigned flip : Flips()) {
+      bytes[at] ^= static_cast<std::byte>(flip);
+      const std::string wrong = judge.Judge(at, bytes);
+      bytes[at] ^= static_cast<std::byte>(flip);
+      ++n;
+      if (!wrong.empty()) {
+        Fail(__FILE__, __LINE__,
+             "byte " + std::to_string(at) + " ^ " + std::to_string(flip) +
+                 ": " + wrong);
+        return;
+      }
+    }
+  }
+  std::printf("       %llu damaged bytes, all noticed\n",
+              static_cast<unsigned long long>(n));
+  EXPECT_EQ(n, shard.bytes().size() * Flips().size());
+}
+
+TDBG_TEST(EveryTruncationGivesTheExactPrefix) {
+  const ShardBuilder shard = CompleteShard();
+  std::uint64_t n_clean = 0;
+  for (std::size_t length = 0; length <= shard.bytes().size(); ++length) {
+    const Bytes cut(
+        shard.bytes().begin(),
+        shard.bytes().begin() + static_cast<std::ptrdiff_t>(length));
+    // What a shard of exactly the whole records says.
+    std::uint64_t whole = limits::kFileHeader;
+    for (const PlacedRecord& record : shard.records()) {
+      if (record.end <= length) whole = record.end;
+    }
+    const bool has_header = length >= limits::kFileHeader;
+    const Bytes prefix(shard.bytes().begin(),
+                       shard.bytes().begin() +
+                           static_cast<std::ptrdiff_t>(has_header ? whole : 0));
+    const bool clean = length == prefix.size();
+    n_clean += clean ? 1 : 0;
+    for (const bool settled : {false, true}) {
+      MemoryShard memory(cut, shard.header(), settled);
+      EXPECT_TRUE(memory.Ask() == Ask(shard, prefix));
+      const bool torn = settled && (!clean || length == 0);
+      EXPECT_EQ(memory.problems().size(), torn ? 1U : 0U);
+      if (torn && !memory.problems().empty()) {
+        EXPECT_TRUE(memory.problems()[0].kind == ProblemKind::kTornTail);
+        EXPECT_EQ(memory.problems()[0].offset, prefix.size());
+        EXPECT_EQ(memory.problems()[0].length, length - prefix.size());
+      }
+    }
+    if (Failures() > 0) return;
+  }
+  std::printf("       %zu lengths\n", shard.bytes().size() + 1);
+  EXPECT_EQ(n_clean, shard.records().size() + 2);
+}
+
+// After block damage: every answer that is left was there before, or there is
+// a problem; and what damage did not touch is all there.
+void JudgeBlocks(const ShardBuilder& shard, const Answers& pristine,
+                 const Bytes& damaged, const std::string& what) {
+  if (damaged == shard.bytes()) return;
+  MemoryShard memory(damaged, shard.header(), true);
+  const Answers answers = memory.Ask();
+  if (!memory.problems().empty()) {
+    // Every record that no damage touched, and no repetition hides, is there.
+    std::uint64_t untouched = 0;
+    for (const PlacedRecord& record : shard.records()) {
+      if (record.header.type == RecordType::kStep &&
+          std::equal(
+              damaged.begin() + static_cast<std::ptrdiff_t>(record.offset),
+              damaged.begin() + static_cast<std::ptrdiff_t>(record.end),
+              shard.bytes().begin() +
+                  static_cast<std::ptrdiff_t>(record.offset))) {
+        ++untouched;
+      }
+    }
+    const bool refused = memory.reader.state() == ShardState::kRefused;
+    if (!refused && memory.steps().size() < untouched) {
+      Fail(__FILE__, __LINE__, what + ": an untouched record was lost");
+    }
+    return;
+  }
+  // Only chunks can be hit without a problem in the tables.
+  if (answers.tables != pristine.tables) {
+    Fail(__FILE__, __LINE__, what + ": tables changed and nobody noticed");
+    return;
+  }
+  for (std::size_t i = 0; i < answers.values.size(); ++i) {
+    if (answers.values[i] && answers.values[i] != pristine.values[i]) {
+      Fail(__FILE__, __LINE__, what + ": a value changed and nobody noticed");
+    }
+  }
+}
+
+TDBG_TEST(LostRepeatedAndExchangedBlocksAreNoticed) {
+  const ShardBuilder shard = CompleteShard();
+  const Answers pristine = Ask(shard, shard.bytes());
+  std::uint64_t n = 0;
+  for (const std::size_t block : {64U, 512U}) {
+    const std::size_t n_blocks = shard.bytes().size() / block;
+    const auto at = [&](Bytes& bytes, std::size_t i) {
+      return bytes.begin() + static_cast<std::ptrdiff_t>(i * block);
+    };
+    for (std::size_t i = 0; i < n_blocks; ++i) {
+      const std::string where =
+          std::to_string(block) + "-byte block " + std::to_string(i);
+      Bytes bytes = shard.bytes();
+      std::fill(at(bytes, i), at(bytes, i + 1), std::byte{0});
+      JudgeBlocks(shard, pristine, bytes, where + " zeroed");
+      ++n;
+      // Removed, and repeated: everything after it moves.
+      bytes = shard.bytes();
+      bytes.erase(at(bytes, i), at(bytes, i + 1));
+      JudgeBlocks(shard, pristine, bytes, where + " removed");
+      bytes = shard.bytes();
+      const Bytes copy(at(bytes, i), at(bytes, i + 1));
+      bytes.insert(at(bytes, i), copy.begin(), copy.end());
+      JudgeBlocks(shard, pristine, bytes, where + " repeated");
+      n += 2;
+      for (std::size_t j = i + 1; j < n_blocks; ++j) {
+        bytes = shard.bytes();
+        std::swap_ranges(at(bytes, i), at(bytes, i + 1), at(bytes, j));
+        JudgeBlocks(shard, pristine, bytes,
+                    where + " exchanged with " + std::to_string(j));
+        ++n;
+      }
+      if (Failures() > 0) return;
+    }
+  }
+  std::printf("       %llu damaged blocks\n",
+              static_cast<unsigned long long>(n));
+  EXPECT_GT(n, 10000U);
+}
+
+TDBG_TEST(ARecordThatIsRepeatedCountsOnce) {
+  // Its checksums hold: only the sequence tells.
+  const ShardBuilder shard = CompleteShard();
+  const Answers pristine = Ask(shard, shard.bytes());
+  for (const PlacedRecord& record : shard.records()) {
+    Bytes bytes = shard.bytes();
+    const Bytes copy(bytes.begin() + static_cast<std::ptrdiff_t>(record.offset),
+                     bytes.begin() + static_cast<std::ptrdiff_t>(record.end));
+    bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(record.end),
+                 copy.begin(), copy.end());
+    MemoryShard memory(bytes, shard.header(), true);
+    Answers answers = memory.Ask();
+    EXPECT_GE(memory.problems().size(), 1U);
+    EXPECT_EQ(memory.definitions().size(), 4U);
+    EXPECT_EQ(memory.steps().size(), 2U);
+    EXPECT_EQ(memory.scalars().size(), 2U);
+    EXPECT_EQ(memory.tables.n_rows, 4U);
+    EXPECT_EQ(memory.tensors().size(), 5U);
+    for (std::size_t i = 0; i < answers.values.size(); ++i) {
+      EXPECT_TRUE(answers.values[i] == pristine.values[i]);
+    }
+  }
+}
+
+TDBG_TEST(ARecordThatWasCutOutIsMissed) {
+  const ShardBuilder shard = CompleteShard();
+  for (std::size_t k = 0; k + 1 < shard.records().size(); ++k) {
+    const PlacedRecord& record = shard.records()[k];
+    Bytes bytes = shard.bytes();
+    bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(record.offset),
+                bytes.begin() + static_cast<std::ptrdiff_t>(record.end));
+    MemoryShard memory(bytes, shard.header(), false);
+    EXPECT_GE(memory.problems().size(), 1U);
+    EXPECT_TRUE(memory.problems()[0].kind == ProblemKind::kMissing);
+    EXPECT_EQ(memory.problems()[0].offset, record.offset);
+  }
+}
+
+TDBG_TEST(RecordsOfAnotherShardAreNotTaken) {
+  const ShardBuilder shard = CompleteShard(1);
+  const ShardBuilder other = CompleteShard(2);
+  const Answers pristine = Ask(shard, shard.bytes());
+  for (std::size_t k = 0; k + 1 < shard.records().size(); ++k) {
+    const PlacedRecord& record = shard.records()[k];
+    Bytes bytes = shard.bytes();
+    std::copy(
+        other.bytes().begin() + static_cast<std::ptrdiff_t>(record.offset),
+        other.bytes().begin() + static_cast<std::ptrdiff_t>(record.end),
+        bytes.begin() + static_cast<std::ptrdiff_t>(record.offset));
+    MemoryShard memory(bytes, shard.header(), true);
+    EXPECT_EQ(memory.problems().size(), 1U);
+    EXPECT_EQ(memory.problems()[0].offset, record.offset);
+    EXPECT_TRUE(memory.Ask() == Ask(shard, Without(shard, k)));
+  }
+}
+
+}  // namespace
+}  // namespace tdbg::testing
+
+int main(int argc, char** argv) { return tdbg::testing::Run(argc, argv); }

@@ -1,0 +1,327 @@
+// The index and the commit page are caches: whatever happens to them, the
+// answers about recorded data stay.
+//
+// Seen to fail when: the checksum of a column, of the directory or of the
+// footer is not compared; the salt of the index is not; the index of a shard
+// with damage is used; a lower commit counter is taken.
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "answers.h"
+#include "base/clock.h"
+#include "base/process.h"
+#include "complete_shard.h"
+#include "format/commit_page.h"
+#include "reader/commit_reader.h"
+#include "reader/index_reader.h"
+#include "reader/run_reader.h"
+#include "testing.h"
+
+namespace tdbg::testing {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr unsigned kFlipStep = 37;
+#else
+constexpr unsigned kFlipStep = 1;
+#endif
+
+ShardBuilder ManyRows(int n_steps) {
+  ShardBuilder shard(SomeHeader());
+  for (std::uint32_t id = 1; id <= 4; ++id) {
+    shard.AddDefinition(SomeDefinition(id, "w" + std::to_string(id)));
+  }
+  for (int step = 0; step < n_steps; ++step) {
+    shard.AddRows(step, {SomeRow(1, step), SomeRow(2, step + 0.5)});
+    shard.AddRows(step, {SomeRow(3, step), SomeRow(1, step + 0.25)});
+  }
+  shard.Seal();
+  return shard;
+}
+
+void Poke(int fd, std::uint64_t at, std::byte value) {
+  if (::pwrite(fd, &value, 1, static_cast<off_t>(at)) != 1) {
+    Fail(__FILE__, __LINE__, "pwrite");
+  }
+}
+
+TDBG_TEST(NoByteOfTheIndexCanChangeAnAnswer) {
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.Writer();
+  const ShardBuilder shard = ManyRows(3);
+  WriteFile(directory + "/000001.tds", shard.bytes());
+  const Bytes index = shard.Index();
+  WriteFile(directory + "/000001.tdi", index);
+  const int where = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY);
+  const int fd = ::open((directory + "/000001.tdi").c_str(), O_RDWR);
+  const std::vector<std::uint32_t> wanted = {1, 3};
+  const auto ask = [&]() -> std::optional<std::string> {
+    const auto reader = IndexReader::Open(where, 1, shard.header().salt,
+                                          shard.bytes().size(), 12);
+    std::vector<ColumnRow> rows;
+    if (!reader || !reader->Read(where, wanted, &rows)) return std::nullopt;
+    return TextOfRows(rows);
+  };
+  const auto expected = ask();
+  EXPECT_TRUE(expected.has_value());
+  EXPECT_EQ(expected->size(), 9U * kColumnRowBytes);
+  std::uint64_t n = 0;
+  std::uint64_t n_used = 0;
+  for (std::uint64_t at = 0; at < index.size(); ++at) {
+    for (unsigned flip = 1; flip < 256; flip += kFlipStep) {
+      Poke(fd, at, index[at] ^ static_cast<std::byte>(flip));
+      const auto rows = ask();
+      ++n;
+      n_used += rows ? 1 : 0;
+      if (rows && *rows != *expected) {
+        Fail(__FILE__, __LINE__, "byte " + std::to_string(at));
+        return;
+      }
+    }
+    Poke(fd, at, index[at]);
+  }
+  // Entries, padding and the column that was not asked for.
+  EXPECT_GT(n_used, 0U);
+  EXPECT_LT(n_used, n);
+  for (std::size_t length = 0; length < index.size(); ++length) {
+    EXPECT_EQ(::ftruncate(fd, static_cast<off_t>(length)), 0);
+    EXPECT_FALSE(ask().has_value());
+  }
+  std::printf("       %llu damaged bytes, %zu lengths\n",
+              static_cast<unsigned long long>(n), index.size());
+  ::close(fd);
+  ::close(where);
+}
+
+TDBG_TEST(DamagedCachesUnderAReaderChangeNoAnswer) {
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.Writer();
+  const ShardBuilder shard = ManyRows(3);
+  WriteFile(directory + "/000001.tds", shard.bytes());
+  const Bytes index = shard.Index();
+  CommitSlot slot;
+  slot.visible = 64;
+  const auto page = EncodeCommitPage({}, slot);
+  const Bytes commit(page.begin(), page.end());
+  ReaderOptions without;
+  without.use_caches = false;
+  const auto plain = RunReader::Open(directory, without);
+  const Answers expected = AnswersOf(*plain.value());
+  const auto check = [&] {
+    const auto reader = RunReader::Open(directory, {});
+    EXPECT_TRUE(AnswersOf(*reader.value()) == expected);
+    EXPECT_EQ(reader.value()->problems().size(), 0U);
+  };
+  for (const auto& [name, bytes] :
+       {std::pair("/000001.tdi", index), std::pair("/COMMIT", commit)}) {
+    const std::string path = directory + name;
+    WriteFile(path, bytes);
+    check();
+    const std::size_t n = std::min<std::size_t>(bytes.size(), 4096);
+    for (std::size_t at = 0; at < n; ++at) {
+      Bytes damaged = bytes;
+      damaged[at] ^= std::byte{0x41};
+      WriteFile(path, damaged);
+      check();
+    }
+    // Under a reader that has already read it.
+    WriteFile(path, bytes);
+    const auto reader = RunReader::Open(directory, {});
+    EXPECT_TRUE(AnswersOf(*reader.value()) == expected);
+    for (std::size_t at = 64; at < n; at += 7) {
+      Bytes damaged = bytes;
+      damaged[at] ^= std::byte{0x41};
+      WriteFile(path, damaged);
+      reader.value()->Poll();
+      EXPECT_TRUE(AnswersOf(*reader.value()) == expected);
+    }
+    std::filesystem::remove(path);
+    reader.value()->Poll();
+    EXPECT_TRUE(AnswersOf(*reader.value()) == expected);
+    check();
+  }
+}
+
+TDBG_TEST(AColumnComesFromTheIndexAlone) {
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.Writer();
+  const ShardBuilder shard = ManyRows(50);
+  const std::string path = directory + "/000001.tds";
+  WriteFile(path, shard.bytes());
+  WriteFile(directory + "/000001.tdi", shard.Index());
+  ReaderOptions options;
+  options.map_files = false;
+  const auto reader = RunReader::Open(directory, options);
+  const std::vector<std::uint32_t> wanted = {2};
+  const auto rows = reader.value()->Column(wanted);
+  EXPECT_EQ(rows.size(), 50U);
+  // Were the records read, this would be noticed.
+  const int fd = ::open(path.c_str(), O_RDWR);
+  for (const PlacedRecord& record : shard.records()) {
+    Poke(fd, record.offset + 100, std::byte{0xee});
+  }
+  ::close(fd);
+  EXPECT_TRUE(TextOfRows(reader.value()->Column(wanted)) == TextOfRows(rows));
+  EXPECT_EQ(reader.value()->problems().size(), 0U);
+  EXPECT_EQ(reader.value()->Rows(0, 4).size(), 4U);
+  EXPECT_GT(reader.value()->problems().size(), 0U);
+}
+
+TDBG_TEST(TheIndexOfADamagedShardIsNotUsed) {
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.Writer();
+  const ShardBuilder shard = ManyRows(3);
+  Bytes damaged = shard.bytes();
+  damaged[shard.records()[6].offset + 100] ^= std::byte{1};
+  WriteFile(directory + "/000001.tds", damaged);
+  ReaderOptions without;
+  without.use_caches = false;
+  const auto plain = RunReader::Open(directory, without);
+  EXPECT_EQ(plain.value()->problems().size(), 1U);
+  const Answers expected = AnswersOf(*plain.value());
+  WriteFile(directory + "/000001.tdi", shard.Index());
+  const auto reader = RunReader::Open(directory, {});
+  EXPECT_TRUE(AnswersOf(*reader.value()) == expected);
+}
+
+TDBG_TEST(ManyColumnsStandInTheOrderOfTheRecords) {
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.Writer();
+  const ShardBuilder shard = ManyRows(20);
+  WriteFile(directory + "/000001.tds", shard.bytes());
+  WriteFile(directory + "/000001.tdi", shard.Index());
+  ReaderOptions without;
+  without.use_caches = false;
+  for (const std::vector<std::uint32_t>& wanted :
+       {std::vector<std::uint32_t>{3, 2}, {2, 3, 1}, {}, {4}, {9}, {2, 2}}) {
+    const auto a = RunReader::Open(directory, {});
+    const auto b = RunReader::Open(directory, without);
+    EXPECT_TRUE(TextOfRows(a.value()->Column(wanted)) ==
+                TextOfRows(b.value()->Column(wanted)));
+  }
+  const auto reader = RunReader::Open(directory, {});
+  EXPECT_TRUE(TextOfRows(reader.value()->Column(std::vector<std::uint32_t>{
+                  1, 2, 3, 4})) == TextOfRows(reader.value()->Rows(0, 80)));
+}
+
+// --- Liveness --------------------------------------------------------------
+
+CommitHeader Here(std::uint32_t pid) {
+  CommitHeader header;
+  header.pid = pid;
+  header.boot_id = BootId();
+  header.host = HostId();
+  header.process_start = ProcessStart(pid);
+  return header;
+}
+
+class LivenessCase {
+ public:
+  LivenessCase() : directory_(temporary_.Writer()) {
+    WriteFile(directory_ + "/000001.tds", ShardBuilder(SomeHeader()).bytes());
+  }
+  Liveness Of(const CommitHeader& header, const CommitSlot& slot) {
+    const auto page = EncodeCommitPage(header, slot);
+    WriteFile(directory_ + "/COMMIT", page);
+    return RunReader::Open(directory_, {}).value()->liveness();
+  }
+  const std::string& directory() const { return directory_; }
+
+ private:
+  TemporaryDirectory temporary_;
+  std::string directory_;
+};
+
+TDBG_TEST(ThePageTellsWhetherTheWriterLives) {
+  LivenessCase c;
+  const auto self = static_cast<std::uint32_t>(::getpid());
+  CommitSlot slot;
+  slot.heartbeat_ns = BootNs();
+  EXPECT_TRUE(c.Of(Here(self), slot) == Liveness::kRunning);
+  slot.state = WriterState::kDegraded;
+  EXPECT_TRUE(c.Of(Here(self), slot) == Liveness::kRunning);
+  slot.heartbeat_ns -= 11'000'000'000;
+  EXPECT_TRUE(c.Of(Here(self), slot) == Liveness::kStalled);
+  slot.heartbeat_ns = std::numeric_limits<std::int64_t>::min();
+  EXPECT_TRUE(c.Of(Here(self), slot) == Liveness::kStalled);
+  slot.state = WriterState::kClosed;
+  EXPECT_TRUE(c.Of(Here(self), slot) == Liveness::kClosed);
+
+  slot.state = WriterState::kRunning;
+  CommitHeader header = Here(self);
+  ++header.process_start;  // A later process of the same id.
+  EXPECT_TRUE(c.Of(header, slot) == Liveness::kDead);
+  header.boot_id[0] ^= std::byte{1};
+  EXPECT_TRUE(c.Of(header, slot) == Liveness::kUnknown);
+  header = Here(self);
+  header.host[0] ^= std::byte{1};
+  EXPECT_TRUE(c.Of(header, slot) == Liveness::kUnknown);
+}
+
+TDBG_TEST(AProcessThatIsGoneOrAZombieIsDead) {
+  LivenessCase c;
+  int gate[2];
+  EXPECT_EQ(::pipe(gate), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char wait = 0;
+    ::_exit(::read(gate[0], &wait, 1) == 1 ? 0 : 1);
+  }
+  const CommitHeader header = Here(static_cast<std::uint32_t>(child));
+  CommitSlot slot;
+  slot.heartbeat_ns = BootNs();
+  EXPECT_TRUE(c.Of(header, slot) == Liveness::kRunning);
+  EXPECT_EQ(::write(gate[1], "x", 1), 1);
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  EXPECT_TRUE(c.Of(header, slot) == Liveness::kDead);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(c.Of(header, slot) == Liveness::kDead);
+  ::close(gate[0]);
+  ::close(gate[1]);
+}
+
+TDBG_TEST(ADeadWriterSettlesItsTail) {
+  LivenessCase c;
+  ShardBuilder shard(SomeHeader());
+  shard.Add(RecordType::kEvent, 0, EncodeEvent(Event{}));
+  Bytes cut = shard.bytes();
+  cut.resize(cut.size() - 64);
+  WriteFile(c.directory() + "/000001.tds", cut);
+  EXPECT_EQ(RunReader::Open(c.directory(), {}).value()->problems().size(), 0U);
+  CommitSlot slot;
+  slot.state = WriterState::kClosed;
+  EXPECT_TRUE(c.Of({}, slot) == Liveness::kClosed);
+  const auto reader = RunReader::Open(c.directory(), {});
+  EXPECT_EQ(reader.value()->problems().size(), 1U);
+  EXPECT_TRUE(reader.value()->problems()[0].kind == ProblemKind::kTornTail);
+}
+
+TDBG_TEST(TheCommitCounterNeverFalls) {
+  LivenessCase c;
+  CommitSlot slot;
+  slot.counter = 8;
+  slot.visible = 800;
+  c.Of({}, slot);
+  const auto reader = RunReader::Open(c.directory(), {});
+  EXPECT_EQ(reader.value()->commit()->visible, 800U);
+  slot.counter = 7;
+  slot.visible = 700;
+  c.Of({}, slot);
+  reader.value()->Poll();
+  EXPECT_EQ(reader.value()->commit()->visible, 800U);
+  slot.counter = 9;
+  slot.visible = 900;
+  c.Of({}, slot);
+  reader.value()->Poll();
+  EXPECT_EQ(reader.value()->commit()->visible, 900U);
+}
+
+}  // namespace
+}  // namespace tdbg::testing
+
+int main(int argc, char** argv) { return tdbg::testing::Run(argc, argv); }

@@ -1,0 +1,349 @@
+// Every implementation, element type, length, alignment and kind of values,
+// against a plain two-pass computation in long double.
+
+#include "reducers/reduce.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "reduce_reference.h"
+#include "reducers/implementation.h"
+#include "testing.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace {
+
+using namespace tdbg;           // NOLINT: a test.
+using namespace tdbg::testing;  // NOLINT: a test.
+
+constexpr DType kDTypes[] = {
+    DType::kBool,           DType::kUInt8,          DType::kInt8,
+    DType::kUInt16,         DType::kInt16,          DType::kUInt32,
+    DType::kInt32,          DType::kUInt64,         DType::kInt64,
+    DType::kFloat16,        DType::kFloat32,        DType::kFloat64,
+    DType::kBFloat16,       DType::kFloat8E4M3Fn,   DType::kFloat8E5M2,
+    DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz, DType::kFloat8E8M0Fnu};
+
+constexpr std::size_t kLengths[] = {
+    0,  1,  2,  3,   7,    8,    15,   16,   17,   31,   33,
+    63, 64, 65, 127, 1000, 2047, 2048, 2049, 4095, 4097, 10007};
+
+std::vector<const Implementation*> Supported() {
+  std::vector<const Implementation*> supported;
+  for (const Implementation& implementation : Implementations()) {
+    if (implementation.supported()) supported.push_back(&implementation);
+  }
+  return supported;
+}
+
+TensorView ViewOf(const void* data, DType dtype,
+                  std::span<const std::int64_t> shape,
+                  std::span<const std::int64_t> strides = {}) {
+  TensorView view;
+  view.data = data;
+  view.dtype = dtype;
+  view.item_size = ItemSize(dtype);
+  view.shape = shape;
+  view.strides = strides;
+  return view;
+}
+
+// Checks all fields; says what was being checked when one differs.
+void ExpectSame(const Summary& actual, const Summary& expected, DType dtype,
+                const std::string& what) {
+  const int before = Failures();
+  const bool narrow =
+      ExtremeClassOf(dtype) == ExtremeClass::kFloat64 && ItemSize(dtype) < 8;
+  const double bound = narrow ? 1e-7 : 1e-12;
+  EXPECT_EQ(actual.count, expected.count);
+  EXPECT_EQ(actual.nan, expected.nan);
+  EXPECT_EQ(actual.positive_infinity, expected.positive_infinity);
+  EXPECT_EQ(actual.negative_infinity, expected.negative_infinity);
+  EXPECT_EQ(actual.zero, expected.zero);
+  switch (ExtremeClassOf(dtype)) {
+    case ExtremeClass::kFloat64:
+      EXPECT_EQ(actual.min.f64, expected.min.f64);
+      EXPECT_EQ(actual.max.f64, expected.max.f64);
+      break;
+    case ExtremeClass::kInt64:
+      EXPECT_EQ(actual.min.i64, expected.min.i64);
+      EXPECT_EQ(actual.max.i64, expected.max.i64);
+      break;
+    case ExtremeClass::kUInt64:
+      EXPECT_EQ(actual.min.u64, expected.min.u64);
+      EXPECT_EQ(actual.max.u64, expected.max.u64);
+      break;
+  }
+  EXPECT_EQ(actual.abs_min, expected.abs_min);
+  const auto n =
+      static_cast<double>(std::max<std::uint64_t>(1, expected.finite()));
+  const double mean_abs = expected.l1 / n;
+  EXPECT_LE(std::fabs(actual.mean - expected.mean), bound * mean_abs);
+  // Long double has a rounding error, too.
+  const double noise = n * mean_abs * mean_abs * 1e-36;
+  if (std::fabs(actual.m2 - expected.m2) > noise) {
+    EXPECT_CLOSE(actual.m2, expected.m2, 2 * bound);
+  }
+  EXPECT_CLOSE(actual.l1, expected.l1, bound);
+  EXPECT_CLOSE(actual.l2, expected.l2, bound);
+  if (Failures() != before) Fail(__FILE__, __LINE__, "for " + what);
+}
+
+void CheckAll(DType dtype, Values values, std::span<const std::size_t> lengths,
+              std::size_t misalignment_step) {
+  const std::size_t item = ItemSize(dtype);
+  for (const std::size_t n : lengths) {
+    const std::vector<std::byte> elements = Make(dtype, values, n);
+    const Summary expected = ReferenceRow(elements, dtype);
+    std::vector<std::byte> room(elements.size() + 128);
+    auto address = reinterpret_cast<std::uintptr_t>(room.data());
+    std::byte* aligned = room.data() + (64 - address % 64) % 64;
+    for (std::size_t off = 0; off < 64; off += misalignment_step * item) {
+      if (n > 0) std::memcpy(aligned + off, elements.data(), elements.size());
+      const std::int64_t shape[] = {static_cast<std::int64_t>(n)};
+      for (const Implementation* implementation : Supported()) {
+        ExpectSame(ReduceWith(ViewOf(aligned + off, dtype, shape), 1.0,
+                              *implementation),
+                   expected, dtype,
+                   std::string(implementation->name) + ", " +
+                       std::string(DTypeName(dtype)) + ", " +
+                       ValuesName(values) + ", n=" + std::to_string(n) +
+                       ", offset " + std::to_string(off));
+      }
+    }
+  }
+}
+
+TDBG_TEST(EveryKindOfValuesAgreesWithTwoPassesInLongDouble) {
+  for (const DType dtype : kDTypes) {
+    for (int values = 0; values < kNumberOfValues; ++values) {
+      CheckAll(dtype, static_cast<Values>(values), kLengths, 64);
+    }
+  }
+}
+
+TDBG_TEST(EveryAlignmentAgreesWithTwoPassesInLongDouble) {
+  constexpr std::size_t kSome[] = {1, 3, 17, 63, 64, 65, 1000, 2049, 4097};
+  for (const DType dtype : kDTypes) {
+    CheckAll(dtype, Values::kNormal, kSome, 1);
+    CheckAll(dtype, Values::kSprinkled, kSome, 1);
+  }
+}
+
+TDBG_TEST(AlignmentChangesNoBit) {
+  for (const DType dtype : kDTypes) {
+    const std::size_t n = 5001;
+    const std::vector<std::byte> elements = Make(dtype, Values::kNormal, n);
+    std::vector<std::byte> room(elements.size() + 64);
+    const std::int64_t shape[] = {static_cast<std::int64_t>(n)};
+    for (const Implementation* implementation : Supported()) {
+      Summary first;
+      for (std::size_t off = 0; off < 64; ++off) {  // Odd addresses, too.
+        std::memcpy(room.data() + off, elements.data(), elements.size());
+        const Summary s = ReduceWith(ViewOf(room.data() + off, dtype, shape),
+                                     1.0, *implementation);
+        if (off == 0) first = s;
+        EXPECT_EQ(std::memcmp(&s, &first, sizeof(s)), 0);
+      }
+    }
+  }
+}
+
+TDBG_TEST(ALongFloatTensorKeepsItsBound) {
+  // Many blocks: constant values and short patterns are the worst, because
+  // the same roundings come again and again.
+  for (const Values values :
+       {Values::kNormal, Values::kLargeMean, Values::kConstant,
+        Values::kPattern, Values::kSorted, Values::kHugePairs, Values::kOutlier,
+        Values::kFlatFirst}) {
+    constexpr std::size_t kLong[] = {1000003};
+    for (const DType dtype :
+         {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64}) {
+      CheckAll(dtype, values, kLong, 64);
+    }
+  }
+}
+
+TDBG_TEST(TheSummaryOfNoElementIsEmpty) {
+  for (const DType dtype : kDTypes) {
+    const std::int64_t shape[] = {3, 0, 2};
+    const Summary s = Reduce(ViewOf(nullptr, dtype, shape));
+    const Summary empty = Summary::Empty(ExtremeClassOf(dtype));
+    EXPECT_EQ(std::memcmp(&s, &empty, sizeof(s)), 0);
+  }
+}
+
+TDBG_TEST(AScalarHasOneElement) {
+  const float x = -3.5F;
+  const Summary s = Reduce(ViewOf(&x, DType::kFloat32, {}));
+  EXPECT_EQ(s.count, 1U);
+  EXPECT_EQ(s.min.f64, -3.5);
+  EXPECT_EQ(s.mean, -3.5);
+  EXPECT_EQ(s.m2, 0.0);
+  EXPECT_EQ(s.l1, 3.5);
+  EXPECT_EQ(s.l2, 3.5);
+}
+
+TDBG_TEST(AConstantTensorHasNoVariance) {
+  const std::vector<double> tenths(1003, 0.1);
+  const std::int64_t shape[] = {1003};
+  for (const Implementation* implementation : Supported()) {
+    const Summary s = ReduceWith(ViewOf(tenths.data(), DType::kFloat64, shape),
+                                 1.0, *implementation);
+    EXPECT_EQ(s.m2, 0.0);
+    EXPECT_EQ(s.mean, 0.1);
+  }
+}
+
+TDBG_TEST(L2OfFloat64NeitherOverflowsNorUnderflows) {
+  for (const double size : {1e200, 1e308, 1e-200, 1e-310, 5e-324}) {
+    const double values[] = {size, -size, 0.0, size / 2};
+    const std::int64_t shape[] = {4};
+    // 5e-324 / 2 rounds to zero.
+    const double expected = size < 1e-323 ? std::sqrt(2.0) : 1.5;
+    for (const Implementation* implementation : Supported()) {
+      const Summary s = ReduceWith(ViewOf(values, DType::kFloat64, shape), 1.0,
+                                   *implementation);
+      EXPECT_LE(std::fabs(s.l2 / size - expected), size < 1e-300 ? 0.5 : 1e-14);
+      EXPECT_EQ(s.max.f64, size);
+      EXPECT_EQ(s.min.f64, -size);
+      EXPECT_LE(std::fabs(s.mean - size / 8), 1e-15 * size + 5e-324);
+      EXPECT_EQ(s.zero, size < 1e-323 ? 2U : 1U);
+    }
+  }
+}
+
+TDBG_TEST(TinyFloatsKeepTheirVarianceThoughTheirSquaresUnderflow) {
+  std::vector<float> values(3000);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = (i % 2 == 0 ? 1e-30F : 3e-30F);
+  }
+  const std::int64_t shape[] = {3000};
+  for (const Implementation* implementation : Supported()) {
+    const Summary s = ReduceWith(ViewOf(values.data(), DType::kFloat32, shape),
+                                 1.0, *implementation);
+    EXPECT_CLOSE(std::sqrt(s.m2 / 3000), 1e-30, 1e-6);
+    EXPECT_CLOSE(s.mean, 2e-30, 1e-6);
+  }
+}
+
+#if defined(__x86_64__)
+TDBG_TEST(FlushedDenormalsOfTheCallingThreadChangeNothing) {
+  const std::vector<std::byte> elements =
+      Make(DType::kFloat32, Values::kDenormal, 100);
+  const std::int64_t shape[] = {100};
+  const Summary expected = ReferenceRow(elements, DType::kFloat32);
+  const unsigned before = _mm_getcsr();
+  for (const Implementation* implementation : Supported()) {
+    _mm_setcsr(before | 0x8040U);
+    const Summary s = ReduceWith(
+        ViewOf(elements.data(), DType::kFloat32, shape), 1.0, *implementation);
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(before);
+    EXPECT_EQ(after & 0x8040U, 0x8040U);
+    ExpectSame(s, expected, DType::kFloat32, "denormals");
+  }
+}
+#endif
+
+TDBG_TEST(ScaleMultipliesEachElementInDouble) {
+  for (const double scale : {0.5, -3.0, 1.0 / 65536.0, 0.1}) {
+    for (const Values values : {Values::kNormal, Values::kSprinkled}) {
+      const std::vector<std::byte> elements =
+          Make(DType::kFloat32, values, 3001);
+      std::vector<double> scaled(3001);
+      for (std::size_t i = 0; i < scaled.size(); ++i) {
+        float x = 0;
+        std::memcpy(&x, elements.data() + 4 * i, 4);
+        scaled[i] = static_cast<double>(x) * scale;
+      }
+      std::vector<std::byte> bytes(scaled.size() * 8);
+      std::memcpy(bytes.data(), scaled.data(), bytes.size());
+      const std::int64_t shape[] = {3001};
+      const Summary expected = ReferenceRow(bytes, DType::kFloat64);
+      for (const Implementation* implementation : Supported()) {
+        ExpectSame(ReduceWith(ViewOf(elements.data(), DType::kFloat32, shape),
+                              scale, *implementation),
+                   expected, DType::kFloat32, "scale");
+      }
+    }
+  }
+}
+
+// Layouts of the elements of one buffer, against a contiguous copy.
+TDBG_TEST(AnyStridesGiveTheRowOfTheContiguousCopy) {
+  struct Layout {
+    const char* name;
+    std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> strides;  // In elements.
+    std::int64_t first;
+  };
+  const Layout layouts[] = {
+      {"transposed", {31, 77}, {1, 31}, 0},
+      {"channels last", {3, 5, 7, 11}, {385, 1, 55, 5}, 0},
+      {"every third", {3000}, {3}, 1},
+      {"backwards", {5000}, {-1}, 4999},
+      {"one dimension backwards", {40, 50}, {50, -1}, 49},
+      {"broadcast", {60, 50}, {0, 1}, 17},
+      {"broadcast scalar", {70, 60}, {0, 0}, 3},
+      {"broadcast inside", {50, 60}, {1, 0}, 0},
+      {"column block", {100, 33}, {90, 1}, 5},
+      {"windows", {900, 9}, {1, 1}, 0},
+      {"strided in all", {9, 8, 7, 6}, {1000, 100, 13, 2}, 0},
+      {"extents of one", {1, 40, 1, 3}, {77, 3, 9, 1}, 2},
+  };
+  for (const DType dtype : kDTypes) {
+    const auto item = static_cast<std::int64_t>(ItemSize(dtype));
+    const std::vector<std::byte> elements =
+        Make(dtype, Values::kSprinkled, 10007);
+    for (const Layout& layout : layouts) {
+      std::vector<std::int64_t> strides = layout.strides;
+      for (std::int64_t& stride : strides) stride *= item;
+      const TensorView view = ViewOf(elements.data() + layout.first * item,
+                                     dtype, layout.shape, strides);
+      std::vector<std::byte> copy(view.n_bytes());
+      CopyContiguous(view, copy.data());
+      const Summary expected = ReferenceRow(copy, dtype);
+      for (const Implementation* implementation : Supported()) {
+        ExpectSame(ReduceWith(view, 1.0, *implementation), expected, dtype,
+                   std::string(layout.name) + ", " +
+                       std::string(DTypeName(dtype)) + ", " +
+                       std::string(implementation->name));
+      }
+    }
+  }
+}
+
+TDBG_TEST(AnUnknownImplementationIsAnErrorThatListsTheNames) {
+  const auto unknown = SelectImplementation("sse9");
+  EXPECT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(unknown.status().message().find("sse9"), std::string::npos);
+  EXPECT_NE(unknown.status().message().find("portable"), std::string::npos);
+}
+
+TDBG_TEST(AForcedImplementationIsTheOneThatIsUsed) {
+  for (const Implementation& implementation : Implementations()) {
+    const auto forced = SelectImplementation(implementation.name);
+    EXPECT_EQ(forced.ok(), implementation.supported());
+    if (forced.ok()) EXPECT_EQ(forced.value(), &implementation);
+  }
+}
+
+TDBG_TEST(TheBestSupportedImplementationIsUsedUnlessOneIsForced) {
+  const auto best = SelectImplementation("");
+  EXPECT_OK(best);
+  const Implementation* last = Supported().back();
+  EXPECT_EQ(best.value(), last);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return tdbg::testing::Run(argc, argv); }

@@ -1,0 +1,33 @@
+// A directory of its own for a test, removed with all that is in it.
+
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+namespace tdbg::testing {
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name =
+        (std::filesystem::temp_directory_path() / "tdbg-test-XXXXXX").string();
+    const char* made = ::mkdtemp(name.data());
+    path_ = made != nullptr ? made : "";
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace tdbg::testing

@@ -1,0 +1,215 @@
+"""A run in memory that reads like a Trial, for tests of rules and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tdbg.errors import TensorUnavailableForStep
+from tdbg.findings import Finding
+from tdbg.modes import ModeKeys
+from tdbg.rules import Engine, Rule
+from tdbg.rules.window import FIELDS
+
+STEP = np.dtype(
+    [
+        ("step", "i8"),
+        ("mode", "u4"),
+        ("complete", "?"),
+        ("lossless", "?"),
+        ("settled", "?"),
+        ("skipped", "?"),
+    ]
+)
+
+
+def row_of(values: Any) -> dict[str, float]:
+    """The statistics row of some values."""
+    x = np.asarray(values, dtype=np.float64).ravel()
+    finite = x[np.isfinite(x)]
+    nothing = not len(finite)
+    return {
+        "count": len(x),
+        "nan": int(np.isnan(x).sum()),
+        "positive_infinity": int((x == np.inf).sum()),
+        "negative_infinity": int((x == -np.inf).sum()),
+        "zero": int((x == 0).sum()),
+        "min": np.nan if nothing else finite.min(),
+        "max": np.nan if nothing else finite.max(),
+        "abs_min": np.nan if nothing else np.abs(finite).min(),
+        "mean": np.nan if nothing else finite.mean(),
+        "m2": float(((finite - finite.mean()) ** 2).sum()) if not nothing else 0.0,
+        "l1": float(np.abs(finite).sum()),
+        "l2": float(np.sqrt((finite**2).sum())),
+    }
+
+
+@dataclass
+class FakeTensor:
+    """A tensor of the run: rows and values by step."""
+
+    role: str
+    position: int
+    rows: dict[int, dict[str, float]] = field(default_factory=dict)
+    values: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def steps(self) -> list[int]:
+        return sorted({*self.rows, *self.values})
+
+    def value(self, step: int) -> np.ndarray:
+        if step not in self.values:
+            msg = f"no value at {step}"
+            raise TensorUnavailableForStep(msg)
+        return self.values[step]
+
+
+class FakeRun:
+    """A run that is written step by step, and can be shown up to some step."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, FakeTensor] = {}
+        self.steps: dict[int, tuple[ModeKeys, bool, bool, bool]] = {}
+        self.custom: dict[str, list[str]] = {}
+        self.shown: int | None = None
+        self.ended = True
+        self.reads = 0
+
+    def step(
+        self,
+        step: int,
+        rows: dict[str, Any] | None = None,
+        *,
+        mode: ModeKeys = ModeKeys.TRAIN,
+        complete: bool = True,
+        lossless: bool = True,
+        skipped: bool = False,
+    ) -> None:
+        """Record a step with the statistics of these values, by name."""
+        for name, values in (rows or {}).items():
+            self.tensor_of(name).rows[step] = (
+                values if isinstance(values, dict) else row_of(values)
+            )
+        self.steps[step] = (mode, complete, lossless, skipped)
+
+    def units(self, step: int, name: str, active: Iterable[int], count: int) -> None:
+        """Record a unit summary."""
+        counts = np.array(list(active), dtype=np.uint64)
+        full = np.full_like(counts, count)
+        summary = np.stack([counts, np.zeros_like(counts), full])
+        self.tensor_of(f"unit/{name}").values[step] = summary
+
+    def tensor_of(self, name: str) -> FakeTensor:
+        if name not in self.tensors:
+            self.tensors[name] = FakeTensor(_role(name), len(self.tensors))
+        return self.tensors[name]
+
+    # What the engine reads.
+
+    @property
+    def loaded_all_steps(self) -> bool:
+        return self.ended and self.shown is None
+
+    def refresh(self) -> bool:
+        return True
+
+    def tensor_names(self) -> list[str]:
+        last = np.inf if self.shown is None else self.shown
+        return sorted(
+            name
+            for name, tensor in self.tensors.items()
+            if any(step <= last for step in tensor.steps())
+        )
+
+    def tensor(self, name: str) -> FakeTensor:
+        return self.tensors[name]
+
+    def collections(self) -> dict[str, Any]:
+        return {
+            name: SimpleNamespace(tensor_names=members)
+            for name, members in self.custom.items()
+        }
+
+    def step_table(self, start: int | None = None) -> np.ndarray:
+        last = np.inf if self.shown is None else self.shown
+        return np.array(
+            [
+                (step, mode.value, complete, complete and lossless, True, skipped)
+                for step, (mode, complete, lossless, skipped) in sorted(
+                    self.steps.items()
+                )
+                if (start or 0) <= step <= last
+            ],
+            dtype=STEP,
+        )
+
+    def statistics(
+        self,
+        names: Any = None,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Any:
+        self.reads += 1
+        low, high = start or 0, np.inf if end is None else end
+        steps = sorted(
+            {
+                step
+                for name in names
+                for step in self.tensors[name].rows
+                if low <= step < high and step in self.steps
+            }
+        )
+        present = np.array(
+            [[step in self.tensors[name].rows for step in steps] for name in names],
+            dtype=bool,
+        ).reshape(len(names), len(steps))
+        columns = {
+            key: np.array(
+                [
+                    [self.tensors[name].rows.get(s, {}).get(key, np.nan) for s in steps]
+                    for name in names
+                ],
+                dtype=np.float64,
+            ).reshape(len(names), len(steps))
+            for key in FIELDS
+        }
+        return SimpleNamespace(
+            names=list(names),
+            steps=np.array(steps, dtype=np.int64),
+            present=present,
+            **columns,
+        )
+
+
+def _role(name: str) -> str:
+    for prefix, role in (
+        ("unit/", "unit_summary"),
+        ("gradient/", "gradient"),
+        ("buffer/", "buffer"),
+    ):
+        if name.startswith(prefix):
+            return role
+    for part, role in (("_input_", "input"), ("Loss_", "loss"), ("_output_", "output")):
+        if part in name:
+            return role
+    return "bias" if "bias" in name else "weight"
+
+
+def judge(run: FakeRun, *rules: Rule) -> list[Finding]:
+    """Everything that the rules say about the run, offline."""
+    return Engine(run, rules).poll()
+
+
+def judge_in_parts(run: FakeRun, cuts: Iterable[int], *rules: Rule) -> list[Finding]:
+    """The same, with the run shown up to each of these steps in turn."""
+    engine = Engine(run, rules)
+    found: list[Finding] = []
+    for cut in sorted(set(cuts)):
+        run.shown = cut
+        found += engine.poll()
+    run.shown = None
+    return found + engine.poll()

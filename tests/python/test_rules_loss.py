@@ -1,0 +1,126 @@
+"""LossNotDecreasing: robust against the noise of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rules_fake import FakeRun, judge
+from tdbg.errors import ConfigurationError
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.rules import LossNotDecreasing
+
+SEEDS = range(20)
+
+
+def run_with(losses: Sequence[float], **flags: object) -> FakeRun:
+    run = FakeRun()
+    for step, loss in enumerate(losses):
+        run.step(step, {"CrossEntropyLoss_output_0": [float(loss)]}, **flags)
+    return run
+
+
+def noisy(curve: np.ndarray, seed: int, noise: float) -> np.ndarray:
+    """A loss whose batches scatter, with a heavy tail above."""
+    random = np.random.default_rng(seed)
+    factor = 1 + noise * random.standard_normal(len(curve))
+    outliers = random.random(len(curve)) < 0.02
+    return curve * np.maximum(factor, 0.05) * np.where(outliers, 3.0, 1.0)
+
+
+def test_a_flat_loss_is_a_warning_after_two_stretches():
+    (finding,) = judge(run_with([2.3] * 120), LossNotDecreasing())
+    assert finding.severity is Severity.WARNING
+    assert finding.step == 99
+    assert finding.value == 0
+    assert "2.3" in finding.message
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_noisy_flat_loss_is_found(seed: int):
+    losses = noisy(np.full(400, 2.3), seed, noise=0.03)
+    assert judge(run_with(losses), LossNotDecreasing())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("noise", [0.05, 0.2, 0.5])
+def test_a_healthy_noisy_loss_is_silent(seed: int, noise: float):
+    steps = np.arange(800)
+    losses = noisy(0.05 + 2.3 * np.exp(-steps / 150), seed, noise)
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_slow_but_steady_loss_is_silent(seed: int):
+    losses = noisy(2.3 * 0.9995 ** np.arange(600), seed, noise=0.03)
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+
+
+def test_a_loss_that_has_learned_may_be_flat():
+    losses = np.concatenate((np.linspace(2.3, 0.4, 100), np.full(300, 0.4)))
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+    assert judge(run_with(losses), LossNotDecreasing(learned_percent=100.0))
+
+
+def test_a_loss_that_rises_again_is_found():
+    losses = np.concatenate((np.linspace(2.3, 0.4, 100), np.linspace(0.4, 9, 200)))
+    (finding,) = judge(run_with(losses), LossNotDecreasing())
+    assert "rose" in finding.message
+
+
+def test_it_ends_when_the_loss_falls():
+    losses = np.concatenate((np.full(150, 2.3), np.linspace(2.3, 0.5, 200)))
+    begin, end = judge(run_with(losses), LossNotDecreasing())
+    assert (begin.phase, end.phase) == ("begin", "end")
+
+
+def test_a_negative_loss_that_falls_is_silent():
+    losses = -np.linspace(1.0, 9.0, 300)
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+
+
+def test_a_loss_that_is_not_finite_is_unknown():
+    losses = np.full(200, 2.3)
+    losses[::40] = np.nan
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+
+
+@pytest.mark.parametrize("flags", [{"complete": False}, {"lossless": False}])
+def test_steps_that_are_not_whole_are_not_judged(flags: dict[str, bool]):
+    assert judge(run_with([2.3] * 300, **flags), LossNotDecreasing()) == []
+
+
+def test_the_mode_chooses():
+    run = run_with([2.3] * 120, mode=ModeKeys.EVAL)
+    assert judge(run, LossNotDecreasing()) == []
+    assert len(judge(run, LossNotDecreasing(mode=ModeKeys.EVAL))) == 1
+    assert len(judge(run, LossNotDecreasing(mode="eval"))) == 1
+
+
+def test_each_loss_is_judged_by_itself():
+    run = FakeRun()
+    for step in range(120):
+        falls = 2.3 * 0.97**step
+        run.step(step, {"L1Loss_output_0": [2.3], "MSELoss_output_0": [falls]})
+    (finding,) = judge(run, LossNotDecreasing())
+    assert finding.tensor == "L1Loss_output_0"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"num_steps": 1},
+        {"diff_percent": -1.0},
+        {"learned_percent": 0.0},
+        {"mode": "training"},
+        {"tensor_regex": "*"},
+    ],
+)
+def test_parameters_out_of_range_are_refused(parameters: dict[str, object]):
+    with pytest.raises(
+        ConfigurationError, match=f"LossNotDecreasing.{next(iter(parameters))}"
+    ):
+        LossNotDecreasing(**parameters)

@@ -1,0 +1,128 @@
+"""Rules by name, and what they need captured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from tdbg import rules
+from tdbg.errors import ConfigurationError, UnknownRule
+from tdbg.needs import Needs
+from tdbg.rules import Judgement, Rule, VanishingGradient, Window, registry
+
+BUILT_IN = [
+    "DeadRelu",
+    "ExplodingTensor",
+    "LossNotDecreasing",
+    "UnchangedTensor",
+    "VanishingGradient",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThirdParty(Rule):
+    """As another package would bring it."""
+
+    limit: float = 1.0
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(collections=frozenset({"weights"}), interval=5)
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        del window
+        yield from ()
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ThirdParty is installed, and so is a rule that cannot be imported."""
+    points = [
+        EntryPoint("ThirdParty", f"{__name__}:ThirdParty", registry.GROUP),
+        EntryPoint("Missing", "no_such_package:Rule", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry, "_entry_points", lambda: points)
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(EntryPoint, "load", _load)
+
+
+def _load(point: EntryPoint) -> object:
+    if point.name == "Missing":
+        msg = "No module named 'no_such_package'"
+        raise ImportError(msg)
+    return ThirdParty
+
+
+def test_the_built_in_rules_are_these():
+    assert set(BUILT_IN) <= set(rules.names())
+    assert [rule.name for rule in rules.default_rules()] == BUILT_IN
+    for name in BUILT_IN:
+        assert rules.get(name).__name__ == name
+
+
+def test_an_unknown_name_says_what_is_near():
+    with pytest.raises(UnknownRule, match="did you mean VanishingGradient"):
+        rules.get("vanishinggradient")
+    with pytest.raises(UnknownRule, match="there are DeadRelu, "):
+        rules.get("zzz")
+
+
+def test_rules_are_made_with_parameters():
+    rule = rules.make("VanishingGradient", threshold=1e-9)
+    assert rule == VanishingGradient(threshold=1e-9)
+    assert rule.parameters()["threshold"] == 1e-9
+    with pytest.raises(ConfigurationError, match="no parameter 'treshold'"):
+        rules.make("VanishingGradient", treshold=1e-9)
+
+
+@pytest.mark.usefixtures("installed")
+def test_another_package_brings_a_rule():
+    assert "ThirdParty" in rules.names()
+    assert rules.get("ThirdParty") is ThirdParty
+    assert rules.make("ThirdParty", limit=2.0) == ThirdParty(limit=2.0)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_package_that_cannot_be_imported_is_named():
+    with pytest.raises(ConfigurationError, match=r"Missing \(no_such_package:Rule\)"):
+        rules.get("Missing")
+
+
+def test_only_frozen_dataclasses_that_are_rules_can_be_registered():
+    @dataclass
+    class Thawed(Rule):
+        def evaluate(self, window: Window) -> Iterator[Judgement]:
+            del window
+            yield from ()
+
+    for bad in (Thawed, dict, 3):
+        with pytest.raises(ConfigurationError, match="cannot be registered"):
+            rules.register(bad)  # type: ignore[type-var]
+
+
+def test_a_name_is_not_taken_twice():
+    other = dataclass(frozen=True)(
+        type("VanishingGradient", (ThirdParty,), {"__module__": "elsewhere"})
+    )
+    with pytest.raises(ConfigurationError, match="has a rule of that name"):
+        rules.register(other)
+
+
+def test_needs_of_several_rules_are_put_together():
+    needs = rules.needs_of(["DeadRelu", VanishingGradient(), ThirdParty()])
+    assert needs.collections == {"outputs", "gradients", "weights"}
+    assert needs.statistics
+    assert needs.unit_summaries
+    assert not needs.raw
+    assert needs.interval == 5
+    assert rules.needs_of(None) == rules.needs_of(BUILT_IN)
+
+
+def test_rules_are_values():
+    assert VanishingGradient() == VanishingGradient()
+    assert hash(VanishingGradient()) == hash(VanishingGradient())
+    with pytest.raises(AttributeError):
+        VanishingGradient().threshold = 1.0  # type: ignore[misc]

@@ -1,0 +1,134 @@
+"""Findings do not depend on how steps are cut into windows; memory is bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.modes import ModeKeys
+from tdbg.rules import (
+    DeadRelu,
+    Engine,
+    ExplodingTensor,
+    LossNotDecreasing,
+    Rule,
+    UnchangedTensor,
+    VanishingGradient,
+)
+
+# Small histories, so that examples cross all of their edges.
+RULES: tuple[Rule, ...] = (
+    VanishingGradient(patience=3),
+    ExplodingTensor(),
+    UnchangedTensor(num_steps=3),
+    DeadRelu(min_steps=2, min_samples=100, max_steps=4),
+    LossNotDecreasing(num_steps=4),
+)
+MODES = [ModeKeys.TRAIN, ModeKeys.TRAIN, ModeKeys.TRAIN, ModeKeys.EVAL]
+
+
+def random_run(seed: int, n_steps: int) -> FakeRun:
+    """Steps of any kind: lost, skipped, of other modes, with tensors now and then.
+
+    Values come from few choices, so that streaks of every length occur.
+    """
+    random = np.random.default_rng(seed)
+    run = FakeRun()
+    every = {name: int(random.integers(1, 3)) for name in ("0.weight", "2.weight")}
+    step = 0
+    flat = bool(random.integers(2))
+    for index in range(n_steps):
+        step += int(random.choice([1, 1, 1, 3]))
+        rows: dict[str, object] = {}
+        for name, interval in every.items():
+            if index % interval == 0:
+                rows[name] = [random.choice([0.5, 0.5, 0.5, 0.6]), 1.0]
+                small = random.choice([1e-9, 1e-9, 1e-9, 0.0, 1e-2, np.nan])
+                rows[f"gradient/{name}"] = [small, small]
+        if index >= 5:
+            rows["gradient/9.weight"] = [1e-2, 1e-2]
+        loss = 2.3 if flat else 2.3 * 0.98**index
+        rows["CrossEntropyLoss_output_0"] = [loss * (1 + 0.01 * random.random())]
+        if random.random() < 0.5:
+            rows["0_output_0"] = [random.choice([1.0, 1.0, np.inf])]
+        if random.random() < 0.7:
+            active = random.choice([0, 0, 30], size=4)
+            run.units(step, "1_output_0", active, int(random.choice([30, 64])))
+        run.step(
+            step,
+            rows,
+            mode=MODES[int(random.integers(len(MODES)))],
+            complete=bool(random.random() > 0.03),
+            lossless=bool(random.random() > 0.03),
+            skipped=bool(random.random() < 0.03),
+        )
+    return run
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_steps=st.integers(1, 70),
+    cuts=st.lists(st.integers(0, 160), max_size=60),
+)
+def test_any_partition_of_the_steps_gives_the_same_findings(
+    seed: int, n_steps: int, cuts: list[int]
+):
+    """Seen to fail with one row or summary less kept to look back at, with no first
+    rows kept, and with steps forgotten that were not whole.
+    """
+    run = random_run(seed, n_steps)
+    whole = judge(run, *RULES)
+    assert judge_in_parts(run, cuts, *RULES) == whole
+    assert judge_in_parts(run, range(160), *RULES) == whole
+
+
+def test_the_partitions_above_meet_findings_of_every_rule():
+    found = {f.rule for seed in range(30) for f in judge(random_run(seed, 60), *RULES)}
+    assert found == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("max_window", [1, 3, 1000])
+def test_the_size_of_windows_changes_nothing(max_window: int):
+    run = random_run(1, 60)
+    engine = Engine(run, RULES, max_window=max_window)
+    assert engine.poll() == judge(run, *RULES)
+
+
+def test_each_column_is_read_once_for_all_rules():
+    run = random_run(2, 50)
+    run.reads = 0
+    Engine(run, RULES).poll()
+    assert run.reads == 1
+
+
+def test_history_does_not_grow_with_the_run():
+    run = FakeRun()
+    engine = Engine(run, (VanishingGradient(), LossNotDecreasing(num_steps=5)))
+    for step in range(2000):
+        lossless = step % 3 != 0
+        rows = {"L1Loss_output_0": [1.0], "gradient/0.weight": [1.0]}
+        run.step(step, rows, lossless=lossless)
+        if step % 50 == 49:
+            engine.poll()
+    tables = engine._feed._history.tables(lambda _: True, lambda _n, _s: None)
+    (table,) = tables
+    assert len(table.steps) < 100
+
+
+def test_2000_lossy_steps_give_no_finding():
+    run = FakeRun()
+    random = np.random.default_rng(0)
+    for step in range(2000):
+        rows = {
+            "gradient/0.weight": [0.0, np.nan] if step % 2 else [0.0],
+            "gradient/9.weight": [1.0],
+            "0.weight": [np.inf],
+            "L1Loss_output_0": [1.0],
+        }
+        run.units(step, "1_output_0", [0, 0, 0], 64)
+        lost = bool(random.random() < 0.5)
+        run.step(step, rows, complete=lost, lossless=not lost)
+    assert judge(run, *RULES) == []

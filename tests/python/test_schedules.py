@@ -1,0 +1,153 @@
+"""The policy: what is wanted of which tensor at which step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tdbg.capture.policy import ROWS, SMALL_VALUES, VALUES, Policy
+from tdbg.collections import Collection, CollectionRegistry, Role
+from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
+from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+
+TRAIN, EVAL = ModeKeys.TRAIN, ModeKeys.EVAL
+
+
+def policy(
+    included: Iterable[str] = (),
+    collections: Iterable[Collection] = (),
+    needs: Iterable[Needs] = (),
+    reduction: ReductionConfig | None = None,
+    **save: int,
+) -> Policy:
+    registry = CollectionRegistry(included, collections)
+    return Policy(registry, SaveConfig(**save), reduction, needs)  # type: ignore[arg-type]
+
+
+def wanted(
+    subject: Policy, name: str, role: Role, steps: int, mode: ModeKeys = TRAIN
+) -> dict[int, int]:
+    """What is wanted at each step, steps without anything left out."""
+    profile = subject.profile(name, role)
+    found = {step: subject.wants(mode, step)[profile] for step in range(steps)}
+    return {step: flags for step, flags in found.items() if flags}
+
+
+def test_what_is_in_no_captured_collection_is_not_wanted() -> None:
+    assert wanted(policy(["weights"]), "x", Role.OUTPUT, 50) == {}
+
+
+def test_rows_and_values_have_schedules_of_their_own() -> None:
+    subject = policy(["weights"], save_interval=20, statistics_interval=10)
+    assert wanted(subject, "w", Role.WEIGHT, 41) == {
+        0: ROWS | VALUES,
+        10: ROWS,
+        20: ROWS | VALUES,
+        30: ROWS,
+        40: ROWS | VALUES,
+    }
+
+
+def test_a_tensor_in_several_collections_is_saved_when_any_says_so() -> None:
+    every_third = Collection(
+        "custom", "w", save_config=SaveConfig(save_interval=3, statistics_interval=3)
+    )
+    subject = policy(["weights"], [every_third], save_interval=4, statistics_interval=2)
+    assert wanted(subject, "w", Role.WEIGHT, 7) == {
+        0: ROWS | VALUES,
+        2: ROWS,
+        3: ROWS | VALUES,
+        4: ROWS | VALUES,
+        6: ROWS | VALUES,
+    }
+
+
+def test_losses_are_wanted_at_every_step_within_the_bounds() -> None:
+    subject = policy(["losses"], save_interval=4, end_step=6)
+    found = wanted(subject, "l", Role.LOSS, 9)
+    assert sorted(found) == list(range(6))
+    assert found[0] == found[4] == ROWS | VALUES | SMALL_VALUES
+    assert found[1] == ROWS | SMALL_VALUES
+
+
+def test_losses_follow_a_schedule_of_their_own() -> None:
+    losses = Collection("losses", save_config=SaveConfig(save_interval=5, end_step=10))
+    subject = policy(collections=[losses])
+    assert wanted(subject, "l", Role.LOSS, 20) == {0: 3, 5: 3}
+
+
+def test_a_reduction_config_keeps_rows_only_but_for_losses() -> None:
+    subject = policy(["weights", "losses"], reduction=ReductionConfig())
+    assert wanted(subject, "w", Role.WEIGHT, 5) == {0: ROWS}
+    assert wanted(subject, "l", Role.LOSS, 2)[1] & SMALL_VALUES
+
+
+def test_a_collection_can_keep_raw_values_where_the_hook_does_not() -> None:
+    raw = Collection("weights", reduction_config=ReductionConfig(save_raw_tensor=True))
+    subject = policy(["biases"], [raw], reduction=ReductionConfig())
+    assert wanted(subject, "w", Role.WEIGHT, 5) == {0: ROWS | VALUES}
+    assert wanted(subject, "b", Role.BIAS, 5) == {0: ROWS}
+
+
+def test_gradients_are_for_training() -> None:
+    subject = policy(["gradients", "all"])
+    assert wanted(subject, "gradient/w", Role.GRADIENT, 1)
+    assert not wanted(subject, "gradient/w", Role.GRADIENT, 50, EVAL)
+    assert wanted(subject, "w", Role.WEIGHT, 1, EVAL)
+
+
+def test_modes_have_schedules_of_their_own() -> None:
+    registry = CollectionRegistry(["weights"])
+    modes = {EVAL: SaveConfigMode(save_interval=1, statistics_interval=1)}
+    subject = Policy(registry, SaveConfig(modes, save_interval=3))
+    assert sorted(wanted(subject, "w", Role.WEIGHT, 4, EVAL)) == [0, 1, 2, 3]
+    assert sorted(wanted(subject, "w", Role.WEIGHT, 4)) == [0, 3]
+
+
+def test_needs_turn_on_the_rows_of_their_collections() -> None:
+    need = Needs(collections=frozenset({"gradients"}), interval=5)
+    subject = policy(needs=[need])
+    assert wanted(subject, "g", Role.GRADIENT, 11) == {0: ROWS, 5: ROWS, 10: ROWS}
+    assert wanted(subject, "w", Role.WEIGHT, 11) == {}
+
+
+def test_needs_never_thin_out_what_the_hook_takes() -> None:
+    need = Needs(collections=frozenset({"gradients"}), interval=100)
+    subject = policy(needs=[need], statistics_interval=2)
+    assert sorted(wanted(subject, "g", Role.GRADIENT, 5)) == [0, 2, 4]
+
+
+def test_needs_of_raw_values_save_them_when_the_hook_would() -> None:
+    need = Needs(collections=frozenset({"weights"}), raw=True)
+    subject = policy(needs=[need], save_interval=20)
+    assert wanted(subject, "w", Role.WEIGHT, 21) == {0: 3, 10: ROWS, 20: 3}
+
+
+def test_needs_of_unit_summaries_alone_take_no_rows_of_outputs() -> None:
+    need = Needs(
+        collections=frozenset({"outputs"}), statistics=False, unit_summaries=True
+    )
+    subject = policy(needs=[need])
+    assert wanted(subject, "relu_output_0", Role.OUTPUT, 11) == {}
+    assert subject.wants(TRAIN, 0)[subject.units_profile] == ROWS
+    assert subject.wants(TRAIN, 1)[subject.units_profile] == 0
+    assert subject.wants_activations(TRAIN, 10)
+    assert policy().wants(TRAIN, 0)[policy().units_profile] == 0
+
+
+def test_activations_are_known_to_be_unwanted_before_they_are_named() -> None:
+    subject = policy(["weights", "losses", "outputs"])
+    assert subject.wants_activations(TRAIN, 0)
+    assert not subject.wants_activations(TRAIN, 1)
+    assert not policy(["weights", "losses"]).wants_activations(TRAIN, 0)
+    by_regex = policy(collections=[Collection("custom", "relu")])
+    assert by_regex.wants_activations(TRAIN, 0)
+
+
+def test_a_change_of_collections_is_seen_at_the_next_refresh() -> None:
+    subject = policy(["weights"])
+    assert not subject.refresh()
+    subject.registry.get("weights").save_config = SaveConfig(end_step=0)
+    assert subject.refresh()
+    assert not subject.refresh()
+    assert wanted(subject, "w", Role.WEIGHT, 50) == {}
