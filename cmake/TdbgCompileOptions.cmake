@@ -22,6 +22,11 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # The mutex wrapper carries the annotations; only clang can check them.
   target_compile_options(tdbg_compile_options INTERFACE -Wthread-safety)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU"
+   AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC bug 105651: false alarms from std::string's operator+.
+  target_compile_options(tdbg_compile_options INTERFACE -Wno-restrict)
+endif()
 if(TDBG_WERROR)
   target_compile_options(tdbg_compile_options INTERFACE -Werror)
 endif()

@@ -121,7 +121,8 @@ std::uint32_t Define(Capture& capture, const py::str& name, std::uint16_t role,
   ElementType type = ParseElementType(dtype, item_size);
   CheckShape(shape, type.item_size);
   for (const auto* global : {&global_shape, &global_offset}) {
-    if (!global->empty() && global->size() != shape.size()) {
+    if (global->size() != global_shape.size() ||
+        (!global->empty() && global->size() != shape.size())) {
       Throw(Status::InvalidArgument(
           "a global shape or offset has as many dimensions as the shape"));
     }
@@ -304,7 +305,7 @@ void RegisterCapture(py::module_& module) {
   // A Capture that is collected instead of closed closes itself, bounded by the
   // writer's default timeout.  It keeps the GIL meanwhile: this may happen when
   // the interpreter is going down and would not give it back.
-  py::class_<Capture>(module, "Capture")
+  py::class_<Capture>(module, "Capture", PlainType())
       .def(py::init(&OpenCapture), py::arg("run_directory"), py::kw_only(),
            py::arg("run_uuid"), py::arg("attempt_uuid"),
            py::arg("attempt_ordinal") = 0, py::arg("role") = "train",

@@ -214,7 +214,7 @@ void RegisterReader(py::module_& module) {
   module.attr("GAP_DTYPE") = TableDType<Gap>();
   using Self = LockedReader;
   constexpr auto pack = [](const auto& entry) { return Pack(entry); };
-  py::class_<Self>(module, "RunReader")
+  py::class_<Self>(module, "RunReader", PlainType())
       .def(py::init(&OpenReader), py::arg("directory"),
            py::arg("run_uuid") = py::none(), py::arg("use_caches") = true)
       .def("poll",

@@ -58,7 +58,7 @@ py::tuple PlacementsOf(const Definition& definition) {
 }
 
 void RegisterDefinition(py::module_& module) {
-  py::class_<Definition>(module, "Definition")
+  py::class_<Definition>(module, "Definition", PlainType())
       .def_property_readonly("id", [](const Definition& d) { return d.id; })
       .def_property_readonly("name",
                              [](const Definition& d) { return Text(d.name); })
@@ -95,7 +95,7 @@ void RegisterDefinition(py::module_& module) {
 }
 
 void RegisterEvent(py::module_& module) {
-  py::class_<EventEntry>(module, "Event")
+  py::class_<EventEntry>(module, "Event", PlainType())
       .def_property_readonly("step", [](const EventEntry& e) { return e.step; })
       .def_property_readonly(
           "kind",
@@ -111,7 +111,7 @@ void RegisterEvent(py::module_& module) {
 }
 
 void RegisterProblem(py::module_& module) {
-  py::class_<Problem>(module, "Problem")
+  py::class_<Problem>(module, "Problem", PlainType())
       .def_property_readonly("kind",
                              [](const Problem& p) { return Name(p.kind); })
       .def_property_readonly("file",

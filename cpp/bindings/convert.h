@@ -45,6 +45,12 @@ class ReleaseGil {
   PyThreadState* const state_;
 };
 
+// Makes a class an instance of `type`, as the stub says, instead of pybind11's
+// own metaclass, which only static properties need.
+[[nodiscard]] inline py::metaclass PlainType() {
+  return py::metaclass(reinterpret_cast<PyObject*>(&PyType_Type));  // NOLINT
+}
+
 // Raises what `status` stands for.  `file` is the file or directory it is
 // about. REQUIRES: !status.ok().
 [[noreturn]] void Throw(const Status& status, std::string_view file = {});

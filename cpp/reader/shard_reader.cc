@@ -202,13 +202,14 @@ void ShardReader::ScanRecords(bool settled, Tables* tables) {
       if (!PassFailure(record, settled, has_seal, tables)) break;
       continue;
     }
-    if (record.header.sequence > expected_) {
+    if (record.header.sequence > expected_ && !passed_damage_) {
       Report(ProblemKind::kMissing, next_, 0,
              "records " + std::to_string(expected_) + " to " +
                  std::to_string(record.header.sequence - 1) + " are not there",
              tables);
     }
     Accept(record, tables);
+    passed_damage_ = false;
     expected_ = record.header.sequence + 1;
     next_ = record.end;
   }
@@ -263,13 +264,15 @@ bool ShardReader::PassFailure(const Checked& failed, bool settled,
   }
   const std::uint64_t resume = found ? found->offset : size_;
   std::string message = failed.status.message();
-  if (found && found->sequence > expected_) {
-    message += " (records " + std::to_string(expected_) + " to " +
-               std::to_string(found->sequence - 1) + " are lost)";
+  if (found) {
+    message += "; expected record " + std::to_string(expected_) +
+               ", the next one is " + std::to_string(found->sequence);
   }
   Report(KindOf(failed.status), next_, resume - next_, std::move(message),
          tables);
-  if (found) expected_ = found->sequence;
+  // The sequence is believed when the whole record holds, not before: a header
+  // that was moved here must not make repetitions of all that follows.
+  passed_damage_ = true;
   next_ = resume;
   return true;
 }

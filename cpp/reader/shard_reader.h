@@ -130,6 +130,7 @@ class ShardReader {
   // Invariant: all records below next_ were taken in or reported.
   std::uint64_t next_ = 0;
   std::uint64_t expected_ = 0;  // Sequence of the record at next_.
+  bool passed_damage_ = false;  // Since the last record that was taken in.
   std::uint64_t n_records_ = 0;
   std::uint64_t n_rows_ = 0;
   // Bytes of payloads that failed: what bounds the work on hostile files.

@@ -59,6 +59,7 @@ struct Doubles {
     return _mm256_castsi256_pd(_mm256_cmpgt_epi64(limit, lanes));
   }
   static M And(M a, M b) { return _mm256_and_pd(a, b); }
+  static bool Any(M mask) { return _mm256_movemask_pd(mask) != 0; }
   static V Select(M mask, V a, V b) { return _mm256_blendv_pd(b, a, mask); }
   static V CountIf(V counts, M mask) {
     return _mm256_add_pd(counts, _mm256_and_pd(mask, Set(1)));
@@ -119,6 +120,7 @@ struct Floats {
     return _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, lanes));
   }
   static M And(M a, M b) { return _mm256_and_ps(a, b); }
+  static bool Any(M mask) { return _mm256_movemask_ps(mask) != 0; }
   static V Select(M mask, V a, V b) { return _mm256_blendv_ps(b, a, mask); }
   static V CountIf(V counts, M mask) {
     return _mm256_add_ps(counts, _mm256_and_ps(mask, Set(1)));

@@ -65,6 +65,7 @@ struct Doubles {
   }
   static M FirstLanes(std::size_t n) { return static_cast<M>((1U << n) - 1U); }
   static M And(M a, M b) { return static_cast<M>(a & b); }
+  static bool Any(M mask) { return mask != 0; }
   static V Select(M mask, V a, V b) { return _mm512_mask_blend_pd(mask, b, a); }
   static V CountIf(V counts, M mask) {
     return _mm512_mask_add_pd(counts, mask, counts, Set(1));
@@ -127,6 +128,7 @@ struct Floats {
   static M IsZero(V v) { return _mm512_cmp_ps_mask(v, Set(0), _CMP_EQ_OQ); }
   static M FirstLanes(std::size_t n) { return static_cast<M>((1U << n) - 1U); }
   static M And(M a, M b) { return static_cast<M>(a & b); }
+  static bool Any(M mask) { return mask != 0; }
   static V Select(M mask, V a, V b) { return _mm512_mask_blend_ps(mask, b, a); }
   static V CountIf(V counts, M mask) {
     return _mm512_mask_add_ps(counts, mask, counts, Set(1));

@@ -84,6 +84,11 @@ void GatherElements(const std::byte* in, std::int64_t stride, std::size_t n,
 template <typename Use>
 void ForEachRun(const TensorView& view, std::size_t left_out, Use use) {
   const std::size_t item_size = view.item_size;
+  if (left_out == ElementWalk::kNoAxis && IsContiguous(view) &&
+      IsAligned(view.data, item_size)) {
+    use(static_cast<const std::byte*>(view.data), view.count());
+    return;
+  }
   const ElementWalk walk(view, left_out);
   if (walk.is_one_row() &&
       walk.row_stride() == static_cast<std::int64_t>(item_size) &&

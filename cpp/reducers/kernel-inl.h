@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "reducers/merge-inl.h"
 #include "reducers/moments.h"
 #include "reducers/widen-inl.h"
 
@@ -24,7 +25,7 @@ constexpr double kInfinity = __builtin_huge_val();
 
 // Squares of floats lose digits to underflow when smaller than this.
 constexpr double kLeastFloatSquare = 1e-28;
-// Shifts beyond this bring sums of four floats near overflow.
+// Shifts beyond this bring sums of eight floats near overflow.
 constexpr float kGreatestFloatShift = 1e15F;
 // Roundings of floats average out unless a few elements outweigh the others:
 // blocks this short are summed in double, and those whose l1 this many equal
@@ -38,7 +39,6 @@ struct BlockLanes {
   typename L::V min = L::Set(static_cast<typename L::Scalar>(kInfinity));
   typename L::V max = L::Set(static_cast<typename L::Scalar>(-kInfinity));
   typename L::V abs_min = L::Set(static_cast<typename L::Scalar>(kInfinity));
-  typename L::V zeros = L::Set(0);  // A count.
   typename L::Acc sum = L::Zero();  // Of x - shift, as the next.
   typename L::Acc squares = L::Zero();
   typename L::Acc l1 = L::Zero();
@@ -52,13 +52,11 @@ struct RunLanes {
   typename L::V min = L::Set(static_cast<typename L::Scalar>(kInfinity));
   typename L::V max = L::Set(static_cast<typename L::Scalar>(-kInfinity));
   typename L::V abs_min = L::Set(static_cast<typename L::Scalar>(kInfinity));
-  typename L::Acc zeros = L::Zero();
 
   void Add(const BlockLanes<L>& block) {
     min = L::Min(min, block.min);
     max = L::Max(max, block.max);
     abs_min = L::Min(abs_min, block.abs_min);
-    L::Accumulate(&zeros, block.zeros);
   }
 };
 
@@ -66,12 +64,12 @@ template <typename L>
 double LeastLane(typename L::V v) {
   typename L::Scalar lanes[L::kLanes];
   L::Store(lanes, v);
-  double least = static_cast<double>(lanes[0]);
-  for (std::size_t i = 1; i < L::kLanes; ++i) {
-    const auto lane = static_cast<double>(lanes[i]);
-    if (lane < least) least = lane;
+  for (std::size_t half = L::kLanes / 2; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) {
+      lanes[i] = lanes[i + half] < lanes[i] ? lanes[i + half] : lanes[i];
+    }
   }
-  return least;
+  return static_cast<double>(lanes[0]);
 }
 
 template <typename L>
@@ -90,13 +88,18 @@ void Finish(const RunLanes<L>& run, bool with_extremes, Moments* m) {
   }
   const double abs_min = LeastLane<L>(run.abs_min);
   if (abs_min < m->abs_min) m->abs_min = abs_min;
-  m->zero += static_cast<std::uint64_t>(L::Sum(run.zeros));
 }
 
-// Four vectors at once.  Adding four floats before they become doubles costs
-// at most two roundings, whatever the length of the tensor.
+// The sums of four vectors.
+template <typename L>
+struct Sums {
+  typename L::V sum;
+  typename L::V squares;
+  typename L::V l1;
+};
+
 template <typename L, typename T>
-inline void FullStep(const T* p, typename L::V shift, BlockLanes<L>* b) {
+inline Sums<L> AddFour(const T* p, typename L::V shift, BlockLanes<L>* b) {
   const auto x0 = L::Load(p);
   const auto x1 = L::Load(p + L::kLanes);
   const auto x2 = L::Load(p + 2 * L::kLanes);
@@ -109,17 +112,26 @@ inline void FullStep(const T* p, typename L::V shift, BlockLanes<L>* b) {
   const auto a1 = L::Abs(x1);
   const auto a2 = L::Abs(x2);
   const auto a3 = L::Abs(x3);
-  L::Accumulate(&b->sum, L::Add(L::Add(d0, d1), L::Add(d2, d3)));
-  L::Accumulate(&b->squares, L::Add(L::MulAdd(d1, d1, L::Mul(d0, d0)),
-                                    L::MulAdd(d3, d3, L::Mul(d2, d2))));
-  L::Accumulate(&b->l1, L::Add(L::Add(a0, a1), L::Add(a2, a3)));
   b->min = L::Min(b->min, L::Min(L::Min(x0, x1), L::Min(x2, x3)));
   b->max = L::Max(b->max, L::Max(L::Max(x0, x1), L::Max(x2, x3)));
   b->abs_min = L::Min(b->abs_min, L::Min(L::Min(a0, a1), L::Min(a2, a3)));
-  b->zeros = L::CountIf(b->zeros, L::IsZero(x0));
-  b->zeros = L::CountIf(b->zeros, L::IsZero(x1));
-  b->zeros = L::CountIf(b->zeros, L::IsZero(x2));
-  b->zeros = L::CountIf(b->zeros, L::IsZero(x3));
+  return {L::Add(L::Add(d0, d1), L::Add(d2, d3)),
+          L::Add(L::MulAdd(d1, d1, L::Mul(d0, d0)),
+                 L::MulAdd(d3, d3, L::Mul(d2, d2))),
+          L::Add(L::Add(a0, a1), L::Add(a2, a3))};
+}
+
+// Eight vectors at once.  Adding eight floats before they become doubles costs
+// at most three roundings, whatever the length of the tensor.
+constexpr std::size_t kVectorsInStep = 8;
+
+template <typename L, typename T>
+inline void FullStep(const T* p, typename L::V shift, BlockLanes<L>* b) {
+  const Sums<L> first = AddFour<L>(p, shift, b);
+  const Sums<L> second = AddFour<L>(p + 4 * L::kLanes, shift, b);
+  L::Accumulate(&b->sum, L::Add(first.sum, second.sum));
+  L::Accumulate(&b->squares, L::Add(first.squares, second.squares));
+  L::Accumulate(&b->l1, L::Add(first.l1, second.l1));
 }
 
 // One vector, of which only the lanes in `mask` exist.
@@ -137,7 +149,6 @@ inline void MaskedStep(typename L::V x, typename L::M mask, typename L::V shift,
   b->min = L::Min(b->min, L::Select(mask, x, greatest));
   b->max = L::Max(b->max, L::Select(mask, x, least));
   b->abs_min = L::Min(b->abs_min, L::Select(mask, a, greatest));
-  b->zeros = L::CountIf(b->zeros, L::And(mask, L::IsZero(x)));
 }
 
 // REQUIRES: 0 < n <= kBlockElements.
@@ -147,7 +158,8 @@ BlockLanes<L> SumBlock(const T* p, std::size_t n,
   BlockLanes<L> block;
   const auto shift = L::Set(shift_value);
   std::size_t i = 0;
-  for (; i + 4 * L::kLanes <= n; i += 4 * L::kLanes) {
+  constexpr std::size_t kStep = kVectorsInStep * L::kLanes;
+  for (; i + kStep <= n; i += kStep) {
     FullStep<L>(p + i, shift, &block);
   }
   for (; i + L::kLanes <= n; i += L::kLanes) {
@@ -160,39 +172,24 @@ BlockLanes<L> SumBlock(const T* p, std::size_t n,
   return block;
 }
 
-// Merges a block of `n` elements, given the sums of x - shift and of its
-// square, into `*m` (Chan, Golub and LeVeque 1983).
-inline void MergeBlock(double n, double shift, double sum, double squares,
-                       Moments* m) {
-  const double offset = sum / n;
-  double block_m2 = squares - sum * offset;
-  if (block_m2 < 0) block_m2 = 0;
-  double delta = offset;
-  double weight = 1.0;
-  if (m->finite == 0) {
-    m->mean = shift;
-    m->mean_low = 0.0;
-    m->m2 = block_m2;
-  } else {
-    const auto n_before = static_cast<double>(m->finite);
-    delta += (shift - m->mean) - m->mean_low;
-    weight = n / (n_before + n);
-    m->m2 += block_m2 + delta * delta * (n_before * weight);
+// Adds the zeros of a block to `*m`.  Most blocks have none, which their least
+// absolute value tells; only the others are read again.
+template <typename L, typename T>
+void CountZeros(const T* p, std::size_t n, const BlockLanes<L>& block,
+                Moments* m) {
+  if (!L::Any(L::IsZero(block.abs_min))) return;
+  auto counts = L::Set(0);
+  std::size_t i = 0;
+  for (; i + L::kLanes <= n; i += L::kLanes) {
+    counts = L::CountIf(counts, L::IsZero(L::Load(p + i)));
   }
-  // The exact sum of mean and step as two doubles (Dekker).
-  const double step = m->mean_low + delta * weight;
-  const double mean = m->mean + step;
-  const double part = mean - m->mean;
-  m->mean_low = (m->mean - (mean - part)) + (step - part);
-  m->mean = mean;
-  m->finite += static_cast<std::uint64_t>(n);
-}
-
-// Whether a shift was so far from the block's mean that digits of the block's
-// m2 are lost which the merge will not make up for: where most elements came
-// before, a distant block adds more to m2 than it can blur.
-inline bool ShiftIsFar(double n, double sum, double squares, const Moments& m) {
-  return static_cast<double>(m.finite) < n && sum * sum > 0.5 * squares * n;
+  if (i < n) {
+    const auto x = L::LoadFirst(p + i, n - i);
+    counts = L::CountIf(counts, L::And(L::IsZero(x), L::FirstLanes(n - i)));
+  }
+  typename L::Acc sum = L::Zero();
+  L::Accumulate(&sum, counts);
+  m->zero += static_cast<std::uint64_t>(L::Sum(sum));
 }
 
 // The mean of the first few elements: a shift for a block with none before.
@@ -240,6 +237,7 @@ bool AddFiniteBlock(const T* p, std::size_t n, RunLanes<L>* run, Moments* m) {
   }
   MergeBlock(n_block, static_cast<double>(shift), sum, squares, m);
   m->l1 += l1;
+  CountZeros(p, n, block, m);
   run->Add(block);
   return true;
 }
@@ -281,6 +279,7 @@ inline void AddAnyBlock(const double* p, std::size_t n, RunLanes<Doubles>* run,
   }
   if (n_finite > 0) MergeBlock(n_finite, shift, sum, squares, m);
   m->l1 += L::Sum(block.l1);
+  CountZeros(p, n, block, m);
   run->Add(block);
   if (n_finite == static_cast<double>(n)) return;
   for (std::size_t i = 0; i < n; ++i) {

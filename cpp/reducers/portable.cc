@@ -52,6 +52,7 @@ struct Doubles {
     return M{0, 1} < static_cast<std::int64_t>(n);
   }
   static M And(M a, M b) { return a & b; }
+  static bool Any(M mask) { return (mask[0] | mask[1]) != 0; }
   static V Select(M mask, V a, V b) { return mask ? a : b; }
   static V CountIf(V counts, M mask) {
     return counts + (mask ? Set(1) : Set(0));
@@ -105,6 +106,9 @@ struct Floats {
     return M{0, 1, 2, 3} < static_cast<std::int32_t>(n);
   }
   static M And(M a, M b) { return a & b; }
+  static bool Any(M mask) {
+    return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
+  }
   static V Select(M mask, V a, V b) { return mask ? a : b; }
   static V CountIf(V counts, M mask) {
     return counts + (mask ? Set(1) : Set(0));

@@ -65,6 +65,13 @@ void SetMoments(const Moments& m, int exponent, ExtremeClass extremes,
     s->l2 = std::fabs(value) * std::sqrt(n);
     return;
   }
+  if (exponent == 0) {
+    s->mean = m.mean;
+    s->m2 = m.m2;
+    s->l1 = m.l1;
+    s->l2 = std::sqrt(m.m2 + n * m.mean * m.mean);
+    return;
+  }
   s->mean = std::ldexp(m.mean, exponent);
   s->m2 = std::ldexp(m.m2, 2 * exponent);
   s->l1 = std::ldexp(m.l1, exponent);

@@ -57,6 +57,10 @@ void Journal::AppendRows(const Offer& offer, std::span<const Row> rows) {
 
 void Journal::AppendTensor(const Offer& offer, const TensorHead& head,
                            std::span<const std::byte> raw) {
+  // A large tensor is written in pieces, after the batch: what is whole in the
+  // file is made visible before and after, so that it cannot count as failed.
+  const bool in_pieces = ShardWriter::IsWrittenInPieces(raw.size());
+  if (in_pieces) Publish();
   if (!Ready()) return Fail(offer);
   pending_.push_back(offer);
   Require({&head.definition, 1});
@@ -69,7 +73,11 @@ void Journal::AppendTensor(const Offer& offer, const TensorHead& head,
         progress_();
         if (Clock::now() >= next_heartbeat_) WriteSlot();
       });
-  if (!status.ok()) Abandon(status);
+  if (!status.ok()) {
+    Abandon(status);
+  } else if (in_pieces) {
+    Publish();
+  }
 }
 
 void Journal::AppendStep(const Offer& offer, const StepRecord& step) {

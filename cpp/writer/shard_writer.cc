@@ -93,7 +93,7 @@ Status ShardWriter::AppendTensor(std::int64_t step, TensorHead head,
   // The lengths and checksums of the chunks stand before the chunks.  Room for
   // them is left in the batch, or, when the batch cannot hold the tensor, in
   // the file.
-  const bool in_pieces = raw.size() > kBatchBytes;
+  const bool in_pieces = IsWrittenInPieces(raw.size());
   if (in_pieces) TDBG_RETURN_IF_ERROR(WriteBatch());
   const std::uint64_t offset = length();
   const std::size_t at = batch_.size();

@@ -46,11 +46,15 @@ class ShardWriter {
               std::uint16_t micro_batch = 0);
   void AppendRows(std::int64_t step, std::span<const Row> rows);
 
-  // Adds a tensor.  A large one is written in pieces as it is encoded, its
-  // header last; `progress` is called after each chunk.
+  // Adds a tensor.  A large one is written in pieces as it is encoded, after
+  // the batch and its own header last; `progress` is called after each chunk.
   Status AppendTensor(std::int64_t step, TensorHead head,
                       std::span<const std::byte> raw, std::uint32_t item_size,
                       Codec codec, const std::function<void()>& progress);
+
+  [[nodiscard]] static bool IsWrittenInPieces(std::size_t n_raw) {
+    return n_raw > kBatchBytes;
+  }
 
   // Writes the batch; its records are then in the file.
   Status WriteBatch();

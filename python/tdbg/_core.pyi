@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,7 @@ def implementations() -> list[str]:
 def reduce(array: Any, scale: float = 1.0) -> NDArray[np.void]:
     """Statistics row (ROW_DTYPE, step 0) of a NumPy array of any strides."""
 
-def count_units(
-    array: Any, axis: int, low: float, high: float
-) -> NDArray[np.uint64]:
+def count_units(array: Any, axis: int, low: float, high: float) -> NDArray[np.uint64]:
     """Counts (3, units): active, beyond, all."""
 
 def masked_crc32c(data: bytes) -> int: ...
@@ -176,6 +174,9 @@ class Capture:
         """The fields of the Counters struct by name; state as its number."""
 
 class Definition:
+    def __init__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Made by RunReader only: raises TypeError."""
+
     @property
     def id(self) -> int: ...
     @property
@@ -202,6 +203,9 @@ class Definition:
     def placements(self) -> tuple[tuple[int, int, int, int, int], ...]: ...
 
 class Event:
+    def __init__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Made by RunReader only: raises TypeError."""
+
     @property
     def step(self) -> int: ...
     @property
@@ -216,6 +220,9 @@ class Event:
     def json(self) -> bytes: ...
 
 class Problem:
+    def __init__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Made by RunReader only: raises TypeError."""
+
     @property
     def kind(self) -> str:
         """damage, torn_tail, foreign, unsupported, io or missing."""

@@ -17,6 +17,17 @@ inline std::vector<float> SomeFloats(std::size_t n) {
   return values;
 }
 
+// Bytes that do not compress.
+inline Bytes Noise(std::size_t n) {
+  Bytes bytes(n);
+  std::uint32_t state = 12345;
+  for (std::byte& b : bytes) {
+    state = state * 1664525 + 1013904223;
+    b = static_cast<std::byte>(state >> 24);
+  }
+  return bytes;
+}
+
 // Rows as a later version may write them: two fields less, one more that this
 // build does not know, and bytes after the fields.
 inline Bytes LongerRows(std::uint32_t definition) {
@@ -73,6 +84,9 @@ inline ShardBuilder CompleteShard(std::uint32_t shard_number = 1) {
   when.item_size = 8;
   when.dtype_text = "<M8[ns]";
   b.AddDefinition(when);
+  b.AddDefinition(SomeDefinition(5, "noise", DType::kInt16, {1800}));
+  b.AddDefinition(SomeDefinition(6, "deep", DType::kBFloat16,
+                                 std::vector<std::int64_t>(64, 1)));
 
   Row scaled = SomeRow(1, 2.5);
   scaled.flags = kRescaled;
@@ -85,6 +99,7 @@ inline ShardBuilder CompleteShard(std::uint32_t shard_number = 1) {
   const std::vector<std::int64_t> times = {
       1, -1, std::numeric_limits<std::int64_t>::min()};
   b.AddTensor(0, 4, BytesOf(times), 8, Codec::kRaw);
+  b.AddTensor(0, 5, Noise(3600), 2, Codec::kZstdPlanes, 512);
   b.Add(
       RecordType::kScalar, 0,
       EncodeScalars(std::vector<Scalar>{{3, 0, 111, 0.5}, {3, 1, 112, -2.0}}));

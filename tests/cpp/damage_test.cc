@@ -55,14 +55,14 @@ Answers Ask(const ShardBuilder& shard, const Bytes& bytes) {
 
 TDBG_TEST(TheCompleteShardReadsWithoutProblems) {
   const ShardBuilder shard = CompleteShard();
-  EXPECT_GT(shard.bytes().size(), 7000U);
+  EXPECT_GT(shard.bytes().size(), 10000U);
   EXPECT_LT(shard.bytes().size(), 20000U);
   MemoryShard memory(shard.bytes(), shard.header(), false);
   EXPECT_TRUE(memory.reader.state() == ShardState::kSealed);
   EXPECT_EQ(memory.problems().size(), 0U);
-  EXPECT_EQ(memory.definitions().size(), 4U);
+  EXPECT_EQ(memory.definitions().size(), 6U);
   EXPECT_EQ(memory.tables.n_rows, 4U);
-  EXPECT_EQ(memory.tensors().size(), 5U);
+  EXPECT_EQ(memory.tensors().size(), 6U);
   EXPECT_EQ(memory.scalars().size(), 2U);
   EXPECT_EQ(memory.steps().size(), 2U);
   EXPECT_EQ(memory.events().size(), 1U);
@@ -70,10 +70,10 @@ TDBG_TEST(TheCompleteShardReadsWithoutProblems) {
   EXPECT_EQ(memory.gaps().size(), 1U);
   EXPECT_EQ(memory.histograms().size(), 1U);
   const Answers answers = memory.Ask();
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(answers.values[i]);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(answers.values[i]);
   // The codec of a later version costs its tensor, and says why.
-  EXPECT_FALSE(answers.values[4]);
-  EXPECT_TRUE(memory.ReadTensor(4).status().code() == StatusCode::kUnsupported);
+  EXPECT_FALSE(answers.values[5]);
+  EXPECT_TRUE(memory.ReadTensor(5).status().code() == StatusCode::kUnsupported);
 }
 
 // Judges one damaged byte.  Returns what is wrong, or nothing.
@@ -217,9 +217,12 @@ TDBG_TEST(EveryTruncationGivesTheExactPrefix) {
 }
 
 // After block damage: every answer that is left was there before, or there is
-// a problem; and what damage did not touch is all there.
+// a problem; and what damage did not touch is all there.  Only a whole record
+// that was moved ahead of others (`moved`) can cost those: they then look like
+// repetitions.
 void JudgeBlocks(const ShardBuilder& shard, const Answers& pristine,
-                 const Bytes& damaged, const std::string& what) {
+                 const Bytes& damaged, const std::string& what,
+                 bool moved = false) {
   if (damaged == shard.bytes()) return;
   MemoryShard memory(damaged, shard.header(), true);
   const Answers answers = memory.Ask();
@@ -237,7 +240,7 @@ void JudgeBlocks(const ShardBuilder& shard, const Answers& pristine,
       }
     }
     const bool refused = memory.reader.state() == ShardState::kRefused;
-    if (!refused && memory.steps().size() < untouched) {
+    if (!refused && !moved && memory.steps().size() < untouched) {
       Fail(__FILE__, __LINE__, what + ": an untouched record was lost");
     }
     return;
@@ -283,7 +286,7 @@ TDBG_TEST(LostRepeatedAndExchangedBlocksAreNoticed) {
         bytes = shard.bytes();
         std::swap_ranges(at(bytes, i), at(bytes, i + 1), at(bytes, j));
         JudgeBlocks(shard, pristine, bytes,
-                    where + " exchanged with " + std::to_string(j));
+                    where + " exchanged with " + std::to_string(j), block > 64);
         ++n;
       }
       if (Failures() > 0) return;
@@ -307,11 +310,11 @@ TDBG_TEST(ARecordThatIsRepeatedCountsOnce) {
     MemoryShard memory(bytes, shard.header(), true);
     Answers answers = memory.Ask();
     EXPECT_GE(memory.problems().size(), 1U);
-    EXPECT_EQ(memory.definitions().size(), 4U);
+    EXPECT_EQ(memory.definitions().size(), 6U);
     EXPECT_EQ(memory.steps().size(), 2U);
     EXPECT_EQ(memory.scalars().size(), 2U);
     EXPECT_EQ(memory.tables.n_rows, 4U);
-    EXPECT_EQ(memory.tensors().size(), 5U);
+    EXPECT_EQ(memory.tensors().size(), 6U);
     for (std::size_t i = 0; i < answers.values.size(); ++i) {
       EXPECT_TRUE(answers.values[i] == pristine.values[i]);
     }

@@ -201,7 +201,7 @@ TDBG_TEST(AMissingShardIsReportedAndTheOthersRead) {
   for (const std::uint32_t number : {1U, 4U}) {
     ShardBuilder shard = Events(number, 2);
     shard.Seal();
-    WriteFile(directory + "/" + ShardName(number, "tds"), shard.bytes());
+    WriteFile(directory + "/" + ShardName(number, ".tds"), shard.bytes());
   }
   const auto reader = MustOpen(directory);
   EXPECT_EQ(reader->events().size(), 4U);

@@ -255,7 +255,8 @@ class TemporaryDirectory {
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 
   // A new writer directory in it.
-  [[nodiscard]] std::string Writer(const std::string& name = "train-0-1") {
+  [[nodiscard]] std::string Writer(
+      const std::string& name = "train-0-1") const {
     const std::string directory = path_ + "/" + name;
     std::filesystem::create_directories(directory);
     return directory;

@@ -12,8 +12,13 @@ namespace tdbg::testing {
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "tdbg-test-XXXXXX").string();
+    // In memory, where there is such a file system: the tests write and sync a
+    // lot.
+    const std::filesystem::path parent =
+        std::filesystem::is_directory("/dev/shm")
+            ? std::filesystem::path("/dev/shm")
+            : std::filesystem::temp_directory_path();
+    std::string name = (parent / "tdbg-test-XXXXXX").string();
     const char* made = ::mkdtemp(name.data());
     path_ = made != nullptr ? made : "";
   }

@@ -55,6 +55,15 @@ std::string Show(const T& value) {
   }
 }
 
+template <typename T>
+std::string Message(const T& outcome) {
+  if constexpr (requires { outcome.message(); }) {
+    return outcome.message();
+  } else {
+    return outcome.status().message();
+  }
+}
+
 inline void Fail(const char* file, int line, const std::string& what) {
   ++Failures();
   std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
@@ -80,32 +89,32 @@ inline int Run(int argc, char** argv) {
 
 }  // namespace tdbg::testing
 
-#define TDBG_TEST(name)                                                   \
-  static void name();                                                     \
-  static const ::tdbg::testing::Registration registration_##name{#name,   \
+#define TDBG_TEST(name)                                                  \
+  static void name();                                                    \
+  static const ::tdbg::testing::Registration registration_##name{#name,  \
                                                                  &name}; \
   static void name()
 
-#define EXPECT_TRUE(condition)                                        \
-  do {                                                                \
-    if (!(condition)) {                                               \
+#define EXPECT_TRUE(condition)                                            \
+  do {                                                                    \
+    if (!(condition)) {                                                   \
       ::tdbg::testing::Fail(__FILE__, __LINE__, "not true: " #condition); \
-    }                                                                 \
+    }                                                                     \
   } while (false)
 
 #define EXPECT_FALSE(condition) EXPECT_TRUE(!(condition))
 
-#define TDBG_EXPECT_RELATION(a, b, relation)                              \
-  do {                                                                    \
-    const auto& expect_a = (a);                                           \
-    const auto& expect_b = (b);                                           \
-    if (!(expect_a relation expect_b)) {                                  \
-      ::tdbg::testing::Fail(__FILE__, __LINE__,                           \
-                            std::string(#a " " #relation " " #b ": ") +   \
+// Called as a function, so that temporaries in `a` and `b` live long enough for
+// references into them.
+#define TDBG_EXPECT_RELATION(a, b, relation)                                \
+  ([](const auto& expect_a, const auto& expect_b) {                         \
+    if (!(expect_a relation expect_b)) {                                    \
+      ::tdbg::testing::Fail(__FILE__, __LINE__,                             \
+                            #a " " #relation " " #b ": " +                  \
                                 ::tdbg::testing::Show(expect_a) + " and " + \
-                                ::tdbg::testing::Show(expect_b));         \
-    }                                                                     \
-  } while (false)
+                                ::tdbg::testing::Show(expect_b));           \
+    }                                                                       \
+  }((a), (b)))
 
 #define EXPECT_EQ(a, b) TDBG_EXPECT_RELATION(a, b, ==)
 #define EXPECT_NE(a, b) TDBG_EXPECT_RELATION(a, b, !=)
@@ -129,22 +138,11 @@ inline int Run(int argc, char** argv) {
   } while (false)
 
 // Checks a Status or a Result, and shows its message when it failed.
-#define EXPECT_OK(expression)                                               \
-  do {                                                                      \
-    const auto& expect_ok = (expression);                                   \
-    if (!expect_ok.ok()) {                                                  \
-      ::tdbg::testing::Fail(__FILE__, __LINE__, std::string(#expression) + \
-                                ": " + ::tdbg::testing::Message(expect_ok)); \
-    }                                                                       \
-  } while (false)
-
-namespace tdbg::testing {
-template <typename T>
-std::string Message(const T& outcome) {
-  if constexpr (requires { outcome.message(); }) {
-    return outcome.message();
-  } else {
-    return outcome.status().message();
-  }
-}
-}  // namespace tdbg::testing
+#define EXPECT_OK(expression)                                      \
+  ([](const auto& expect_ok) {                                     \
+    if (!expect_ok.ok()) {                                         \
+      ::tdbg::testing::Fail(                                       \
+          __FILE__, __LINE__,                                      \
+          #expression ": " + ::tdbg::testing::Message(expect_ok)); \
+    }                                                              \
+  }(expression))

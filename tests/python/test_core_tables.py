@@ -59,6 +59,7 @@ def test_captured_rows_are_those_of_reduce(run_dir: Path, dtype: np.dtype[Any]) 
         [address(array) for array in arrays],
         [array.strides for array in arrays],
     )
+    assert capture.end_step(0, 1, 0)
     for id_, array in zip(ids, arrays, strict=True):
         capture.statistics(1, [id_], [address(array)], [array.strides])
     assert capture.end_step(1, 1, 1)

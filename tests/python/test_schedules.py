@@ -29,7 +29,7 @@ def wanted(
 ) -> dict[int, int]:
     """What is wanted at each step, steps without anything left out."""
     profile = subject.profile(name, role)
-    found = {step: subject.wants(mode, step)[profile] for step in range(steps)}
+    found = {step: subject.wants(mode, step).of(profile) for step in range(steps)}
     return {step: flags for step, flags in found.items() if flags}
 
 
@@ -129,19 +129,19 @@ def test_needs_of_unit_summaries_alone_take_no_rows_of_outputs() -> None:
     )
     subject = policy(needs=[need])
     assert wanted(subject, "relu_output_0", Role.OUTPUT, 11) == {}
-    assert subject.wants(TRAIN, 0)[subject.units_profile] == ROWS
-    assert subject.wants(TRAIN, 1)[subject.units_profile] == 0
-    assert subject.wants_activations(TRAIN, 10)
-    assert policy().wants(TRAIN, 0)[policy().units_profile] == 0
+    assert subject.wants(TRAIN, 0).of(subject.units_profile) == ROWS
+    assert subject.wants(TRAIN, 1).of(subject.units_profile) == 0
+    assert subject.wants(TRAIN, 10).takes_activations
+    assert policy().wants(TRAIN, 0).of(policy().units_profile) == 0
 
 
 def test_activations_are_known_to_be_unwanted_before_they_are_named() -> None:
     subject = policy(["weights", "losses", "outputs"])
-    assert subject.wants_activations(TRAIN, 0)
-    assert not subject.wants_activations(TRAIN, 1)
-    assert not policy(["weights", "losses"]).wants_activations(TRAIN, 0)
+    assert subject.wants(TRAIN, 0).takes_activations
+    assert not subject.wants(TRAIN, 1).takes_activations
+    assert not policy(["weights", "losses"]).wants(TRAIN, 0).takes_activations
     by_regex = policy(collections=[Collection("custom", "relu")])
-    assert by_regex.wants_activations(TRAIN, 0)
+    assert by_regex.wants(TRAIN, 0).takes_activations
 
 
 def test_a_change_of_collections_is_seen_at_the_next_refresh() -> None:

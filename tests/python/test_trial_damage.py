@@ -6,14 +6,25 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from run_builder import RunBuilder, simple_run
-from tdbg.errors import NotARun, QueryError, StorageError, TdbgError, UnsupportedFeature
+from tdbg.errors import (
+    CorruptionError,
+    NotARun,
+    QueryError,
+    StorageError,
+    TdbgError,
+    UnsupportedFeature,
+)
 from tdbg.modes import ModeKeys
-from tdbg.trial import Trial, create_trial
+from tdbg.trial import Call, Trial, create_trial
+from tdbg.trial._lookup import RawEntry, read_value
+from tdbg.trial._roles import element_type
 
 FINDING, STATUS, MESSAGE, CONFIGURATION, COLLECTIONS = 4, 5, 6, 1, 2
 
@@ -168,6 +179,27 @@ def test_a_broken_run_json_is_a_typed_error(
         create_trial(run_dir)
 
 
+def definition(**changes: Any) -> Any:
+    fields = {"name": "x", "dtype": "float32", "item_size": 4, "shape": (2,)}
+    return SimpleNamespace(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    "text", ["O", "object", "i4,i4", "V8", "finfo", "__name__", "", "nonsense", "8f"]
+)
+def test_no_element_type_in_a_file_makes_pointers_or_records(text: str) -> None:
+    with pytest.raises(UnsupportedFeature, match="unknown type"):
+        element_type(definition(dtype=text, item_size=4))
+
+
+def test_a_value_that_does_not_fit_its_definition_is_refused() -> None:
+    reader = SimpleNamespace(read_tensor=lambda _: np.zeros(7, np.uint8))
+    lane: Any = SimpleNamespace(writer=SimpleNamespace(reader=reader))
+    entry = RawEntry(lane, definition(), Call(0, 0), 0, None)
+    with pytest.raises(CorruptionError, match="7 bytes instead of 8"):
+        read_value(entry)
+
+
 # --- Events ---------------------------------------------------------------
 
 
@@ -264,10 +296,11 @@ def test_the_cost_and_the_losses_of_capture_are_summed_up(run_dir: Path) -> None
     with RunBuilder(run_dir) as run:
         for step in range(4):
             mode = ModeKeys.EVAL if step == 3 else ModeKeys.TRAIN
-            timing = {"capture_ns": 10 * (step + 1), "duration_ns": 1000}
             if step == 2:
                 run.capture.refuse(step, 3)
-            run.step(step, {"w": np.ones(2)}, mode, **timing)
+            cost = 10 * (step + 1)
+            ones = {"w": np.ones(2)}
+            run.step(step, ones, mode, capture_ns=cost, duration_ns=1000)
     trial = create_trial(run_dir)
     assert trial.overhead() == pytest.approx(100 / 4000)
     assert trial.overhead("train") == pytest.approx(60 / 3000)

@@ -75,7 +75,7 @@ def check_step(trial: Trial, step: int) -> None:
 
 
 def test_following_sees_every_step_once_whole_and_in_order(run_dir: Path) -> None:
-    """Sabotage that it caught: polling tables without the final poll after the end."""
+    """Sabotage that it caught: no poll any more once the writer has ended."""
     seen: list[int] = []
     statistics_seen = 0
     growths = 0

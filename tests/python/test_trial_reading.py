@@ -336,8 +336,7 @@ def test_calls_and_micro_batches_can_be_asked_for(run_dir: Path) -> None:
         for micro_batch in range(2):
             for call in range(2):
                 array = np.full(2, 10 * micro_batch + call, np.float32)
-                site = {"call": call, "micro_batch": micro_batch}
-                run.save(0, "net_output_0", array, **site)
+                run.save(0, "net_output_0", array, call=call, micro_batch=micro_batch)
         run.end_step(0, micro_batches=2)
     tensor = create_trial(run_dir).tensor("net_output_0")
     assert tensor.calls(0) == [Call(0, 0), Call(0, 1), Call(1, 0), Call(1, 1)]
@@ -368,3 +367,32 @@ def test_reading_imports_no_framework() -> None:
         "assert not found, found"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_positions_follow_the_order_of_execution(run_dir: Path) -> None:
+    names = ["z", "b", "m", "a"]
+    with RunBuilder(run_dir) as run:
+        for step in range(2):
+            run.step(step, dict.fromkeys(names, np.ones(2, np.float32)))
+    trial = create_trial(run_dir)
+    found = sorted(trial.tensor_names(), key=lambda name: trial.tensor(name).position)
+    assert found == names
+
+
+def test_deleting_index_and_commit_page_changes_no_answer(run_dir: Path) -> None:
+    simple_run(run_dir, range(20))
+    before = create_trial(run_dir)
+    values = before.tensor("fc.weight").values()
+    table = before.statistics()
+    removed = 0
+    for pattern in ("*.tdi", "COMMIT"):
+        for file in (run_dir / "w" / "train-0-1").glob(pattern):
+            file.unlink()
+            removed += 1
+    assert removed == 2
+    after = create_trial(run_dir)
+    assert after.steps() == before.steps()
+    np.testing.assert_array_equal(after.statistics().m2, table.m2)
+    for step, value in after.tensor("fc.weight").values().items():
+        assert value.tobytes() == values[step].tobytes()
+    assert after.problems() == []

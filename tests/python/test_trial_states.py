@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +112,8 @@ def test_errors_tell_never_from_not_yet_and_no_more(
     live.close()
     with pytest.raises(TensorUnavailableForStep):
         tensor.value(30)
+    with pytest.raises(StepUnavailable):
+        tensor.value(15)
     with pytest.raises(NoMoreData, match=r"step 31 .* its last is 30"):
         tensor.value(31)
     with pytest.raises(NoMoreData, match=r"step 0 \(mode EVAL\)"):
@@ -150,6 +155,20 @@ def test_a_run_without_writers_is_empty_and_fills(run_dir: Path) -> None:
     simple_run(run_dir)
     time.sleep(0.01)
     assert trial.steps() == [0, 1, 2, 3, 4]
+
+
+def test_a_writer_that_comes_within_a_tick_of_the_clock_is_seen(
+    run_dir: Path,
+) -> None:
+    create_run(run_dir)
+    trial = create_trial(run_dir)
+    folder = run_dir / "w"
+    before = folder.stat()
+    assert not trial.refresh()
+    simple_run(run_dir)
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert trial.refresh()
+    assert trial.workers() == ["worker_0"]
 
 
 def test_a_run_that_comes_into_being_is_waited_for(run_dir: Path) -> None:
@@ -224,7 +243,11 @@ def test_waiting_lets_other_threads_read(run_dir: Path, live: RunBuilder) -> Non
     assert failed == []
 
 
-def test_many_threads_may_ask_at_once(run_dir: Path, live: RunBuilder) -> None:
+def test_many_threads_may_ask_at_once(
+    run_dir: Path, live: RunBuilder, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
     trial = create_trial(run_dir)
     stop = threading.Event()
     failed: list[BaseException] = []
@@ -253,6 +276,35 @@ def test_many_threads_may_ask_at_once(run_dir: Path, live: RunBuilder) -> None:
     assert failed == []
     assert min(answered) > 0
     assert trial.steps()[-1] == 129
+
+
+def test_a_question_waits_while_another_is_answered(
+    run_dir: Path, live: RunBuilder
+) -> None:
+    """Sabotage that it caught: questions without the lock."""
+    assert live.capture.directory
+    trial = create_trial(run_dir)
+    tensor = trial.tensor("w")
+    questions: list[Callable[[], object]] = [
+        trial.steps,
+        trial.tensor_names,
+        trial.statistics,
+        trial.step_table,
+        trial.refresh,
+        lambda: tensor.value(0),
+        lambda: tensor.stats(0),
+        lambda: tensor.shape(0),
+    ]
+    # Without a refresh, which has the lock anyway.
+    with trial.no_refresh(), trial._run.lock:
+        threads = [threading.Thread(target=ask) for ask in questions]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        assert all(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join(10.0)
+        assert not thread.is_alive()
 
 
 def read_everything(trial: Trial) -> None:

@@ -62,8 +62,12 @@ def test_micro_batches_and_calls_merge_as_if_they_were_one(run_dir: Path) -> Non
                 for call in range(2):
                     part = random.normal(size=(3, micro_batch + 1)) * 10.0**step
                     part.flat[0] = [np.nan, np.inf, -np.inf, 0.0][step]
-                    site = {"call": call, "micro_batch": micro_batch}
-                    run.save(step, "net_output_0", part, what="statistics", **site)
+                    run.save(
+                        *(step, "net_output_0", part),
+                        what="statistics",
+                        call=call,
+                        micro_batch=micro_batch,
+                    )
                     parts.setdefault(step, []).append(part)
             run.end_step(step, micro_batches=step + 1)
     trial = create_trial(run_dir)
@@ -276,7 +280,7 @@ def test_the_order_of_merging_makes_no_difference_that_matters(
 @pytest.mark.parametrize(("dtype", "number"), [(np.int64, INT64), (np.uint64, UINT64)])
 def test_extremes_of_integers_merge_exactly(dtype: type, number: int) -> None:
     info = np.iinfo(dtype)
-    arrays = [
+    arrays: list[NDArray[Any]] = [
         np.array([info.max - 1], dtype),
         np.array([info.min + 1, 5], dtype),
         np.array([info.max, info.min], dtype),
@@ -296,3 +300,28 @@ def test_merging_does_not_overflow_where_the_result_does_not() -> None:
     small = [np.full(3, 1e200), np.full(5, 1e200)]
     _, merged, _ = group(keys, rows_of(small), classes)
     assert merged["l2"][0] == pytest.approx(np.sqrt(8) * 1e200)
+
+
+def test_reductions_of_a_table_are_those_of_its_tensors(run_dir: Path) -> None:
+    random = np.random.default_rng(8)
+    with RunBuilder(run_dir) as run:
+        for step in range(3):
+            array = random.normal(size=7)
+            array[0] = [1.0, np.nan, np.inf][step]
+            integers = random.integers(-5, 5, size=4)
+            run.step(step, {"a": array, "b": integers} if step else {"a": array})
+    trial = create_trial(run_dir)
+    table = trial.statistics()
+    for name in ("min", "max", "mean", "std", "variance", "sum", "l1", "l2"):
+        for absolute in (False, True):
+            column = table.reduction(name, absolute)
+            for i, tensor in enumerate(table.names):
+                for j, step in enumerate(table.steps.tolist()):
+                    if table.present[i, j]:
+                        expected = trial.tensor(tensor).reduction_value(
+                            step, name, abs=absolute
+                        )
+                        np.testing.assert_equal(column[i, j], expected)
+                    else:
+                        assert np.isnan(column[i, j])
+    assert not table.present.all()

@@ -98,8 +98,17 @@ def train(
         loss = criterion(model(inputs), labels)
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return losses
+
+
+def parts(
+    **options: Any,
+) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer, Any]:
+    """A model, its loss, its optimizer, and batches for it."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
+    return model, nn.CrossEntropyLoss(), optimizer, digits(16)
 
 
 class Recorded:
@@ -172,7 +181,8 @@ class Recorded:
 
 def bits(tensor: torch.Tensor) -> bytes:
     """The bytes of a tensor's elements, in C order."""
-    return bytes(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    flat = tensor.detach().contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy().tobytes())
 
 
 def mean_of(rows: list[np.void]) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 from tdbg.collections import Role
 
 __all__ = [
+    "MAX_CALLS",
     "UniqueNames",
     "activation_name",
     "gradient_name",
@@ -25,6 +26,8 @@ __all__ = [
 # Deeper structures and longer lists of tensors are cut, so that a call that
 # returns a cache of a million tensors costs no more than this.
 MAX_DEPTH = 8
+# Of a module that is called over and over in one forward, so many calls have names.
+MAX_CALLS = 64
 MAX_TENSORS = 1024
 
 

@@ -22,7 +22,7 @@ from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs, merge_needs
 
-__all__ = ["ROWS", "SMALL_VALUES", "VALUES", "Policy"]
+__all__ = ["ROWS", "SMALL_VALUES", "VALUES", "Policy", "StepWants"]
 
 # What is wanted of a tensor at a step.
 ROWS = 1
@@ -38,6 +38,7 @@ _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
 
 _NEEDS = "\0needs"  # Stands among the names of collections; none is like it.
 _UNITS = "\0units"
+_TRAINING = "\0training "  # Before a name: of it, what is for training only.
 
 
 class _Schedule(NamedTuple):
@@ -55,8 +56,42 @@ class _Schedule(NamedTuple):
         return ROWS | self.flags if config.should_reduce(mode_step) else 0
 
 
+class StepWants:
+    """What is wanted at a step.
+
+    Attributes:
+        is_active: Whether anything may be.
+        takes_activations: Whether inputs or outputs of modules may be.
+        by_profile: What of the tensors of each profile; grows with the profiles.
+    """
+
+    __slots__ = ("_flags", "_policy", "by_profile", "is_active", "takes_activations")
+
+    def __init__(
+        self, policy: Policy, flags: dict[str, int], takes_activations: bool
+    ) -> None:
+        self._policy = policy
+        self._flags = flags
+        self.is_active = any(flags.values())
+        self.takes_activations = takes_activations
+        self.by_profile: list[int] = []
+
+    def of(self, profile: int) -> int:
+        """What is wanted of the tensors of a profile."""
+        names_by_profile = self._policy.profiles
+        while len(self.by_profile) <= profile:
+            wanted = 0
+            for name in names_by_profile[len(self.by_profile)]:
+                wanted |= self._flags.get(name, 0)
+            self.by_profile.append(wanted)
+        return self.by_profile[profile]
+
+
 class Policy:
     """What one hook captures.
+
+    Attributes:
+        profiles: For each profile, what its tensors belong to.
 
     Args:
         registry: Its collections.
@@ -86,8 +121,9 @@ class Policy:
             for name in need.collections
             for role in BUILT_IN[name]
         )
-        self._profiles: dict[tuple[str, ...], int] = {}
+        self.profiles: list[tuple[str, ...]] = []
         self._schedules: dict[ModeKeys, dict[str, _Schedule]] = {}
+        self._wants: dict[tuple[int, ...], StepWants] = {}
         self._revision = registry.revision
         self.units_profile = self._intern(
             (_UNITS,) if self.needs.unit_summaries else ()
@@ -100,6 +136,7 @@ class Policy:
             return False
         self._revision = revision
         self._schedules.clear()
+        self._wants.clear()
         return True
 
     def membership(self, name: str, role: Role) -> list[str]:
@@ -107,12 +144,12 @@ class Policy:
         return [item.name for item in self.registry if item.has(name, role)]
 
     def profile(self, name: str, role: Role) -> int:
-        """Number of the tensor's profile: an index into ``wants``."""
+        """Number of the tensor's profile."""
         names = [item.name for item in self.registry.captured() if item.has(name, role)]
         if role in self._needed_roles:
             names.append(_NEEDS)
         if role in _TRAINING_ONLY:
-            names.append("")
+            names = [_TRAINING + name for name in names]
         return self._intern(tuple(names))
 
     def may_capture(self, role: Role) -> bool:
@@ -124,27 +161,23 @@ class Policy:
             for item in self.registry.captured()
         )
 
-    def wants(self, mode: ModeKeys, mode_step: int) -> list[int]:
-        """For every profile, what of its tensors is wanted at this step."""
-        flags = {
-            name: schedule.wants(mode_step)
-            for name, schedule in self._schedules_of(mode).items()
-        }
-        result = []
-        for names in self._profiles:
-            wanted = 0
-            if names[-1:] != ("",) or mode not in _EVALUATION:
-                for name in names:
-                    wanted |= flags.get(name, 0)
-            result.append(wanted)
-        return result
-
-    def wants_activations(self, mode: ModeKeys, mode_step: int) -> bool:
-        """Whether any input or output of a module may be wanted at this step."""
-        return any(
-            schedule.may_hold_activations and schedule.wants(mode_step)
-            for schedule in self._schedules_of(mode).values()
-        )
+    def wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
+        """What is wanted at this step."""
+        schedules = self._schedules.get(mode)
+        if schedules is None:
+            schedules = self._schedules[mode] = self._compile(mode)
+        key = (mode.value, *(item.wants(mode_step) for item in schedules.values()))
+        found = self._wants.get(key)
+        if found is None:
+            flags = dict(zip(schedules, key[1:], strict=True))
+            takes_activations = any(
+                flags[name] and item.may_hold_activations
+                for name, item in schedules.items()
+            )
+            if mode not in _EVALUATION:
+                flags |= {_TRAINING + name: flag for name, flag in flags.items()}
+            found = self._wants[key] = StepWants(self, flags, takes_activations)
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the configuration event."""
@@ -159,13 +192,9 @@ class Policy:
         }
 
     def _intern(self, names: tuple[str, ...]) -> int:
-        return self._profiles.setdefault(names, len(self._profiles))
-
-    def _schedules_of(self, mode: ModeKeys) -> dict[str, _Schedule]:
-        found = self._schedules.get(mode)
-        if found is None:
-            found = self._schedules[mode] = self._compile(mode)
-        return found
+        if names not in self.profiles:
+            self.profiles.append(names)
+        return self.profiles.index(names)
 
     def _compile(self, mode: ModeKeys) -> dict[str, _Schedule]:
         hook = self.save_config.of(mode)

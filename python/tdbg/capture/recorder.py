@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tdbg.capture.naming import unit_name
-from tdbg.capture.policy import ROWS, SMALL_VALUES, VALUES, Policy
+from tdbg.capture.policy import ROWS, SMALL_VALUES, VALUES, Policy, StepWants
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
 from tdbg.collections import Role
@@ -42,11 +42,12 @@ class TensorPlan:
     """A captured name.
 
     Attributes:
-        profile: Index of what is wanted of it, in ``StepContext.wants``.
+        profile: By which the policy says what is wanted of it.
+        collections: Names of those that it belongs to; None: not asked yet.
         ids: Definitions given out so far, by element type and shape.
     """
 
-    __slots__ = ("aliases", "ids", "name", "profile", "role", "units")
+    __slots__ = ("aliases", "collections", "ids", "name", "profile", "role", "units")
 
     def __init__(
         self, name: str, role: Role, profile: int, aliases: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class TensorPlan:
         self.role = role
         self.profile = profile
         self.aliases = aliases
+        self.collections: list[str] | None = None
         self.ids: dict[tuple[str, tuple[int, ...]], int] = {}
         self.units: TensorPlan | None = None
 
@@ -64,9 +66,7 @@ class StepContext:
 
     Attributes:
         step: The step.
-        wants: For every profile, what is wanted.
-        is_active: Whether anything is.
-        takes_activations: Whether inputs or outputs of modules may be.
+        wants: What is wanted at it.
         start_ns: When it began (monotonic).
         last_ns: When something last happened in it.
         has_data: Whether anything was captured.
@@ -74,35 +74,24 @@ class StepContext:
         done: Parameters and gradients that the step has already.
     """
 
-    __slots__ = (
-        "calls",
-        "done",
-        "has_data",
-        "is_active",
-        "last_ns",
-        "start_ns",
-        "step",
-        "takes_activations",
-        "wants",
-    )
+    __slots__ = ("calls", "done", "has_data", "last_ns", "start_ns", "step", "wants")
 
-    def __init__(
-        self, step: Step, wants: list[int], takes_activations: bool, start_ns: int
-    ) -> None:
+    def __init__(self, step: Step, wants: StepWants, start_ns: int) -> None:
         self.step = step
-        self.takes_activations = takes_activations
         self.wants = wants
-        self.is_active = any(wants)
         self.start_ns = self.last_ns = start_ns
         self.has_data = False
         self.calls: dict[Any, int] = {}
         self.done: set[str] = set()
 
+    @property
+    def takes(self) -> bool:
+        """Whether anything more may be captured in this step."""
+        return self.wants.is_active and not self.step.is_taken
+
     def wanted(self, plan: TensorPlan) -> int:
         """What is wanted of the tensor at this step."""
-        profile = plan.profile
-        # A profile that came up during the step starts with the next one.
-        return self.wants[profile] if profile < len(self.wants) else 0
+        return self.wants.of(plan.profile)
 
     def count_call(self, key: Any) -> int:
         """How often *key* was called before in this forward."""
@@ -144,6 +133,7 @@ class Recorder:
     def refresh(self) -> None:
         """Think again after a change of collections."""
         for (name, role), plan in self.plans.items():
+            plan.collections = None
             if role is not Role.UNIT_SUMMARY:
                 plan.profile = self.policy.profile(name, role)
 
@@ -204,6 +194,16 @@ class Recorder:
                 scale=scale,
             )
             context.has_data = True
+
+    def members(self) -> dict[str, list[str]]:
+        """The captured names of each collection, sorted."""
+        found: dict[str, list[str]] = {}
+        for (name, role), plan in self.plans.items():
+            if plan.collections is None:
+                plan.collections = self.policy.membership(name, role)
+            for collection in plan.collections:
+                found.setdefault(collection, []).append(name)
+        return {collection: sorted(names) for collection, names in found.items()}
 
     def refuse(self, context: StepContext, n_bytes: int = 0) -> None:
         """Count a tensor that cannot be captured."""

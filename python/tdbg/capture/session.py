@@ -101,6 +101,7 @@ class Session:
         self._has_stopped = False
         self._n_plans_told = 0
         self._collections_changed = True
+        self._last_told_ns = 0
         self._last_record_ns = 0
         if is_live:
             watch_process(self)
@@ -142,7 +143,7 @@ class Session:
         context = self._apply(self.machine.forward_begins(root, mode))
         if context is not None:
             self.takes_activations = (
-                context.takes_activations and not context.step.is_taken
+                context.wants.takes_activations and not context.step.is_taken
             )
             if context.calls:
                 context.calls = {}
@@ -162,7 +163,7 @@ class Session:
     def module_called(self, mode: ModeKeys) -> StepContext | None:
         """A module or a loss was called: the step it belongs to, if captured."""
         context = self._apply(self.machine.module_called(mode))
-        if context is None or not context.is_active or context.step.is_taken:
+        if context is None or not context.takes:
             return None
         context.last_ns = time.perf_counter_ns()
         return context
@@ -188,10 +189,6 @@ class Session:
             self.recorder.refuse(context)
             return
         plan = self.recorder.plan(name, role)
-        if plan.profile >= len(context.wants):
-            # The name made a new profile: it may start within this step.
-            step = context.step
-            context.wants = self.policy.wants(step.mode, step.mode_step)
         self.recorder.capture(context, plan, ref, context.count_call(("given", name)))
 
     def record_into(
@@ -200,14 +197,21 @@ class Session:
         """Record a tensor into collections, which are made if need be."""
         for collection in collections:
             self.policy.registry.put(collection, name)
-        if self.policy.refresh():
+        context = self._apply(self.machine.record_given(mode))
+        if context is not None and self.policy.refresh():
             self._collections_change()
+            # The new collection holds for this step already.
+            step = context.step
+            context.wants = self.policy.wants(step.mode, step.mode_step)
         self.record(mode, name, Role.OTHER, ref)
 
-    def record_scalar(self, mode: ModeKeys, name: str, value: float) -> None:
-        """Record a number; always, whatever the schedules say."""
+    def record_scalar(self, mode: ModeKeys, name: str, value: float | None) -> None:
+        """Record a number, whatever the schedules say; None counts as refused."""
         context = self._apply(self.machine.record_given(mode))
         if context is None:
+            return
+        if value is None:
+            self.recorder.refuse(context)
             return
         plan = self.recorder.plan(scalar_name(name), Role.SCALAR)
         identity = plan.ids.get(("", ()))
@@ -221,7 +225,10 @@ class Session:
         self, mode: ModeKeys, name: str, collections: list[str], value: object
     ) -> None:
         """Record anything that NumPy takes for an array of plain elements."""
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError):
+            array = np.empty((), dtype=object)  # Ragged, or no array at all.
         ref = None
         if array.dtype.kind not in "OVc":
             text = array.dtype.name if array.dtype.kind in "biuf" else array.dtype.str
@@ -261,6 +268,7 @@ class Session:
 
     def _say_goodbye(self, reason: str) -> None:
         self._apply(self.machine.close())
+        self._tell_collections(-1, time.perf_counter_ns())
         if self.stop_reason is None:
             self.write_event(STATUS, {"training": "ended", "reason": reason})
         else:
@@ -305,8 +313,7 @@ class Session:
         if self.policy.refresh():
             self._collections_change()
         wants = self.policy.wants(step.mode, step.mode_step)
-        takes = self.policy.wants_activations(step.mode, step.mode_step)
-        step.context = StepContext(step, wants, takes, time.perf_counter_ns())
+        step.context = StepContext(step, wants, time.perf_counter_ns())
 
     def _end(self, step: Step) -> None:
         context: StepContext = step.context
@@ -314,8 +321,7 @@ class Session:
         is_training = step.mode in {ModeKeys.TRAIN, ModeKeys.GLOBAL}
         duration = (now if is_training else context.last_ns) - context.start_ns
         charge = self.meter.end_step(duration)
-        if self._collections_changed or len(self.recorder.plans) > self._n_plans_told:
-            self._tell_collections(step.number)
+        self._tell_collections(step.number, now)
         is_due = now - self._last_record_ns >= QUIET_NS
         if context.has_data or step.flags or is_due:
             self._last_record_ns = now
@@ -335,20 +341,23 @@ class Session:
         for callback in self.on_change:
             callback()
 
-    def _tell_collections(self, step: int) -> None:
-        """Write who belongs where, as far as it is known by now."""
+    def _tell_collections(self, step: int, now: int) -> None:
+        """Write who belongs where, where that has changed; new names are collected."""
+        n_plans = len(self.recorder.plans)
+        if not self._collections_changed:
+            is_due = now - self._last_told_ns >= QUIET_NS or self.is_closed
+            if n_plans == self._n_plans_told or not is_due:
+                return
         self._collections_changed = False
-        self._n_plans_told = len(self.recorder.plans)
-        members: dict[str, list[str]] = {}
-        for name, role in self.recorder.plans:
-            for collection in self.policy.membership(name, role):
-                members.setdefault(collection, []).append(name)
+        self._n_plans_told = n_plans
+        self._last_told_ns = now
+        members = self.recorder.members()
         captured = {item.name for item in self.policy.registry.captured()}
         content = {
             item.name: {
                 **item.as_json(),
                 "captured": item.name in captured,
-                "tensor_names": sorted(members.get(item.name, ())),
+                "tensor_names": members.get(item.name, []),
             }
             for item in self.policy.registry
         }

@@ -147,7 +147,7 @@ class StepMachine:
         latest = self._latest.get(ModeKeys.TRAIN) or self._latest.get(ModeKeys.GLOBAL)
         if self._training is None and key != self._defining and latest is not None:
             return Change(latest)  # It comes after the one that ended the step.
-        return self._training_step(mode)
+        return Change(*self._open_training(mode))
 
     def defines_step(self, key: Hashable) -> bool:
         """Whether the end of this optimizer's step is the end of a step."""
@@ -198,9 +198,7 @@ class StepMachine:
         else:
             if self._training is not None and self._is_over(root, mode):
                 ended += self._end(self._training)
-            change = self._training_step(mode)
-            assert change.step is not None  # noqa: S101 - for the type checker
-            step, began = change.step, change.began
+            step, began = self._open_training(mode)
         step.add_forward(root)
         self._forward = step
         return Change(step, began, ended)
@@ -233,7 +231,7 @@ class StepMachine:
             if step is None or step.mode is not mode:
                 step = self._training
             return Change(step)
-        return self._training_step(mode)
+        return Change(*self._open_training(mode))
 
     # ---- the rest ------------------------------------------------------------
 
@@ -295,11 +293,12 @@ class StepMachine:
                 self._defining = key
                 self._strays.clear()
 
-    def _training_step(self, mode: ModeKeys) -> Change:
+    def _open_training(self, mode: ModeKeys) -> tuple[Step, bool]:
+        """The open training step, and whether it begins here."""
         if self._training is not None:
-            return Change(self._training)
+            return self._training, False
         self._training = self._begin(ModeKeys.TRAIN if mode in _EVALUATION else mode)
-        return Change(self._training, began=True)
+        return self._training, True
 
     def _begin(self, mode: ModeKeys) -> Step:
         step = Step(self._next_number, mode, self._next_mode_step[mode])

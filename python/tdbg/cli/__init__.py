@@ -39,10 +39,10 @@ VERBS = {
 class _Verbs(click.Group):
     """A group that knows its verbs by name and loads them on demand."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"tdbg.cli.{cmd_name}")
@@ -50,7 +50,9 @@ class _Verbs(click.Group):
         return command
 
     def format_commands(
-        self, ctx: click.Context, formatter: click.HelpFormatter
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
     ) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tdbg.cli import options
-from tdbg.cli.findings import parse_rules, print_finding, print_statuses, rule_option
+from tdbg.cli.findings import parse_rules, print_findings, print_statuses, rule_option
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
 from tdbg.rules import Report, Status, check
 
@@ -32,8 +32,7 @@ def command(
         emit_json(report.to_json())
     else:
         out = console()
-        for finding in report.findings:
-            print_finding(finding.to_json(), out)
+        print_findings([finding.to_json() for finding in report.findings], out)
         conclude(report)
     if not report.healthy:
         ctx.exit(EXIT_FOUND)

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from tdbg.cli import options
-from tdbg.cli.findings import print_finding
+from tdbg.cli.findings import print_findings
 from tdbg.cli.output import console, emit_json, n_bytes
 
 if TYPE_CHECKING:
@@ -38,22 +38,26 @@ def command(out: str | None, steps: int, as_json: bool) -> None:
     bad one is found out and stopped.
     """
     _require_demo_extra()
+    import torch
+
     from tdbg.demo.data import load
     from tdbg.demo.model import HEALTHY, SICK
 
     folder = Path(out or f"runs/demo-{time.strftime('%Y%m%d-%H%M%S')}")
     digits = load()
+    # One core for the training, so that the watcher has one too.
+    torch.set_num_threads(1)
     # With --json standard output belongs to the document at the end.
-    screen = Console(stderr=True, highlight=False) if as_json else console()
+    screen = console(stderr=as_json)
     screen.print(
         f"Data: {len(digits.train_labels)} real handwritten digits to learn, "
         f"{len(digits.test_labels)} to test."
     )
-    screen.rule("1. A healthy training, watched by a second process", align="left")
+    _heading("1. A healthy training, watched by a second process", screen)
     healthy = _watched_training(HEALTHY, digits, folder / "healthy", steps, screen)
-    screen.rule("2. A sick one: 14 layers of sigmoids", align="left")
+    _heading("2. A sick one: 14 layers of sigmoids", screen)
     sick = _watched_training(SICK, digits, folder / "sick", steps, screen)
-    screen.rule("3. What was captured", align="left")
+    _heading("3. What was captured", screen)
     _show(folder / "healthy", screen)
     cost = _measure_cost(digits, folder / "cost", screen)
     _look_further(folder, screen)
@@ -61,9 +65,13 @@ def command(out: str | None, steps: int, as_json: bool) -> None:
         emit_json({"healthy": healthy, "sick": sick, "cost": cost})
 
 
+def _heading(text: str, screen: Console) -> None:
+    screen.print(f"\n[bold]{text}[/bold]")
+
+
 def _require_demo_extra() -> None:
     try:
-        import sklearn  # type: ignore[import-untyped]  # noqa: F401
+        import sklearn  # noqa: F401
         import torch  # noqa: F401
     except ImportError as error:
         msg = f"the demo needs {error.name}: pip install 'tdbg[demo]'"
@@ -90,8 +98,10 @@ def _watched_training(
     )
     columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
     with (
-        Progress(*columns, TextColumn("steps"), TimeElapsedColumn(), console=screen) as bar,
-        Watcher(run, lambda finding: print_finding(finding, bar.console)) as watcher,
+        Progress(
+            *columns, TextColumn("steps"), TimeElapsedColumn(), console=screen
+        ) as bar,
+        Watcher(run) as watcher,
     ):
         task = bar.add_task("training", total=n_steps)
         outcome = train(
@@ -101,6 +111,7 @@ def _watched_training(
             n_steps,
             on_step=lambda done: bar.update(task, completed=done),
         )
+    print_findings(watcher.findings, screen)
     saved = 1 - outcome.n_steps / n_steps
     if outcome.stopped:
         first = min(finding["step"] for finding in watcher.findings)
@@ -131,7 +142,8 @@ def _show(run: Path, screen: Console) -> None:
     from tdbg.trial import create_trial
 
     trial = create_trial(str(run))
-    print_run(trial, trial.tensor_names(), out=screen)
+    # What a layer puts in, another has put out.
+    print_run(trial, trial.tensor_names(regex=r"^(?!.*_input_)"), out=screen)
 
 
 def _measure_cost(digits: Digits, run: Path, screen: Console) -> dict[str, Any]:
@@ -159,10 +171,10 @@ def _measure_cost(digits: Digits, run: Path, screen: Console) -> dict[str, Any]:
 
 
 def _look_further(folder: Path, screen: Console) -> None:
-    screen.rule("Look further", align="left")
+    _heading("Look further", screen)
     for verb, what in (
         (f"check {folder}/sick", "judge the run again, offline"),
-        (f"show {folder}/sick gradient/0.weight", "the history of a tensor"),
+        (f"show {folder}/sick gradient/conv1.weight", "the history of a tensor"),
         (f"ls {folder}", "all runs of the demo"),
         (f"fsck {folder}/healthy", "verify every checksum"),
     ):

@@ -14,7 +14,7 @@ from tdbg.cli.output import SEVERITY_STYLES, plain, table
 from tdbg.errors import ConfigurationError
 from tdbg.rules import Rule, default_rules, make
 
-__all__ = ["parse_rules", "print_finding", "print_statuses", "rule_option"]
+__all__ = ["parse_rules", "print_findings", "print_statuses", "rule_option"]
 
 rule_option = click.option(
     "--rule",
@@ -55,23 +55,45 @@ def _parse(text: str) -> Rule:
     raise ConfigurationError(msg)
 
 
-def print_finding(finding: Mapping[str, Any], out: Console) -> None:
-    """Print one finding, as its JSON document: what, where, how far, what to do."""
-    style = SEVERITY_STYLES.get(finding["severity"], "")
-    head = Text()
-    gone = " (gone)" if finding.get("phase") == "end" else ""
-    head.append(f"{finding['severity']}{gone}", style=style)
-    head.append(f"  {finding['rule']} at step {finding['step']}: ", style="bold")
-    head.append_text(plain(f"{finding['tensor']}: {finding['message']}"))
-    out.print(head)
-    if finding.get("advice") and not gone:
-        out.print(Text("    -> ").append_text(plain(finding["advice"])), style="dim")
+def print_findings(findings: Sequence[Mapping[str, Any]], out: Console) -> None:
+    """Print findings, as their JSON documents: what, where, how far, what to do.
+
+    Those of one rule, step and severity are one problem seen in several tensors: the
+    first, which rules put worst or first in execution order, is told in full and the
+    others by name.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for finding in findings:
+        kind = (finding["rule"], finding["severity"], finding.get("phase"))
+        groups.setdefault((*kind, finding["step"]), []).append(finding)
+    for group in groups.values():
+        _print_group(group, out)
+
+
+def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:
+    first = group[0]
+    style = SEVERITY_STYLES.get(first["severity"], "")
+    gone = " (gone)" if first.get("phase") == "end" else ""
+    text = Text()
+    text.append(f"{first['severity']}{gone}", style=style)
+    text.append(f"  {first['rule']} at step {first['step']}: ", style="bold")
+    text.append_text(plain(f"{first['tensor']}: {first['message']}"))
+    out.print(text)
+    if len(group) > 1:
+        names = ", ".join(finding["tensor"] for finding in group[1:])
+        out.print(plain(f"    and {len(group) - 1} more: {names}"), style="dim")
+    if first.get("advice") and not gone:
+        out.print(plain(f"    -> {first['advice']}"))
 
 
 def print_statuses(statuses: Sequence[Mapping[str, Any]], out: Console) -> None:
     """Print how each rule has ended, a line each."""
-    result = table("rule", "status", "findings", right=("findings",))
-    for status in statuses:
-        name = plain(f"{status['status']}  {status['message']}".strip())
-        result.add_row(plain(status["rule"]), name, str(status["n_findings"]))
-    out.print(result)
+    rows = [
+        (
+            status["rule"],
+            f"{status['status']}  {status['message']}".strip(),
+            str(status["n_findings"]),
+        )
+        for status in statuses
+    ]
+    out.print(table(("rule", "status", "findings"), rows, right=("findings",)))

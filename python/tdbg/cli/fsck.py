@@ -86,20 +86,24 @@ def _problem(directory: Path, error: StorageError, kind: str) -> dict[str, Any]:
 
 
 def _print(
-    run: str, writers: list[dict[str, Any]], problems: list[dict[str, Any]], damaged: bool
+    run: str,
+    writers: list[dict[str, Any]],
+    problems: list[dict[str, Any]],
+    damaged: bool,
 ) -> None:
     out = console()
     numbers = ("steps", "rows", "tensors", "events", "lost", "size", "problems")
-    result = table("writer", "state", *numbers, right=numbers)
-    for writer in writers:
-        result.add_row(
-            plain(writer["writer"]),
+    rows = [
+        (
+            writer["writer"],
             writer.get("state", "?"),
             *(str(writer.get(column, "?")) for column in numbers[:-2]),
             n_bytes(writer.get("bytes", 0)),
             str(len(writer["problems"])),
         )
-    out.print(result)
+        for writer in writers
+    ]
+    out.print(table(("writer", "state", *numbers), rows, right=numbers))
     for problem in problems:
         where = f"{problem['file']} at byte {problem['offset']}"
         out.print(plain(f"{problem['kind']}: {where}: {problem['message']}"))

@@ -10,6 +10,7 @@ import click
 from tdbg import run_directory
 from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, n_bytes, plain, shape, table
+from tdbg.errors import NotARun
 from tdbg.modes import ModeKeys
 from tdbg.trial import Trial, create_trial
 
@@ -23,9 +24,16 @@ __all__ = ["command"]
 @options.mode
 @options.as_json
 def command(
-    path: str, regex: tuple[str, ...], collection: str | None, mode: ModeKeys, as_json: bool
+    path: str,
+    regex: tuple[str, ...],
+    collection: str | None,
+    mode: ModeKeys,
+    as_json: bool,
 ) -> None:
     """List the runs below PATH, or, if PATH is a run, its tensors."""
+    if not Path(path).is_dir():
+        msg = f"there is no folder {path}"
+        raise NotARun(msg, file=path, kind="missing")
     found = run_directory.find_runs(path)
     if found == [Path(path)]:
         trial = create_trial(path)
@@ -60,10 +68,9 @@ def _run(path: Path) -> dict[str, Any]:
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:
     numbers = ("steps", "last step", "findings", "lost", "size")
-    result = table("run", "state", *numbers, right=numbers)
-    for run in runs:
-        result.add_row(
-            plain(run["run"]),
+    rows = [
+        (
+            run["run"],
             run["state"],
             str(run["steps"]),
             "-" if run["last_step"] is None else str(run["last_step"]),
@@ -71,7 +78,9 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
             str(run["lost"]),
             n_bytes(run["bytes"]),
         )
-    console().print(result)
+        for run in runs
+    ]
+    console().print(table(("run", "state", *numbers), rows, right=numbers))
 
 
 def _tensors(
@@ -98,10 +107,9 @@ def _tensors(
 
 def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
     numbers = ("statistics", "values")
-    result = table("tensor", "role", "dtype", "shape", *numbers, "steps", right=numbers)
-    for tensor in tensors:
-        result.add_row(
-            plain(tensor["name"]),
+    rows = [
+        (
+            tensor["name"],
             tensor["role"],
             tensor["dtype"],
             shape(tensor["shape"]),
@@ -109,6 +117,9 @@ def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
             str(tensor["values"]),
             f"{tensor['first_step']}..{tensor['last_step']}",
         )
+        for tensor in tensors
+    ]
+    columns = ("tensor", "role", "dtype", "shape", *numbers, "steps")
     out = console()
-    out.print(result)
+    out.print(table(columns, rows, right=numbers))
     out.print(f"{len(tensors)} tensors, {n_bytes(trial.n_bytes)}, {trial.status}")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,12 +29,21 @@ __all__ = [
 EXIT_FOUND = 1
 EXIT_UNREADABLE = 3
 
+# Wider than any line.
+UNBOUNDED = 10_000
+UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
-def console() -> Console:
-    """Make the console for people; too wide a table is cut, never wrapped."""
-    return Console(highlight=False, soft_wrap=False)
+def console(*, stderr: bool = False) -> Console:
+    """Make the console for people.
+
+    A terminal cuts what is too wide for it; a file or another program gets all of it.
+    """
+    out = Console(stderr=stderr, highlight=False)
+    if not out.is_terminal:
+        out.width = UNBOUNDED
+    return out
 
 
 def plain(text: str) -> Text:
@@ -40,29 +51,44 @@ def plain(text: str) -> Text:
 
     Names of tensors and messages of rules come from files, which may hold anything.
     """
-    return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+    return Text(
+        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    )
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Make a table without lines; the columns in *right* hold numbers."""
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Collection[str] = (),
+) -> Table:
+    """Make a table without lines; the columns in *right* hold numbers.
+
+    Where the screen is too narrow the first column gives way, and no number is cut.
+    """
+    cells = [[plain(c) if isinstance(c, str) else c for c in row] for row in rows]
     result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
+    for i, column in enumerate(columns):
+        widest = max((cell_len(row[i].plain) for row in cells), default=0)
         result.add_column(
             column,
             justify="right" if column in right else "left",
+            min_width=max(widest, len(column)) if i else 8,
             no_wrap=True,
             overflow="ellipsis",
         )
+    for row in cells:
+        result.add_row(*row)
     return result
 
 
 def number(value: float) -> str:
-    """Write a number in four significant digits."""
+    """Write a number in at most three significant digits: 0.0123, -4.5e-09."""
     if not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
-    return f"{value:.4g}"
+    return f"{value:.3g}"
 
 
 def n_bytes(n: float) -> str:

@@ -43,7 +43,9 @@ def command(
     """Show the statistics of RUN's tensors, or of the one called NAME."""
     trial = create_trial(run)
     if name is None:
-        names = trial.tensor_names(mode=mode, regex=list(regex) or None, collection=collection)
+        names = trial.tensor_names(
+            mode=mode, regex=list(regex) or None, collection=collection
+        )
         if as_json:
             emit_json(
                 {
@@ -71,7 +73,7 @@ def print_run(
     if not summaries:
         out.print("no statistics yet")
         return
-    out.print(summary_table(summaries))
+    out.print(summary_table(summaries, out.width))
     overhead = trial.overhead()
     counters = trial.counters()
     lost = counters["dropped"] + counters["failed"]
@@ -82,7 +84,9 @@ def print_run(
     )
 
 
-def _show_history(tensor: TensorHandle, last: int, mode: ModeKeys, as_json: bool) -> None:
+def _show_history(
+    tensor: TensorHandle, last: int, mode: ModeKeys, as_json: bool
+) -> None:
     steps = tensor.steps(mode, what="statistics")[-last:]
     history = [
         {"step": step, **{c: tensor.reduction_value(step, c, mode) for c in COLUMNS}}
@@ -91,18 +95,17 @@ def _show_history(tensor: TensorHandle, last: int, mode: ModeKeys, as_json: bool
     if as_json:
         emit_json({"tensor": tensor.name, "mode": mode.name, "history": history})
         return
-    result = table("step", *COLUMNS, right=("step", *COLUMNS))
-    for row in history:
-        result.add_row(str(row["step"]), *(number(row[c]) for c in COLUMNS))
-    result.add_section()
-    result.add_row("", *(sparkline([r[c] for r in history], 10) for c in COLUMNS))
+    rows = [[str(row["step"]), *(number(row[c]) for c in COLUMNS)] for row in history]
+    rows.append(["", *(sparkline([row[c] for row in history], 10) for c in COLUMNS)])
+    extents = shape(tensor.shape(steps[-1], mode)) if steps else ""
     out = console()
-    described = f"{tensor.name}  {tensor.role}  {tensor.dtype}"
-    out.print(plain(f"{described}  {shape(tensor.shape(steps[-1], mode)) if steps else ''}"))
-    out.print(result)
+    out.print(plain(f"{tensor.name}  {tensor.role}  {tensor.dtype}  {extents}"))
+    out.print(table(("step", *COLUMNS), rows, right=("step", *COLUMNS)))
 
 
-def _show_values(tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool) -> None:
+def _show_values(
+    tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool
+) -> None:
     value = tensor.value(step, mode)
     if as_json:
         document: dict[str, Any] = {
@@ -116,5 +119,7 @@ def _show_values(tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool)
         emit_json(document)
         return
     with np.printoptions(precision=4, linewidth=100, threshold=200):
-        console().print(plain(f"{tensor.name} at step {step}: {tensor.dtype} {value.shape}"))
+        console().print(
+            plain(f"{tensor.name} at step {step}: {tensor.dtype} {value.shape}")
+        )
         click.echo(str(value))

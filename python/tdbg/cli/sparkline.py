@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -34,9 +35,7 @@ def _parts(values: Sequence[float], width: int) -> list[Sequence[float]]:
     n = len(values)
     n_parts = min(n, width)
     edges = [part * n // n_parts for part in range(n_parts + 1)] if n else [0]
-    return [
-        values[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    return [values[a:b] for a, b in itertools.pairwise(edges)]
 
 
 def _mean(values: Sequence[float]) -> float:

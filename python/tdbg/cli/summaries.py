@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdbg.cli.output import number, plain, shape, table
+from tdbg.cli.output import number, shape, table
 from tdbg.cli.sparkline import sparkline
 from tdbg.modes import ModeKeys
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tdbg.trial import Trial
 
 __all__ = ["TensorSummary", "summarize", "summary_table"]
+
+# From this width of the screen on all columns are shown.
+WIDE = 112
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +89,36 @@ def summarize(
     return summaries
 
 
-def summary_table(summaries: Sequence[TensorSummary]) -> Table:
-    """Draw the summaries, a line each, with a sparkline of the magnitude."""
-    result = table(
-        *("tensor", "shape", "steps", "mean", "std", "min", "max", "zero", "nan/inf"),
-        "rms over steps",
-        right=("steps", "mean", "std", "min", "max", "zero", "nan/inf"),
+def summary_table(summaries: Sequence[TensorSummary], width: int) -> Table:
+    """Draw the summaries, a line each, with a sparkline of the magnitude.
+
+    Steps, minimum and maximum are left out where a line of *width* characters has no
+    room for them.
+    """
+    numbers: dict[str, Callable[[TensorSummary], str]] = {
+        "steps": lambda summary: str(len(summary.steps)),
+        "mean": lambda summary: number(summary.mean),
+        "std": lambda summary: number(summary.std),
+        "min": lambda summary: number(summary.min),
+        "max": lambda summary: number(summary.max),
+        "zero": lambda summary: f"{summary.zero_share:.0%}",
+        "nan/inf": lambda summary: str(summary.not_finite or "-"),
+    }
+    if width < WIDE:
+        for column in ("steps", "min", "max"):
+            del numbers[column]
+    if not any(summary.not_finite for summary in summaries):
+        del numbers["nan/inf"]
+    return table(
+        ["tensor", "shape", *numbers, "rms over steps"],
+        [
+            [
+                summary.name,
+                shape(summary.shape),
+                *(write(summary) for write in numbers.values()),
+                sparkline(summary.series, width=14),
+            ]
+            for summary in summaries
+        ],
+        right=numbers,
     )
-    for summary in summaries:
-        result.add_row(
-            plain(summary.name),
-            shape(summary.shape),
-            str(len(summary.steps)),
-            number(summary.mean),
-            number(summary.std),
-            number(summary.min),
-            number(summary.max),
-            f"{summary.zero_share:.0%}",
-            str(summary.not_finite) if summary.not_finite else "-",
-            sparkline(summary.series, width=20),
-        )
-    return result

@@ -10,7 +10,7 @@ import click
 from tdbg import actions
 from tdbg.cli import options
 from tdbg.cli.check import conclude
-from tdbg.cli.findings import parse_rules, print_finding, rule_option
+from tdbg.cli.findings import parse_rules, print_findings, rule_option
 from tdbg.cli.output import EXIT_FOUND, console, emit_json_line, plain
 from tdbg.errors import NotARun
 from tdbg.rules import Engine
@@ -76,7 +76,7 @@ def command(
             if as_json:
                 emit_json_line({"event": "finding", **finding.to_json()})
             else:
-                print_finding(finding.to_json(), out)
+                print_findings([finding.to_json()], out)
     except KeyboardInterrupt:
         engine.stop()
         for _ in engine.follow():

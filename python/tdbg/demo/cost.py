@@ -17,6 +17,7 @@ from tdbg.demo.training import BATCH_SIZE, SEED
 if TYPE_CHECKING:
     from tdbg.demo.data import Digits
     from tdbg.demo.model import Configuration
+    from tdbg.pytorch import Hook
 
 __all__ = ["Cost", "measure"]
 
@@ -51,14 +52,14 @@ def measure(
     Plain and captured blocks of steps alternate, so that a machine whose speed
     drifts changes both alike.
     """
-    from tdbg.pytorch import Hook, SaveConfig
+    from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 
     plain = _stepper(configuration, digits, None)
-    # No raw values, the row of everything at every step.
     hook = Hook(
         run,
         save_all=True,
-        save_config=SaveConfig(statistics_interval=1, save_interval=10**9),
+        save_config=SaveConfig(statistics_interval=1),
+        reduction_config=ReductionConfig(save_raw_tensor=False),
     )
     captured = _stepper(configuration, digits, hook)
     plain_times, ratios = [], []
@@ -87,7 +88,7 @@ def _timed(step: Callable[[], None]) -> float:
 
 
 def _stepper(
-    configuration: Configuration, digits: Digits, hook: object
+    configuration: Configuration, digits: Digits, hook: Hook | None
 ) -> Callable[[], None]:
     """Make a training of its own, to be advanced one step at a time."""
     torch.manual_seed(SEED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,16 +23,16 @@ class Configuration:
 
     def build(self) -> nn.Module:
         """Make the network: *depth* convolutions of 3 x 3, then a linear layer."""
-        layers: list[nn.Module] = []
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
         n_in = 1
-        for _ in range(self.depth):
-            layers += [
-                nn.Conv2d(n_in, self.channels, kernel_size=3, padding=1),
-                self.activation(),
-            ]
+        for i in range(1, self.depth + 1):
+            layers[f"conv{i}"] = nn.Conv2d(n_in, self.channels, 3, padding=1)
+            layers[f"act{i}"] = self.activation()
             n_in = self.channels
-        layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * n_in, 10)]
-        return nn.Sequential(*layers)
+        layers["pool"] = nn.MaxPool2d(2)
+        layers["flatten"] = nn.Flatten()
+        layers["classify"] = nn.Linear(16 * n_in, 10)
+        return nn.Sequential(layers)
 
 
 HEALTHY = Configuration(name="healthy", depth=4, activation=nn.ReLU)

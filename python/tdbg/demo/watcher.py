@@ -6,10 +6,10 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["Watcher"]
 
@@ -25,29 +25,32 @@ class Watcher:
 
     Attributes:
         findings: What it found, in the order of finding, as it printed it.
+        exit_code: 0 for no finding, 1 for findings; None while it runs.
     """
 
-    def __init__(
-        self, run: Path, on_finding: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, run: Path) -> None:
         self.findings: list[dict[str, Any]] = []
-        self._on_finding = on_finding
         self._watching = threading.Event()
         command = [sys.executable, "-m", "tdbg", "watch", str(run)]
+        self._command = [*command, "--on-finding", "stop", "--json"]
         self._process = subprocess.Popen(
-            [*command, "--on-finding", "stop", "--json"],
-            stdout=subprocess.PIPE,
-            text=True,
+            self._command, stdout=subprocess.PIPE, text=True
         )
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Watcher:
-        """Wait until the watcher is watching."""
-        if not self._watching.wait(START_SECONDS):
-            self._process.kill()
-            msg = f"the watcher did not start within {START_SECONDS:.0f} s"
-            raise RuntimeError(msg)
+    def __enter__(self) -> Self:
+        """Wait until the watcher is watching.
+
+        Raises:
+            RuntimeError: If it has died (it has said why), or takes too long.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while not self._watching.wait(0.05):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                msg = f"{' '.join(self._command)} did not begin to watch"
+                raise RuntimeError(msg)
         return self
 
     def __exit__(
@@ -67,7 +70,7 @@ class Watcher:
 
     @property
     def exit_code(self) -> int | None:
-        """What ``tdbg watch`` returned: 0 for no finding, 1 for findings."""
+        """What ``tdbg watch`` returned."""
         return self._process.returncode
 
     def _listen(self) -> None:
@@ -80,4 +83,3 @@ class Watcher:
                 self._watching.set()
             elif document["event"] == "finding":
                 self.findings.append(document)
-                self._on_finding(document)

@@ -211,7 +211,7 @@ class Engine:
             if i in self._feed.failures:
                 self._fail(judge, self._feed.failures[i])
             if judge.status is not Status.ERROR:
-                found += self._evaluate(judge)
+                found += self._evaluate(i, judge)
         # In order of steps, and where these are the same, of rules and tensors.
         found.sort(key=lambda finding: finding.step)
         for finding in found:
@@ -222,10 +222,10 @@ class Engine:
             self._journal.flush()
         return found
 
-    def _evaluate(self, judge: _Judge) -> list[Finding]:
+    def _evaluate(self, i: int, judge: _Judge) -> list[Finding]:
         found: list[Finding] = []
         try:
-            for judgement in judge.rule.evaluate(self._feed.window(judge.rule)):
+            for judgement in judge.rule.evaluate(self._feed.window(i)):
                 found += judge.episodes.fold(judgement)
         except Exception as error:  # A rule is anybody's code.
             self._fail(judge, error)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tdbg.errors import QueryError, StorageError
 from tdbg.rules._base import Rule
-from tdbg.rules.history import History, NewSteps
+from tdbg.rules.history import Block, History, NewSteps
 from tdbg.rules.source import Source
 from tdbg.rules.unit_history import PREFIX, UnitHistory
 from tdbg.rules.window import TensorInfo, Window
@@ -46,10 +46,9 @@ class Feed:
         self._rules = rules
         self._max_steps = max_steps
         self.failures: dict[int, Exception] = {}
-        look_back = max((rule.look_back for rule in rules), default=0)
-        anchor = max((rule.anchor for rule in rules), default=0)
-        self._history = History(look_back, anchor)
-        self._units = UnitHistory(look_back)
+        self._histories = [History(rule.look_back, rule.anchor) for rule in rules]
+        self._chosen: list[frozenset[str]] = [frozenset() for _ in rules]
+        self._units = UnitHistory(max((rule.look_back for rule in rules), default=0))
         self._next_step = 0
         self._window = (-1, -1)
         self._n_new = 0
@@ -81,31 +80,28 @@ class Feed:
         self._refresh_tensors()
         limit = max(1, CELLS // max(1, len(self._columns)))
         limit = min(limit, self._max_steps or limit)
-        new = NewSteps(
-            steps=new.steps[:limit],
-            modes=new.modes[:limit],
-            usable=new.usable[:limit],
-            skipped=new.skipped[:limit],
-        )
+        new = new.take(slice(limit))
         first, last = int(new.steps[0]), int(new.steps[-1])
         statistics = self._source.statistics(
             [tensor.name for tensor in self._columns], start=first, end=last + 1
         )
-        self._history.append(new, statistics)
+        block = Block(new, statistics)
+        for history in self._histories:
+            history.append(block)
         self._units.append(new, self._unit_tensors, self._summaries)
         self._window = (first, last)
         self._n_new = len(new)
         self._next_step = last + 1
         return True
 
-    def window(self, rule: Rule) -> Window:
-        """The window that was taken in last, as this rule sees it."""
+    def window(self, i: int) -> Window:
+        """The window that was taken in last, as the rule of that index sees it."""
         first, last = self._window
         return Window(
             first=first,
             last=last,
-            _tables=self._history.tables(rule.selects, self._value),
-            _unit_tables=self._units.tables(rule.selects),
+            _tables=self._histories[i].tables(self._value),
+            _unit_tables=self._units.tables(self._chosen[i]),
         )
 
     def _new_steps(self) -> NewSteps:
@@ -139,26 +135,29 @@ class Feed:
                     role=self._source.tensor(name).role,
                     collections=frozenset(members.get(name, ())),
                 )
-        chosen: set[str] = set()
-        for i in range(len(self._rules)):
-            chosen.update(self._chosen(i))
+        self._chosen = [self._choice(i) for i in range(len(self._rules))]
+        chosen = frozenset[str]().union(*self._chosen)
         wanted = sorted(
             (self._known[name] for name in names if name in chosen),
             key=lambda tensor: (self._position[tensor.name], tensor.name),
         )
         self._unit_tensors = [t for t in wanted if t.name.startswith(PREFIX)]
         self._columns = [t for t in wanted if not t.name.startswith(PREFIX)]
-        self._history.set_tensors(self._columns)
+        for history, choice in zip(self._histories, self._chosen, strict=True):
+            rows = [i for i, t in enumerate(self._columns) if t.name in choice]
+            tensors = [self._columns[i] for i in rows]
+            history.set_tensors(tensors, np.array(rows, dtype=np.intp))
 
-    def _chosen(self, i: int) -> list[str]:
+    def _choice(self, i: int) -> frozenset[str]:
+        """What a rule wants to see; nothing more once it has failed."""
         if i in self.failures:
-            return []
+            return frozenset()
         rule = self._rules[i]
         try:
-            return [name for name, info in self._known.items() if rule.selects(info)]
+            return frozenset(n for n, t in self._known.items() if rule.selects(t))
         except Exception as error:  # A rule is anybody's code.
             self.failures[i] = error
-            return []
+            return self._chosen[i]
 
     def _summaries(
         self, name: str, steps: NDArray[np.int64]

@@ -149,7 +149,8 @@ class LossNotDecreasing(Rule):
         # Comparisons with NaN are false: what is not known stays so.
         wanted = self.diff_percent / 100.0 * np.abs(before)
         has_learned = now <= start - self.learned_percent / 100.0 * abs(start)
-        falls = before - now >= wanted
+        # To be well again it must surely fall, so that noise ends no episode.
+        falls = (before - now >= wanted) & (before - now > CERTAINTY * error)
         surely_not = before - now + CERTAINTY * error < wanted
         levels = np.full(len(now), UNKNOWN, dtype=np.int8)
         levels[surely_not] = Severity.WARNING

@@ -5,7 +5,7 @@ Thread safety: none; owned by the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -87,12 +87,11 @@ class UnitHistory:
                 series = self._series.setdefault(key, _Series())
                 series.append(step, bool(new.usable[i]), counts)
 
-    def tables(self, selects: Callable[[TensorInfo], bool]) -> tuple[UnitTable, ...]:
+    def tables(self, names: Container[str]) -> tuple[UnitTable, ...]:
         """What one rule sees: a table for each tensor and mode with new steps."""
         result = []
         for (name, mode), series in self._series.items():
-            info = TensorInfo(name=name, role="unit_summary")
-            if series.start == len(series.steps) or not selects(info):
+            if series.start == len(series.steps) or name not in names:
                 continue
             counts = np.stack(series.counts)
             result.append(

@@ -11,7 +11,7 @@ from tdbg import _core
 from tdbg.trial import _merge
 from tdbg.trial._statistics import Statistics
 
-__all__ = ["TensorStatistics", "as_row"]
+__all__ = ["TensorStatistics", "as_row", "extremes_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,11 @@ class TensorStatistics:
     l2: float
 
     @classmethod
-    def of(cls, merged: Statistics) -> TensorStatistics:
-        """The only entry of *merged*."""
-        row = {name: getattr(merged, name)[0, 0].item() for name in _merge.FIELDS}
-        if row["abs_min"] == math.inf:
-            row["min"], row["max"] = math.inf, -math.inf
-        else:
-            low, high = merged.exact_extremes(merged.names[0])
-            row["min"], row["max"] = low[0].item(), high[0].item()
-        return cls(**row)
+    def of(cls, row: np.void, number: int) -> TensorStatistics:
+        """Of a row of the core whose extremes are of the class *number*."""
+        values = {name: row[name].item() for name in _merge.FIELDS}
+        values["min"], values["max"] = extremes_of(row, number)
+        return cls(**values)
 
     @property
     def finite(self) -> int:
@@ -78,6 +74,14 @@ class TensorStatistics:
     def rms(self) -> float:
         """Root mean square."""
         return self.l2 / math.sqrt(self.finite) if self.finite else math.nan
+
+
+def extremes_of(row: np.void, number: int) -> tuple[float | int, float | int]:
+    """Minimum and maximum of a row whose extremes are of the class *number*."""
+    if row["abs_min"] == math.inf:
+        return math.inf, -math.inf
+    dtype = _merge.CLASS_DTYPES[number]
+    return row["min"].view(dtype).item(), row["max"].view(dtype).item()
 
 
 def as_row(merged: Statistics) -> np.void:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg import statistics
 from tdbg.trial import _merge
 from tdbg.trial._attempts import Lane
 from tdbg.trial._roles import PER_WORKER, SHARD, extreme_class, role_of
@@ -35,6 +36,7 @@ class Statistics:
         steps: Global step of each column, ascending.
         present: Where there is a row.
         extreme_bits: Bits of the minima and maxima in each tensor's own class.
+        extreme_classes: That class: 0 float64, 1 int64, 2 uint64.
     """
 
     names: list[str]
@@ -53,7 +55,7 @@ class Statistics:
     l1: NDArray[np.float64]
     l2: NDArray[np.float64]
     extreme_bits: tuple[NDArray[np.uint64], NDArray[np.uint64]] = field(repr=False)
-    _classes: NDArray[np.uint8] = field(repr=False)
+    extreme_classes: NDArray[np.uint8] = field(repr=False)
 
     @property
     def finite(self) -> NDArray[np.uint64]:
@@ -72,6 +74,16 @@ class Statistics:
         """Population standard deviation of the finite elements."""
         return np.sqrt(self.variance)
 
+    def reduction(self, name: str, absolute: bool = False) -> NDArray[np.float64]:
+        """What NumPy says, in float64, of all elements; NaN where there is no row.
+
+        Raises:
+            ConfigurationError: If there is no such reduction.
+        """
+        rows = {field: getattr(self, field) for field in _merge.FIELDS}
+        found = statistics.reduction_column(rows, name, absolute)
+        return np.where(self.present, found, np.nan)
+
     def exact_extremes(self, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """Minima and maxima of a tensor in its own class.
 
@@ -79,7 +91,7 @@ class Statistics:
         element, or no row, the entries mean nothing.
         """
         i = self.names.index(name)
-        dtype = _merge.CLASS_DTYPES[int(self._classes[i])]
+        dtype = _merge.CLASS_DTYPES[int(self.extreme_classes[i])]
         low, high = self.extreme_bits
         return low[i].view(dtype), high[i].view(dtype)
 
@@ -271,7 +283,7 @@ class _Accumulator:
             steps=self._steps,
             present=self._present.reshape(shape),
             extreme_bits=(bits["min"].reshape(shape), bits["max"].reshape(shape)),
-            _classes=self._classes,
+            extreme_classes=self._classes,
             **{name: values.reshape(shape) for name, values in self._fields.items()},
         )
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tdbg import statistics
 from tdbg._core import Definition
 from tdbg.collections import Role
 from tdbg.errors import (
+    ConfigurationError,
     QueryError,
     ShapeUnavailableForStep,
     TensorUnavailableForStep,
@@ -24,12 +26,12 @@ from tdbg.errors import (
 from tdbg.modes import ModeKeys
 from tdbg.trial import _lookup
 from tdbg.trial._lookup import Call, RawEntry, RowEntry
-from tdbg.trial._roles import has_statistics, role_of
-from tdbg.trial._row import TensorStatistics, as_row
+from tdbg.trial._roles import extreme_class, has_statistics, role_of
+from tdbg.trial._row import TensorStatistics, as_row, extremes_of
 from tdbg.trial._run import RunState
 from tdbg.trial._selection import global_step_of, saved_near, steps_of
 from tdbg.trial._states import StepState, missing_step, mode_key, state_of
-from tdbg.trial._statistics import Statistics, merge_rows
+from tdbg.trial._statistics import merge_rows
 
 __all__ = ["TensorHandle"]
 
@@ -189,8 +191,8 @@ class TensorHandle:
         Raises:
             QueryError: As ``value`` does.
         """
-        merged = self._merged(step, mode_key(mode), worker, call, micro_batch)
-        return TensorStatistics.of(merged)
+        row, number = self._row(step, mode_key(mode), worker, call, micro_batch)
+        return TensorStatistics.of(row, number)
 
     def reduction_value(
         self,
@@ -213,8 +215,13 @@ class TensorHandle:
             ConfigurationError: If there is no such reduction.
             QueryError: As ``value`` does.
         """
-        merged = self._merged(step, mode_key(mode), worker, None, None)
-        return statistics.reduction_value(as_row(merged), reduction_name, abs)
+        if reduction_name not in statistics.REDUCTIONS:
+            valid = ", ".join(statistics.REDUCTIONS)
+            msg = f"unknown reduction {reduction_name!r}: use one of {valid}"
+            raise ConfigurationError(msg)
+        row, number = self._row(step, mode_key(mode), worker, None, None)
+        extremes = extremes_of(row, number)
+        return statistics.reduction_value(row, reduction_name, abs, extremes=extremes)
 
     def reduction_values(
         self,
@@ -223,8 +230,8 @@ class TensorHandle:
         worker: str | None = None,
     ) -> dict[tuple[str, bool], float]:
         """All reductions by (name, of absolute values)."""
-        merged = self._merged(step, mode_key(mode), worker, None, None)
-        return statistics.reduction_values(as_row(merged))
+        row, number = self._row(step, mode_key(mode), worker, None, None)
+        return statistics.reduction_values(row, extremes=extremes_of(row, number))
 
     def shape(
         self,
@@ -267,15 +274,15 @@ class TensorHandle:
             raise missing_step(run, step, mode)
         return found
 
-    def _merged(
+    def _row(
         self,
         step: int,
         mode: ModeKeys,
         worker: str | None,
         call: int | None,
         micro_batch: int | None,
-    ) -> Statistics:
-        """The row at *step*."""
+    ) -> tuple[np.void, int]:
+        """The row at *step*, and the class that its extremes are of."""
         with self._run.fresh() as run:
             at = self._global_step(step, mode)
             found = _lookup.row_entries(run, self.name, at, worker)
@@ -298,7 +305,12 @@ class TensorHandle:
                     raise TensorUnavailableForStep(msg)
             if not found:
                 raise self._unavailable(step, mode, worker, call, micro_batch)
-            return merge_rows(self.name, at, found)
+            if len(found) == 1 and len(found[0].rows) == 1:
+                row = found[0].rows[0]
+                definitions = found[0].lane.writer.definitions
+                return row, extreme_class(definitions[int(row["definition"])].dtype)
+            merged = merge_rows(self.name, at, found)
+            return as_row(merged), int(merged.extreme_classes[0])
 
     def _unavailable(
         self,

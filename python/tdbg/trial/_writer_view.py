@@ -99,19 +99,22 @@ class WriterView:
         self._event_problems: list[Problem] = []
         self._n_events = 0
         self._final = False
-        self.liveness = "unknown"
+        self.liveness = self.reader.liveness()
         self.take_in()
 
     def poll(self) -> bool:
         """Take in what was written meanwhile; True when there was something."""
         if self._final:
             return False
-        # Asked before the poll: once it had ended, the poll sees all there is.
-        ended = self.reader.liveness() in ("closed", "dead")
         grew = self.reader.poll()
         before = self.liveness, self.identity
-        self.take_in()
-        self._final = ended and not grew
+        if grew:
+            self.take_in()
+        self.liveness = self.reader.liveness()
+        self.identity = self.reader.identity()
+        # The reader looks at the commit page first, then at the shards: when the
+        # writer has ended, this poll has seen all there is.
+        self._final = self.ended and not grew
         return grew or before != (self.liveness, self.identity)
 
     def take_in(self) -> None:
@@ -134,8 +137,6 @@ class WriterView:
         for event in self.reader.events(self._n_events):
             self._n_events += 1
             self._add_event(event)
-        self.liveness = self.reader.liveness()
-        self.identity = self.reader.identity()
 
     @property
     def segments(self) -> Segments:

@@ -312,7 +312,12 @@ class TorchHook:
             self._session.record_array(mode, str(name), names, value)
 
     def _save_scalar(self, name: str, value: Any) -> None:
-        self._session.record_scalar(self._current_mode(), str(name), float(value))
+        try:
+            plain = value.detach() if is_tensor(value) else value
+            number: float | None = float(plain)
+        except (TypeError, ValueError, RuntimeError):
+            number = None
+        self._session.record_scalar(self._current_mode(), str(name), number)
 
     def _remove(self) -> None:
         hooks: list[Any] = [*self._taps, *self._losses, *self._gradients]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tdbg.capture.naming import activation_name, tensors_in
+from tdbg.capture.naming import MAX_CALLS, activation_name, tensors_in
 from tdbg.capture.recorder import TensorPlan
 from tdbg.capture.session import Session
 from tdbg.collections import Role
@@ -67,6 +67,8 @@ class Activations:
         if context is None:
             return
         call = context.count_call(self)
+        if call >= MAX_CALLS:
+            return
         recorder = session.recorder
         for index, tensor in enumerate(tensors_in(value, is_tensor)):
             plan = self._plans.get((index, call)) or self._plan(index, call)
@@ -208,7 +210,7 @@ class ModuleTap:
             self._before_training()
         context = session.forward_begins(id(self), mode)
         self._calls.append(sys.exception())
-        if context is None or not context.is_active or context.step.is_taken:
+        if context is None or not context.takes:
             return
         # Without an optimizer nobody says when the weights are about to change.
         if not is_training or not session.machine.has_optimizer:

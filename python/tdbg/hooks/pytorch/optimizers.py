@@ -54,7 +54,15 @@ class OptimizerWatch:
         self._numbers = itertools.count()
         self._searches = SEARCHES
         self._has_stepped = False
-        self._handles = [register_optimizer_step_pre_hook(self._meet)]
+        # The hook is global: it must not keep this training alive.
+        me = weakref.WeakMethod(self._meet)
+
+        def meet(optimizer: Optimizer, *_: Any) -> None:
+            method = me()
+            if method is not None:
+                method(optimizer)
+
+        self._handles = [register_optimizer_step_pre_hook(meet)]
         watch_scalers(self)
 
     def add(self, optimizer: Optimizer, *, defines_step: bool = False) -> None:
@@ -91,7 +99,7 @@ class OptimizerWatch:
 
     # ---- called by optimizers and scalers -------------------------------------
 
-    def _meet(self, optimizer: Optimizer, *_: Any) -> None:
+    def _meet(self, optimizer: Optimizer) -> None:
         """Any optimizer of the process is about to step."""
         if optimizer not in self._keys:
             self._session.run(self._consider, optimizer)
@@ -132,14 +140,16 @@ class OptimizerWatch:
         self._has_stepped = True
         key = self._keys[optimizer]
         context = self._session.optimizer_begins(key, self._mode())
-        closure = args[0] if args else kwargs.get("closure")
+        # PyTorch counts the optimizer itself among the arguments.
+        place = 1 if args and args[0] is optimizer else 0
+        closure = args[place] if len(args) > place else kwargs.get("closure")
         if not callable(closure):
             self._capture(context, optimizer)
             return None
         # With a closure the gradients come into being inside the step.
         wrapped = self._wrap(closure, context, optimizer)
-        if args:
-            return (wrapped, *args[1:]), kwargs
+        if len(args) > place:
+            return (*args[:place], wrapped, *args[place + 1 :]), kwargs
         return args, {**kwargs, "closure": wrapped}
 
     def _end(self, optimizer: Optimizer) -> None:
@@ -157,9 +167,7 @@ class OptimizerWatch:
             self._session.optimizer_ends(key, True)
 
     def _capture(self, context: StepContext | None, optimizer: Optimizer) -> None:
-        if context is None or not context.is_active:
-            return
-        if context.step.is_taken or not context.step.is_open:
+        if context is None or not context.takes or not context.step.is_open:
             return
         # The defining optimizer's step is the last chance for all parameters.
         is_last = self._session.machine.defines_step(self._keys[optimizer])

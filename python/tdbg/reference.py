@@ -1,0 +1,151 @@
+"""The definition of the statistics, to be read.
+
+NumPy, float64, two passes, no tricks for speed.  The kernels in ``cpp/reducers`` are
+tested against this module; docs/statistics.md says the same in words.
+
+Any real array will do: integers, bool, floats, and the bfloat16 and float8 types of
+``ml_dtypes`` (which convert to float64 exactly, like all others but 64-bit integers).
+
+Thread safety: pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Row", "row", "unit_counts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The statistics row: counts of all elements, the rest of the finite ones.
+
+    Attributes:
+        count: Number of elements.
+        nan: How many are NaN.
+        positive_infinity: How many are +Inf.
+        negative_infinity: How many are -Inf.
+        zero: How many are +0 or -0.
+        min: The least; an exact int for integers and bool.
+        max: The greatest; an exact int for integers and bool.
+        abs_min: The least absolute value.
+        mean: The arithmetic mean.
+        m2: Sum of the squared deviations from the mean.
+        l1: Sum of the absolute values.
+        l2: Square root of the sum of the squares.
+    """
+
+    count: int = 0
+    nan: int = 0
+    positive_infinity: int = 0
+    negative_infinity: int = 0
+    zero: int = 0
+    min: float | int = math.inf
+    max: float | int = -math.inf
+    abs_min: float = math.inf
+    mean: float = 0.0
+    m2: float = 0.0
+    l1: float = 0.0
+    l2: float = 0.0
+
+
+def row(x: Any, scale: float = 1.0) -> Row:
+    """Compute the row of all elements of *x*, each times *scale*.
+
+    Args:
+        x: An array of any shape.
+        scale: What each element is multiplied by first, in float64.
+    """
+    elements = np.asarray(x).reshape(-1)
+    if scale == 1.0 and elements.dtype.kind in "biu":
+        return _integer_row(elements)
+    values = _to_float64(elements)
+    with np.errstate(invalid="ignore"):
+        values = values * scale
+    finite = values[np.isfinite(values)]
+    counts = {
+        "count": values.size,
+        "nan": int(np.isnan(values).sum()),
+        "positive_infinity": int(np.isposinf(values).sum()),
+        "negative_infinity": int(np.isneginf(values).sum()),
+        "zero": int((values == 0).sum()),
+    }
+    if finite.size == 0:
+        return Row(**counts)
+    return Row(
+        **counts,
+        min=float(finite.min()),
+        max=float(finite.max()),
+        **_moments(finite),
+    )
+
+
+def _integer_row(elements: NDArray[Any]) -> Row:
+    """Minimum and maximum as they are, all else of the nearest float64."""
+    counts = {"count": elements.size, "zero": int((elements == 0).sum())}
+    if elements.size == 0:
+        return Row()
+    return Row(
+        **counts,
+        min=int(elements.min()),
+        max=int(elements.max()),
+        **_moments(_to_float64(elements)),
+    )
+
+
+def _to_float64(x: NDArray[Any]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):  # Of signalling NaN.
+        return x.astype(np.float64)
+
+
+def _moments(values: NDArray[np.float64]) -> dict[str, Any]:
+    """The fields that are sums, of at least one finite value.
+
+    A power of two brings the greatest value near one, so that squares neither
+    overflow nor underflow.  The second pass corrects the mean of the first, and m2
+    by what the mean was off (Chan, Golub, LeVeque 1983, equation 1.7).
+    """
+    greatest = float(np.abs(values).max())
+    exponent = min(max(math.frexp(greatest)[1], -1000), 1000) if greatest else 0
+    scaled = np.ldexp(values, -exponent)
+    n = values.size
+    first_mean = scaled.sum() / n
+    deviations = scaled - first_mean
+    correction = deviations.sum() / n
+    constant = values.min() == values.max()
+    with np.errstate(over="ignore"):
+        m2 = (deviations * deviations).sum() - n * correction * correction
+        return {
+            "abs_min": float(np.abs(values).min()),
+            "mean": float(np.ldexp(first_mean + correction, exponent)),
+            "m2": 0.0 if constant else float(np.ldexp(m2, 2 * exponent)),
+            "l1": float(np.ldexp(np.abs(scaled).sum(), exponent)),
+            "l2": float(np.ldexp(np.sqrt((scaled * scaled).sum()), exponent)),
+        }
+
+
+def unit_counts(x: Any, axis: int, low: float, high: float) -> NDArray[np.uint64]:
+    """Count the elements of each unit of *x*.
+
+    Args:
+        x: An array of at least one dimension.
+        axis: The dimension whose indices are the units.
+        low: Elements less than this are beyond the range.
+        high: Elements greater than this are beyond the range.
+
+    Returns:
+        Three rows with an entry per unit: elements greater than zero, elements beyond
+        the range or NaN, and all elements.
+    """
+    values = np.moveaxis(_to_float64(np.asarray(x)), axis, 0)
+    others = tuple(range(1, values.ndim))
+    active = values > 0
+    beyond = (values < low) | (values > high) | np.isnan(values)
+    every = np.ones(values.shape, np.bool_)
+    counts = [which.sum(axis=others) for which in (active, beyond, every)]
+    return np.stack(counts).astype(np.uint64)

@@ -1,0 +1,186 @@
+// A file system that fails the n-th call on purpose (the idea is SQLite's VFS).
+//
+// Every call that the writing side makes is counted; FaultPlan says which of
+// them fail and how.  What does not fail is passed on to the operating system.
+//
+// Thread safety: all of it.
+
+#pragma once
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/file.h"
+
+namespace tdbg::testing {
+
+enum class Call : std::uint8_t {
+  kOpen,
+  kClose,
+  kPwrite,
+  kFdatasync,
+  kFsync,
+  kFallocate,
+  kFtruncate,
+  kMkdir,
+  kUnlink,
+  kFreeBytes,
+  kList,
+};
+
+struct FaultPlan {
+  static constexpr std::uint64_t kNever =
+      std::numeric_limits<std::uint64_t>::max();
+
+  std::uint64_t first = kNever;  // Calls are counted from 1.
+  bool for_ever = false;         // All from `first` on, instead of that one.
+  int error = EIO;
+  bool is_short = false;  // A write takes half of what it is given.
+  // Only these calls count; empty: all.
+  std::vector<Call> only;
+};
+
+class FaultyFileSystem final : public FileSystem {
+ public:
+  explicit FaultyFileSystem(FaultPlan plan = {}) : plan_(std::move(plan)) {}
+
+  void SetPlan(FaultPlan plan) {
+    const std::lock_guard lock(mutex_);
+    plan_ = std::move(plan);
+    n_calls_ = 0;
+    n_faults_ = 0;
+  }
+  // Writes and syncs wait from now on, until Release().
+  void Hang() {
+    const std::lock_guard lock(mutex_);
+    hangs_ = true;
+  }
+  void Release() {
+    const std::lock_guard lock(mutex_);
+    hangs_ = false;
+    released_.notify_all();
+  }
+  // What FreeBytes answers; unset again by kNever.
+  void SetFreeBytes(std::uint64_t n) {
+    const std::lock_guard lock(mutex_);
+    free_bytes_ = n;
+  }
+
+  [[nodiscard]] std::uint64_t n_calls() {
+    const std::lock_guard lock(mutex_);
+    return n_calls_;
+  }
+  [[nodiscard]] std::uint64_t n_faults() {
+    const std::lock_guard lock(mutex_);
+    return n_faults_;
+  }
+  [[nodiscard]] std::uint64_t n_hanging() {
+    const std::lock_guard lock(mutex_);
+    return n_hanging_;
+  }
+  // How many calls of each kind there were.
+  [[nodiscard]] std::map<Call, std::uint64_t> calls() {
+    const std::lock_guard lock(mutex_);
+    return by_kind_;
+  }
+
+  int Open(const char* path, int flags, unsigned mode) override {
+    if (const int error = Fault(Call::kOpen)) return -error;
+    return system_->Open(path, flags, mode);
+  }
+  int Close(int fd) override {
+    const int error = Fault(Call::kClose);
+    const int result = system_->Close(fd);
+    return error != 0 ? -error : result;
+  }
+  std::int64_t Pwrite(int fd, const void* data, std::size_t n,
+                      std::uint64_t offset) override {
+    WaitWhileHanging();
+    bool is_short = false;
+    if (const int error = Fault(Call::kPwrite, &is_short)) return -error;
+    if (is_short && n > 1) n /= 2;
+    return system_->Pwrite(fd, data, n, offset);
+  }
+  int Fdatasync(int fd) override {
+    WaitWhileHanging();
+    if (const int error = Fault(Call::kFdatasync)) return -error;
+    return system_->Fdatasync(fd);
+  }
+  int Fsync(int fd) override {
+    WaitWhileHanging();
+    if (const int error = Fault(Call::kFsync)) return -error;
+    return system_->Fsync(fd);
+  }
+  int Fallocate(int fd, std::uint64_t offset, std::uint64_t n) override {
+    if (const int error = Fault(Call::kFallocate)) return -error;
+    return system_->Fallocate(fd, offset, n);
+  }
+  int Ftruncate(int fd, std::uint64_t length) override {
+    if (const int error = Fault(Call::kFtruncate)) return -error;
+    return system_->Ftruncate(fd, length);
+  }
+  int Mkdir(const char* path, unsigned mode) override {
+    if (const int error = Fault(Call::kMkdir)) return -error;
+    return system_->Mkdir(path, mode);
+  }
+  int Unlink(const char* path) override {
+    if (const int error = Fault(Call::kUnlink)) return -error;
+    return system_->Unlink(path);
+  }
+  int FreeBytes(const char* path, std::uint64_t* n) override {
+    if (const int error = Fault(Call::kFreeBytes)) return -error;
+    const int result = system_->FreeBytes(path, n);
+    const std::lock_guard lock(mutex_);
+    if (free_bytes_ != FaultPlan::kNever) *n = free_bytes_;
+    return result;
+  }
+  int List(const char* path, std::vector<std::string>* names) override {
+    if (const int error = Fault(Call::kList)) return -error;
+    return system_->List(path, names);
+  }
+
+ private:
+  // The errno to fail with, or 0.
+  int Fault(Call call, bool* is_short = nullptr) {
+    const std::lock_guard lock(mutex_);
+    ++by_kind_[call];
+    if (!plan_.only.empty() && std::find(plan_.only.begin(), plan_.only.end(),
+                                         call) == plan_.only.end()) {
+      return 0;
+    }
+    const std::uint64_t n = ++n_calls_;
+    const bool hit = plan_.for_ever ? n >= plan_.first : n == plan_.first;
+    if (!hit) return 0;
+    ++n_faults_;
+    if (!plan_.is_short) return plan_.error;
+    if (is_short != nullptr) *is_short = true;
+    return 0;
+  }
+  void WaitWhileHanging() {
+    std::unique_lock lock(mutex_);
+    ++n_hanging_;
+    released_.wait(lock, [this] { return !hangs_; });
+    --n_hanging_;
+  }
+
+  FileSystem* const system_ = FileSystem::Posix();
+  std::mutex mutex_;
+  std::condition_variable released_;
+  FaultPlan plan_;
+  bool hangs_ = false;
+  std::uint64_t free_bytes_ = FaultPlan::kNever;
+  std::uint64_t n_calls_ = 0;
+  std::uint64_t n_faults_ = 0;
+  std::uint64_t n_hanging_ = 0;
+  std::map<Call, std::uint64_t> by_kind_;
+};
+
+}  // namespace tdbg::testing

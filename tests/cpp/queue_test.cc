@@ -1,0 +1,214 @@
+// The queue keeps its order, its bound, and its promises to those who wait.
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "testing.h"
+#include "writer/accounts.h"
+#include "writer/record_queue.h"
+
+namespace tdbg {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+std::unique_ptr<RecordQueue> Queue(std::uint64_t n_bytes) {
+  auto staging = Staging::Create(n_bytes);
+  EXPECT_OK(staging);
+  return std::make_unique<RecordQueue>(std::move(staging).value());
+}
+
+milliseconds Since(steady_clock::time_point start) {
+  return std::chrono::duration_cast<milliseconds>(steady_clock::now() - start);
+}
+
+TDBG_TEST(RecordsComeOutInTheOrderOfTheirReservation) {
+  auto queue = Queue(1 << 20);
+  GapReason reason{};
+  QueueItem* a = queue->Reserve(10, Overflow::kDrop, false, &reason);
+  QueueItem* b = queue->Reserve(20, Overflow::kDrop, false, &reason);
+  queue->Commit(b, false);
+  EXPECT_TRUE(queue->Next() == nullptr);  // a is not filled yet.
+  queue->Commit(a, false);
+  EXPECT_TRUE(queue->Next() == a);
+  queue->Release(a);
+  EXPECT_TRUE(queue->Next() == b);
+  EXPECT_FALSE(queue->AtEnd());
+  queue->Stop();
+  EXPECT_FALSE(queue->AtEnd());
+  queue->Release(b);
+  EXPECT_TRUE(queue->AtEnd());
+  EXPECT_TRUE(queue->Reserve(1, Overflow::kBlock, false, &reason) == nullptr);
+  EXPECT_TRUE(reason == GapReason::kRefused);
+}
+
+TDBG_TEST(ADroppingQueueRefusesWhenItIsFull) {
+  auto queue = Queue(1 << 20);
+  GapReason reason{};
+  EXPECT_TRUE(queue->Reserve(queue->max_bytes() + 1, Overflow::kBlock, false,
+                             &reason) == nullptr);
+  EXPECT_TRUE(reason == GapReason::kLargerThanQueue);
+  std::uint64_t n = 0;
+  while (queue->Reserve(1000, Overflow::kDrop, false, &reason) != nullptr) ++n;
+  EXPECT_TRUE(reason == GapReason::kQueueFull);
+  EXPECT_GE(n, 900U);
+  EXPECT_LE(queue->used_bytes(), std::uint64_t{1} << 20);
+  // What closes a step still finds room.
+  EXPECT_TRUE(queue->Reserve(200, Overflow::kDrop, true, &reason) != nullptr);
+}
+
+// Sabotage seen to fail here: waiting for room without a bound; not remembering
+// that the writer stalls, so that every producer waits a second.
+TDBG_TEST(ABlockedProducerGivesUpAfterASecondWithoutProgress) {
+  auto queue = Queue(1 << 20);
+  GapReason reason{};
+  QueueItem* first =
+      queue->Reserve(queue->max_bytes(), Overflow::kBlock, false, &reason);
+  EXPECT_TRUE(first != nullptr);
+  auto start = steady_clock::now();
+  EXPECT_TRUE(queue->Reserve(100, Overflow::kBlock, false, &reason) == nullptr);
+  EXPECT_TRUE(reason == GapReason::kStalled);
+  EXPECT_GE(Since(start).count(), 950);
+  EXPECT_LT(Since(start).count(), 1500);
+  // Known to be stalled: nobody waits again.
+  start = steady_clock::now();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(queue->Reserve(100, Overflow::kBlock, false, &reason) ==
+                nullptr);
+  }
+  EXPECT_LT(Since(start).count(), 100);
+  // It moves again, and so do they.
+  queue->Commit(first, false);
+  queue->Release(first);
+  EXPECT_TRUE(queue->Reserve(100, Overflow::kBlock, false, &reason) != nullptr);
+}
+
+// Sabotage seen to fail here: not counting progress without a release.
+TDBG_TEST(ABlockedProducerWaitsAsLongAsThereIsProgress) {
+  auto queue = Queue(1 << 20);
+  GapReason reason{};
+  QueueItem* first =
+      queue->Reserve(queue->max_bytes(), Overflow::kBlock, false, &reason);
+  queue->Commit(first, false);
+  std::thread writer([&] {
+    for (int i = 0; i < 16; ++i) {
+      std::this_thread::sleep_for(milliseconds(100));
+      queue->NoteProgress();
+    }
+    queue->Release(first);
+  });
+  const auto start = steady_clock::now();
+  EXPECT_TRUE(queue->Reserve(100, Overflow::kBlock, false, &reason) != nullptr);
+  EXPECT_GE(Since(start).count(), 1500);
+  writer.join();
+}
+
+TDBG_TEST(AFlushWaitsForWhatStoodBeforeItOnly) {
+  auto queue = Queue(1 << 20);
+  GapReason reason{};
+  QueueItem* a = queue->Reserve(10, Overflow::kDrop, false, &reason);
+  queue->Commit(a, false);
+  EXPECT_EQ(queue->Flush(false, milliseconds(20)).code(),
+            StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(queue->DueFlush() == nullptr);  // Its caller has left.
+  std::thread flusher([&] {
+    EXPECT_EQ(queue->Flush(true, milliseconds(10000)).code(),
+              StatusCode::kIoError);
+  });
+  std::this_thread::sleep_for(milliseconds(50));
+  QueueItem* b = queue->Reserve(10, Overflow::kDrop, false, &reason);
+  queue->Commit(b, false);
+  EXPECT_TRUE(queue->DueFlush() == nullptr);
+  queue->Release(a);
+  const auto request = queue->DueFlush();
+  EXPECT_TRUE(request != nullptr);
+  if (request != nullptr) {
+    EXPECT_TRUE(request->durable);
+    queue->FinishFlush(request, Status::IoError("no", 5));
+  }
+  flusher.join();
+}
+
+// Eight producers, one consumer, a small ring: each producer's records come in
+// its order, whole, and none is missing.  Sabotage seen to fail here: handing
+// an item over before it is filled.
+TDBG_TEST(ManyProducersKeepTheirOrder) {
+  constexpr std::uint64_t kProducers = 8;
+  constexpr std::uint64_t kEach = 20000;
+  auto queue = Queue(1 << 20);
+  std::atomic<std::uint64_t> n_taken{0};
+  std::vector<std::thread> producers;
+  for (std::uint64_t id = 0; id < kProducers; ++id) {
+    producers.emplace_back([&, id] {
+      for (std::uint64_t i = 0; i < kEach; ++i) {
+        GapReason reason{};
+        const std::uint64_t n = 8 + 8 * (i * 7 % 400);
+        QueueItem* item = queue->Reserve(n, Overflow::kBlock, false, &reason);
+        if (item == nullptr) continue;
+        item->subject = static_cast<std::uint32_t>(id);
+        for (std::uint64_t k = 0; k < n / 8; ++k) {
+          std::memcpy(item->bytes() + 8 * k, &i, sizeof(i));
+        }
+        queue->Commit(item, i % 64 == 0);
+        n_taken.fetch_add(1);
+      }
+    });
+  }
+  std::map<std::uint32_t, std::uint64_t> next;
+  std::uint64_t n_found = 0;
+  std::uint64_t n_wrong = 0;
+  std::thread consumer([&] {
+    while (!queue->AtEnd()) {
+      QueueItem* item = queue->Next();
+      if (item == nullptr) {
+        queue->Wait(steady_clock::now() + milliseconds(20));
+        continue;
+      }
+      const auto values = item->values<std::uint64_t>();
+      for (const std::uint64_t value : values) {
+        if (value != values.front()) ++n_wrong;
+      }
+      if (values.front() < next[item->subject]) ++n_wrong;
+      next[item->subject] = values.front() + 1;
+      ++n_found;
+      queue->Release(item);
+    }
+  });
+  for (std::thread& producer : producers) producer.join();
+  queue->Stop();
+  consumer.join();
+  EXPECT_EQ(n_wrong, 0U);
+  EXPECT_EQ(n_found, n_taken.load());
+  EXPECT_EQ(n_found, kProducers * kEach);
+}
+
+TDBG_TEST(ALossLogIsBoundedAndExact) {
+  LossLog log;
+  for (std::int64_t step = -1; step < 5000; ++step) {
+    log.Add(step % 2 == 0 ? GapReason::kQueueFull : GapReason::kIoError,
+            {.step = step, .n_bytes = 10, .type = RecordType::kTensor});
+  }
+  const std::vector<Gap> gaps = log.Take();
+  EXPECT_LE(gaps.size(), LossLog::kMaxEntries + 1);
+  std::uint64_t n_records = 0;
+  for (const Gap& gap : gaps) {
+    n_records += gap.records;
+    EXPECT_EQ(gap.bytes, 10 * gap.records);
+    EXPECT_EQ(gap.what, 2U);
+    EXPECT_LE(gap.first_step, gap.last_step);
+  }
+  EXPECT_EQ(n_records, 5001U);
+  EXPECT_TRUE(log.empty());
+}
+
+}  // namespace
+}  // namespace tdbg
+
+int main(int argc, char** argv) { return tdbg::testing::Run(argc, argv); }

@@ -1,0 +1,118 @@
+"""The default rules, on trainings of real data: healthy ones and sick ones.
+
+The figures that the defaults were chosen by are in docs/rules.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tdbg.findings import Finding, Severity
+from tdbg.rules import check
+from trainings import HEALTHY, SICK, adam, cnn, mlp
+
+pytestmark = pytest.mark.torch
+
+HEALTHY_SEEDS = range(3)
+SICK_SEEDS = range(5)
+# By when each must be found.
+LATEST = {
+    "VanishingGradient": 2,
+    "DeadRelu": 2,
+    "ExplodingTensor": 10,
+    "UnchangedTensor": 2,
+    "LossNotDecreasing": 150,
+}
+
+
+def findings_of(run: Path, rule: str) -> list[Finding]:
+    report = check(run, record=False)
+    assert all(status.message == "" for status in report.statuses)
+    return [finding for finding in report.findings if finding.rule == rule]
+
+
+@pytest.mark.parametrize("seed", HEALTHY_SEEDS)
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_training_has_no_finding(name: str, seed: int, tmp_path: Path):
+    HEALTHY[name].run(tmp_path / "run", seed)
+    report = check(tmp_path / "run", record=False)
+    assert report.findings == ()
+    assert report.healthy
+    assert report.n_steps == HEALTHY[name].n_steps
+
+
+@pytest.mark.parametrize("seed", SICK_SEEDS)
+@pytest.mark.parametrize("rule", SICK)
+def test_a_sick_training_is_found_out_in_time(rule: str, seed: int, tmp_path: Path):
+    SICK[rule].run(tmp_path / "run", seed)
+    found = findings_of(tmp_path / "run", rule)
+    assert found
+    assert found[0].step <= LATEST[rule]
+
+
+def test_the_first_layers_of_a_deep_sigmoid_network_are_named(tmp_path: Path):
+    SICK["VanishingGradient"].run(tmp_path / "run", 0)
+    found = findings_of(tmp_path / "run", "VanishingGradient")
+    names = {finding.tensor for finding in found}
+    assert "gradient/0.weight" in names
+    assert "gradient/16.weight" not in names
+    assert all(finding.severity is Severity.ERROR for finding in found)
+
+
+def test_a_learning_rate_that_kills_relus_is_found(tmp_path: Path):
+    training = replace(SICK["DeadRelu"], model=lambda: mlp(3), optimizer=adam(1.0))
+    training.run(tmp_path / "run", 0)
+    assert findings_of(tmp_path / "run", "DeadRelu")
+
+
+def test_only_the_layer_of_dead_relus_is_named(tmp_path: Path):
+    SICK["DeadRelu"].run(tmp_path / "run", 0)
+    found = findings_of(tmp_path / "run", "DeadRelu")
+    assert [finding.tensor for finding in found] == ["3_output_0"]
+
+
+def test_the_tensor_that_exploded_first_is_named(tmp_path: Path):
+    SICK["ExplodingTensor"].run(tmp_path / "run", 0)
+    found = findings_of(tmp_path / "run", "ExplodingTensor")
+    first = found[0]
+    assert "comes first" not in first.message
+    assert all(
+        f"{first.tensor} comes first" in finding.message
+        for finding in found
+        if finding.step == first.step and finding is not first
+    )
+
+
+def test_shuffled_labels_are_found(tmp_path: Path):
+    training = replace(HEALTHY["mlp"], shuffled_labels=True, n_steps=200)
+    training.run(tmp_path / "run", 0)
+    assert findings_of(tmp_path / "run", "LossNotDecreasing")
+
+
+def test_a_learning_rate_of_zero_is_found_at_a_sparse_schedule(tmp_path: Path):
+    training = replace(SICK["UnchangedTensor"], statistics_interval=10, n_steps=40)
+    training.run(tmp_path / "run", 0)
+    found = findings_of(tmp_path / "run", "UnchangedTensor")
+    assert found[0].step == 20
+
+
+def test_frozen_layers_are_not_found_where_others_do_not_change(tmp_path: Path):
+    frozen = replace(SICK["UnchangedTensor"], model=HEALTHY["frozen backbone"].model)
+    frozen.run(tmp_path / "run", 0)
+    found = findings_of(tmp_path / "run", "UnchangedTensor")
+    assert {finding.tensor for finding in found} == {"7.weight", "9.weight"}
+
+
+def test_asking_for_rules_is_enough_to_capture_what_they_need(tmp_path: Path):
+    training = replace(SICK["VanishingGradient"], collections=("losses",), model=cnn)
+    dead = replace(SICK["DeadRelu"], collections=("losses",))
+    dead.run(tmp_path / "run", 0)
+    assert findings_of(tmp_path / "run", "DeadRelu")
+    assert findings_of(tmp_path / "run", "VanishingGradient")
+    training.run(tmp_path / "other", 0)
+    assert check(tmp_path / "other", record=False).healthy

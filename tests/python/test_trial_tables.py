@@ -1,0 +1,146 @@
+"""The indices in memory: tables by step, and segments of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tdbg import _core
+from tdbg._core import RunReader
+from tdbg.trial import _segments
+from tdbg.trial._segments import Segments
+from tdbg.trial._tables import Growable, StepOrdered
+
+PAIR = np.dtype([("step", "i8"), ("number", "i8")])
+STEPS = st.lists(st.integers(-3, 12), max_size=30)
+
+
+def pairs(steps: list[int], start: int = 0) -> NDArray[np.void]:
+    numbers = range(start, start + len(steps))
+    return np.array(list(zip(steps, numbers, strict=True)), PAIR)
+
+
+def test_a_growable_array_keeps_what_it_was_given() -> None:
+    table = Growable(np.int64)
+    for i in range(100):
+        table.extend(np.arange(i))
+    assert len(table) == 4950
+    table.truncate(10)
+    table.truncate(99)
+    table.extend(np.array([7]))
+    assert table.data.tolist() == [0, 0, 1, 0, 1, 2, 0, 1, 2, 3, 7]
+
+
+@given(st.lists(STEPS, max_size=5), st.integers(-4, 13), st.integers(-4, 13))
+def test_rows_are_found_by_step_in_the_order_of_arrival(
+    parts: list[list[int]], start: int, stop: int
+) -> None:
+    table = StepOrdered(PAIR)
+    steps: list[int] = []
+    for part in parts:
+        table.extend(pairs(part, len(steps)))
+        steps += part
+        expected = [i for i, step in enumerate(steps) if start <= step < stop]
+        assert table.between(start, stop).tolist() == expected
+        assert table.at(start).tolist() == [
+            i for i, step in enumerate(steps) if step == start
+        ]
+    assert len(table) == len(steps)
+    assert table.data["number"].tolist() == list(range(len(steps)))
+
+
+# --- Segments -------------------------------------------------------------
+
+
+class RowsOnly:
+    """As much of a reader as segments need."""
+
+    def __init__(self) -> None:
+        self.table = np.empty(0, _core.ROW_DTYPE)
+        self.columns_read = 0
+
+    def append(self, rows: list[tuple[int, int]]) -> None:
+        more = np.zeros(len(rows), _core.ROW_DTYPE)
+        for i, (step, definition) in enumerate(rows):
+            more[i]["step"], more[i]["definition"] = step, definition
+            more[i]["count"] = len(self.table) + i
+        self.table = np.concatenate((self.table, more))
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.table)
+
+    def rows(self, start: int = 0, stop: int | None = None) -> NDArray[np.void]:
+        return self.table[start:stop].copy()
+
+    def column(self, definitions: list[int]) -> NDArray[np.void]:
+        self.columns_read += 1
+        return self.table[np.isin(self.table["definition"], definitions)]
+
+
+def segments_of(reader: Any) -> Segments:
+    given_reader: RunReader = reader
+    segments = Segments(given_reader)
+    segments.take_in()
+    return segments
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=40)
+
+
+@given(st.lists(ROWS, max_size=4), st.sets(st.integers(1, 5)), st.integers(1, 7))
+def test_segments_find_the_rows_that_a_scan_finds(
+    parts: list[list[tuple[int, int]]], ids: set[int], chunk: int
+) -> None:
+    reader = RowsOnly()
+    segments = segments_of(reader)
+    wanted = np.array(sorted(ids), np.uint32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_segments, "CHUNK_ROWS", chunk)
+        for part in parts:
+            reader.append(part)
+            segments.take_in()
+        table = reader.table
+        for step in range(6):
+            here = table[(table["step"] == step) & np.isin(table["definition"], wanted)]
+            assert segments.rows(step, wanted)["count"].tolist() == sorted(
+                here["count"].tolist()
+            )
+        found = segments.between(1, 4)
+        inside = (table["step"] >= 1) & (table["step"] < 4)
+        assert (
+            segments.counts(found, wanted).sum()
+            == np.isin(table["definition"][inside], wanted).sum()
+        )
+        definitions = np.unique(table["definition"][inside]).tolist()
+        assert segments.definitions(found).tolist() == definitions
+        read = [row for rows in segments.read(found, wanted) for row in rows["count"]]
+        inside &= np.isin(table["definition"], wanted)
+        assert sorted(read) == table["count"][inside].tolist()
+
+
+def test_few_of_many_tensors_are_read_by_their_columns() -> None:
+    reader = RowsOnly()
+    reader.append([(step, i) for step in range(10) for i in range(1, 101)])
+    segments = segments_of(reader)
+    few = np.array([7, 42], np.uint32)
+    found = segments.between(3, 6)
+    rows = np.concatenate(list(segments.read(found, few)))
+    assert reader.columns_read == 1
+    assert rows["step"].tolist() == [3, 3, 4, 4, 5, 5]
+    many = np.arange(1, 51, dtype=np.uint32)
+    assert sum(len(part) for part in segments.read(found, many)) == 150
+    assert reader.columns_read == 1
+
+
+def test_steps_that_are_alike_share_one_signature() -> None:
+    reader = RowsOnly()
+    reader.append([(step, i) for step in range(1000) for i in range(1, 5)])
+    segments = segments_of(reader)
+    assert len(segments.between(0, 1000)) == 1000
+    assert len(segments._signatures) == 1
