@@ -88,7 +88,7 @@ def spread(values: list[float]) -> str:
 def measure(x: NDArray[Any], rounds: int) -> None:
     """Print rates and ratios for one array."""
     words = x.view(np.int64)
-    contenders = {
+    contenders: dict[str, Callable[[], object]] = {
         "read": words.sum,
         "tdbg": lambda: _core.reduce(x),
         "numpy": lambda: numpy_row(x),

@@ -118,6 +118,8 @@ bool ShardReader::Scan(bool settled, Tables* tables) {
            tables);
     return false;
   }
+  previous_size_ = size_;
+  is_certain_ = false;
   size_ = size.value();
   if (state_ == ShardState::kUnborn) ReadHeader(settled, tables);
   if (state_ == ShardState::kGrowing) ScanRecords(settled, tables);
@@ -229,11 +231,14 @@ bool ShardReader::PassFailure(const Checked& failed, bool settled,
   if (!is_final) {
     // While a writer may live, a record that fails may be one that is being
     // written.  It is damage only if it fails twice and another one follows.
-    const bool same_place = failed_at_ == next_;
+    // What was there at the last look, behind damage that is certain, is as
+    // old as that.
+    const bool same_place =
+        failed_at_ == next_ || (is_certain_ && next_ < previous_size_);
     const bool same_size = same_place && failed_size_ == size_;
+    if (failed_at_ != next_) searched_to_ = searched_size_ = 0;
     failed_at_ = next_;
     failed_size_ = size_;
-    if (!same_place) searched_to_ = searched_size_ = 0;
     if (!same_place || (is_short && !same_size)) {
       unsure_ = true;
       return false;
@@ -273,6 +278,7 @@ bool ShardReader::PassFailure(const Checked& failed, bool settled,
   // The sequence is believed when the whole record holds, not before: a header
   // that was moved here must not make repetitions of all that follows.
   passed_damage_ = true;
+  is_certain_ = true;
   next_ = resume;
   return true;
 }

@@ -135,6 +135,8 @@ class ShardReader {
   std::uint64_t n_rows_ = 0;
   // Bytes of payloads that failed: what bounds the work on hostile files.
   std::uint64_t wasted_ = 0;
+  std::uint64_t previous_size_ = 0;  // Of the file, at the Scan before.
+  bool is_certain_ = false;          // Damage was found by this Scan.
   // The failure that the last Scan ended at, and the size it saw then.
   std::uint64_t failed_at_ = 0;
   std::uint64_t failed_size_ = 0;

@@ -25,7 +25,7 @@ constexpr double kInfinity = __builtin_huge_val();
 
 // Squares of floats lose digits to underflow when smaller than this.
 constexpr double kLeastFloatSquare = 1e-28;
-// Shifts beyond this bring sums of eight floats near overflow.
+// Shifts beyond this bring sums of four floats near overflow.
 constexpr float kGreatestFloatShift = 1e15F;
 // Roundings of floats average out unless a few elements outweigh the others:
 // blocks this short are summed in double, and those whose l1 this many equal
@@ -90,16 +90,12 @@ void Finish(const RunLanes<L>& run, bool with_extremes, Moments* m) {
   if (abs_min < m->abs_min) m->abs_min = abs_min;
 }
 
-// The sums of four vectors.
-template <typename L>
-struct Sums {
-  typename L::V sum;
-  typename L::V squares;
-  typename L::V l1;
-};
+// Four vectors at once.  Adding four floats before they become doubles costs
+// at most two roundings, whatever the length of the tensor.
+constexpr std::size_t kVectorsInStep = 4;
 
 template <typename L, typename T>
-inline Sums<L> AddFour(const T* p, typename L::V shift, BlockLanes<L>* b) {
+inline void FullStep(const T* p, typename L::V shift, BlockLanes<L>* b) {
   const auto x0 = L::Load(p);
   const auto x1 = L::Load(p + L::kLanes);
   const auto x2 = L::Load(p + 2 * L::kLanes);
@@ -115,23 +111,10 @@ inline Sums<L> AddFour(const T* p, typename L::V shift, BlockLanes<L>* b) {
   b->min = L::Min(b->min, L::Min(L::Min(x0, x1), L::Min(x2, x3)));
   b->max = L::Max(b->max, L::Max(L::Max(x0, x1), L::Max(x2, x3)));
   b->abs_min = L::Min(b->abs_min, L::Min(L::Min(a0, a1), L::Min(a2, a3)));
-  return {L::Add(L::Add(d0, d1), L::Add(d2, d3)),
-          L::Add(L::MulAdd(d1, d1, L::Mul(d0, d0)),
-                 L::MulAdd(d3, d3, L::Mul(d2, d2))),
-          L::Add(L::Add(a0, a1), L::Add(a2, a3))};
-}
-
-// Eight vectors at once.  Adding eight floats before they become doubles costs
-// at most three roundings, whatever the length of the tensor.
-constexpr std::size_t kVectorsInStep = 8;
-
-template <typename L, typename T>
-inline void FullStep(const T* p, typename L::V shift, BlockLanes<L>* b) {
-  const Sums<L> first = AddFour<L>(p, shift, b);
-  const Sums<L> second = AddFour<L>(p + 4 * L::kLanes, shift, b);
-  L::Accumulate(&b->sum, L::Add(first.sum, second.sum));
-  L::Accumulate(&b->squares, L::Add(first.squares, second.squares));
-  L::Accumulate(&b->l1, L::Add(first.l1, second.l1));
+  L::Accumulate(&b->sum, L::Add(L::Add(d0, d1), L::Add(d2, d3)));
+  L::Accumulate(&b->squares, L::Add(L::MulAdd(d1, d1, L::Mul(d0, d0)),
+                                    L::MulAdd(d3, d3, L::Mul(d2, d2))));
+  L::Accumulate(&b->l1, L::Add(L::Add(a0, a1), L::Add(a2, a3)));
 }
 
 // One vector, of which only the lanes in `mask` exist.
@@ -192,15 +175,6 @@ void CountZeros(const T* p, std::size_t n, const BlockLanes<L>& block,
   m->zero += static_cast<std::uint64_t>(L::Sum(sum));
 }
 
-// The mean of the first few elements: a shift for a block with none before.
-template <typename L, typename T>
-double MeanOfFirst(const T* p, std::size_t n) {
-  const std::size_t few = n < L::kLanes ? n : L::kLanes;
-  typename L::Acc sum = L::Zero();
-  L::Accumulate(&sum, few == L::kLanes ? L::Load(p) : L::LoadFirst(p, few));
-  return L::Sum(sum) / static_cast<double>(few);
-}
-
 // Adds a block unless it has elements that are not finite, or whose squares
 // L::Scalar cannot sum well; returns whether it did.
 template <typename L, typename T>
@@ -208,8 +182,7 @@ bool AddFiniteBlock(const T* p, std::size_t n, RunLanes<L>* run, Moments* m) {
   using Scalar = typename L::Scalar;
   constexpr bool kIsFloat = sizeof(Scalar) == sizeof(float);
   const auto n_block = static_cast<double>(n);
-  auto shift =
-      static_cast<Scalar>(m->finite == 0 ? MeanOfFirst<L>(p, n) : m->mean);
+  auto shift = static_cast<Scalar>(ShiftAfter(*m));
   if constexpr (kIsFloat) {
     // A shift that is NaN also fails this.
     if (!(shift < kGreatestFloatShift && shift > -kGreatestFloatShift)) {
@@ -267,7 +240,7 @@ inline void AddAnyBlock(const double* p, std::size_t n, RunLanes<Doubles>* run,
                         Moments* m) {
   using L = Doubles;
   double n_finite = 0;
-  double shift = m->finite == 0 ? 0.0 : m->mean;
+  double shift = ShiftAfter(*m);
   BlockLanes<L> block = SumFinite(p, n, shift, &n_finite);
   double sum = L::Sum(block.sum);
   double squares = L::Sum(block.squares);

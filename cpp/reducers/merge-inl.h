@@ -42,6 +42,14 @@ inline void MergeBlock(double n, double shift, double sum, double squares,
   m->finite += static_cast<std::uint64_t>(n);
 }
 
+// What to subtract from the elements of the next block before they are squared:
+// the mean so far, unless that is small beside the standard deviation.  Zero
+// rounds nothing, and costs little where no digits need saving.
+inline double ShiftAfter(const Moments& m) {
+  const auto n = static_cast<double>(m.finite);
+  return 4 * n * (m.mean * m.mean) <= m.m2 ? 0.0 : m.mean;
+}
+
 // Whether a shift was so far from the block's mean that digits of the block's
 // m2 are lost which the merge will not make up for: where most elements came
 // before, a distant block adds more to m2 than it can blur.

@@ -43,7 +43,7 @@ struct Moments {
 // Adds `n` contiguous elements at `data`, each multiplied by `factor`, to
 // `*moments`.  Empty input changes nothing.  NaN and Inf are counted and
 // otherwise left out.  Accumulates in double, floats of up to 32 bits by way of
-// sums of eight floats; so within 1e-7 relative (floats of up to 32 bits) or
+// sums of four floats; so within 1e-7 relative (floats of up to 32 bits) or
 // 1e-12 (all others) of python/tdbg/reference.py.  Cannot fail and does not
 // allocate.
 //

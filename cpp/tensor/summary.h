@@ -24,11 +24,11 @@ union Extreme {
 static_assert(sizeof(Extreme) == 8);
 
 struct Summary {
-  std::uint64_t count = 0;              // All elements.
+  std::uint64_t count = 0;  // All elements.
   std::uint64_t nan = 0;
   std::uint64_t positive_infinity = 0;
   std::uint64_t negative_infinity = 0;
-  std::uint64_t zero = 0;               // +0 and -0.
+  std::uint64_t zero = 0;  // +0 and -0.
   Extreme min{.f64 = std::numeric_limits<double>::infinity()};
   Extreme max{.f64 = -std::numeric_limits<double>::infinity()};
   double abs_min = std::numeric_limits<double>::infinity();  // min of |x|.

@@ -41,7 +41,10 @@ def implementations() -> list[str]:
     """Names of those this processor can run, best last."""
 
 def reduce(array: Any, scale: float = 1.0) -> NDArray[np.void]:
-    """Statistics row (ROW_DTYPE, step 0) of a NumPy array of any strides."""
+    """Statistics row (ROW_DTYPE, no dimensions) of an array of any strides.
+
+    Raises TypeError, naming the dtype, for what has no statistics.
+    """
 
 def count_units(array: Any, axis: int, low: float, high: float) -> NDArray[np.uint64]:
     """Counts (3, units): active, beyond, all."""
@@ -51,10 +54,13 @@ def masked_crc32c(data: bytes) -> int: ...
 class Capture:
     """The writer of one process, with the statistics kernels in front of it.
 
-    The constructor raises tdbg.errors.ConfigurationError or StorageError; of the
-    rest only flush() raises (StorageError).  dtype is a name ("float32", "bfloat16",
-    "float8_e4m3fn", ...) or any other NumPy dtype.str ("<M8[ns]") with item_size.
-    Strides are in bytes, None: contiguous.  Pointers are addresses of CPU memory.
+    The constructor raises tdbg.errors.ConfigurationError or StorageError, flush()
+    StorageError, define() ConfigurationError for what cannot be stored; arguments
+    of a wrong type raise TypeError.  The rest never raises: what cannot be captured
+    is counted.  Calls and micro-batches beyond 65535 count as 65535.  dtype is a
+    name ("float32", "bfloat16", "float8_e4m3fn", ...) or any other NumPy dtype.str
+    ("<M8[ns]") with item_size.  Strides are in bytes, None: contiguous.  Pointers
+    are addresses of CPU memory.
     """
 
     def __init__(

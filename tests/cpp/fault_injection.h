@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdint>
@@ -41,7 +42,8 @@ struct FaultPlan {
       std::numeric_limits<std::uint64_t>::max();
 
   std::uint64_t first = kNever;  // Calls are counted from 1.
-  bool for_ever = false;         // All from `first` on, instead of that one.
+  std::uint64_t count = 1;       // How many calls fail, from `first` on,
+  bool for_ever = false;         // or all of them.
   int error = EIO;
   bool is_short = false;  // A write takes half of what it is given.
   // Only these calls count; empty: all.
@@ -157,7 +159,8 @@ class FaultyFileSystem final : public FileSystem {
       return 0;
     }
     const std::uint64_t n = ++n_calls_;
-    const bool hit = plan_.for_ever ? n >= plan_.first : n == plan_.first;
+    const bool hit =
+        n >= plan_.first && (plan_.for_ever || n - plan_.first < plan_.count);
     if (!hit) return 0;
     ++n_faults_;
     if (!plan_.is_short) return plan_.error;

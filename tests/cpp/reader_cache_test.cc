@@ -188,6 +188,31 @@ TDBG_TEST(TheIndexOfADamagedShardIsNotUsed) {
   EXPECT_TRUE(AnswersOf(*reader.value()) == expected);
 }
 
+TDBG_TEST(TheIndexOfAnotherShardIsNotUsed) {
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.Writer();
+  const ShardBuilder shard = ManyRows(3);
+  WriteFile(directory + "/000001.tds", shard.bytes());
+  // As long, with as many rows, of the same number: other rows, another salt.
+  FileHeader header = SomeHeader();
+  ++header.salt;
+  ShardBuilder other(header);
+  for (std::uint32_t id = 1; id <= 4; ++id) {
+    other.AddDefinition(SomeDefinition(id, "w" + std::to_string(id)));
+  }
+  for (int step = 0; step < 3; ++step) {
+    other.AddRows(step, {SomeRow(1, -7), SomeRow(2, -7)});
+    other.AddRows(step, {SomeRow(3, -7), SomeRow(1, -7)});
+  }
+  other.Seal();
+  EXPECT_EQ(other.bytes().size(), shard.bytes().size());
+  WriteFile(directory + "/000001.tdi", other.Index());
+  const auto reader = RunReader::Open(directory, {});
+  const auto rows = reader.value()->Column(std::vector<std::uint32_t>{2});
+  EXPECT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[1].summary.max.f64, 1.5);
+}
+
 TDBG_TEST(ManyColumnsStandInTheOrderOfTheRecords) {
   const TemporaryDirectory temporary;
   const std::string directory = temporary.Writer();

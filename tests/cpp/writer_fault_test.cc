@@ -154,8 +154,7 @@ std::vector<int> Errors() {
 }
 
 // Sabotages seen to fail here: counting nothing as failed when a shard is
-// abandoned; repeating the batch in the abandoned shard; forgetting the gaps of
-// a batch that failed; not carrying the records that close steps over.
+// abandoned; not carrying the records that close steps over.
 TDBG_TEST(EveryCallFailsOnce) {
   for (const int error : Errors()) {
     const Exposure exposure = FailEveryCall({.error = error, .only = {}});
@@ -165,7 +164,16 @@ TDBG_TEST(EveryCallFailsOnce) {
   }
 }
 
-// Sabotage seen to fail here: waiting in Flush for a shard that never comes.
+// Faults on faults: what tells of the first loss is lost itself.  Sabotage seen
+// to fail here: forgetting the gaps of a batch that failed.
+TDBG_TEST(EveryCallAndThoseAfterItFail) {
+  const Exposure exposure =
+      FailEveryCall({.count = 12, .error = ENOSPC, .only = {}});
+  EXPECT_GE(exposure.sites, 100U);
+  EXPECT_GE(exposure.runs_with_loss, 50U);
+}
+
+// Sabotage seen to fail here: passing over what comes while there is no shard.
 TDBG_TEST(EveryCallFailsForEver) {
   for (const int error : Errors()) {
     const Exposure exposure =

@@ -47,8 +47,7 @@ int WriteForEver(const std::string& run, int pipe, bool compress) {
   }
 }
 
-// Sabotages seen to fail here: answering a flush before the batch is written;
-// writing the head of a large tensor before its data.
+// Sabotage seen to fail here: answering a flush before the batch is written.
 TDBG_TEST(NothingFlushedIsLostByAKill) {
   std::mt19937_64 random(seed);
   std::uint64_t n_records = 0;

@@ -66,13 +66,12 @@ def _check(condition: bool, what: str) -> None:
 
 @dataclass
 class Shard:
-    """One file: its bytes, its salt, and its tensors by sequence."""
+    """One file: its bytes, its salt, and how far it was read."""
 
     name: str
     data: bytes
     salt: int = 0
     sequence: int = 0
-    tensors: dict[int, tuple[int, int]] = field(default_factory=dict)
     last_step: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def position(self, what: str, step: int, n: int) -> int:
@@ -94,8 +93,11 @@ class Reader:
         self.run: bytes | None = None
         self.definitions: dict[int, dict[str, Any]] = {}
         self.lines: list[list[Any]] = []
+        self.tensors: list[tuple[str, int, bytes, list[Any]]] = []
+        self.values: dict[tuple[str, int], bytes] = {}
         for path in sorted(directory.glob("*.tds")):
             self._read_shard(Shard(path.name, path.read_bytes()), int(path.stem))
+        self._read_values()
 
     def _read_shard(self, shard: Shard, number: int) -> None:
         try:
@@ -174,7 +176,7 @@ class Reader:
             take[kind](shard, payload, step, sequence)
         return end
 
-    def _definition(self, shard: Shard, p: bytes, *_: int) -> None:
+    def _definition(self, _: Shard, p: bytes, *__: int) -> None:
         id_, role, dtype, item = struct.unpack_from("<IHHI", p)
         n, n_aliases, n_placements, g, n_name, n_type, flags = struct.unpack_from(
             "<4H3I", p, 12
@@ -186,13 +188,13 @@ class Reader:
             extents.append(list(struct.unpack_from(f"<{count}q", p, at)))
             at += 8 * count
         placements = []
-        for _ in range(n_placements):
+        for _i in range(n_placements):
             placements.append(list(struct.unpack_from("<BBHII", p, at)))
             at += 16
         name, type_text = p[at : at + n_name], p[at + n_name : at + n_name + n_type]
         at += n_name + n_type
         aliases = []
-        for _ in range(n_aliases):
+        for _i in range(n_aliases):
             (length,) = struct.unpack_from("<I", p, at)
             aliases.append(p[at + 4 : at + 4 + length].decode())
             at += 4 + length
@@ -222,23 +224,22 @@ class Reader:
 
     def _tensor(self, shard: Shard, p: bytes, step: int, sequence: int) -> None:
         definition, call, micro = struct.unpack_from("<IHH", p)
-        shard.tensors[sequence] = (definition, len(shard.data))
         position = shard.position("tensors", step, 1)
-        try:
-            value = self._values(shard, p, sequence)
-            text: str | None = value.hex()
-        except (Bad, zstandard.ZstdError):
-            value, text = b"", None
-        self._remember(shard, sequence, value)
-        self.lines.append(
-            ["tensor", step, sequence, definition, call, micro, position, text]
-        )
+        line = ["tensor", step, sequence, definition, call, micro, position]
+        self.lines.append(line)
+        self.tensors.append((shard.name, sequence, p, line))
 
-    def _remember(self, shard: Shard, sequence: int, value: bytes) -> None:
-        self.values = getattr(self, "values", {})
-        self.values[shard.name, sequence] = value
+    def _read_values(self) -> None:
+        # At the end: a definition that is damaged here may stand in a later shard.
+        for shard, sequence, payload, line in self.tensors:
+            try:
+                value = self._values(shard, payload)
+                self.values[shard, sequence] = value
+                line.append(value.hex())
+            except (Bad, zstandard.ZstdError):
+                line.append(None)
 
-    def _values(self, shard: Shard, p: bytes, sequence: int) -> bytes:
+    def _values(self, shard: str, p: bytes) -> bytes:
         definition, _, _, _, size, raw, base, n, start = struct.unpack_from(
             "<IHHIIQQII", p
         )
@@ -254,7 +255,8 @@ class Reader:
             length = min(size, raw - i * size)
             plain = self._decode(chunk, codec, length, definition)
             if flags & 1:
-                before = self.values[shard.name, base][i * size : i * size + length]
+                _check((shard, base) in self.values, "base")
+                before = self.values[shard, base][i * size : i * size + length]
                 xor = np.frombuffer(plain, "u1") ^ np.frombuffer(before, "u1")
                 plain = xor.tobytes()
             out += plain

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import tdbg
 
 EXPECTED = [
@@ -30,10 +33,9 @@ def test_every_public_name_can_be_had() -> None:
         assert getattr(tdbg, name) is not None
 
 
-def test_the_version_is_that_of_the_distribution() -> None:
-    from importlib.metadata import version
-
-    assert tdbg.__version__ == version("tdbg")
+def test_the_version_is_that_of_the_project(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())
+    assert tdbg.__version__ == project["project"]["version"]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -73,6 +73,47 @@ def test_a_second_call_in_a_forward_has_a_name_of_its_own(run_dir: Path) -> None
     assert recorded.values("relu_input_0@2")[0].tolist() == [0, 0]
 
 
+def test_a_module_called_without_end_has_names_for_its_first_calls(
+    run_dir: Path,
+) -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(200):
+                x = self.cell(x)
+            return x
+
+    recorded = record(run_dir, Loop(), ((torch.ones(2),), {}))
+    assert "cell_output_0@64" in recorded.names
+    assert len(recorded.names) == 2 * 64 + 2
+    assert [int(row["dropped"]) for row in recorded.step_table] == [0]
+
+
+def test_a_compiled_model_trains_as_before_and_its_parameters_are_recorded(
+    run_dir: Path,
+) -> None:
+    def run(hooked: bool) -> list[float]:
+        model, criterion = mlp(), nn.CrossEntropyLoss()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if hooked:
+            hook = make_hook(run_dir)
+            hook.register_module(model)
+        compiled: Any = torch.compile(model, backend="eager")
+        losses = train(compiled, criterion, optimizer, digits(8), 2)
+        if hooked:
+            hook.close()
+            assert hook.counters()["internal_errors"] == 0
+        return losses
+
+    assert run(True) == run(False)
+    recorded = Recorded(run_dir)
+    assert [step[:3] for step in recorded.steps] == [(0, 1, 0), (1, 1, 1)]
+    assert {"fc1.weight", "gradient/fc1.weight"} <= recorded.names
+
+
 def test_a_tied_parameter_is_one_tensor_with_aliases(run_dir: Path) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -17,6 +17,7 @@ from tdbg.rules import (
     Rule,
     UnchangedTensor,
     VanishingGradient,
+    feed,
 )
 
 # Small histories, so that examples cross all of their edges.
@@ -133,3 +134,35 @@ def test_2000_lossy_steps_give_no_finding():
         lost = bool(random.random() < 0.5)
         run.step(step, rows, complete=lost, lossless=not lost)
     assert judge(run, *RULES) == []
+
+
+def test_an_evaluation_within_a_training_step_waits_for_it():
+    run = FakeRun()
+    nan = float("nan")
+    engine = Engine(run, ExplodingTensor())
+    run.ended = False
+    run.step(0, {"0_output_0": [1.0]})
+    run.step(2, {"0_output_0": [nan]}, mode=ModeKeys.EVAL)
+    assert engine.poll() == []
+    run.step(1, {"0_output_0": [nan]})
+    found = engine.poll()
+    assert [(finding.step, finding.mode) for finding in found] == [
+        (1, ModeKeys.TRAIN),
+        (2, ModeKeys.EVAL),
+    ]
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_an_evaluation_waits_for_a_gap_but_not_for_ever(
+    in_time: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(feed, "PATIENCE_SECONDS", 1e9 if in_time else 0.0)
+    run = FakeRun()
+    run.ended = False
+    run.step(0, {"0_output_0": [1.0]})
+    run.step(5, {"0_output_0": [float("nan")]}, mode=ModeKeys.EVAL)
+    engine = Engine(run, ExplodingTensor())
+    found = engine.poll() + engine.poll()
+    assert len(found) == (0 if in_time else 1)
+    run.ended = True
+    assert len(engine.poll()) == (1 if in_time else 0)

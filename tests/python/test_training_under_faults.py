@@ -50,7 +50,7 @@ def test_no_disk_fault_changes_a_training_or_goes_uncounted(
     n = healthy["calls"]
     assert n > 20
 
-    sample = sorted({1, 2, 3, 4, 5, 6, 8, 11, 15, n // 2, n - 2})
+    sample = sorted({1, 3, 6, 8, 11, n // 4, n // 2, 3 * n // 4, n - 1})
     cases = [
         {"at": at, "errno": number, "forever": forever}
         for at in sample
@@ -69,11 +69,11 @@ def test_no_disk_fault_changes_a_training_or_goes_uncounted(
         assert counters["internal_errors"] == 0, case
         total = counters["written"] + counters["dropped"] + counters["failed"]
         assert counters["offered"] == total, case
-        assert counters["offered"] > 500, case
-        lost += counters["written"] < counters["offered"]
-        if result["failed"]:
+        assert counters["offered"] > 100, case
+        if counters["written"] < counters["offered"]:
+            lost += 1
             assert counters["io_errors"] > 0, case
     assert hit >= len(cases) - 8, "too few faults were met"
-    assert lost >= len(cases) // 4, "too few lost anything"
+    assert lost >= len(cases) // 6, "too few lost anything"
     assert refused >= 2, "no fault met the construction"
-    print(f"{len(cases)} faults, {hit} met, {lost} lost data, {refused} at opening")
+    print(f"{n} calls, {len(cases)} faults, {hit} met, {lost} lost data, {refused} at opening")

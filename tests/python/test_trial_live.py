@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from run_builder import RunBuilder
 from tdbg.errors import NoMoreData, StepUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.trial import StepState, Trial, create_trial
@@ -166,3 +167,16 @@ def test_a_trial_opened_late_and_one_that_followed_agree(run_dir: Path) -> None:
         ours, theirs = late.statistics(), following.statistics()
         np.testing.assert_array_equal(ours.m2, theirs.m2)
         np.testing.assert_array_equal(late.step_table(), following.step_table())
+
+
+def test_the_example_in_the_guide_runs(tmp_path: Path, repository: Path) -> None:
+    array = np.ones((2, 3), np.float32)
+    with RunBuilder(tmp_path / "runs" / "digits") as run:
+        for step in range(101):
+            run.step(step, {"0.weight": array, "2.weight": array})
+    guide = (repository / "docs" / "reading.md").read_text()
+    _, _, rest = guide.partition("```python\n")
+    example, _, _ = rest.partition("```")
+    assert "create_trial" in example
+    command = [sys.executable, "-c", example]
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=60)

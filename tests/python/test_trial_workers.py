@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from run_builder import RunBuilder, new_attempt
+from tdbg import _core
 from tdbg.errors import InvalidWorker, QueryError
 from tdbg.trial import StepState, create_trial
 
@@ -154,6 +157,38 @@ def test_a_training_that_starts_again_hides_the_first(run_dir: Path) -> None:
     assert trial.statistics().mean.tolist() == [[2, 2, 2]]
 
 
+def test_ranks_that_did_not_agree_on_an_attempt_are_one_all_the_same(
+    run_dir: Path,
+) -> None:
+    for rank in range(3):
+        options: dict[str, Any] = {
+            "rank": rank,
+            "world_size": 3,
+            "attempt": new_attempt(),
+        }
+        with RunBuilder(run_dir, **options) as run:
+            run.step(0, {"net_output_0": ONES})
+    trial = create_trial(run_dir)
+    assert len(trial.attempts()) == 1
+    assert trial.workers() == ["worker_0", "worker_1", "worker_2"]
+    assert trial.statistics().count.tolist() == [[9]]
+
+
+def test_a_rank_that_joins_a_resumed_training_belongs_to_it(run_dir: Path) -> None:
+    with RunBuilder(run_dir, attempt=new_attempt()) as run:
+        for step in range(3):
+            run.step(step, {"net_output_0": ONES})
+    attempt = new_attempt()
+    for rank, ordinal in ((0, 1), (1, 0)):
+        options: dict[str, Any] = {"rank": rank, "ordinal": ordinal, "attempt": attempt}
+        with RunBuilder(run_dir, world_size=2, **options) as run:
+            run.step(2, {"net_output_0": ONES})
+    trial = create_trial(run_dir)
+    assert [len(a.writers) for a in trial.attempts()] == [1, 2]
+    assert trial.statistics().count.tolist() == [[3, 3, 6]]
+    assert trial.step_table()["complete"].all()
+
+
 def test_a_rank_that_was_restarted_replaces_only_itself(run_dir: Path) -> None:
     attempt = new_attempt()
     other = RunBuilder(run_dir, rank=1, world_size=2, attempt=attempt)
@@ -182,3 +217,89 @@ def test_workers_are_ordered_by_rank_and_not_by_name(run_dir: Path) -> None:
     assert trial.workers() == ["worker_0", "worker_2", "worker_10"]
     assert trial.tensor("w").value(0)[0] == 0
     assert trial.tensor("w").value(0, worker="worker_10")[0] == 10
+
+
+# --- What a reader says of a worker ---------------------------------------
+
+
+class TellingReader(_core.RunReader):
+    """A reader that is told what to say of its writer, by rank."""
+
+    said: ClassVar[dict[int, str]] = {}
+    lost: ClassVar[dict[int, tuple[int, int]]] = {}
+
+    def liveness(self) -> str:
+        return self.said.get(self.identity()["rank"]) or super().liveness()
+
+    def gaps(self, start: int = 0) -> NDArray[np.void]:
+        lost = self.lost.get(self.identity()["rank"])
+        if lost is None:
+            return super().gaps(start)
+        found = np.zeros(1, _core.GAP_DTYPE)
+        found["first_step"], found["last_step"] = lost
+        found["what"] = 8
+        return found[start:]
+
+
+@pytest.fixture
+def telling(monkeypatch: pytest.MonkeyPatch) -> type[TellingReader]:
+    monkeypatch.setattr(_core, "RunReader", TellingReader)
+    monkeypatch.setattr(TellingReader, "said", {})
+    monkeypatch.setattr(TellingReader, "lost", {})
+    return TellingReader
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status", "ended"),
+    [
+        ("running", "dead", "running", False),
+        ("stalled", "dead", "stalled", False),
+        ("stalled", "running", "running", False),
+        ("unknown", "closed", "unknown", False),
+        ("dead", "closed", "dead", True),
+        ("closed", "closed", "closed", True),
+    ],
+)
+def test_the_status_is_that_of_the_worker_that_gives_most_hope(
+    run_dir: Path,
+    telling: type[TellingReader],
+    first: str,
+    second: str,
+    status: str,
+    ended: bool,
+) -> None:
+    for rank, said in enumerate((first, second)):
+        telling.said[rank] = said
+        with RunBuilder(run_dir, rank=rank, world_size=2) as run:
+            run.step(0, {"w": ONES})
+    trial = create_trial(run_dir)
+    assert (trial.status, trial.loaded_all_steps) == (status, ended)
+    expected = StepState.UNAVAILABLE if ended else StepState.NOT_YET_AVAILABLE
+    assert trial.has_passed_step(1) is expected
+
+
+def test_a_step_whose_record_was_lost_is_not_complete(
+    run_dir: Path, telling: type[TellingReader]
+) -> None:
+    telling.lost[1] = (1, 2)
+    for rank in range(2):
+        with RunBuilder(run_dir, rank=rank, world_size=2) as run:
+            for step in (0, 4) if rank else range(5):
+                run.step(step, {"w": ONES})
+    trial = create_trial(run_dir)
+    table = trial.step_table()
+    assert table["complete"].tolist() == [True, False, False, True, True]
+    assert table["lossless"].tolist() == [True, False, False, True, True]
+    assert table["settled"].all()
+
+
+def test_without_a_commit_page_only_the_status_is_unknown(run_dir: Path) -> None:
+    with RunBuilder(run_dir) as run:
+        run.step(0, {"w": ONES})
+        run.step(1, {"w": ONES})
+    (run.directory / "COMMIT").unlink()
+    trial = create_trial(run_dir)
+    assert (trial.status, trial.loaded_all_steps) == ("unknown", False)
+    assert trial.steps() == [0, 1]
+    assert trial.has_passed_step(1) is StepState.AVAILABLE
+    assert trial.has_passed_step(2) is StepState.NOT_YET_AVAILABLE

@@ -82,16 +82,12 @@ class StepContext:
         self.start_ns = self.last_ns = start_ns
         self.has_data = False
         self.calls: dict[Any, int] = {}
-        self.done: set[str] = set()
+        self.done: set[TensorPlan] = set()
 
     @property
     def takes(self) -> bool:
         """Whether anything more may be captured in this step."""
         return self.wants.is_active and not self.step.is_taken
-
-    def wanted(self, plan: TensorPlan) -> int:
-        """What is wanted of the tensor at this step."""
-        return self.wants.of(plan.profile)
 
     def count_call(self, key: Any) -> int:
         """How often *key* was called before in this forward."""
@@ -141,28 +137,29 @@ class Recorder:
         self, context: StepContext, plan: TensorPlan, ref: TensorRef, call: int = 0
     ) -> None:
         """Take what is wanted of a tensor, now."""
-        wanted = context.wanted(plan)
-        if plan.units is not None and context.wanted(plan.units):
-            self._count_units(context, plan, ref, call)
+        wanted = context.wants.of(plan.profile)
+        if plan.units is not None and context.wants.of(plan.units.profile):
+            self._count_units(context, plan, plan.units, ref, call)
         if not wanted:
             return
+        context.has_data = True
+        pointer, dtype, shape, strides, _ = ref
+        identity = plan.ids.get((dtype, shape)) or self._define(plan, ref)
         step = context.step
-        identity = self._define(plan, ref)
         if wanted & ROWS:
             self.sink.statistics(
                 step.number,
                 (identity,),
-                (ref.pointer,),
-                None if ref.strides is None else (ref.strides,),
+                (pointer,),
+                None if strides is None else (strides,),
                 call=call,
                 micro_batch=min(step.micro_batch, MAX_MICRO_BATCH),
             )
         if step.micro_batch == 0 and (
             wanted & VALUES
-            or (wanted & SMALL_VALUES and all(size == 1 for size in ref.shape))
+            or (wanted & SMALL_VALUES and all(size == 1 for size in shape))
         ):
-            self._save(context, identity, ref, call)
-        context.has_data = True
+            self.sink.values(step.number, identity, pointer, strides, call=call)
 
     def capture_all(
         self,
@@ -171,29 +168,26 @@ class Recorder:
         scale: float = 1.0,
     ) -> None:
         """Take what is wanted of many tensors, their statistics in one call."""
+        if not tensors:
+            return
+        context.has_data = True
+        wants, number = context.wants, context.step.number
         identities, pointers, strides = [], [], []
         is_strided = False
         for plan, ref in tensors:
-            wanted = context.wanted(plan)
-            if not wanted:
-                continue
-            identity = self._define(plan, ref)
+            wanted = wants.of(plan.profile)
+            pointer, dtype, shape, steps, _ = ref
+            identity = plan.ids.get((dtype, shape)) or self._define(plan, ref)
             if wanted & ROWS:
                 identities.append(identity)
-                pointers.append(ref.pointer)
-                strides.append(ref.strides)
-                is_strided = is_strided or ref.strides is not None
+                pointers.append(pointer)
+                strides.append(steps)
+                is_strided = is_strided or steps is not None
             if wanted & VALUES:
-                self._save(context, identity, ref, 0)
+                self.sink.values(number, identity, pointer, steps)
         if identities:
-            self.sink.statistics(
-                context.step.number,
-                identities,
-                pointers,
-                strides if is_strided else None,
-                scale=scale,
-            )
-            context.has_data = True
+            layout = strides if is_strided else None
+            self.sink.statistics(number, identities, pointers, layout, scale=scale)
 
     def members(self) -> dict[str, list[str]]:
         """The captured names of each collection, sorted."""
@@ -211,33 +205,22 @@ class Recorder:
         context.has_data = True
         self.sink.refuse(context.step.number, 1, n_bytes)
 
-    def _save(
-        self, context: StepContext, identity: int, ref: TensorRef, call: int
-    ) -> None:
-        step = context.step
-        context.has_data = True
-        self.sink.values(
-            step.number,
-            identity,
-            ref.pointer,
-            ref.strides,
-            call=call,
-            micro_batch=min(step.micro_batch, MAX_MICRO_BATCH),
-        )
-
     def _count_units(
-        self, context: StepContext, plan: TensorPlan, ref: TensorRef, call: int
+        self,
+        context: StepContext,
+        plan: TensorPlan,
+        units: TensorPlan,
+        ref: TensorRef,
+        call: int,
     ) -> None:
-        units = plan.units
-        if units is None or not ref.shape:
+        if not ref.shape:
             return
         n_units = ref.shape[1] if len(ref.shape) > 1 else ref.shape[-1]
-        counts = TensorRef(0, "uint64", (3, n_units))
         step = context.step
         context.has_data = True
         self.sink.unit_summary(
             step.number,
-            self._define(units, counts),
+            self._define(units, TensorRef(0, "uint64", (3, n_units))),
             self._define(plan, ref),
             ref.pointer,
             ref.strides,

@@ -72,6 +72,7 @@ class Session:
     Attributes:
         takes_activations: False while a forward is under way of which no input or
             output of any module is wanted; saves the hooks the rest.
+        forward_context: Of the forward under way, if something is wanted in it.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Session:
         self.n_faults = 0
         self.stop_reason: str | None = None
         self.takes_activations = True
+        self.forward_context: StepContext | None = None
         self.on_change: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self._stop_source = stop_source
@@ -142,9 +144,9 @@ class Session:
             self._look_for_stop(mode)
         context = self._apply(self.machine.forward_begins(root, mode))
         if context is not None:
-            self.takes_activations = (
-                context.wants.takes_activations and not context.step.is_taken
-            )
+            takes = context.takes
+            self.takes_activations = takes and context.wants.takes_activations
+            self.forward_context = context if takes else None
             if context.calls:
                 context.calls = {}
         return context
@@ -152,7 +154,9 @@ class Session:
     def forward_ends(self, failed: bool = False) -> None:
         """The call of a root is over."""
         context = self._apply(self.machine.forward_ends(failed=failed))
-        self.takes_activations = True  # Of a module that is called by itself.
+        if not self.machine.is_in_forward:
+            self.takes_activations = True  # Of a module that is called by itself.
+            self.forward_context = None
         if context is not None:
             context.last_ns = time.perf_counter_ns()
 

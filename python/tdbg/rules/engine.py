@@ -161,15 +161,15 @@ class Engine:
         Raises:
             StorageError: If the run cannot be read.
         """
-        while True:
+        while not self._stop_asked.is_set():
             # Asked before the poll: what was written until then is judged.
             ended = self._source.loaded_all_steps
             yield from self.poll()
-            if ended and not self._feed.pending():
+            if not ended:
+                self._stop_asked.wait(poll_seconds)
+            elif not self._feed.pending():
                 return
-            if self._stop_asked.wait(0.0 if ended else poll_seconds):
-                self._set_all(Status.STOPPING)
-                return
+        self._set_all(Status.STOPPING)
 
     def stop(self) -> None:
         """Make ``follow`` return soon; the training is left alone."""

@@ -5,12 +5,14 @@ Thread safety: none; owned by the engine.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.errors import QueryError, StorageError
+from tdbg.modes import ModeKeys
 from tdbg.rules._base import Rule
 from tdbg.rules.history import Block, History, NewSteps
 from tdbg.rules.source import Source
@@ -23,6 +25,10 @@ __all__ = ["Feed"]
 CELLS = 500_000
 # For so few steps it is cheaper to try than to ask at which steps there is a value.
 FEW_STEPS = 8
+# How long a step of evaluation waits for one of training with a lower number.
+PATIENCE_SECONDS = 5.0
+
+EVALUATION = (ModeKeys.EVAL.value, ModeKeys.PREDICT.value)
 
 
 class Feed:
@@ -52,6 +58,7 @@ class Feed:
         self._next_step = 0
         self._window = (-1, -1)
         self._n_new = 0
+        self._waiting_since: float | None = None
         self._known: dict[str, TensorInfo] = {}
         self._position: dict[str, int] = {}
         self._seen: tuple[str, ...] = ()
@@ -109,12 +116,34 @@ class Feed:
         open_steps = np.flatnonzero(~table["settled"])
         if len(open_steps):
             table = table[: open_steps[0]]
+        table = table[: self._n_in_order(table)]
         return NewSteps(
             steps=table["step"].astype(np.int64),
             modes=table["mode"].astype(np.int64),
             usable=table["complete"] & table["lossless"],
             skipped=table["skipped"].astype(bool),
         )
+
+    def _n_in_order(self, table: NDArray[np.void]) -> int:
+        """How many of these steps no lower one can follow any more.
+
+        A step of evaluation within one of training has the higher number and may end
+        first.  So what follows the last training step must follow it without a gap;
+        beyond a gap it waits for the next training step, but not for ever.
+        """
+        trained = np.flatnonzero(~np.isin(table["mode"], EVALUATION))
+        sure = int(trained[-1]) + 1 if len(trained) else 0
+        steps = table["step"][sure:]
+        first = int(table["step"][sure - 1]) + 1 if sure else self._next_step
+        gaps = np.flatnonzero(steps != first + np.arange(len(steps)))
+        if not len(gaps) or self._source.loaded_all_steps:
+            self._waiting_since = None
+            return len(table)
+        now = time.monotonic()
+        self._waiting_since = self._waiting_since or now
+        if now - self._waiting_since > PATIENCE_SECONDS:
+            return len(table)
+        return sure + int(gaps[0])
 
     def _refresh_tensors(self) -> None:
         names = tuple(self._source.tensor_names())

@@ -229,9 +229,9 @@ class History:
             needed = present & (later < self._look_back)
             needed |= present & (ordinal <= self._anchor)
             of_any = needed.any(axis=0)
-            # A step that is not usable separates rows; of several in a row one does.
-            breaks = ~usable
-            breaks[1:] &= usable[:-1]
+            # A step that is lost or skipped separates rows; of several one does.
+            breaks = ~usable | self._steps.skipped[at]
+            breaks[1:] &= ~breaks[:-1]
             oldest = np.flatnonzero(of_any)[:1]
             breaks[: oldest[0] if len(oldest) else None] = False
             keep[at] = of_any | breaks

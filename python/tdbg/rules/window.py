@@ -168,14 +168,14 @@ class Table:
         """For how many rows in a row *holds* has held, up to each one.
 
         Steps at which a tensor was not due are passed over.  A step that is not
-        usable, and a row that is there but not *known*, break the row: what is not
-        known cannot be counted.
+        usable or was skipped, and a row that is there but not *known*, break the
+        row: what is not known cannot be counted.
         """
         known = self.known if known is None else known
         result = np.zeros(holds.shape, dtype=np.int64)
         current = np.zeros(len(self.names), dtype=np.int64)
         grows = holds & known
-        passed = ~self.present & self.usable[np.newaxis, :]
+        passed = ~self.present & (self.usable & ~self.skipped)[np.newaxis, :]
         for j in range(len(self.steps)):
             grown = np.where(grows[:, j], current + 1, 0)
             current = np.where(passed[:, j], current, grown)

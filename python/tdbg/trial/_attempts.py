@@ -27,7 +27,7 @@ class Attempt:
 
     Attributes:
         number: 0 for the first, 1 for its first resumption, ...
-        uuid: Shared by all workers of the attempt, in hex.
+        uuid: That of its first worker, in hex.
         world_size: How many workers the training said it has.
         writers: Names of the writer directories.
         first_step: Lowest global step recorded, or None.
@@ -58,20 +58,22 @@ class Lane:
 
 
 def attempts_of(writers: Sequence[WriterView]) -> list[list[WriterView]]:
-    """Writers by attempt, oldest attempt first; each by rank and generation."""
-    groups: dict[bytes, list[WriterView]] = {}
+    """Writers by attempt, oldest attempt first; each by rank and generation.
+
+    Writers of one uuid are one attempt, and so are those of one ordinal: ranks that
+    could not agree on a uuid still count their restarts alike.
+    """
+    ordinals: dict[bytes, int] = {}
     for writer in writers:
-        groups.setdefault(writer.identity["attempt"], []).append(writer)
-
-    def age(group: list[WriterView]) -> tuple[int, int, int]:
-        return (
-            min(int(writer.identity["attempt_ordinal"]) for writer in group),
-            min(int(writer.identity["created_ns"]) for writer in group),
-            min(writer.generation for writer in group),
-        )
-
-    ordered = sorted(groups.values(), key=age)
-    return [sorted(group, key=lambda w: (w.rank, w.generation)) for group in ordered]
+        uuid, ordinal = writer.identity["attempt"], writer.identity["attempt_ordinal"]
+        ordinals[uuid] = max(ordinals.get(uuid, 0), int(ordinal))
+    groups: dict[int, list[WriterView]] = {}
+    for writer in writers:
+        groups.setdefault(ordinals[writer.identity["attempt"]], []).append(writer)
+    return [
+        sorted(groups[ordinal], key=lambda w: (w.rank, w.generation))
+        for ordinal in sorted(groups)
+    ]
 
 
 def describe(number: int, group: list[WriterView]) -> Attempt:

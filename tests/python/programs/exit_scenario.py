@@ -41,6 +41,7 @@ class Recorder:
             attempt_uuid=bytes(16),
             min_free_bytes=0,
             compress=False,
+            queue_bytes=16 << 20,  # What the daemon threads keep full.
         )
         self.id = self.capture.define("x", 1, "float32", self.values.shape)
         if HOW != "never-closed":

@@ -19,18 +19,20 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+import tdbg
+import tdbg.errors
+import tdbg.pytorch as td
+
 STEPS = 24
 FLUSH_EVERY = 4
+IMAGES, LABELS = load_digits(return_X_y=True)
+INPUTS = torch.tensor(IMAGES, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
+TARGETS = torch.tensor(LABELS)
 
 
 def train(hook: Any) -> str:
     """Train a small CNN; returns a digest of its final parameters."""
-    import tdbg.errors
-
     torch.manual_seed(0)
-    images, labels = load_digits(return_X_y=True)
-    inputs = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
-    targets = torch.tensor(labels)
     model = nn.Sequential(
         nn.Conv2d(1, 8, 3),
         nn.ReLU(),
@@ -43,16 +45,17 @@ def train(hook: Any) -> str:
     if hook is not None:
         hook.register_module(model)
         hook.register_loss(criterion)
+    flushes = hook is not None
     for step in range(STEPS):
         batch = slice(step * 64, step * 64 + 64)
         optimizer.zero_grad()
-        criterion(model(inputs[batch]), targets[batch]).backward()
+        criterion(model(INPUTS[batch]), TARGETS[batch]).backward()
         optimizer.step()
-        if hook is not None and step % FLUSH_EVERY == FLUSH_EVERY - 1:
+        if flushes and step % FLUSH_EVERY == FLUSH_EVERY - 1:
             try:
-                hook.flush(durable=True, timeout=2.0)
+                hook.flush(durable=True, timeout=1.0)
             except tdbg.errors.StorageError:
-                continue
+                flushes = False  # The disk is known to be bad: do not wait again.
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
@@ -63,9 +66,6 @@ def run_case(folder: Path, case: dict[str, int] | None) -> dict[str, Any]:
     """What became of one training."""
     if case is None:
         return {"digest": train(None)}
-    import tdbg
-    import tdbg.pytorch as td
-
     shim = ctypes.CDLL(None)
     shim.io_fault_calls.restype = ctypes.c_uint64
     shim.io_fault_failed.restype = ctypes.c_uint64
@@ -92,6 +92,8 @@ def run_case(folder: Path, case: dict[str, int] | None) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    # Loads here, once, what PyTorch loads at its first optimizer.
+    torch.optim.AdamW([nn.Parameter(torch.zeros(1))])
     for number, case in enumerate(json.load(sys.stdin)):
         # A process for each: faults must not reach into the next training.
         child = os.fork()

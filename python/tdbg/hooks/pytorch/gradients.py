@@ -57,9 +57,9 @@ class AccumulatedGradients:
             return
         context = session.module_called(ModeKeys.TRAIN)
         gradient = parameter.grad
-        if context is None or gradient is None or plan.name in context.done:
+        if context is None or gradient is None or plan in context.done:
             return
-        context.done.add(plan.name)
+        context.done.add(plan)
         ref = describe(gradient)
         if ref is None:
             session.recorder.refuse(context)

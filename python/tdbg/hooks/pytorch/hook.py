@@ -120,6 +120,7 @@ class TorchHook:
             self._current_mode,
         )
         self._losses.append(tap)
+        self._session.on_change.append(tap.refresh)
         self._remember(loss)
         if isinstance(loss, nn.Module):
             tap.hook(loss)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -49,28 +50,40 @@ class LossTap:
     ) -> None:
         self._session = session
         self._handles: list[Any] = []
+        self._module: weakref.ref[nn.Module] | None = None
+        self._has_inputs = False
         self.name = name
         self.inputs = Activations(session, mode, name, Role.INPUT)
         self.outputs = Activations(session, mode, name, Role.LOSS)
 
     def hook(self, module: nn.Module) -> None:
         """Capture at each call of a module."""
-        self._handles += [
-            module.register_forward_pre_hook(
+        self._module = weakref.ref(module)
+        after = module.register_forward_hook(_After(self._session, self))
+        self._handles.append(after)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Capture inputs too, where the collections ask for it by now."""
+        module = None if self._module is None else self._module()
+        if self._has_inputs or module is None:
+            return
+        if self._session.policy.may_capture(Role.INPUT):
+            self._has_inputs = True
+            before = module.register_forward_pre_hook(
                 _Before(self._session, self), with_kwargs=True
-            ),
-            module.register_forward_hook(_After(self._session, self)),
-        ]
+            )
+            self._handles.append(before)
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that captures at each call of *function*."""
-        run = self._session.run
+        session = self._session
 
         @functools.wraps(function)
         def loss(*args: Any, **kwargs: Any) -> Any:
-            run(self.inputs.take, (args, kwargs))
+            session.run(self.inputs.take, (args, kwargs))
             result = function(*args, **kwargs)
-            run(self.outputs.take, result)
+            session.run(self.outputs.take, result)
             return result
 
         return loss

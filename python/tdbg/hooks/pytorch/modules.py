@@ -63,16 +63,16 @@ class Activations:
         if is_in_backward():
             return
         session = self._session
-        context = session.module_called(self._mode())
+        context = session.forward_context or session.module_called(self._mode())
         if context is None:
             return
         call = context.count_call(self)
         if call >= MAX_CALLS:
             return
-        recorder = session.recorder
+        recorder, plans, wants = session.recorder, self._plans, context.wants
         for index, tensor in enumerate(tensors_in(value, is_tensor)):
-            plan = self._plans.get((index, call)) or self._plan(index, call)
-            if not context.wanted(plan) and plan.units is None:
+            plan = plans.get((index, call)) or self._plan(index, call)
+            if not wants.of(plan.profile) and plan.units is None:
                 continue
             ref = describe(tensor)
             if ref is None:
@@ -180,6 +180,7 @@ class ModuleTap:
         module = self._module()
         if module is None:
             return
+        self.parameters.refresh()
         if not self._has_inputs and policy.may_capture(Role.INPUT):
             self._has_inputs = True
             self._hook_inside(module, Role.INPUT)

@@ -51,6 +51,15 @@ class ParameterTable:
         self._prefix = prefix
         self._countdown = LOOK_AGAIN
         self._entries = self._find()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Think again after a change of collections."""
+        self._profiles = {
+            plan.profile
+            for entry in self._entries
+            for plan in (entry.weight, entry.gradient)
+        }
 
     def identities(self) -> set[int]:
         """The ids of the parameters as they are now."""
@@ -78,44 +87,49 @@ class ParameterTable:
             scale: Multiplies the gradients.
             only: Ids of the parameters to take; None takes all.
         """
+        wants = context.wants
+        if not any(wants.of(profile) for profile in self._profiles):
+            return
         self._countdown -= 1
         if self._countdown <= 0:
             self._countdown = LOOK_AGAIN
             self._entries = self._find()
+            self.refresh()
         done = context.done
-        weights: list[tuple[TensorPlan, TensorRef]] = []
+        plain: list[tuple[TensorPlan, TensorRef]] = []
         scaled: list[tuple[TensorPlan, TensorRef]] = []
         # One call of the core for all, unless the gradients are scaled.
-        targets = scaled if scale != 1.0 else weights
-        for entry in self._entries:
-            parameter = entry.parameter()
+        target = scaled if scale != 1.0 else plain
+        for owner, key, weight, gradient in self._entries:
+            module = owner()
+            parameter = None if module is None else module._parameters.get(key)
             if parameter is None or (only is not None and id(parameter) not in only):
                 continue
-            if context.wanted(entry.weight) and entry.weight.name not in done:
-                self._take(context, entry.weight, parameter, weights)
-            if not gradients or not context.wanted(entry.gradient):
+            if wants.of(weight.profile) and weight not in done:
+                done.add(weight)
+                self._add(context, weight, parameter, plain)
+            if not gradients or not wants.of(gradient.profile):
                 continue
-            gradient = parameter.grad
-            if gradient is not None and entry.gradient.name not in done:
-                self._take(context, entry.gradient, gradient, targets)
+            tensor = parameter.grad
+            if tensor is not None and gradient not in done:
+                done.add(gradient)
+                self._add(context, gradient, tensor, target)
         recorder = self._session.recorder
-        recorder.capture_all(context, weights)
-        if scaled:
-            recorder.capture_all(context, scaled, scale)
+        recorder.capture_all(context, plain)
+        recorder.capture_all(context, scaled, scale)
 
-    def _take(
+    def _add(
         self,
         context: StepContext,
         plan: TensorPlan,
         tensor: torch.Tensor,
-        targets: list[tuple[TensorPlan, TensorRef]],
+        target: list[tuple[TensorPlan, TensorRef]],
     ) -> None:
-        context.done.add(plan.name)
         ref = describe(tensor)
         if ref is None:
             self._session.recorder.refuse(context)
         else:
-            targets.append((plan, ref))
+            target.append((plan, ref))
 
     def _find(self) -> list[_Entry]:
         module = self._module()

@@ -50,16 +50,15 @@ def describe(tensor: torch.Tensor) -> TensorRef | None:
     """
     try:
         name = _NAMES.get(tensor.dtype)
-        if name is None or not tensor.is_cpu or tensor.layout is not torch.strided:
+        if name is None or not tensor.is_cpu or tensor.is_neg():
             return None
-        pointer = tensor.data_ptr()
-        shape = tensor.shape
-        if tensor.is_neg() or (pointer == 0 and tensor.numel()):
-            return None
-        strides = None
-        if not tensor.is_contiguous():
-            size = tensor.element_size()
-            strides = tuple(stride * size for stride in tensor.stride())
+        pointer = tensor.data_ptr()  # Raises where there is no plain memory.
+        if tensor.is_contiguous():
+            if pointer == 0 and tensor.numel():
+                return None
+            return TensorRef(pointer, name, tensor.shape)
+        size = tensor.element_size()
+        strides = tuple(stride * size for stride in tensor.stride())
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
-        return None  # A subclass that only looks like a tensor.
-    return TensorRef(pointer, name, shape, strides)
+        return None  # Sparse, or a subclass that only looks like a tensor.
+    return TensorRef(pointer, name, tensor.shape, strides) if pointer else None

@@ -1,0 +1,21 @@
+"""Statistics of parameters, gradients and losses at every step."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
+
+
+def attach(model: nn.Module, criterion: nn.Module, directory: str) -> Hook:
+    """No activations."""
+    hook = Hook(
+        f"{directory}/run",
+        include_collections=["weights", "biases", "gradients"],
+        save_config=SaveConfig(statistics_interval=1),
+        reduction_config=ReductionConfig(),
+        min_free_bytes=0,
+    )
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    return hook
