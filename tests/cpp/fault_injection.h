@@ -43,6 +43,7 @@ struct FaultPlan {
 
   std::uint64_t first = kNever;  // Calls are counted from 1.
   std::uint64_t count = 1;       // How many calls fail, from `first` on,
+  std::uint64_t every = 1;       // each so many calls after the one before,
   bool for_ever = false;         // or all of them.
   int error = EIO;
   bool is_short = false;  // A write takes half of what it is given.
@@ -159,8 +160,10 @@ class FaultyFileSystem final : public FileSystem {
       return 0;
     }
     const std::uint64_t n = ++n_calls_;
-    const bool hit =
-        n >= plan_.first && (plan_.for_ever || n - plan_.first < plan_.count);
+    if (n < plan_.first) return 0;
+    const std::uint64_t past = n - plan_.first;
+    const bool hit = plan_.for_ever || (past % plan_.every == 0 &&
+                                        past / plan_.every < plan_.count);
     if (!hit) return 0;
     ++n_faults_;
     if (!plan_.is_short) return plan_.error;

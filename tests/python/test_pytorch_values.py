@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional
 
 from torch_helpers import Recorded, bits, cnn, digits, make_hook, mlp, train
@@ -196,6 +197,49 @@ def test_what_cannot_be_captured_is_refused_and_counted(
     assert counters["refused_tensors"] == counters["dropped"] == 1
     assert counters["internal_errors"] == 0
     assert counters["offered"] == counters["written"] + counters["dropped"]
+
+
+def strange_tensors() -> list[torch.Tensor]:
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    nested = [
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+        for layout in (torch.strided, torch.jagged)
+    ]
+    return [fake, freed, *nested, torch.ones(3).to_mkldnn()]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_what_only_looks_like_a_tensor_is_refused(run_dir: Path) -> None:
+    tensors = strange_tensors()
+    with make_hook(run_dir) as hook:
+        for number, tensor in enumerate(tensors):
+            hook.save_tensor(f"t{number}", tensor)
+    assert hook.counters()["refused_tensors"] == len(tensors)
+    assert hook.counters()["internal_errors"] == 0
+
+
+def test_inside_a_function_transform_nothing_is_captured_and_nothing_breaks(
+    run_dir: Path,
+) -> None:
+    model, inputs = mlp(), torch.ones(4, 64)
+    expected = torch.func.vmap(model)(inputs)
+    with make_hook(run_dir) as hook:
+        hook.register_module(model)
+        assert torch.equal(torch.func.vmap(model)(inputs), expected)
+    assert hook.counters()["internal_errors"] == 0
+    assert hook.counters()["refused_tensors"] > 0
+
+
+def test_a_plain_subclass_is_captured(run_dir: Path) -> None:
+    class Named(torch.Tensor):
+        pass
+
+    with make_hook(run_dir) as hook:
+        hook.save_tensor("t", torch.ones(3).as_subclass(Named))
+    assert Recorded(run_dir).values("t")[0].tolist() == [1, 1, 1]
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")

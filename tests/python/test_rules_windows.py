@@ -58,6 +58,8 @@ def random_run(seed: int, n_steps: int) -> FakeRun:
         if random.random() < 0.7:
             active = random.choice([0, 0, 30], size=4)
             run.units(step, "1_output_0", active, int(random.choice([30, 64])))
+        if random.random() < 0.7:
+            run.units(step, "3_output_0", [0, 0], 64)
         run.step(
             step,
             rows,
@@ -84,6 +86,10 @@ def test_any_partition_of_the_steps_gives_the_same_findings(
     whole = judge(run, *RULES)
     assert judge_in_parts(run, cuts, *RULES) == whole
     assert judge_in_parts(run, range(160), *RULES) == whole
+    parts, at_once = Engine(run, RULES, max_window=3), Engine(run, RULES)
+    parts.poll()
+    at_once.poll()
+    assert parts.report() == at_once.report()
 
 
 def test_the_partitions_above_meet_findings_of_every_rule():

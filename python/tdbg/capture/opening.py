@@ -10,8 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tdbg.capture.events import CONFIGURATION, STATUS
 from tdbg.capture.policy import Policy
-from tdbg.capture.session import CONFIGURATION, STATUS, Session
+from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
 from tdbg.config import nearest
 from tdbg.control import StopListener

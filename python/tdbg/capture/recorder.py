@@ -29,6 +29,7 @@ class TensorRef(NamedTuple):
         shape: Its dimensions.
         strides: In bytes; None where it is contiguous.
         item_size: Bytes per element; needed for a ``dtype.str`` only.
+        owner: Keeps the memory where it is as long as the reference lives.
     """
 
     pointer: int
@@ -36,6 +37,7 @@ class TensorRef(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
     item_size: int = 0
+    owner: object = None
 
 
 class TensorPlan:
@@ -143,7 +145,7 @@ class Recorder:
         if not wanted:
             return
         context.has_data = True
-        pointer, dtype, shape, strides, _ = ref
+        pointer, dtype, shape, strides, _, _ = ref
         identity = plan.ids.get((dtype, shape)) or self._define(plan, ref)
         step = context.step
         if wanted & ROWS:
@@ -176,7 +178,7 @@ class Recorder:
         is_strided = False
         for plan, ref in tensors:
             wanted = wants.of(plan.profile)
-            pointer, dtype, shape, steps, _ = ref
+            pointer, dtype, shape, steps, _, _ = ref
             identity = plan.ids.get((dtype, shape)) or self._define(plan, ref)
             if wanted & ROWS:
                 identities.append(identity)

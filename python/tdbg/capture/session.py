@@ -11,7 +11,6 @@ after ten times the session rests.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Hashable
@@ -19,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from tdbg.capture.events import STATUS, CollectionEvents, write_event
 from tdbg.capture.naming import scalar_name
 from tdbg.capture.overhead import OverheadMeter
 from tdbg.capture.policy import Policy
@@ -35,12 +35,6 @@ __all__ = ["MAX_FAULTS", "Session"]
 MAX_FAULTS = 10
 # A step that saved nothing is recorded if the last record is older than this.
 QUIET_NS = 1_000_000_000
-# The largest event that docs/format.md allows is 1 MiB.
-MAX_EVENT_BYTES = 1 << 20
-
-# Kinds and severities of events, on disk (docs/format.md): never renumber.
-CONFIGURATION, COLLECTIONS, STATUS = 1, 2, 5
-INFORMATION = 1
 
 _log = logging.getLogger("tdbg")
 _Result = TypeVar("_Result")
@@ -101,9 +95,7 @@ class Session:
         self._raises_on_stop = raises_on_stop
         self._has_raised = False
         self._has_stopped = False
-        self._n_plans_told = 0
-        self._collections_changed = True
-        self._last_told_ns = 0
+        self._collections = CollectionEvents(self.recorder)
         self._last_record_ns = 0
         if is_live:
             watch_process(self)
@@ -242,14 +234,13 @@ class Session:
                 array.shape,
                 None if array.flags.c_contiguous else array.strides,
                 array.itemsize,
+                array,
             )
         self.record_into(mode, name, collections, ref)
 
     def write_event(self, kind: int, content: dict[str, Any], step: int = -1) -> None:
         """Write an event of the run."""
-        text = json.dumps(content, separators=(",", ":")).encode()
-        if len(text) <= MAX_EVENT_BYTES:
-            self.sink.event(step, kind, INFORMATION, text)
+        write_event(self.recorder, kind, content, step)
 
     # ---- the end -------------------------------------------------------------
 
@@ -272,7 +263,7 @@ class Session:
 
     def _say_goodbye(self, reason: str) -> None:
         self._apply(self.machine.close())
-        self._tell_collections(-1, time.perf_counter_ns())
+        self._collections.tell(-1, time.perf_counter_ns(), at_once=True)
         if self.stop_reason is None:
             self.write_event(STATUS, {"training": "ended", "reason": reason})
         else:
@@ -320,12 +311,14 @@ class Session:
         step.context = StepContext(step, wants, time.perf_counter_ns())
 
     def _end(self, step: Step) -> None:
-        context: StepContext = step.context
+        context: StepContext | None = step.context
+        if context is None:
+            return  # An interrupt came between its beginning and this.
         now = time.perf_counter_ns()
         is_training = step.mode in {ModeKeys.TRAIN, ModeKeys.GLOBAL}
         duration = (now if is_training else context.last_ns) - context.start_ns
         charge = self.meter.end_step(duration)
-        self._tell_collections(step.number, now)
+        self._collections.tell(step.number, now)
         is_due = now - self._last_record_ns >= QUIET_NS
         if context.has_data or step.flags or is_due:
             self._last_record_ns = now
@@ -340,36 +333,10 @@ class Session:
             )
 
     def _collections_change(self) -> None:
-        self._collections_changed = True
+        self._collections.change()
         self.recorder.refresh()
         for callback in self.on_change:
             callback()
-
-    def _tell_collections(self, step: int, now: int) -> None:
-        """Write who belongs where, where that has changed; new names are collected."""
-        n_plans = len(self.recorder.plans)
-        if not self._collections_changed:
-            is_due = now - self._last_told_ns >= QUIET_NS or self.is_closed
-            if n_plans == self._n_plans_told or not is_due:
-                return
-        self._collections_changed = False
-        self._n_plans_told = n_plans
-        self._last_told_ns = now
-        members = self.recorder.members()
-        captured = {item.name for item in self.policy.registry.captured()}
-        content = {
-            item.name: {
-                **item.as_json(),
-                "captured": item.name in captured,
-                "tensor_names": members.get(item.name, []),
-            }
-            for item in self.policy.registry
-        }
-        if _is_large(content):
-            # Roles and expressions still say who belongs where.
-            for item in content.values():
-                item["tensor_names"] = []
-        self.write_event(COLLECTIONS, {"collections": content}, step)
 
     def _fault(self, error: Exception) -> None:
         self.n_faults += 1
@@ -385,11 +352,3 @@ class Session:
                 )
         if self.n_faults >= MAX_FAULTS:
             self.is_live = False
-
-
-def _is_large(content: dict[str, dict[str, Any]]) -> bool:
-    # JSON needs up to six bytes for a character.
-    size = sum(
-        6 * len(name) + 3 for item in content.values() for name in item["tensor_names"]
-    )
-    return size > MAX_EVENT_BYTES // 2

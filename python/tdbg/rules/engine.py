@@ -44,7 +44,8 @@ class Report:
 
     Attributes:
         run: The run.
-        findings: Every episode as one finding, as it stood at last, by first step.
+        findings: Every episode as one finding, as it stood at last, by first step,
+            and of the same step the worst first.
         statuses: One a rule, in the order in which the rules were given.
         n_steps: How many recorded steps were judged.
         last_step: The last of them, or -1.
@@ -197,7 +198,7 @@ class Engine:
         findings = [f for judge in self._judges for f in judge.episodes.all]
         return Report(
             run=self.run,
-            findings=tuple(sorted(findings, key=lambda finding: finding.first_step)),
+            findings=tuple(sorted(findings, key=_first_and_worst)),
             statuses=tuple(judge.report for judge in self._judges),
             n_steps=self._n_steps,
             last_step=self._feed.next_step - 1,
@@ -212,8 +213,8 @@ class Engine:
                 self._fail(judge, self._feed.failures[i])
             if judge.status is not Status.ERROR:
                 found += self._evaluate(i, judge)
-        # In order of steps, and where these are the same, of rules and tensors.
-        found.sort(key=lambda finding: finding.step)
+        # Where both are the same: in the order of rules and tensors.
+        found.sort(key=lambda finding: (finding.step, -finding.severity))
         for finding in found:
             if self._journal is not None:
                 self._journal.finding(finding)
@@ -266,6 +267,10 @@ class Engine:
         for judge in judges:
             self._journal.status(judge.report, self._feed.next_step - 1)
         self._journal.flush()
+
+
+def _first_and_worst(finding: Finding) -> tuple[int, int]:
+    return finding.first_step, -finding.severity
 
 
 def check(

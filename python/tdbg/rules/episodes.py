@@ -29,6 +29,7 @@ CLEAR_AFTER = 3
 class _Episode:
     """An episode that has not ended."""
 
+    number: int
     finding: Finding
     healthy: int = 0
 
@@ -43,13 +44,12 @@ class Episodes:
     def __init__(self, rule: str) -> None:
         self._rule = rule
         self._open: dict[tuple[str, ModeKeys], _Episode] = {}
-        self._closed: list[Finding] = []
+        self._all: list[Finding] = []
 
     @property
     def all(self) -> list[Finding]:
-        """Every episode so far as one finding, as it stands, in order of steps."""
-        now = [episode.finding for episode in self._open.values()]
-        return sorted(self._closed + now, key=lambda finding: finding.first_step)
+        """Every episode so far as one finding, as it stands, in order of beginning."""
+        return list(self._all)
 
     def fold(self, judgement: Judgement) -> Iterator[Finding]:
         """Take in verdicts; yield what begins, gets worse or ends."""
@@ -90,7 +90,7 @@ class Episodes:
         del self._open[key]
         step = int(judgement.steps[columns[needed - 1]])
         over = replace(episode.finding, phase="end")
-        self._closed.append(over)
+        self._all[episode.number] = over
         yield replace(over, step=step)
 
     def _hold(
@@ -106,7 +106,9 @@ class Episodes:
         if episode is None:
             phase = "begin"
             finding = self._describe(judgement, i, int(columns[0]), level)
-            episode = self._open[key] = _Episode(replace(finding, n_steps=0))
+            episode = _Episode(len(self._all), replace(finding, n_steps=0))
+            self._open[key] = episode
+            self._all.append(finding)
         elif level > episode.finding.severity:
             phase = "worse"
             worse = self._describe(judgement, i, int(columns[0]), level)
@@ -124,6 +126,7 @@ class Episodes:
             last_step=int(judgement.steps[columns[-1]]),
             n_steps=episode.finding.n_steps + len(columns),
         )
+        self._all[episode.number] = episode.finding
 
     def _describe(self, judgement: Judgement, i: int, j: int, level: int) -> Finding:
         described = judgement.describe(i, j)

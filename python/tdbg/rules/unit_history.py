@@ -90,7 +90,7 @@ class UnitHistory:
     def tables(self, names: Container[str]) -> tuple[UnitTable, ...]:
         """What one rule sees: a table for each tensor and mode with new steps."""
         result = []
-        for (name, mode), series in self._series.items():
+        for (name, mode), series in sorted(self._series.items(), key=_by_name):
             if series.start == len(series.steps) or name not in names:
                 continue
             counts = np.stack(series.counts)
@@ -107,3 +107,7 @@ class UnitHistory:
                 )
             )
         return tuple(result)
+
+
+def _by_name(item: tuple[tuple[str, int], _Series]) -> tuple[str, int]:
+    return item[0]

@@ -41,24 +41,37 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
+# Of these no class method stands between the tensor and its memory.
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
 def describe(tensor: torch.Tensor) -> TensorRef | None:
     """Where it lies; None for what cannot be captured.
 
     That is: sparse, quantized, complex and lazily negated tensors, those on other
-    devices than the CPU, and those without memory of their own (meta, fake,
-    traced, freed).
+    devices than the CPU, those without memory of their own (meta, fake, traced,
+    freed), and subclasses that dispatch their operations themselves (nested,
+    distributed).
     """
     try:
         name = _NAMES.get(tensor.dtype)
         if name is None or not tensor.is_cpu or tensor.is_neg():
             return None
+        if type(tensor) not in _PLAIN and _dispatches(type(tensor)):
+            return None
         pointer = tensor.data_ptr()  # Raises where there is no plain memory.
         if tensor.is_contiguous():
             if pointer == 0 and tensor.numel():
                 return None
-            return TensorRef(pointer, name, tensor.shape)
+            return TensorRef(pointer, name, tensor.shape, owner=tensor)
         size = tensor.element_size()
         strides = tuple(stride * size for stride in tensor.stride())
+        shape = tensor.shape
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None  # Sparse, or a subclass that only looks like a tensor.
-    return TensorRef(pointer, name, tensor.shape, strides) if pointer else None
+    return TensorRef(pointer, name, shape, strides, owner=tensor) if pointer else None
+
+
+def _dispatches(kind: type[torch.Tensor]) -> bool:
+    plain = torch._C._disabled_torch_dispatch_impl
+    return getattr(kind, "__torch_dispatch__", plain) is not plain

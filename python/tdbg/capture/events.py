@@ -1,0 +1,81 @@
+"""The events that a session writes: their kinds, and who belongs where."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tdbg.capture.recorder import Recorder
+
+__all__ = ["COLLECTIONS", "CONFIGURATION", "STATUS", "CollectionEvents", "write_event"]
+
+# On disk (docs/format.md): never renumber.
+CONFIGURATION, COLLECTIONS, STATUS = 1, 2, 5
+INFORMATION = 1
+
+# The largest event that docs/format.md allows is 1 MiB.
+MAX_EVENT_BYTES = 1 << 20
+# New names are told together, once a second.
+QUIET_NS = 1_000_000_000
+
+
+def write_event(
+    recorder: Recorder, kind: int, content: dict[str, Any], step: int = -1
+) -> None:
+    """Write an event of the run, if it is not too large for one."""
+    text = json.dumps(content, separators=(",", ":")).encode()
+    if len(text) <= MAX_EVENT_BYTES:
+        recorder.sink.event(step, kind, INFORMATION, text)
+
+
+class CollectionEvents:
+    """Tells which tensors belong to which collection, whenever that has changed.
+
+    Args:
+        recorder: Knows the tensors.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._has_changed = True
+        self._n_told = 0
+        self._told_ns = 0
+
+    def change(self) -> None:
+        """A collection has changed: do not wait with telling it."""
+        self._has_changed = True
+
+    def tell(self, step: int, now_ns: int, *, at_once: bool = False) -> None:
+        """Write the event, if there is something new and it is due."""
+        n_plans = len(self._recorder.plans)
+        if not self._has_changed:
+            is_due = at_once or now_ns - self._told_ns >= QUIET_NS
+            if n_plans == self._n_told or not is_due:
+                return
+        self._has_changed = False
+        self._n_told = n_plans
+        self._told_ns = now_ns
+        registry = self._recorder.policy.registry
+        members = self._recorder.members()
+        captured = {item.name for item in registry.captured()}
+        content = {
+            item.name: {
+                **item.as_json(),
+                "captured": item.name in captured,
+                "tensor_names": members.get(item.name, []),
+            }
+            for item in registry
+        }
+        if _is_large(content):
+            # Roles and expressions still say who belongs where.
+            for entry in content.values():
+                entry["tensor_names"] = []
+        write_event(self._recorder, COLLECTIONS, {"collections": content}, step)
+
+
+def _is_large(content: dict[str, dict[str, Any]]) -> bool:
+    # JSON needs up to six bytes for a character.
+    size = sum(
+        6 * len(name) + 3 for item in content.values() for name in item["tensor_names"]
+    )
+    return size > MAX_EVENT_BYTES // 2
