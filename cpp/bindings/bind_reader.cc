@@ -147,10 +147,9 @@ py::array ReadTensor(LockedReader& reader, std::size_t index) {
       std::move(read), reader.directory() + "/" + ShardName(shard, ".tds")));
   const auto* const data = value->bytes.data();
   const auto size = static_cast<py::ssize_t>(value->bytes.size());
-  const py::capsule owner(value.get(), [](void* pointer) {
+  const py::capsule owner(value.release(), [](void* pointer) {
     delete static_cast<TensorValue*>(pointer);
   });
-  static_cast<void>(value.release());  // The capsule has it.
   py::array array(py::dtype::of<std::uint8_t>(), {size}, {py::ssize_t{1}}, data,
                   owner);
   array.attr("setflags")(py::arg("write") = false);

@@ -85,10 +85,9 @@ template <typename Value>
   auto owner = std::make_unique<std::vector<Value>>(std::move(values));
   const auto* const data = owner->data();
   const auto size = static_cast<py::ssize_t>(owner->size());
-  const py::capsule base(owner.get(), [](void* pointer) {
+  const py::capsule base(owner.release(), [](void* pointer) {
     delete static_cast<std::vector<Value>*>(pointer);
   });
-  static_cast<void>(owner.release());  // The capsule has it.
   return {dtype, {size}, {static_cast<py::ssize_t>(sizeof(Value))}, data, base};
 }
 

@@ -108,6 +108,12 @@ TDBG_TEST(OnlyOneWholeFrameIsAChunk) {
   twice.insert(twice.end(), half.begin(), half.end());
   EXPECT_TRUE(Decode(twice, Codec::kZstd, 1000).code() ==
               StatusCode::kCorruption);
+  // Two that do not say their size, and together have the right one.
+  Bytes silent = Zstd(Bytes(500, std::byte{5}), 20);
+  const Bytes silent_half = silent;
+  silent.insert(silent.end(), silent_half.begin(), silent_half.end());
+  EXPECT_TRUE(Decode(silent, Codec::kZstd, 1000).code() ==
+              StatusCode::kCorruption);
   Bytes longer = Zstd(raw);
   longer.push_back(std::byte{0});
   EXPECT_TRUE(Decode(longer, Codec::kZstd, 1000).code() ==

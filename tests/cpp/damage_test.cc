@@ -1,9 +1,9 @@
 // Damage to a shard that holds every kind of record: each byte, each length,
 // and whole blocks that were lost, repeated or exchanged.
 //
-// Seen to fail when: the zero padding is not checked; the payload's checksum
-// is not compared; a lower sequence is accepted; the scan trusts the length of
-// a record whose header failed; FindRecord starts a record too late.
+// Seen to fail when: the zero padding is not checked; the checksum of a header,
+// of a payload or of a chunk is not compared; the salt is not; a lower sequence
+// is accepted; the search for the next record starts late.
 
 #include <cstdio>
 

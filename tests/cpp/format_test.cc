@@ -1,8 +1,8 @@
 // The bytes on the disk: numbers that never change, headers, and the worked
 // example of docs/format.md.
 //
-// Seen to fail when: an enumerator is renumbered; a field of a header moves;
-// a byte of the example in the document is changed.
+// Seen to fail when: fields of the file header or of a commit slot change
+// places; the document has no example.
 
 #include <cstdio>
 #include <fstream>

@@ -1,8 +1,8 @@
 // The attack corpus (tests/attacks), and abuses too large to keep as files.
 //
-// Seen to fail when: any check that an attack is named after is removed (tried
-// for record_padding, tensor_stored_sum, values_frames and
-// definition_product_behind_zero); failed payloads are searched without limit.
+// Seen to fail when: reserved bytes of a record are not checked; a chunk may be
+// stored longer than it is; a base may stand later; payloads that fail are
+// searched without limit.
 
 #include <chrono>
 #include <fstream>

@@ -1,9 +1,9 @@
 // The index and the commit page are caches: whatever happens to them, the
 // answers about recorded data stay.
 //
-// Seen to fail when: the checksum of a column, of the directory or of the
-// footer is not compared; the salt of the index is not; the index of a shard
-// with damage is used; a lower commit counter is taken.
+// Seen to fail when: the checksum of a column or of the directory is not
+// compared; the salt of the index is not; a lower commit counter is taken; a
+// zombie passes for a live process.
 
 #include <fcntl.h>
 #include <sys/wait.h>

@@ -1,8 +1,9 @@
 // RunReader over files: shards that grow, end, are missing or not ours.
 //
 // Seen to fail when: damage is reported at its first sight; a successor does
-// not settle a shard; the uuid of the run is not compared; problems of a
-// missing shard are not reported; the sizes in the index are not compared.
+// not settle a shard; run or generation are not compared; a missing shard is
+// not reported; links are followed, or what is no regular file is read; holes
+// are searched; a file may shrink; a definition may change.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -256,7 +257,7 @@ TDBG_TEST(OnlyRegularFilesAreOpened) {
   const TemporaryDirectory temporary;
   const std::string directory = temporary.Writer();
   const std::string target = temporary.Writer("target") + "/shard";
-  WriteFile(target, Events(1, 2).bytes());
+  WriteFile(target, Events(3, 2).bytes());  // It would be taken.
   EXPECT_EQ(::mkfifo((directory + "/000001.tds").c_str(), 0600), 0);
   std::filesystem::create_directory(directory + "/000002.tds");
   std::filesystem::create_symlink(target, directory + "/000003.tds");

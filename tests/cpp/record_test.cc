@@ -1,8 +1,8 @@
 // Every record type: round trips, every prefix, and lengths that lie.
 //
 // Seen to fail when: a product is not checked for overflow; a zero extent hides
-// the others; the size of an entry may be smaller than its fields; trailing
-// bytes are refused; keys of a histogram may repeat.
+// the others; an element type may have any size; an entry may be smaller than
+// its fields; the size of a table is computed in 32 bits; keys may repeat.
 
 #include "format/record.h"
 

@@ -51,7 +51,7 @@ def reader_of(run_dir: Path, **options: Any) -> _core.RunReader:
 def test_every_shape_and_layout_comes_back_bit_by_bit(
     run_dir: Path, dtype: np.dtype[Any], compress: bool
 ) -> None:
-    """Sabotage that it caught: CopyContiguous ignoring negative strides."""
+    """Sabotage that it caught: CopyContiguous taking |stride| for stride."""
     rng = np.random.default_rng(7)
     capture = open_capture(run_dir, compress=compress)
     expected = []
@@ -125,7 +125,7 @@ def test_a_dtype_or_shape_that_cannot_be_is_refused(run_dir: Path) -> None:
 
 
 def test_the_value_at_the_call_is_what_is_stored(run_dir: Path) -> None:
-    """Sabotage that it caught: AddTensor keeping the view until it is written."""
+    """Sabotage that it caught: AddTensor copying 1 ms later, in another thread."""
     rng = np.random.default_rng(3)
     capture = open_capture(run_dir)
     array = random_bits(rng, (64, 1024), np.dtype("float32"))

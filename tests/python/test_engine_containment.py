@@ -123,7 +123,7 @@ def test_stopping_the_engine_is_a_status_of_its_own():
     run.ended = False
     engine = Engine(run, (ExplodingTensor(),))
     follow = engine.follow(0.001)
-    assert next(follow).rule == "ExplodingTensor"
+    assert [finding.rule for finding in next(follow)] == ["ExplodingTensor"]
     engine.stop()
     assert list(follow) == []
     assert engine.report().statuses[0].status is Status.STOPPING
@@ -131,7 +131,7 @@ def test_stopping_the_engine_is_a_status_of_its_own():
 
 
 def test_follow_ends_with_the_run():
-    found = list(Engine(exploding(), (ExplodingTensor(),)).follow(0.001))
+    (found,) = Engine(exploding(), (ExplodingTensor(),)).follow(0.001)
     assert len(found) == 1
 
 

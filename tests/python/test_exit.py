@@ -119,7 +119,7 @@ def test_a_capture_that_is_never_closed_harms_nobody(
 def test_daemon_threads_that_record_during_the_end_harm_nobody(
     tmp_path: Path,
 ) -> None:
-    """Sabotage that it caught: pybind11's gil_scoped_release as ReleaseGil."""
+    """Sabotage that it caught: a ReleaseGil that lets the unwinding through."""
     for repeat in range(3):
         run_dir = tmp_path / f"run-{repeat}"
         code, delay = run_program(
@@ -133,6 +133,7 @@ def test_daemon_threads_that_record_during_the_end_harm_nobody(
 def test_a_hung_disk_delays_the_end_by_five_seconds_at_most(
     run_dir: Path, tmp_path: Path, io_fault: dict[str, str]
 ) -> None:
+    """Sabotage that it caught: Writer::Close waiting 30 s longer."""
     counters = tmp_path / "counters"
     environment = {
         **io_fault,

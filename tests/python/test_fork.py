@@ -55,7 +55,7 @@ def in_child(capture: _core.Capture, id_: int, array: np.ndarray) -> None:
 
 @pytest.mark.stress
 def test_a_thousand_forks_while_the_queue_is_busy(run_dir: Path) -> None:
-    """Sabotage that it caught: a child that takes the parent's locks."""
+    """Sabotage that it caught: a Writer that is never inert."""
     capture = open_capture(run_dir, queue_bytes=4 << 20)
     array = np.arange(5_000, dtype=np.float32)
     id_ = define(capture, "x", array)

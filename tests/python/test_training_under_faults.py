@@ -39,7 +39,7 @@ def train(folder: Path, shim: dict[str, str], cases: list[Any]) -> list[dict[str
 def test_no_disk_fault_changes_a_training_or_goes_uncounted(
     tmp_path: Path, io_fault: dict[str, str]
 ) -> None:
-    """Sabotage that it caught: failed records that are not added to `failed`."""
+    """Sabotage that it caught: Accounts not counting what the disk refused."""
     none = {"at": 0, "errno": 0, "forever": 0}
     without, healthy = train(tmp_path / "healthy", io_fault, [None, none])
     assert healthy["digest"] == without["digest"]

@@ -72,11 +72,13 @@ def command(
     else:
         out.print(plain(f"watching {run} with {len(chosen)} rules; Ctrl-C leaves it"))
     try:
-        for finding in engine.follow():
+        for found in engine.follow():
+            findings = [finding.to_json() for finding in found]
             if as_json:
-                emit_json_line({"event": "finding", **finding.to_json()})
+                for finding in findings:
+                    emit_json_line({"event": "finding", **finding})
             else:
-                print_findings([finding.to_json()], out)
+                print_findings(findings, out)
     except KeyboardInterrupt:
         engine.stop()
         for _ in engine.follow():

@@ -156,8 +156,8 @@ class Engine:
             found += self._judge_window()
         return found
 
-    def follow(self, poll_seconds: float = POLL_SECONDS) -> Iterator[Finding]:
-        """Yield findings as they come, until the run has ended or ``stop`` is called.
+    def follow(self, poll_seconds: float = POLL_SECONDS) -> Iterator[list[Finding]]:
+        """Yield what each poll finds, until the run has ended or ``stop`` is called.
 
         Raises:
             StorageError: If the run cannot be read.
@@ -165,11 +165,12 @@ class Engine:
         while not self._stop_asked.is_set():
             # Asked before the poll: what was written until then is judged.
             ended = self._source.loaded_all_steps
-            yield from self.poll()
-            if not ended:
-                self._stop_asked.wait(poll_seconds)
-            elif not self._feed.pending():
+            found = self.poll()
+            if found:
+                yield found
+            if ended and not self._feed.pending():
                 return
+            self._stop_asked.wait(poll_seconds)
         self._set_all(Status.STOPPING)
 
     def stop(self) -> None:
