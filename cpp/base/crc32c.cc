@@ -34,8 +34,9 @@ constexpr auto MakeTables() {
 constexpr auto kTables = MakeTables();
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) std::uint32_t Crc32cSse42(
-    const std::byte* p, std::size_t n, std::uint32_t crc) {
+__attribute__((target("sse4.2"))) std::uint32_t Crc32cSse42(const std::byte* p,
+                                                            std::size_t n,
+                                                            std::uint32_t crc) {
   std::uint64_t state = ~crc;
   for (; n >= 8; n -= 8, p += 8) {
     state = _mm_crc32_u64(state, Load<std::uint64_t>(p));

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -24,7 +25,7 @@ namespace tdbg {
 
 // A CRC as it is stored: rotated right by 15 bits, plus a constant.
 [[nodiscard]] inline std::uint32_t MaskCrc(std::uint32_t crc) {
-  return ((crc >> 15) | (crc << 17)) + 0xa282ead8U;
+  return std::rotr(crc, 15) + 0xa282ead8U;
 }
 
 [[nodiscard]] inline std::uint32_t MaskedCrc32c(const void* data,

@@ -110,7 +110,7 @@ Status Outcome(const char* action, const std::string& path, int result) {
 FileSystem* FileSystem::Posix() {
   // Never destroyed: a writer thread that was left behind may still use it
   // while the process exits.
-  static PosixFileSystem* const instance = new PosixFileSystem;
+  static auto* const instance = new PosixFileSystem;
   return instance;
 }
 

@@ -86,7 +86,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}        // NOLINT: implicit.
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit.
   Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit.
 
   [[nodiscard]] bool ok() const { return value_.has_value(); }
@@ -105,10 +105,9 @@ class [[nodiscard]] Result {
 }  // namespace tdbg
 
 // Returns from the enclosing function when `expression` is not ok.
-#define TDBG_RETURN_IF_ERROR(expression)              \
-  do {                                                \
-    if (::tdbg::Status tdbg_status_ = (expression);   \
-        !tdbg_status_.ok()) {                         \
-      return tdbg_status_;                            \
-    }                                                 \
+#define TDBG_RETURN_IF_ERROR(expression)                                  \
+  do {                                                                    \
+    if (::tdbg::Status tdbg_status_ = (expression); !tdbg_status_.ok()) { \
+      return tdbg_status_;                                                \
+    }                                                                     \
   } while (false)

@@ -60,6 +60,7 @@ void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
                     .flags = factor == 1.0 ? 0 : kRescaled,
                     .summary = Reduce(view, factor)});
   }
+  if (rows.empty()) return;
   bool is_much = false;
   {
     MutexLock lock(mutex_);

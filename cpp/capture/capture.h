@@ -82,7 +82,7 @@ class Capture {
   // The item as a view; false when it cannot be captured.
   bool ViewOf(const CaptureItem& item, TensorView* view) const;
   // Counts a tensor of this definition as offered and dropped.
-  void Refuse(std::int64_t step, std::uint32_t definition);
+  void Refuse(std::int64_t step, std::uint32_t id);
   void WriteRows(std::int64_t step) TDBG_REQUIRES(order_mutex_);
   void WriteAllRows() TDBG_EXCLUDES(order_mutex_);
 

@@ -16,7 +16,7 @@ constexpr std::uint32_t kScalarBytes = 32;
 constexpr std::uint32_t kSpanBytes = 48;
 
 // Where the field of each bit stands in a Summary, which is 12 words.
-static_assert(sizeof(Summary) == 12 * 8);
+static_assert(sizeof(Summary) == 12 * sizeof(double));
 
 Status Bad(const char* record, const std::string& what) {
   return Status::Corruption(std::string(record) + ": " + what, 0);

@@ -332,7 +332,7 @@ Result<TensorValue> DirectoryReader::ReadTensor(std::size_t i) {
 
 }  // namespace
 
-Result<std::unique_ptr<RunReader>> RunReader::Open(std::string directory,
+Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& directory,
                                                    ReaderOptions options) {
   auto files = RunFiles::Open(directory);
   if (!files.ok()) return files.status();

@@ -52,7 +52,7 @@ struct ReaderOptions {
 class RunReader {
  public:
   // Opens `directory` (run/w/<role>-<rank>-<generation>) and polls once.
-  static Result<std::unique_ptr<RunReader>> Open(std::string directory,
+  static Result<std::unique_ptr<RunReader>> Open(const std::string& directory,
                                                  ReaderOptions options);
   virtual ~RunReader() = default;
   RunReader(const RunReader&) = delete;

@@ -103,7 +103,7 @@ class ShardReader {
 
   void Accept(const Checked& record, Tables* tables);
   Status Take(const Checked& record, Tables* tables);
-  Status TakeDefinition(const Checked& record, Tables* tables);
+  Status TakeDefinition(const Checked& record, Tables* tables) const;
   Status TakeRows(const Checked& record, Tables* tables);
   Status TakeTensor(const Checked& record, Tables* tables);
   Status TakeScalars(const Checked& record, Tables* tables);
@@ -124,19 +124,19 @@ class ShardReader {
   bool of_another_run_ = false;
   bool unsure_ = false;  // What Scan returns.
   bool read_failed_ = false;
+  bool passed_damage_ = false;  // Since the last record that was taken in.
+  bool is_certain_ = false;     // Damage was found by this Scan.
   std::uint64_t n_problems_ = 0;
 
   std::uint64_t size_ = 0;  // Of the file, at the last Scan.
   // Invariant: all records below next_ were taken in or reported.
   std::uint64_t next_ = 0;
   std::uint64_t expected_ = 0;  // Sequence of the record at next_.
-  bool passed_damage_ = false;  // Since the last record that was taken in.
   std::uint64_t n_records_ = 0;
   std::uint64_t n_rows_ = 0;
   // Bytes of payloads that failed: what bounds the work on hostile files.
   std::uint64_t wasted_ = 0;
   std::uint64_t previous_size_ = 0;  // Of the file, at the Scan before.
-  bool is_certain_ = false;          // Damage was found by this Scan.
   // The failure that the last Scan ended at, and the size it saw then.
   std::uint64_t failed_at_ = 0;
   std::uint64_t failed_size_ = 0;

@@ -63,7 +63,8 @@ Status ShardReader::Take(const Checked& record, Tables* tables) {
   return Status::Ok();  // Also for types that we do not know.
 }
 
-Status ShardReader::TakeDefinition(const Checked& record, Tables* tables) {
+Status ShardReader::TakeDefinition(const Checked& record,
+                                   Tables* tables) const {
   auto decoded = DecodeDefinition(record.payload);
   if (!decoded.ok()) return decoded.status();
   Definition definition = std::move(decoded).value();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 #include <optional>
+#include <ranges>
 
 #include "base/crc32c.h"
 #include "format/tensor_record.h"
@@ -64,9 +65,9 @@ class Reading {
     TensorValue value;
     std::vector<std::byte> base;
     // From the key frame to the tensor that was asked for.
-    for (auto it = chain.value().rbegin(); it != chain.value().rend(); ++it) {
+    for (const Located& tensor : chain.value() | std::views::reverse) {
       std::swap(base, value.owned);
-      if (Status status = Decode(*it, base, &value.owned); !status.ok()) {
+      if (Status status = Decode(tensor, base, &value.owned); !status.ok()) {
         return status;
       }
     }

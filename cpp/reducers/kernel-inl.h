@@ -256,7 +256,7 @@ inline void AddAnyBlock(const double* p, std::size_t n, RunLanes<Doubles>* run,
   run->Add(block);
   if (n_finite == static_cast<double>(n)) return;
   for (std::size_t i = 0; i < n; ++i) {
-    m->nan += p[i] != p[i] ? 1U : 0U;
+    m->nan += __builtin_isnan(p[i]) != 0 ? 1U : 0U;
     m->positive_infinity += p[i] == kInfinity ? 1U : 0U;
     m->negative_infinity += p[i] == -kInfinity ? 1U : 0U;
   }

@@ -48,7 +48,8 @@ struct Summary {
   // REQUIRES: both are of class `extremes`.
   void Merge(const Summary& other, ExtremeClass extremes);
 };
-static_assert(sizeof(Summary) == 12 * 8, "the row on disk has 12 fields");
+static_assert(sizeof(Summary) == 12 * sizeof(double),
+              "the row on disk has 12 fields");
 
 // A summary for each unit of a layer: docs/statistics.md, "The unit summary".
 struct UnitCounts {

@@ -216,9 +216,9 @@ void Journal::WriteSlot() {
 }
 
 void Journal::Tick() {
-  if (!losses_.empty() || !carried_steps_.empty() || shard_ == nullptr) {
-    if (Ready()) Publish();
-  }
+  const bool is_wanted =
+      !losses_.empty() || !carried_steps_.empty() || shard_ == nullptr;
+  if (is_wanted && Ready()) Publish();
   if (Clock::now() >= next_heartbeat_) WriteSlot();
 }
 

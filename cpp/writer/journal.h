@@ -112,7 +112,7 @@ class Journal {
   void SealShard(EndReason reason);
   Status SyncShard();
   void Require(std::span<const std::uint32_t> definitions);
-  void WriteStep(const PendingStep& step);
+  void WriteStep(const PendingStep& pending);
   void WriteLosses();
   void WriteSlot();
   void Fail(const Offer& offer);

@@ -33,8 +33,8 @@ std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, bool headroom,
       *reason = GapReason::kRefused;
       break;
     }
-    if (waiting_.front() == ticket && (p = Allocate(n, headroom)) != nullptr)
-      break;
+    if (waiting_.front() == ticket) p = Allocate(n, headroom);
+    if (p != nullptr) break;
     const std::uint64_t progress = progress_.load(std::memory_order_relaxed);
     if (stalled_at_ == progress) {
       *reason = GapReason::kStalled;

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstring>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -109,6 +110,8 @@ struct Writer::State {
 };
 
 void Writer::State::ThreadMain(const std::shared_ptr<State>& state) {
+  // What debuggers and top show; at most 15 characters.
+  (void)pthread_setname_np(pthread_self(), "tdbg-writer");
   Status status;
   {
     WriterThread thread(&state->shared);
@@ -169,8 +172,8 @@ Writer::~Writer() {
   if (inert()) {
     // A child's copy: its locks and its thread are those of the parent.  It is
     // neither destroyed nor freed.
-    [[maybe_unused]] const auto* left =
-        new std::shared_ptr<State>(std::move(state_));
+    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks)
+    (void)new (std::nothrow) std::shared_ptr<State>(std::move(state_));
     return;
   }
   (void)Close(kCloseTimeout);

@@ -21,11 +21,11 @@
 //
 // Accounting: a call that offers records adds them to `offered`, and each ends
 // in exactly one of written, dropped, failed: after a Flush that returned ok,
-// and after a Close whatever it returned, offered == written + dropped + failed.
-// (After a Flush that failed, a few records that close steps may be neither
-// yet: they are kept for the next shard.)  Definitions, gaps and the index are
-// the writer's own and not counted.  A `step` record is counted as offered, but
-// not in its own counts.
+// and after a Close whatever it returned, offered == written + dropped +
+// failed. (After a Flush that failed, a few records that close steps may be
+// neither yet: they are kept for the next shard.)  Definitions, gaps and the
+// index are the writer's own and not counted.  A `step` record is counted as
+// offered, but not in its own counts.
 
 #pragma once
 

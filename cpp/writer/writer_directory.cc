@@ -57,8 +57,10 @@ Result<WriterDirectory> CreateWriterDirectory(FileSystem* file_system,
   for (int i = 1; i <= kMaxAttempts; ++i) {
     WriterDirectory directory;
     directory.generation = highest + static_cast<std::uint32_t>(i);
-    directory.path =
-        parent + "/" + prefix + std::to_string(directory.generation);
+    directory.path = parent;
+    directory.path += '/';
+    directory.path += prefix;
+    directory.path += std::to_string(directory.generation);
     made = MakeDirectory(file_system, directory.path);
     if (made.ok()) return directory;
     if (made.system_error() != EEXIST) return made;

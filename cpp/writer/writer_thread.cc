@@ -78,7 +78,8 @@ bool WriterThread::Turn() {
   if (publish_wanted_ || Clock::now() >= next_publish_) Publish();
   CheckDisk();
   journal_.Tick();
-  Clock::time_point deadline = next_publish_;
+  Clock::time_point deadline =
+      std::min(next_publish_, Clock::now() + Journal::kHeartbeat);
   if (hold) deadline = std::min(deadline, journal_.next_attempt());
   queue.Wait(deadline);
   return true;

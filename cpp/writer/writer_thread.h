@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "base/status.h"
 #include "writer/accounts.h"
@@ -34,9 +35,8 @@ enum class DiskLevel : std::uint8_t { kPlenty, kNoTensors, kNothing };
 
 // Producers and thread both hold this; each part has its own lock.
 struct WriterShared {
-  WriterShared(const WriterOptions& options_in,
-               std::unique_ptr<Staging> staging)
-      : options(options_in), queue(std::move(staging)) {}
+  WriterShared(WriterOptions options_in, std::unique_ptr<Staging> staging)
+      : options(std::move(options_in)), queue(std::move(staging)) {}
 
   const WriterOptions options;
   Accounts accounts;

@@ -72,6 +72,15 @@ BUILT_IN: dict[str, frozenset[Role]] = {
 """The roles that each built-in collection holds."""
 
 
+class _Changes:
+    """Counts the changes of the collections that share it."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Collection:
     """A named set of tensors.
 
@@ -99,7 +108,7 @@ class Collection:
         self.name = _name(name)
         self.roles = BUILT_IN.get(self.name, frozenset())
         self.tensor_names: set[str] = set()
-        self.revision = 0
+        self._changes = _Changes()
         self._patterns: list[re.Pattern[str]] = []
         self._save_config: SaveConfig | None = None
         self._reduction_config: ReductionConfig | None = None
@@ -123,7 +132,7 @@ class Collection:
                     f"expression: {error}"
                 )
                 raise ConfigurationError(msg) from error
-        self.revision += 1
+        self._changes.count += 1
 
     @property
     def include_regex(self) -> list[str]:
@@ -138,7 +147,7 @@ class Collection:
     @save_config.setter
     def save_config(self, value: SaveConfig | SaveConfigMode | None) -> None:
         self._save_config = None if value is None else SaveConfig.parse(value)
-        self.revision += 1
+        self._changes.count += 1
 
     @property
     def reduction_config(self) -> ReductionConfig | None:
@@ -152,7 +161,7 @@ class Collection:
             msg = f"reduction_config must be a ReductionConfig, not {given!r}"
             raise ConfigurationError(msg)
         self._reduction_config = given
-        self.revision += 1
+        self._changes.count += 1
 
     def has(self, name: str, role: Role) -> bool:
         """Whether a tensor of this name and role belongs to it."""
@@ -200,9 +209,11 @@ class CollectionRegistry:
         included: Iterable[str] = (),
         collections: Iterable[Collection] = (),
     ) -> None:
-        self._collections = {name: Collection(name) for name in BUILT_IN}
+        self._collections: dict[str, Collection] = {}
         self._included: set[str] = set()
-        self._revision = 0
+        self._changes = _Changes()
+        for name in BUILT_IN:
+            self._own(Collection(name))
         for collection in collections:
             self.add(collection)
         for name in [included] if isinstance(included, str) else included:
@@ -225,9 +236,8 @@ class CollectionRegistry:
                 f"built-in one and has no include_regex"
             )
             raise InvalidCollectionConfiguration(msg)
-        self._collections[collection.name] = collection
+        self._own(collection)
         self._included.add(collection.name)
-        self._revision += collection.revision + 1
 
     def include(self, name: str) -> None:
         """Capture the collection of this name.
@@ -236,7 +246,7 @@ class CollectionRegistry:
             ConfigurationError: If there is none.
         """
         self._included.add(self.get(name).name)
-        self._revision += 1
+        self._changes.count += 1
 
     def get(self, name: str) -> Collection:
         """The collection of this name.
@@ -252,20 +262,18 @@ class CollectionRegistry:
 
     def put(self, name: str, tensor_name: str) -> None:
         """Put a tensor into a collection, which is made if need be."""
-        collection = self._collections.setdefault(name, Collection(name))
-        if tensor_name not in collection.tensor_names:
+        collection = self._collections.get(name)
+        if collection is None:
+            collection = self._own(Collection(name))
+        if tensor_name not in collection.tensor_names or name not in self._included:
             collection.tensor_names.add(tensor_name)
-            self._revision += 1
-        if name not in self._included:
             self._included.add(name)
-            self._revision += 1
+            self._changes.count += 1
 
     @property
     def revision(self) -> int:
         """Grows whenever membership or a configuration may have changed."""
-        return self._revision + sum(
-            collection.revision for collection in self._collections.values()
-        )
+        return self._changes.count
 
     def captured(self) -> list[Collection]:
         """The collections that are captured, in order of their names."""
@@ -273,6 +281,12 @@ class CollectionRegistry:
 
     def __iter__(self) -> Iterator[Collection]:
         return iter(self._collections.values())
+
+    def _own(self, collection: Collection) -> Collection:
+        collection._changes = self._changes
+        self._collections[collection.name] = collection
+        self._changes.count += 1
+        return collection
 
 
 def _name(value: object) -> str:

@@ -1,7 +1,6 @@
 // Index and columns as bytes: round trips, prefixes, counts that lie.
 //
-// Seen to fail when: the number of entries is not compared with the bytes; the
-// directory may have holes.
+// Seen to fail when: the directory may have holes.
 
 #include "format/index.h"
 

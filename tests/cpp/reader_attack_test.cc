@@ -177,7 +177,7 @@ TDBG_TEST(ALargeShardOpensQuicklyAndGivesColumns) {
   const std::string directory = temporary.Writer();
   ShardBuilder shard(SomeHeader());
   for (std::uint32_t id = 1; id <= 100; ++id) {
-    shard.AddDefinition(SomeDefinition(id, "w" + std::to_string(id)));
+    shard.AddDefinition(SomeDefinition(id, NameOf(id)));
   }
   for (int step = 0; step < 1000; ++step) {
     std::vector<Row> rows;

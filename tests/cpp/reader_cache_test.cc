@@ -33,7 +33,7 @@ constexpr unsigned kFlipStep = 1;
 ShardBuilder ManyRows(int n_steps) {
   ShardBuilder shard(SomeHeader());
   for (std::uint32_t id = 1; id <= 4; ++id) {
-    shard.AddDefinition(SomeDefinition(id, "w" + std::to_string(id)));
+    shard.AddDefinition(SomeDefinition(id, NameOf(id)));
   }
   for (int step = 0; step < n_steps; ++step) {
     shard.AddRows(step, {SomeRow(1, step), SomeRow(2, step + 0.5)});
@@ -198,7 +198,7 @@ TDBG_TEST(TheIndexOfAnotherShardIsNotUsed) {
   ++header.salt;
   ShardBuilder other(header);
   for (std::uint32_t id = 1; id <= 4; ++id) {
-    other.AddDefinition(SomeDefinition(id, "w" + std::to_string(id)));
+    other.AddDefinition(SomeDefinition(id, NameOf(id)));
   }
   for (int step = 0; step < 3; ++step) {
     other.AddRows(step, {SomeRow(1, -7), SomeRow(2, -7)});

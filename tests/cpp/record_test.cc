@@ -123,10 +123,12 @@ TDBG_TEST(LengthsOfADefinitionThatLieAreTypedErrors) {
     return DecodeDefinition(payload).status();
   };
   EXPECT_FALSE(with(0, std::uint32_t{0}).ok());  // Id 0.
-  for (const std::uint16_t n : {0x41, 0xff, 0xffff}) {
+  for (const std::uint16_t n :
+       std::initializer_list<std::uint16_t>{0x41, 0xff, 0xffff}) {
     EXPECT_TRUE(with(12, n).code() == StatusCode::kLimitExceeded);
   }
-  for (const std::uint16_t n : {1, 0x100, 0xffff}) {
+  for (const std::uint16_t n :
+       std::initializer_list<std::uint16_t>{1, 0x100, 0xffff}) {
     EXPECT_FALSE(with(14, n).ok());  // Aliases.
     EXPECT_FALSE(with(16, n).ok());  // Placements.
     EXPECT_FALSE(with(18, n).ok());  // Global dimensions.

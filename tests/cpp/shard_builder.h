@@ -222,6 +222,13 @@ inline Definition SomeDefinition(std::uint32_t id, std::string name,
   return definition;
 }
 
+// w1, w2, ...  (`"w" + std::to_string(id)` draws a false warning of GCC 12.)
+inline std::string NameOf(std::uint32_t id) {
+  std::string name = "w";
+  name += std::to_string(id);
+  return name;
+}
+
 inline Row SomeRow(std::uint32_t definition, double seed) {
   Row row;
   row.definition = definition;

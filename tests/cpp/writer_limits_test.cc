@@ -50,6 +50,14 @@ void ExpectBalanced(const Counters& c) {
             c.written_bytes + c.dropped_bytes + c.failed_bytes);
 }
 
+// Disks live as long as the process: a writer thread that is left behind goes
+// on using its own.
+FaultyFileSystem* NewDisk() {
+  static auto* const disks = new std::vector<std::unique_ptr<FaultyFileSystem>>;
+  disks->push_back(std::make_unique<FaultyFileSystem>());
+  return disks->back().get();
+}
+
 // A writer on a disk that a test can stop, and a tensor of 64 KiB.
 struct Bench {
   explicit Bench(Overflow overflow) {
@@ -79,8 +87,7 @@ struct Bench {
   }
 
   TemporaryDirectory run;
-  // Never freed: a writer thread that is left behind goes on using it.
-  FaultyFileSystem* const disk = new FaultyFileSystem;
+  FaultyFileSystem* const disk = NewDisk();
   std::unique_ptr<Writer> writer;
   std::uint32_t id = 0;
   const std::array<std::int64_t, 1> shape = {64 << 10};

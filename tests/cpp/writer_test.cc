@@ -83,7 +83,8 @@ bool HasValues(RunReader& reader, std::size_t i,
   EXPECT_OK(read);
   if (!read.ok()) return false;
   const auto bytes = read.value().bytes;
-  return bytes.size() == values.size() * sizeof(float) &&
+  if (bytes.size() != values.size() * sizeof(float)) return false;
+  return bytes.empty() ||
          std::memcmp(bytes.data(), values.data(), bytes.size()) == 0;
 }
 

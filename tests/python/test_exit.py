@@ -38,11 +38,11 @@ ABRUPT = ["os-exit-7", "abort", "exec"] + [
 
 
 def run_program(
-    how: str, run: str, marks: Path, **environment: str
+    how: str, run: str, marks: Path, *options: str, **environment: str
 ) -> tuple[int, float]:
     """Its return code, and how long it took from its end mark to its end."""
     result = subprocess.run(
-        [sys.executable, str(PROGRAM), how, run, str(marks)],
+        [sys.executable, str(PROGRAM), how, run, str(marks), *options],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -80,7 +80,7 @@ def read_back(run_dir: Path) -> tuple[list[int], _core.RunReader]:
 def test_a_clean_end_is_unchanged_and_loses_nothing(
     how: str, run_dir: Path, tmp_path: Path
 ) -> None:
-    """Sabotage that it caught: no atexit handler in the program."""
+    """Sabotage that it caught: a capture that is leaked instead of closed."""
     without, _ = run_program(how, "off", tmp_path / "off")
     with_tdbg, delay = run_program(how, str(run_dir), tmp_path / "on")
     assert with_tdbg == without
@@ -104,6 +104,32 @@ def test_an_abrupt_end_is_unchanged_and_loses_at_most_the_queue(
     assert len(steps) >= FLUSHED
     # exec keeps the process, but ends the writer all the same.
     assert reader.liveness() == "dead"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "how", ["return", "exception", "exit-3", "keyboard-interrupt", "SIGTERM", "SIGKILL"]
+)
+def test_a_hooked_training_ends_as_it_would_have_ended(
+    how: str, run_dir: Path, tmp_path: Path
+) -> None:
+    without, _ = run_program(how, "off", tmp_path / "off")
+    with_tdbg, delay = run_program(how, str(run_dir), tmp_path / "on", "torch")
+    assert with_tdbg == without
+    assert delay < 5.0
+    run = open_run(run_dir)
+    (writer,) = writer_directories(run)
+    reader = _core.RunReader(str(writer.path), run.uuid)
+    assert {problem.kind for problem in reader.problems()} <= {"torn_tail"}
+    steps = reader.steps()["step"].tolist()
+    assert steps == list(range(len(steps)))
+    if how in CLEAN:
+        assert len(steps) >= STEPS
+        assert reader.steps()["dropped"].sum() == 0
+        assert reader.liveness() == "closed"
+    else:
+        assert len(steps) >= FLUSHED - 1, "the last may still have been open"
+        assert reader.liveness() == "dead"
 
 
 def test_a_capture_that_is_never_closed_harms_nobody(

@@ -207,9 +207,11 @@ class Policy:
         needed = dataclasses.replace(
             hook, statistics_interval=min(interval, hook.statistics_interval)
         )
-        holds = not _ACTIVATIONS.isdisjoint(self._needed_roles)
-        schedules[_NEEDS] = _Schedule(needed, self.needs.raw, 0, holds)
-        schedules[_UNITS] = _Schedule(needed, False, 0, self.needs.unit_summaries)
+        if self._needed_roles:
+            holds = not _ACTIVATIONS.isdisjoint(self._needed_roles)
+            schedules[_NEEDS] = _Schedule(needed, self.needs.raw, 0, holds)
+        if self.needs.unit_summaries:
+            schedules[_UNITS] = _Schedule(needed, False, 0, True)
         return schedules
 
     def _schedule(

@@ -1,9 +1,10 @@
 """A process that records steps and then ends in a given way.
 
-Usage: exit_scenario.py HOW RUN|off MARKS
+Usage: exit_scenario.py HOW RUN|off MARKS [torch]
 
-With ``off`` it does the same without tdbg.  MARKS is a file to which it writes a
-line for each step that was flushed, and ``end`` when it is about to end.
+With ``off`` it does the same without tdbg, with ``torch`` it trains.  MARKS is a
+file to which it writes a line for each step that was flushed, and ``end`` when it
+is about to end.
 """
 
 from __future__ import annotations
@@ -60,19 +61,55 @@ class Recorder:
         if self.capture is not None:
             self.capture.flush()
 
+    def close(self) -> None:
+        if self.capture is not None:
+            self.capture.close()
+
+
+class TorchRecorder:
+    """Trains a model that is hooked, and leaves the end to tdbg."""
+
+    def __init__(self) -> None:
+        import torch
+
+        import tdbg
+        import tdbg.pytorch as td
+
+        self.model = torch.nn.Linear(100, 100)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.inputs = torch.ones(8, 100)
+        self.hook = td.Hook(
+            RUN,
+            save_config=tdbg.SaveConfig(save_interval=1, statistics_interval=1),
+            include_collections=["all"],
+            min_free_bytes=0,
+        )
+        self.hook.register_module(self.model)
+
+    def step(self, number: int) -> None:
+        del number
+        self.optimizer.zero_grad()
+        self.model(self.inputs).sum().backward()
+        self.optimizer.step()
+
+    def flush(self) -> None:
+        self.hook.flush()
+
+    def close(self) -> None:
+        self.hook.close()
+
 
 def mark(text: str) -> None:
     with Path(MARKS).open("a") as file:
         file.write(text + "\n")
 
 
-def end(recorder: Recorder) -> None:  # noqa: PLR0912 - one branch a way to end
+def end(recorder: Recorder | TorchRecorder) -> None:  # noqa: PLR0912 - one branch a way to end
     match HOW:
         case "return" | "never-closed" | "hung":
             pass
         case "closed":
-            if recorder.capture is not None:
-                recorder.capture.close()
+            recorder.close()
         case "exception":
             msg = "the user's bug"
             raise RuntimeError(msg)
@@ -111,7 +148,7 @@ def end(recorder: Recorder) -> None:  # noqa: PLR0912 - one branch a way to end
             time.sleep(60)
 
 
-def hammer(recorder: Recorder) -> None:
+def hammer(recorder: Recorder | TorchRecorder) -> None:
     number = STEPS
     while True:
         recorder.step(number)
@@ -119,7 +156,7 @@ def hammer(recorder: Recorder) -> None:
 
 
 def main() -> None:
-    recorder = Recorder()
+    recorder = TorchRecorder() if "torch" in sys.argv[4:] else Recorder()
     for number in range(STEPS):
         recorder.step(number)
         if number + 1 == FLUSHED:
