@@ -76,4 +76,5 @@ def test_no_disk_fault_changes_a_training_or_goes_uncounted(
     assert hit >= len(cases) - 8, "too few faults were met"
     assert lost >= len(cases) // 6, "too few lost anything"
     assert refused >= 2, "no fault met the construction"
-    print(f"{n} calls, {len(cases)} faults, {hit} met, {lost} lost data, {refused} at opening")
+    print(f"{n} calls, {len(cases)} faults: {hit} met, {lost} lost data")
+    print(f"{refused} of them at the opening")
