@@ -13,7 +13,7 @@
 #include "bindings/convert.h"
 #include "bindings/register.h"
 #include "bindings/tables.h"
-#include "format/shard_name.h"
+#include "format/names.h"
 #include "reader/run_reader.h"
 
 namespace tdbg::bindings {
@@ -74,18 +74,6 @@ const char* Name(Liveness liveness) {
       return "closed";
     case Liveness::kDead:
       return "dead";
-  }
-  return "unknown";
-}
-
-const char* Name(WriterRole role) {
-  switch (role) {
-    case WriterRole::kTrain:
-      return "train";
-    case WriterRole::kEngine:
-      return "engine";
-    case WriterRole::kProfiler:
-      return "profiler";
   }
   return "unknown";
 }
@@ -173,7 +161,7 @@ py::dict Identity(LockedReader& reader) {
   const FileHeader header =
       reader.With([](RunReader& inner) { return inner.identity(); });
   py::dict result;
-  result["role"] = Name(header.role);
+  result["role"] = RoleName(header.role);
   result["rank"] = header.rank;
   result["world_size"] = header.world_size;
   result["generation"] = header.generation;

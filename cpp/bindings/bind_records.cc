@@ -28,24 +28,6 @@ py::str Text(const std::string& bytes) {
   return text;
 }
 
-const char* Name(ProblemKind kind) {
-  switch (kind) {
-    case ProblemKind::kDamage:
-      return "damage";
-    case ProblemKind::kTornTail:
-      return "torn_tail";
-    case ProblemKind::kForeign:
-      return "foreign";
-    case ProblemKind::kUnsupported:
-      return "unsupported";
-    case ProblemKind::kIo:
-      return "io";
-    case ProblemKind::kMissing:
-      return "missing";
-  }
-  return "unknown";
-}
-
 py::tuple PlacementsOf(const Definition& definition) {
   py::tuple result(definition.placements.size());
   for (std::size_t i = 0; i < definition.placements.size(); ++i) {
@@ -112,8 +94,8 @@ void RegisterEvent(py::module_& module) {
 
 void RegisterProblem(py::module_& module) {
   py::class_<Problem>(module, "Problem", PlainType())
-      .def_property_readonly("kind",
-                             [](const Problem& p) { return Name(p.kind); })
+      .def_property_readonly(
+          "kind", [](const Problem& p) { return ProblemName(p.kind); })
       .def_property_readonly("file",
                              [](const Problem& p) { return Text(p.file); })
       .def_property_readonly("offset",

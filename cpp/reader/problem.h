@@ -18,6 +18,25 @@ enum class ProblemKind : std::uint8_t {
   kMissing = 6,      // Sequence numbers or a whole shard are not there.
 };
 
+// What users see of the kind.
+[[nodiscard]] inline const char* ProblemName(ProblemKind kind) {
+  switch (kind) {
+    case ProblemKind::kDamage:
+      return "damage";
+    case ProblemKind::kTornTail:
+      return "torn_tail";
+    case ProblemKind::kForeign:
+      return "foreign";
+    case ProblemKind::kUnsupported:
+      return "unsupported";
+    case ProblemKind::kIo:
+      return "io";
+    case ProblemKind::kMissing:
+      return "missing";
+  }
+  return "unknown";
+}
+
 struct Problem {
   ProblemKind kind;
   std::string file;  // Path relative to the writer directory.

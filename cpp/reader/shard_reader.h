@@ -21,7 +21,7 @@
 
 #include "base/status.h"
 #include "format/record.h"
-#include "format/shard_name.h"
+#include "format/names.h"
 #include "format/tensor_record.h"
 #include "reader/input_file.h"
 #include "reader/tables.h"

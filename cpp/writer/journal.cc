@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/process.h"
-#include "format/shard_name.h"
+#include "format/names.h"
 
 namespace tdbg {
 namespace {

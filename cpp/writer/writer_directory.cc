@@ -5,23 +5,13 @@
 #include <charconv>
 #include <string_view>
 
+#include "format/names.h"
+
 namespace tdbg {
 namespace {
 
 // How many processes may race for a name before somebody gives up.
 constexpr int kMaxAttempts = 1000;
-
-std::string_view RoleName(WriterRole role) {
-  switch (role) {
-    case WriterRole::kTrain:
-      return "train";
-    case WriterRole::kEngine:
-      return "engine";
-    case WriterRole::kProfiler:
-      return "profiler";
-  }
-  return "train";
-}
 
 // The generation in a directory's name, or 0 when it is none of ours.
 std::uint32_t GenerationOf(std::string_view name, std::string_view prefix) {

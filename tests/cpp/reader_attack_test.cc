@@ -17,24 +17,6 @@
 namespace tdbg::testing {
 namespace {
 
-std::string KindName(ProblemKind kind) {
-  switch (kind) {
-    case ProblemKind::kDamage:
-      return "damage";
-    case ProblemKind::kTornTail:
-      return "torn_tail";
-    case ProblemKind::kForeign:
-      return "foreign";
-    case ProblemKind::kUnsupported:
-      return "unsupported";
-    case ProblemKind::kIo:
-      return "io";
-    case ProblemKind::kMissing:
-      return "missing";
-  }
-  return "?";
-}
-
 std::string Outcome(const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:
@@ -70,7 +52,7 @@ std::string Answer(const Bytes& bytes, bool map_files) {
   RunReader& reader = *opened.value();
   std::set<std::string> kinds;
   for (const Problem& problem : reader.problems()) {
-    kinds.insert(KindName(problem.kind));
+    kinds.insert(ProblemName(problem.kind));
     EXPECT_EQ(problem.file, std::string("000001.tds"));
     EXPECT_FALSE(problem.message.empty());
   }

@@ -1,13 +1,15 @@
-// The name of a shard's file, or of its index's.
+// The names that files and directories of a run are made of.
 //
 // Implements docs/format.md, "A run".
 //
-// Thread safety: a pure function.
+// Thread safety: pure functions.
 
 #pragma once
 
 #include <cstdint>
 #include <string>
+
+#include "format/record.h"
 
 namespace tdbg {
 
@@ -17,6 +19,19 @@ namespace tdbg {
   std::string name = std::to_string(number);
   if (name.size() < 6) name.insert(0, 6 - name.size(), '0');
   return name + extension;
+}
+
+// How a writer directory's name begins.
+[[nodiscard]] inline const char* RoleName(WriterRole role) {
+  switch (role) {
+    case WriterRole::kTrain:
+      return "train";
+    case WriterRole::kEngine:
+      return "engine";
+    case WriterRole::kProfiler:
+      return "profiler";
+  }
+  return "unknown";
 }
 
 }  // namespace tdbg
