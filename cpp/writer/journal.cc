@@ -58,12 +58,16 @@ void Journal::AppendRows(const Offer& offer, std::span<const Row> rows) {
 void Journal::AppendTensor(const Offer& offer, const TensorHead& head,
                            std::span<const std::byte> raw) {
   // A large tensor is written in pieces, after the batch: what is whole in the
-  // file is made visible before and after, so that it cannot count as failed.
+  // file is made visible before and after, so that it neither counts as failed
+  // nor, being a gap, is told again.
   const bool in_pieces = ShardWriter::IsWrittenInPieces(raw.size());
-  if (in_pieces) Publish();
   if (!Ready()) return Fail(offer);
-  pending_.push_back(offer);
   Require({&head.definition, 1});
+  if (in_pieces) {
+    Publish();
+    if (shard_ == nullptr) return Fail(offer);
+  }
+  pending_.push_back(offer);
   const Definition* definition = definitions_->Find(head.definition);
   const std::uint32_t item_size = definition->item_size;
   const Codec codec =
