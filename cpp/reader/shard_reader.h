@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "format/record.h"
 #include "format/names.h"
+#include "format/record.h"
 #include "format/tensor_record.h"
 #include "reader/input_file.h"
 #include "reader/tables.h"
