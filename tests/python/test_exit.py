@@ -170,8 +170,10 @@ def test_a_hung_disk_delays_the_end_by_five_seconds_at_most(
     run_program("return", str(run_dir), marks, **environment)
     calls = int(np.fromfile(counters, np.uint64)[0])
     assert calls > 10
-    hung = 0
-    for at in (calls, calls - 3):
+    hung = False
+    # How many calls the end makes depends on how the data came to be batched: go
+    # back from the last one until one is met.
+    for at in range(calls, calls - 8, -1):
         other = tmp_path / f"run-{at}"
         code, delay = run_program(
             "hung",
@@ -188,7 +190,9 @@ def test_a_hung_disk_delays_the_end_by_five_seconds_at_most(
         )
         assert code == 0
         assert delay < 5.5
-        hung += delay > 1.0
+        hung = delay > 1.0
+        if hung:
+            break
     assert hung, "no exit met the hung disk: the test proves nothing"
 
 
@@ -198,7 +202,9 @@ def test_no_signal_handler_is_installed(run_dir: Path) -> None:
         "def handlers():\n"
         "    lines = open('/proc/self/status').read().splitlines()\n"
         "    return [l for l in lines if l.startswith(('SigCgt', 'SigIgn'))]\n"
-        "import numpy\n"
+        # The C library takes a signal of its own with the first thread of all.
+        "import threading\n"
+        "thread = threading.Thread(target=int); thread.start(); thread.join()\n"
         "before = handlers()\n"
         "from tdbg import _core; from tdbg.run_directory import create_run\n"
         "run = create_run(sys.argv[1])\n"
