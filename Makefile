@@ -168,7 +168,7 @@ format: $(STAMPS)/editable ## rewrite the sources in the house style
 	@ruff format .
 	@clang-format -i $(FORMATTED_CPP)
 
-tidy: $(STAMPS)/tools ## compile everything under clang-tidy
+tidy: $(STAMPS)/tools ## compile core and module under clang-tidy
 	@mkdir -p build && cmake --preset tidy > build/tidy.log || \
 	  { cat build/tidy.log; exit 1; }
 	@cmake --build --preset tidy
