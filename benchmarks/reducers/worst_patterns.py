@@ -65,7 +65,8 @@ def main() -> None:
     for field, error in worst.items():
         print(f"    {field:5} {error:.1e}")
     if max(worst.values()) > BOUND:
-        raise SystemExit(f"beyond the bound of {BOUND:.0e}")
+        msg = f"beyond the bound of {BOUND:.0e}"
+        raise SystemExit(msg)
 
 
 if __name__ == "__main__":
