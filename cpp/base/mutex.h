@@ -24,8 +24,6 @@
 #define TDBG_RELEASE(...) \
   TDBG_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define TDBG_EXCLUDES(...) TDBG_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
-#define TDBG_NO_THREAD_SAFETY_ANALYSIS \
-  TDBG_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace tdbg {
 

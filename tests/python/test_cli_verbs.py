@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +165,30 @@ def test_watch_asks_for_a_stop_only_when_told_to(sick_run: Path) -> None:
     call("watch", sick_run, "--on-finding", "stop")
     (request,) = RequestListener(sick_run, identity, 1).poll()
     assert (request.type, request.body["rule"]) == ("stop", "ExplodingTensor")
+
+
+def test_an_interrupted_watch_says_that_it_was_stopped_and_asks_for_nothing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "live"
+    with RunBuilder(path) as builder:
+        builder.step(0, {"fc.weight": np.ones(6, np.float32)})
+        builder.flush()
+        command = [sys.executable, "-m", "tdbg", "watch", str(path), "--json"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as watcher:
+            assert watcher.stdout is not None
+            watching = json.loads(watcher.stdout.readline())
+            # It looks for the signal where it follows the run, from then on.
+            time.sleep(0.5)
+            watcher.send_signal(signal.SIGINT)
+            stdout, stderr = watcher.communicate(timeout=30)
+        assert (watching["event"], stderr) == ("watching", "")
+        ended = json.loads(stdout.splitlines()[-1])
+        assert {status["status"] for status in ended["statuses"]} == {"Stopped"}
+        assert watcher.returncode == 0
+        assert RequestListener(path, open_run(path).uuid, 1).poll() == []
 
 
 def test_watch_gives_up_on_a_run_that_does_not_appear(tmp_path: Path) -> None:

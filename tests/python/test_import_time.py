@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 # What `import tdbg` may load from outside the standard library.
-ALLOWED = {"numpy", "ml_dtypes", "msgspec", "tdbg"}
+ALLOWED = {"numpy", "ml_dtypes", "tdbg"}
 
 LOADED = """
 import json, sys

@@ -114,9 +114,11 @@ def _watched_training(
     print_findings(watcher.findings, screen)
     saved = 1 - outcome.n_steps / n_steps
     if outcome.stopped:
-        first = min(finding["step"] for finding in watcher.findings)
+        # None, where somebody else has asked for the stop.
+        first = min((finding["step"] for finding in watcher.findings), default=None)
+        found = "" if first is None else f"Found at step {first}; "
         screen.print(
-            f"Found at step {first}; stopped after {outcome.n_steps} of {n_steps} "
+            f"{found}stopped after {outcome.n_steps} of {n_steps} "
             f"steps: [bold]{saved:.0%} of the compute saved[/bold]."
         )
     else:
