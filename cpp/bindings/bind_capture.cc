@@ -12,6 +12,7 @@
 #include "base/checked_math.h"
 #include "bindings/convert.h"
 #include "bindings/items.h"
+#include "bindings/names.h"
 #include "bindings/register.h"
 #include "capture/capture.h"
 #include "format/record.h"
@@ -35,31 +36,6 @@ std::int64_t MonotonicNanoseconds() {
       .count();
 }
 
-WriterRole ParseRole(const std::string& role) {
-  if (role == "train") {
-    return WriterRole::kTrain;
-  }
-  if (role == "engine") {
-    return WriterRole::kEngine;
-  }
-  if (role == "profiler") {
-    return WriterRole::kProfiler;
-  }
-  Throw(Status::InvalidArgument(
-      "role must be 'train', 'engine' or 'profiler', not '" + role + "'"));
-}
-
-Overflow ParseOverflow(const std::string& overflow) {
-  if (overflow == "block") {
-    return Overflow::kBlock;
-  }
-  if (overflow == "drop") {
-    return Overflow::kDrop;
-  }
-  Throw(Status::InvalidArgument("overflow must be 'block' or 'drop', not '" +
-                                overflow + "'"));
-}
-
 CallSite Site(std::int64_t call, std::int64_t micro_batch) {
   return {Saturate16(call), Saturate16(micro_batch)};
 }
@@ -69,8 +45,9 @@ std::unique_ptr<Capture> OpenCapture(
     const py::bytes& attempt_uuid, std::uint32_t attempt_ordinal,
     const std::string& role, std::uint32_t rank, std::uint32_t world_size,
     std::uint64_t queue_bytes, std::uint64_t shard_bytes,
-    std::uint64_t min_free_bytes, const std::string& overflow, bool compress,
-    double flush_interval) {
+    std::uint64_t min_free_bytes, const std::string& overflow,
+    const std::string& codec, double flush_interval, bool precise,
+    unsigned threads) {
   // A forced implementation that cannot run is told of here, not in a step.
   static_cast<void>(ValueOrThrow(ActiveImplementation()));
   const WriterOptions options{.run_directory = run_directory,
@@ -84,11 +61,11 @@ std::unique_ptr<Capture> OpenCapture(
                               .shard_bytes = shard_bytes,
                               .min_free_bytes = min_free_bytes,
                               .overflow = ParseOverflow(overflow),
-                              .compress = compress,
+                              .codec = ParseCodec(codec),
                               .flush_interval = ParseSeconds(flush_interval)};
   Result<std::unique_ptr<Capture>> capture = [&] {
     const ReleaseGil released;
-    return Capture::Open(options);
+    return Capture::Open(options, {.precise = precise, .n_threads = threads});
   }();
   return ValueOrThrow(std::move(capture), run_directory);
 }
@@ -173,6 +150,22 @@ bool TakeValues(Capture& capture, std::int64_t step, std::int64_t id,
   const Items parsed = ParseItem(id, pointer, strides);
   const ReleaseGil released;
   return capture.Values(step, parsed.items.front(), Site(call, micro_batch));
+}
+
+bool RepeatRow(Capture& capture, std::int64_t step, std::int64_t id,
+               std::int64_t of, std::int64_t call, std::int64_t micro_batch,
+               std::int64_t of_call) {
+  return capture.Repeat(step, ParseId(id), Site(call, micro_batch), ParseId(of),
+                        Site(of_call, micro_batch));
+}
+
+bool CountHistogram(Capture& capture, std::int64_t step, std::int64_t id,
+                    std::uint64_t pointer, const py::object& strides,
+                    std::int64_t call, std::int64_t micro_batch, double scale) {
+  const Items parsed = ParseItem(id, pointer, strides);
+  const ReleaseGil released;
+  return capture.CountHistogram(step, parsed.items.front(),
+                                Site(call, micro_batch), scale);
 }
 
 bool TakeUnitSummary(Capture& capture, std::int64_t step, std::int64_t unit_id,
@@ -313,8 +306,9 @@ void RegisterCapture(py::module_& module) {
            py::arg("queue_bytes") = defaults.queue_bytes,
            py::arg("shard_bytes") = defaults.shard_bytes,
            py::arg("min_free_bytes") = defaults.min_free_bytes,
-           py::arg("overflow") = "block", py::arg("compress") = true,
-           py::arg("flush_interval") = 0.2)
+           py::arg("overflow") = "block", py::arg("codec") = "auto",
+           py::arg("flush_interval") = 0.2, py::arg("precise") = false,
+           py::arg("threads") = 1)
       .def_property_readonly(
           "directory",
           [](Capture& capture) { return capture.writer().directory(); })
@@ -336,6 +330,13 @@ void RegisterCapture(py::module_& module) {
       .def("values", &TakeValues, py::arg("step"), py::arg("id"),
            py::arg("pointer"), py::arg("strides") = py::none(), py::kw_only(),
            py::arg("call") = 0, py::arg("micro_batch") = 0)
+      .def("repeat", &RepeatRow, py::arg("step"), py::arg("id"), py::arg("of"),
+           py::kw_only(), py::arg("call") = 0, py::arg("micro_batch") = 0,
+           py::arg("of_call") = 0)
+      .def("count_histogram", &CountHistogram, py::arg("step"), py::arg("id"),
+           py::arg("pointer"), py::arg("strides") = py::none(), py::kw_only(),
+           py::arg("call") = 0, py::arg("micro_batch") = 0,
+           py::arg("scale") = 1.0)
       .def("unit_summary", &TakeUnitSummary, py::arg("step"),
            py::arg("unit_id"), py::arg("id"), py::arg("pointer"),
            py::arg("strides") = py::none(), py::kw_only(), py::arg("call") = 0,

@@ -36,7 +36,7 @@ py::object ReduceArray(const py::object& object, double scale) {
   ColumnRow row;
   {
     const ReleaseGil released;
-    row.summary = Reduce(array.view(), scale);
+    row.summary = Reduce(array.view(), {.scale = scale});
   }
   return TableOf(std::vector<ColumnRow>{row}).attr("reshape")(py::tuple());
 }

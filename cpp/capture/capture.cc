@@ -7,13 +7,15 @@
 
 namespace tdbg {
 
-Result<std::unique_ptr<Capture>> Capture::Open(const WriterOptions& options) {
+Result<std::unique_ptr<Capture>> Capture::Open(const WriterOptions& options,
+                                               const CaptureOptions& own) {
   Result<std::unique_ptr<Writer>> writer = Writer::Open(options);
   if (!writer.ok()) return writer.status();
-  return std::unique_ptr<Capture>(new Capture(std::move(writer).value()));
+  return std::unique_ptr<Capture>(new Capture(std::move(writer).value(), own));
 }
 
-Capture::Capture(std::unique_ptr<Writer> writer) : writer_(std::move(writer)) {}
+Capture::Capture(std::unique_ptr<Writer> writer, const CaptureOptions& own)
+    : writer_(std::move(writer)), own_(own) {}
 
 Capture::~Capture() { (void)Close(Writer::kCloseTimeout); }
 
@@ -58,7 +60,9 @@ void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
                     .call = site.call,
                     .micro_batch = site.micro_batch,
                     .flags = factor == 1.0 ? 0 : kRescaled,
-                    .summary = Reduce(view, factor)});
+                    .summary = Reduce(view, {.scale = factor,
+                                             .precise = own_.precise,
+                                             .n_threads = own_.n_threads})});
   }
   if (rows.empty()) return;
   bool is_much = false;
@@ -72,6 +76,36 @@ void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
   if (!is_much) return;
   MutexLock order(order_mutex_);
   WriteRows(step);
+}
+
+bool Capture::Repeat(std::int64_t step, std::uint32_t definition, CallSite site,
+                     std::uint32_t of, CallSite of_site) {
+  if (writer_->inert()) return false;
+  MutexLock lock(mutex_);
+  const auto found = rows_.find(step);
+  if (found == rows_.end()) return false;
+  std::vector<Row>& rows = found->second;
+  for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
+    if (row->definition != of || row->call != of_site.call ||
+        row->micro_batch != of_site.micro_batch) {
+      continue;
+    }
+    Row again = *row;
+    again.definition = definition;
+    again.call = site.call;
+    again.micro_batch = site.micro_batch;
+    rows.push_back(again);
+    ++n_rows_;
+    return true;
+  }
+  return false;
+}
+
+bool Capture::CountHistogram(std::int64_t step, const CaptureItem& item,
+                             CallSite /*site*/, double /*scale*/) {
+  if (writer_->inert()) return false;
+  Refuse(step, item.definition);
+  return false;
 }
 
 bool Capture::Values(std::int64_t step, const CaptureItem& item,

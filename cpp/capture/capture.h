@@ -40,9 +40,17 @@ struct CallSite {
   std::uint16_t micro_batch = 0;
 };
 
+struct CaptureOptions {
+  // Statistics of floats of up to 32 bits as exactly as those of float64.
+  bool precise = false;
+  // Threads that reduce one large tensor, at most.
+  unsigned n_threads = 1;
+};
+
 class Capture {
  public:
-  static Result<std::unique_ptr<Capture>> Open(const WriterOptions& options);
+  static Result<std::unique_ptr<Capture>> Open(const WriterOptions& options,
+                                               const CaptureOptions& own = {});
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -52,6 +60,16 @@ class Capture {
   // are not.  REQUIRES: `scale` is finite and not zero.
   void Statistics(std::int64_t step, std::span<const CaptureItem> items,
                   CallSite site, double scale);
+
+  // The row of a tensor whose elements are those of another one, of which this
+  // step has the row already (an output that is the next input).  False, and
+  // nothing happens, when that row is not at hand any more.
+  bool Repeat(std::int64_t step, std::uint32_t definition, CallSite site,
+              std::uint32_t of, CallSite of_site);
+
+  // Counts the elements of the item by magnitude and sign and stores that.
+  bool CountHistogram(std::int64_t step, const CaptureItem& item, CallSite site,
+                      double scale);
 
   // Copies the values of the item, as they lie.
   bool Values(std::int64_t step, const CaptureItem& item, CallSite site);
@@ -78,7 +96,7 @@ class Capture {
   // Rows of all steps that may wait together before they are written.
   static constexpr std::size_t kMaxRows = 4096;
 
-  explicit Capture(std::unique_ptr<Writer> writer);
+  Capture(std::unique_ptr<Writer> writer, const CaptureOptions& own);
   // The item as a view; false when it cannot be captured.
   bool ViewOf(const CaptureItem& item, TensorView* view) const;
   // Counts a tensor of this definition as offered and dropped.
@@ -88,6 +106,7 @@ class Capture {
 
   // Constant after construction.
   const std::unique_ptr<Writer> writer_;
+  const CaptureOptions own_;
 
   // Held while rows are handed to the writer, so that none falls behind the end
   // of its step.  Taken before mutex_.

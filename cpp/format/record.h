@@ -82,6 +82,7 @@ enum class GapReason : std::uint32_t {
   kLargerThanQueue = 4,
   kRefused = 5,
   kStalled = 6,
+  kSampled = 7,  // Left out on purpose, so that others could be kept.
 };
 enum class EndReason : std::uint32_t { kRotated = 1, kClosed = 2 };
 

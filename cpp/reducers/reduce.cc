@@ -145,8 +145,8 @@ Summary ReduceWith(const TensorView& view, double scale,
   return s;
 }
 
-Summary Reduce(const TensorView& view, double scale) {
-  return ReduceWith(view, scale, ImplementationInUse());
+Summary Reduce(const TensorView& view, const ReduceOptions& options) {
+  return ReduceWith(view, options.scale, ImplementationInUse());
 }
 
 }  // namespace tdbg

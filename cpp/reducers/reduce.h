@@ -26,14 +26,25 @@ namespace tdbg {
 
 struct Implementation;
 
-// The row of all elements, each multiplied by `scale` first (gradients that a
-// fused optimizer will unscale itself; 1 otherwise).  Products are formed in
-// double: those of float32 do not overflow.  Cannot fail and does not allocate.
-// REQUIRES: HasStatistics(view.dtype), view.device == DeviceKind::kCpu, at most
-// 64 dimensions; `scale` is finite and not zero, and 1 for integers and bool.
-[[nodiscard]] Summary Reduce(const TensorView& view, double scale = 1.0);
+struct ReduceOptions {
+  // Multiplies each element first (gradients that a fused optimizer will
+  // unscale itself).  Products are formed in double: those of float32 do not
+  // overflow.
+  double scale = 1.0;
+  // Floats of up to 32 bits as exactly as float64: within 1e-12.
+  bool precise = false;
+  // At most this many, and only where a tensor is large enough to gain.
+  unsigned n_threads = 1;
+};
 
-// The same by a given implementation.
+// The row of all elements.  Cannot fail.
+// REQUIRES: HasStatistics(view.dtype), view.device == DeviceKind::kCpu, at most
+// 64 dimensions; options.scale is finite and not zero, and 1 for integers and
+// bool.
+[[nodiscard]] Summary Reduce(const TensorView& view,
+                             const ReduceOptions& options = {});
+
+// The same by a given implementation, on the calling thread.
 // REQUIRES: also implementation.supported().
 [[nodiscard]] Summary ReduceWith(const TensorView& view, double scale,
                                  const Implementation& implementation);

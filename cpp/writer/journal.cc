@@ -22,7 +22,8 @@ Journal::Journal(const WriterOptions& options, DefinitionTable* definitions,
                                                   : FileSystem::Posix()),
       definitions_(definitions),
       accounts_(accounts),
-      progress_(std::move(progress)) {}
+      progress_(std::move(progress)),
+      encoder_(options.codec) {}
 
 Status Journal::Create() {
   Result<WriterDirectory> directory = CreateWriterDirectory(
@@ -55,8 +56,9 @@ void Journal::AppendRows(const Offer& offer, std::span<const Row> rows) {
   shard_->AppendRows(offer.step, rows);
 }
 
-void Journal::AppendTensor(const Offer& offer, const TensorHead& head,
-                           std::span<const std::byte> raw) {
+void Journal::AppendTensor(const Offer& offer, TensorHead head,
+                           std::span<const std::byte> raw,
+                           const TensorHint& hint) {
   // A large tensor is written in pieces, after the batch: what is whole in the
   // file is made visible before and after, so that it neither counts as failed
   // nor, being a gap, is told again.
@@ -69,19 +71,17 @@ void Journal::AppendTensor(const Offer& offer, const TensorHead& head,
   }
   pending_.push_back(offer);
   const Definition* definition = definitions_->Find(head.definition);
-  const std::uint32_t item_size = definition->item_size;
-  const Codec codec =
-      options_.compress ? CompressingCodec(item_size) : Codec::kRaw;
+  const bool is_encoded = encoder_.Begin(*definition, head, raw, hint);
+  if (is_encoded) head.base_sequence = encoder_.base_sequence();
   const Status status =
-      shard_->AppendTensor(offer.step, head, raw, item_size, codec, [this] {
-        progress_();
-        if (Clock::now() >= next_heartbeat_) WriteSlot();
-      });
-  if (!status.ok()) {
-    Abandon(status);
-  } else if (in_pieces) {
-    Publish();
-  }
+      shard_->AppendTensor(offer.step, std::move(head), raw,
+                           is_encoded ? &encoder_ : nullptr, [this] {
+                             progress_();
+                             if (Clock::now() >= next_heartbeat_) WriteSlot();
+                           });
+  if (!status.ok()) return Abandon(status);
+  if (is_encoded) encoder_.Commit(shard_->next_sequence() - 1);
+  if (in_pieces) Publish();
 }
 
 void Journal::AppendStep(const Offer& offer, const StepRecord& step) {
@@ -270,6 +270,7 @@ bool Journal::OpenShard() {
   last_number_ = number;
   proven_at_ = Clock::now() + back_off_;
   shard_ = std::move(shard);
+  encoder_.BeginShard();
   index_ = IndexWriter();
   NoteError(index_.Open(file_system_,
                         directory_.path + "/" + ShardName(number, ".tdi"),

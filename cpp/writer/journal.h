@@ -32,6 +32,7 @@
 #include "writer/definition_table.h"
 #include "writer/index_writer.h"
 #include "writer/shard_writer.h"
+#include "writer/tensor_encoder.h"
 #include "writer/writer.h"
 #include "writer/writer_directory.h"
 
@@ -67,8 +68,8 @@ class Journal {
               std::span<const std::byte> payload, std::uint16_t call = 0,
               std::uint16_t micro_batch = 0);
   void AppendRows(const Offer& offer, std::span<const Row> rows);
-  void AppendTensor(const Offer& offer, const TensorHead& head,
-                    std::span<const std::byte> raw);
+  void AppendTensor(const Offer& offer, TensorHead head,
+                    std::span<const std::byte> raw, const TensorHint& hint);
   // `step` has `offered` and, of the producers, `dropped`.
   void AppendStep(const Offer& offer, const StepRecord& step);
   // The record ends as dropped.
@@ -136,6 +137,7 @@ class Journal {
 
   // The current shard; null while there is none.
   std::unique_ptr<ShardWriter> shard_;
+  TensorEncoder encoder_;
   IndexWriter index_;
   std::size_t n_indexed_ = 0;        // Entries of the shard that index_ has.
   std::vector<bool> is_defined_;     // By id: whether the shard has it.

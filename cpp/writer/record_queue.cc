@@ -182,6 +182,11 @@ bool RecordQueue::half_full() {
   return staging_->used() > staging_->capacity() / 2;
 }
 
+double RecordQueue::fill() {
+  return static_cast<double>(used_bytes()) /
+         static_cast<double>(staging_->capacity());
+}
+
 bool RecordQueue::stopped() {
   MutexLock lock(mutex_);
   return stopped_;

@@ -46,6 +46,7 @@ struct alignas(Staging::kAlignment) QueueItem {
   bool ready = false;  // Guarded by the queue's mutex.
   std::uint32_t subject = 0;
   std::uint32_t flags = 0;
+  float zero_share = Writer::kUnknownShare;  // Of a tensor.
 
   [[nodiscard]] std::byte* bytes() {
     return reinterpret_cast<std::byte*>(this + 1);
@@ -112,6 +113,8 @@ class RecordQueue {
 
   [[nodiscard]] std::uint64_t used_bytes();
   [[nodiscard]] bool half_full();
+  // The share of staging memory in use.
+  [[nodiscard]] double fill();
   [[nodiscard]] bool stopped();
   // Bytes of the largest record that can ever be taken.
   [[nodiscard]] std::uint64_t max_bytes() const;

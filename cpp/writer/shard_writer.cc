@@ -81,7 +81,7 @@ void ShardWriter::AppendRows(std::int64_t step, std::span<const Row> rows) {
 
 Status ShardWriter::AppendTensor(std::int64_t step, TensorHead head,
                                  std::span<const std::byte> raw,
-                                 std::uint32_t item_size, Codec codec,
+                                 TensorEncoder* encoder,
                                  const std::function<void()>& progress) {
   const std::size_t n_chunks = (raw.size() + kChunkBytes - 1) / kChunkBytes;
   head.chunk_size = kChunkBytes;
@@ -115,9 +115,15 @@ Status ShardWriter::AppendTensor(std::int64_t step, TensorHead head,
         std::min<std::size_t>(kChunkBytes, raw.size() - i * kChunkBytes));
     const std::size_t chunk_at = batch_.size();
     Chunk& entry = head.chunks[i];
-    entry.codec = EncodeChunk(chunk, item_size, codec, &batch_);
-    entry.stored_length = static_cast<std::uint32_t>(batch_.size() - chunk_at);
-    entry.crc = MaskedCrc32c(batch_.data() + chunk_at, entry.stored_length);
+    batch_.resize(chunk_at + chunk.size());
+    if (encoder != nullptr) {
+      entry = encoder->Encode(i, std::span(batch_).subspan(chunk_at));
+    } else {
+      std::memcpy(batch_.data() + chunk_at, chunk.data(), chunk.size());
+      entry.stored_length = static_cast<std::uint32_t>(chunk.size());
+      entry.crc = MaskedCrc32c(chunk.data(), chunk.size());
+    }
+    batch_.resize(chunk_at + entry.stored_length);
     header.payload_length += entry.stored_length;
     if (in_pieces && batch_.size() >= kBatchBytes) {
       TDBG_RETURN_IF_ERROR(WriteBatch());

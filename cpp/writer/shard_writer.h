@@ -20,10 +20,10 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "format/codec.h"
 #include "format/index.h"
 #include "format/record.h"
 #include "format/tensor_record.h"
+#include "writer/tensor_encoder.h"
 
 namespace tdbg {
 
@@ -46,11 +46,12 @@ class ShardWriter {
               std::uint16_t micro_batch = 0);
   void AppendRows(std::int64_t step, std::span<const Row> rows);
 
-  // Adds a tensor.  A large one is written in pieces as it is encoded, after
-  // the batch and its own header last; `progress` is called after each chunk.
+  // Adds a tensor, its chunks as `encoder` makes them or, without one, raw.  A
+  // large one is written in pieces as it is encoded, after the batch and its
+  // own header last; `progress` is called after each chunk.
   Status AppendTensor(std::int64_t step, TensorHead head,
-                      std::span<const std::byte> raw, std::uint32_t item_size,
-                      Codec codec, const std::function<void()>& progress);
+                      std::span<const std::byte> raw, TensorEncoder* encoder,
+                      const std::function<void()>& progress);
 
   [[nodiscard]] static bool IsWrittenInPieces(std::size_t n_raw) {
     return n_raw > kBatchBytes;

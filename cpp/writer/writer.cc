@@ -256,7 +256,8 @@ bool Writer::AddRows(std::int64_t step, std::span<const Row> rows) {
 
 bool Writer::AddTensor(std::int64_t step, std::uint32_t definition,
                        const TensorView& view, std::uint16_t call,
-                       std::uint16_t micro_batch, std::uint32_t flags) {
+                       std::uint16_t micro_batch, std::uint32_t flags,
+                       float zero_share) {
   if (inert()) return false;
   const Offer offer{
       .step = step, .n_bytes = view.n_bytes(), .type = RecordType::kTensor};
@@ -272,6 +273,7 @@ bool Writer::AddTensor(std::int64_t step, std::uint32_t definition,
     item->call = call;
     item->micro_batch = micro_batch;
     item->flags = flags;
+    item->zero_share = zero_share;
     if (item->n_bytes != 0) CopyContiguous(view, item->bytes());
   });
 }

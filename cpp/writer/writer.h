@@ -46,8 +46,16 @@ namespace tdbg {
 
 // What a producer does when staging memory is full.
 enum class Overflow : std::uint8_t {
-  kBlock,  // Wait while the writer makes progress; after 1 s without, drop.
-  kDrop,   // Drop at once.
+  kBlock,   // Wait while the writer makes progress; after 1 s without, drop.
+  kDrop,    // Drop at once.
+  kSample,  // Keep the tensors of every n-th step, n by how far behind it is.
+};
+
+// How raw values are stored.
+enum class CodecPolicy : std::uint8_t {
+  kNone,  // As they are.
+  kAuto,  // Compressed at the speed of the disk, less when behind.
+  kMax,   // As small as it gets.
 };
 
 class FileSystem;
@@ -69,7 +77,7 @@ struct WriterOptions {
   // everything.
   std::uint64_t min_free_bytes = 2ULL << 30;
   Overflow overflow = Overflow::kBlock;
-  bool compress = true;
+  CodecPolicy codec = CodecPolicy::kAuto;
   std::chrono::milliseconds flush_interval{
       200};  // Visible at least this often.
   // Before a new shard is tried after a failure; doubles up to 30 s.
@@ -96,6 +104,7 @@ struct Counters {
 class Writer {
  public:
   static constexpr std::chrono::milliseconds kCloseTimeout{5000};
+  static constexpr float kUnknownShare = -1.0F;
 
   // Errors: kInvalidArgument for options that can never work; whatever the
   // system says to the directory, the first shard, the memory or the thread.
@@ -121,9 +130,11 @@ class Writer {
   // refers to an unknown definition, whose values do not have the size that its
   // definition says, or that is above a limit of the format, is refused.
   bool AddRows(std::int64_t step, std::span<const Row> rows);
+  // `zero_share`, when it is known (>= 0), is the share of zeros in it.
   bool AddTensor(std::int64_t step, std::uint32_t definition,
                  const TensorView& view, std::uint16_t call = 0,
-                 std::uint16_t micro_batch = 0, std::uint32_t flags = 0);
+                 std::uint16_t micro_batch = 0, std::uint32_t flags = 0,
+                 float zero_share = kUnknownShare);
   bool AddScalars(std::int64_t step, std::span<const Scalar> scalars);
   bool AddEvent(std::int64_t step, const Event& event);
   bool AddSpans(std::int64_t step, std::span<const Span> spans);

@@ -103,13 +103,15 @@ void WriterThread::Handle(QueueItem* item) {
     case RecordType::kRows:
       return journal_.AppendRows(offer, item->values<Row>());
     case RecordType::kTensor:
-      return journal_.AppendTensor(offer,
-                                   {.definition = item->subject,
-                                    .call = item->call,
-                                    .micro_batch = item->micro_batch,
-                                    .flags = item->flags,
-                                    .chunks = {}},
-                                   bytes);
+      return journal_.AppendTensor(
+          offer,
+          {.definition = item->subject,
+           .call = item->call,
+           .micro_batch = item->micro_batch,
+           .flags = item->flags,
+           .chunks = {}},
+          bytes,
+          {.zero_share = item->zero_share, .backlog = shared_->queue.fill()});
     case RecordType::kScalar: {
       const auto scalars = item->values<Scalar>();
       return journal_.Append(offer, 0, DefinitionsOf(scalars),

@@ -77,8 +77,10 @@ class Capture:
         shard_bytes: int = ...,
         min_free_bytes: int = ...,
         overflow: str = "block",
-        compress: bool = True,
+        codec: str = "auto",
         flush_interval: float = 0.2,
+        precise: bool = False,
+        threads: int = 1,
     ) -> None: ...
     @property
     def directory(self) -> str: ...
@@ -123,6 +125,32 @@ class Capture:
         *,
         call: int = 0,
         micro_batch: int = 0,
+    ) -> bool: ...
+    def repeat(
+        self,
+        step: int,
+        id: int,
+        of: int,
+        *,
+        call: int = 0,
+        micro_batch: int = 0,
+        of_call: int = 0,
+    ) -> bool:
+        """The row of `of` (at `of_call` of this micro-batch) is that of `id`, too.
+
+        False, and nothing happens, when that row is not at hand any more.
+        """
+
+    def count_histogram(
+        self,
+        step: int,
+        id: int,
+        pointer: int,
+        strides: Sequence[int] | None = None,
+        *,
+        call: int = 0,
+        micro_batch: int = 0,
+        scale: float = 1.0,
     ) -> bool: ...
     def unit_summary(
         self,

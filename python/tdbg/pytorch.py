@@ -69,7 +69,7 @@ class Hook(TorchHook):
             ``drop``.
         queue_bytes: Bound of the memory for what is not written yet.
         min_free_bytes: Free disk space that is left to others.
-        compress: Whether raw values are compressed.
+        codec: How raw values are stored: "none", "auto" or "max".
         dry_run: Do everything but write.
 
     Raises:
@@ -95,7 +95,7 @@ class Hook(TorchHook):
         overflow: str = "block",
         queue_bytes: int | None = None,
         min_free_bytes: int | None = None,
-        compress: bool = True,
+        codec: str = "auto",
         dry_run: bool = False,
     ) -> None:
         def make_policy() -> Policy:
@@ -116,7 +116,7 @@ class Hook(TorchHook):
                 overflow=overflow,
                 queue_bytes=queue_bytes,
                 min_free_bytes=min_free_bytes,
-                compress=compress,
+                codec=codec,
                 dry_run=dry_run,
                 rank=rank,
                 world_size=world_size,

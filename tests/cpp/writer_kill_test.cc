@@ -33,7 +33,7 @@ std::uint64_t seed = 20261120;
 // step was flushed last, after the flush.
 int WriteForEver(const std::string& run, int pipe, bool compress) {
   WriterOptions options = testing::WorkloadOptions(run);
-  options.compress = compress;
+  options.codec = compress ? CodecPolicy::kAuto : CodecPolicy::kNone;
   options.shard_bytes = 2'000'000;
   auto writer = Writer::Open(options);
   if (!writer.ok()) return 1;

@@ -65,7 +65,7 @@ struct Bench {
     options.queue_bytes = 1 << 20;
     options.shard_bytes = 1U << 30;
     options.overflow = overflow;
-    options.compress = false;
+    options.codec = CodecPolicy::kNone;
     options.file_system = disk;
     auto opened = Writer::Open(options);
     EXPECT_OK(opened);
@@ -300,7 +300,7 @@ TDBG_TEST(ANearlyFullDiskGetsRowsOnlyAndThenNothing) {
 int TrainAndCheck(const std::string& run, int expected_errno) {
   const int failures_before = testing::Failures();
   WriterOptions options = testing::WorkloadOptions(run);
-  options.compress = false;
+  options.codec = CodecPolicy::kNone;
   options.min_free_bytes = 0;
   options.queue_bytes = 4 << 20;
   auto opened = Writer::Open(options);

@@ -169,7 +169,7 @@ TDBG_TEST(TensorsOfAnySizeAreReadBack) {
   for (const bool compress : {false, true}) {
     const TemporaryDirectory run;
     WriterOptions options = OptionsFor(run);
-    options.compress = compress;
+    options.codec = compress ? CodecPolicy::kMax : CodecPolicy::kNone;
     auto writer = OpenOrDie(options);
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const std::vector<std::int64_t> shape = {
@@ -210,7 +210,7 @@ TDBG_TEST(EveryShardRepeatsTheDefinitionsItUses) {
   const TemporaryDirectory run;
   WriterOptions options = OptionsFor(run);
   options.shard_bytes = 4096;
-  options.compress = false;
+  options.codec = CodecPolicy::kNone;
   auto writer = OpenOrDie(options);
   const std::vector<std::int64_t> shape = {512};
   const std::uint32_t a = writer->Define(Floats("a", shape));

@@ -47,13 +47,13 @@ def reader_of(run_dir: Path, **options: Any) -> _core.RunReader:
 
 
 @pytest.mark.parametrize("dtype", NAMED + PLAIN, ids=dtype_name)
-@pytest.mark.parametrize("compress", [True, False])
+@pytest.mark.parametrize("codec", ["none", "auto", "max"])
 def test_every_shape_and_layout_comes_back_bit_by_bit(
-    run_dir: Path, dtype: np.dtype[Any], compress: bool
+    run_dir: Path, dtype: np.dtype[Any], codec: str
 ) -> None:
     """Sabotage that it caught: CopyContiguous taking |stride| for stride."""
     rng = np.random.default_rng(7)
-    capture = open_capture(run_dir, compress=compress)
+    capture = open_capture(run_dir, codec=codec)
     expected = []
     for shape in SHAPES:
         for layout, array in layouts(rng, shape, dtype):
@@ -148,7 +148,7 @@ def test_the_value_at_the_call_is_what_is_stored(run_dir: Path) -> None:
 
 def test_a_value_outlives_its_reader_and_its_files(run_dir: Path) -> None:
     array = random_bits(np.random.default_rng(1), (100_000,), np.dtype("uint8"))
-    capture = open_capture(run_dir, compress=False)
+    capture = open_capture(run_dir, codec="none")
     take(capture, 0, define(capture, "x", array), array)
     assert capture.close()
     reader = reader_of(run_dir)

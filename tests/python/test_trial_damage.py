@@ -51,7 +51,7 @@ def ask_everything(trial: Trial) -> None:
 
 def test_a_damaged_value_fails_alone(run_dir: Path) -> None:
     arrays = {f"w{i}": np.random.default_rng(i).normal(size=999) for i in range(3)}
-    with RunBuilder(run_dir, compress=False) as run:
+    with RunBuilder(run_dir, codec="none") as run:
         run.step(0, arrays)
     shard = run.directory / "000001.tds"
     content = bytearray(shard.read_bytes())
@@ -112,7 +112,7 @@ def test_a_shard_of_another_run_is_reported_and_not_read(
 
 
 def test_a_shard_that_is_gone_costs_its_own_steps(run_dir: Path) -> None:
-    with RunBuilder(run_dir, shard_bytes=1 << 16, compress=False) as run:
+    with RunBuilder(run_dir, shard_bytes=1 << 16, codec="none") as run:
         for step in range(60):
             run.step(step, {"w": np.full(1000, step, np.float64)})
     shards = sorted(run.directory.glob("*.tds"))

@@ -37,7 +37,7 @@ class SessionOptions:
         queue_bytes: Bound of staging memory; None: the core's.
         min_free_bytes: Below so much free disk space nothing is written; None:
             the core's.
-        compress: Whether raw values are compressed.
+        codec: How raw values are stored: "none", "auto" or "max".
         dry_run: Do everything but write.
         rank: Of this process among those of the training.
         world_size: How many there are.
@@ -50,7 +50,7 @@ class SessionOptions:
     overflow: str = "block"
     queue_bytes: int | None = None
     min_free_bytes: int | None = None
-    compress: bool = True
+    codec: str = "auto"
     dry_run: bool = False
     rank: int = 0
     world_size: int = 1
@@ -119,7 +119,7 @@ def open_session(
         rank=options.rank,
         world_size=options.world_size,
         overflow=options.overflow,
-        compress=options.compress,
+        codec=options.codec,
         **{name: value for name, value in bounds.items() if value is not None},
     )
     session = Session(
@@ -152,7 +152,7 @@ def _configuration(
             **policy.as_json(),
             "on_stop": options.on_stop,
             "overflow": options.overflow,
-            "compress": options.compress,
+            "codec": options.codec,
         },
         "rank": options.rank,
         "world_size": options.world_size,

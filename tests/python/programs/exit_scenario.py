@@ -41,7 +41,7 @@ class Recorder:
             run_uuid=run.uuid,
             attempt_uuid=bytes(16),
             min_free_bytes=0,
-            compress=False,
+            codec="none",
             queue_bytes=16 << 20,  # What the daemon threads keep full.
         )
         self.id = self.capture.define("x", 1, "float32", self.values.shape)
