@@ -11,7 +11,7 @@ include(CheckCXXCompilerFlag)
 
 set(TDBG_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(TDBG_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq
-                      ${TDBG_FLAGS_avx2})
+                      ${TDBG_FLAGS_avx2} -mprefer-vector-width=512)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC bug 105593: false alarms from within its own intrinsics.
   list(APPEND TDBG_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)

@@ -2,12 +2,14 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/crc32c.h"
 #include "bindings/convert.h"
 #include "bindings/register.h"
 #include "bindings/tables.h"
+#include "reducers/histogram.h"
 #include "reducers/implementation.h"
 #include "reducers/reduce.h"
 
@@ -28,17 +30,34 @@ std::vector<std::string> SupportedNames() {
   return names;
 }
 
-py::object ReduceArray(const py::object& object, double scale) {
-  const ArrayView array = ViewForStatistics(object);
-  if (scale != 1.0 && ExtremeClassOf(array.dtype) != ExtremeClass::kFloat64) {
+void CheckScale(DType dtype, double scale) {
+  if (scale != 1.0 && ExtremeClassOf(dtype) != ExtremeClass::kFloat64) {
     Throw(Status::InvalidArgument("integers and bool cannot be scaled"));
   }
+}
+
+py::object ReduceArray(const py::object& object, double scale) {
+  const ArrayView array = ViewForStatistics(object);
+  CheckScale(array.dtype, scale);
   ColumnRow row;
   {
     const ReleaseGil released;
     row.summary = Reduce(array.view(), {.scale = scale});
   }
   return TableOf(std::vector<ColumnRow>{row}).attr("reshape")(py::tuple());
+}
+
+py::tuple CountArrayBins(const py::object& object, double scale) {
+  const ArrayView array = ViewForStatistics(object);
+  CheckScale(array.dtype, scale);
+  BinCounts bins;
+  {
+    const ReleaseGil released;
+    bins = CountBins(array.view(), scale);
+  }
+  return py::make_tuple(
+      ArrayOf(std::move(bins.keys), py::dtype::of<std::uint16_t>()),
+      ArrayOf(std::move(bins.counts), py::dtype::of<std::uint64_t>()));
 }
 
 py::array CountArrayUnits(const py::object& object, py::ssize_t axis,
@@ -79,6 +98,8 @@ void RegisterStatistics(py::module_& module) {
   module.def("implementation", &ActiveName);
   module.def("implementations", &SupportedNames);
   module.def("reduce", &ReduceArray, py::arg("array"), py::arg("scale") = 1.0);
+  module.def("count_bins", &CountArrayBins, py::arg("array"),
+             py::arg("scale") = 1.0);
   module.def("count_units", &CountArrayUnits, py::arg("array"), py::arg("axis"),
              py::arg("low"), py::arg("high"));
   module.def("masked_crc32c", &MaskedCrc, py::arg("data"));

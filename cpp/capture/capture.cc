@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "reducers/histogram.h"
 #include "reducers/reduce.h"
 
 namespace tdbg {
@@ -102,10 +103,20 @@ bool Capture::Repeat(std::int64_t step, std::uint32_t definition, CallSite site,
 }
 
 bool Capture::CountHistogram(std::int64_t step, const CaptureItem& item,
-                             CallSite /*site*/, double /*scale*/) {
+                             CallSite site, double scale) {
   if (writer_->inert()) return false;
-  Refuse(step, item.definition);
-  return false;
+  TensorView view;
+  if (!ViewOf(item, &view) || !HasStatistics(view.dtype)) {
+    Refuse(step, item.definition);
+    return false;
+  }
+  const bool is_float = ExtremeClassOf(view.dtype) == ExtremeClass::kFloat64;
+  BinCounts bins = CountBins(view, is_float ? scale : 1.0);
+  return writer_->AddHistogram(step, {.definition = item.definition,
+                                      .call = site.call,
+                                      .micro_batch = site.micro_batch,
+                                      .keys = std::move(bins.keys),
+                                      .counts = std::move(bins.counts)});
 }
 
 bool Capture::Values(std::int64_t step, const CaptureItem& item,

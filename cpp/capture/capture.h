@@ -67,7 +67,8 @@ class Capture {
   bool Repeat(std::int64_t step, std::uint32_t definition, CallSite site,
               std::uint32_t of, CallSite of_site);
 
-  // Counts the elements of the item by magnitude and sign and stores that.
+  // Counts the elements of the item by sign and magnitude, each times `scale`
+  // as for Statistics, and stores that; of no elements, a histogram of no bins.
   bool CountHistogram(std::int64_t step, const CaptureItem& item, CallSite site,
                       double scale);
 

@@ -169,6 +169,20 @@ Result<std::vector<Span>> DecodeSpans(std::span<const std::byte> payload) {
   return spans;
 }
 
+namespace {
+
+// Thousands of numbers at once: room is made for them once.
+template <typename T>
+void PutAll(const std::vector<T>& values, std::vector<std::byte>* out) {
+  const std::size_t at = out->size();
+  out->resize(at + values.size() * sizeof(T));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    Store(out->data() + at + i * sizeof(T), values[i]);
+  }
+}
+
+}  // namespace
+
 std::vector<std::byte> EncodeHistogram(const Histogram& histogram) {
   std::vector<std::byte> out;
   ByteWriter w(&out);
@@ -178,9 +192,9 @@ std::vector<std::byte> EncodeHistogram(const Histogram& histogram) {
   w.Put(histogram.scheme);
   w.Put(std::uint16_t{0});
   w.Put(static_cast<std::uint32_t>(histogram.keys.size()));
-  for (const std::uint16_t key : histogram.keys) w.Put(key);
+  PutAll(histogram.keys, &out);
   w.Align(8);
-  for (const std::uint64_t count : histogram.counts) w.Put(count);
+  PutAll(histogram.counts, &out);
   return out;
 }
 

@@ -29,12 +29,12 @@ bool HasAvx512() {
 
 // TDBG_HAVE_* come from the build (cmake/TdbgInstructionSets.cmake).
 constexpr Implementation kImplementations[] = {
-    {"portable", &Always, &AccumulatePortable},
+    {"portable", &Always, &AccumulatePortable, &CountBinsPortable},
 #ifdef TDBG_HAVE_AVX2
-    {"avx2", &HasAvx2, &AccumulateAvx2},
+    {"avx2", &HasAvx2, &AccumulateAvx2, &CountBinsAvx2},
 #endif
 #ifdef TDBG_HAVE_AVX512
-    {"avx512", &HasAvx512, &AccumulateAvx512},
+    {"avx512", &HasAvx512, &AccumulateAvx512, &CountBinsAvx512},
 #endif
 };
 

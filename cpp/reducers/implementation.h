@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "reducers/bins.h"
 #include "reducers/moments.h"
 #include "tensor/dtype.h"
 
@@ -27,6 +28,9 @@ struct Implementation {
   // The kernel: see AccumulatePortable in reducers/moments.h.
   void (*accumulate)(const void* data, std::size_t n, DType dtype,
                      double factor, Moments* moments);
+  // The kernel of histograms: see CountBinsPortable in reducers/bins.h.
+  void (*count_bins)(const void* data, std::size_t n, DType dtype, double scale,
+                     BinTable* table);
 };
 
 // All that this build contains, best last.

@@ -46,6 +46,14 @@ def reduce(array: Any, scale: float = 1.0) -> NDArray[np.void]:
     Raises TypeError, naming the dtype, for what has no statistics.
     """
 
+def count_bins(
+    array: Any, scale: float = 1.0
+) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
+    """Histogram of an array of any strides: ascending keys, and a count for each.
+
+    Raises TypeError, naming the dtype, for what has no statistics.
+    """
+
 def count_units(array: Any, axis: int, low: float, high: float) -> NDArray[np.uint64]:
     """Counts (3, units): active, beyond, all."""
 

@@ -136,6 +136,45 @@ TDBG_TEST(UnitSummariesAreTensorsOfThreeRows) {
       0);
 }
 
+TDBG_TEST(HistogramsAreCountedAndStored) {
+  const TemporaryDirectory run;
+  auto capture = OpenIn(run);
+  const std::vector<float> values = {1, -2, 3, 0, 1, 1};
+  const std::vector<std::int32_t> integers = {7, -7};
+  const std::uint32_t id = Define(*capture, "x", DType::kFloat32, {2, 3});
+  const std::uint32_t none = Define(*capture, "e", DType::kFloat32, {0, 3});
+  const std::uint32_t whole = Define(*capture, "i", DType::kInt32, {2});
+  const CaptureItem item{
+      .definition = id, .data = values.data(), .strides = {}};
+  EXPECT_TRUE(
+      capture->CountHistogram(3, item, {.call = 1, .micro_batch = 2}, 1.0));
+  EXPECT_TRUE(capture->CountHistogram(3, item, {}, 0.5));
+  EXPECT_TRUE(capture->CountHistogram(
+      3, {.definition = none, .data = nullptr, .strides = {}}, {}, 1.0));
+  // Integers are not scaled.
+  EXPECT_TRUE(capture->CountHistogram(
+      3, {.definition = whole, .data = integers.data(), .strides = {}}, {},
+      0.5));
+  EXPECT_TRUE(capture->EndStep({.step = 3}));
+  EXPECT_OK(capture->Close(kPatience));
+  auto reader = ReadOf(*capture);
+  const auto& histograms = reader->histograms();
+  EXPECT_EQ(histograms.size(), 4U);
+  using Keys = std::vector<std::uint16_t>;
+  using Counts = std::vector<std::uint64_t>;
+  EXPECT_EQ(histograms[0].step, 3);
+  EXPECT_EQ(histograms[0].histogram.definition, id);
+  EXPECT_EQ(histograms[0].histogram.call, 1U);
+  EXPECT_EQ(histograms[0].histogram.micro_batch, 2U);
+  EXPECT_TRUE(histograms[0].histogram.keys ==
+              (Keys{0, 0x3f80, 0x4040, 0xc000}));
+  EXPECT_TRUE(histograms[0].histogram.counts == (Counts{1, 3, 1, 1}));
+  EXPECT_TRUE(histograms[1].histogram.keys ==
+              (Keys{0, 0x3f00, 0x3fc0, 0xbf80}));
+  EXPECT_TRUE(histograms[2].histogram.keys.empty());
+  EXPECT_TRUE(histograms[3].histogram.keys == (Keys{0x40e0, 0xc0e0}));
+}
+
 TDBG_TEST(WhatCannotBeCapturedIsRefusedAndCounted) {
   const TemporaryDirectory run;
   auto capture = OpenIn(run);
@@ -153,11 +192,13 @@ TDBG_TEST(WhatCannotBeCapturedIsRefusedAndCounted) {
       .definition = 99, .data = values.data(), .strides = {}};
   capture->Statistics(0, {&unknown, 1}, {}, 1.0);
   EXPECT_FALSE(capture->UnitSummary(0, complex_id, item, {}, 0, 1));
+  EXPECT_FALSE(capture->CountHistogram(0, item, {}, 1.0));
+  EXPECT_FALSE(capture->CountHistogram(0, unknown, {}, 1.0));
   EXPECT_TRUE(capture->EndStep({.step = 0}));
   EXPECT_OK(capture->Close(kPatience));
   auto reader = ReadOf(*capture);
-  EXPECT_EQ(reader->steps().at(0).record.offered, 5U);
-  EXPECT_EQ(reader->steps().at(0).record.dropped, 4U);
+  EXPECT_EQ(reader->steps().at(0).record.offered, 7U);
+  EXPECT_EQ(reader->steps().at(0).record.dropped, 6U);
 }
 
 // Autograd calls from threads of its own.
@@ -177,6 +218,7 @@ TDBG_TEST(RowsFromManyThreadsAreAllThere) {
           capture->Statistics(step, {&item, 1}, {}, 1.0);
         }
         (void)capture->Values(step, item, {});
+        (void)capture->CountHistogram(step, item, {}, 1.0);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -186,6 +228,7 @@ TDBG_TEST(RowsFromManyThreadsAreAllThere) {
   auto reader = ReadOf(*capture);
   EXPECT_EQ(reader->n_rows(), 20U * 200);
   EXPECT_EQ(reader->tensors().size(), 20U * 4);
+  EXPECT_EQ(reader->histograms().size(), 20U * 4);
   EXPECT_EQ(reader->problems().size(), 0U);
 }
 
@@ -201,6 +244,7 @@ TDBG_TEST(AForkedCopyIsInert) {
   const pid_t child = testing::Fork([&] {
     capture->Statistics(0, {&item, 1}, {}, 1.0);
     if (capture->Values(0, item, {}) || capture->EndStep({.step = 0})) return 1;
+    if (capture->CountHistogram(0, item, {}, 1.0)) return 3;
     if (!capture->Close(kPatience).ok()) return 2;
     capture.reset();
     return 0;
