@@ -10,6 +10,8 @@ namespace tdbg::bindings {
 
 void RegisterStatistics(pybind11::module_& module);
 void RegisterCapture(pybind11::module_& module);
+// Taker and Slot: tensors of a framework, in front of Capture.
+void RegisterTaker(pybind11::module_& module);
 // Definitions, events and problems, as a reader returns them.
 void RegisterRecords(pybind11::module_& module);
 void RegisterReader(pybind11::module_& module);

@@ -69,7 +69,7 @@ void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
   bool is_much = false;
   {
     MutexLock lock(mutex_);
-    std::vector<Row>& known = rows_[step];
+    std::vector<Row>& known = RowsOf(step);
     known.insert(known.end(), rows.begin(), rows.end());
     n_rows_ += rows.size();
     is_much = n_rows_ > kMaxRows;
@@ -77,6 +77,12 @@ void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
   if (!is_much) return;
   MutexLock order(order_mutex_);
   WriteRows(step);
+}
+
+bool Capture::HasRoom(std::size_t n_rows) {
+  if (writer_->inert()) return true;
+  MutexLock lock(mutex_);
+  return n_rows_ + n_rows <= kMaxRows;
 }
 
 bool Capture::Repeat(std::int64_t step, std::uint32_t definition, CallSite site,
@@ -180,6 +186,15 @@ void Capture::WriteRows(std::int64_t step) {
     }
   }
   (void)writer_->AddRows(step, rows);
+  rows.clear();
+  MutexLock lock(mutex_);
+  if (rows.capacity() > spare_.capacity()) spare_ = std::move(rows);
+}
+
+std::vector<Row>& Capture::RowsOf(std::int64_t step) {
+  const auto [found, is_new] = rows_.try_emplace(step);
+  if (is_new) found->second = std::exchange(spare_, {});
+  return found->second;
 }
 
 void Capture::WriteAllRows() {

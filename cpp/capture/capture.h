@@ -61,6 +61,10 @@ class Capture {
   void Statistics(std::int64_t step, std::span<const CaptureItem> items,
                   CallSite site, double scale);
 
+  // Whether so many more rows are only kept: then Statistics does not hand any
+  // to the writer, and cannot wait for it.
+  [[nodiscard]] bool HasRoom(std::size_t n_rows);
+
   // The row of a tensor whose elements are those of another one, of which this
   // step has the row already (an output that is the next input).  False, and
   // nothing happens, when that row is not at hand any more.
@@ -103,6 +107,7 @@ class Capture {
   // Counts a tensor of this definition as offered and dropped.
   void Refuse(std::int64_t step, std::uint32_t id);
   void WriteRows(std::int64_t step) TDBG_REQUIRES(order_mutex_);
+  std::vector<Row>& RowsOf(std::int64_t step) TDBG_REQUIRES(mutex_);
   void WriteAllRows() TDBG_EXCLUDES(order_mutex_);
 
   // Constant after construction.
@@ -116,6 +121,9 @@ class Capture {
   // By step, in the order of the calls; n_rows_ in all of them together.
   std::map<std::int64_t, std::vector<Row>> rows_ TDBG_GUARDED_BY(mutex_);
   std::size_t n_rows_ TDBG_GUARDED_BY(mutex_) = 0;
+  // Memory for the next step's, so that none is asked for between the
+  // allocations of a forward.
+  std::vector<Row> spare_ TDBG_GUARDED_BY(mutex_);
 };
 
 }  // namespace tdbg

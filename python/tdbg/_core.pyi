@@ -215,6 +215,45 @@ class Capture:
     def counters(self) -> dict[str, int]:
         """The fields of the Counters struct by name; state as its number."""
 
+class Slot:
+    """A name in front of its definitions, as a Taker uses it."""
+
+    def __init__(
+        self, name: str, role: int, aliases: Sequence[str] = (), units: str = ""
+    ) -> None:
+        """`units` names the summary of its units, where there is one."""
+
+class Taker:
+    """Takes tensors of these types, and of no subclass, into a Capture.
+
+    It reads them through DLPack's C exchange API, without Python.
+    """
+
+    def __init__(self, capture: Capture, types: tuple[type, ...]) -> None: ...
+    @property
+    def can_read(self) -> bool:
+        """Whether any of the types has the API."""
+
+    def take(
+        self,
+        step: int,
+        slots: Sequence[Slot],
+        tensors: Sequence[Any],
+        wanted: Sequence[int],
+        call: int,
+        micro_batch: int,
+        scale: float,
+        reuses: bool,
+        /,
+    ) -> list[int] | None:
+        """Takes what is wanted of each tensor: 1 its row, 2 its value, 4 its value
+        if it is one number, 8 its histogram, 16 the counts of its units.
+
+        With `reuses` the row of memory that was reduced in this step and
+        micro-batch before, and not written since, is copied.  Returns the indices
+        of what it cannot read, or None: the caller then describes them itself.
+        """
+
 class Definition:
     def __init__(self, *args: object, **kwargs: object) -> NoReturn:
         """Made by RunReader only: raises TypeError."""

@@ -92,6 +92,8 @@ class Collection:
         include_regex: Tensors whose names it finds (``re.search``) belong to it.
         save_config: Its schedules; None follows the hook.
         reduction_config: What is saved of it; None follows the hook.
+        save_histogram: Whether histograms of it are stored, wherever statistics are
+            taken; None follows the hook.
 
     Raises:
         ConfigurationError: If a name, regex or configuration is bad.
@@ -104,6 +106,7 @@ class Collection:
         *,
         save_config: SaveConfig | None = None,
         reduction_config: ReductionConfig | None = None,
+        save_histogram: bool | None = None,
     ) -> None:
         self.name = _name(name)
         self.roles = BUILT_IN.get(self.name, frozenset())
@@ -112,10 +115,12 @@ class Collection:
         self._patterns: list[re.Pattern[str]] = []
         self._save_config: SaveConfig | None = None
         self._reduction_config: ReductionConfig | None = None
+        self._save_histogram: bool | None = None
         if include_regex is not None:
             self.include(include_regex)
         self.save_config = save_config
         self.reduction_config = reduction_config
+        self.save_histogram = save_histogram
 
     def include(self, regex: str | Iterable[str]) -> None:
         """Tensors whose names match belong to it from the next step on.
@@ -163,6 +168,20 @@ class Collection:
         self._reduction_config = given
         self._changes.count += 1
 
+    @property
+    def save_histogram(self) -> bool | None:
+        """Whether histograms of it are stored, or None where it follows the hook."""
+        return self._save_histogram
+
+    @save_histogram.setter
+    def save_histogram(self, value: bool | None) -> None:
+        given: object = value
+        if given is not None and not isinstance(given, bool):
+            msg = f"save_histogram must be True, False or None, not {given!r}"
+            raise ConfigurationError(msg)
+        self._save_histogram = given
+        self._changes.count += 1
+
     def has(self, name: str, role: Role) -> bool:
         """Whether a tensor of this name and role belongs to it."""
         return (
@@ -186,6 +205,7 @@ class Collection:
             "include_regex": self.include_regex,
             "save_config": None if save is None else save.as_json(),
             "reduction_config": None if reduction is None else reduction.as_json(),
+            "save_histogram": self._save_histogram,
         }
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ class Needs:
         collections: Names of built-in collections.
         statistics: Whether it reads their statistics.
         unit_summaries: Whether it reads the unit summaries of activations.
+        histogram: Whether it reads their histograms.
         raw: Whether it reads raw values.
         interval: Statistics at least every so many steps; None: as the hook does.
 
@@ -33,6 +34,7 @@ class Needs:
     collections: frozenset[str] = frozenset()
     statistics: bool = True
     unit_summaries: bool = False
+    histogram: bool = False
     raw: bool = False
     interval: int | None = None
 
@@ -56,6 +58,7 @@ def merge_needs(needs: Iterable[Needs]) -> Needs:
         collections=frozenset().union(*(need.collections for need in every)),
         statistics=any(need.statistics for need in every),
         unit_summaries=any(need.unit_summaries for need in every),
+        histogram=any(need.histogram for need in every),
         raw=any(need.raw for need in every),
         interval=min(intervals) if intervals else None,
     )

@@ -123,7 +123,7 @@ def test_errors_inside_never_reach_the_training(
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError
 
-    monkeypatch.setattr(hook._session.recorder, "capture", fail)
+    monkeypatch.setattr(hook._session.recorder, "take", fail)
     with caplog.at_level(logging.WARNING, "tdbg"):
         plain = mlp()
         expected = train(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from tdbg.capture.events import CONFIGURATION, STATUS
 from tdbg.capture.policy import Policy
+from tdbg.capture.recorder import TensorRef, Tensors
 from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
 from tdbg.config import nearest
@@ -83,6 +85,8 @@ def open_session(
     policy: Policy,
     options: SessionOptions,
     framework: dict[str, str],
+    describe: Callable[[Any], TensorRef | None],
+    tensor_types: tuple[type, ...],
 ) -> Session:
     """A session that writes to *out_dir*, which becomes a run if it is none.
 
@@ -91,6 +95,9 @@ def open_session(
         policy: What is wanted.
         options: How.
         framework: Name and version, for the configuration event.
+        describe: Where a tensor of the framework lies; None for what cannot be
+            captured.
+        tensor_types: Types of its tensors that the core may read by itself.
 
     Raises:
         ConfigurationError: If a value is bad.
@@ -98,7 +105,9 @@ def open_session(
     """
     raises = options.on_stop == "raise"
     if options.dry_run:
-        return Session(NullSink(), policy, raises_on_stop=raises)
+        return Session(
+            NullSink(), policy, raises_on_stop=raises, tensors=Tensors(describe)
+        )
     # Loaded here, so that configurations can be made without the core.
     core = import_module("tdbg._core")
     run = create_run(Path(out_dir).expanduser())
@@ -122,9 +131,11 @@ def open_session(
         codec=options.codec,
         **{name: value for name, value in bounds.items() if value is not None},
     )
+    taker = core.Taker(sink, tensor_types)
     session = Session(
         sink,
         policy,
+        tensors=Tensors(describe, taker if taker.can_read else None, core.Slot),
         stop_source=StopListener(
             run.path, run.uuid, sink.generation, rank=options.rank
         ),

@@ -8,8 +8,9 @@ one set of flags per profile, and each tensor belongs to a profile.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tdbg.collections import (
     BUILT_IN,
@@ -22,12 +23,23 @@ from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs, merge_needs
 
-__all__ = ["ROWS", "SMALL_VALUES", "VALUES", "Policy", "StepWants"]
+__all__ = [
+    "HISTOGRAM",
+    "ROWS",
+    "SMALL_VALUES",
+    "UNITS",
+    "VALUES",
+    "Policy",
+    "StepWants",
+    "Throttle",
+]
 
-# What is wanted of a tensor at a step.
+# What is wanted of a tensor at a step; cpp/bindings/bind_taker.cc knows them too.
 ROWS = 1
 VALUES = 2
 SMALL_VALUES = 4  # Its value, if it is a single number.
+HISTOGRAM = 8
+UNITS = 16  # The counts of its units.
 
 # Saved at every step unless configured themselves, and never reduced.
 _EVERY_STEP = frozenset({CollectionKeys.LOSSES.value, CollectionKeys.SCALARS.value})
@@ -36,9 +48,30 @@ _TRAINING_ONLY = frozenset({Role.GRADIENT, Role.GRADIENT_UNCLIPPED, Role.UPDATE}
 _ACTIVATIONS = frozenset({Role.INPUT, Role.OUTPUT})
 _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
 
-_NEEDS = "\0needs"  # Stands among the names of collections; none is like it.
+# These stand among the names of collections; none is like them.
+_NEEDS = "\0needs"
+_HISTOGRAMS = "\0histograms"
 _UNITS = "\0units"
+# Longer cycles are not kept: a list of so many steps.
+_LONGEST_CYCLE = 5000
 _TRAINING = "\0training "  # Before a name: of it, what is for training only.
+
+
+class Throttle(NamedTuple):
+    """What is left out of what was asked for; losses and scalars never are.
+
+    Attributes:
+        histograms: Whether histograms are taken.
+        values: Whether raw values are; where not, their statistics are.
+        activations: Multiplies the intervals of collections that may hold inputs
+            or outputs of modules.
+        others: Multiplies those of all others.
+    """
+
+    histograms: bool = True
+    values: bool = True
+    activations: int = 1
+    others: int = 1
 
 
 class _Schedule(NamedTuple):
@@ -56,6 +89,15 @@ class _Schedule(NamedTuple):
         return ROWS | self.flags if config.should_reduce(mode_step) else 0
 
 
+class _Plan(Protocol):
+    """A captured name, as the recorder keeps it."""
+
+    profile: int
+
+    @property
+    def units(self) -> _Plan | None: ...
+
+
 class StepWants:
     """What is wanted at a step.
 
@@ -65,16 +107,34 @@ class StepWants:
         by_profile: What of the tensors of each profile; grows with the profiles.
     """
 
-    __slots__ = ("_flags", "_policy", "by_profile", "is_active", "takes_activations")
+    __slots__ = (
+        "_by_plan",
+        "_flags",
+        "_policy",
+        "by_profile",
+        "is_active",
+        "takes_activations",
+    )
 
     def __init__(
         self, policy: Policy, flags: dict[str, int], takes_activations: bool
     ) -> None:
         self._policy = policy
         self._flags = flags
+        self._by_plan: dict[_Plan, int] = {}
         self.is_active = any(flags.values())
         self.takes_activations = takes_activations
         self.by_profile: list[int] = []
+
+    def of_plan(self, plan: _Plan) -> int:
+        """What is wanted of this tensor, counts of its units included."""
+        wanted = self._by_plan.get(plan)
+        if wanted is None:
+            wanted = self.of(plan.profile)
+            if plan.units is not None and self.of(plan.units.profile):
+                wanted |= UNITS
+            self._by_plan[plan] = wanted
+        return wanted
 
     def of(self, profile: int) -> int:
         """What is wanted of the tensors of a profile."""
@@ -100,6 +160,7 @@ class Policy:
         save_config: Its schedules, for collections without their own.
         reduction_config: What is saved, likewise; None saves raw values.
         needs: What its rules need.
+        save_histogram: Whether collections that do not say have histograms.
     """
 
     def __init__(
@@ -108,28 +169,41 @@ class Policy:
         save_config: SaveConfig | None = None,
         reduction_config: ReductionConfig | None = None,
         needs: Iterable[Needs] = (),
+        *,
+        save_histogram: bool = False,
     ) -> None:
         self.registry = registry
+        self.save_histogram = save_histogram
+        self.throttle = Throttle()
         self.save_config = save_config or SaveConfig()
         self.reduction_config = reduction_config or ReductionConfig(
             save_raw_tensor=True
         )
         every = list(needs)
         self.needs = merge_needs(every)
-        self._needed_roles = frozenset(
-            role
-            for need in every
-            if need.statistics or need.raw
-            for name in need.collections
-            for role in BUILT_IN[name]
+        self._needed_roles = _roles(
+            need for need in every if need.statistics or need.raw
         )
+        self._histogram_roles = _roles(need for need in every if need.histogram)
         self.profiles: list[tuple[str, ...]] = []
         self._schedules: dict[ModeKeys, dict[str, _Schedule]] = {}
+        # What is wanted at each step of a cycle of schedules, by mode.
+        self._cycles: dict[ModeKeys, list[StepWants | None]] = {}
         self._wants: dict[tuple[int, ...], StepWants] = {}
         self._revision = registry.revision
         self.units_profile = self._intern(
             (_UNITS,) if self.needs.unit_summaries else ()
         )
+
+    def set_throttle(self, throttle: Throttle) -> None:
+        """Leave this out from the next step on."""
+        self.throttle = throttle
+        self._forget()
+
+    def period(self, mode: ModeKeys) -> int:
+        """Steps after which the schedules of statistics begin anew, about."""
+        configs = [item.config for item in self._schedules_of(mode).values()]
+        return max((item.statistics_interval for item in configs), default=1)
 
     def refresh(self) -> bool:
         """Whether collections have changed since the last call."""
@@ -137,9 +211,13 @@ class Policy:
         if revision == self._revision:
             return False
         self._revision = revision
-        self._schedules.clear()
-        self._wants.clear()
+        self._forget()
         return True
+
+    def _forget(self) -> None:
+        self._schedules.clear()
+        self._cycles.clear()
+        self._wants.clear()
 
     def membership(self, name: str, role: Role) -> list[str]:
         """Names of all collections that this tensor belongs to."""
@@ -150,13 +228,15 @@ class Policy:
         names = [item.name for item in self.registry.captured() if item.has(name, role)]
         if role in self._needed_roles:
             names.append(_NEEDS)
+        if role in self._histogram_roles:
+            names.append(_HISTOGRAMS)
         if role in _TRAINING_ONLY:
             names = [_TRAINING + name for name in names]
         return self._intern(tuple(names))
 
     def may_capture(self, role: Role) -> bool:
         """Whether any tensor of that role may be wanted at some step."""
-        if role in self._needed_roles:
+        if role in self._needed_roles or role in self._histogram_roles:
             return True
         return any(
             role in item.roles or item.include_regex
@@ -165,9 +245,39 @@ class Policy:
 
     def wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
         """What is wanted at this step."""
+        cycle = self._cycles.get(mode)
+        if cycle is None:
+            cycle = self._cycles[mode] = [None] * self._cycle_length(mode)
+        if not cycle:
+            return self._find_wants(mode, mode_step)
+        place = mode_step % len(cycle)
+        found = cycle[place]
+        if found is None:
+            found = cycle[place] = self._find_wants(mode, mode_step)
+        return found
+
+    def _cycle_length(self, mode: ModeKeys) -> int:
+        """Steps after which all schedules begin anew; 0: that is never, or late."""
+        configs = [item.config for item in self._schedules_of(mode).values()]
+        if any(
+            item.start_step or item.end_step is not None or item.save_steps
+            for item in configs
+        ):
+            return 0
+        length = math.lcm(
+            *(item.save_interval for item in configs),
+            *(item.statistics_interval for item in configs),
+        )
+        return length if length <= _LONGEST_CYCLE else 0
+
+    def _schedules_of(self, mode: ModeKeys) -> dict[str, _Schedule]:
         schedules = self._schedules.get(mode)
         if schedules is None:
             schedules = self._schedules[mode] = self._compile(mode)
+        return schedules
+
+    def _find_wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
+        schedules = self._schedules_of(mode)
         key = (mode.value, *(item.wants(mode_step) for item in schedules.values()))
         found = self._wants.get(key)
         if found is None:
@@ -187,6 +297,7 @@ class Policy:
             "include_collections": [item.name for item in self.registry.captured()],
             "save_config": self.save_config.as_json(),
             "reduction_config": self.reduction_config.as_json(),
+            "save_histogram": self.save_histogram,
             "needs": {
                 **dataclasses.asdict(self.needs),
                 "collections": sorted(self.needs.collections),
@@ -209,9 +320,16 @@ class Policy:
         )
         if self._needed_roles:
             holds = not _ACTIVATIONS.isdisjoint(self._needed_roles)
-            schedules[_NEEDS] = _Schedule(needed, self.needs.raw, 0, holds)
+            schedules[_NEEDS] = self._throttled(
+                _Schedule(needed, self.needs.raw, 0, holds)
+            )
+        if self._histogram_roles:
+            holds = not _ACTIVATIONS.isdisjoint(self._histogram_roles)
+            schedules[_HISTOGRAMS] = self._throttled(
+                _Schedule(needed, False, HISTOGRAM, holds)
+            )
         if self.needs.unit_summaries:
-            schedules[_UNITS] = _Schedule(needed, False, 0, True)
+            schedules[_UNITS] = self._throttled(_Schedule(needed, False, 0, True))
         return schedules
 
     def _schedule(
@@ -221,11 +339,40 @@ class Policy:
         saves_values = reduction.save_raw_tensor
         holds = bool(item.include_regex) or not _ACTIVATIONS.isdisjoint(item.roles)
         config = hook if item.save_config is None else item.save_config.of(mode, hook)
+        counts = self.save_histogram
+        if item.save_histogram is not None:
+            counts = item.save_histogram
         if item.name not in _EVERY_STEP:
-            return _Schedule(config, saves_values, 0, holds)
+            flags = HISTOGRAM if counts else 0
+            return self._throttled(_Schedule(config, saves_values, flags, holds))
+        flags = HISTOGRAM if item.save_histogram else 0
         if item.save_config is not None:
-            return _Schedule(config, True, 0, holds)
+            return _Schedule(config, True, flags, holds)
         # The statistics at every step; values of losses that are one number, too,
         # of larger ones (not reduced over the batch) as the hook says.
         config = dataclasses.replace(hook, statistics_interval=1)
-        return _Schedule(config, saves_values, SMALL_VALUES, holds)
+        return _Schedule(config, saves_values, SMALL_VALUES | flags, holds)
+
+    def _throttled(self, item: _Schedule) -> _Schedule:
+        throttle, config, flags = self.throttle, item.config, item.flags
+        if not throttle.histograms:
+            flags &= ~HISTOGRAM
+        saves_values = item.saves_values and throttle.values
+        factor = throttle.activations if item.may_hold_activations else throttle.others
+        if factor > 1:
+            # Where values are due, statistics are: both intervals grow.
+            interval = config.statistics_interval
+            if item.saves_values:
+                interval = min(interval, config.save_interval)
+            config = dataclasses.replace(
+                config,
+                statistics_interval=interval * factor,
+                save_interval=config.save_interval * factor,
+            )
+        return _Schedule(config, saves_values, flags, item.may_hold_activations)
+
+
+def _roles(needs: Iterable[Needs]) -> frozenset[Role]:
+    return frozenset(
+        role for need in needs for name in need.collections for role in BUILT_IN[name]
+    )

@@ -6,16 +6,24 @@ says where the tensor lies now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from tdbg.capture.naming import unit_name
-from tdbg.capture.policy import ROWS, SMALL_VALUES, VALUES, Policy, StepWants
+from tdbg.capture.policy import (
+    HISTOGRAM,
+    ROWS,
+    SMALL_VALUES,
+    UNITS,
+    VALUES,
+    Policy,
+    StepWants,
+)
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
 from tdbg.collections import Role
 
-__all__ = ["Recorder", "StepContext", "TensorPlan", "TensorRef"]
+__all__ = ["Recorder", "StepContext", "TensorPlan", "TensorRef", "Tensors"]
 
 MAX_MICRO_BATCH = 65_535  # What the field on disk holds.
 
@@ -40,19 +48,65 @@ class TensorRef(NamedTuple):
     owner: object = None
 
 
+class _Taker(Protocol):
+    """What is used of ``_core.Taker``; documented there."""
+
+    def take(
+        self,
+        step: int,
+        slots: Sequence[Any],
+        tensors: Sequence[Any],
+        wanted: Sequence[int],
+        call: int,
+        micro_batch: int,
+        scale: float,
+        reuses: bool,
+        /,
+    ) -> Iterable[int] | None: ...
+
+
+class Tensors(NamedTuple):
+    """How the tensors of a framework are read.
+
+    Attributes:
+        describe: Where one lies; None for what cannot be captured.
+        taker: Reads most of them by itself, without Python; None: none.
+        make_slot: Makes what the taker knows of a plan.
+    """
+
+    describe: Callable[[Any], TensorRef | None] = lambda _: None
+    taker: _Taker | None = None
+    make_slot: Callable[[str, int, Sequence[str], str], Any] = lambda *_: None
+
+
 class TensorPlan:
     """A captured name.
 
     Attributes:
         profile: By which the policy says what is wanted of it.
+        slot: What the taker knows of it.
         collections: Names of those that it belongs to; None: not asked yet.
         ids: Definitions given out so far, by element type and shape.
     """
 
-    __slots__ = ("aliases", "collections", "ids", "name", "profile", "role", "units")
+    __slots__ = (
+        "aliases",
+        "collections",
+        "ids",
+        "name",
+        "profile",
+        "role",
+        "slot",
+        "units",
+    )
 
     def __init__(
-        self, name: str, role: Role, profile: int, aliases: tuple[str, ...] = ()
+        self,
+        name: str,
+        role: Role,
+        profile: int,
+        aliases: tuple[str, ...] = (),
+        slot: Any = None,
     ) -> None:
         self.name = name
         self.role = role
@@ -61,6 +115,7 @@ class TensorPlan:
         self.collections: list[str] | None = None
         self.ids: dict[tuple[str, tuple[int, ...]], int] = {}
         self.units: TensorPlan | None = None
+        self.slot = slot
 
 
 class StepContext:
@@ -104,29 +159,39 @@ class Recorder:
     Args:
         sink: The core's writer.
         policy: What is wanted.
+        tensors: How the framework's tensors are read.
     """
 
-    def __init__(self, sink: Sink, policy: Policy) -> None:
+    def __init__(
+        self, sink: Sink, policy: Policy, tensors: Tensors | None = None
+    ) -> None:
         self.sink = sink
         self.policy = policy
         self.plans: dict[tuple[str, Role], TensorPlan] = {}
         self.n_refused = 0
+        self._tensors = tensors or Tensors()
+        self._taker = self._tensors.taker
 
     def plan(self, name: str, role: Role, aliases: tuple[str, ...] = ()) -> TensorPlan:
         """The plan for a name; always the same one."""
         plan = self.plans.get((name, role))
         if plan is None:
             profile = self.policy.profile(name, role)
-            plan = self.plans[(name, role)] = TensorPlan(name, role, profile, aliases)
+            slot = self._tensors.make_slot(name, int(role), aliases, "")
+            plan = TensorPlan(name, role, profile, aliases, slot)
+            self.plans[(name, role)] = plan
         return plan
 
     def plan_units(self, plan: TensorPlan) -> None:
         """Count the units of the tensor as well, where a rule wants that."""
         if plan.units is None and self.policy.needs.unit_summaries:
-            plan.units = TensorPlan(
-                unit_name(plan.name), Role.UNIT_SUMMARY, self.policy.units_profile
+            name = unit_name(plan.name)
+            profile = self.policy.units_profile
+            plan.units = TensorPlan(name, Role.UNIT_SUMMARY, profile)
+            plan.slot = self._tensors.make_slot(
+                plan.name, int(plan.role), plan.aliases, name
             )
-            self.plans[(plan.units.name, Role.UNIT_SUMMARY)] = plan.units
+            self.plans[(name, Role.UNIT_SUMMARY)] = plan.units
 
     def refresh(self) -> None:
         """Think again after a change of collections."""
@@ -135,61 +200,117 @@ class Recorder:
             if role is not Role.UNIT_SUMMARY:
                 plan.profile = self.policy.profile(name, role)
 
+    def take(
+        self,
+        context: StepContext,
+        plans: Sequence[TensorPlan],
+        tensors: Sequence[Any],
+        wanted: Sequence[int],
+        call: int = 0,
+        micro_batch: int = 0,
+        scale: float = 1.0,
+        *,
+        reuses: bool = False,
+    ) -> None:
+        """Take what is wanted of tensors of the framework, now, in one call.
+
+        Args:
+            context: The step.
+            plans: Their names.
+            tensors: They themselves.
+            wanted: Of each, as the step's wants say.
+            call: Of their module in this forward.
+            micro_batch: Of the step.
+            scale: Multiplies the elements in statistics and histograms.
+            reuses: Whether the row of the same memory is copied.
+        """
+        context.has_data = True
+        micro_batch = min(micro_batch, MAX_MICRO_BATCH)
+        left: Iterable[int] | None
+        if self._taker is None:
+            left = range(len(plans))
+        else:
+            left = self._taker.take(
+                context.step.number,
+                [plan.slot for plan in plans],
+                tensors,
+                wanted,
+                call,
+                micro_batch,
+                scale,
+                reuses,
+            )
+        if left is None:
+            return
+        for index in left:
+            ref = self._tensors.describe(tensors[index])
+            if ref is None:
+                self.refuse(context)
+            else:
+                self._take(
+                    context, plans[index], ref, wanted[index], call, micro_batch, scale
+                )
+
     def capture(
         self, context: StepContext, plan: TensorPlan, ref: TensorRef, call: int = 0
     ) -> None:
-        """Take what is wanted of a tensor, now."""
-        wanted = context.wants.of(plan.profile)
-        if plan.units is not None and context.wants.of(plan.units.profile):
-            self._count_units(context, plan, plan.units, ref, call)
-        if not wanted:
-            return
-        context.has_data = True
+        """Take what is wanted of one tensor of any origin, now."""
+        wanted = context.wants.of_plan(plan)
+        if wanted:
+            context.has_data = True
+            micro_batch = min(context.step.micro_batch, MAX_MICRO_BATCH)
+            self._take(context, plan, ref, wanted, call, micro_batch)
+
+    def _take(
+        self,
+        context: StepContext,
+        plan: TensorPlan,
+        ref: TensorRef,
+        wanted: int,
+        call: int,
+        micro_batch: int,
+        scale: float = 1.0,
+    ) -> None:
+        # What _core.Taker does, for what it cannot read.
         pointer, dtype, shape, strides, _, _ = ref
         identity = plan.ids.get((dtype, shape)) or self._define(plan, ref)
-        step = context.step
+        number, sink = context.step.number, self.sink
         if wanted & ROWS:
-            self.sink.statistics(
-                step.number,
+            sink.statistics(
+                number,
                 (identity,),
                 (pointer,),
                 None if strides is None else (strides,),
                 call=call,
-                micro_batch=min(step.micro_batch, MAX_MICRO_BATCH),
+                micro_batch=micro_batch,
+                scale=scale,
             )
-        if step.micro_batch == 0 and (
+        if micro_batch == 0 and (
             wanted & VALUES
             or (wanted & SMALL_VALUES and all(size == 1 for size in shape))
         ):
-            self.sink.values(step.number, identity, pointer, strides, call=call)
-
-    def capture_all(
-        self,
-        context: StepContext,
-        tensors: Sequence[tuple[TensorPlan, TensorRef]],
-        scale: float = 1.0,
-    ) -> None:
-        """Take what is wanted of many tensors, their statistics in one call."""
-        if not tensors:
-            return
-        context.has_data = True
-        wants, number = context.wants, context.step.number
-        identities, pointers, strides = [], [], []
-        is_strided = False
-        for plan, ref in tensors:
-            wanted = wants.of(plan.profile)
-            pointer, dtype, shape, steps, _, _ = ref
-            identity = plan.ids.get((dtype, shape)) or self._define(plan, ref)
-            if wanted & ROWS:
-                identities.append(identity)
-                pointers.append(pointer)
-                strides.append(steps)
-                is_strided = is_strided or steps is not None
-            if wanted & VALUES:
-                self.sink.values(number, identity, pointer, steps)
-        if identities:
-            layout = strides if is_strided else None
-            self.sink.statistics(number, identities, pointers, layout, scale=scale)
+            sink.values(number, identity, pointer, strides, call=call)
+        if wanted & HISTOGRAM:
+            sink.count_histogram(
+                number,
+                identity,
+                pointer,
+                strides,
+                call=call,
+                micro_batch=micro_batch,
+                scale=scale,
+            )
+        if wanted & UNITS and plan.units is not None and shape:
+            n_units = shape[1] if len(shape) > 1 else shape[-1]
+            sink.unit_summary(
+                number,
+                self._define(plan.units, TensorRef(0, "uint64", (3, n_units))),
+                identity,
+                pointer,
+                strides,
+                call=call,
+                micro_batch=micro_batch,
+            )
 
     def members(self) -> dict[str, list[str]]:
         """The captured names of each collection, sorted."""
@@ -206,29 +327,6 @@ class Recorder:
         self.n_refused += 1
         context.has_data = True
         self.sink.refuse(context.step.number, 1, n_bytes)
-
-    def _count_units(
-        self,
-        context: StepContext,
-        plan: TensorPlan,
-        units: TensorPlan,
-        ref: TensorRef,
-        call: int,
-    ) -> None:
-        if not ref.shape:
-            return
-        n_units = ref.shape[1] if len(ref.shape) > 1 else ref.shape[-1]
-        step = context.step
-        context.has_data = True
-        self.sink.unit_summary(
-            step.number,
-            self._define(units, TensorRef(0, "uint64", (3, n_units))),
-            self._define(plan, ref),
-            ref.pointer,
-            ref.strides,
-            call=call,
-            micro_batch=min(step.micro_batch, MAX_MICRO_BATCH),
-        )
 
     def _define(self, plan: TensorPlan, ref: TensorRef) -> int:
         key = (ref.dtype, ref.shape)

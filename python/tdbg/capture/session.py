@@ -23,7 +23,7 @@ from tdbg.capture.naming import scalar_name
 from tdbg.capture.overhead import OverheadMeter
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import watch_process
-from tdbg.capture.recorder import Recorder, StepContext, TensorRef
+from tdbg.capture.recorder import Recorder, StepContext, TensorRef, Tensors
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Change, Step, StepMachine
 from tdbg.collections import Role
@@ -62,6 +62,7 @@ class Session:
         stop_source: Asked at each root forward.
         raises_on_stop: Whether a stop raises, or only sets ``should_stop``.
         is_live: False makes a session that never does anything.
+        tensors: How the framework's tensors are read.
 
     Attributes:
         takes_activations: False while a forward is under way of which no input or
@@ -77,10 +78,11 @@ class Session:
         stop_source: StopSource | None = None,
         raises_on_stop: bool = True,
         is_live: bool = True,
+        tensors: Tensors | None = None,
     ) -> None:
         self.sink = sink
         self.policy = policy
-        self.recorder = Recorder(sink, policy)
+        self.recorder = Recorder(sink, policy, tensors)
         self.machine = StepMachine()
         self.meter = OverheadMeter()
         self.is_live = is_live

@@ -60,6 +60,18 @@ class Sink(Protocol):
         micro_batch: int = 0,
     ) -> bool: ...
 
+    def count_histogram(
+        self,
+        step: int,
+        id: int,
+        pointer: int,
+        strides: Sequence[int] | None = None,
+        *,
+        call: int = 0,
+        micro_batch: int = 0,
+        scale: float = 1.0,
+    ) -> bool: ...
+
     def scalar(self, step: int, id: int, value: float, wall_ns: int) -> bool: ...
 
     def event(self, step: int, kind: int, severity: int, json: bytes) -> bool: ...
@@ -108,7 +120,7 @@ class NullSink:
         """As if it were taken."""
         return True
 
-    values = unit_summary = scalar = event = end_step = close = take
+    values = unit_summary = count_histogram = scalar = event = end_step = close = take
 
     def counters(self) -> dict[str, int]:
         """Nothing was offered."""

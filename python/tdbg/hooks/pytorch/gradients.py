@@ -14,7 +14,6 @@ import torch
 from tdbg.capture.recorder import TensorPlan
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.modules import ModuleTap
-from tdbg.hooks.pytorch.tensors import describe
 from tdbg.modes import ModeKeys
 
 __all__ = ["AccumulatedGradients"]
@@ -60,8 +59,9 @@ class AccumulatedGradients:
         if context is None or gradient is None or plan in context.done:
             return
         context.done.add(plan)
-        ref = describe(gradient)
-        if ref is None:
-            session.recorder.refuse(context)
-        else:
-            session.recorder.capture(context, plan, ref)
+        wanted = context.wants.of_plan(plan)
+        if wanted:
+            micro_batch = context.step.micro_batch
+            session.recorder.take(
+                context, (plan,), (gradient,), (wanted,), micro_batch=micro_batch
+            )

@@ -25,7 +25,7 @@ from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.losses import LossTap
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
-from tdbg.hooks.pytorch.tensors import describe, is_tensor
+from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor
 from tdbg.modes import ModeKeys
 
 __all__ = ["TorchHook"]
@@ -53,7 +53,7 @@ class TorchHook:
         else:
             framework = {"name": "pytorch", "version": str(torch.__version__)}
             self._session = open_session(
-                out_dir, make_policy(), make_options(), framework
+                out_dir, make_policy(), make_options(), framework, describe, TYPES
             )
         self._names = UniqueNames()
         self._mode: ModeKeys | None = None

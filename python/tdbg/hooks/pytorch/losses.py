@@ -11,8 +11,8 @@ from torch import nn
 
 from tdbg.capture.session import Session
 from tdbg.collections import Role
+from tdbg.hooks.pytorch.activations import Activations
 from tdbg.hooks.pytorch.callbacks import Callback
-from tdbg.hooks.pytorch.modules import Activations
 from tdbg.modes import ModeKeys
 
 __all__ = ["LossTap"]

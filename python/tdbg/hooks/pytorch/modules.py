@@ -8,88 +8,22 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import nn
+from torch.compiler import is_compiling
 
-from tdbg.capture.naming import MAX_CALLS, activation_name, tensors_in
-from tdbg.capture.recorder import TensorPlan
 from tdbg.capture.session import Session
 from tdbg.collections import Role
+from tdbg.hooks.pytorch.activations import Activations, take_both
 from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
 from tdbg.hooks.pytorch.parameters import ParameterTable
-from tdbg.hooks.pytorch.tensors import describe, is_tensor
 from tdbg.modes import ModeKeys
 
-__all__ = ["Activations", "ModuleTap", "is_tapped_by"]
+__all__ = ["ModuleTap", "is_tapped_by"]
 
 # Their units are dead when no output is above zero.
 _WITH_UNITS = (nn.ReLU, nn.ReLU6, nn.Threshold)
 
 _ModeOf = Callable[[], ModeKeys]
-
-
-class Activations:
-    """Captures the inputs or the outputs of one module or loss.
-
-    Args:
-        session: Where they go.
-        mode: Says the present mode.
-        path: What their names begin with.
-        role: What they are.
-        aliases: Further paths of the same module.
-        with_units: Whether units are counted where a rule wants it.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        mode: _ModeOf,
-        path: str,
-        role: Role,
-        aliases: tuple[str, ...] = (),
-        with_units: bool = False,
-    ) -> None:
-        self._session = session
-        self._mode = mode
-        self._path = path
-        self._role = role
-        self._direction = "input" if role is Role.INPUT else "output"
-        self._aliases = aliases
-        self._with_units = with_units
-        self._plans: dict[tuple[int, int], TensorPlan] = {}
-
-    def take(self, value: Any) -> None:
-        """Capture the tensors in *value*, as they are now."""
-        if is_in_backward():
-            return
-        session = self._session
-        context = session.forward_context or session.module_called(self._mode())
-        if context is None:
-            return
-        call = context.count_call(self)
-        if call >= MAX_CALLS:
-            return
-        recorder, plans, wants = session.recorder, self._plans, context.wants
-        for index, tensor in enumerate(tensors_in(value, is_tensor)):
-            plan = plans.get((index, call)) or self._plan(index, call)
-            if not wants.of(plan.profile) and plan.units is None:
-                continue
-            ref = describe(tensor)
-            if ref is None:
-                recorder.refuse(context)
-            else:
-                recorder.capture(context, plan, ref, call)
-
-    def _plan(self, index: int, call: int) -> TensorPlan:
-        name, *aliases = (
-            activation_name(path, self._direction, index, call)
-            for path in (self._path, *self._aliases)
-        )
-        plan = self._session.recorder.plan(name, self._role, tuple(aliases))
-        if self._with_units:
-            self._session.recorder.plan_units(plan)
-        self._plans[(index, call)] = plan
-        return plan
 
 
 class _Input(Callback):
@@ -100,7 +34,8 @@ class _Input(Callback):
         self._activations = activations
 
     def __call__(self, _: nn.Module, args: Any, kwargs: Any) -> None:
-        if self.session.takes_activations and not torch.compiler.is_compiling():
+        # What is compiled skips all of it: nothing to guard, nothing to compile anew.
+        if not is_compiling() and self.session.takes_activations:
             self.session.run(self._activations.take, (args, kwargs) if kwargs else args)
 
 
@@ -108,8 +43,26 @@ class _Output(_Input):
     __slots__ = ()
 
     def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
-        if self.session.takes_activations and not torch.compiler.is_compiling():
+        if not is_compiling() and self.session.takes_activations:
             self.session.run(self._activations.take, output)
+
+
+class _Both(Callback):
+    __slots__ = ("_inputs", "_outputs")
+
+    def __init__(
+        self, session: Session, inputs: Activations, outputs: Activations
+    ) -> None:
+        super().__init__(session)
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def __call__(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        session = self.session
+        if not is_compiling() and session.takes_activations:
+            session.run(
+                take_both, session, self._inputs, self._outputs, args, kwargs, output
+            )
 
 
 class _Begin(Callback):
@@ -120,7 +73,7 @@ class _Begin(Callback):
         self.tap = tap
 
     def __call__(self, module: nn.Module, _: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             self.session.run(self.tap.begin, module)
 
 
@@ -128,7 +81,7 @@ class _End(_Begin):
     __slots__ = ()
 
     def __call__(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             self.session.run(self.tap.end)
 
 
@@ -181,14 +134,17 @@ class ModuleTap:
         if module is None:
             return
         self.parameters.refresh()
+        roles = []
         if not self._has_inputs and policy.may_capture(Role.INPUT):
             self._has_inputs = True
-            self._hook_inside(module, Role.INPUT)
+            roles.append(Role.INPUT)
         if not self._has_outputs and (
             policy.may_capture(Role.OUTPUT) or policy.needs.unit_summaries
         ):
             self._has_outputs = True
-            self._hook_inside(module, Role.OUTPUT)
+            roles.append(Role.OUTPUT)
+        if roles:
+            self._hook_inside(module, roles)
         # Last of all, so that the root's own output is still inside its forward.
         if self._end_handle is not None:
             self._end_handle.remove()
@@ -230,30 +186,55 @@ class ModuleTap:
         for handle in (*self._handles, self._end_handle):
             handle.remove()
 
-    def _hook_inside(self, root: nn.Module, role: Role) -> None:
+    def _hook_inside(self, root: nn.Module, roles: list[Role]) -> None:
         paths: dict[nn.Module, list[str]] = {}
         for path, module in root.named_modules(remove_duplicate=False):
             paths.setdefault(module, []).append(
                 self._prefix + path if path else self._name
             )
         for module, (path, *aliases) in paths.items():
-            activations = Activations(
-                self._session,
-                self._mode,
-                path,
-                role,
-                tuple(aliases),
-                with_units=role is Role.OUTPUT and isinstance(module, _WITH_UNITS),
+            captured = {
+                role: Activations(
+                    self._session,
+                    self._mode,
+                    path,
+                    role,
+                    tuple(aliases),
+                    with_units=role is Role.OUTPUT and isinstance(module, _WITH_UNITS),
+                )
+                for role in roles
+            }
+            self._hook_one(module, captured)
+
+    def _hook_one(self, module: nn.Module, captured: dict[Role, Activations]) -> None:
+        session, inputs = self._session, captured.get(Role.INPUT)
+        outputs = captured.get(Role.OUTPUT)
+        if inputs is not None and outputs is not None and _leaves_inputs_alone(module):
+            both = _Both(session, inputs, outputs)
+            self._handles.append(module.register_forward_hook(both, with_kwargs=True))
+            return
+        if inputs is not None:
+            before = _Input(session, inputs)
+            self._handles.append(
+                module.register_forward_pre_hook(before, with_kwargs=True)
             )
-            if role is Role.INPUT:
-                handle = module.register_forward_pre_hook(
-                    _Input(self._session, activations), with_kwargs=True
-                )
-            else:
-                handle = module.register_forward_hook(
-                    _Output(self._session, activations)
-                )
-            self._handles.append(handle)
+        if outputs is not None:
+            after = _Output(session, outputs)
+            self._handles.append(module.register_forward_hook(after))
+
+
+def _leaves_inputs_alone(module: nn.Module) -> bool:
+    """Whether its inputs are the same after its forward, so that one hook is enough.
+
+    Of PyTorch's own modules without others inside, those that can work in place
+    say so by an attribute.
+    """
+    return (
+        type(module).__module__.startswith("torch.nn.modules.")
+        and "forward" not in vars(module)
+        and not module._modules
+        and not hasattr(module, "inplace")
+    )
 
 
 def is_tapped_by(module: nn.Module) -> Session | None:

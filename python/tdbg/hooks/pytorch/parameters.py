@@ -10,15 +10,44 @@ import torch
 from torch import nn
 
 from tdbg.capture.naming import gradient_name, parameter_role
-from tdbg.capture.recorder import StepContext, TensorPlan, TensorRef
+from tdbg.capture.policy import StepWants
+from tdbg.capture.recorder import StepContext, TensorPlan
 from tdbg.capture.session import Session
 from tdbg.collections import Role
-from tdbg.hooks.pytorch.tensors import describe
 
 __all__ = ["ParameterTable"]
 
 # Parameters added to the module later are looked for every so many captures.
 LOOK_AGAIN = 100
+# Sets of wants that are remembered: more than a schedule has.
+_MAX_WANTS = 64
+
+
+class _Wanted(NamedTuple):
+    """An entry, and what a step wants of it."""
+
+    owner: weakref.ref[nn.Module]
+    key: str
+    weight: TensorPlan
+    of_weight: int
+    gradient: TensorPlan
+    of_gradient: int
+
+
+class _Batch:
+    """Tensors that are taken in one call."""
+
+    __slots__ = ("plans", "tensors", "wanted")
+
+    def __init__(self) -> None:
+        self.plans: list[TensorPlan] = []
+        self.tensors: list[torch.Tensor] = []
+        self.wanted: list[int] = []
+
+    def add(self, plan: TensorPlan, tensor: torch.Tensor, wanted: int) -> None:
+        self.plans.append(plan)
+        self.tensors.append(tensor)
+        self.wanted.append(wanted)
 
 
 class _Entry(NamedTuple):
@@ -55,11 +84,7 @@ class ParameterTable:
 
     def refresh(self) -> None:
         """Think again after a change of collections."""
-        self._profiles = {
-            plan.profile
-            for entry in self._entries
-            for plan in (entry.weight, entry.gradient)
-        }
+        self._selected: dict[StepWants, list[_Wanted]] = {}
 
     def identities(self) -> set[int]:
         """The ids of the parameters as they are now."""
@@ -88,48 +113,53 @@ class ParameterTable:
             only: Ids of the parameters to take; None takes all.
         """
         wants = context.wants
-        if not any(wants.of(profile) for profile in self._profiles):
+        selected = self._selected.get(wants)
+        if selected is None:
+            selected = self._select(wants)
+        if not selected:
             return
         self._countdown -= 1
         if self._countdown <= 0:
             self._countdown = LOOK_AGAIN
             self._entries = self._find()
             self.refresh()
+            selected = self._select(wants)
         done = context.done
-        plain: list[tuple[TensorPlan, TensorRef]] = []
-        scaled: list[tuple[TensorPlan, TensorRef]] = []
+        plain, scaled = _Batch(), _Batch()
         # One call of the core for all, unless the gradients are scaled.
         target = scaled if scale != 1.0 else plain
-        for owner, key, weight, gradient in self._entries:
+        add, add_gradient = plain.add, target.add
+        for owner, key, weight, of_weight, gradient, of_gradient in selected:
             module = owner()
             parameter = None if module is None else module._parameters.get(key)
             if parameter is None or (only is not None and id(parameter) not in only):
                 continue
-            if wants.of(weight.profile) and weight not in done:
-                done.add(weight)
-                self._add(context, weight, parameter, plain)
-            if not gradients or not wants.of(gradient.profile):
-                continue
-            tensor = parameter.grad
-            if tensor is not None and gradient not in done:
-                done.add(gradient)
-                self._add(context, gradient, tensor, target)
-        recorder = self._session.recorder
-        recorder.capture_all(context, plain)
-        recorder.capture_all(context, scaled, scale)
+            if of_weight and weight not in done:
+                add(weight, parameter, of_weight)
+            if gradients and of_gradient and gradient not in done:
+                tensor = parameter.grad
+                if tensor is not None:
+                    add_gradient(gradient, tensor, of_gradient)
+        for batch, factor in ((plain, 1.0), (scaled, scale)):
+            if batch.plans:
+                done.update(batch.plans)
+                self._session.recorder.take(
+                    context, batch.plans, batch.tensors, batch.wanted, scale=factor
+                )
 
-    def _add(
-        self,
-        context: StepContext,
-        plan: TensorPlan,
-        tensor: torch.Tensor,
-        target: list[tuple[TensorPlan, TensorRef]],
-    ) -> None:
-        ref = describe(tensor)
-        if ref is None:
-            self._session.recorder.refuse(context)
-        else:
-            target.append((plan, ref))
+    def _select(self, wants: StepWants) -> list[_Wanted]:
+        """The entries of which something is wanted, kept for the next time."""
+        of_plan = wants.of_plan
+        found = [
+            _Wanted(owner, key, weight, of_plan(weight), gradient, of_plan(gradient))
+            for owner, key, weight, gradient in self._entries
+        ]
+        if len(self._selected) > _MAX_WANTS:
+            self._selected.clear()
+        self._selected[wants] = [
+            each for each in found if each.of_weight or each.of_gradient
+        ]
+        return self._selected[wants]
 
     def _find(self) -> list[_Entry]:
         module = self._module()

@@ -8,7 +8,7 @@ import torch
 
 from tdbg.capture.recorder import TensorRef
 
-__all__ = ["describe", "is_tensor"]
+__all__ = ["TYPES", "describe", "is_tensor"]
 
 _NAMES = {
     getattr(torch, name): name
@@ -42,7 +42,7 @@ def is_tensor(value: Any) -> bool:
 
 
 # Of these no class method stands between the tensor and its memory.
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def describe(tensor: torch.Tensor) -> TensorRef | None:
@@ -57,7 +57,7 @@ def describe(tensor: torch.Tensor) -> TensorRef | None:
         name = _NAMES.get(tensor.dtype)
         if name is None or not tensor.is_cpu or tensor.is_neg():
             return None
-        if type(tensor) not in _PLAIN and _dispatches(type(tensor)):
+        if type(tensor) not in TYPES and _dispatches(type(tensor)):
             return None
         pointer = tensor.data_ptr()  # Raises where there is no plain memory.
         if tensor.is_contiguous():

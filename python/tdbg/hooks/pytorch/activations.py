@@ -1,0 +1,195 @@
+"""Inputs and outputs of modules and losses, as their hooks are given them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch._C import _current_graph_task_id
+
+from tdbg.capture.naming import MAX_CALLS, activation_name, tensors_in
+from tdbg.capture.policy import StepWants
+from tdbg.capture.recorder import StepContext, TensorPlan
+from tdbg.capture.session import Session
+from tdbg.collections import Role
+from tdbg.hooks.pytorch.tensors import is_tensor
+from tdbg.modes import ModeKeys
+
+__all__ = ["Activations", "take_both"]
+
+_Tensor = torch.Tensor
+_NOT_IN_BACKWARD = -1
+
+
+class _Choice(NamedTuple):
+    """What is wanted of one call's tensors; nothing where there are no plans."""
+
+    plans: tuple[TensorPlan, ...] = ()
+    wanted: tuple[int, ...] = ()
+
+    def __add__(self, other: object) -> _Choice:
+        if not isinstance(other, _Choice):
+            return NotImplemented
+        return _Choice(self.plans + other.plans, self.wanted + other.wanted)
+
+
+class Activations:
+    """Captures the inputs or the outputs of one module or loss.
+
+    Args:
+        session: Where they go.
+        mode: Says the present mode.
+        path: What their names begin with.
+        role: What they are.
+        aliases: Further paths of the same module.
+        with_units: Whether units are counted where a rule wants it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        mode: Callable[[], ModeKeys],
+        path: str,
+        role: Role,
+        aliases: tuple[str, ...] = (),
+        with_units: bool = False,
+    ) -> None:
+        self._session = session
+        self._mode = mode
+        self._path = path
+        self._role = role
+        self._direction = "input" if role is Role.INPUT else "output"
+        self._aliases = aliases
+        self._with_units = with_units
+        self._plans: dict[tuple[int, int], TensorPlan] = {}
+        # Nearly every call is the first in its forward, of a single tensor.
+        self._single: dict[StepWants, _Choice] = {}
+
+    def take(self, value: Any) -> None:
+        """Capture the tensors in *value*, as they are now."""
+        context = self.context()
+        if context is None:
+            return
+        call = self.count_call(context)
+        if type(value) is _Tensor and call == 0:
+            choice, tensors = self.single(context.wants), (value,)
+        else:
+            choice, tensors = self.choose(value, call, context.wants)
+        if choice.plans:
+            self._session.recorder.take(
+                context,
+                choice.plans,
+                tensors,
+                choice.wanted,
+                call,
+                context.step.micro_batch,
+                reuses=True,
+            )
+
+    def context(self) -> StepContext | None:
+        """The step that a call belongs to now, if anything is captured in it."""
+        if _current_graph_task_id() != _NOT_IN_BACKWARD:
+            return None  # A checkpointed forward that is recomputed.
+        session = self._session
+        return session.forward_context or session.module_called(self._mode())
+
+    def count_call(self, context: StepContext) -> int:
+        """How often this was called before in this forward."""
+        calls = context.calls
+        call = calls.get(self, 0)
+        calls[self] = call + 1
+        return call
+
+    def single(self, wants: StepWants) -> _Choice:
+        """What is wanted of the only tensor of a first call."""
+        choice = self._single.get(wants)
+        if choice is None:
+            choice, _ = self._choose([None], 0, wants)
+            if len(self._single) > _MAX_WANTS:
+                self._single.clear()
+            self._single[wants] = choice
+        return choice
+
+    def choose(
+        self, value: Any, call: int, wants: StepWants
+    ) -> tuple[_Choice, tuple[Any, ...]]:
+        """What is wanted of the tensors in *value*, and these tensors."""
+        if call >= MAX_CALLS:
+            return _Choice(), ()
+        return self._choose(tensors_in(value, is_tensor), call, wants)
+
+    def _choose(
+        self, found: Any, call: int, wants: StepWants
+    ) -> tuple[_Choice, tuple[Any, ...]]:
+        chosen = []
+        for index, tensor in enumerate(found):
+            plan = self._plans.get((index, call)) or self._plan(index, call)
+            wanted = wants.of_plan(plan)
+            if wanted:
+                chosen.append((plan, wanted, tensor))
+        if not chosen:
+            return _Choice(), ()
+        plans, flags, tensors = zip(*chosen, strict=True)
+        return _Choice(plans, flags), tensors
+
+    def _plan(self, index: int, call: int) -> TensorPlan:
+        name, *aliases = (
+            activation_name(path, self._direction, index, call)
+            for path in (self._path, *self._aliases)
+        )
+        plan = self._session.recorder.plan(name, self._role, tuple(aliases))
+        if self._with_units:
+            self._session.recorder.plan_units(plan)
+        self._plans[(index, call)] = plan
+        return plan
+
+
+# Sets of wants that are remembered: more than a schedule has.
+_MAX_WANTS = 64
+
+
+def take_both(
+    session: Session,
+    inputs: Activations,
+    outputs: Activations,
+    args: Any,
+    kwargs: Any,
+    output: Any,
+) -> None:
+    """Capture what a call was given and what it answered, in one go."""
+    context = inputs.context()
+    if context is None:
+        return
+    call = inputs.count_call(context)
+    wants = context.wants
+    tensors: tuple[Any, ...]
+    if (
+        type(output) is _Tensor
+        and not kwargs
+        and len(args) == 1
+        and type(args[0]) is _Tensor
+        and call == 0
+    ):
+        given, answered = inputs.single(wants), outputs.single(wants)
+        tensors = ()
+        if given.plans:
+            tensors = args
+        if answered.plans:
+            tensors = (*tensors, output)
+    else:
+        value = (args, kwargs) if kwargs else args
+        given, of_given = inputs.choose(value, call, wants)
+        answered, of_answered = outputs.choose(output, call, wants)
+        tensors = of_given + of_answered
+    if tensors:
+        choice = given + answered
+        session.recorder.take(
+            context,
+            choice.plans,
+            tensors,
+            choice.wanted,
+            call,
+            context.step.micro_batch,
+            reuses=True,
+        )
