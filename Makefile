@@ -179,12 +179,19 @@ stubs: $(STAMPS)/editable ## compare _core.pyi with the module
 
 # ---- the rest ----------------------------------------------------------------
 
-.PHONY: bench clean distclean
-bench: $(STAMPS)/editable ## benchmarks: prints machine, build, figures, spread
-	@for program in benchmarks/*/*.py; do \
-	  case $$program in */_*) continue;; esac; \
-	  echo "== $$program"; $(BIN)/python $$program; \
-	done
+.PHONY: bench bench-environments bench-report clean distclean
+# FULL=1 for all rounds; SECONDS=60 bounds each slowdown; ONLY has beginnings of
+# names, with commas: make bench ONLY=overhead/resnet,writer
+bench: | $(BIN)/pip ## benchmarks, quickly: make bench ONLY=overhead/resnet FULL=1
+	@$(BIN)/python -m benchmarks.run --only '$(ONLY)' $(if $(FULL),--full) \
+	  $(if $(SECONDS),--seconds $(SECONDS))
+
+bench-environments: | $(BIN)/pip ## what the benchmarks' contenders need
+	@$(BIN)/python -m benchmarks.environments.create
+
+bench-report: ## tables of all results; plots into docs/images
+	@python=$${TDBG_BENCH_ENVS:-build/benchmarks}/env-tdbg/bin/python; \
+	$$python -m benchmarks.report $(ONLY) --plots docs/images
 
 clean: ## remove what was built; the environment stays
 	@rm -rf build $(STAMPS)/editable

@@ -2,7 +2,7 @@
 
     python -m benchmarks.report                       every result
     python -m benchmarks.report overhead writer       those whose names begin so
-    python -m benchmarks.report --plots docs/images   draw the plots there
+    python -m benchmarks.report --plots docs/images  draw the plots there
     python -m benchmarks.report --exclude-quick       only full runs
 
 Tables and plots of the same name in several results (a model in one run, another in
@@ -79,8 +79,18 @@ def plots(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for one in document["plots"]:
             plot = merged.setdefault(one["name"], {**one, "series": {}})
             for label, points in one["series"].items():
-                plot["series"][label] = points
+                plot["series"][label] = (
+                    with_later(plot["series"].get(label, []), points)
+                    if one["kind"] == "curves"
+                    else points
+                )
     return list(merged.values())
+
+
+def with_later(earlier: list[list[float]], later: list[list[float]]) -> Any:
+    """The points of both, the later ones where both have the same x."""
+    by_x = {point[0]: point for point in [*earlier, *later]}
+    return [by_x[x] for x in sorted(by_x)]
 
 
 if __name__ == "__main__":

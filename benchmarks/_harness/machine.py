@@ -35,7 +35,9 @@ def machine(packages: Iterable[str] = ("numpy",)) -> dict[str, Any]:
 
 def machine_line(described: dict[str, Any]) -> str:
     """The same in a line or two."""
-    versions = ", ".join(f"{k} {v}" for k, v in described["versions"].items())
+    versions = ", ".join(
+        f"{k} {v}" for k, v in described["versions"].items() if v != "none"
+    )
     return (
         f"{described['cpu']}, {described['cores']} cores, "
         f"{described['memory_gib']} GiB, {described['kernel']}, "

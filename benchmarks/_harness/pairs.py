@@ -22,6 +22,9 @@ from benchmarks._harness.intervals import TOLERANCE, Ratio
 
 __all__ = ["CONTROL", "Measured", "Samples", "interleave"]
 
+#: Rounds before a run may end because it is resolved.
+FEWEST = 20
+
 #: The baseline's second run of a round; give one of this name to use another
 #: instance of the baseline, such as a second plain training.
 CONTROL = "control"
@@ -103,7 +106,7 @@ class Samples:
     def _values(self, of: str) -> dict[str, list[float]]:
         if of == "seconds":
             return self.seconds
-        return {name: columns[of] for name, columns in self.also.items()}
+        return {k: columns[of] for k, columns in self.also.items() if of in columns}
 
 
 def interleave(
@@ -130,7 +133,7 @@ def interleave(
         seed: Of the order; None: a random one.  Printed.
         tolerance: How near to one the control's interval must be.
         at_most_seconds: End sooner, though not before six rounds.
-        until_resolved: End as soon as the control is resolved (after ten rounds).
+        until_resolved: End as soon as the control is resolved, after 20 rounds.
             It decides on the control alone, so it favours no contender.
         verify: Called after every round with all answers by name, untimed.
         clock: ``time.thread_time`` to count processor time of this thread only.
@@ -165,7 +168,7 @@ def interleave(
             done = number + 1
             if done >= 6 and time.perf_counter() - started > at_most_seconds:
                 break
-            if until_resolved and done >= 10 and samples.resolved:
+            if until_resolved and done >= FEWEST and samples.resolved:
                 break
     finally:
         gc.unfreeze()

@@ -1,123 +1,121 @@
-"""Slowdown of a real training by what watches it.
+"""Slowdown of one training by one contender, in the environment it runs in.
 
-    python benchmarks/overhead/slowdown.py
-    python benchmarks/overhead/slowdown.py --model wide --contender losses
+    python -m benchmarks.overhead.slowdown resnet tdbg statistics 1 [--quick]
 
-Plain and watched blocks of steps alternate in one process, so that a machine whose
-speed drifts changes both alike; the figure is the median of the ratios of
-neighbouring blocks, with its 95 % interval (bootstrap).  `plain` against plain says
-how much of it is noise.  Every contender must compute the very losses that the
-plain training computes.
+``make bench ONLY=overhead`` runs all of ``benchmarks/overhead/matrix.py``.  Each run
+adds a row to its model's table, a bar to its plot, and points to its model's curve
+of the slowdown over the save interval.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
-import os
-import platform
-import random
-import statistics
-import tempfile
-import time
-from pathlib import Path
 
-import torch
-from training import MODELS, Contender, Step, make_step
+from benchmarks._harness import Bars, Curves, Ratio, Report, Samples, Table
+from benchmarks.overhead.contenders import Capture
+from benchmarks.overhead.models import MODELS
+from benchmarks.overhead.run import PACKAGES, Run, longer_intervals, new_run, parser
+from benchmarks.overhead.sweep import BYTES, predicted
+from benchmarks.overhead.training import Training
 
-CONTENDERS = Path(__file__).parent / "contenders"
+COLUMNS = (
+    "what is captured",
+    "slowdown",
+    "plain, ms a step",
+    "MB a save",
+    "close, ms",
+    "plain / plain",
+)
+CURVED = {"all", "weights", "statistics"}
 
 
 def main() -> None:
-    names = sorted(path.stem for path in CONTENDERS.glob("*.py"))
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=MODELS, default="cnn")
-    parser.add_argument("--contender", choices=names, action="append")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--block", type=int, default=20, help="steps in a block")
-    parser.add_argument("--pairs", type=int, default=60, help="pairs of blocks")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-
-    results = {}
-    for name in given.contender or names:
-        with tempfile.TemporaryDirectory() as directory:
-            plain = make_step(given.model, given.batch, None, directory)
-            watched = make_step(given.model, given.batch, load(name), directory)
-            results[name] = compare(plain, watched, given.block, given.pairs)
-    if given.json:
-        print(json.dumps({"machine": machine(given.threads), "results": results}))
-        return
-    print(machine(given.threads))
-    print(f"model {given.model}, batch {given.batch}, {given.pairs} pairs of blocks")
-    for name, result in results.items():
-        print(
-            f"{name:24} x{result['ratio']:.3f} "
-            f"[{result['low']:.3f}, {result['high']:.3f}]"
-            f"   plain step {result['plain_ms']:.2f} ms"
-        )
+    arguments = parser(__doc__)
+    arguments.add_argument("model", choices=MODELS)
+    arguments.add_argument("contender")
+    arguments.add_argument("what")
+    arguments.add_argument("interval", type=int)
+    given = arguments.parse_args()
+    capture = Capture(given.what, given.interval)
+    with new_run(given.model, given.contender, capture, given) as run:
+        samples = run.measure(given)
+        report(run, samples, given).save()
 
 
-def load(name: str) -> Contender:
-    spec = importlib.util.spec_from_file_location(name, CONTENDERS / f"{name}.py")
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(name)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module  # type: ignore[return-value]
+def report(run: Run, samples: Samples, given: argparse.Namespace) -> Report:
+    """The run's part of tables and plots, and all that was measured."""
+    title = MODELS[given.model].title
+    step = samples.seconds_of("plain") / run.block
+    n_bytes = Training(given.model).distinct_bytes()
+    target = predicted(n_bytes, samples.seconds_of("sweep"), step)
+    label = f"{given.contender} {run.capture}"
+    table = Table(f"Slowdown: {title}", COLUMNS)
+    table.add(
+        label,
+        samples.text("watched"),
+        f"{1e3 * step:.1f}",
+        f"{run.megabytes_a_save():.3g}",
+        f"{1e3 * run.close_seconds:.0f}",
+        samples.control(),
+    )
+    table.note = (
+        f"All tensors of a step: {n_bytes / 1e6:.0f} MB, for which the target of "
+        f"every statistic at every step is {target:.3f}."
+    )
+    bars = Bars(f"slowdown_{given.model}", f"Slowdown: {title}", "times plain", True)
+    ratio = samples.ratio("watched")
+    bars.add(label, ratio.median, ratio.low, ratio.high)
+    result = Report(
+        f"overhead/{given.model}/{given.contender}-{run.capture}",
+        given,
+        packages=PACKAGES,
+        tables=[table],
+        plots=[bars],
+        data={
+            "samples": samples.to_json(),
+            "block": run.block,
+            "step_seconds": step,
+            "distinct_bytes": n_bytes,
+            "sweep_bytes_per_second": BYTES / samples.seconds_of("sweep"),
+            "target_of_statistics": target,
+            "megabytes_a_save": run.megabytes_a_save(),
+            "attach_seconds": run.attach_seconds,
+            "close_seconds": run.close_seconds,
+            "thread_time": vars(samples.ratio("watched", of="thread")),
+            "process_time": vars(samples.ratio("watched", of="process")),
+        },
+    )
+    if run.capture.what in CURVED:
+        add_curve(result, run, samples, given)
+    return result
 
 
-def compare(plain: Step, watched: Step, block: int, pairs: int) -> dict[str, float]:
-    ratios, plain_times = [], []
-    for pair in range(pairs + 3):  # Three to warm up.
-        if pair % 2:
-            after, expected = timed(watched, block), timed(plain, block)
-            (watched_time, losses), (plain_time, plain_losses) = after, expected
-        else:
-            plain_time, plain_losses = timed(plain, block)
-            watched_time, losses = timed(watched, block)
-        if losses != plain_losses:
-            msg = "the contender changes the training"
-            raise RuntimeError(msg)
-        if pair >= 3:
-            ratios.append(watched_time / plain_time)
-            plain_times.append(plain_time)
-    low, high = interval(ratios)
-    return {
-        "ratio": statistics.median(ratios),
-        "low": low,
-        "high": high,
-        "plain_ms": 1e3 * statistics.median(plain_times) / block,
+def add_curve(
+    result: Report, run: Run, samples: Samples, given: argparse.Namespace
+) -> None:
+    """The slowdown over the save interval, as far as this run says something of it."""
+    title = f"Slowdown over the save interval: {MODELS[given.model].title}"
+    curves = Curves(
+        f"save_interval_{given.model}",
+        title,
+        "steps from save to save",
+        "step / plain step",
+        log_x=True,
+        log_y=True,
+    )
+    table = Table(title, ("what is captured", "slowdown", "how"))
+    points: dict[int, tuple[Ratio, str]] = {
+        run.capture.interval: (samples.ratio("watched"), "measured")
     }
-
-
-def timed(step: Step, block: int) -> tuple[float, list[float]]:
-    start = time.perf_counter()
-    losses = [step() for _ in range(block)]
-    return time.perf_counter() - start, losses
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    dice = random.Random(1)
-    medians = sorted(
-        statistics.median(dice.choices(ratios, k=len(ratios))) for _ in range(1000)
-    )
-    return medians[25], medians[975]
-
-
-def machine(threads: int) -> str:
-    from tdbg import _core
-
-    load = os.getloadavg()[0]
-    return (
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
-        f"load {load:.1f}; Python {platform.python_version()}, "
-        f"torch {torch.__version__} on {threads} thread(s), "
-        f"tdbg {_core.__version__} ({_core.implementation()})"
-    )
+    for interval, ratio in longer_intervals(samples, run).items():
+        points[interval] = (ratio, "from blocks with and without a save")
+    line = f"{given.contender} {run.capture.what}"
+    doubt = "" if samples.resolved else ", not resolved"
+    for interval, (ratio, how) in points.items():
+        curves.add(line, interval, ratio.median, ratio.low, ratio.high)
+        table.add(f"{line}@{interval}", f"{ratio}{doubt}", how)
+    result.tables.append(table)
+    result.plots.append(curves)
 
 
 if __name__ == "__main__":

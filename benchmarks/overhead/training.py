@@ -1,72 +1,111 @@
-"""The trainings that are slowed down: small real ones, on handwritten digits."""
+"""A training that advances step by step, always in the same way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
-__all__ = ["MODELS", "Contender", "Step", "make_step"]
+from benchmarks.overhead.models import recipe
 
-Step = Callable[[], float]
+__all__ = ["Snapshot", "Training"]
 
-
-class Contender(Protocol):
-    """What a file in contenders/ defines."""
-
-    def attach(self, model: nn.Module, criterion: nn.Module, directory: str) -> object:
-        """Watch a training; returns what must stay alive."""
+N_BATCHES = 8  # Used in turn: making data is no part of a step.
 
 
-def cnn() -> nn.Module:
-    """Two convolutions: 45 thousand parameters, cheap steps."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(512, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
-    )
+@dataclass
+class Snapshot:
+    """What a contender must have seen at a step, as NumPy arrays by name."""
+
+    step: int
+    loss: float = 0.0
+    #: As the forward used them, and as the optimizer left them.
+    before: dict[str, Any] = field(default_factory=dict)
+    after: dict[str, Any] = field(default_factory=dict)
+    gradients: dict[str, Any] = field(default_factory=dict)
+    #: Of modules, by path.
+    outputs: dict[str, Any] = field(default_factory=dict)
 
 
-def wide() -> nn.Module:
-    """Four convolutions of 128 channels: half a million parameters."""
-    layers: list[nn.Module] = [nn.Conv2d(1, 128, 3, padding=1), nn.ReLU()]
-    for _ in range(3):
-        layers += [nn.Conv2d(128, 128, 3, padding=1), nn.BatchNorm2d(128), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 64, 10))
+class Training:
+    """A model, its data and its optimizer, seeded.
 
+    Two trainings of the same model compute the same losses, bit for bit.
 
-MODELS = {"cnn": cnn, "wide": wide}
+    Attributes:
+        model: The module that is trained.
+        criterion: Its loss, a module.
+        optimizer: Of all parameters.
+        n_steps: How many are done.
+    """
 
+    def __init__(self, model_name: str) -> None:
+        how = recipe(model_name)
+        torch.manual_seed(1)
+        self.model = how.make().train()
+        self.criterion = nn.CrossEntropyLoss()
+        self.optimizer = how.optimizer(list(self.model.parameters()))
+        dice = torch.Generator().manual_seed(2)
+        self._batches = [how.batch(dice) for _ in range(N_BATCHES)]
+        self.n_steps = 0
 
-def make_step(
-    model_name: str, batch_size: int, contender: Contender | None, directory: str
-) -> Step:
-    """A training of its own, advanced by one step at each call."""
-    torch.manual_seed(1)
-    data = load_digits()
-    images = torch.tensor(data.images / 16.0, dtype=torch.float32).unsqueeze(1)
-    labels = torch.tensor(data.target)
-    model, criterion = MODELS[model_name](), nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    alive = contender and contender.attach(model, criterion, directory)
-    order = torch.Generator().manual_seed(2)
-
-    def step() -> float:
-        chosen = torch.randint(len(images), (batch_size,), generator=order)
-        optimizer.zero_grad()
-        loss = criterion(model(images[chosen]), labels[chosen])
+    def step(self) -> float:
+        """Do one step; returns its loss."""
+        inputs, targets = self._batches[self.n_steps % N_BATCHES]
+        self.optimizer.zero_grad()
+        loss = self.criterion(self.model(inputs), targets)
         loss.backward()
-        optimizer.step()
+        self.optimizer.step()
+        self.n_steps += 1
         return float(loss.detach())
 
-    step.alive = alive  # type: ignore[attr-defined]
-    return step
+    def step_with_snapshot(self) -> Snapshot:
+        """The same, keeping some of the step's tensors."""
+        parameters = dict(self.model.named_parameters())
+        names = list(parameters)
+        chosen = {names[0], names[len(names) // 2], names[-1]}
+        leaves = [k for k, v in self.model.named_modules() if not list(v.children())]
+        path = leaves[-1]
+        snapshot = Snapshot(self.n_steps)
+
+        def keep(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+            snapshot.outputs[path] = array(output)
+
+        handle = self.model.get_submodule(path).register_forward_hook(keep)
+        snapshot.before = {name: array(parameters[name]) for name in chosen}
+        snapshot.loss = self.step()
+        handle.remove()
+        snapshot.after = {name: array(parameters[name]) for name in chosen}
+        for name in chosen:
+            gradient = parameters[name].grad
+            snapshot.gradients[name] = None if gradient is None else array(gradient)
+        return snapshot
+
+    def distinct_bytes(self) -> int:
+        """Bytes of everything that a capture of everything must read in a step.
+
+        Parameters, gradients, and all inputs and outputs of modules; memory that is
+        seen twice without a change in between counts once.  Does a step.
+        """
+        seen: dict[tuple[int, int], torch.Tensor] = {}
+
+        def look(_module: nn.Module, inputs: Any, output: Any) -> None:
+            for tensor in (*inputs, output):
+                if isinstance(tensor, torch.Tensor):
+                    # Alive as long as it is a value here: no address comes twice.
+                    seen[tensor.data_ptr(), tensor._version] = tensor.detach()
+
+        modules = [*self.model.modules(), self.criterion]
+        handles = [module.register_forward_hook(look) for module in modules]
+        self.step()
+        for handle in handles:
+            handle.remove()
+        parameters = list(self.model.parameters())
+        held = parameters + [p.grad for p in parameters if p.grad is not None]
+        return sum(tensor.nbytes for tensor in (*seen.values(), *held))
+
+
+def array(tensor: torch.Tensor) -> Any:
+    return tensor.detach().clone().numpy()

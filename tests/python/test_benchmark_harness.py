@@ -102,7 +102,7 @@ def test_every_contender_runs_once_a_round_in_changing_order():
 def test_a_run_ends_when_it_is_resolved_or_its_time_is_used_up():
     runs = {"plain": fixed(1.0)}
     resolved = interleave(runs, baseline="plain", rounds=100, until_resolved=True)
-    assert len(resolved.seconds["plain"]) == 10
+    assert len(resolved.seconds["plain"]) == 20
     short = interleave(runs, baseline="plain", rounds=100, at_most_seconds=0)
     assert len(short.seconds["plain"]) == 6
 

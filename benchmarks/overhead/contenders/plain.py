@@ -1,9 +1,15 @@
-"""Nothing: plain against plain."""
+"""Nothing watches."""
 
 from __future__ import annotations
 
-from torch import nn
+from benchmarks.overhead import contenders
+from benchmarks.overhead.training import Snapshot
 
 
-def attach(model: nn.Module, criterion: nn.Module, directory: str) -> None:
-    """Do nothing."""
+class Watcher(contenders.Watcher):
+    """Does nothing: how much slower is that?"""
+
+    captures = frozenset({"nothing"})
+
+    def verify(self, snapshot: Snapshot) -> None:
+        """There is nothing to verify."""

@@ -1,0 +1,1 @@
+"""What is installed beside each other; ``create.py`` makes the environments."""

@@ -1,0 +1,1 @@
+"""How much slower a training becomes by what watches it."""
