@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Row", "row", "unit_counts"]
+__all__ = ["Row", "histogram", "row", "unit_counts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +149,50 @@ def unit_counts(x: Any, axis: int, low: float, high: float) -> NDArray[np.uint64
     every = np.ones(values.shape, np.bool_)
     counts = [which.sum(axis=others) for which in (active, beyond, every)]
     return np.stack(counts).astype(np.uint64)
+
+
+def histogram(
+    x: Any, scale: float = 1.0
+) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
+    """Count the elements of *x*, each times *scale*, in log-linear bins.
+
+    Args:
+        x: An array of any shape.
+        scale: What each element is multiplied by first, in float64.
+
+    Returns:
+        The keys of the bins that have elements, ascending, and their counts.
+    """
+    elements = np.asarray(x).reshape(-1)
+    if elements.dtype.kind in "iu":
+        values = _towards_zero(elements)
+    else:
+        with np.errstate(invalid="ignore", over="ignore"):
+            values = _to_float64(elements) * scale
+    keys, counts = np.unique(_keys(values), return_counts=True)
+    return keys, counts.astype(np.uint64)
+
+
+def _towards_zero(x: NDArray[Any]) -> NDArray[np.float64]:
+    """Integers as float64; beyond 2^53 what their key needs of them."""
+    negative = x < 0
+    bits = x.astype(np.uint64)
+    magnitude = np.where(negative, np.uint64(0) - bits, bits)
+    low = np.where(magnitude >> np.uint64(53) > 0, np.uint64(4095), np.uint64(0))
+    return np.where(negative, -1.0, 1.0) * (magnitude & ~low).astype(np.float64)
+
+
+def _keys(values: NDArray[np.float64]) -> NDArray[np.uint16]:
+    """The key of each number: docs/statistics.md, "The histogram"."""
+    magnitude = np.abs(values)
+    finite = np.isfinite(values)
+    mantissa, exponent = np.frexp(np.where(finite, magnitude, 1.0))
+    # frexp's mantissa is between 1/2 and 1.
+    normal = 128 * (exponent + 126) + np.floor((2 * mantissa - 1) * 128)
+    small = np.floor(np.ldexp(np.minimum(magnitude, 1.0), 133))
+    keys = np.where(magnitude < 2.0**-126, np.maximum(small, 1.0), normal)
+    keys = np.where(magnitude >= 2.0**128, 0x7F7F, keys)
+    keys = np.where(np.isinf(values), 0x7F80, keys)
+    keys = np.where(values < 0, keys + 0x8000, keys)
+    keys = np.where(np.isnan(values), 0x7FC0, keys)
+    return np.where(values == 0, 0, keys).astype(np.uint16)
