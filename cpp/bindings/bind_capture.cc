@@ -287,6 +287,24 @@ py::dict CountersOf(Capture& capture) {
   result["io_errors"] = counters.io_errors;
   result["last_errno"] = counters.last_errno;
   result["state"] = static_cast<int>(counters.state);
+  result["silence_ms"] = counters.silence.count();
+  result["steps_kept"] = counters.steps_kept;
+  result["steps_left_out"] = counters.steps_left_out;
+  return result;
+}
+
+py::dict LossesOf(Capture& capture) {
+  const Counters counters = [&] {
+    const ReleaseGil released;
+    return capture.writer().counters();
+  }();
+  py::dict result;
+  for (std::size_t i = 0; i < counters.losses.size(); ++i) {
+    const Counters::Loss& loss = counters.losses[i];
+    if (loss.records == 0) continue;
+    result[py::str(NameOf(static_cast<GapReason>(i)))] =
+        py::make_tuple(loss.records, loss.bytes, loss.what);
+  }
   return result;
 }
 
@@ -361,6 +379,9 @@ void RegisterCapture(py::module_& module) {
       .def("flush", &Flush, py::arg("durable") = false,
            py::arg("timeout") = 30.0)
       .def("close", &Close, py::arg("timeout") = 5.0)
+      .def_property_readonly(
+          "n_lost", [](Capture& capture) { return capture.writer().n_lost(); })
+      .def("losses", &LossesOf)
       .def("counters", &CountersOf);
 }
 

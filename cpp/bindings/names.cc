@@ -46,4 +46,24 @@ CodecPolicy ParseCodec(const std::string& codec) {
                                 codec + "'"));
 }
 
+const char* NameOf(GapReason reason) {
+  switch (reason) {
+    case GapReason::kQueueFull:
+      return "queue_full";
+    case GapReason::kDiskNearlyFull:
+      return "disk_nearly_full";
+    case GapReason::kIoError:
+      return "io_error";
+    case GapReason::kLargerThanQueue:
+      return "larger_than_queue";
+    case GapReason::kRefused:
+      return "refused";
+    case GapReason::kStalled:
+      return "stalled";
+    case GapReason::kSampled:
+      return "sampled";
+  }
+  return "unknown";
+}
+
 }  // namespace tdbg::bindings

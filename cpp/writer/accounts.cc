@@ -1,8 +1,24 @@
 #include "writer/accounts.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tdbg {
+namespace {
+
+void Join(const Gap& gap, Gap* range) {
+  range->last_step = std::max(range->last_step, gap.last_step);
+  range->records += gap.records;
+  range->bytes += gap.bytes;
+  range->what |= gap.what;
+}
+
+// The record that closes a step is not counted in it.
+bool IsOfAStep(const Offer& offer) {
+  return offer.step != kNoStep && offer.type != RecordType::kStep;
+}
+
+}  // namespace
 
 std::uint32_t GapBit(RecordType type) {
   switch (type) {
@@ -38,36 +54,42 @@ void LossLog::Add(GapReason reason, const Offer& offer,
 void LossLog::Add(const Gap& gap) {
   const auto [it, is_new] =
       gaps_.try_emplace({gap.reason, gap.first_step}, gap);
-  if (is_new) {
-    if (gaps_.size() > kMaxEntries) Merge();
+  if (!is_new) {
+    Join(gap, &it->second);
     return;
   }
-  Gap& known = it->second;
-  known.last_step = std::max(known.last_step, gap.last_step);
-  known.records += gap.records;
-  known.bytes += gap.bytes;
-  known.what |= gap.what;
+  if (gaps_.size() <= kMaxEntries) return;
+  MergeNeighbors();
+  if (gaps_.size() > kMaxEntries / 2) MergeAll();
 }
 
-void LossLog::Merge() {
-  std::map<std::pair<GapReason, std::int64_t>, Gap> merged;
+void LossLog::MergeNeighbors() {
+  Gaps merged;
+  Gap* last = nullptr;
+  for (const auto& [key, gap] : gaps_) {
+    if (last != nullptr && last->reason == gap.reason &&
+        last->first_step != kNoStep && gap.first_step <= last->last_step + 1) {
+      Join(gap, last);
+    } else {
+      last = &merged.emplace(key, gap).first->second;
+    }
+  }
+  gaps_ = std::move(merged);
+}
+
+void LossLog::MergeAll() {
+  Gaps merged;
+  Gap* last = nullptr;
   for (const auto& [key, gap] : gaps_) {
     // Records that belong to no step stay apart, or a range would begin at -1.
-    const auto bucket = std::pair(
-        gap.reason, gap.first_step == kNoStep ? kNoStep : std::int64_t{0});
-    const auto [it, is_new] = merged.try_emplace(bucket, gap);
-    if (is_new) continue;
-    Gap& range = it->second;
-    range.first_step = std::min(range.first_step, gap.first_step);
-    range.last_step = std::max(range.last_step, gap.last_step);
-    range.records += gap.records;
-    range.bytes += gap.bytes;
-    range.what |= gap.what;
+    if (last != nullptr && last->reason == gap.reason &&
+        last->first_step != kNoStep) {
+      Join(gap, last);
+    } else {
+      last = &merged.emplace(key, gap).first->second;
+    }
   }
-  gaps_.clear();
-  for (const auto& [key, gap] : merged) {
-    gaps_.emplace(std::pair(gap.reason, gap.first_step), gap);
-  }
+  gaps_ = std::move(merged);
 }
 
 std::vector<Gap> LossLog::Take() {
@@ -78,32 +100,75 @@ std::vector<Gap> LossLog::Take() {
   return gaps;
 }
 
-void Accounts::Offered(const Offer& offer, std::uint64_t n_records) {
+Accounts::StepCounts& Accounts::CountsOf(std::int64_t step) {
+  if (last_ != nullptr && last_->first == step) return last_->second;
+  last_ = &*steps_.try_emplace(step).first;
+  if (steps_.size() > kMaxSteps) {
+    auto oldest = steps_.begin();
+    if (oldest->first == step) ++oldest;
+    steps_.erase(oldest);
+  }
+  return last_->second;
+}
+
+Accounts::StepCounts Accounts::TakeStep(std::int64_t step) {
+  const auto it = steps_.find(step);
+  if (it == steps_.end()) return {};
+  const StepCounts counts = it->second;
+  if (last_ == &*it) last_ = nullptr;
+  steps_.erase(it);
+  return counts;
+}
+
+void Accounts::CountLoss(const Offer& offer, GapReason reason,
+                         std::uint64_t n_records) {
+  Counters::Loss& loss = counters_.losses[static_cast<std::size_t>(reason)];
+  loss.records += n_records;
+  loss.bytes += offer.n_bytes;
+  loss.what |= GapBit(offer.type);
+  if (reason == GapReason::kRefused) return;
+  n_lost_.fetch_add(n_records, std::memory_order_relaxed);
+}
+
+Accounts::StepCounts Accounts::Taken(const Offer& offer) {
   MutexLock lock(mutex_);
-  counters_.offered += n_records;
+  counters_.offered += 1;
   counters_.offered_bytes += offer.n_bytes;
-  // The record that closes a step does not count itself.
-  if (offer.step == kNoStep || offer.type == RecordType::kStep) return;
-  steps_[offer.step].offered += n_records;
-  if (steps_.size() > kMaxSteps) steps_.erase(steps_.begin());
+  if (written_off_) {
+    counters_.failed += 1;
+    counters_.failed_bytes += offer.n_bytes;
+    CountLoss(offer, GapReason::kIoError, 1);
+  }
+  if (IsOfAStep(offer)) ++CountsOf(offer.step).offered;
+  return offer.type == RecordType::kStep ? TakeStep(offer.step) : StepCounts();
 }
 
 void Accounts::Dropped(const Offer& offer, GapReason reason,
                        std::uint64_t n_records) {
   MutexLock lock(mutex_);
+  counters_.offered += n_records;
+  counters_.offered_bytes += offer.n_bytes;
   counters_.dropped += n_records;
   counters_.dropped_bytes += offer.n_bytes;
+  CountLoss(offer, reason, n_records);
   losses_.Add(reason, offer, n_records);
-  if (offer.step == kNoStep || offer.type == RecordType::kStep) return;
-  const auto step = steps_.find(offer.step);
-  if (step != steps_.end()) step->second.dropped += n_records;
+  has_losses_.store(true, std::memory_order_release);
+  if (IsOfAStep(offer)) {
+    StepCounts& counts = CountsOf(offer.step);
+    counts.offered += n_records;
+    counts.dropped += n_records;
+    if (reason == GapReason::kSampled) counts.sampled += n_records;
+  } else if (offer.type == RecordType::kStep) {
+    (void)TakeStep(offer.step);
+  }
 }
 
-void Accounts::DroppedLater(const Offer& offer) {
+void Accounts::DroppedLater(const Offer& offer, GapReason reason) {
   MutexLock lock(mutex_);
   if (written_off_) return;
   counters_.dropped += 1;
   counters_.dropped_bytes += offer.n_bytes;
+  CountLoss(offer, reason, 1);
 }
 
 void Accounts::Written(std::uint64_t n_records, std::uint64_t n_bytes) {
@@ -118,19 +183,15 @@ void Accounts::Failed(const Offer& offer) {
   if (written_off_) return;
   counters_.failed += 1;
   counters_.failed_bytes += offer.n_bytes;
-}
-
-Accounts::StepCounts Accounts::TakeStep(std::int64_t step) {
-  MutexLock lock(mutex_);
-  const auto it = steps_.find(step);
-  if (it == steps_.end()) return {};
-  const StepCounts counts = it->second;
-  steps_.erase(it);
-  return counts;
+  CountLoss(offer, GapReason::kIoError, 1);
 }
 
 std::vector<Gap> Accounts::TakeLosses() {
+  // Set before the record that the caller goes by was handed over, so it is
+  // seen here.
+  if (!has_losses_.load(std::memory_order_acquire)) return {};
   MutexLock lock(mutex_);
+  has_losses_.store(false, std::memory_order_relaxed);
   return losses_.Take();
 }
 
@@ -158,9 +219,13 @@ void Accounts::AddIoError(int error) {
 void Accounts::WriteOff() {
   MutexLock lock(mutex_);
   written_off_ = true;
+  const std::uint64_t failed_before = counters_.failed;
   counters_.failed = counters_.offered - counters_.written - counters_.dropped;
   counters_.failed_bytes = counters_.offered_bytes - counters_.written_bytes -
                            counters_.dropped_bytes;
+  const std::uint64_t n = counters_.failed - failed_before;
+  counters_.losses[static_cast<std::size_t>(GapReason::kIoError)].records += n;
+  n_lost_.fetch_add(n, std::memory_order_relaxed);
 }
 
 Counters Accounts::counters() {

@@ -23,7 +23,9 @@ Journal::Journal(const WriterOptions& options, DefinitionTable* definitions,
       definitions_(definitions),
       accounts_(accounts),
       progress_(std::move(progress)),
-      encoder_(options.codec) {}
+      encoder_(options.codec) {
+  carried_steps_.reserve(kMaxCarriedSteps);
+}
 
 Status Journal::Create() {
   Result<WriterDirectory> directory = CreateWriterDirectory(
@@ -43,15 +45,17 @@ void Journal::Append(const Offer& offer, std::uint32_t subject,
                      std::span<const std::uint32_t> definitions,
                      std::span<const std::byte> payload, std::uint16_t call,
                      std::uint16_t micro_batch) {
-  if (!Ready()) return Fail(offer);
+  if (!Ready()) return Lose(offer);
   pending_.push_back(offer);
+  took_over_ = true;
   Require(definitions);
   shard_->Append(offer.type, offer.step, subject, payload, call, micro_batch);
 }
 
 void Journal::AppendRows(const Offer& offer, std::span<const Row> rows) {
-  if (!Ready()) return Fail(offer);
+  if (!Ready()) return Lose(offer);
   pending_.push_back(offer);
+  took_over_ = true;
   for (const Row& row : rows) Require({&row.definition, 1});
   shard_->AppendRows(offer.step, rows);
 }
@@ -63,13 +67,14 @@ void Journal::AppendTensor(const Offer& offer, TensorHead head,
   // file is made visible before and after, so that it neither counts as failed
   // nor, being a gap, is told again.
   const bool in_pieces = ShardWriter::IsWrittenInPieces(raw.size());
-  if (!Ready()) return Fail(offer);
+  if (!Ready()) return Lose(offer);
   Require({&head.definition, 1});
   if (in_pieces) {
     Publish();
-    if (shard_ == nullptr) return Fail(offer);
+    if (shard_ == nullptr) return Lose(offer);
   }
   pending_.push_back(offer);
+  took_over_ = true;
   const Definition* definition = definitions_->Find(head.definition);
   const bool is_encoded = encoder_.Begin(*definition, head, raw, hint);
   if (is_encoded) head.base_sequence = encoder_.base_sequence();
@@ -86,7 +91,14 @@ void Journal::AppendTensor(const Offer& offer, TensorHead head,
 
 void Journal::AppendStep(const Offer& offer, const StepRecord& step) {
   const PendingStep pending{.offer = offer, .step = step};
-  if (!Ready()) return Carry(pending);
+  const bool is_ready = Ready();
+  if (is_ready) {
+    pending_steps_.push_back(pending);
+  } else {
+    Carry(pending);
+  }
+  took_over_ = true;
+  if (!is_ready) return;
   WriteLosses();
   WriteStep(pending);
 }
@@ -97,13 +109,12 @@ void Journal::WriteStep(const PendingStep& pending) {
   if (const auto it = step_losses_.find(number); it != step_losses_.end()) {
     record.dropped += it->second.dropped;
     record.failed = it->second.failed;
+    record.flags &= ~kStepSampled;  // More was lost.
   }
-  // Losses of a step that was ended before under the same number may be in
-  // there, too.
+  // Those of an earlier step with this number may be in there, too.
   const std::uint64_t lost =
       std::min(record.offered, record.dropped + record.failed);
   record.written = record.offered - lost;
-  pending_steps_.push_back(pending);
   shard_->Append(RecordType::kStep, number, record.mode, EncodeStep(record));
 }
 
@@ -126,7 +137,8 @@ void Journal::Require(std::span<const std::uint32_t> definitions) {
 }
 
 void Journal::Drop(const Offer& offer, GapReason reason) {
-  accounts_->DroppedLater(offer);
+  accounts_->DroppedLater(offer, reason);
+  took_over_ = true;
   losses_.Add(reason, offer);
   if (offer.type != RecordType::kStep) ++LossesOf(offer.step).dropped;
 }
@@ -281,9 +293,10 @@ bool Journal::OpenShard() {
   directory_is_synced_ = false;
   accounts_->AddShard();
   WriteLosses();
-  for (const PendingStep& step : std::exchange(carried_steps_, {})) {
-    WriteStep(step);
-  }
+  pending_steps_.insert(pending_steps_.end(), carried_steps_.begin(),
+                        carried_steps_.end());
+  carried_steps_.clear();
+  for (const PendingStep& step : pending_steps_) WriteStep(step);
   return true;
 }
 
@@ -309,12 +322,15 @@ void Journal::Abandon(const Status& why) {
   next_sequence_ = shard_->next_sequence();
   shard_.reset();
   index_ = IndexWriter();
-  for (const Gap& gap : std::exchange(pending_gaps_, {})) losses_.Add(gap);
-  for (const Offer& offer : std::exchange(pending_, {})) Fail(offer);
+  // The counts first: what comes then needs memory.
+  const std::vector<Offer> lost = std::exchange(pending_, {});
+  for (const Offer& offer : lost) accounts_->Failed(offer);
   for (const PendingStep& step : std::exchange(pending_steps_, {})) {
     Carry(step);
   }
   NoteFailure(why);
+  for (const Gap& gap : std::exchange(pending_gaps_, {})) losses_.Add(gap);
+  for (const Offer& offer : lost) NoteLoss(offer);
   WriteSlot();
 }
 
@@ -328,6 +344,10 @@ void Journal::Carry(const PendingStep& step) {
 
 void Journal::Fail(const Offer& offer) {
   accounts_->Failed(offer);
+  NoteLoss(offer);
+}
+
+void Journal::NoteLoss(const Offer& offer) {
   losses_.Add(GapReason::kIoError, offer);
   if (offer.type != RecordType::kStep) ++LossesOf(offer.step).failed;
 }
@@ -369,16 +389,6 @@ Status Journal::Close() {
   slot_.state = WriterState::kClosed;
   WriteSlot();
   return std::exchange(first_error_, {});
-}
-
-bool Journal::batch_is_full() const {
-  return shard_ != nullptr &&
-         shard_->length() - shard_->written() >= ShardWriter::kBatchBytes;
-}
-
-bool Journal::is_backing_off() const {
-  return shard_ == nullptr && failures_ < kMaxFailures &&
-         Clock::now() < next_attempt_;
 }
 
 void Journal::set_reserve(bool on) {

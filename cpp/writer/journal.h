@@ -72,6 +72,15 @@ class Journal {
                     std::span<const std::byte> raw, const TensorHint& hint);
   // `step` has `offered` and, of the producers, `dropped`.
   void AppendStep(const Offer& offer, const StepRecord& step);
+  // Before each record that is offered: whether one of the above, or Drop, took
+  // it over since.
+  void BeginRecord() { took_over_ = false; }
+  [[nodiscard]] bool took_over() const { return took_over_; }
+  // The record ends as failed.
+  void Lose(const Offer& offer) {
+    took_over_ = true;
+    Fail(offer);
+  }
   // The record ends as dropped.
   void Drop(const Offer& offer, GapReason reason);
   // Losses of the producers, to be told in the data.
@@ -87,9 +96,15 @@ class Journal {
   // Gives the shard up: something went wrong while a record was appended.
   void Abandon(const Status& why);
 
-  [[nodiscard]] bool batch_is_full() const;
+  [[nodiscard]] bool batch_is_full() const {
+    return shard_ != nullptr &&
+           shard_->length() - shard_->written() >= ShardWriter::kBatchBytes;
+  }
   // No shard for a short while: what is queued had better wait.
-  [[nodiscard]] bool is_backing_off() const;
+  [[nodiscard]] bool is_backing_off() const {
+    return shard_ == nullptr && failures_ < kMaxFailures &&
+           Clock::now() < next_attempt_;
+  }
   [[nodiscard]] Clock::time_point next_attempt() const { return next_attempt_; }
   // Blocks are reserved ahead of the data where there is plenty.
   void set_reserve(bool on);
@@ -117,6 +132,7 @@ class Journal {
   void WriteLosses();
   void WriteSlot();
   void Fail(const Offer& offer);
+  void NoteLoss(const Offer& offer);
   void Carry(const PendingStep& step);
   void NoteError(const Status& status);
   void NoteFailure(const Status& status);
@@ -148,6 +164,8 @@ class Journal {
   std::uint64_t next_sequence_ = 1;
   std::uint64_t written_bytes_ = 0;
   bool reserve_ = true;
+
+  bool took_over_ = false;
 
   // In the batch, not yet visible.
   std::vector<Offer> pending_;

@@ -7,49 +7,57 @@
 namespace tdbg {
 
 RecordQueue::RecordQueue(std::unique_ptr<Staging> staging)
-    : staging_(std::move(staging)) {}
+    : capacity_(staging->capacity()),
+      last_progress_(Clock::now().time_since_epoch().count()),
+      last_rest_(last_progress_.load()),
+      staging_(std::move(staging)) {}
 
 std::uint64_t RecordQueue::max_bytes() const {
-  return staging_->capacity() - kHeadroom - sizeof(QueueItem);
+  return capacity_ - kHeadroom - sizeof(QueueItem);
 }
 
-std::byte* RecordQueue::Allocate(std::uint64_t n, bool headroom) {
-  const std::uint64_t limit = staging_->capacity() - (headroom ? 0 : kHeadroom);
-  const bool fits = staging_->used() + n <= limit;
+std::byte* RecordQueue::Allocate(std::uint64_t n, std::uint64_t keep_free) {
+  const std::uint64_t used = staging_->used();
+  // What would never fit beside what is kept free may have an empty queue.
+  if (used == 0) keep_free = std::min(keep_free, kHeadroom);
+  const bool fits = used + n + keep_free <= capacity_;
   std::byte* p = fits ? staging_->Allocate(n) : nullptr;
-  if (p == nullptr || staging_->used() > staging_->capacity() / 2) WakeLocked();
+  used_.store(staging_->used(), std::memory_order_relaxed);
+  if (p == nullptr || half_full()) OrderLocked();
   return p;
 }
 
-std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, bool headroom,
+std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, const Terms& terms,
                                        MutexLock* lock, GapReason* reason) {
   const std::uint64_t ticket = next_ticket_++;
   waiting_.push_back(ticket);
-  std::uint64_t seen = progress_.load(std::memory_order_relaxed);
-  Clock::time_point since = Clock::now();
+  const Clock::time_point start = Clock::now();
   std::byte* p = nullptr;
   for (;;) {
     if (stopped_) {
       *reason = GapReason::kRefused;
       break;
     }
-    if (waiting_.front() == ticket) p = Allocate(n, headroom);
+    if (waiting_.front() == ticket) p = Allocate(n, terms.keep_free);
     if (p != nullptr) break;
-    const std::uint64_t progress = progress_.load(std::memory_order_relaxed);
+    const std::uint64_t progress = progress_.load(std::memory_order_acquire);
     if (stalled_at_ == progress) {
       *reason = GapReason::kStalled;
       break;
     }
     const Clock::time_point now = Clock::now();
-    if (progress != seen) {
-      seen = progress;
-      since = now;
-    } else if (now - since >= kPatience) {
+    if (now >= terms.give_up) {
+      *reason = GapReason::kQueueFull;
+      break;
+    }
+    const Clock::time_point patient_until =
+        std::max(start, At(last_progress_)) + kPatience;
+    if (now >= patient_until) {
       stalled_at_ = progress;
       room_.notify_all();
       continue;
     }
-    room_.wait_until(*lock, since + kPatience);
+    room_.wait_until(*lock, std::min(patient_until, terms.give_up));
   }
   std::erase(waiting_, ticket);
   // Whoever stood behind may find room too.
@@ -57,8 +65,8 @@ std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, bool headroom,
   return p;
 }
 
-QueueItem* RecordQueue::Reserve(std::uint64_t n_bytes, Overflow overflow,
-                                bool headroom, GapReason* reason) {
+QueueItem* RecordQueue::Reserve(std::uint64_t n_bytes, const Terms& terms,
+                                GapReason* reason) {
   if (n_bytes > max_bytes()) {
     *reason = GapReason::kLargerThanQueue;
     return nullptr;
@@ -69,11 +77,14 @@ QueueItem* RecordQueue::Reserve(std::uint64_t n_bytes, Overflow overflow,
     return nullptr;
   }
   const std::uint64_t n = sizeof(QueueItem) + n_bytes;
-  std::byte* p = waiting_.empty() || headroom ? Allocate(n, headroom) : nullptr;
+  // Those who wait come first, before all who would wait themselves.
+  const bool waits = terms.overflow != Overflow::kDrop;
+  const bool in_turn = waiting_.empty() || !waits || terms.keep_free == 0;
+  std::byte* p = in_turn ? Allocate(n, terms.keep_free) : nullptr;
   if (p == nullptr) {
     *reason = GapReason::kQueueFull;
-    if (overflow == Overflow::kDrop) return nullptr;
-    p = AllocateInTurn(n, headroom, &lock, reason);
+    if (!waits) return nullptr;
+    p = AllocateInTurn(n, terms, &lock, reason);
     if (p == nullptr) return nullptr;
   }
   auto* item = new (p) QueueItem;
@@ -84,15 +95,28 @@ QueueItem* RecordQueue::Reserve(std::uint64_t n_bytes, Overflow overflow,
 }
 
 void RecordQueue::Commit(QueueItem* item, bool wake) {
-  MutexLock lock(mutex_);
-  item->ready = true;
-  if (wake || (front_wanted_ && items_.front() == item)) WakeLocked();
+  // Sequentially consistent, as in RestLocked: either the thread finds the item
+  // ready before it rests, or its rest is seen here.
+  item->ready.store(true);
+  const Rest rest = rest_.load();
+  if (rest == Rest::kNone || rest == Rest::kLull) return;
+  if (rest == Rest::kStep && !wake) return;
+  {
+    MutexLock lock(mutex_);
+    if (rest_.load() == Rest::kOldest &&
+        (items_.empty() || items_.front() != item)) {
+      return;
+    }
+    is_ordered_ = true;
+  }
+  // Without the lock: the thread would only wait for that.
+  work_.notify_one();
 }
 
-void RecordQueue::WakeLocked() {
-  if (wake_) return;
-  wake_ = true;
-  work_.notify_one();
+void RecordQueue::OrderLocked() {
+  if (is_ordered_) return;
+  is_ordered_ = true;
+  if (rest_.load(std::memory_order_relaxed) != Rest::kNone) work_.notify_one();
 }
 
 Status RecordQueue::Flush(bool durable, std::chrono::milliseconds timeout) {
@@ -103,7 +127,7 @@ Status RecordQueue::Flush(bool durable, std::chrono::milliseconds timeout) {
   request->position = n_reserved_;
   request->durable = durable;
   flushes_.push_back(request);
-  WakeLocked();
+  OrderLocked();
   while (!request->done) {
     if (flushed_.wait_until(lock, deadline) == std::cv_status::timeout &&
         !request->done) {
@@ -118,28 +142,36 @@ Status RecordQueue::Flush(bool durable, std::chrono::milliseconds timeout) {
 void RecordQueue::Stop() {
   MutexLock lock(mutex_);
   stopped_ = true;
-  WakeLocked();
+  OrderLocked();
   room_.notify_all();
 }
 
-QueueItem* RecordQueue::Next() {
+std::size_t RecordQueue::Take(std::span<QueueItem*> items) {
   MutexLock lock(mutex_);
-  front_wanted_ = false;
-  if (items_.empty()) return nullptr;
-  if (!items_.front()->ready) {
-    front_wanted_ = true;
-    return nullptr;
+  std::size_t limit = std::min(items.size(), items_.size());
+  if (!flushes_.empty() && flushes_.front()->position > n_released_) {
+    limit = std::min<std::uint64_t>(limit,
+                                    flushes_.front()->position - n_released_);
   }
-  return items_.front();
+  std::size_t n = 0;
+  while (n < limit && items_[n]->ready.load(std::memory_order_acquire)) {
+    items[n] = items_[n];
+    ++n;
+  }
+  return n;
 }
 
-void RecordQueue::Release(QueueItem* item) {
+void RecordQueue::Release(std::size_t n) {
   NoteProgress();
   MutexLock lock(mutex_);
-  items_.pop_front();
-  ++n_released_;
-  staging_->Release(reinterpret_cast<const std::byte*>(item),
-                    sizeof(QueueItem) + item->n_bytes);
+  for (std::size_t i = 0; i < n; ++i) {
+    QueueItem* item = items_.front();
+    items_.pop_front();
+    staging_->Release(reinterpret_cast<const std::byte*>(item),
+                      sizeof(QueueItem) + item->n_bytes);
+  }
+  n_released_ += n;
+  used_.store(staging_->used(), std::memory_order_relaxed);
   if (!waiting_.empty()) room_.notify_all();
 }
 
@@ -164,27 +196,43 @@ bool RecordQueue::AtEnd() {
   return stopped_ && items_.empty();
 }
 
-void RecordQueue::Wait(Clock::time_point deadline) {
+void RecordQueue::WaitForWork(Clock::time_point deadline) {
   MutexLock lock(mutex_);
-  while (!wake_) {
-    if (work_.wait_until(lock, deadline) == std::cv_status::timeout) break;
+  Rest rest = Rest::kStep;
+  if (!items_.empty() || n_released_ != n_at_rest_) {
+    // More may come soon, or somebody is filling the oldest item.
+    rest = Rest::kLull;
+    const bool is_awaited = stopped_ || !flushes_.empty() || !waiting_.empty();
+    if (!items_.empty() && is_awaited) rest = Rest::kOldest;
   }
-  wake_ = false;
+  n_at_rest_ = n_released_;
+  if (rest == Rest::kLull) deadline = std::min(deadline, Clock::now() + kLull);
+  RestLocked(rest, deadline, &lock);
 }
 
-std::uint64_t RecordQueue::used_bytes() {
+void RecordQueue::WaitForOrders(Clock::time_point deadline) {
   MutexLock lock(mutex_);
-  return staging_->used();
+  RestLocked(Rest::kLull, deadline, &lock);
 }
 
-bool RecordQueue::half_full() {
-  MutexLock lock(mutex_);
-  return staging_->used() > staging_->capacity() / 2;
+void RecordQueue::RestLocked(Rest rest, Clock::time_point deadline,
+                             MutexLock* lock) {
+  rest_.store(rest);
+  if (rest == Rest::kOldest && items_.front()->ready.load()) is_ordered_ = true;
+  while (!is_ordered_) {
+    if (work_.wait_until(*lock, deadline) == std::cv_status::timeout) break;
+  }
+  is_ordered_ = false;
+  rest_.store(Rest::kNone);
+  Note(&last_rest_);
 }
 
-double RecordQueue::fill() {
-  return static_cast<double>(used_bytes()) /
-         static_cast<double>(staging_->capacity());
+std::chrono::milliseconds RecordQueue::silence() const {
+  if (used_bytes() == 0) return {};
+  const Clock::duration since =
+      Clock::now() - std::max(At(last_progress_), At(last_rest_));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::max(since, Clock::duration::zero()));
 }
 
 bool RecordQueue::stopped() {

@@ -6,13 +6,16 @@
 // the stop is its end, so neither needs room and both keep their place among
 // the data.
 //
-// The thread is woken when somebody asks for it (the end of a step, a flush, a
-// stop), when the queue is half full, and at its own deadline: not by every
-// record, since a wake costs more than a record.
+// A wake costs the producer more than a record: the call itself, and often the
+// processor.  So the thread is woken at once only for a flush, a stop, a queue
+// that is half full and a producer that waits for room.  The end of a step
+// wakes it only from its rest; when it finds something to do it looks again
+// after kLull by itself, and steps that end meanwhile wake nobody.  Nor does
+// the thread take the lock for every record: it takes and releases runs.
 //
-// Thread safety: Reserve, Commit, Wake, Flush, Stop and the getters from any
-// thread; Next, Release, NoteProgress, Wait and FinishFlush from the writer
-// thread only.
+// Thread safety: Reserve, Commit, Flush, Stop and the getters from any thread;
+// Take, Release, NoteProgress, the waits, DueFlush, AtEnd and FinishFlush from
+// the writer thread only.
 //
 // Errors: none but "not taken", with the reason.
 
@@ -43,7 +46,9 @@ struct alignas(Staging::kAlignment) QueueItem {
   RecordType type = RecordType::kPad;
   std::uint16_t call = 0;
   std::uint16_t micro_batch = 0;
-  bool ready = false;  // Guarded by the queue's mutex.
+  // Set by the producer when all else is filled; nothing of the item is its
+  // own from then on.
+  std::atomic<bool> ready{false};
   std::uint32_t subject = 0;
   std::uint32_t flags = 0;
   float zero_share = Writer::kUnknownShare;  // Of a tensor.
@@ -79,54 +84,102 @@ class RecordQueue {
   static constexpr std::uint64_t kHeadroom = 64ULL << 10;
   // How long a blocked producer bears that nothing is released.
   static constexpr std::chrono::milliseconds kPatience{1000};
+  // How long the end of a step may wait for the thread to look.
+  static constexpr std::chrono::milliseconds kLull{20};
+
+  // On which terms a producer wants room.
+  struct Terms {
+    Overflow overflow = Overflow::kBlock;  // kDrop: does not wait.
+    // Left to others, unless the queue is empty.
+    std::uint64_t keep_free = kHeadroom;
+    // Waits no longer than this, progress or not.
+    Clock::time_point give_up = Clock::time_point::max();
+  };
 
   explicit RecordQueue(std::unique_ptr<Staging> staging);
   RecordQueue(const RecordQueue&) = delete;
   RecordQueue& operator=(const RecordQueue&) = delete;
 
   // Room for a record of `n_bytes`, or null and why in `*reason`.  Waits, when
-  // `overflow` says so, as long as the thread makes progress.  Those with
-  // `headroom` may use what is kept free.
-  QueueItem* Reserve(std::uint64_t n_bytes, Overflow overflow, bool headroom,
+  // the terms say so, as long as the thread makes progress.
+  QueueItem* Reserve(std::uint64_t n_bytes, const Terms& terms,
                      GapReason* reason);
-  // Hands a filled item over, and wakes the thread if `wake`.
+  // Hands a filled item over; with `wake` it is seen to within kLull.
   void Commit(QueueItem* item, bool wake);
   // Waits until all that was reserved before is written.
   Status Flush(bool durable, std::chrono::milliseconds timeout);
   // Refuses all that comes after.  Idempotent.
   void Stop();
 
-  // The oldest item, if it is ready; else null.
-  QueueItem* Next();
-  // Gives the memory of the oldest item back.
-  // REQUIRES: `item` is what Next() returned.
-  void Release(QueueItem* item);
+  // The oldest items, as far as they are ready, belong before the next flush
+  // and fit into `items`: how many there are.  They stay in the queue.
+  std::size_t Take(std::span<QueueItem*> items);
+  // Gives the memory of the `n` oldest items back.
+  // REQUIRES: Take returned them.
+  void Release(std::size_t n);
   // The oldest flush whose turn it is, or null; it stays until FinishFlush.
   std::shared_ptr<FlushRequest> DueFlush();
   void FinishFlush(const std::shared_ptr<FlushRequest>& request, Status status);
   // True when Stop was called and everything before it was released.
   bool AtEnd();
   // Tells blocked producers that the disk moves, however slowly.
-  void NoteProgress() { progress_.fetch_add(1, std::memory_order_relaxed); }
-  // Returns at `deadline` or when the thread is wanted.
-  void Wait(Clock::time_point deadline);
+  void NoteProgress() {
+    Note(&last_progress_);
+    progress_.fetch_add(1, std::memory_order_release);
+  }
+  // Rests until `deadline`, or until there is something to do.
+  void WaitForWork(Clock::time_point deadline);
+  // The same, but data alone are nothing to do.
+  void WaitForOrders(Clock::time_point deadline);
 
-  [[nodiscard]] std::uint64_t used_bytes();
-  [[nodiscard]] bool half_full();
-  // The share of staging memory in use.
-  [[nodiscard]] double fill();
+  // Of staging memory.  Takes no lock.
+  [[nodiscard]] std::uint64_t used_bytes() const {
+    return used_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t capacity() const { return capacity_; }
+  [[nodiscard]] bool half_full() const { return used_bytes() > capacity_ / 2; }
+  // How long the thread has shown no life, with something queued.
+  [[nodiscard]] std::chrono::milliseconds silence() const;
   [[nodiscard]] bool stopped();
   // Bytes of the largest record that can ever be taken.
   [[nodiscard]] std::uint64_t max_bytes() const;
 
  private:
-  std::byte* Allocate(std::uint64_t n, bool headroom) TDBG_REQUIRES(mutex_);
-  std::byte* AllocateInTurn(std::uint64_t n, bool headroom, MutexLock* lock,
-                            GapReason* reason) TDBG_REQUIRES(mutex_);
-  void WakeLocked() TDBG_REQUIRES(mutex_);
+  // What the thread is waiting for.
+  enum class Rest : std::uint8_t {
+    kNone,    // It is at work, and looks before it rests.
+    kLull,    // It looks soon by itself.
+    kOldest,  // That the oldest item is ready.
+    kStep,    // The end of a step.
+  };
+
+  std::byte* Allocate(std::uint64_t n, std::uint64_t keep_free)
+      TDBG_REQUIRES(mutex_);
+  std::byte* AllocateInTurn(std::uint64_t n, const Terms& terms,
+                            MutexLock* lock, GapReason* reason)
+      TDBG_REQUIRES(mutex_);
+  static void Note(std::atomic<Clock::rep>* time) {
+    time->store(Clock::now().time_since_epoch().count(),
+                std::memory_order_relaxed);
+  }
+  static Clock::time_point At(const std::atomic<Clock::rep>& time) {
+    return Clock::time_point(
+        Clock::duration(time.load(std::memory_order_relaxed)));
+  }
+  // Interrupts every rest.
+  void OrderLocked() TDBG_REQUIRES(mutex_);
+  void RestLocked(Rest rest, Clock::time_point deadline, MutexLock* lock)
+      TDBG_REQUIRES(mutex_);
+
+  // Constant after construction.
+  const std::uint64_t capacity_;
 
   // Bumped by the thread; read by producers that wait.
   std::atomic<std::uint64_t> progress_{0};
+  std::atomic<Clock::rep> last_progress_;
+  std::atomic<Clock::rep> last_rest_;    // Its end.
+  std::atomic<std::uint64_t> used_{0};   // Written with mutex_ held.
+  std::atomic<Rest> rest_{Rest::kNone};  // Written by the thread.
 
   Mutex mutex_;
   const std::unique_ptr<Staging> staging_;
@@ -135,11 +188,11 @@ class RecordQueue {
   std::deque<QueueItem*> items_ TDBG_GUARDED_BY(mutex_);
   std::uint64_t n_reserved_ TDBG_GUARDED_BY(mutex_) = 0;
   std::uint64_t n_released_ TDBG_GUARDED_BY(mutex_) = 0;
+  // n_released_ when the thread last rested: whether anything came since.
+  std::uint64_t n_at_rest_ TDBG_GUARDED_BY(mutex_) = 0;
   std::deque<std::shared_ptr<FlushRequest>> flushes_ TDBG_GUARDED_BY(mutex_);
   bool stopped_ TDBG_GUARDED_BY(mutex_) = false;
-  bool wake_ TDBG_GUARDED_BY(mutex_) = false;
-  // The thread found the oldest item not ready yet and waits for it.
-  bool front_wanted_ TDBG_GUARDED_BY(mutex_) = false;
+  bool is_ordered_ TDBG_GUARDED_BY(mutex_) = false;
   // Producers that wait for room, oldest first: a large record is not to starve
   // behind small ones.
   std::deque<std::uint64_t> waiting_ TDBG_GUARDED_BY(mutex_);

@@ -2,26 +2,19 @@
 
 #include <pthread.h>
 
-#include <algorithm>
-#include <condition_variable>
 #include <csignal>
-#include <cstring>
 #include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include "base/mutex.h"
-#include "base/process.h"
-#include "writer/record_queue.h"
-#include "writer/writer_thread.h"
+#include "writer/writer_state.h"
 
 namespace tdbg {
 namespace {
 
 // How long Open waits for a file system that does not answer.
 constexpr std::chrono::seconds kStartTimeout{30};
-constexpr std::size_t kRowsPerRecord = 64U << 10;
 
 Status CheckOptions(const WriterOptions& options) {
   if (options.queue_bytes < WriterOptions::kMinQueueBytes ||
@@ -69,51 +62,13 @@ Status StartThread(Body body, std::thread* thread) {
 
 }  // namespace
 
-struct Writer::State {
-  State(const WriterOptions& options, std::unique_ptr<Staging> staging)
-      : shared(options, std::move(staging)) {}
-
-  // Constant after construction.
-  const std::uint64_t fork_depth = ForkDepth();
-  WriterShared shared;
-
-  // Constant after Open.
-  WriterDirectory directory;
-
-  // Makes Close exclusive; held while it waits.
-  Mutex close_mutex;
-  std::thread thread TDBG_GUARDED_BY(close_mutex);
-  bool closed TDBG_GUARDED_BY(close_mutex) = false;
-  Status close_status TDBG_GUARDED_BY(close_mutex);
-
-  // What the thread tells.
-  Mutex mutex;
-  std::condition_variable_any told;
-  bool started TDBG_GUARDED_BY(mutex) = false;
-  Status start_status TDBG_GUARDED_BY(mutex);
-  bool finished TDBG_GUARDED_BY(mutex) = false;
-  Status finish_status TDBG_GUARDED_BY(mutex);
-
-  [[nodiscard]] bool inert() const { return fork_depth != ForkDepth(); }
-
-  static void ThreadMain(const std::shared_ptr<State>& state);
-
-  // Offers a record; `fill` writes item->n_bytes bytes and what else it knows.
-  template <typename Fill>
-  bool Add(const Offer& offer, Fill fill);
-  // Refuses one: counted, and told in the data.
-  bool Refuse(const Offer& offer, GapReason reason, std::uint64_t n = 1);
-
-  template <typename Entry>
-  bool AddTable(const Offer& offer, std::span<const Entry> entries,
-                std::uint64_t entry_bytes);
-};
-
 void Writer::State::ThreadMain(const std::shared_ptr<State>& state) {
   // What debuggers and top show; at most 15 characters.
   (void)pthread_setname_np(pthread_self(), "tdbg-writer");
+  // Whoever cancels threads that are not his own is not to end this one.
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   Status status;
-  {
+  try {
     WriterThread thread(&state->shared);
     status = thread.Start();
     {
@@ -124,8 +79,15 @@ void Writer::State::ThreadMain(const std::shared_ptr<State>& state) {
       state->told.notify_all();
     }
     if (status.ok()) status = thread.Run();
+  } catch (...) {
+    // Of the start, or of the thread's own end: Run lets none out.
+    status = CurrentException();
   }
   MutexLock lock(state->mutex);
+  if (!state->started) {
+    state->start_status = status;
+    state->started = true;
+  }
   state->finish_status = std::move(status);
   state->finished = true;
   state->told.notify_all();
@@ -181,168 +143,6 @@ Writer::~Writer() {
 
 bool Writer::inert() const { return state_->inert(); }
 
-// --- Offering ----------------------------------------------------------------
-
-template <typename Fill>
-bool Writer::State::Add(const Offer& offer, Fill fill) {
-  shared.accounts.Offered(offer);
-  GapReason reason = GapReason::kDiskNearlyFull;
-  QueueItem* item = nullptr;
-  const bool is_step = offer.type == RecordType::kStep;
-  if (Admits(shared.disk_level.load(std::memory_order_relaxed), offer.type)) {
-    item = shared.queue.Reserve(offer.n_bytes, shared.options.overflow, is_step,
-                                &reason);
-  }
-  if (item == nullptr) {
-    shared.accounts.Dropped(offer, reason);
-    return false;
-  }
-  item->step = offer.step;
-  item->type = offer.type;
-  fill(item);
-  shared.queue.Commit(item, is_step);
-  return true;
-}
-
-bool Writer::State::Refuse(const Offer& offer, GapReason reason,
-                           std::uint64_t n) {
-  shared.accounts.Offered(offer, n);
-  shared.accounts.Dropped(offer, reason, n);
-  return false;
-}
-
-template <typename Entry>
-bool Writer::State::AddTable(const Offer& offer, std::span<const Entry> entries,
-                             std::uint64_t entry_bytes) {
-  if (inert()) return false;
-  if (entries.empty()) return true;
-  const std::uint32_t n_definitions = shared.definitions.size();
-  const bool is_known =
-      std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-        return entry.definition != 0 && entry.definition <= n_definitions;
-      });
-  if (!is_known || entries.size() > (limits::kTable - 64) / entry_bytes) {
-    return Refuse(offer, GapReason::kRefused);
-  }
-  return Add(offer, [&](QueueItem* item) {
-    std::memcpy(item->bytes(), entries.data(), entries.size_bytes());
-  });
-}
-
-std::uint32_t Writer::Define(Definition definition) {
-  if (inert()) return 0;
-  return state_->shared.definitions.Define(std::move(definition));
-}
-
-const Definition* Writer::definition(std::uint32_t id) const {
-  if (inert()) return nullptr;
-  return state_->shared.definitions.Find(id);
-}
-
-bool Writer::AddRows(std::int64_t step, std::span<const Row> rows) {
-  bool is_taken = true;
-  do {
-    const auto part = rows.first(std::min(rows.size(), kRowsPerRecord));
-    rows = rows.subspan(part.size());
-    if (!state_->AddTable({.step = step,
-                           .n_bytes = part.size_bytes(),
-                           .type = RecordType::kRows},
-                          part, sizeof(Row))) {
-      is_taken = false;
-    }
-  } while (!rows.empty());
-  return is_taken;
-}
-
-bool Writer::AddTensor(std::int64_t step, std::uint32_t definition,
-                       const TensorView& view, std::uint16_t call,
-                       std::uint16_t micro_batch, std::uint32_t flags,
-                       float zero_share) {
-  if (inert()) return false;
-  const Offer offer{
-      .step = step, .n_bytes = view.n_bytes(), .type = RecordType::kTensor};
-  const Definition* known = state_->shared.definitions.Find(definition);
-  if (known == nullptr || view.device != DeviceKind::kCpu ||
-      known->item_size != view.item_size || known->item_size == 0 ||
-      !std::ranges::equal(known->shape, view.shape) ||
-      offer.n_bytes > limits::kRecord / 2) {
-    return state_->Refuse(offer, GapReason::kRefused);
-  }
-  return state_->Add(offer, [&](QueueItem* item) {
-    item->subject = definition;
-    item->call = call;
-    item->micro_batch = micro_batch;
-    item->flags = flags;
-    item->zero_share = zero_share;
-    if (item->n_bytes != 0) CopyContiguous(view, item->bytes());
-  });
-}
-
-bool Writer::AddScalars(std::int64_t step, std::span<const Scalar> scalars) {
-  return state_->AddTable({.step = step,
-                           .n_bytes = scalars.size_bytes(),
-                           .type = RecordType::kScalar},
-                          scalars, 32);
-}
-
-bool Writer::AddSpans(std::int64_t step, std::span<const Span> spans) {
-  return state_->AddTable(
-      {.step = step, .n_bytes = spans.size_bytes(), .type = RecordType::kSpan},
-      spans, 48);
-}
-
-bool Writer::AddEvent(std::int64_t step, const Event& event) {
-  if (inert()) return false;
-  const std::vector<std::byte> payload = EncodeEvent(event);
-  const Offer offer{
-      .step = step, .n_bytes = payload.size(), .type = RecordType::kEvent};
-  if (payload.size() > limits::kEvent) {
-    return state_->Refuse(offer, GapReason::kRefused);
-  }
-  return state_->Add(offer, [&](QueueItem* item) {
-    item->subject = static_cast<std::uint32_t>(event.kind);
-    std::memcpy(item->bytes(), payload.data(), payload.size());
-  });
-}
-
-bool Writer::AddHistogram(std::int64_t step, const Histogram& histogram) {
-  if (inert()) return false;
-  const std::vector<std::byte> payload = EncodeHistogram(histogram);
-  const Offer offer{
-      .step = step, .n_bytes = payload.size(), .type = RecordType::kHistogram};
-  if (state_->shared.definitions.Find(histogram.definition) == nullptr ||
-      histogram.keys.size() != histogram.counts.size() ||
-      payload.size() > limits::kTable) {
-    return state_->Refuse(offer, GapReason::kRefused);
-  }
-  return state_->Add(offer, [&](QueueItem* item) {
-    item->subject = histogram.definition;
-    item->call = histogram.call;
-    item->micro_batch = histogram.micro_batch;
-    std::memcpy(item->bytes(), payload.data(), payload.size());
-  });
-}
-
-void Writer::Refuse(std::int64_t step, std::uint64_t n, std::uint64_t n_bytes) {
-  if (inert() || n == 0) return;
-  (void)state_->Refuse(
-      {.step = step, .n_bytes = n_bytes, .type = RecordType::kTensor},
-      GapReason::kRefused, n);
-}
-
-bool Writer::EndStep(StepRecord step) {
-  if (inert()) return false;
-  const Accounts::StepCounts counts =
-      state_->shared.accounts.TakeStep(step.step);
-  step.offered = counts.offered;
-  step.dropped = counts.dropped;
-  return state_->Add(
-      {.step = step.step, .n_bytes = sizeof(step), .type = RecordType::kStep},
-      [&](QueueItem* item) {
-        std::memcpy(item->bytes(), &step, sizeof(step));
-      });
-}
-
 // --- Ending ------------------------------------------------------------------
 
 Status Writer::Flush(bool durable, std::chrono::milliseconds timeout) {
@@ -385,7 +185,15 @@ Counters Writer::counters() const {
   if (inert()) return {};
   Counters counters = state_->shared.accounts.counters();
   counters.queued_bytes = state_->shared.queue.used_bytes();
+  counters.silence = state_->shared.queue.silence();
+  const Sampler::Counts sampled = state_->shared.sampler.counts();
+  counters.steps_kept = sampled.kept;
+  counters.steps_left_out = sampled.left_out;
   return counters;
+}
+
+std::uint64_t Writer::n_lost() const {
+  return inert() ? 0 : state_->shared.accounts.n_lost();
 }
 
 const std::string& Writer::directory() const { return state_->directory.path; }

@@ -17,7 +17,10 @@
 // Errors: Open reports them.  Afterwards nothing is returned from the
 // producers' calls but "taken" or "not taken": disk errors are met by the
 // writer thread, counted, and returned by the next Flush or Close.  No signal
-// handler is installed; the thread has all signals blocked.
+// handler is installed; the thread has all signals blocked.  An exception in
+// the thread costs the shard what was not visible yet, like a failed write;
+// after WriterThread::kMaxRestarts in a row it gives up, and all that is
+// offered is dropped and counted.
 //
 // Accounting: a call that offers records adds them to `offered`, and each ends
 // in exactly one of written, dropped, failed: after a Flush that returned ok,
@@ -29,6 +32,7 @@
 
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -44,11 +48,17 @@
 
 namespace tdbg {
 
-// What a producer does when staging memory is full.
+// What a producer does when staging memory is full (docs/backpressure.md).
 enum class Overflow : std::uint8_t {
-  kBlock,   // Wait while the writer makes progress; after 1 s without, drop.
-  kDrop,    // Drop at once.
-  kSample,  // Keep the tensors of every n-th step, n by how far behind it is.
+  kBlock,  // Wait while the writer makes progress; after 1 s without, drop
+           // until there is some.
+  kDrop,  // Drop at once.
+  // Keep the tensors of every n-th step and leave out all those of the others;
+  // n follows from how far the writer is behind.  The tensors of one kept step
+  // may wait for room, together for at most 1 s; what then finds none is
+  // dropped.  All else, unit summaries too, does not wait; tensors leave an
+  // eighth of the queue to it.
+  kSample,
 };
 
 // How raw values are stored.
@@ -99,6 +109,17 @@ struct Counters {
   std::uint64_t io_errors = 0;
   std::int32_t last_errno = 0;
   WriterState state = WriterState::kRunning;
+  // For how long the writer thread has shown no life, with something queued.
+  std::chrono::milliseconds silence{};
+  // Under kSample: steps with tensors of which all were kept, and the others.
+  std::uint64_t steps_kept = 0, steps_left_out = 0;
+
+  // What was dropped or failed, by GapReason.
+  struct Loss {
+    std::uint64_t records = 0, bytes = 0;
+    std::uint32_t what = 0;  // As in Gap::what.
+  };
+  std::array<Loss, 8> losses{};
 };
 
 class Writer {
@@ -143,8 +164,8 @@ class Writer {
   // Counts `n` records as offered and dropped: tensors that capture refused.
   void Refuse(std::int64_t step, std::uint64_t n, std::uint64_t n_bytes);
 
-  // Closes `step.step`: offered, written, dropped and failed are filled in
-  // here.  Wakes the writer thread.
+  // Closes `step.step`: offered, written, dropped, failed and the flag
+  // kStepSampled are filled in here.  Readers see it within about 20 ms.
   // REQUIRES: the calls that offered the records of the step have returned.
   bool EndStep(StepRecord step);
 
@@ -162,6 +183,9 @@ class Writer {
   [[nodiscard]] bool inert() const;
 
   [[nodiscard]] Counters counters() const;
+  // Records dropped or failed so far, without those that were refused for what
+  // they are.  Takes no lock and costs next to nothing.
+  [[nodiscard]] std::uint64_t n_lost() const;
   [[nodiscard]] const std::string& directory() const;
   [[nodiscard]] std::uint32_t generation() const;
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
+#include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,58 +42,164 @@ Status WriterThread::Start() {
 Status WriterThread::Run() {
   for (;;) {
     try {
-      if (!Turn()) break;
-    } catch (const std::exception& error) {
-      // Only memory can be missing: the core throws nothing itself.  What was
-      // half appended is given up like after a failed write.
-      journal_.Abandon(Status::IoError(error.what(), ENOMEM));
-      if (item_ != nullptr)
-        shared_->queue.Release(std::exchange(item_, nullptr));
+      if (!Turn()) return Finish();
+    } catch (...) {
+      const Status why = CurrentException();
+      if (!Recover(why)) {
+        Discard(why);
+        (void)Finish();
+        return why;
+      }
     }
     if (shared_->left_behind.load()) {
       return Status::DeadlineExceeded("the writer was left behind");
     }
   }
-  journal_.AddLosses(shared_->accounts.TakeLosses());
-  return journal_.Close();
+}
+
+Status WriterThread::Finish() {
+  try {
+    journal_.AddLosses(shared_->accounts.TakeLosses());
+    return journal_.Close();
+  } catch (...) {
+    const Status why = CurrentException();
+    Restart(why);  // What was pending is settled.
+    return why;
+  }
 }
 
 bool WriterThread::Turn() {
   RecordQueue& queue = shared_->queue;
   // A short back-off is waited for with the data in the queue, as long as that
   // has room; producers must not feel it.
-  const bool hold =
-      journal_.is_backing_off() && !queue.half_full() && !queue.stopped();
-  item_ = hold ? nullptr : queue.Next();
-  if (item_ != nullptr) {
-    CheckDisk();
-    Handle(item_);
-    queue.Release(std::exchange(item_, nullptr));
-    if (journal_.batch_is_full() || Clock::now() >= next_publish_) Publish();
+  const bool is_down = Clock::now() < restart_at_ && !queue.stopped();
+  const bool hold = (is_down || journal_.is_backing_off()) &&
+                    !queue.half_full() && !queue.stopped();
+  n_run_ = n_done_ = n_released_ = 0;
+  if (!hold) n_run_ = queue.Take(run_);
+  if (n_run_ != 0) {
+    HandleRun();
     return true;
   }
   if (const auto request = queue.DueFlush(); request != nullptr) {
     journal_.AddLosses(shared_->accounts.TakeLosses());
-    queue.FinishFlush(request, journal_.Flush(request->durable));
+    Status status;
+    try {
+      status = journal_.Flush(request->durable);
+    } catch (...) {
+      queue.FinishFlush(request, CurrentException());
+      throw;
+    }
+    queue.FinishFlush(request, std::move(status));
     return true;
   }
   if (queue.AtEnd()) return false;
   if (publish_wanted_ || Clock::now() >= next_publish_) Publish();
   CheckDisk();
-  journal_.Tick();
+  if (!is_down) journal_.Tick();
   Clock::time_point deadline =
       std::min(next_publish_, Clock::now() + Journal::kHeartbeat);
-  if (hold) deadline = std::min(deadline, journal_.next_attempt());
-  queue.Wait(deadline);
+  if (is_down) deadline = std::min(deadline, restart_at_);
+  if (hold) {
+    queue.WaitForOrders(std::min(deadline, journal_.next_attempt()));
+  } else {
+    queue.WaitForWork(deadline);
+  }
   return true;
+}
+
+void WriterThread::HandleRun() {
+  RecordQueue& queue = shared_->queue;
+  std::uint64_t n_bytes = 0;
+  while (n_done_ < n_run_ && n_bytes < kRunBytes) {
+    QueueItem* item = run_[n_done_];
+    CheckDisk();
+    is_in_hand_ = true;
+    journal_.BeginRecord();
+    Handle(item);
+    is_in_hand_ = false;
+    ++n_done_;
+    n_bytes += item->n_bytes;
+    queue.NoteProgress();
+    if (journal_.batch_is_full() || Clock::now() >= next_publish_) Publish();
+    if (shared_->left_behind.load(std::memory_order_relaxed)) break;
+  }
+  n_released_ = n_done_;
+  queue.Release(n_done_);
 }
 
 void WriterThread::Publish() {
   journal_.AddLosses(shared_->accounts.TakeLosses());
   journal_.Publish();
+  if (journal_.written_bytes() > bytes_at_restart_) n_restarts_ = 0;
   publish_wanted_ = false;
   next_publish_ = Clock::now() + shared_->options.flush_interval;
 }
+
+// --- Exceptions --------------------------------------------------------------
+
+Status CurrentException() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return Status::IoError("the writer thread: no memory", ENOMEM);
+  } catch (const std::exception& error) {
+    return Status::IoError(std::string("the writer thread: ") + error.what(),
+                           0);
+  } catch (...) {
+    return Status::IoError("the writer thread: an exception", 0);
+  }
+}
+
+bool WriterThread::Recover(const Status& why) {
+  Restart(why);
+  if (std::exchange(is_in_hand_, false)) {
+    if (!journal_.took_over()) Lose(*run_[n_done_]);
+    ++n_done_;
+  }
+  shared_->queue.Release(n_done_ - n_released_);
+  n_released_ = n_done_;
+  return ++n_restarts_ <= kMaxRestarts;
+}
+
+void WriterThread::Restart(const Status& why) {
+  try {
+    journal_.Abandon(why);
+  } catch (...) {
+    // The commit page was not written; the counts hold.
+  }
+  bytes_at_restart_ = journal_.written_bytes();
+  restart_at_ =
+      Clock::now() + shared_->options.retry_interval * (1 << n_restarts_);
+}
+
+void WriterThread::Lose(const QueueItem& item) {
+  try {
+    journal_.Lose(
+        {.step = item.step, .n_bytes = item.n_bytes, .type = item.type});
+  } catch (...) {
+    // Counted, though the data cannot tell.
+  }
+}
+
+void WriterThread::Discard(const Status& why) {
+  RecordQueue& queue = shared_->queue;
+  shared_->gave_up.store(true);
+  shared_->accounts.SetState(WriterState::kDegraded);
+  while (!queue.AtEnd() && !shared_->left_behind.load()) {
+    const std::size_t n = queue.Take(run_);
+    for (std::size_t i = 0; i < n; ++i) Lose(*run_[i]);
+    if (n != 0) {
+      queue.Release(n);
+    } else if (const auto request = queue.DueFlush(); request != nullptr) {
+      queue.FinishFlush(request, why);
+    } else {
+      queue.WaitForWork(Clock::now() + Journal::kHeartbeat);
+    }
+  }
+}
+
+// --- Records -----------------------------------------------------------------
 
 void WriterThread::Handle(QueueItem* item) {
   const Offer offer{
@@ -111,7 +220,9 @@ void WriterThread::Handle(QueueItem* item) {
            .flags = item->flags,
            .chunks = {}},
           bytes,
-          {.zero_share = item->zero_share, .backlog = shared_->queue.fill()});
+          {.zero_share = item->zero_share,
+           .backlog = static_cast<double>(shared_->queue.used_bytes()) /
+                      static_cast<double>(shared_->queue.capacity())});
     case RecordType::kScalar: {
       const auto scalars = item->values<Scalar>();
       return journal_.Append(offer, 0, DefinitionsOf(scalars),

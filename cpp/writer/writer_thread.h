@@ -3,15 +3,22 @@
 //
 // Implements docs/format.md, "Writing".
 //
+// An exception (memory that is missing, a file system that throws) never leaves
+// Run: the shard is given up like after a failed write, and the thread starts
+// again after a pause that doubles.  When that happens kMaxRestarts times
+// without anything being written, it gives up: producers drop from then on, and
+// what is queued counts as failed.
+//
 // Thread safety: none; it lives on its thread.  What it shares with producers
 // is in WriterShared.
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 
@@ -20,6 +27,7 @@
 #include "writer/definition_table.h"
 #include "writer/journal.h"
 #include "writer/record_queue.h"
+#include "writer/sampler.h"
 #include "writer/writer.h"
 
 namespace tdbg {
@@ -42,10 +50,17 @@ struct WriterShared {
   Accounts accounts;
   DefinitionTable definitions;
   RecordQueue queue;
+  Sampler sampler;  // Under Overflow::kSample.
   std::atomic<DiskLevel> disk_level{DiskLevel::kPlenty};
   // Close gave up waiting: the thread is to end as soon as it can.
   std::atomic<bool> left_behind{false};
+  // The thread takes nothing more.
+  std::atomic<bool> gave_up{false};
 };
+
+// The exception that is being handled, as a status.
+// REQUIRES: called in a catch clause.
+Status CurrentException();
 
 class WriterThread {
  public:
@@ -53,6 +68,11 @@ class WriterThread {
 
   static constexpr std::chrono::milliseconds kDiskCheckInterval{100};
   static constexpr std::uint64_t kDiskCheckBytes = 64ULL << 20;
+  static constexpr int kMaxRestarts = 3;
+  // Records that are taken from the queue at a time, and the bytes after which
+  // their memory is given back before all of them are done.
+  static constexpr std::size_t kRun = 64;
+  static constexpr std::uint64_t kRunBytes = 256ULL << 10;
 
   // REQUIRES: `shared` outlives this.
   explicit WriterThread(WriterShared* shared);
@@ -71,18 +91,42 @@ class WriterThread {
  private:
   // One turn of the loop; false at the end of the queue.
   bool Turn();
+  // Handles what was taken, or the first part of it.
+  void HandleRun();
   void Handle(QueueItem* item);
   void HandleStep(const Offer& offer, QueueItem* item);
   void Publish();
   void CheckDisk();
 
+  // After an exception; false when the thread is to give up.
+  bool Recover(const Status& why);
+  void Restart(const Status& why);
+  // Counts all that comes until the end as failed.
+  void Discard(const Status& why);
+  // Counts an item as failed that the journal did not take over.
+  void Lose(const QueueItem& item);
+  Status Finish();
+
   WriterShared* const shared_;
   Journal journal_;
-  QueueItem* item_ = nullptr;  // That is being handled.
+
+  // The run: n_run_ items were taken; of these n_done_ were handled, and
+  // n_released_ given back.  is_in_hand_: one more is being handled.
+  std::array<QueueItem*, kRun> run_{};
+  std::size_t n_run_ = 0;
+  std::size_t n_done_ = 0;
+  std::size_t n_released_ = 0;
+  bool is_in_hand_ = false;
+
   bool publish_wanted_ = false;
   Clock::time_point next_publish_;
   Clock::time_point next_disk_check_;
   std::uint64_t bytes_at_disk_check_ = 0;
+
+  // In a row: forgotten when something was written.
+  int n_restarts_ = 0;
+  std::uint64_t bytes_at_restart_ = 0;
+  Clock::time_point restart_at_;
 };
 
 }  // namespace tdbg

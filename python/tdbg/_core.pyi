@@ -212,8 +212,26 @@ class Capture:
     def close(self, timeout: float = 5.0) -> bool:
         """True when everything was written; never raises."""
 
+    @property
+    def n_lost(self) -> int:
+        """Records dropped or failed so far, without those that were refused for
+        what they are.  Takes no lock."""
+
+    def losses(self) -> dict[str, tuple[int, int, int]]:
+        """Why: (records, bytes, what), for each reason that there was.
+
+        Reasons: queue_full, disk_nearly_full, io_error, larger_than_queue, refused,
+        stalled, sampled.  what: bits 1 rows, 2 tensors, 4 scalars, 8 steps,
+        16 events, 32 spans, 64 histograms.
+        """
+
     def counters(self) -> dict[str, int]:
-        """The fields of the Counters struct by name; state as its number."""
+        """The fields of the Counters struct by name; state as its number.
+
+        silence_ms: for how long the writer thread has shown no life, with something
+        queued.  steps_kept, steps_left_out: under overflow="sample", of the steps
+        with raw values.
+        """
 
 class Slot:
     """A name in front of its definitions, as a Taker uses it."""

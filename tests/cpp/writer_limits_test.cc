@@ -272,6 +272,7 @@ TDBG_TEST(ANearlyFullDiskGetsRowsOnlyAndThenNothing) {
   disk.SetFreeBytes(1000);
   let_it_notice();
   workload.Step(0);
+  EXPECT_OK(writer.Flush(false, kPatience));
   disk.SetFreeBytes(999);
   let_it_notice();
   workload.Step(1);

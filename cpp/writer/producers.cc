@@ -1,0 +1,226 @@
+// The calls of a Writer that offer records.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "writer/writer.h"
+#include "writer/writer_state.h"
+
+namespace tdbg {
+namespace {
+
+constexpr std::size_t kRowsPerRecord = 64U << 10;
+
+}  // namespace
+
+RecordQueue::Terms Writer::State::TermsFor(RecordType type) const {
+  const Overflow overflow = shared.options.overflow;
+  return {
+      .overflow = overflow == Overflow::kSample ? Overflow::kDrop : overflow,
+      // What closes a step may use all.
+      .keep_free = type == RecordType::kStep ? 0 : RecordQueue::kHeadroom};
+}
+
+template <typename Fill>
+bool Writer::State::Add(const Offer& offer, const RecordQueue::Terms& terms,
+                        Fill fill) {
+  GapReason reason = GapReason::kIoError;
+  QueueItem* item = nullptr;
+  if (!shared.gave_up.load(std::memory_order_relaxed)) {
+    reason = GapReason::kDiskNearlyFull;
+    if (Admits(shared.disk_level.load(std::memory_order_relaxed), offer.type)) {
+      item = shared.queue.Reserve(offer.n_bytes, terms, &reason);
+    }
+  }
+  if (item == nullptr) {
+    shared.accounts.Dropped(offer, reason);
+    return false;
+  }
+  const Accounts::StepCounts counts = shared.accounts.Taken(offer);
+  item->step = offer.step;
+  item->type = offer.type;
+  fill(item, counts);
+  shared.queue.Commit(item, offer.type == RecordType::kStep);
+  return true;
+}
+
+template <typename Fill>
+bool Writer::State::AddSampled(const Offer& offer, Fill fill) {
+  if (!Admits(shared.disk_level.load(std::memory_order_relaxed), offer.type)) {
+    return Add(offer, fill);  // Refused there.
+  }
+  RecordQueue& queue = shared.queue;
+  const Sampler::Answer answer = shared.sampler.Ask(
+      offer.step, offer.n_bytes,
+      {.used = queue.used_bytes(), .capacity = queue.capacity()});
+  if (answer.verdict != Sampler::Verdict::kKeep) {
+    shared.accounts.Dropped(offer, answer.verdict == Sampler::Verdict::kSpoilt
+                                       ? GapReason::kQueueFull
+                                       : GapReason::kSampled);
+    return false;
+  }
+  const auto start = RecordQueue::Clock::now();
+  auto taken = start;
+  const bool is_taken = Add(offer,
+                            {.overflow = Overflow::kSample,
+                             .keep_free = queue.capacity() / 8,
+                             .give_up = start + answer.may_wait},
+                            [&](QueueItem* item, const auto& counts) {
+                              taken = RecordQueue::Clock::now();
+                              fill(item, counts);
+                            });
+  if (!is_taken) taken = RecordQueue::Clock::now();
+  shared.sampler.Waited(offer.step, taken - start, is_taken);
+  return is_taken;
+}
+
+bool Writer::State::Refuse(const Offer& offer, GapReason reason,
+                           std::uint64_t n) {
+  shared.accounts.Dropped(offer, reason, n);
+  return false;
+}
+
+template <typename Entry>
+bool Writer::State::AddTable(const Offer& offer, std::span<const Entry> entries,
+                             std::uint64_t entry_bytes) {
+  if (inert()) return false;
+  if (entries.empty()) return true;
+  const std::uint32_t n_definitions = shared.definitions.size();
+  const bool is_known =
+      std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) {
+        return entry.definition != 0 && entry.definition <= n_definitions;
+      });
+  if (!is_known || entries.size() > (limits::kTable - 64) / entry_bytes) {
+    return Refuse(offer, GapReason::kRefused);
+  }
+  return Add(offer, [&](QueueItem* item, const auto&) {
+    std::memcpy(item->bytes(), entries.data(), entries.size_bytes());
+  });
+}
+
+std::uint32_t Writer::Define(Definition definition) {
+  if (inert()) return 0;
+  return state_->shared.definitions.Define(std::move(definition));
+}
+
+const Definition* Writer::definition(std::uint32_t id) const {
+  if (inert()) return nullptr;
+  return state_->shared.definitions.Find(id);
+}
+
+bool Writer::AddRows(std::int64_t step, std::span<const Row> rows) {
+  bool is_taken = true;
+  do {
+    const auto part = rows.first(std::min(rows.size(), kRowsPerRecord));
+    rows = rows.subspan(part.size());
+    if (!state_->AddTable({.step = step,
+                           .n_bytes = part.size_bytes(),
+                           .type = RecordType::kRows},
+                          part, sizeof(Row))) {
+      is_taken = false;
+    }
+  } while (!rows.empty());
+  return is_taken;
+}
+
+bool Writer::AddTensor(std::int64_t step, std::uint32_t definition,
+                       const TensorView& view, std::uint16_t call,
+                       std::uint16_t micro_batch, std::uint32_t flags,
+                       float zero_share) {
+  if (inert()) return false;
+  const Offer offer{
+      .step = step, .n_bytes = view.n_bytes(), .type = RecordType::kTensor};
+  const Definition* known = state_->shared.definitions.Find(definition);
+  if (known == nullptr || view.device != DeviceKind::kCpu ||
+      known->item_size != view.item_size || known->item_size == 0 ||
+      !std::ranges::equal(known->shape, view.shape) ||
+      offer.n_bytes > limits::kRecord / 2) {
+    return state_->Refuse(offer, GapReason::kRefused);
+  }
+  const auto fill = [&](QueueItem* item, const auto&) {
+    item->subject = definition;
+    item->call = call;
+    item->micro_batch = micro_batch;
+    item->flags = flags;
+    item->zero_share = zero_share;
+    if (item->n_bytes != 0) CopyContiguous(view, item->bytes());
+  };
+  // Unit summaries are statistics, whatever they are stored as.
+  const bool is_sampled =
+      state_->shared.options.overflow == Overflow::kSample &&
+      known->role != TensorRole::kUnitSummary && step != kNoStep;
+  return is_sampled ? state_->AddSampled(offer, fill)
+                    : state_->Add(offer, fill);
+}
+
+bool Writer::AddScalars(std::int64_t step, std::span<const Scalar> scalars) {
+  return state_->AddTable({.step = step,
+                           .n_bytes = scalars.size_bytes(),
+                           .type = RecordType::kScalar},
+                          scalars, 32);
+}
+
+bool Writer::AddSpans(std::int64_t step, std::span<const Span> spans) {
+  return state_->AddTable(
+      {.step = step, .n_bytes = spans.size_bytes(), .type = RecordType::kSpan},
+      spans, 48);
+}
+
+bool Writer::AddEvent(std::int64_t step, const Event& event) {
+  if (inert()) return false;
+  const std::vector<std::byte> payload = EncodeEvent(event);
+  const Offer offer{
+      .step = step, .n_bytes = payload.size(), .type = RecordType::kEvent};
+  if (payload.size() > limits::kEvent) {
+    return state_->Refuse(offer, GapReason::kRefused);
+  }
+  return state_->Add(offer, [&](QueueItem* item, const auto&) {
+    item->subject = static_cast<std::uint32_t>(event.kind);
+    std::memcpy(item->bytes(), payload.data(), payload.size());
+  });
+}
+
+bool Writer::AddHistogram(std::int64_t step, const Histogram& histogram) {
+  if (inert()) return false;
+  const std::vector<std::byte> payload = EncodeHistogram(histogram);
+  const Offer offer{
+      .step = step, .n_bytes = payload.size(), .type = RecordType::kHistogram};
+  if (state_->shared.definitions.Find(histogram.definition) == nullptr ||
+      histogram.keys.size() != histogram.counts.size() ||
+      payload.size() > limits::kTable) {
+    return state_->Refuse(offer, GapReason::kRefused);
+  }
+  return state_->Add(offer, [&](QueueItem* item, const auto&) {
+    item->subject = histogram.definition;
+    item->call = histogram.call;
+    item->micro_batch = histogram.micro_batch;
+    std::memcpy(item->bytes(), payload.data(), payload.size());
+  });
+}
+
+void Writer::Refuse(std::int64_t step, std::uint64_t n, std::uint64_t n_bytes) {
+  if (inert() || n == 0) return;
+  (void)state_->Refuse(
+      {.step = step, .n_bytes = n_bytes, .type = RecordType::kTensor},
+      GapReason::kRefused, n);
+}
+
+bool Writer::EndStep(StepRecord step) {
+  if (inert()) return false;
+  if (state_->shared.options.overflow == Overflow::kSample) {
+    state_->shared.sampler.EndStep(step.step);
+  }
+  return state_->Add(
+      {.step = step.step, .n_bytes = sizeof(step), .type = RecordType::kStep},
+      [&](QueueItem* item, const Accounts::StepCounts& counts) {
+        step.offered = counts.offered;
+        step.dropped = counts.dropped;
+        if (counts.sampled != 0 && counts.sampled == counts.dropped) {
+          step.flags |= kStepSampled;
+        }
+        std::memcpy(item->bytes(), &step, sizeof(step));
+      });
+}
+
+}  // namespace tdbg

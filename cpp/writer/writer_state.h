@@ -1,0 +1,70 @@
+// What a Writer and its thread share, and how the one ends the other.
+//
+// Internal to writer.cc and producers.cc.
+//
+// Thread safety: as each part says.
+
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/process.h"
+#include "writer/writer_thread.h"
+
+namespace tdbg {
+
+struct Writer::State {
+  State(const WriterOptions& options, std::unique_ptr<Staging> staging)
+      : shared(options, std::move(staging)) {}
+
+  // Constant after construction.
+  const std::uint64_t fork_depth = ForkDepth();
+  WriterShared shared;
+
+  // Constant after Open.
+  WriterDirectory directory;
+
+  // Makes Close exclusive; held while it waits.
+  Mutex close_mutex;
+  std::thread thread TDBG_GUARDED_BY(close_mutex);
+  bool closed TDBG_GUARDED_BY(close_mutex) = false;
+  Status close_status TDBG_GUARDED_BY(close_mutex);
+
+  // What the thread tells.
+  Mutex mutex;
+  std::condition_variable_any told;
+  bool started TDBG_GUARDED_BY(mutex) = false;
+  Status start_status TDBG_GUARDED_BY(mutex);
+  bool finished TDBG_GUARDED_BY(mutex) = false;
+  Status finish_status TDBG_GUARDED_BY(mutex);
+
+  [[nodiscard]] bool inert() const { return fork_depth != ForkDepth(); }
+
+  static void ThreadMain(const std::shared_ptr<State>& state);
+
+  // Offers a record; `fill` writes item->n_bytes bytes and what else it knows,
+  // and is told what was counted for the step that the record closes.
+  template <typename Fill>
+  bool Add(const Offer& offer, const RecordQueue::Terms& terms, Fill fill);
+  template <typename Fill>
+  bool Add(const Offer& offer, Fill fill) {
+    return Add(offer, TermsFor(offer.type), fill);
+  }
+  // The same for tensors under kSample.
+  template <typename Fill>
+  bool AddSampled(const Offer& offer, Fill fill);
+  [[nodiscard]] RecordQueue::Terms TermsFor(RecordType type) const;
+  // Refuses one: counted, and told in the data.
+  bool Refuse(const Offer& offer, GapReason reason, std::uint64_t n = 1);
+
+  template <typename Entry>
+  bool AddTable(const Offer& offer, std::span<const Entry> entries,
+                std::uint64_t entry_bytes);
+};
+
+}  // namespace tdbg
