@@ -90,7 +90,7 @@ inline constexpr std::uint32_t kStepSkipped = 1;      // StepRecord::flags
 inline constexpr std::uint32_t kStepInterrupted = 2;  // StepRecord::flags
 // All that the step dropped are tensors that were left out on purpose.
 inline constexpr std::uint32_t kStepSampled = 4;  // StepRecord::flags
-inline constexpr std::uint32_t kRescaled = 1;         // Row and tensor flags.
+inline constexpr std::uint32_t kRescaled = 1;     // Row and tensor flags.
 inline constexpr std::int64_t kNoStep = -1;
 
 namespace limits {

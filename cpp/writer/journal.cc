@@ -12,7 +12,6 @@ namespace tdbg {
 namespace {
 
 constexpr std::size_t kMaxStepLosses = 4096;
-
 }  // namespace
 
 Journal::Journal(const WriterOptions& options, DefinitionTable* definitions,
@@ -92,11 +91,8 @@ void Journal::AppendTensor(const Offer& offer, TensorHead head,
 void Journal::AppendStep(const Offer& offer, const StepRecord& step) {
   const PendingStep pending{.offer = offer, .step = step};
   const bool is_ready = Ready();
-  if (is_ready) {
-    pending_steps_.push_back(pending);
-  } else {
-    Carry(pending);
-  }
+  if (is_ready) pending_steps_.push_back(pending);
+  if (!is_ready) Carry(pending);
   took_over_ = true;
   if (!is_ready) return;
   WriteLosses();
@@ -322,7 +318,7 @@ void Journal::Abandon(const Status& why) {
   next_sequence_ = shard_->next_sequence();
   shard_.reset();
   index_ = IndexWriter();
-  // The counts first: what comes then needs memory.
+  // The counts first; the rest needs memory.
   const std::vector<Offer> lost = std::exchange(pending_, {});
   for (const Offer& offer : lost) accounts_->Failed(offer);
   for (const PendingStep& step : std::exchange(pending_steps_, {})) {
@@ -376,6 +372,11 @@ void Journal::NoteFailure(const Status& status) {
   next_attempt_ = Clock::now() + back_off_;
 }
 
+void Journal::LoseSteps() {
+  for (const PendingStep& step : carried_steps_) Fail(step.offer);
+  carried_steps_.clear();
+}
+
 Status Journal::Close() {
   // Twice: a failure while the last data is written is told in one more shard.
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -383,9 +384,7 @@ Status Journal::Close() {
     if (shard_ == nullptr && (!has_news || !OpenShard())) break;
     SealShard(EndReason::kClosed);
   }
-  for (const PendingStep& step : std::exchange(carried_steps_, {})) {
-    Fail(step.offer);
-  }
+  LoseSteps();
   slot_.state = WriterState::kClosed;
   WriteSlot();
   return std::exchange(first_error_, {});

@@ -95,6 +95,8 @@ class Journal {
   Status Close();
   // Gives the shard up: something went wrong while a record was appended.
   void Abandon(const Status& why);
+  // Steps that were kept for the next shard end as failed: there is none.
+  void LoseSteps();
 
   [[nodiscard]] bool batch_is_full() const {
     return shard_ != nullptr &&

@@ -52,7 +52,7 @@ namespace tdbg {
 enum class Overflow : std::uint8_t {
   kBlock,  // Wait while the writer makes progress; after 1 s without, drop
            // until there is some.
-  kDrop,  // Drop at once.
+  kDrop,   // Drop at once.
   // Keep the tensors of every n-th step and leave out all those of the others;
   // n follows from how far the writer is behind.  The tensors of one kept step
   // may wait for room, together for at most 1 s; what then finds none is

@@ -63,7 +63,8 @@ Status WriterThread::Finish() {
     return journal_.Close();
   } catch (...) {
     const Status why = CurrentException();
-    Restart(why);  // What was pending is settled.
+    Restart(why);  // Settles what was pending.
+    journal_.LoseSteps();
     return why;
   }
 }

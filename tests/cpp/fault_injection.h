@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -47,9 +48,13 @@ struct FaultPlan {
   bool for_ever = false;         // or all of them.
   int error = EIO;
   bool is_short = false;  // A write takes half of what it is given.
+  bool throws = false;    // Instead of returning the error (not of a close).
   // Only these calls count; empty: all.
   std::vector<Call> only;
 };
+
+// No std::exception: nobody may rely on that.
+struct Thrown {};
 
 class FaultyFileSystem final : public FileSystem {
  public:
@@ -69,6 +74,12 @@ class FaultyFileSystem final : public FileSystem {
   void Release() {
     const std::lock_guard lock(mutex_);
     hangs_ = false;
+    released_.notify_all();
+  }
+  // Writes take their time from now on; 0: no more than they need.
+  void SetBytesPerSecond(std::uint64_t rate) {
+    const std::lock_guard lock(mutex_);
+    bytes_per_second_ = rate;
     released_.notify_all();
   }
   // What FreeBytes answers; unset again by kNever.
@@ -107,6 +118,7 @@ class FaultyFileSystem final : public FileSystem {
   std::int64_t Pwrite(int fd, const void* data, std::size_t n,
                       std::uint64_t offset) override {
     WaitWhileHanging();
+    TakeTimeFor(n);
     bool is_short = false;
     if (const int error = Fault(Call::kPwrite, &is_short)) return -error;
     if (is_short && n > 1) n /= 2;
@@ -166,9 +178,18 @@ class FaultyFileSystem final : public FileSystem {
                                         past / plan_.every < plan_.count);
     if (!hit) return 0;
     ++n_faults_;
+    if (plan_.throws && call != Call::kClose) throw Thrown();
     if (!plan_.is_short) return plan_.error;
     if (is_short != nullptr) *is_short = true;
     return 0;
+  }
+  void TakeTimeFor(std::size_t n) {
+    std::unique_lock lock(mutex_);
+    if (bytes_per_second_ == 0) return;
+    const auto end =
+        std::chrono::steady_clock::now() +
+        std::chrono::microseconds(n * 1'000'000 / bytes_per_second_);
+    released_.wait_until(lock, end, [this] { return bytes_per_second_ == 0; });
   }
   void WaitWhileHanging() {
     std::unique_lock lock(mutex_);
@@ -182,6 +203,7 @@ class FaultyFileSystem final : public FileSystem {
   std::condition_variable released_;
   FaultPlan plan_;
   bool hangs_ = false;
+  std::uint64_t bytes_per_second_ = 0;
   std::uint64_t free_bytes_ = FaultPlan::kNever;
   std::uint64_t n_calls_ = 0;
   std::uint64_t n_faults_ = 0;

