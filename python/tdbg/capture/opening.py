@@ -24,7 +24,7 @@ from tdbg.run_directory import create_run, writer_directories
 __all__ = ["SessionOptions", "is_disabled", "open_session"]
 
 DISABLED_VARIABLE = "TDBG_DISABLED"
-_CHOICES = {"on_stop": ("raise", "flag"), "overflow": ("block", "drop")}
+_CHOICES = {"on_stop": ("raise", "flag"), "overflow": ("block", "drop", "sample")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,8 @@ class SessionOptions:
         on_stop: ``raise`` TrainingStopped at the next root forward, or only
             ``flag`` it.
         overflow: When staging memory is full: ``block`` while the writer makes
-            progress, or ``drop``.
+            progress, ``drop``, or ``sample``: keep the values of whole steps, and
+            of as many as the disk takes (docs/backpressure.md).
         queue_bytes: Bound of staging memory; None: the core's.
         min_free_bytes: Below so much free disk space nothing is written; None:
             the core's.

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from tdbg.capture.events import STATUS, CollectionEvents, write_event
+from tdbg.capture.losses import LossWatch
 from tdbg.capture.naming import scalar_name
 from tdbg.capture.overhead import OverheadMeter
 from tdbg.capture.policy import Policy
@@ -98,6 +99,7 @@ class Session:
         self._has_raised = False
         self._has_stopped = False
         self._collections = CollectionEvents(self.recorder)
+        self._losses = LossWatch(sink)
         self._last_record_ns = 0
         if is_live:
             watch_process(self)
@@ -256,7 +258,10 @@ class Session:
                 callback()
         self.run(self._say_goodbye, reason)
         self.is_live = False
-        return self.sink.close(timeout)
+        all_written = self.sink.close(timeout)
+        with contextlib.suppress(Exception):
+            self._losses.close()
+        return all_written
 
     def make_inert(self) -> None:
         """Do nothing from now on: this is a forked child."""
@@ -319,6 +324,7 @@ class Session:
         now = time.perf_counter_ns()
         is_training = step.mode in {ModeKeys.TRAIN, ModeKeys.GLOBAL}
         duration = (now if is_training else context.last_ns) - context.start_ns
+        self._losses.step_ended(step.number)
         charge = self.meter.end_step(duration)
         self._collections.tell(step.number, now)
         is_due = now - self._last_record_ns >= QUIET_NS

@@ -96,9 +96,16 @@ class Sink(Protocol):
 
     def counters(self) -> dict[str, int]: ...
 
+    def losses(self) -> dict[str, tuple[int, int, int]]: ...
+
+    @property
+    def n_lost(self) -> int: ...
+
 
 class NullSink:
     """Takes everything and keeps nothing: for dry runs."""
+
+    n_lost = 0
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -125,3 +132,7 @@ class NullSink:
     def counters(self) -> dict[str, int]:
         """Nothing was offered."""
         return {"offered": 0, "written": 0, "dropped": 0, "failed": 0}
+
+    def losses(self) -> dict[str, tuple[int, int, int]]:
+        """Nothing was lost."""
+        return {}

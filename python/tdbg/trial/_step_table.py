@@ -28,6 +28,7 @@ __all__ = ["STEP_TABLE_DTYPE", "StepTable"]
 WAIT_STEPS = 1000
 
 _SKIPPED = 1
+_SAMPLED = 4
 _WHAT_STEPS = 8  # docs/format.md, record type `gap`
 
 STEP_TABLE_DTYPE = np.dtype(
@@ -160,7 +161,9 @@ def _attempt_steps(
     table["skipped"] = np.bitwise_or.reduceat(rows["flags"], first) & _SKIPPED != 0
     table["workers"] = np.diff(first, append=len(rows))
     _complete(table, lanes, rows["step"], rank, world_size, is_newest)
-    lost = (table["dropped"] > 0) | (table["failed"] > 0)
+    # Values left out on purpose are as good as never asked for.
+    dropped = (rows["dropped"] > 0) & (rows["flags"] & _SAMPLED == 0)
+    lost = np.logical_or.reduceat(dropped | (rows["failed"] > 0), first)
     table["lossless"] = table["complete"] & ~lost
     return table
 

@@ -227,7 +227,8 @@ class Trial:
         """Recorded steps from the global step *start* on, a row each.
 
         Fields: step, mode, mode_step, wall_ns, complete (all workers have it),
-        lossless (and nothing of it was lost), settled (nothing more will come),
+        lossless (and nothing of it was lost but values that were left out on
+        purpose, overflow="sample"), settled (nothing more will come),
         skipped, duration_ns, capture_ns, offered, written, dropped, failed,
         micro_batches, workers.
         """

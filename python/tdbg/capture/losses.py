@@ -1,0 +1,183 @@
+"""Tells the user when records begin to be lost, and when that is over.
+
+Thread safety: the thread that ends steps.
+
+Errors: none of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["QUIET_SECONDS", "LossWatch"]
+
+# Without a loss for so long, losing is over: a queue that is full now and then is
+# one episode, not hundreds.
+QUIET_SECONDS = 10.0
+
+_WHAT = {  # docs/format.md, record type `gap`
+    1: "statistics",
+    2: "raw values",
+    4: "scalars",
+    8: "ends of steps",
+    16: "events",
+    32: "spans",
+    64: "histograms",
+}
+_SLOW_REMEDY = (
+    "save values less often (save_interval), compress them (codec='auto' or 'max'), "
+    "or give the queue more room (queue_bytes)"
+)
+_REASONS = {  # What it means, and what to do about it.
+    "queue_full": (
+        "the disk takes less than is captured and the queue is full",
+        _SLOW_REMEDY
+        + "; overflow='block' waits for the disk, 'sample' keeps whole steps",
+    ),
+    "stalled": (
+        "the disk made no progress for a second and the queue is full",
+        "look at the disk or the network it hangs on; " + _SLOW_REMEDY,
+    ),
+    "sampled": (
+        "the disk takes less than is captured, so only some steps keep their values",
+        _SLOW_REMEDY,
+    ),
+    "disk_nearly_full": (
+        "the disk is nearly full",
+        "free some space, or lower min_free_bytes",
+    ),
+    "io_error": ("the disk refuses to write", "look at the disk and at the quota"),
+    "larger_than_queue": (
+        "a tensor is larger than the whole queue",
+        "set queue_bytes above the size of the largest tensor",
+    ),
+}
+_Losses = dict[str, tuple[int, int, int]]
+_log = logging.getLogger("tdbg")
+
+
+class _Source(Protocol):
+    """What is used of ``_core.Capture``; documented there."""
+
+    @property
+    def n_lost(self) -> int: ...
+    def losses(self) -> dict[str, tuple[int, int, int]]: ...
+    def counters(self) -> dict[str, int]: ...
+
+
+class LossWatch:
+    """Warns once when losing starts and once when it ends.
+
+    As long as nothing is lost, the end of a step costs the reading of one number.
+
+    Args:
+        source: The core's writer.
+        now: A monotonic clock, in seconds.
+
+    Example:
+        >>> from tdbg.capture.sink import NullSink
+        >>> LossWatch(NullSink()).step_ended(0)
+    """
+
+    __slots__ = ("_before", "_is_losing", "_last", "_now", "_seen", "_settled", "_src")
+
+    def __init__(
+        self, source: _Source, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._src = source
+        self._now = now
+        self._before: _Losses = {}  # What was lost before this episode.
+        self._seen = 0
+        self._settled = 0  # n_lost while nothing is being lost, else -1.
+        self._is_losing = False
+        self._last = 0.0  # When something was lost last.
+
+    def step_ended(self, step: int) -> None:
+        """Look whether anything was lost."""
+        n_lost = self._src.n_lost
+        if n_lost != self._settled:
+            self._look(n_lost, step)
+
+    def close(self) -> None:
+        """Nothing more will come: look once more, and tell the totals."""
+        n_lost = self._src.n_lost
+        if n_lost != self._settled:
+            self._look(n_lost, None)
+        if self._is_losing:
+            self._end("")
+
+    def _look(self, n_lost: int, step: int | None) -> None:
+        now = self._now()
+        if n_lost != self._seen:
+            self._seen = n_lost
+            self._last = now
+            if not self._is_losing:
+                self._start(step)
+        elif now - self._last >= QUIET_SECONDS:
+            self._end(f" and has lost nothing more for {QUIET_SECONDS:.0f} s")
+
+    def _start(self, step: int | None) -> None:
+        self._is_losing = True
+        self._settled = -1
+        lost = self._since_before()
+        reason = max(lost, key=lambda name: lost[name][0], default="queue_full")
+        what = lost.get(reason, (0, 0, 0))[2]
+        meaning, remedy = _REASONS.get(reason, (reason, _SLOW_REMEDY))
+        _log.warning(
+            "tdbg is losing %s%s: %s%s. To lose less, %s. The training goes on, every "
+            "loss is counted, and the end of this will be told",
+            _names(what),
+            "" if step is None else f" at step {step}",
+            meaning,
+            self._details(reason),
+            remedy,
+        )
+
+    def _end(self, quiet: str) -> None:
+        lost = self._since_before()
+        self._before = self._src.losses()
+        self._is_losing = False
+        self._settled = self._seen
+        records = sum(entry[0] for entry in lost.values())
+        n_bytes = sum(entry[1] for entry in lost.values())
+        reasons = ", ".join(f"{name} {lost[name][0]}" for name in sorted(lost))
+        _log.warning(
+            "tdbg lost %d records (%.1f MB)%s: %s%s",
+            records,
+            n_bytes / 1e6,
+            quiet,
+            reasons,
+            self._kept() if "sampled" in lost else "",
+        )
+
+    def _since_before(self) -> _Losses:
+        lost: _Losses = {}
+        for name, (records, n_bytes, what) in self._src.losses().items():
+            known = self._before.get(name, (0, 0, 0))
+            if name != "refused" and records > known[0]:
+                lost[name] = (records - known[0], n_bytes - known[1], what)
+        return lost
+
+    def _details(self, reason: str) -> str:
+        counters = self._src.counters()
+        if reason == "io_error" and counters.get("last_errno"):
+            return f" ({os.strerror(counters['last_errno'])})"
+        seconds = counters.get("silence_ms", 0) / 1e3
+        return f" (no answer for {seconds:.0f} s)" if seconds >= 1 else ""
+
+    def _kept(self) -> str:
+        counters = self._src.counters()
+        kept = counters.get("steps_kept", 0)
+        total = kept + counters.get("steps_left_out", 0)
+        return f"; of {total} steps with values {kept} have them"
+
+
+def _names(what: int) -> str:
+    names = [name for bit, name in _WHAT.items() if what & bit]
+    if not names:
+        return "data"
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
