@@ -95,6 +95,29 @@ class RunBuilder:
         if what in ("any", "values"):
             self.capture.values(step, number, pointer, strides, **site)
 
+    def histogram(
+        self,
+        step: int,
+        name: str,
+        array: NDArray[Any],
+        *,
+        call: int = 0,
+        micro_batch: int = 0,
+        scale: float = 1.0,
+        role: Role | None = None,
+        **options: Any,
+    ) -> None:
+        """Save the histogram."""
+        assert self.capture.count_histogram(
+            step,
+            self.define(name, array, role, **options),
+            array.ctypes.data,
+            array.strides,
+            call=call,
+            micro_batch=micro_batch,
+            scale=scale,
+        )
+
     def scalar(self, step: int, name: str, value: float, wall_ns: int = 1) -> None:
         number = self.capture.define(name, int(Role.SCALAR))
         self.capture.scalar(step, number, value, wall_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,28 @@ def test_show_of_a_tensor_tells_its_history_as_numpy_would(run: Path) -> None:
     for row, value in zip(history, values, strict=True):
         assert row["mean"] == pytest.approx(value.mean(), rel=1e-6)
         assert row["l2"] == pytest.approx(np.linalg.norm(value.ravel()), rel=1e-6)
+
+
+def test_show_of_a_tensor_with_histograms_tells_what_types_would_lose(
+    tmp_path: Path,
+) -> None:
+    x = np.array([1e-6, -1e-6, 1.0, 1.0, 1000.0, 0.0, 0.0], np.float32)
+    with RunBuilder(tmp_path) as builder:
+        for step in range(2):
+            builder.save(step, "fc.weight", x, what="statistics")
+            if step == 0:
+                builder.histogram(step, "fc.weight", x)
+            builder.end_step(step)
+    found = call_json("show", tmp_path, "fc.weight")["histogram"]
+    assert (found["step"], found["count"], found["zero"]) == (0, 7, 2)
+    assert dict(found["quantiles"])[0.25] == 0
+    assert found["lost"]["float8_e4m3fn"]["underflow"] == 0.4
+    assert found["lost"]["float8_e4m3fn"]["overflow"] == 0.2
+    assert found["lost"]["float16"]["subnormal"] == 0.4
+    output = call("show", tmp_path, "fc.weight").output
+    assert "quantiles at step 0: 0% -1e-06, 1% " in output
+    assert re.search(r"float8_e4m3fn +40.00% +0% +20.00% +0%", output)
+    assert call("show", tmp_path, "fc.weight", "--mode", "EVAL").exit_code == 0
 
 
 def test_show_of_an_unknown_tensor_names_the_nearest_and_exits_with_3(

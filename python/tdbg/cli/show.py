@@ -8,7 +8,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from tdbg.cli import options
+from tdbg.cli import histograms, options
 from tdbg.cli.output import console, emit_json, n_bytes, number, plain, shape, table
 from tdbg.cli.sparkline import sparkline
 from tdbg.cli.summaries import summarize, summary_table
@@ -40,7 +40,10 @@ def command(
     mode: ModeKeys,
     as_json: bool,
 ) -> None:
-    """Show the statistics of RUN's tensors, or of the one called NAME."""
+    """Show the statistics of RUN's tensors, or of the one called NAME.
+
+    Of a tensor that has histograms also quantiles, and what narrow types would lose.
+    """
     trial = create_trial(run)
     if name is None:
         names = trial.tensor_names(
@@ -92,8 +95,16 @@ def _show_history(
         {"step": step, **{c: tensor.reduction_value(step, c, mode) for c in COLUMNS}}
         for step in steps
     ]
+    with_histogram = tensor.steps(mode, what="histograms")[-1:]
     if as_json:
-        emit_json({"tensor": tensor.name, "mode": mode.name, "history": history})
+        document: dict[str, Any] = {
+            "tensor": tensor.name,
+            "mode": mode.name,
+            "history": history,
+        }
+        for at in with_histogram:
+            document["histogram"] = histograms.to_json(tensor.histogram(at, mode), at)
+        emit_json(document)
         return
     rows = [[str(row["step"]), *(number(row[c]) for c in COLUMNS)] for row in history]
     rows.append(["", *(sparkline([row[c] for row in history], 10) for c in COLUMNS)])
@@ -101,6 +112,8 @@ def _show_history(
     out = console()
     out.print(plain(f"{tensor.name}  {tensor.role}  {tensor.dtype}  {extents}"))
     out.print(table(("step", *COLUMNS), rows, right=("step", *COLUMNS)))
+    for at in with_histogram:
+        histograms.print_histogram(tensor.histogram(at, mode), at, out)
 
 
 def _show_values(

@@ -144,7 +144,7 @@ def saved_steps(
     Args:
         run: The run.
         name: A tensor, or None for all.
-        what: "values", "statistics", or "any".
+        what: "values", "statistics", "any" of both, or "histograms".
         worker: Only what this worker saved.
     """
     parts: list[NDArray[np.int64]] = []
@@ -158,6 +158,9 @@ def saved_steps(
                 if ids is not None:
                     rows = rows[_is_in(rows["definition"], ids)]
                 parts.append(_unique(rows["step"]))
+        if what == "histograms":
+            known = None if ids is None else ids.tolist()
+            parts.append(lane.writer.histograms.steps(known, lane.start, lane.stop))
         if what in ("any", "statistics"):
             segments = lane.writer.segments.between(lane.start, lane.stop)
             if ids is not None:

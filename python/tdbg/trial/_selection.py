@@ -18,7 +18,7 @@ from tdbg.trial._run import RunState
 
 __all__ = ["global_step_of", "matching", "nearest", "saved_near", "steps_of"]
 
-WHAT = ("any", "values", "statistics")
+WHAT = ("any", "values", "statistics", "histograms")
 
 
 def steps_of(
@@ -32,7 +32,8 @@ def steps_of(
     """Steps, in the count of *mode*, at which something of *name* was saved.
 
     Raises:
-        ConfigurationError: If *what* is none of "any", "values", "statistics".
+        ConfigurationError: If *what* is none of "any", "values", "statistics",
+            "histograms".
     """
     if what not in WHAT:
         msg = f"what must be one of {', '.join(WHAT)}, not {what!r}"

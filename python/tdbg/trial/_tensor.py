@@ -25,6 +25,7 @@ from tdbg.errors import (
 )
 from tdbg.modes import ModeKeys
 from tdbg.trial import _lookup
+from tdbg.trial._histogram import HistogramQueries
 from tdbg.trial._lookup import Call, RawEntry, RowEntry
 from tdbg.trial._roles import extreme_class, has_statistics, role_of
 from tdbg.trial._row import TensorStatistics, as_row, extremes_of
@@ -36,7 +37,7 @@ from tdbg.trial._statistics import merge_rows
 __all__ = ["TensorHandle"]
 
 
-class TensorHandle:
+class TensorHandle(HistogramQueries):
     """A tensor as the trial sees it; made by ``Trial.tensor``.
 
     Attributes:
@@ -87,7 +88,8 @@ class TensorHandle:
 
         Args:
             mode: In the count of this mode; GLOBAL: all, as global steps.
-            what: "values" for raw values, "statistics" for rows, "any" for both.
+            what: "values" for raw values, "statistics" for rows, "any" for both,
+                "histograms".
             show_incomplete_steps: Also those for which more may come.
         """
         with self._run.fresh() as run:

@@ -165,7 +165,8 @@ class Trial:
 
         Args:
             mode: In the count of this mode; GLOBAL or None: all, as global steps.
-            what: "values" for raw values, "statistics" for rows, "any" for both.
+            what: "values" for raw values, "statistics" for rows, "any" for both,
+                "histograms".
             show_incomplete_steps: Also those for which more may come.
         """
         with self._run.fresh() as run:

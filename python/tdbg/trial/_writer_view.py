@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tdbg import _core
 from tdbg._core import Definition, Event
 from tdbg.run_directory import WriterDirectory
+from tdbg.trial._histogram_index import HistogramIndex
 from tdbg.trial._segments import Segments
 from tdbg.trial._tables import StepOrdered
 
@@ -95,6 +96,7 @@ class WriterView:
         self.scalars = StepOrdered(_core.SCALAR_DTYPE)
         self.events: list[EventRecord] = []
         self._segments = Segments(self.reader)
+        self._histograms = HistogramIndex(self.reader)
         self._n_definitions = 0
         self._event_problems: list[Problem] = []
         self._n_events = 0
@@ -143,6 +145,12 @@ class WriterView:
         """The index of the statistics rows, up to date."""
         self._segments.take_in()
         return self._segments
+
+    @property
+    def histograms(self) -> HistogramIndex:
+        """The histograms, up to date."""
+        self._histograms.take_in()
+        return self._histograms
 
     @property
     def is_known(self) -> bool:
