@@ -65,11 +65,20 @@ class Hook(TorchHook):
         rules: Rules, or their names, whose needs are captured as well.
         on_stop: When somebody asks for a stop: ``raise`` TrainingStopped at the
             next root forward, or ``flag`` it in ``should_stop``.
-        overflow: When the disk is too slow: ``block`` while it makes progress, or
-            ``drop``.
+        overflow: When the disk is too slow: ``block`` while it makes progress,
+            ``drop``, or ``sample``: keep the values of every n-th step.
         queue_bytes: Bound of the memory for what is not written yet.
         min_free_bytes: Free disk space that is left to others.
         codec: How raw values are stored: "none", "auto" or "max".
+        save_histogram: Store histograms wherever statistics are taken, of all
+            collections that do not say otherwise.
+        precise: Statistics of floats of up to 32 bits as exactly as those of
+            float64.
+        threads: That reduce one large tensor, at most; None: as many as PyTorch
+            uses, up to 4.
+        budget: Share of the training's time that capture may cost, such as 0.02;
+            what is captured is reduced to stay inside. None: that of the variable
+            ``TDBG_BUDGET``, or any.
         dry_run: Do everything but write.
 
     Raises:
@@ -96,6 +105,10 @@ class Hook(TorchHook):
         queue_bytes: int | None = None,
         min_free_bytes: int | None = None,
         codec: str = "auto",
+        save_histogram: bool = False,
+        precise: bool = False,
+        threads: int | None = None,
+        budget: float | None = None,
         dry_run: bool = False,
     ) -> None:
         def make_policy() -> Policy:
@@ -107,6 +120,7 @@ class Hook(TorchHook):
                 save_all,
                 collections,
                 rules,
+                save_histogram,
             )
 
         def make_options() -> SessionOptions:
@@ -117,6 +131,9 @@ class Hook(TorchHook):
                 queue_bytes=queue_bytes,
                 min_free_bytes=min_free_bytes,
                 codec=codec,
+                precise=precise,
+                threads=_threads() if threads is None else threads,
+                budget=budget,
                 dry_run=dry_run,
                 rank=rank,
                 world_size=world_size,
@@ -136,6 +153,10 @@ def watch(
     on_stop: str = "raise",
     overflow: str = "block",
     min_free_bytes: int | None = None,
+    save_histogram: bool = False,
+    precise: bool = False,
+    threads: int | None = None,
+    budget: float | None = None,
 ) -> Hook:
     """Capture the statistics of a training, and no raw values.
 
@@ -153,6 +174,10 @@ def watch(
         on_stop: As of ``Hook``.
         overflow: As of ``Hook``.
         min_free_bytes: As of ``Hook``.
+        save_histogram: As of ``Hook``.
+        precise: As of ``Hook``.
+        threads: As of ``Hook``.
+        budget: As of ``Hook``.
 
     Returns:
         The hook; it ends with the process, unless it is closed before.
@@ -178,6 +203,10 @@ def watch(
         on_stop=on_stop,
         overflow=overflow,
         min_free_bytes=min_free_bytes,
+        save_histogram=save_histogram,
+        precise=precise,
+        threads=threads,
+        budget=budget,
     )
     hook.register_module(model)
     if criterion is not None:
@@ -205,6 +234,7 @@ def _policy(
     save_all: bool,
     collections: Iterable[Collection],
     rules: Iterable[str | Rule],
+    save_histogram: bool,
 ) -> Policy:
     registry = CollectionRegistry(include_collections, collections)
     registry.include(CollectionKeys.LOSSES.value)
@@ -222,7 +252,20 @@ def _policy(
         None if save_config is None else SaveConfig.parse(save_config),
         chosen,
         [rule.needs for rule in _resolve(rules)],
+        save_histogram=_boolean("save_histogram", save_histogram),
     )
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        msg = f"{name} must be True or False, not {value!r}"
+        raise ConfigurationError(msg)
+    return value
+
+
+def _threads() -> int:
+    """As many as the training's own operations, but no more than gain."""
+    return max(1, min(4, torch.get_num_threads()))
 
 
 def _resolve(rules: Iterable[str | Rule]) -> Iterable[Rule]:

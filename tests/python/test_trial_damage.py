@@ -302,8 +302,11 @@ def test_the_cost_and_the_losses_of_capture_are_summed_up(run_dir: Path) -> None
             ones = {"w": np.ones(2)}
             run.step(step, ones, mode, capture_ns=cost, duration_ns=1000)
     trial = create_trial(run_dir)
-    assert trial.overhead() == pytest.approx(100 / 4000)
-    assert trial.overhead("train") == pytest.approx(60 / 3000)
+    cost = trial.overhead()
+    assert (cost.steps, cost.capture_seconds, cost.step_seconds) == (4, 1e-7, 4e-6)
+    assert cost.share == pytest.approx(100 / 3900)
+    assert trial.overhead("train").share == pytest.approx(60 / 2940)
+    assert str(cost) == "measured cost 2.6 % of the training thread"
     counters = trial.counters()
     assert counters["dropped"] == 3
     assert counters["failed"] == 0

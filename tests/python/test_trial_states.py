@@ -150,7 +150,7 @@ def test_a_run_without_writers_is_empty_and_fills(run_dir: Path) -> None:
     assert trial.has_passed_step(0) is NOT_YET
     assert trial.statistics().names == []
     assert len(trial.step_table()) == 0
-    assert trial.overhead() == 0.0
+    assert trial.overhead().share == 0.0
     assert trial.configuration() == {}
     simple_run(run_dir)
     time.sleep(0.01)

@@ -5,18 +5,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tdbg.capture.overhead import OverheadMeter
 from tdbg.capture.recorder import Recorder
 
-__all__ = ["COLLECTIONS", "CONFIGURATION", "STATUS", "CollectionEvents", "write_event"]
+__all__ = [
+    "CHANGE",
+    "COLLECTIONS",
+    "CONFIGURATION",
+    "STATUS",
+    "CollectionEvents",
+    "CostEvents",
+    "write_event",
+]
 
 # On disk (docs/format.md): never renumber.
-CONFIGURATION, COLLECTIONS, STATUS = 1, 2, 5
+CONFIGURATION, COLLECTIONS, CHANGE, STATUS = 1, 2, 3, 5
 INFORMATION = 1
 
 # The largest event that docs/format.md allows is 1 MiB.
 MAX_EVENT_BYTES = 1 << 20
 # New names are told together, once a second.
 QUIET_NS = 1_000_000_000
+# What unrecorded steps have cost is told so often.
+COST_NS = 10 * QUIET_NS
 
 
 def write_event(
@@ -71,6 +82,36 @@ class CollectionEvents:
             for entry in content.values():
                 entry["tensor_names"] = []
         write_event(self._recorder, COLLECTIONS, {"collections": content}, step)
+
+
+class CostEvents:
+    """Tells what all steps together have cost, where some of them have no record.
+
+    Args:
+        recorder: Writes the event.
+        meter: Knows the totals.
+    """
+
+    def __init__(self, recorder: Recorder, meter: OverheadMeter) -> None:
+        self._recorder = recorder
+        self._meter = meter
+        self._has_news = False
+        self._told_ns = 0
+
+    def step_ended(self, step: int, now_ns: int, *, is_recorded: bool) -> None:
+        """A step has ended; its own record says what it has cost, if it has one."""
+        if not is_recorded:
+            self._has_news = True
+        elif self._has_news and now_ns - self._told_ns >= COST_NS:
+            self._told_ns = now_ns
+            self.tell(step)
+
+    def tell(self, step: int) -> None:
+        """Write the totals, if a step without a record has ended since."""
+        if self._has_news:
+            self._has_news = False
+            content = {"what": "cost", **self._meter.totals()}
+            write_event(self._recorder, CHANGE, content, step)
 
 
 def _is_large(content: dict[str, dict[str, Any]]) -> bool:

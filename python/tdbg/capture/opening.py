@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tdbg.capture.budget import parse_budget
 from tdbg.capture.events import CONFIGURATION, STATUS
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import TensorRef, Tensors
@@ -24,7 +25,12 @@ from tdbg.run_directory import create_run, writer_directories
 __all__ = ["SessionOptions", "is_disabled", "open_session"]
 
 DISABLED_VARIABLE = "TDBG_DISABLED"
-_CHOICES = {"on_stop": ("raise", "flag"), "overflow": ("block", "drop", "sample")}
+_CHOICES = {
+    "on_stop": ("raise", "flag"),
+    "overflow": ("block", "drop", "sample"),
+    "codec": ("none", "auto", "max"),
+}
+MAX_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,10 @@ class SessionOptions:
         min_free_bytes: Below so much free disk space nothing is written; None:
             the core's.
         codec: How raw values are stored: "none", "auto" or "max".
+        precise: Statistics of small floats as exactly as those of float64.
+        threads: That reduce one large tensor, at most.
+        budget: Share of the training's time that capture may cost; None: that of
+            the environment (``TDBG_BUDGET``), or any.
         dry_run: Do everything but write.
         rank: Of this process among those of the training.
         world_size: How many there are.
@@ -54,6 +64,9 @@ class SessionOptions:
     queue_bytes: int | None = None
     min_free_bytes: int | None = None
     codec: str = "auto"
+    precise: bool = False
+    threads: int = 1
+    budget: float | None = None
     dry_run: bool = False
     rank: int = 0
     world_size: int = 1
@@ -61,7 +74,7 @@ class SessionOptions:
     def __post_init__(self) -> None:
         for name, valid in _CHOICES.items():
             value = getattr(self, name)
-            if value not in valid:
+            if not isinstance(value, str) or value not in valid:
                 msg = f"{name}: unknown {value!r}; {nearest(value, valid)}"
                 raise ConfigurationError(msg)
         for name, least in (("queue_bytes", 1), ("min_free_bytes", 0)):
@@ -71,6 +84,16 @@ class SessionOptions:
             ):
                 msg = f"{name} must be a number of bytes, not {value!r}"
                 raise ConfigurationError(msg)
+        precise: object = self.precise
+        if not isinstance(precise, bool):
+            msg = f"precise must be True or False, not {precise!r}"
+            raise ConfigurationError(msg)
+        threads: object = self.threads
+        is_number = isinstance(threads, int) and not isinstance(threads, bool)
+        if not is_number or not 1 <= self.threads <= MAX_THREADS:
+            msg = f"threads must be from 1 to {MAX_THREADS}, not {threads!r}"
+            raise ConfigurationError(msg)
+        object.__setattr__(self, "budget", parse_budget(self.budget))
         if not 0 <= self.rank < self.world_size:
             msg = f"rank {self.rank} is not one of {self.world_size}"
             raise ConfigurationError(msg)
@@ -107,7 +130,11 @@ def open_session(
     raises = options.on_stop == "raise"
     if options.dry_run:
         return Session(
-            NullSink(), policy, raises_on_stop=raises, tensors=Tensors(describe)
+            NullSink(),
+            policy,
+            raises_on_stop=raises,
+            tensors=Tensors(describe),
+            budget=options.budget,
         )
     # Loaded here, so that configurations can be made without the core.
     core = import_module("tdbg._core")
@@ -130,6 +157,8 @@ def open_session(
         world_size=options.world_size,
         overflow=options.overflow,
         codec=options.codec,
+        precise=options.precise,
+        threads=options.threads,
         **{name: value for name, value in bounds.items() if value is not None},
     )
     taker = core.Taker(sink, tensor_types)
@@ -141,6 +170,7 @@ def open_session(
             run.path, run.uuid, sink.generation, rank=options.rank
         ),
         raises_on_stop=raises,
+        budget=options.budget,
     )
     session.run(
         session.write_event,
@@ -165,6 +195,9 @@ def _configuration(
             "on_stop": options.on_stop,
             "overflow": options.overflow,
             "codec": options.codec,
+            "precise": options.precise,
+            "threads": options.threads,
+            "budget": options.budget,
         },
         "rank": options.rank,
         "world_size": options.world_size,

@@ -15,21 +15,31 @@ class Overhead:
         steps: Steps that have ended.
         capture_seconds: Time spent in tdbg, of the training thread.
         step_seconds: Duration of these steps, capture included.
+        last_share: Of the step that ended last, as ``share``.
+        budget: The share that is allowed, or None.
+        changes: How often what is captured was changed to stay inside the budget.
+        left_out: What is left out now to stay inside, in words; empty for nothing.
     """
 
     steps: int
     capture_seconds: float
     step_seconds: float
+    last_share: float = 0.0
+    budget: float | None = None
+    changes: int = 0
+    left_out: str = ""
 
     @property
     def share(self) -> float:
         """Time in tdbg, relative to the steps without it."""
-        rest = self.step_seconds - self.capture_seconds
-        return self.capture_seconds / rest if rest > 0 else 0.0
+        return _share(self.capture_seconds, self.step_seconds)
 
     def __str__(self) -> str:
         mean = self.capture_seconds / max(self.steps, 1) * 1e6
-        return f"{self.steps} steps, {mean:.0f} us a step, {self.share:.2%}"
+        text = f"{self.steps} steps, {mean:.0f} us a step, {self.share:.2%}"
+        if self.budget is not None:
+            text += f" of {self.budget:.2%}"
+        return f"{text}: {self.left_out}" if self.left_out else text
 
 
 class OverheadMeter:
@@ -44,6 +54,7 @@ class OverheadMeter:
         self._charged = 0
         self._step_time = 0
         self._steps = 0
+        self._last = (0, 0)
 
     def end_step(self, duration_ns: int) -> int:
         """Nanoseconds to charge to the step that ends: since the last one's end.
@@ -54,8 +65,32 @@ class OverheadMeter:
         self._charged = self.total_ns
         self._steps += 1
         self._step_time += duration_ns
+        self._last = charge, duration_ns
         return charge
 
-    def summary(self) -> Overhead:
+    def totals(self) -> dict[str, int]:
+        """Steps, capture and durations of all steps that have ended."""
+        return {
+            "steps": self._steps,
+            "capture_ns": self._charged,
+            "duration_ns": self._step_time,
+        }
+
+    def summary(
+        self, budget: float | None = None, changes: int = 0, left_out: str = ""
+    ) -> Overhead:
         """The cost so far."""
-        return Overhead(self._steps, self.total_ns / 1e9, self._step_time / 1e9)
+        return Overhead(
+            self._steps,
+            self.total_ns / 1e9,
+            self._step_time / 1e9,
+            _share(*self._last),
+            budget,
+            changes,
+            left_out,
+        )
+
+
+def _share(capture: float, duration: float) -> float:
+    rest = duration - capture
+    return capture / rest if rest > 0 else 0.0

@@ -10,8 +10,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from tdbg.capture.wants import (
+    HISTOGRAM,
+    ROWS,
+    SMALL_VALUES,
+    VALUES,
+    StepWants,
+    Throttle,
+)
 from tdbg.collections import (
     BUILT_IN,
     Collection,
@@ -23,23 +31,7 @@ from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs, merge_needs
 
-__all__ = [
-    "HISTOGRAM",
-    "ROWS",
-    "SMALL_VALUES",
-    "UNITS",
-    "VALUES",
-    "Policy",
-    "StepWants",
-    "Throttle",
-]
-
-# What is wanted of a tensor at a step; cpp/bindings/bind_taker.cc knows them too.
-ROWS = 1
-VALUES = 2
-SMALL_VALUES = 4  # Its value, if it is a single number.
-HISTOGRAM = 8
-UNITS = 16  # The counts of its units.
+__all__ = ["Policy"]
 
 # Saved at every step unless configured themselves, and never reduced.
 _EVERY_STEP = frozenset({CollectionKeys.LOSSES.value, CollectionKeys.SCALARS.value})
@@ -57,23 +49,6 @@ _LONGEST_CYCLE = 5000
 _TRAINING = "\0training "  # Before a name: of it, what is for training only.
 
 
-class Throttle(NamedTuple):
-    """What is left out of what was asked for; losses and scalars never are.
-
-    Attributes:
-        histograms: Whether histograms are taken.
-        values: Whether raw values are; where not, their statistics are.
-        activations: Multiplies the intervals of collections that may hold inputs
-            or outputs of modules.
-        others: Multiplies those of all others.
-    """
-
-    histograms: bool = True
-    values: bool = True
-    activations: int = 1
-    others: int = 1
-
-
 class _Schedule(NamedTuple):
     """How one collection is captured in one mode."""
 
@@ -87,66 +62,6 @@ class _Schedule(NamedTuple):
         if self.saves_values and config.should_save(mode_step):
             return ROWS | VALUES | self.flags
         return ROWS | self.flags if config.should_reduce(mode_step) else 0
-
-
-class _Plan(Protocol):
-    """A captured name, as the recorder keeps it."""
-
-    profile: int
-
-    @property
-    def units(self) -> _Plan | None: ...
-
-
-class StepWants:
-    """What is wanted at a step.
-
-    Attributes:
-        is_active: Whether anything may be.
-        takes_activations: Whether inputs or outputs of modules may be.
-        by_profile: What of the tensors of each profile; grows with the profiles.
-    """
-
-    __slots__ = (
-        "_by_plan",
-        "_flags",
-        "_policy",
-        "by_profile",
-        "is_active",
-        "takes_activations",
-    )
-
-    def __init__(
-        self, policy: Policy, flags: dict[str, int], takes_activations: bool
-    ) -> None:
-        self._policy = policy
-        self._flags = flags
-        self._by_plan: dict[_Plan, int] = {}
-        self.is_active = any(flags.values())
-        self.takes_activations = takes_activations
-        self.by_profile: list[int] = []
-
-    def of_plan(self, plan: _Plan) -> int:
-        """What is wanted of this tensor, counts of its units included."""
-        wanted = self._by_plan.get(plan)
-        if wanted is None:
-            wanted = self.of(plan.profile)
-            if plan.units is not None and self.of(plan.units.profile):
-                wanted |= UNITS
-            self._by_plan[plan] = wanted
-        return wanted
-
-    def of(self, profile: int) -> int:
-        """What is wanted of the tensors of a profile."""
-        if profile < len(self.by_profile):
-            return self.by_profile[profile]
-        names_by_profile = self._policy.profiles
-        while len(self.by_profile) <= profile:
-            wanted = 0
-            for name in names_by_profile[len(self.by_profile)]:
-                wanted |= self._flags.get(name, 0)
-            self.by_profile.append(wanted)
-        return self.by_profile[profile]
 
 
 class Policy:
@@ -189,6 +104,7 @@ class Policy:
         self._schedules: dict[ModeKeys, dict[str, _Schedule]] = {}
         # What is wanted at each step of a cycle of schedules, by mode.
         self._cycles: dict[ModeKeys, list[StepWants | None]] = {}
+        self._periods: dict[ModeKeys, int] = {}
         self._wants: dict[tuple[int, ...], StepWants] = {}
         self._revision = registry.revision
         self.units_profile = self._intern(
@@ -200,10 +116,33 @@ class Policy:
         self.throttle = throttle
         self._forget()
 
+    def differ(self, one: Throttle, other: Throttle) -> bool:
+        """Whether these two leave out different things of what is captured."""
+        kept, found = self.throttle, []
+        try:
+            for throttle in (one, other):
+                self.throttle = throttle
+                found.append([self._compile(mode) for mode in ModeKeys])
+        finally:
+            self.throttle = kept
+        return found[0] != found[1]
+
     def period(self, mode: ModeKeys) -> int:
-        """Steps after which the schedules of statistics begin anew, about."""
-        configs = [item.config for item in self._schedules_of(mode).values()]
-        return max((item.statistics_interval for item in configs), default=1)
+        """Steps in which everything that is scheduled comes once."""
+        period = self._periods.get(mode)
+        if period is None:
+            period = self._periods[mode] = max(
+                (
+                    max(
+                        item.config.statistics_interval,
+                        item.config.save_interval if item.saves_values else 1,
+                    )
+                    for name, item in self._schedules_of(mode).items()
+                    if name not in _EVERY_STEP
+                ),
+                default=1,
+            )
+        return period
 
     def refresh(self) -> bool:
         """Whether collections have changed since the last call."""
@@ -217,6 +156,7 @@ class Policy:
     def _forget(self) -> None:
         self._schedules.clear()
         self._cycles.clear()
+        self._periods.clear()
         self._wants.clear()
 
     def membership(self, name: str, role: Role) -> list[str]:
@@ -288,7 +228,9 @@ class Policy:
             )
             if mode not in _EVALUATION:
                 flags |= {_TRAINING + name: flag for name, flag in flags.items()}
-            found = self._wants[key] = StepWants(self, flags, takes_activations)
+            found = self._wants[key] = StepWants(
+                self.profiles, flags, takes_activations
+            )
         return found
 
     def as_json(self) -> dict[str, Any]:

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tdbg.capture.naming import unit_name
-from tdbg.capture.policy import (
+from tdbg.capture.policy import Policy
+from tdbg.capture.sink import Sink
+from tdbg.capture.steps import Step
+from tdbg.capture.wants import (
     HISTOGRAM,
     ROWS,
     SMALL_VALUES,
     UNITS,
     VALUES,
-    Policy,
     StepWants,
 )
-from tdbg.capture.sink import Sink
-from tdbg.capture.steps import Step
 from tdbg.collections import Role
 
 __all__ = ["Recorder", "StepContext", "TensorPlan", "TensorRef", "Tensors"]

@@ -18,10 +18,17 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from tdbg.capture.events import STATUS, CollectionEvents, write_event
+from tdbg.capture.budget import Throttling
+from tdbg.capture.events import (
+    CHANGE,
+    STATUS,
+    CollectionEvents,
+    CostEvents,
+    write_event,
+)
 from tdbg.capture.losses import LossWatch
 from tdbg.capture.naming import scalar_name
-from tdbg.capture.overhead import OverheadMeter
+from tdbg.capture.overhead import Overhead, OverheadMeter
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import watch_process
 from tdbg.capture.recorder import Recorder, StepContext, TensorRef, Tensors
@@ -64,6 +71,7 @@ class Session:
         raises_on_stop: Whether a stop raises, or only sets ``should_stop``.
         is_live: False makes a session that never does anything.
         tensors: How the framework's tensors are read.
+        budget: Share of the training's time that capture may cost; None: any.
 
     Attributes:
         takes_activations: False while a forward is under way of which no input or
@@ -80,12 +88,15 @@ class Session:
         raises_on_stop: bool = True,
         is_live: bool = True,
         tensors: Tensors | None = None,
+        budget: float | None = None,
     ) -> None:
         self.sink = sink
         self.policy = policy
         self.recorder = Recorder(sink, policy, tensors)
         self.machine = StepMachine()
         self.meter = OverheadMeter()
+        self._throttling = None if budget is None else Throttling(budget, policy)
+        self._cost = CostEvents(self.recorder, self.meter)
         self.is_live = is_live
         self.is_closed = False
         self.n_faults = 0
@@ -122,6 +133,15 @@ class Session:
             return None
         finally:
             self.meter.total_ns += time.perf_counter_ns() - start
+
+    def overhead(self) -> Overhead:
+        """What capture has cost so far."""
+        throttling = self._throttling
+        if throttling is None:
+            return self.meter.summary()
+        return self.meter.summary(
+            throttling.budget, throttling.n_changes, throttling.throttle.text()
+        )
 
     @property
     def should_stop(self) -> bool:
@@ -270,6 +290,7 @@ class Session:
 
     def _say_goodbye(self, reason: str) -> None:
         self._apply(self.machine.close())
+        self._cost.tell(-1)
         self._collections.tell(-1, time.perf_counter_ns(), at_once=True)
         if self.stop_reason is None:
             self.write_event(STATUS, {"training": "ended", "reason": reason})
@@ -328,7 +349,13 @@ class Session:
         charge = self.meter.end_step(duration)
         self._collections.tell(step.number, now)
         is_due = now - self._last_record_ns >= QUIET_NS
-        if context.has_data or step.flags or is_due:
+        is_recorded = context.has_data or step.flags or is_due
+        self._cost.step_ended(step.number, now, is_recorded=bool(is_recorded))
+        if self._throttling is not None:
+            change = self._throttling.end_step(step.mode, charge, duration)
+            if change is not None:
+                self.write_event(CHANGE, change, step.number)
+        if is_recorded:
             self._last_record_ns = now
             self.sink.end_step(
                 step.number,

@@ -8,8 +8,9 @@ from tdbg.cli import options
 from tdbg.cli.findings import parse_rules, print_findings, print_statuses, rule_option
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
 from tdbg.rules import Report, Status, check
+from tdbg.trial import RunOverhead, create_trial
 
-__all__ = ["command", "conclude"]
+__all__ = ["command", "conclude", "overhead_of"]
 
 
 @click.command("check")
@@ -29,13 +30,19 @@ def command(
     """Judge what RUN holds now; exit code 1 if something is wrong with it."""
     report = check(run, parse_rules(rules), record=record)
     if as_json:
-        emit_json(report.to_json())
+        emit_json({**report.to_json(), "cost": overhead_of(run).to_json()})
     else:
         out = console()
         print_findings([finding.to_json() for finding in report.findings], out)
         conclude(report)
+        out.print(plain(str(overhead_of(run))))
     if not report.healthy:
         ctx.exit(EXIT_FOUND)
+
+
+def overhead_of(run: str) -> RunOverhead:
+    """What capture cost the run's training."""
+    return create_trial(run).overhead()
 
 
 def conclude(report: Report) -> None:

@@ -136,7 +136,14 @@ def _watched_training(
         "stopped": outcome.stopped,
         "saved": saved,
         "findings": watcher.findings,
+        "cost": _own_cost(run),
     }
+
+
+def _own_cost(run: Path) -> dict[str, Any]:
+    from tdbg.trial import create_trial
+
+    return create_trial(str(run)).overhead().to_json()
 
 
 def _show(run: Path, screen: Console) -> None:

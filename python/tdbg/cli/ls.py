@@ -39,7 +39,13 @@ def command(
         trial = create_trial(path)
         tensors = _tensors(trial, list(regex) or None, collection, mode)
         if as_json:
-            emit_json({"run": path, "tensors": tensors})
+            emit_json(
+                {
+                    "run": path,
+                    "cost": trial.overhead().to_json(),
+                    "tensors": tensors,
+                }
+            )
         else:
             _print_tensors(trial, tensors)
         return
@@ -63,11 +69,12 @@ def _run(path: Path) -> dict[str, Any]:
         "findings": len(trial.findings()),
         "lost": trial.counters()["dropped"] + trial.counters()["failed"],
         "bytes": trial.n_bytes,
+        "cost": trial.overhead().to_json(),
     }
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:
-    numbers = ("steps", "last step", "findings", "lost", "size")
+    numbers = ("steps", "last step", "findings", "lost", "size", "cost")
     rows = [
         (
             run["run"],
@@ -77,6 +84,7 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
             str(run["findings"]),
             str(run["lost"]),
             n_bytes(run["bytes"]),
+            f"{run['cost']['share']:.1%}",
         )
         for run in runs
     ]
@@ -123,3 +131,4 @@ def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
     out = console()
     out.print(table(columns, rows, right=numbers))
     out.print(f"{len(tensors)} tensors, {n_bytes(trial.n_bytes)}, {trial.status}")
+    out.print(plain(str(trial.overhead())))

@@ -77,14 +77,13 @@ def print_run(
         out.print("no statistics yet")
         return
     out.print(summary_table(summaries, out.width))
-    overhead = trial.overhead()
     counters = trial.counters()
     lost = counters["dropped"] + counters["failed"]
     out.print(
         f"{len(summaries)} tensors over {len(trial.steps())} steps, "
-        f"{n_bytes(trial.n_bytes)} on disk, capture took {overhead:.1%} of the "
-        f"training thread, {lost} records lost"
+        f"{n_bytes(trial.n_bytes)} on disk, {lost} records lost"
     )
+    out.print(plain(str(trial.overhead())))
 
 
 def _show_history(

@@ -9,7 +9,7 @@ import click
 
 from tdbg import actions
 from tdbg.cli import options
-from tdbg.cli.check import conclude
+from tdbg.cli.check import conclude, overhead_of
 from tdbg.cli.findings import parse_rules, print_findings, rule_option
 from tdbg.cli.output import EXIT_FOUND, console, emit_json_line, plain
 from tdbg.errors import NotARun
@@ -85,9 +85,11 @@ def command(
             pass
     report = engine.finish()
     if as_json:
-        emit_json_line({"event": "ended", **report.to_json()})
+        cost = overhead_of(run).to_json()
+        emit_json_line({"event": "ended", **report.to_json(), "cost": cost})
     else:
         conclude(report)
+        out.print(plain(str(overhead_of(run))))
     if not report.healthy:
         ctx.exit(EXIT_FOUND)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tdbg.trial._attempts import Attempt
 from tdbg.trial._lookup import Call
 from tdbg.trial._open import create_trial
+from tdbg.trial._overhead import RunOverhead
 from tdbg.trial._reports import ScalarSeries
 from tdbg.trial._row import TensorStatistics
 from tdbg.trial._states import StepState
@@ -23,6 +24,7 @@ __all__ = [
     "Call",
     "EventRecord",
     "Problem",
+    "RunOverhead",
     "ScalarSeries",
     "Statistics",
     "StepState",

@@ -27,7 +27,6 @@ __all__ = [
     "counters",
     "events",
     "findings",
-    "overhead",
     "rule_statuses",
     "scalars",
 ]
@@ -164,12 +163,3 @@ def counters(run: RunState) -> dict[str, int]:
     table = run.table.data
     names = ("offered", "written", "dropped", "failed")
     return {name: int(table[name].sum()) for name in names}
-
-
-def overhead(run: RunState, mode: ModeKeys) -> float:
-    """Share of the recorded steps' time that capture took of the training."""
-    _, at = run.table.of_mode(mode)
-    rows = run.table.data[at]
-    rows = rows[rows["duration_ns"] > 0]
-    duration = int(rows["duration_ns"].sum())
-    return int(rows["capture_ns"].sum()) / duration if duration else 0.0

@@ -9,9 +9,9 @@ import torch
 from torch._C import _current_graph_task_id
 
 from tdbg.capture.naming import MAX_CALLS, activation_name, tensors_in
-from tdbg.capture.policy import StepWants
 from tdbg.capture.recorder import StepContext, TensorPlan
 from tdbg.capture.session import Session
+from tdbg.capture.wants import StepWants
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys

@@ -234,7 +234,7 @@ class TorchHook:
 
     def overhead(self) -> Overhead:
         """What capture has cost so far."""
-        return self._session.meter.summary()
+        return self._session.overhead()
 
     def flush(self, *, durable: bool = False, timeout: float = 30.0) -> None:
         """Return when everything recorded so far can be read.

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tdbg.capture.naming import gradient_name, parameter_role
-from tdbg.capture.policy import StepWants
 from tdbg.capture.recorder import StepContext, TensorPlan
 from tdbg.capture.session import Session
+from tdbg.capture.wants import StepWants
 from tdbg.collections import Role
 
 __all__ = ["ParameterTable"]

@@ -1,0 +1,117 @@
+"""What is wanted at a step, and what a budget leaves out of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+__all__ = [
+    "HISTOGRAM",
+    "ROWS",
+    "SMALL_VALUES",
+    "UNITS",
+    "VALUES",
+    "StepWants",
+    "Throttle",
+]
+
+# What is wanted of a tensor at a step; cpp/bindings/bind_taker.cc knows them too.
+ROWS = 1
+VALUES = 2
+SMALL_VALUES = 4  # Its value, if it is a single number.
+HISTOGRAM = 8
+UNITS = 16  # The counts of its units.
+
+
+class Throttle(NamedTuple):
+    """What is left out of what was asked for; losses and scalars never are.
+
+    Attributes:
+        histograms: Whether histograms are taken.
+        values: Whether raw values are; where not, their statistics are.
+        activations: Multiplies the intervals of collections that may hold inputs
+            or outputs of modules.
+        others: Multiplies those of all others.
+    """
+
+    histograms: bool = True
+    values: bool = True
+    activations: int = 1
+    others: int = 1
+
+    def text(self) -> str:
+        """What is left out, in words; empty for nothing."""
+        parts = []
+        if not self.histograms:
+            parts.append("no histograms")
+        if not self.values:
+            parts.append("no raw values")
+        for factor, what in (
+            (self.activations, "activations"),
+            (self.others, "parameters and gradients"),
+        ):
+            if factor > 1:
+                parts.append(f"statistics of {what} {factor} times as rarely")
+        return ", ".join(parts)
+
+
+class _Plan(Protocol):
+    """A captured name, as the recorder keeps it."""
+
+    profile: int
+
+    @property
+    def units(self) -> _Plan | None: ...
+
+
+class StepWants:
+    """What is wanted at a step.
+
+    Attributes:
+        is_active: Whether anything may be.
+        takes_activations: Whether inputs or outputs of modules may be.
+        by_profile: What of the tensors of each profile; grows with the profiles.
+    """
+
+    __slots__ = (
+        "_by_plan",
+        "_flags",
+        "_profiles",
+        "by_profile",
+        "is_active",
+        "takes_activations",
+    )
+
+    def __init__(
+        self,
+        profiles: list[tuple[str, ...]],
+        flags: dict[str, int],
+        takes_activations: bool,
+    ) -> None:
+        self._profiles = profiles
+        self._flags = flags
+        self._by_plan: dict[_Plan, int] = {}
+        self.is_active = any(flags.values())
+        self.takes_activations = takes_activations
+        self.by_profile: list[int] = []
+
+    def of_plan(self, plan: _Plan) -> int:
+        """What is wanted of this tensor, counts of its units included."""
+        wanted = self._by_plan.get(plan)
+        if wanted is None:
+            wanted = self.of(plan.profile)
+            if plan.units is not None and self.of(plan.units.profile):
+                wanted |= UNITS
+            self._by_plan[plan] = wanted
+        return wanted
+
+    def of(self, profile: int) -> int:
+        """What is wanted of the tensors of a profile."""
+        if profile < len(self.by_profile):
+            return self.by_profile[profile]
+        names_by_profile = self._profiles
+        while len(self.by_profile) <= profile:
+            wanted = 0
+            for name in names_by_profile[len(self.by_profile)]:
+                wanted |= self._flags.get(name, 0)
+            self.by_profile.append(wanted)
+        return self.by_profile[profile]
