@@ -58,6 +58,7 @@ class Taker {
       : capture_(capture), exchange_(types) {}
 
   [[nodiscard]] bool CanRead() const { return !exchange_.empty(); }
+  [[nodiscard]] std::uint64_t n_repeated() const { return n_repeated_; }
 
   // Indices of the tensors that this cannot read.
   std::vector<std::size_t> Take(const Occasion& when, const py::tuple& slots,
@@ -73,6 +74,7 @@ class Taker {
   Capture& capture_;
   const Exchange exchange_;
   Seen seen_;
+  std::uint64_t n_repeated_ = 0;
 };
 
 Job Taker::Prepare(Slot& slot, const Exchanged& read, long wanted) {
@@ -87,8 +89,11 @@ Job Taker::Prepare(Slot& slot, const Exchanged& read, long wanted) {
 bool Taker::Repeats(const Occasion& when, PyObject* tensor, const Job& job) {
   const Taken* const before =
       seen_.Find(tensor, job.read, {.definition = job.id, .site = when.site});
-  return before != nullptr && capture_.Repeat(when.step, job.id, when.site,
-                                              before->definition, before->site);
+  const bool repeats =
+      before != nullptr && capture_.Repeat(when.step, job.id, when.site,
+                                           before->definition, before->site);
+  if (repeats) ++n_repeated_;
+  return repeats;
 }
 
 void Taker::TakeRest(const Occasion& when, const Job& job) {
@@ -227,7 +232,8 @@ void RegisterTaker(py::module_& module) {
   taker
       .def(py::init<Capture&, const py::tuple&>(), py::arg("capture"),
            py::arg("types"), py::keep_alive<1, 2>())
-      .def_property_readonly("can_read", &Taker::CanRead);
+      .def_property_readonly("can_read", &Taker::CanRead)
+      .def_property_readonly("n_repeated", &Taker::n_repeated);
   auto* const type = reinterpret_cast<PyTypeObject*>(taker.ptr());
   const auto method =
       py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &take_method));

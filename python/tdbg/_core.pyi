@@ -252,6 +252,10 @@ class Taker:
     def can_read(self) -> bool:
         """Whether any of the types has the API."""
 
+    @property
+    def n_repeated(self) -> int:
+        """Rows that were copied because their memory was reduced before."""
+
     def take(
         self,
         step: int,

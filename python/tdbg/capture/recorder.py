@@ -51,6 +51,9 @@ class TensorRef(NamedTuple):
 class _Taker(Protocol):
     """What is used of ``_core.Taker``; documented there."""
 
+    @property
+    def n_repeated(self) -> int: ...
+
     def take(
         self,
         step: int,
@@ -311,6 +314,11 @@ class Recorder:
                 call=call,
                 micro_batch=micro_batch,
             )
+
+    @property
+    def n_repeated(self) -> int:
+        """Rows copied because the same memory was reduced in the step before."""
+        return 0 if self._taker is None else self._taker.n_repeated
 
     def members(self) -> dict[str, list[str]]:
         """The captured names of each collection, sorted."""

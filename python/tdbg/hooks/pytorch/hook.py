@@ -227,6 +227,7 @@ class TorchHook:
         """Records offered, written, dropped, failed and more; errors of tdbg."""
         own = {
             "refused_tensors": self._session.recorder.n_refused,
+            "repeated_rows": self._session.recorder.n_repeated,
             "internal_errors": self._session.n_faults,
             "is_live": int(self._session.is_live),
         }
