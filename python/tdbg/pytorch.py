@@ -66,7 +66,8 @@ class Hook(TorchHook):
         on_stop: When somebody asks for a stop: ``raise`` TrainingStopped at the
             next root forward, or ``flag`` it in ``should_stop``.
         overflow: When the disk is too slow: ``block`` while it makes progress,
-            ``drop``, or ``sample``: keep the values of every n-th step.
+            ``drop``, or ``sample``: keep the values of whole steps, of as many as
+            the disk takes.
         queue_bytes: Bound of the memory for what is not written yet.
         min_free_bytes: Free disk space that is left to others.
         codec: How raw values are stored: "none", "auto" or "max".
