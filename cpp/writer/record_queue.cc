@@ -29,8 +29,9 @@ std::byte* RecordQueue::Allocate(std::uint64_t n, std::uint64_t keep_free) {
 
 std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, const Terms& terms,
                                        MutexLock* lock, GapReason* reason) {
-  const std::uint64_t ticket = next_ticket_++;
-  waiting_.push_back(ticket);
+  Waiter self{.n_wanted = n + terms.keep_free, .called = {}};
+  waiting_.push_back(&self);
+  n_wanted_ += self.n_wanted;
   const Clock::time_point start = Clock::now();
   std::byte* p = nullptr;
   for (;;) {
@@ -38,7 +39,7 @@ std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, const Terms& terms,
       *reason = GapReason::kRefused;
       break;
     }
-    if (waiting_.front() == ticket) p = Allocate(n, terms.keep_free);
+    if (waiting_.front() == &self) p = Allocate(n, terms.keep_free);
     if (p != nullptr) break;
     const std::uint64_t progress = progress_.load(std::memory_order_acquire);
     if (stalled_at_ == progress) {
@@ -54,15 +55,20 @@ std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, const Terms& terms,
         std::max(start, At(last_progress_)) + kPatience;
     if (now >= patient_until) {
       stalled_at_ = progress;
-      room_.notify_all();
+      CallAllWaiters();
       continue;
     }
-    room_.wait_until(*lock, std::min(patient_until, terms.give_up));
+    self.called.wait_until(*lock, std::min(patient_until, terms.give_up));
   }
-  std::erase(waiting_, ticket);
+  std::erase(waiting_, &self);
+  n_wanted_ -= self.n_wanted;
   // Whoever stood behind may find room too.
-  if (!waiting_.empty()) room_.notify_all();
+  if (!waiting_.empty()) waiting_.front()->called.notify_one();
   return p;
+}
+
+void RecordQueue::CallAllWaiters() {
+  for (Waiter* waiter : waiting_) waiter->called.notify_one();
 }
 
 QueueItem* RecordQueue::Reserve(std::uint64_t n_bytes, const Terms& terms,
@@ -77,9 +83,12 @@ QueueItem* RecordQueue::Reserve(std::uint64_t n_bytes, const Terms& terms,
     return nullptr;
   }
   const std::uint64_t n = sizeof(QueueItem) + n_bytes;
-  // Those who wait come first, before all who would wait themselves.
+  // Those who wait come first, before all who would wait themselves; unless
+  // there is room for all of them, as when they were just called.
   const bool waits = terms.overflow != Overflow::kDrop;
-  const bool in_turn = waiting_.empty() || !waits || terms.keep_free == 0;
+  const bool in_turn =
+      n_wanted_ == 0 || !waits || terms.keep_free == 0 ||
+      staging_->used() + n + terms.keep_free + n_wanted_ <= capacity_;
   std::byte* p = in_turn ? Allocate(n, terms.keep_free) : nullptr;
   if (p == nullptr) {
     *reason = GapReason::kQueueFull;
@@ -143,7 +152,7 @@ void RecordQueue::Stop() {
   MutexLock lock(mutex_);
   stopped_ = true;
   OrderLocked();
-  room_.notify_all();
+  CallAllWaiters();
 }
 
 std::size_t RecordQueue::Take(std::span<QueueItem*> items) {
@@ -172,7 +181,14 @@ void RecordQueue::Release(std::size_t n) {
   }
   n_released_ += n;
   used_.store(staging_->used(), std::memory_order_relaxed);
-  if (!waiting_.empty()) room_.notify_all();
+  if (waiting_.empty()) return;
+  // Only when there is room for many: a wake for each small record would cost
+  // more than the records.
+  Waiter* first = waiting_.front();
+  const std::uint64_t n_free = capacity_ - staging_->used();
+  if (items_.empty() || n_free >= std::max(first->n_wanted, capacity_ / 8)) {
+    first->called.notify_one();
+  }
 }
 
 std::shared_ptr<FlushRequest> RecordQueue::DueFlush() {

@@ -153,6 +153,12 @@ class RecordQueue {
     kStep,    // The end of a step.
   };
 
+  // A producer that waits for room.
+  struct Waiter {
+    std::uint64_t n_wanted;
+    std::condition_variable_any called;
+  };
+
   std::byte* Allocate(std::uint64_t n, std::uint64_t keep_free)
       TDBG_REQUIRES(mutex_);
   std::byte* AllocateInTurn(std::uint64_t n, const Terms& terms,
@@ -166,6 +172,7 @@ class RecordQueue {
     return Clock::time_point(
         Clock::duration(time.load(std::memory_order_relaxed)));
   }
+  void CallAllWaiters() TDBG_REQUIRES(mutex_);
   // Interrupts every rest.
   void OrderLocked() TDBG_REQUIRES(mutex_);
   void RestLocked(Rest rest, Clock::time_point deadline, MutexLock* lock)
@@ -195,14 +202,13 @@ class RecordQueue {
   bool is_ordered_ TDBG_GUARDED_BY(mutex_) = false;
   // Producers that wait for room, oldest first: a large record is not to starve
   // behind small ones.
-  std::deque<std::uint64_t> waiting_ TDBG_GUARDED_BY(mutex_);
-  std::uint64_t next_ticket_ TDBG_GUARDED_BY(mutex_) = 0;
+  std::deque<Waiter*> waiting_ TDBG_GUARDED_BY(mutex_);
+  std::uint64_t n_wanted_ TDBG_GUARDED_BY(mutex_) = 0;  // By all of them.
   // The value of progress_ at which patience ran out; nobody waits until it
   // changes.
   std::optional<std::uint64_t> stalled_at_ TDBG_GUARDED_BY(mutex_);
 
   std::condition_variable_any work_;  // For the thread.
-  std::condition_variable_any room_;  // For blocked producers.
   std::condition_variable_any flushed_;
 };
 
