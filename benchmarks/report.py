@@ -36,8 +36,7 @@ def main() -> None:
         if document["name"].startswith(tuple(given.names) or "")
         and not (given.exclude_quick and document["quick"])
     ]
-    machines = dict.fromkeys(machine_line(one["machine"]) for one in documents)
-    print("\n".join(f"- {line}" for line in machines) + "\n")
+    print("\n".join(f"- {line}" for line in machines(documents)) + "\n")
     for table in tables(documents):
         print(table.markdown())
     if given.plots:
@@ -57,6 +56,21 @@ def load(folder: Path) -> list[dict[str, Any]]:
 def is_result(path: Path, folder: Path) -> bool:
     """Whether it is a result, and not a file of an environment that lies there."""
     return not path.relative_to(folder).parts[0].startswith(("env-", "wheel"))
+
+
+def machines(documents: list[dict[str, Any]]) -> list[str]:
+    """A line for each machine and commit, with all versions and the range of loads."""
+    merged: dict[str, dict[str, Any]] = {}
+    loads: dict[str, list[float]] = {}
+    for document in documents:
+        where = {**document["machine"], "load": "", "time": ""}
+        key = machine_line({**where, "versions": {}})
+        present = {k: v for k, v in where["versions"].items() if v != "none"}
+        merged.setdefault(key, {**where, "versions": {}})["versions"] |= present
+        loads.setdefault(key, []).append(document["machine"]["load"])
+    for key, where in merged.items():
+        where["load"] = f"{min(loads[key])} to {max(loads[key])}"
+    return [machine_line(where) for where in merged.values()]
 
 
 def tables(documents: list[dict[str, Any]]) -> list[Table]:

@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="beginnings of names, with commas")
     parser.add_argument("--full", action="store_true", help="all rounds")
     parser.add_argument("--list", action="store_true", help="names only")
+    parser.add_argument("--no-create", action="store_true", help="environments as is")
     parser.add_argument("--seconds", type=float, help="at most, of each slowdown")
     given = parser.parse_args()
     beginnings = tuple(filter(None, re.split(r"[,\s]+", given.only)))
@@ -45,8 +46,9 @@ def main() -> None:
     if given.list:
         print("\n".join(f"{one[0]:45} {one[1]}" for one in chosen))
         return
-    for where in dict.fromkeys(one[1] for one in chosen):
-        create(where)
+    if not given.no_create:
+        for where in dict.fromkeys(one[1] for one in chosen):
+            create(where)
     failed, done, started = [], set(), time.monotonic()
     for name, where, module, arguments in chosen:
         what = (where, module, *arguments)

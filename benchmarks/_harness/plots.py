@@ -99,8 +99,21 @@ def _draw_curves(plot: dict[str, Any], axes: Any) -> None:
             axes.minorticks_off()
     if plot["log_y"]:
         axes.set_yscale("log")
+        _plain_numbers(axes.yaxis)
     axes.set_ylabel(plot["y_label"])
     axes.legend()
+
+
+def _plain_numbers(axis: Any) -> None:
+    """1, 2, 5, 10 instead of powers of ten, unless they are many."""
+    from matplotlib import ticker
+
+    low, high = axis.get_view_interval()
+    few = low > 0 and high / low < 1e3
+    numbers = ticker.FuncFormatter(lambda value, _: f"{value:g}")
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few else (1,)))
+    axis.set_major_formatter(numbers)
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _draw_bars(plot: dict[str, Any], axes: Any) -> None:
@@ -114,5 +127,7 @@ def _draw_bars(plot: dict[str, Any], axes: Any) -> None:
     axes.barh(labels, values, xerr=errors, height=0.7)
     if plot["log_x"]:
         axes.set_xscale("log")
+        _plain_numbers(axes.xaxis)
+    axes.margins(x=0.1)  # For the numbers.
     for row, value in enumerate(values):
         axes.annotate(f" {value:.3g}", (value, row), va="center", fontsize=8)

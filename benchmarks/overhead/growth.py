@@ -3,10 +3,11 @@
     python -m benchmarks.overhead.growth tensors 1000 tdbg statistics [--quick]
     python -m benchmarks.overhead.growth bytes 1048576 tdbg all
 
-The cost is the difference between a watched and a plain step.  ``tensors``: layers of
-16 units, each with six tensors a step (two parameters, their gradients, input and
-output), of at most a KiB.  ``bytes``: one parameter of that size, its gradient and an
-output of its size.
+The cost is the difference between a watched and a plain step, in processor time of
+the training thread, which other processes disturb least, and in wall time, which
+includes waiting for the writer.  ``tensors``: layers of 16 units, each with six
+tensors a step (two parameters, their gradients, input and output), of at most a KiB.
+``bytes``: one parameter of that size, its gradient and an output of its size.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.overhead.sweep import BYTES
 from benchmarks.overhead.training import Training
 
 TENSORS_OF_A_LAYER = 6
+COLUMNS = ("cost, CPU ms a step", "wall ms", "plain step, ms")
 
 
 def main() -> None:
@@ -42,21 +44,22 @@ def report(
     run: Run, samples: Samples, n_bytes: int, given: argparse.Namespace
 ) -> Report:
     """The run's points of table and plot."""
-    cost = seconds_a_step(samples, run.block)
+    cost = difference(samples, "thread", run.block)
+    waited = difference(samples, "seconds", run.block)
     read = samples.seconds_of("sweep") * n_bytes / BYTES
     what = f"{given.contender} {given.what}"
     if given.kind == "tensors":
         n = max(1, round(given.size / TENSORS_OF_A_LAYER)) * TENSORS_OF_A_LAYER
         table = Table(
             "Growth with the number of tensors",
-            ("tensors, what", "cost, ms a step", "us a tensor", "plain, ms a step"),
+            ("tensors, what", *COLUMNS, "us a tensor"),
         )
         share = f"{1e6 * cost.median / n:.2f}"
     else:
         n = given.size
         table = Table(
             "Growth with the size of a tensor",
-            ("bytes of a tensor, what", "cost, ms a step", "times reading it", "plain"),
+            ("bytes of a tensor, what", *COLUMNS, "times reading it"),
         )
         share = f"{cost.median / read:.2f}"
     low, high = 1e3 * cost.low, 1e3 * cost.high
@@ -64,14 +67,15 @@ def report(
     table.add(
         f"{n:,}, {what}",
         f"{1e3 * cost.median:.3g} [{low:.3g}-{high:.3g}]",
-        share,
+        f"{1e3 * waited.median:.3g}",
         f"{plain:.3g}",
+        share,
     )
     curves = Curves(
         f"growth_{given.kind}",
         table.title,
         "tensors a step" if given.kind == "tensors" else "bytes of a tensor",
-        "ms a step",
+        "CPU ms a step, training thread",
         log_x=True,
         log_y=True,
     )
@@ -87,10 +91,13 @@ def report(
     )
 
 
-def seconds_a_step(samples: Samples, block: int) -> Ratio:
-    """The difference to the two plain blocks of the round; not a ratio for once."""
-    seconds = samples.seconds
-    columns = (seconds["watched"], seconds["plain"], seconds[CONTROL])
+def difference(samples: Samples, of: str, block: int) -> Ratio:
+    """What a step costs more than the two plain ones; not a ratio for once."""
+    names = ("watched", "plain", CONTROL)
+    columns = [
+        samples.seconds[name] if of == "seconds" else samples.also[name][of]
+        for name in names
+    ]
     triples = zip(*columns, strict=True)
     return Ratio.of([(a - (b + c) / 2) / block for a, b, c in triples])
 

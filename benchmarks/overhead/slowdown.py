@@ -62,7 +62,7 @@ def report(run: Run, samples: Samples, given: argparse.Namespace) -> Report:
         f"All tensors of a step: {n_bytes / 1e6:.0f} MB, for which the target of "
         f"every statistic at every step is {target:.3f}."
     )
-    bars = Bars(f"slowdown_{given.model}", f"Slowdown: {title}", "times plain", True)
+    bars = Bars(f"slowdown_{given.model}", f"Slowdown: {title}", "step / plain step")
     ratio = samples.ratio("watched")
     bars.add(label, ratio.median, ratio.low, ratio.high)
     result = Report(

@@ -164,6 +164,8 @@ def test_slices_of_a_table_and_of_a_plot_are_put_together(tmp_path, monkeypatch)
     (tmp_path / "env-tdbg" / "other.json").write_text("[]")
     documents = reporting.load(tmp_path)
     assert [one["name"] for one in documents] == ["part/a", "part/b"]
+    (line,) = reporting.machines(documents)
+    assert f"numpy {np.__version__}" in line
     (table,) = reporting.tables(documents)
     assert table.rows == [["a", "1"], ["b", "3"], ["c", "4"]]
     assert "Quick run" in table.note
