@@ -29,12 +29,15 @@ bool HasAvx512() {
 
 // TDBG_HAVE_* come from the build (cmake/TdbgInstructionSets.cmake).
 constexpr Implementation kImplementations[] = {
-    {"portable", &Always, &AccumulatePortable, &CountBinsPortable},
+    {"portable", &Always, &AccumulatePortable, &CountBinsPortable,
+     &CountRunsPortable, &CountColumnsPortable},
 #ifdef TDBG_HAVE_AVX2
-    {"avx2", &HasAvx2, &AccumulateAvx2, &CountBinsAvx2},
+    {"avx2", &HasAvx2, &AccumulateAvx2, &CountBinsAvx2, &CountRunsAvx2,
+     &CountColumnsAvx2},
 #endif
 #ifdef TDBG_HAVE_AVX512
-    {"avx512", &HasAvx512, &AccumulateAvx512, &CountBinsAvx512},
+    {"avx512", &HasAvx512, &AccumulateAvx512, &CountBinsAvx512,
+     &CountRunsAvx512, &CountColumnsAvx512},
 #endif
 };
 

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "reducers/bins.h"
 #include "reducers/moments.h"
+#include "reducers/unit_kernels.h"
 #include "tensor/dtype.h"
 
 namespace tdbg {
@@ -31,6 +32,13 @@ struct Implementation {
   // The kernel of histograms: see CountBinsPortable in reducers/bins.h.
   void (*count_bins)(const void* data, std::size_t n, DType dtype, double scale,
                      BinTable* table);
+  // The kernels of unit summaries: see reducers/unit_kernels.h.
+  void (*count_runs)(const void* data, std::size_t n, std::ptrdiff_t stride,
+                     std::size_t n_units, DType dtype, UnitRange range,
+                     UnitCounts* units);
+  void (*count_columns)(const void* const* rows, std::size_t n_rows,
+                        std::size_t n_columns, DType dtype, UnitRange range,
+                        std::uint32_t* active, std::uint32_t* beyond);
 };
 
 // All that this build contains, best last.

@@ -57,6 +57,12 @@ struct ReduceOptions {
 void CountUnits(const TensorView& view, std::size_t axis, double low,
                 double high, std::span<UnitCounts> units);
 
+// The same by a given implementation.
+// REQUIRES: also implementation.supported().
+void CountUnitsWith(const TensorView& view, std::size_t axis, double low,
+                    double high, const Implementation& implementation,
+                    std::span<UnitCounts> units);
+
 // The dimension that holds the units of an activation of `n_dims` dimensions:
 // 1 (channels) when there are more than two, else the last.
 // REQUIRES: n_dims >= 1.

@@ -1,138 +1,154 @@
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <span>
 
 #include "reducers/byte_values.h"
 #include "reducers/element_walk.h"
 #include "reducers/flush_to_zero.h"
+#include "reducers/implementation.h"
 #include "reducers/reduce.h"
-#include "reducers/widen-inl.h"
+#include "reducers/unit_kernels.h"
 
 namespace tdbg {
 namespace {
 
-// Columns that are counted side by side, in registers and L1.
-constexpr std::size_t kTileColumns = 256;
-// Rows after which 32-bit counts are emptied.
-constexpr std::size_t kMostRows = std::size_t{1} << 30;
+// Columns whose counters are kept side by side, in L1.
+constexpr std::size_t kMostColumns = 2048;
+// Rows short of this many columns are taken together.
+constexpr std::size_t kFewColumns = 256;
+// Runs shorter than this are counted as columns.
+constexpr std::size_t kShortRun = 64;
+// Rows that a kernel is given at once.
+constexpr std::size_t kMostRows = 256;
+// Rows after which 32-bit counters are emptied; elements of a run at most.
+constexpr std::size_t kMostCounted = std::size_t{1} << 30;
 
-// What elements are compared with, as C: float where elements convert to it
-// exactly, else double.
-template <typename C>
-struct Range {
-  C low;
-  C high;
-};
-
-// The least float >= bound.
-float FloatAtLeast(double bound) {
-  constexpr float kMax = std::numeric_limits<float>::max();
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  if (bound > kMax) return kInf;
-  if (bound < -kMax)
-    return bound < std::numeric_limits<double>::lowest() ? -kInf : -kMax;
-  const auto nearest = static_cast<float>(bound);
-  return nearest < bound ? __builtin_nextafterf(nearest, kInf) : nearest;
-}
-
-template <typename C>
-Range<C> RangeOf(double low, double high);
-template <>
-Range<float> RangeOf(double low, double high) {
-  return {FloatAtLeast(low), -FloatAtLeast(-high)};
-}
-template <>
-Range<double> RangeOf(double low, double high) {
-  return {low, high};
-}
-
-// True for NaN, too.
-template <typename C>
-bool IsBeyond(C x, Range<C> range) {
-  return !(x >= range.low) | !(x <= range.high);
-}
-
-// How elements of type T become C.
-template <typename C, typename T>
-struct Elements {
-  C operator()(T x) const { return static_cast<C>(x); }
-};
-template <>
-struct Elements<float, Float16> {
-  float operator()(Float16 x) const { return ToFloat(x); }
-};
-template <>
-struct Elements<float, BFloat16> {
-  float operator()(BFloat16 x) const { return ToFloat(x); }
-};
-// A byte of any of the 8-bit types.
-struct ByteElements {
-  const std::array<double, 256>* values;
-  double operator()(std::uint8_t x) const { return (*values)[x]; }
-};
-
-template <typename C, typename T, typename Convert>
-void CountRun(const T* p, std::size_t n, Convert convert, Range<C> range,
-              UnitCounts* unit) {
-  unit->count += n;
-  while (n > 0) {
-    const std::size_t n_now = n < kMostRows ? n : kMostRows;
-    std::uint32_t active = 0;
-    std::uint32_t beyond = 0;
-    for (std::size_t i = 0; i < n_now; ++i) {
-      const C x = convert(p[i]);
-      active += x > 0 ? 1U : 0U;
-      beyond += IsBeyond(x, range) ? 1U : 0U;
-    }
-    unit->active += active;
-    unit->beyond += beyond;
-    p += n_now;
-    n -= n_now;
+// Counters of columns, and the rows that wait to be counted in them.
+//
+// Columns stand for units: `inner` neighbors for one, all units in turn, and
+// that again as often as there are columns left.
+class Columns {
+ public:
+  Columns(DType dtype, UnitRange range, const Implementation& implementation,
+          std::size_t n_columns, std::size_t inner, std::size_t first_unit,
+          std::span<UnitCounts> units)
+      : dtype_(dtype),
+        range_(range),
+        implementation_(implementation),
+        n_columns_(n_columns),
+        inner_(inner),
+        first_unit_(first_unit),
+        units_(units) {}
+  ~Columns() {
+    Count();
+    Empty();
   }
-}
+  Columns(const Columns&) = delete;
+  Columns& operator=(const Columns&) = delete;
 
-// The counts of up to kTileColumns units that lie side by side.
-struct Tile {
-  std::array<std::uint32_t, kTileColumns> active{};
-  std::array<std::uint32_t, kTileColumns> beyond{};
-  std::uint32_t n_rows = 0;
-
-  void EmptyInto(std::span<UnitCounts> units) {
-    for (std::size_t i = 0; i < units.size(); ++i) {
-      units[i].active += active[i];
-      units[i].beyond += beyond[i];
-      units[i].count += n_rows;
-    }
-    *this = Tile{};
+  void AddRow(const void* row) {
+    rows_[n_rows_++] = row;
+    if (n_rows_ == kMostRows) Count();
   }
+
+  // A row of the first `n_columns` columns only.
+  void AddShortRow(const void* row, std::size_t n_columns) {
+    implementation_.count_columns(&row, 1, n_columns, dtype_, range_,
+                                  active_.data(), beyond_.data());
+    ++n_counted_;
+  }
+
+ private:
+  void Count() {
+    implementation_.count_columns(rows_.data(), n_rows_, n_columns_, dtype_,
+                                  range_, active_.data(), beyond_.data());
+    n_counted_ += n_rows_;
+    n_rows_ = 0;
+    if (n_counted_ >= kMostCounted) Empty();
+  }
+
+  // Moves the counters to those of the units.
+  void Empty() {
+    std::size_t unit = first_unit_;
+    for (std::size_t i = 0; i < n_columns_;) {
+      const std::size_t end = std::min(i + inner_, n_columns_);
+      for (; i < end; ++i) {
+        units_[unit].active += active_[i];
+        units_[unit].beyond += beyond_[i];
+      }
+      if (++unit == units_.size()) unit = 0;
+    }
+    active_.fill(0);
+    beyond_.fill(0);
+    n_counted_ = 0;
+  }
+
+  const DType dtype_;
+  const UnitRange range_;
+  const Implementation& implementation_;
+  const std::size_t n_columns_;
+  const std::size_t inner_;
+  const std::size_t first_unit_;
+  const std::span<UnitCounts> units_;
+  std::array<const void*, kMostRows> rows_;
+  std::size_t n_rows_ = 0;
+  std::size_t n_counted_ = 0;
+  std::array<std::uint32_t, kMostColumns> active_{};
+  std::array<std::uint32_t, kMostColumns> beyond_{};
 };
 
-// Units are the last dimension in memory: rows hold an element of each.
-template <typename C, typename T, typename Convert>
-void CountColumns(const TensorView& view, std::size_t axis, Convert convert,
-                  Range<C> range, std::span<UnitCounts> units) {
+// Units lie side by side in memory, `inner` elements each: rows hold all units.
+void CountByColumns(const TensorView& view, std::size_t axis, std::size_t inner,
+                    UnitRange range, const Implementation& implementation,
+                    std::span<UnitCounts> units) {
   const ElementWalk walk(view, axis);
-  for (std::size_t first = 0; first < units.size(); first += kTileColumns) {
-    const std::size_t n_columns = std::min(kTileColumns, units.size() - first);
-    Tile tile;
-    const auto add_row = [&](const std::byte* at) {
-      const T* p = reinterpret_cast<const T*>(at) + first;
-      for (std::size_t i = 0; i < n_columns; ++i) {
-        const C x = convert(p[i]);
-        tile.active[i] += x > 0 ? 1U : 0U;
-        tile.beyond[i] += IsBeyond(x, range) ? 1U : 0U;
-      }
-      if (++tile.n_rows == kMostRows) {
-        tile.EmptyInto(units.subspan(first, n_columns));
-      }
-    };
+  const std::size_t item = view.item_size;
+  const std::size_t width = units.size() * inner;
+  // How many rows begin at each place that the walk visits.
+  const std::size_t n_rows = inner == 1 ? walk.row_extent() : 1;
+  const std::int64_t stride = inner == 1 ? walk.row_stride() : 0;
+  const bool is_dense =
+      n_rows > 1 && stride == static_cast<std::int64_t>(width * item);
+  if (is_dense && width < kFewColumns) {
+    const std::size_t n_together = kMostColumns / 2 / width;
+    Columns columns(view.dtype, range, implementation, n_together * width,
+                    inner, 0, units);
     walk.ForEachRow([&](const std::byte* row) {
-      for (std::size_t i = 0; i < walk.row_extent(); ++i) {
-        add_row(row + walk.row_stride() * static_cast<std::int64_t>(i));
+      std::size_t left = n_rows;
+      for (; left >= n_together; left -= n_together) {
+        columns.AddRow(row);
+        row += n_together * width * item;
+      }
+      if (left > 0) columns.AddShortRow(row, left * width);
+    });
+    return;
+  }
+  const std::size_t tile = kMostColumns / inner * inner;
+  for (std::size_t first = 0; first < width; first += tile) {
+    Columns columns(view.dtype, range, implementation,
+                    std::min(tile, width - first), inner, first / inner, units);
+    walk.ForEachRow([&](const std::byte* row) {
+      for (std::size_t i = 0; i < n_rows; ++i) {
+        columns.AddRow(row + first * item +
+                       stride * static_cast<std::int64_t>(i));
       }
     });
-    tile.EmptyInto(units.subspan(first, n_columns));
+  }
+}
+
+void AddRuns(const void* data, std::size_t n, std::int64_t stride,
+             const TensorView& view, UnitRange range,
+             const Implementation& implementation,
+             std::span<UnitCounts> units) {
+  const auto* p = static_cast<const std::byte*>(data);
+  while (n > 0) {
+    const std::size_t n_now = std::min(n, kMostCounted);
+    implementation.count_runs(p, n_now, stride, units.size(), view.dtype, range,
+                              units.data());
+    p += n_now * view.item_size;
+    n -= n_now;
   }
 }
 
@@ -144,57 +160,103 @@ bool AllAligned(const TensorView& view) {
   return aligned;
 }
 
-template <typename C, typename T, typename Convert = Elements<C, T>>
-void Count(const TensorView& view, std::size_t axis, double low, double high,
-           std::span<UnitCounts> units, Convert convert = {}) {
-  const Range<C> range = RangeOf<C>(low, high);
+void CountWide(const TensorView& view, std::size_t axis, UnitRange range,
+               const Implementation& implementation,
+               std::span<UnitCounts> units) {
+  const auto item = static_cast<std::int64_t>(view.item_size);
   const std::int64_t stride = StrideOf(view, axis);
-  if (stride == static_cast<std::int64_t>(view.item_size) && AllAligned(view)) {
-    CountColumns<C, T>(view, axis, convert, range, units);
+  if (AllAligned(view)) {
+    if (stride == item) {
+      return CountByColumns(view, axis, 1, range, implementation, units);
+    }
+    const ElementWalk walk(view, axis);
+    if (walk.row_stride() == item) {
+      const std::size_t run = walk.row_extent();
+      if (run < kShortRun && stride == static_cast<std::int64_t>(run) * item) {
+        return CountByColumns(view, axis, run, range, implementation, units);
+      }
+      walk.ForEachRow([&](const std::byte* row) {
+        AddRuns(row, run, stride, view, range, implementation, units);
+      });
+      return;
+    }
+  }
+  TensorView unit_view = view;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    unit_view.data = static_cast<const std::byte*>(view.data) +
+                     stride * static_cast<std::int64_t>(u);
+    ForEachRun(unit_view, axis, [&](const std::byte* data, std::size_t n) {
+      AddRuns(data, n, 0, view, range, implementation, units.subspan(u, 1));
+    });
+  }
+}
+
+// What an element of 8 bits counts as, by its bits.
+struct ByteClasses {
+  std::array<std::uint8_t, 256> active;
+  std::array<std::uint8_t, 256> beyond;
+};
+
+ByteClasses ClassesOf(DType dtype, UnitRange range) {
+  const std::array<double, 256>& values = ByteValues(dtype);
+  ByteClasses classes{};
+  for (std::size_t b = 0; b < values.size(); ++b) {
+    const double x = values[b];
+    classes.active[b] = x > 0 ? 1 : 0;
+    classes.beyond[b] = x >= range.low && x <= range.high ? 0 : 1;
+  }
+  return classes;
+}
+
+void CountNarrow(const TensorView& view, std::size_t axis, UnitRange range,
+                 std::span<UnitCounts> units) {
+  const ByteClasses classes = ClassesOf(view.dtype, range);
+  const std::int64_t stride = StrideOf(view, axis);
+  if (stride == 1) {
+    const ElementWalk walk(view, axis);
+    walk.ForEachRow([&](const std::byte* row) {
+      for (std::size_t i = 0; i < walk.row_extent(); ++i) {
+        for (std::size_t u = 0; u < units.size(); ++u) {
+          const auto b = static_cast<std::size_t>(row[u]);
+          units[u].active += classes.active[b];
+          units[u].beyond += classes.beyond[b];
+        }
+        row += walk.row_stride();
+      }
+    });
     return;
   }
   TensorView unit_view = view;
-  const auto* base = static_cast<const std::byte*>(view.data);
   for (std::size_t u = 0; u < units.size(); ++u) {
-    unit_view.data = base + stride * static_cast<std::int64_t>(u);
+    ByteCounts counts{};
+    unit_view.data = static_cast<const std::byte*>(view.data) +
+                     stride * static_cast<std::int64_t>(u);
     ForEachRun(unit_view, axis, [&](const std::byte* data, std::size_t n) {
-      CountRun<C>(reinterpret_cast<const T*>(data), n, convert, range,
-                  &units[u]);
+      CountBytes(data, n, &counts);
     });
+    for (std::size_t b = 0; b < counts.size(); ++b) {
+      units[u].active += counts[b] * classes.active[b];
+      units[u].beyond += counts[b] * classes.beyond[b];
+    }
   }
 }
 
 }  // namespace
 
+void CountUnitsWith(const TensorView& view, std::size_t axis, double low,
+                    double high, const Implementation& implementation,
+                    std::span<UnitCounts> units) {
+  const std::uint64_t count = view.count();
+  if (count == 0) return;
+  const FlushToZeroOff exact;
+  for (UnitCounts& unit : units) unit.count += count / units.size();
+  if (view.item_size == 1) return CountNarrow(view, axis, {low, high}, units);
+  CountWide(view, axis, {low, high}, implementation, units);
+}
+
 void CountUnits(const TensorView& view, std::size_t axis, double low,
                 double high, std::span<UnitCounts> units) {
-  if (view.count() == 0) return;
-  const FlushToZeroOff exact;
-  switch (view.dtype) {
-    case DType::kFloat32:
-      return Count<float, float>(view, axis, low, high, units);
-    case DType::kFloat16:
-      return Count<float, Float16>(view, axis, low, high, units);
-    case DType::kBFloat16:
-      return Count<float, BFloat16>(view, axis, low, high, units);
-    case DType::kFloat64:
-      return Count<double, double>(view, axis, low, high, units);
-    case DType::kInt16:
-      return Count<double, std::int16_t>(view, axis, low, high, units);
-    case DType::kInt32:
-      return Count<double, std::int32_t>(view, axis, low, high, units);
-    case DType::kInt64:
-      return Count<double, std::int64_t>(view, axis, low, high, units);
-    case DType::kUInt16:
-      return Count<double, std::uint16_t>(view, axis, low, high, units);
-    case DType::kUInt32:
-      return Count<double, std::uint32_t>(view, axis, low, high, units);
-    case DType::kUInt64:
-      return Count<double, std::uint64_t>(view, axis, low, high, units);
-    default:
-      return Count<double, std::uint8_t>(view, axis, low, high, units,
-                                         ByteElements{&ByteValues(view.dtype)});
-  }
+  CountUnitsWith(view, axis, low, high, ImplementationInUse(), units);
 }
 
 }  // namespace tdbg

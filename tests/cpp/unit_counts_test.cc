@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reduce_reference.h"
+#include "reducers/implementation.h"
 #include "reducers/reduce.h"
 #include "testing.h"
 
@@ -47,17 +48,21 @@ void Check(const TensorView& view, double low, double high,
            const std::string& what) {
   for (std::size_t axis = 0; axis < view.shape.size(); ++axis) {
     const std::vector<UnitCounts> expected = Expected(view, axis, low, high);
-    std::vector<UnitCounts> units(expected.size());
-    CountUnits(view, axis, low, high, units);
-    const int before = Failures();
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      EXPECT_EQ(units[u].active, expected[u].active);
-      EXPECT_EQ(units[u].beyond, expected[u].beyond);
-      EXPECT_EQ(units[u].count, expected[u].count);
-    }
-    if (Failures() != before) {
-      Fail(__FILE__, __LINE__,
-           "for " + what + ", axis " + std::to_string(axis));
+    for (const Implementation& implementation : Implementations()) {
+      if (!implementation.supported()) continue;
+      std::vector<UnitCounts> units(expected.size());
+      CountUnitsWith(view, axis, low, high, implementation, units);
+      const int before = Failures();
+      for (std::size_t u = 0; u < units.size(); ++u) {
+        EXPECT_EQ(units[u].active, expected[u].active);
+        EXPECT_EQ(units[u].beyond, expected[u].beyond);
+        EXPECT_EQ(units[u].count, expected[u].count);
+      }
+      if (Failures() != before) {
+        Fail(__FILE__, __LINE__,
+             "for " + what + ", axis " + std::to_string(axis) + ", " +
+                 std::string(implementation.name));
+      }
     }
   }
 }
@@ -90,6 +95,12 @@ TDBG_TEST(UnitsOfAnyTypeLayoutAndAxisAreCounted) {
       {"broadcast", {7, 50}, {0, 1}, 0},
       {"every other", {20, 30}, {100, 2}, 1},
       {"one unit", {50, 1}, {}, 0},
+      {"many columns", {3, 2500}, {}, 0},
+      {"few columns", {1001, 9}, {}, 0},
+      {"few columns with gaps", {90, 9}, {100, 1}, 3},
+      {"short runs", {3, 700, 2, 2}, {}, 0},
+      {"runs", {2, 5, 10, 13}, {}, 0},
+      {"overlapping", {30, 40}, {1, 1}, 0},
   };
   for (const DType dtype : kDTypes) {
     const auto item = static_cast<std::int64_t>(ItemSize(dtype));
