@@ -1,5 +1,6 @@
-# Per-file compiler flags for the kernels of cpp/reducers, and their exclusion
-# where the target machine or the compiler does not have the instruction set.
+# Per-file compiler flags for the kernels of cpp/reducers and cpp/format, and their
+# exclusion where the target machine or the compiler does not have the instruction
+# set.
 #
 # The name of a file says what it is compiled for: avx2*.cc, avx512*.cc.  All
 # other files are compiled for the baseline of the architecture.  What a build
@@ -24,7 +25,7 @@ function(tdbg_select_instruction_sets sources definitions)
   set(found "")
   foreach(isa IN ITEMS avx2 avx512)
     set(files ${${sources}})
-    list(FILTER files INCLUDE REGEX "/reducers/${isa}[^/]*\\.cc$")
+    list(FILTER files INCLUDE REGEX "/(reducers|format)/${isa}[^/]*\\.cc$")
     string(TOUPPER ${isa} upper)
     set(has_isa OFF)
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

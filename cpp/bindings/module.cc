@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "The C++ core: capture, storage and statistics.";
   module.attr("__version__") = TDBG_VERSION;
   tdbg::bindings::RegisterStatistics(module);
+  tdbg::bindings::RegisterCodec(module);
   tdbg::bindings::RegisterCapture(module);
   tdbg::bindings::RegisterTaker(module);
   tdbg::bindings::RegisterRecords(module);

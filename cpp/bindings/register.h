@@ -9,6 +9,7 @@
 namespace tdbg::bindings {
 
 void RegisterStatistics(pybind11::module_& module);
+void RegisterCodec(pybind11::module_& module);
 void RegisterCapture(pybind11::module_& module);
 // Taker and Slot: tensors of a framework, in front of Capture.
 void RegisterTaker(pybind11::module_& module);

@@ -1,5 +1,6 @@
 #include "capture/capture.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -134,7 +135,34 @@ bool Capture::Values(std::int64_t step, const CaptureItem& item,
     return false;
   }
   return writer_->AddTensor(step, item.definition, view, site.call,
-                            site.micro_batch);
+                            site.micro_batch, 0,
+                            ZeroShare(step, item.definition, site));
+}
+
+float Capture::ZeroShare(std::int64_t step, std::uint32_t definition,
+                         CallSite site) {
+  MutexLock lock(mutex_);
+  const auto found = rows_.find(step);
+  if (found == rows_.end()) return Writer::kUnknownShare;
+  // Values follow in the order of their statistics, so that the row is mostly
+  // the one behind the last that was found; all are looked at once a step.
+  const std::vector<Row>& rows = found->second;
+  constexpr std::size_t kNear = 8;
+  const std::size_t n =
+      searched_step_ == step ? std::min(kNear, rows.size()) : rows.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::size_t at = (next_share_ + i) % rows.size();
+    if (i == kNear) searched_step_ = step;
+    const Row& row = rows[at];
+    if (row.definition != definition || row.call != site.call ||
+        row.micro_batch != site.micro_batch || row.summary.count == 0) {
+      continue;
+    }
+    next_share_ = at + 1;
+    return static_cast<float>(static_cast<double>(row.summary.zero) /
+                              static_cast<double>(row.summary.count));
+  }
+  return Writer::kUnknownShare;
 }
 
 bool Capture::UnitSummary(std::int64_t step, std::uint32_t unit_definition,

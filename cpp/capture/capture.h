@@ -106,6 +106,9 @@ class Capture {
   bool ViewOf(const CaptureItem& item, TensorView* view) const;
   // Counts a tensor of this definition as offered and dropped.
   void Refuse(std::int64_t step, std::uint32_t id);
+  // The share of zeros in a tensor by its row of this step;
+  // Writer::kUnknownShare when there is none at hand.
+  float ZeroShare(std::int64_t step, std::uint32_t definition, CallSite site);
   void WriteRows(std::int64_t step) TDBG_REQUIRES(order_mutex_);
   std::vector<Row>& RowsOf(std::int64_t step) TDBG_REQUIRES(mutex_);
   void WriteAllRows() TDBG_EXCLUDES(order_mutex_);
@@ -124,6 +127,9 @@ class Capture {
   // Memory for the next step's, so that none is asked for between the
   // allocations of a forward.
   std::vector<Row> spare_ TDBG_GUARDED_BY(mutex_);
+  // Where ZeroShare looks first, and the last step of which it saw all rows.
+  std::size_t next_share_ TDBG_GUARDED_BY(mutex_) = 0;
+  std::int64_t searched_step_ TDBG_GUARDED_BY(mutex_) = kNoStep;
 };
 
 }  // namespace tdbg

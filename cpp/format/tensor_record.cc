@@ -17,7 +17,20 @@ Status Bad(const std::string& what) {
   return Status::Corruption("tensor: " + what, 0);
 }
 
-void PutHead(const TensorHead& head, std::byte* p) {
+void XorInto(std::span<const std::byte> base, std::span<std::byte> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] ^= base[i];
+}
+
+}  // namespace
+
+std::uint64_t TensorDataOffset(std::uint64_t n_chunks) {
+  const std::uint64_t end = kHeadBytes + n_chunks * kChunkEntryBytes;
+  return (end + limits::kAlignment - 1) & ~(limits::kAlignment - 1);
+}
+
+std::vector<std::byte> EncodeTensorHead(const TensorHead& head) {
+  std::vector<std::byte> bytes(head.data_offset);
+  std::byte* p = bytes.data();
   Store(p, head.definition);
   Store(p + 4, head.call);
   Store(p + 6, head.micro_batch);
@@ -34,75 +47,7 @@ void PutHead(const TensorHead& head, std::byte* p) {
     Store(entry + 8, static_cast<std::uint8_t>(head.chunks[i].codec));
     Store(entry + 9, head.chunks[i].flags);
   }
-}
-
-void XorInto(std::span<const std::byte> base, std::span<std::byte> out) {
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] ^= base[i];
-}
-
-// The length that head and table must have, which is also where data begins.
-std::uint64_t DataOffset(std::uint64_t n_chunks) {
-  const std::uint64_t end = kHeadBytes + n_chunks * kChunkEntryBytes;
-  return (end + limits::kAlignment - 1) & ~(limits::kAlignment - 1);
-}
-
-}  // namespace
-
-std::uint64_t TensorDataOffset(std::uint64_t n_chunks) {
-  return DataOffset(n_chunks);
-}
-
-std::vector<std::byte> EncodeTensorHead(const TensorHead& head) {
-  std::vector<std::byte> bytes(head.data_offset);
-  PutHead(head, bytes.data());
   return bytes;
-}
-
-EncodedTensor EncodeTensor(const TensorHead& identity,
-                           std::span<const std::byte> raw,
-                           std::uint32_t item_size, Codec codec,
-                           std::span<const std::byte> base) {
-  TensorHead head = identity;
-  if (head.chunk_size == 0) head.chunk_size = kChunkBytes;
-  const std::size_t chunk_size = head.chunk_size;
-  const std::size_t n_chunks = (raw.size() + chunk_size - 1) / chunk_size;
-  head.raw_length = raw.size();
-  head.data_offset = static_cast<std::uint32_t>(DataOffset(n_chunks));
-  head.chunks.assign(n_chunks, Chunk{});
-  const bool has_base = head.base_sequence != 0 && base.size() == raw.size();
-  if (!has_base) head.base_sequence = 0;
-
-  EncodedTensor encoded;
-  encoded.checked_length = head.data_offset;
-  encoded.payload.reserve(head.data_offset + raw.size());
-  encoded.payload.resize(head.data_offset);
-  std::vector<std::byte> difference;
-  for (std::size_t i = 0; i < n_chunks; ++i) {
-    const std::size_t from = i * chunk_size;
-    const std::size_t n = std::min(chunk_size, raw.size() - from);
-    const auto plain = raw.subspan(from, n);
-    const std::size_t at = encoded.payload.size();
-    Chunk& chunk = head.chunks[i];
-    if (has_base) {
-      difference.assign(plain.begin(), plain.end());
-      XorInto(base.subspan(from, n), difference);
-      chunk.codec = EncodeChunk(difference, item_size, codec, &encoded.payload);
-      chunk.flags = kChunkXorBase;
-      if (chunk.codec == Codec::kRaw) {
-        // A difference that does not compress serves nobody.
-        encoded.payload.resize(at);
-        chunk.flags = 0;
-      }
-    }
-    if (chunk.flags == 0) {
-      chunk.codec = EncodeChunk(plain, item_size, codec, &encoded.payload);
-    }
-    chunk.stored_length =
-        static_cast<std::uint32_t>(encoded.payload.size() - at);
-    chunk.crc = MaskedCrc32c(encoded.payload.data() + at, chunk.stored_length);
-  }
-  PutHead(head, encoded.payload.data());
-  return encoded;
 }
 
 Result<TensorHead> DecodeTensorHead(std::span<const std::byte> payload,
@@ -134,7 +79,7 @@ Result<TensorHead> DecodeTensorHead(std::span<const std::byte> payload,
     return Bad(std::to_string(n_chunks) + " chunks, not " +
                std::to_string(expected));
   }
-  if (head.data_offset != DataOffset(n_chunks) ||
+  if (head.data_offset != TensorDataOffset(n_chunks) ||
       head.data_offset > payload.size() || head.data_offset > payload_length) {
     return Bad("the data cannot start at " + std::to_string(head.data_offset));
   }

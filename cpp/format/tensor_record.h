@@ -36,20 +36,6 @@ struct TensorHead {
   std::vector<Chunk> chunks;
 };
 
-struct EncodedTensor {
-  std::vector<std::byte> payload;    // Head, table, padding, data.
-  std::uint64_t checked_length = 0;  // What the payload crc is to cover.
-};
-
-// Splits `raw` into chunks and encodes each with `codec`, or raw where that is
-// not smaller.  With `base` (the raw bytes of an earlier tensor of the same
-// length) chunks are stored as differences to it, and
-// `base_sequence` is that tensor's record.
-EncodedTensor EncodeTensor(const TensorHead& identity,
-                           std::span<const std::byte> raw,
-                           std::uint32_t item_size, Codec codec,
-                           std::span<const std::byte> base = {});
-
 // How many bytes stand before the data of a tensor of `n_chunks` chunks.
 [[nodiscard]] std::uint64_t TensorDataOffset(std::uint64_t n_chunks);
 

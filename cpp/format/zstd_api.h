@@ -3,7 +3,9 @@
 // tdbg links zstd statically, usually from the archive inside the blosc2 wheel
 // (cmake/TdbgZstd.cmake), which holds the code but not zstd.h.  What stands
 // here is the stable interface of <zstd.h>, unchanged in name, signature and
-// value since zstd 1.4.0; nothing of its experimental section may be added.
+// value since zstd 1.4.0, and one parameter of its experimental section, whose
+// refusal must be harmless (kLiteralCompressionMode); no more of that may be
+// added.
 // Whoever uses this header checks kZstdOldestVersion against
 // ZSTD_versionNumber() once.
 //
@@ -64,10 +66,20 @@ std::size_t ZSTD_compress2(ZSTD_CCtx* context, void* to, std::size_t capacity,
 enum ZSTD_cParameter : int {
   ZSTD_c_compressionLevel = 100,
   ZSTD_c_windowLog = 101,
+  ZSTD_c_hashLog = 102,
+  ZSTD_c_minMatch = 105,
+  ZSTD_c_targetLength = 106,
   ZSTD_c_strategy = 107,
   ZSTD_c_contentSizeFlag = 200,
   ZSTD_c_checksumFlag = 201,
+  // Experimental: literalCompressionMode.  0 by strategy, 1 always, 2 never.
+  // Had this number and these values since 1.3.8; a library without it refuses
+  // it, and then literals of the fast strategy stay as they are: larger frames,
+  // no wrong ones.
+  ZSTD_c_experimentalParam5 = 1002,
 };
+// Values of parameters.
+enum ZSTD_strategy : int { ZSTD_fast = 1 };
 // Sets one parameter for the frames that follow.
 std::size_t ZSTD_CCtx_setParameter(ZSTD_CCtx* context,
                                    ZSTD_cParameter parameter, int value);

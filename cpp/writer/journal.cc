@@ -22,7 +22,8 @@ Journal::Journal(const WriterOptions& options, DefinitionTable* definitions,
       definitions_(definitions),
       accounts_(accounts),
       progress_(std::move(progress)),
-      encoder_(options.codec) {
+      encoder_(options.codec,
+               options.previous_bytes.value_or(options.queue_bytes / 4)) {
   carried_steps_.reserve(kMaxCarriedSteps);
 }
 

@@ -1,34 +1,262 @@
 #include "writer/tensor_encoder.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/crc32c.h"
 #include "format/codec.h"
 
 namespace tdbg {
+namespace {
 
-bool TensorEncoder::Begin(const Definition& definition,
-                          const TensorHead& /*head*/,
+// Chunks from one sample to the next.
+constexpr std::size_t kChunksPerSample = 4;
+// Below this share of the raw bits storing planes is worth the reading back.
+constexpr float kWorthShare = 0.97F;
+// When behind: planes with more bits a byte stay raw.
+constexpr float kCheapBits = 6.0F;
+// What another plane to entropy-code must save as a share of the raw bits,
+// since it takes as long as all the rest.
+constexpr float kShareOfFrame = 0.02F;
+// Zeros below this share are not worth a bitmap.
+constexpr float kSparseShare = 0.1F;
+
+bool IsFloat(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat32:
+    case DType::kFloat64:
+    case DType::kComplex64:
+    case DType::kComplex128:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Bytes of what planes are made of: a complex number is two elements, a text
+// its letters.
+std::uint32_t PlaneWidth(const Definition& definition) {
+  if (definition.dtype == DType::kComplex64) return 4;
+  if (definition.dtype == DType::kComplex128) return 8;
+  const std::uint32_t n = definition.item_size;
+  if (n == 1 || n == 2 || n == 4 || n == 8) return n;
+  return n % 4 == 0 ? 4 : 1;
+}
+
+// Gradients, activations and losses are other values at every step.
+bool MayBeDifference(TensorRole role) {
+  return role == TensorRole::kWeight || role == TensorRole::kBias ||
+         role == TensorRole::kBuffer;
+}
+
+void Xor(std::span<const std::byte> a, std::span<const std::byte> b,
+         std::byte* out) {
+  for (std::size_t i = 0; i < a.size(); ++i) out[i] = a[i] ^ b[i];
+}
+
+// Planes that entropy coding has to do something for.
+int NumberOfFrames(const PlaneSample& sample) {
+  int n = 0;
+  for (std::uint32_t p = 0; p < sample.width; ++p) {
+    n += sample.bits[p] > 0.1F && sample.bits[p] <= PlaneSample::kWorthBits ? 1
+                                                                            : 0;
+  }
+  return n;
+}
+
+}  // namespace
+
+void TensorEncoder::BeginShard() {
+  entry_ = nullptr;
+  previous_.BeginShard();
+}
+
+bool TensorEncoder::Begin(const Definition& definition, const TensorHead& head,
                           std::span<const std::byte> raw,
-                          const TensorHint& /*hint*/) {
-  if (policy_ == CodecPolicy::kNone || raw.empty()) return false;
+                          const TensorHint& hint) {
+  entry_ = nullptr;
+  base_ = {};
+  base_sequence_ = 0;
+  if (policy_ == CodecPolicy::kNone || raw.size() < kMinBytes) return false;
+  const bool is_auto = policy_ == CodecPolicy::kAuto;
+  if (is_auto && hint.backlog > kRawBacklog) return false;
   raw_ = raw;
-  item_size_ = definition.item_size;
-  return true;
+  width_ = PlaneWidth(definition);
+  is_float_ = IsFloat(definition.dtype);
+  is_cheap_ = is_auto && hint.backlog > kCheapBacklog;
+  may_be_sparse_ = hint.zero_share < 0 || hint.zero_share >= kSparseShare;
+  effort_ = is_auto ? FrameEffort::kHuffman : FrameEffort::kBest;
+
+  if (!is_cheap_ && MayBeDifference(definition.role)) {
+    ChooseBase({head.definition, head.call, head.micro_batch});
+  } else {
+    estimate_ = EstimateTensor({});
+  }
+  return !is_auto || entry_ != nullptr ||
+         estimate_.plain < kWorthShare * 8 * static_cast<float>(width_);
+}
+
+void TensorEncoder::ChooseBase(const TensorKey& key) {
+  PreviousValues::Entry* entry = previous_.Find(key);
+  const bool has_base =
+      entry->sequence != 0 && entry->bytes.size() == raw_.size();
+  estimate_ =
+      EstimateTensor(has_base ? entry->bytes : std::span<const std::byte>());
+  if (entry->rest > 0) {
+    --entry->rest;
+    return;
+  }
+  const bool is_chain = policy_ == CodecPolicy::kMax;
+  if (has_base) {
+    const bool pays = estimate_.difference * (is_chain ? 1 : kWorthDifference) <
+                      estimate_.plain;
+    if (pays && entry->age < kMaxDifferences) {
+      entry_ = entry;
+      base_ = entry->bytes;
+      base_sequence_ = entry->sequence;
+      keep_ = is_chain;
+    } else if (!pays && entry->age == 0) {
+      return previous_.Release(entry, kRest);
+    }
+  }
+  if (base_sequence_ == 0) {
+    if (!previous_.Reserve(entry, raw_.size())) return;
+    entry_ = entry;
+    keep_ = true;
+  }
+  // Until Commit the entry may hold some of the old values and some of the new.
+  if (keep_) entry->sequence = 0;
+}
+
+std::span<const std::byte> TensorEncoder::ChunkOf(
+    std::span<const std::byte> bytes, std::size_t i) const {
+  const std::size_t from = i * kChunkBytes;
+  return bytes.subspan(from,
+                       std::min<std::size_t>(kChunkBytes, raw_.size() - from));
+}
+
+float TensorEncoder::Bits(const PlaneSample& sample) const {
+  return may_be_sparse_ ? std::min(sample.DenseBits(), sample.SparseBits())
+                        : sample.DenseBits();
+}
+
+TensorEncoder::Estimate TensorEncoder::EstimateTensor(
+    std::span<const std::byte> base) const {
+  // The first chunk, and of a large tensor one in the middle and the last.
+  const std::size_t n_chunks = (raw_.size() + kChunkBytes - 1) / kChunkBytes;
+  const std::size_t probes[] = {0, n_chunks / 2, n_chunks - 1};
+  const std::size_t n_probes = n_chunks < 8 ? 1 : 3;
+  Estimate estimate;
+  float straight = 0;
+  float rotated = 0;
+  float cost = 0;
+  for (std::size_t k = 0; k < n_probes; ++k) {
+    const auto chunk = ChunkOf(raw_, probes[k]);
+    const PlaneSample sample = SamplePlanes(chunk, {}, width_, false);
+    straight += Bits(sample);
+    if (is_float_) {
+      const PlaneSample turned = SamplePlanes(chunk, {}, width_, true);
+      rotated += Bits(turned);
+      cost +=
+          kShareOfFrame * 8 * static_cast<float>(width_) *
+          static_cast<float>(NumberOfFrames(turned) - NumberOfFrames(sample));
+    }
+    if (!base.empty()) {
+      estimate.difference +=
+          Bits(SamplePlanes(chunk, ChunkOf(base, probes[k]), width_, false));
+    }
+  }
+  const auto n = static_cast<float>(n_probes);
+  estimate.rotate = is_float_ && rotated + cost < straight;
+  estimate.plain = (estimate.rotate ? rotated : straight) / n;
+  estimate.difference /= n;
+  return estimate;
+}
+
+Encoding TensorEncoder::Choose(std::span<const std::byte> bytes, bool rotate) {
+  const PlaneSample sample = SamplePlanes(bytes, {}, width_, rotate);
+  const float limit = is_cheap_ ? kCheapBits : PlaneSample::kWorthBits;
+  Encoding encoding{.codec = Codec::kPlanes,
+                    .width = width_,
+                    .rotate = rotate,
+                    .effort = effort_,
+                    .raw_planes = sample.RawPlanes(limit)};
+  const bool is_sparse = may_be_sparse_ && sample.zero_share >= kSparseShare &&
+                         sample.SparseBits() < kWorthShare * sample.DenseBits();
+  if (is_sparse) {
+    encoding.codec = Codec::kSparse;
+    encoding.raw_planes = sample.RawValuePlanes(limit);
+  } else if (sample.DenseBits() >
+             kWorthShare * 8 * static_cast<float>(width_)) {
+    encoding.codec = Codec::kRaw;
+  }
+  return encoding;
+}
+
+// Every codec, both ways of rotation; what is worth a try under kMax.
+StoredChunk TensorEncoder::EncodeSmallest(std::span<const std::byte> bytes,
+                                          std::span<std::byte> out) {
+  StoredChunk smallest{.codec = Codec::kRaw, .length = bytes.size()};
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  candidate_.resize(bytes.size());
+  for (const Codec codec : {Codec::kPlanes, Codec::kSparse, Codec::kZstd}) {
+    for (const bool rotate : {false, true}) {
+      const bool is_pointless = rotate && (codec == Codec::kZstd || !is_float_);
+      if (is_pointless) continue;
+      const StoredChunk stored = EncodeChunk(bytes,
+                                             {.codec = codec,
+                                              .width = width_,
+                                              .rotate = rotate,
+                                              .effort = effort_},
+                                             candidate_);
+      if (stored.length >= smallest.length) continue;
+      smallest = stored;
+      std::memcpy(out.data(), candidate_.data(), stored.length);
+    }
+  }
+  return smallest;
 }
 
 Chunk TensorEncoder::Encode(std::size_t i, std::span<std::byte> out) {
-  const std::size_t from = i * kChunkBytes;
-  const auto chunk = raw_.subspan(
-      from, std::min<std::size_t>(kChunkBytes, raw_.size() - from));
-  std::vector<std::byte> stored;
-  Chunk entry;
-  entry.codec =
-      EncodeChunk(chunk, item_size_, CompressingCodec(item_size_), &stored);
-  entry.stored_length = static_cast<std::uint32_t>(stored.size());
-  std::ranges::copy(stored, out.begin());
-  entry.crc = MaskedCrc32c(out.data(), entry.stored_length);
-  return entry;
+  const auto plain = ChunkOf(raw_, i);
+  const bool is_difference = base_sequence_ != 0;
+  auto bytes = plain;
+  if (is_difference) {
+    difference_.resize(plain.size());
+    Xor(plain, ChunkOf(base_, i), difference_.data());
+    bytes = difference_;
+  }
+  StoredChunk stored;
+  if (policy_ == CodecPolicy::kMax) {
+    stored = EncodeSmallest(bytes, out);
+  } else {
+    if (i % kChunksPerSample == 0) {
+      // A difference has no exponent to be brought together.
+      encoding_ = Choose(bytes, !is_difference && estimate_.rotate);
+    }
+    stored = EncodeChunk(bytes, encoding_, out);
+  }
+  const bool is_useless = is_difference && stored.codec == Codec::kRaw;
+  if (is_useless) std::memcpy(out.data(), plain.data(), plain.size());
+  if (keep_) {
+    std::memcpy(entry_->bytes.data() + i * kChunkBytes, plain.data(),
+                plain.size());
+  }
+  Chunk chunk;
+  chunk.stored_length = static_cast<std::uint32_t>(stored.length);
+  chunk.crc = MaskedCrc32c(out.data(), stored.length);
+  chunk.codec = stored.codec;
+  chunk.flags = is_difference && !is_useless ? kChunkXorBase : 0;
+  return chunk;
+}
+
+void TensorEncoder::Commit(std::uint64_t sequence) {
+  if (entry_ == nullptr) return;
+  const bool is_difference = base_sequence_ != 0;
+  entry_->age = is_difference ? entry_->age + 1 : 0;
+  if (keep_) entry_->sequence = sequence;
 }
 
 }  // namespace tdbg

@@ -36,6 +36,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -88,6 +89,9 @@ struct WriterOptions {
   std::uint64_t min_free_bytes = 2ULL << 30;
   Overflow overflow = Overflow::kBlock;
   CodecPolicy codec = CodecPolicy::kAuto;
+  // Bound of the memory, beside staging, for values that later ones are stored
+  // as differences to; by default a quarter of queue_bytes.
+  std::optional<std::uint64_t> previous_bytes = std::nullopt;
   std::chrono::milliseconds flush_interval{
       200};  // Visible at least this often.
   // Before a new shard is tried after a failure; doubles up to 30 s.

@@ -59,6 +59,40 @@ def count_units(array: Any, axis: int, low: float, high: float) -> NDArray[np.ui
 
 def masked_crc32c(data: bytes) -> int: ...
 
+class TensorCodec:
+    """What the writer makes of tensors, without a writer: to measure and to test.
+
+    encode() writes the payload of a `tensor` record (docs/format.md) into the front
+    of *out* and returns its length; the call that does so n-th counts as record n,
+    to which a later difference may refer.  *values* and *out* are contiguous
+    buffers; raises tdbg.errors.ConfigurationError where *out* is too small.
+    """
+
+    def __init__(self, codec: str = "auto", previous_bytes: int = ...) -> None: ...
+    def encode(
+        self,
+        values: Any,
+        out: Any,
+        dtype: str,
+        role: int = 1,
+        backlog: float = 0.0,
+    ) -> int: ...
+    def begin_shard(self) -> None:
+        """Make the next tensor of each name a key frame."""
+
+    @property
+    def previous_bytes(self) -> int:
+        """Memory of the values that are kept to be differences to."""
+
+def decode_tensor(
+    payload: Any, item_size: int, out: Any, base: Any = b""
+) -> None:
+    """Decode a payload of encode() into *out*, of exactly the raw length.
+
+    *base* has the values of the record that it is a difference to.  Raises
+    tdbg.errors.StorageError for what is damaged.
+    """
+
 class Capture:
     """The writer of one process, with the statistics kernels in front of it.
 

@@ -105,7 +105,33 @@ ZEROS = bytes(1000)
 FRAME = zstandard.ZstdCompressor(level=1).compress(ZEROS)
 SILENT = zstandard.ZstdCompressor(write_content_size=False).compress(ZEROS)
 DEFINED = definition(2)
+
+
+def planes(*stored: bytes, rotated: int = 0, width: int = 4, zero: int = 0) -> bytes:
+    """A chunk of codec 3 with these planes."""
+    lengths = struct.pack(f"<{len(stored)}I", *map(len, stored))
+    return struct.pack("<BBH", rotated, width, zero) + lengths + b"".join(stored)
+
+
+def sparse(bitmap: bytes, values: bytes, n_values: int, **f: int) -> bytes:
+    """A chunk of codec 4 with this bitmap and these values."""
+    head = struct.pack(
+        "<BBHII", f.get("codec", 0), f.get("width", 4), f.get("zero", 0), n_values,
+        f.get("length", len(bitmap)),
+    )  # fmt: skip
+    return head + bitmap + values
+
+
+QUARTER = zstandard.compress(bytes(250))  # A plane of the 1000 bytes.
+PLANES = planes(*[QUARTER] * 4)
+BITMAP = b"\xff" + bytes(31)  # Of 250 elements, the first eight of which are not 0.
+SPARSE = sparse(BITMAP, b"\1" * 32, 8)
 RAW = [(ZEROS, 0, 0)]
+
+
+def chunk(stored: bytes, codec: int) -> bytes:
+    """A defined tensor of one chunk, which cannot be read."""
+    return values(tensor(3, [(stored, codec, 0)]))
 
 
 def values(*records: bytes) -> bytes:
@@ -224,7 +250,7 @@ ATTACKS: dict[str, tuple[bytes, str, int, str]] = {
     "values_raw_length": (
         values(tensor(3, [(ZEROS[1:], 0, 0)], raw=999)), NONE, 2, "corruption"),
     "values_checksum": (values(tensor(3, RAW, chunk_crc=1)), NONE, 2, "corruption"),
-    "values_codec": (values(tensor(3, [(ZEROS, 3, 0)])), NONE, 2, "unsupported"),
+    "values_codec": (values(tensor(3, [(ZEROS, 5, 0)])), NONE, 2, "unsupported"),
     "values_flags": (values(tensor(3, [(ZEROS, 0, 2)])), NONE, 2, "unsupported"),
     "values_raw_size": (
         values(tensor(3, [(ZEROS[1:], 0, 0)])), NONE, 2, "corruption"),
@@ -245,6 +271,50 @@ ATTACKS: dict[str, tuple[bytes, str, int, str]] = {
         between(definition(2, shape=(16 << 20,)),
                 tensor(3, [(BOMB, 1, 0)], raw=16 << 20, chunk_size=16 << 20)),
         NONE, 2, "limit"),
+    "values_planes_form": (chunk(planes(*[QUARTER] * 4, rotated=2), 3),
+                           NONE, 2, "corruption"),
+    "values_planes_width": (chunk(planes(*[QUARTER] * 3, width=3), 3),
+                            NONE, 2, "corruption"),
+    "values_planes_number": (chunk(planes(*[QUARTER] * 3, width=4), 3),
+                             NONE, 2, "corruption"),
+    "values_planes_reserved": (chunk(planes(*[QUARTER] * 4, zero=1), 3),
+                               NONE, 2, "corruption"),
+    "values_planes_cut": (chunk(PLANES[:-1], 3), NONE, 2, "corruption"),
+    "values_planes_longer": (chunk(PLANES + b"\0", 3), NONE, 2, "corruption"),
+    "values_planes_without_lengths": (chunk(PLANES[:19], 3), NONE, 2, "corruption"),
+    "values_planes_length": (
+        chunk(PLANES[:4] + b"\xff" * 4 + PLANES[8:], 3), NONE, 2, "corruption"),
+    "values_plane_of_another_size": (
+        chunk(planes(QUARTER, QUARTER, QUARTER, zstandard.compress(bytes(251))), 3),
+        NONE, 2, "corruption"),
+    "values_plane_is_bomb": (
+        chunk(planes(QUARTER, QUARTER, QUARTER, BOMB[:249]), 3), NONE, 2, "corruption"),
+    "values_plane_window": (
+        chunk(planes(QUARTER, QUARTER, QUARTER, window(SILENT, 0xFF)), 3),
+        NONE, 2, "limit"),
+    "values_sparse_form": (chunk(sparse(BITMAP, b"\1" * 32, 8, codec=4), 4),
+                           NONE, 2, "corruption"),
+    "values_sparse_width": (chunk(sparse(BITMAP, b"\1" * 32, 8, width=0), 4),
+                            NONE, 2, "corruption"),
+    "values_sparse_reserved": (chunk(sparse(BITMAP, b"\1" * 32, 8, zero=1), 4),
+                               NONE, 2, "corruption"),
+    "values_sparse_cut": (chunk(SPARSE[:-1], 4), NONE, 2, "corruption"),
+    "values_sparse_longer": (chunk(SPARSE + b"\0", 4), NONE, 2, "corruption"),
+    "values_sparse_number": (chunk(sparse(BITMAP, b"\1" * 36, 9), 4),
+                             NONE, 2, "corruption"),
+    "values_sparse_number_wraps": (
+        chunk(sparse(BITMAP, b"\1" * 32, 0x40000008), 4), NONE, 2, "corruption"),
+    "values_sparse_bitmap_length": (
+        chunk(sparse(BITMAP, b"\1" * 32, 8, length=33), 4), NONE, 2, "corruption"),
+    "values_sparse_bitmap_frame": (
+        chunk(sparse(zstandard.compress(BITMAP + b"\0"), b"\1" * 32, 8), 4),
+        NONE, 2, "corruption"),
+    "values_sparse_bits_behind": (
+        chunk(sparse(b"\x7f" + bytes(30) + b"\x04", b"\1" * 32, 8), 4),
+        NONE, 2, "corruption"),
+    "values_sparse_planes": (
+        chunk(sparse(BITMAP, planes(*[zstandard.compress(bytes(9))] * 4), 8, codec=3), 4),
+        NONE, 2, "corruption"),
     "values_base_is_missing": (
         values(tensor(3, [(FRAME, 1, 1)], base=77)), NONE, 2, "corruption"),
     "values_base_is_no_tensor": (

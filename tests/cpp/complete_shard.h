@@ -124,7 +124,7 @@ inline ShardBuilder CompleteShard(std::uint32_t shard_number = 1) {
   head.definition = 2;
   head.chunk_size = 64;
   EncodedTensor newer =
-      EncodeTensor(head, Bytes(100, std::byte{9}), 1, Codec::kRaw);
+      EncodeTensor(head, Bytes(100, std::byte{9}), Encoding{});
   newer.payload[64 + 16 + 8] = std::byte{99};
   b.AddTensor(1, head, newer);
   b.Add(RecordType::kSpan, 1,
@@ -147,6 +147,86 @@ inline ShardBuilder CompleteShard(std::uint32_t shard_number = 1) {
   step.flags = kStepInterrupted;
   b.Add(RecordType::kStep, 1, EncodeStep(step), 1);
   b.Seal(EndReason::kRotated);
+  return b;
+}
+
+// Floats around 0, the same at every call; three of four are 0 with `sparse`.
+inline Bytes Weights(std::size_t n, bool sparse = false) {
+  Bytes bytes(4 * n);
+  std::uint32_t state = 99;
+  const auto next = [&] { return (state = state * 1664525 + 1013904223) >> 8; };
+  for (std::size_t i = 0; i < n; ++i) {
+    const float value = (static_cast<float>(next() & 0xffff) - 32768.0F) *
+                        (static_cast<float>(next() & 0xffff) + 1.0F) * 1e-11F;
+    if (!sparse || next() % 4 == 0) Store(bytes.data() + 4 * i, value);
+  }
+  return bytes;
+}
+
+// Tensors in all forms of codecs 3 and 4: with and without rotation, with raw
+// and coded planes, bitmaps and values, with a tail, and as differences.
+inline ShardBuilder CodecShard() {
+  ShardBuilder b(SomeHeader());
+  const auto add = [&](std::uint32_t id, std::int64_t step, const Bytes& raw,
+                       const Encoding& encoding, std::uint32_t chunk_size = 0,
+                       std::uint64_t base_sequence = 0,
+                       const Bytes& base = {}) {
+    TensorHead head;
+    head.definition = id;
+    head.chunk_size = chunk_size;
+    head.base_sequence = base_sequence;
+    return b.AddTensor(step, head, EncodeTensor(head, raw, encoding, base));
+  };
+  const auto form = [](Codec codec, std::uint32_t width, bool rotate,
+                       std::uint32_t raw_planes = 0) {
+    return Encoding{.codec = codec,
+                    .width = width,
+                    .rotate = rotate,
+                    .effort = FrameEffort::kHuffman,
+                    .raw_planes = raw_planes};
+  };
+  const Bytes weights = Weights(300);
+  const Bytes zeros = Weights(300, true);
+  b.AddDefinition(SomeDefinition(1, "w", DType::kFloat32, {300}));
+  b.AddDefinition(SomeDefinition(2, "sparse", DType::kFloat32, {300}));
+  b.AddDefinition(SomeDefinition(3, "half", DType::kBFloat16, {600}));
+  b.AddDefinition(SomeDefinition(4, "double", DType::kFloat64, {150}));
+  b.AddDefinition(SomeDefinition(5, "mask", DType::kBool, {1200}));
+  Definition text = SomeDefinition(6, "text", DType::kNumpy, {60});
+  text.item_size = 20;
+  text.dtype_text = "<U5";
+  b.AddDefinition(text);
+
+  const std::uint64_t key =
+      add(1, 0, weights, form(Codec::kPlanes, 4, true, 7));
+  add(1, 0, weights, form(Codec::kPlanes, 4, false), 502);
+  add(2, 0, zeros, form(Codec::kSparse, 4, true));
+  add(2, 0, zeros, form(Codec::kSparse, 4, false, 15));
+  add(3, 0, zeros, form(Codec::kPlanes, 2, true));
+  add(3, 0, zeros, form(Codec::kSparse, 2, true, 1), 301);
+  add(4, 0, zeros, form(Codec::kPlanes, 8, true));
+  add(4, 0, zeros, form(Codec::kSparse, 8, false));
+  Bytes mask(1200);
+  for (std::size_t i = 0; i < 1200; ++i) {
+    mask[i] = i % 100 < 3 ? std::byte{1} : std::byte{0};
+  }
+  add(5, 0, mask, form(Codec::kPlanes, 1, false));
+  add(5, 0, mask, form(Codec::kSparse, 1, false));
+  Bytes letters(1200);
+  for (std::size_t i = 0; i < 1200; i += 4) {
+    letters[i] = static_cast<std::byte>(0x61 + i % 7);
+  }
+  add(6, 0, letters, form(Codec::kPlanes, 4, false));
+  Bytes second = weights;
+  for (std::size_t i = 0; i < second.size(); i += 16) {
+    second[i] ^= std::byte{3};
+  }
+  const std::uint64_t next =
+      add(1, 1, second, form(Codec::kSparse, 4, false), 0, key, weights);
+  Bytes third = second;
+  third[700] ^= std::byte{1};
+  add(1, 2, third, form(Codec::kPlanes, 4, false), 0, next, second);
+  b.Seal();
   return b;
 }
 

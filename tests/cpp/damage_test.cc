@@ -22,8 +22,12 @@ constexpr bool kEveryValue = false;
 constexpr bool kEveryValue = true;
 #endif
 
+std::vector<unsigned> FewFlips() {
+  return {1, 2, 4, 8, 16, 32, 64, 128, 255};
+}
+
 std::vector<unsigned> Flips() {
-  if (!kEveryValue) return {1, 2, 4, 8, 16, 32, 64, 128, 255};
+  if (!kEveryValue) return FewFlips();
   std::vector<unsigned> flips;
   for (unsigned flip = 1; flip < 256; ++flip) flips.push_back(flip);
   return flips;
@@ -157,13 +161,13 @@ class ByteJudge {
   std::vector<Answers> without_;
 };
 
-TDBG_TEST(NoByteCanChangeWithoutBeingNoticed) {
-  const ShardBuilder shard = CompleteShard();
+void JudgeEveryByte(const ShardBuilder& shard,
+                    const std::vector<unsigned>& flips) {
   ByteJudge judge(shard);
   Bytes bytes = shard.bytes();
   std::uint64_t n = 0;
   for (std::uint64_t at = 0; at < bytes.size(); ++at) {
-    for (const unsigned flip : Flips()) {
+    for (const unsigned flip : flips) {
       bytes[at] ^= static_cast<std::byte>(flip);
       const std::string wrong = judge.Judge(at, bytes);
       bytes[at] ^= static_cast<std::byte>(flip);
@@ -178,7 +182,20 @@ TDBG_TEST(NoByteCanChangeWithoutBeingNoticed) {
   }
   std::printf("       %llu damaged bytes, all noticed\n",
               static_cast<unsigned long long>(n));
-  EXPECT_EQ(n, shard.bytes().size() * Flips().size());
+  EXPECT_EQ(n, shard.bytes().size() * flips.size());
+}
+
+TDBG_TEST(NoByteCanChangeWithoutBeingNoticed) {
+  JudgeEveryByte(CompleteShard(), Flips());
+}
+
+TDBG_TEST(NoByteOfTheCodecsCanChangeWithoutBeingNoticed) {
+  const ShardBuilder shard = CodecShard();
+  MemoryShard memory(shard.bytes(), shard.header(), true);
+  EXPECT_EQ(memory.problems().size(), 0U);
+  EXPECT_EQ(memory.tensors().size(), 13U);
+  for (std::size_t i = 0; i < 13; ++i) EXPECT_OK(memory.ReadTensor(i));
+  JudgeEveryByte(shard, FewFlips());
 }
 
 TDBG_TEST(EveryTruncationGivesTheExactPrefix) {

@@ -109,6 +109,7 @@ void TwoShards(const std::string& root) {
 void WriteAll(const std::string& root) {
   Write(root, "records/train-3-2/000001.tds", CompleteShard().bytes());
   Write(root, "element_types/train-0-1/000001.tds", ElementTypes().bytes());
+  Write(root, "codecs/train-0-1/000001.tds", CodecShard().bytes());
   Damaged(root);
   TwoShards(root);
 }

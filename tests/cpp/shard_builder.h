@@ -20,25 +20,12 @@
 
 #include "base/coding.h"
 #include "base/crc32c.h"
+#include "encode_tensor.h"
 #include "format/index.h"
 #include "format/record.h"
 #include "format/tensor_record.h"
 
 namespace tdbg::testing {
-
-using Bytes = std::vector<std::byte>;
-
-inline Bytes ToBytes(std::string_view text) {
-  Bytes bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
-}
-
-template <typename T>
-Bytes BytesOf(const std::vector<T>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
-}
 
 inline Uuid MakeUuid(unsigned first) {
   Uuid uuid{};
@@ -139,8 +126,9 @@ class ShardBuilder {
     identity.definition = definition;
     identity.chunk_size = chunk_size;
     identity.base_sequence = base_sequence;
-    return AddTensor(step, identity,
-                     EncodeTensor(identity, raw, item_size, codec, base));
+    return AddTensor(
+        step, identity,
+        EncodeTensor(identity, raw, EncodingOf(codec, item_size), base));
   }
 
   void Seal(EndReason reason = EndReason::kClosed) {

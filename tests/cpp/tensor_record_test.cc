@@ -40,7 +40,8 @@ TDBG_TEST(TensorsComeBackAsTheyWere) {
     for (const Codec codec : {Codec::kRaw, Codec::kZstd, Codec::kZstdPlanes}) {
       const Bytes raw = BytesOf(SomeFloats(n / 4));
       const std::uint32_t chunk = n < 2000 ? 1024 : 0;
-      const EncodedTensor tensor = EncodeTensor(Identity(chunk), raw, 4, codec);
+      const EncodedTensor tensor =
+          EncodeTensor(Identity(chunk), raw, EncodingOf(codec, 4));
       EXPECT_EQ(tensor.checked_length % 64, 0U);
       const auto head = DecodeHead(tensor);
       EXPECT_OK(head);
@@ -63,9 +64,10 @@ TDBG_TEST(ADifferenceIsSmallerAndComesBack) {
   const Bytes base = Noise(10'000);
   Bytes raw = base;
   raw[1234] ^= std::byte{1};
-  const EncodedTensor key = EncodeTensor(Identity(1000), base, 4, Codec::kZstd);
+  const EncodedTensor key =
+      EncodeTensor(Identity(1000), base, EncodingOf(Codec::kZstd, 4));
   const EncodedTensor delta =
-      EncodeTensor(Identity(1000, 7), raw, 4, Codec::kZstd, base);
+      EncodeTensor(Identity(1000, 7), raw, EncodingOf(Codec::kZstd, 4), base);
   EXPECT_LT(delta.payload.size(), key.payload.size() / 5);
   const auto head = DecodeHead(delta);
   EXPECT_EQ(head.value().base_sequence, 7U);
@@ -154,7 +156,7 @@ TDBG_TEST(LengthsThatLieAreTypedErrors) {
 
 TDBG_TEST(EveryPrefixOfAHeadIsATypedError) {
   const EncodedTensor tensor =
-      EncodeTensor(Identity(256), Noise(5000), 4, Codec::kRaw);
+      EncodeTensor(Identity(256), Noise(5000), EncodingOf(Codec::kRaw, 4));
   for (std::size_t n = 0; n < tensor.checked_length; ++n) {
     const auto head = DecodeTensorHead(std::span(tensor.payload).first(n),
                                        tensor.payload.size());

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import zstandard
 
+import reference_codecs
+
 __all__ = ["Reader", "masked_crc"]
 
 MAGIC = b"\x89TDS\r\n\x1a\n"
@@ -263,9 +265,13 @@ class Reader:
         return bytes(out)
 
     def _decode(self, chunk: bytes, codec: int, length: int, definition: int) -> bytes:
-        _check(codec in (0, 1, 2), "codec")
-        if codec:
+        _check(codec in (0, 1, 2, 3, 4), "codec")
+        if codec in (1, 2):
             chunk = zstandard.ZstdDecompressor().decompress(chunk, length)
+        elif codec == 3:
+            chunk = reference_codecs.planes(chunk, length)
+        elif codec == 4:
+            chunk = reference_codecs.sparse(chunk, length)
         _check(len(chunk) == length, "length")
         item = self.definitions[definition]["item"]
         if codec == 2:

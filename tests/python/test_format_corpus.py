@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
+import textwrap
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,7 @@ def expected_lines(case: Path) -> Lines:
 
 def test_the_corpus_is_there_and_small() -> None:
     assert [case.name for case in CASES] == [
+        "codecs",
         "damaged",
         "element_types",
         "records",
@@ -142,6 +145,35 @@ def test_the_corpus_is_there_and_small() -> None:
     assert 40_000 < size < 100_000
     kinds = {line[0] for case in CASES for line in expected_lines(case)}
     assert kinds == set(ORDER) - {"missing"}
+
+
+def test_the_documentation_shows_the_reference_decoders() -> None:
+    root = Path(__file__).parents[2]
+    code = (root / "tests/python/reference_codecs.py").read_text()
+    code = code.split("# [begin]\n")[1].split("# [end]")[0].strip()
+    shown = textwrap.indent(code, "    ")
+    assert shown in (root / "docs/format.md").read_text()
+
+
+def test_the_corpus_holds_every_form_of_the_codecs() -> None:
+    data = (CORPUS / "codecs" / "train-0-1" / "000001.tds").read_bytes()
+    forms = set()
+    for at in range(128, len(data), 64):
+        if data[at : at + 6] != b"TDR1\x04\x00":
+            continue
+        n_chunks, start = struct.unpack_from("<II", data, at + 64 + 32)
+        chunk = at + 64 + start
+        for i in range(n_chunks):
+            entry = at + 64 + 64 + 16 * i
+            length, _, codec, flags = struct.unpack_from("<IIBB", data, entry)
+            if codec in (3, 4):
+                forms.add((codec, data[chunk], data[chunk + 1], flags))
+            chunk += length
+    codec, form, width, flags = (set(column) for column in zip(*forms, strict=True))
+    assert codec == {3, 4}
+    assert form == {0, 1, 3}
+    assert width == {1, 2, 4, 8}
+    assert flags == {0, 1}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -1,0 +1,46 @@
+// What a sample of a chunk says of how small it would get.
+//
+// Thread safety: pure functions.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace tdbg {
+
+inline constexpr std::size_t kMaxPlanes = 8;
+
+// Estimates from about kSampleElements elements, spread over the chunk in runs.
+struct PlaneSample {
+  static constexpr std::size_t kSampleElements = 1024;
+  // A plane whose bytes have more bits than this is not worth a frame.
+  static constexpr float kWorthBits = 7.6F;
+
+  std::uint32_t width = 1;
+  float zero_share = 0;
+  // Order-0 entropy of each plane in bits a byte: of all elements, and of those
+  // that are not zero.
+  std::array<float, kMaxPlanes> bits{};
+  std::array<float, kMaxPlanes> value_bits{};
+
+  // Bits that the planes of one element take; 8 for one not worth a frame.
+  [[nodiscard]] float DenseBits() const;
+  // The same with the zeros in a bitmap, its own bits included.
+  [[nodiscard]] float SparseBits() const;
+  // Bit p: plane p, of all elements or of those that are not zero, has more
+  // bits a byte than `limit`.
+  [[nodiscard]] std::uint32_t RawPlanes(float limit = kWorthBits) const;
+  [[nodiscard]] std::uint32_t RawValuePlanes(float limit = kWorthBits) const;
+};
+
+// Samples `raw`, or, unless `base` is empty, its difference (exclusive or) to
+// the bytes of `base`; `rotate`: each element rotated left by one bit.
+// REQUIRES: width is 1, 2, 4 or 8; base is empty or as long as raw.
+PlaneSample SamplePlanes(std::span<const std::byte> raw,
+                         std::span<const std::byte> base, std::uint32_t width,
+                         bool rotate);
+
+}  // namespace tdbg
