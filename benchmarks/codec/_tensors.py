@@ -87,7 +87,9 @@ def convolutional(steps: int) -> dict[str, list[Values]]:
     for n_in, n_out, stride in ((1, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
         layers += [nn.Conv2d(n_in, n_out, 3, stride, 1), nn.BatchNorm2d(n_out)]
         layers += [nn.ReLU()]
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(2048, 512), nn.Linear(512, 10))
+    model = nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(2048, 512), nn.Linear(512, 10)
+    )
     kept = Kept("cnn", model)
     kept.watch(nn.ReLU)
     optimizer = torch.optim.SGD(model.parameters(), lr=5e-2, momentum=0.9)

@@ -77,6 +77,7 @@ bool TensorEncoder::Begin(const Definition& definition, const TensorHead& head,
                           std::span<const std::byte> raw,
                           const TensorHint& hint) {
   entry_ = nullptr;
+  keep_ = false;
   base_ = {};
   base_sequence_ = 0;
   if (policy_ == CodecPolicy::kNone || raw.size() < kMinBytes) return false;

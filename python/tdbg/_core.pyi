@@ -84,9 +84,7 @@ class TensorCodec:
     def previous_bytes(self) -> int:
         """Memory of the values that are kept to be differences to."""
 
-def decode_tensor(
-    payload: Any, item_size: int, out: Any, base: Any = b""
-) -> None:
+def decode_tensor(payload: Any, item_size: int, out: Any, base: Any = b"") -> None:
     """Decode a payload of encode() into *out*, of exactly the raw length.
 
     *base* has the values of the record that it is a difference to.  Raises

@@ -313,7 +313,8 @@ ATTACKS: dict[str, tuple[bytes, str, int, str]] = {
         chunk(sparse(b"\x7f" + bytes(30) + b"\x04", b"\1" * 32, 8), 4),
         NONE, 2, "corruption"),
     "values_sparse_planes": (
-        chunk(sparse(BITMAP, planes(*[zstandard.compress(bytes(9))] * 4), 8, codec=3), 4),
+        chunk(sparse(BITMAP, planes(*[zstandard.compress(bytes(9))] * 4), 8, codec=3),
+              4),
         NONE, 2, "corruption"),
     "values_base_is_missing": (
         values(tensor(3, [(FRAME, 1, 1)], base=77)), NONE, 2, "corruption"),

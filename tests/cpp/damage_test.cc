@@ -22,9 +22,7 @@ constexpr bool kEveryValue = false;
 constexpr bool kEveryValue = true;
 #endif
 
-std::vector<unsigned> FewFlips() {
-  return {1, 2, 4, 8, 16, 32, 64, 128, 255};
-}
+std::vector<unsigned> FewFlips() { return {1, 2, 4, 8, 16, 32, 64, 128, 255}; }
 
 std::vector<unsigned> Flips() {
   if (!kEveryValue) return FewFlips();

@@ -1,0 +1,1 @@
+"""Codecs on tensors of real trainings."""
