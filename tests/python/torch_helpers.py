@@ -127,6 +127,7 @@ class Recorded:
         self._rows = reader.rows()
         self._scalars = reader.scalars()
         self._events = reader.events()
+        self.histograms = reader.histograms()
         self._tensors = [
             (row, reader.read_tensor(index))
             for index, row in enumerate(reader.tensors())
