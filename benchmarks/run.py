@@ -1,6 +1,6 @@
 """Runs benchmarks, each in its environment: what ``make bench`` calls.
 
-    python -m benchmarks.run                            all, quickly
+    python -m benchmarks.run                            most of them, quickly
     python -m benchmarks.run --only overhead/resnet,writer
     python -m benchmarks.run --full                     all rounds: hours
     python -m benchmarks.run --list
@@ -41,6 +41,8 @@ def main() -> None:
     given = parser.parse_args()
     beginnings = tuple(filter(None, re.split(r"[,\s]+", given.only)))
     chosen = select(list(programs(given.full)), beginnings)
+    if not given.full and not beginnings and not given.list:
+        chosen = [program for program in chosen if matrix.in_quick(program[0])]
     if not chosen:
         sys.exit(f"no benchmark begins with {given.only!r}; --list has the names")
     if given.list:

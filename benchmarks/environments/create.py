@@ -44,15 +44,16 @@ def create(name: str) -> None:
     requirements = FOLDER / f"{name}.txt"
     text = requirements.read_text(encoding="utf-8")
     home = environment(name)
-    if stale(home / "requirements.hash", digest([requirements])):
+    repair = FOLDER / f"repair_{name}.py"
+    made_of = digest([requirements, *([repair] if repair.exists() else [])])
+    if stale(home / "requirements.hash", made_of):
         print(f"== {home}", flush=True)
         venv.create(home, with_pip=True, clear=True)
         pip(name, "--requirement", str(requirements))
-        repair = FOLDER / f"repair_{name}.py"
         if repair.exists():
             command = [str(python_of(name)), "-m", f"{__package__}.{repair.stem}"]
             subprocess.run(command, cwd=ROOT, check=True)
-        done(home / "requirements.hash", digest([requirements]))
+        done(home / "requirements.hash", made_of)
     if WITH_TDBG in text.splitlines():
         sources = digest(source_files())
         if stale(home / "tdbg.hash", sources):

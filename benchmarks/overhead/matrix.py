@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["growth", "save_interval", "slowdown"]
+__all__ = ["growth", "in_quick", "save_interval", "slowdown"]
 
 #: Environment, contender, what, intervals.  The first lines matter most.
 CONFIGURATIONS = (
@@ -71,6 +71,18 @@ def growth() -> Iterator[Program]:
                 name = f"growth/{kind}/{contender}-{what}-{size}"
                 arguments = [kind, str(size), contender, what]
                 yield (name, contender, "benchmarks.overhead.growth", arguments)
+
+
+def in_quick(name: str) -> bool:
+    """Whether a program runs where all are to run, but quickly."""
+    kind, part, *rest = name.split("/")
+    if kind == "overhead" and part not in {"resnet", "tiny"}:
+        what, _, interval = rest[0].partition("@")
+        kept = ("tdbg-statistics", "tdbg-all", "smdebug-statistics", "smdebug-all")
+        return what in kept and interval == "1"
+    if kind == "growth":
+        return rest[0].startswith("tdbg-statistics")
+    return kind != "save_interval"
 
 
 def one(model: str, where: str, contender: str, what: str, interval: int) -> Program:

@@ -131,6 +131,18 @@ def test_programs_are_chosen_by_beginning_or_whole_name():
     assert driver.select(every, ("none/",)) == []
 
 
+def test_a_quick_run_is_a_part_with_every_kind_of_benchmark():
+    names = [one[0] for one in driver.programs(full=False)]
+    quick = [name for name in names if matrix.in_quick(name)]
+    assert len(quick) < len(names) / 2
+    assert {name.split("/")[0] for name in names} - {"save_interval"} == {
+        name.split("/")[0] for name in quick
+    }
+    assert {"overhead/lm/smdebug-all@1", "overhead/resnet/wandb-histograms@10"} < set(
+        quick
+    )
+
+
 def test_every_configuration_is_one_that_its_contender_knows():
     for _, environment, _, arguments in matrix.slowdown():
         if environment == "tdbg":
