@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="beginnings of names, with commas")
     parser.add_argument("--full", action="store_true", help="all rounds")
     parser.add_argument("--list", action="store_true", help="names only")
+    parser.add_argument("--minutes", type=float, help="then nothing more is begun")
     parser.add_argument("--no-create", action="store_true", help="environments as is")
     parser.add_argument("--seconds", type=float, help="at most, of each slowdown")
     given = parser.parse_args()
@@ -53,6 +54,9 @@ def main() -> None:
             create(where)
     failed, done, started = [], set(), time.monotonic()
     for name, where, module, arguments in chosen:
+        if given.minutes and time.monotonic() - started > 60 * given.minutes:
+            print(f"== time is up before {name}", flush=True)
+            break
         what = (where, module, *arguments)
         if what in done:  # A part of two sets.
             continue
@@ -71,15 +75,17 @@ def main() -> None:
 def select(
     all_programs: list[matrix.Program], beginnings: tuple[str, ...]
 ) -> list[matrix.Program]:
-    """Those whose names begin so; a whole name selects itself alone."""
+    """Those whose names begin so, in that order; a whole name is itself alone."""
+    if not beginnings:
+        return all_programs
     names = {one[0] for one in all_programs}
-    whole = names.intersection(beginnings)
-    begun = tuple(b for b in beginnings if b not in names)
-    return [
-        one
-        for one in all_programs
-        if not beginnings or one[0] in whole or one[0].startswith(begun)
-    ]
+    chosen: dict[str, matrix.Program] = {}
+    for beginning in beginnings:
+        for one in all_programs:
+            whole = beginning in names
+            if one[0] == beginning or (not whole and one[0].startswith(beginning)):
+                chosen.setdefault(one[0], one)
+    return list(chosen.values())
 
 
 def programs(full: bool) -> Iterator[matrix.Program]:

@@ -32,14 +32,17 @@ def main() -> None:
     names = sorted(path.stem for path in FOLDER.glob("*.txt"))
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(names))
+    parser.add_argument(
+        "--without-tdbg", action="store_true", help="what is downloaded only"
+    )
     given = parser.parse_args()
     if unknown := set(given.names) - set(names):
         parser.error(f"no environments: {sorted(unknown)}; there are {names}")
     for name in given.names or names:
-        create(name)
+        create(name, with_tdbg=not given.without_tdbg)
 
 
-def create(name: str) -> None:
+def create(name: str, *, with_tdbg: bool = True) -> None:
     """Make or bring up to date one environment."""
     requirements = FOLDER / f"{name}.txt"
     text = requirements.read_text(encoding="utf-8")
@@ -54,7 +57,7 @@ def create(name: str) -> None:
             command = [str(python_of(name)), "-m", f"{__package__}.{repair.stem}"]
             subprocess.run(command, cwd=ROOT, check=True)
         done(home / "requirements.hash", made_of)
-    if WITH_TDBG in text.splitlines():
+    if with_tdbg and WITH_TDBG in text.splitlines():
         sources = digest(source_files())
         if stale(home / "tdbg.hash", sources):
             print(f"== tdbg of this checkout into {home}", flush=True)

@@ -127,6 +127,9 @@ def test_programs_are_chosen_by_beginning_or_whole_name():
     assert [one[0][-2:] for one in begun] == ["@1", "10"]
     (whole,) = driver.select(every, ("overhead/lm/tdbg-all@1",))
     assert whole[1:3] == ("tdbg", "benchmarks.overhead.slowdown")
+    both = driver.select(every, ("reader/open_run", "overhead/lm/tdbg-all", "reader"))
+    assert [one[0] for one in both[:2]] == ["reader/open_run", "overhead/lm/tdbg-all@1"]
+    assert len(both) == len({one[0] for one in both}) > 3
     assert driver.select(every, ()) == every
     assert driver.select(every, ("none/",)) == []
 
