@@ -5,7 +5,7 @@
 // keys are cheap: they run at the speed of vectors, while counting takes more
 // than a cycle for each element, whatever the instruction set.  So everything
 // that saves an increment is done before: zeros are counted as vectors, and a
-// block of equal elements is counted at once.
+// block whose elements are alike but for their signs is counted at once.
 //
 // How keys are rid of zeros is a parameter, Zeros: SpareKeys for any
 // instruction set, or what a file defines for its own.
@@ -219,9 +219,10 @@ inline void AddKeys(const KeySummary& s, std::uint16_t* keys, std::size_t n,
   table->greatest = s.greatest > table->greatest ? s.greatest : table->greatest;
   table->has_negative |= s.negatives > 0;
   table->has_positive |= s.negatives < n_counted;
-  if (least == s.greatest && (s.negatives == 0 || s.negatives == n_counted)) {
-    const std::uint32_t sign = s.negatives == 0 ? 0U : kSignBit;
-    table->counts[sign | least] += static_cast<std::uint32_t>(n_counted);
+  if (least == s.greatest) {
+    const auto n_negative = static_cast<std::uint32_t>(s.negatives);
+    table->counts[kSignBit | least] += n_negative;
+    table->counts[least] += static_cast<std::uint32_t>(n_counted) - n_negative;
     return;
   }
   const std::size_t n_keys = s.zeros == 0 ? n : Zeros::WithoutZeros(keys, n);
