@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tdbg.capture.events import COLLECTIONS, STATUS
+from tdbg.capture.events import CHANGE, COLLECTIONS, STATUS
 from tdbg.capture.opening import SessionOptions, is_disabled
 from tdbg.capture.overhead import OverheadMeter
 from tdbg.capture.policy import Policy
@@ -22,6 +22,7 @@ from tdbg.errors import ConfigurationError, TrainingStopped
 from tdbg.modes import ModeKeys
 
 TRAIN, EVAL = ModeKeys.TRAIN, ModeKeys.EVAL
+EVERY_STEP = SaveConfig(statistics_interval=1)
 NOWHERE = TensorRef(0, "float32", (0,))
 
 
@@ -212,6 +213,26 @@ def test_what_is_captured_is_metered(sink: Listing) -> None:
     overhead = session.meter.summary()
     assert overhead.steps == 3
     assert overhead.capture_seconds > 0
+
+
+def test_what_steps_without_a_record_cost_is_told_at_the_end(sink: Listing) -> None:
+    session = make(sink)
+    for _ in range(5):
+        step(session, captures="w")
+    session.close()
+    assert len(sink.steps) == 3
+    (told,) = (each for each in sink.events if each["kind"] == CHANGE)
+    assert (told["what"], told["steps"]) == ("cost", 5)
+    assert told["capture_ns"] > 0
+
+
+def test_where_every_step_has_a_record_nothing_more_is_told(sink: Listing) -> None:
+    session = Session(sink, Policy(CollectionRegistry(["weights"]), EVERY_STEP))
+    for _ in range(3):
+        step(session, captures="w")
+    session.close()
+    assert len(sink.steps) == 3
+    assert CHANGE not in [each["kind"] for each in sink.events]
 
 
 @pytest.mark.parametrize(

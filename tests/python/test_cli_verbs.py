@@ -235,6 +235,35 @@ def test_fsck_finds_one_flipped_bit_and_names_file_and_offset(run: Path) -> None
     assert "DAMAGED" in call("fsck", run).output
 
 
+@pytest.mark.parametrize("verb", ["ls", "show", "check", "watch"])
+def test_what_capture_cost_ends_each_summary(tmp_path: Path, verb: str) -> None:
+    path = tmp_path / "run"
+    with RunBuilder(path) as builder:
+        for step in range(4):
+            loss = {"loss": np.ones(1)}
+            builder.step(step, loss, capture_ns=20_000, duration_ns=1_020_000)
+    line = "measured cost 2.0 % of the training thread"
+    assert line in call(verb, path).output
+    output = call(verb, path, "--json").stdout
+    cost = json.loads(output.splitlines()[-1] if verb == "watch" else output)["cost"]
+    assert cost["share"] == pytest.approx(0.02)
+    assert (cost["steps"], cost["budget"], cost["changes"]) == (4, None, [])
+
+
+def test_what_unrecorded_steps_cost_is_in_the_totals(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with RunBuilder(path) as builder:
+        x = {"x": np.ones(1)}
+        builder.step(0, x, capture_ns=500, duration_ns=1_500)
+        totals = {"steps": 101, "capture_ns": 1_000, "duration_ns": 101_000}
+        text = json.dumps({"what": "cost", **totals}).encode()
+        builder.capture.event(100, 3, 1, text)
+        builder.step(110, x, capture_ns=500, duration_ns=1_500)
+    (listed,) = call_json("ls", tmp_path)["runs"]
+    assert listed["cost"]["steps"] == 102
+    assert listed["cost"]["share"] == pytest.approx(1_500 / 101_000)
+
+
 @pytest.mark.parametrize("verb", ["show", "check", "fsck"])
 def test_a_directory_that_is_no_run_exits_with_3(tmp_path: Path, verb: str) -> None:
     result = call(verb, tmp_path)

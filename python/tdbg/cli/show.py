@@ -53,6 +53,7 @@ def command(
             emit_json(
                 {
                     "run": run,
+                    "cost": trial.overhead().to_json(),
                     "tensors": [s.to_json() for s in summarize(trial, names, mode)],
                 }
             )
