@@ -100,6 +100,7 @@ class CostEvents:
 
     def step_ended(self, step: int, now_ns: int, *, is_recorded: bool) -> None:
         """A step has ended; its own record says what it has cost, if it has one."""
+        self._told_ns = self._told_ns or now_ns
         if not is_recorded:
             self._has_news = True
         elif self._has_news and now_ns - self._told_ns >= COST_NS:
