@@ -266,28 +266,20 @@ class Capture:
         """
 
 class Slot:
-    """A name in front of its definitions, as a Taker uses it."""
+    """A name before its definitions, for a Taker; `units` names its unit summary."""
 
     def __init__(
         self, name: str, role: int, aliases: Sequence[str] = (), units: str = ""
-    ) -> None:
-        """`units` names the summary of its units, where there is one."""
+    ) -> None: ...
 
 class Taker:
-    """Takes tensors of these types, and of no subclass, into a Capture.
-
-    It reads them through DLPack's C exchange API, without Python.
-    """
+    """Takes tensors of these types, read by DLPack's C exchange API, into a Capture."""
 
     def __init__(self, capture: Capture, types: tuple[type, ...]) -> None: ...
     @property
-    def can_read(self) -> bool:
-        """Whether any of the types has the API."""
-
+    def can_read(self) -> bool: ...  # Whether any of the types has the API.
     @property
-    def n_repeated(self) -> int:
-        """Rows that were copied because their memory was reduced before."""
-
+    def n_repeated(self) -> int: ...  # Rows copied, of memory reduced before.
     def take(
         self,
         step: int,
@@ -300,12 +292,10 @@ class Taker:
         reuses: bool,
         /,
     ) -> list[int] | None:
-        """Takes what is wanted of each tensor: 1 its row, 2 its value, 4 its value
-        if it is one number, 8 its histogram, 16 the counts of its units.
+        """wanted: 1 row, 2 value, 4 value if a single number, 8 histogram, 16 units.
 
-        With `reuses` the row of memory that was reduced in this step and
-        micro-batch before, and not written since, is copied.  Returns the indices
-        of what it cannot read, or None: the caller then describes them itself.
+        reuses: copy the row of memory reduced before in this step and micro-batch,
+        and unwritten since.  Returns the indices of what it cannot read, or None.
         """
 
 class Definition:
