@@ -9,10 +9,6 @@
 #include "format/names.h"
 
 namespace tdbg {
-namespace {
-
-constexpr std::size_t kMaxStepLosses = 4096;
-}  // namespace
 
 Journal::Journal(const WriterOptions& options, DefinitionTable* definitions,
                  Accounts* accounts, std::function<void()> progress)
@@ -164,7 +160,6 @@ void Journal::Publish() {
   slot_.shard_number = last_number_;
   if (Clock::now() >= proven_at_) failures_ = 0;
   WriteSlot();
-  progress_();
 }
 
 void Journal::CountWritten() {
@@ -196,6 +191,7 @@ Status Journal::SyncShard() {
     parents_are_synced_ = true;
   }
   slot_.durable = shard_->written();
+  progress_();
   return Status::Ok();
 }
 
@@ -226,6 +222,7 @@ void Journal::WriteSlot() {
   accounts_->SetState(slot_.state);
   NoteError(commit_.Write(slot_));
   next_heartbeat_ = Clock::now() + kHeartbeat;
+  progress_();
 }
 
 void Journal::Tick() {

@@ -46,6 +46,7 @@ class Journal {
   static constexpr std::chrono::seconds kMaxBackOff{30};
   static constexpr std::chrono::milliseconds kHeartbeat{500};
   static constexpr std::size_t kMaxCarriedSteps = 64;
+  static constexpr std::size_t kMaxStepLosses = 4096;
   // A shard is sealed at this many rows or records, too: they are held for its
   // index, so this bounds memory (to 60 and 32 MiB).
   static constexpr std::size_t kMaxRows = 512U << 10;
