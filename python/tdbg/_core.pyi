@@ -280,20 +280,10 @@ class Taker:
     def can_read(self) -> bool: ...  # Whether any of the types has the API.
     @property
     def n_repeated(self) -> int: ...  # Rows copied, of memory reduced before.
-    def take(
-        self,
-        step: int,
-        slots: Sequence[Slot],
-        tensors: Sequence[Any],
-        wanted: Sequence[int],
-        call: int,
-        micro_batch: int,
-        scale: float,
-        reuses: bool,
-        /,
-    ) -> list[int] | None:
-        """wanted: 1 row, 2 value, 4 value if a single number, 8 histogram, 16 units.
+    def take(self, *arguments: Any) -> list[int] | None:
+        """By position: step, slots, tensors, wanted, call, micro_batch, scale, reuses.
 
+        wanted: 1 row, 2 value, 4 value if a single number, 8 histogram, 16 units.
         reuses: copy the row of memory reduced before in this step and micro-batch,
         and unwritten since.  Returns the indices of what it cannot read, or None.
         """
