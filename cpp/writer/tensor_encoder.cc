@@ -9,12 +9,15 @@
 namespace tdbg {
 namespace {
 
-// Chunks from one sample to the next.
+// Chunks from one sample to the next.  Zeros are seldom spread evenly (rows of
+// an embedding's gradient): where there are many, every chunk has its own.
 constexpr std::size_t kChunksPerSample = 4;
 // Below this share of the raw bits storing planes is worth the reading back.
 constexpr float kWorthShare = 0.97F;
 // When behind: planes with more bits a byte stay raw.
 constexpr float kCheapBits = 6.0F;
+// Planes with more bits a byte are noise, and not even tried.
+constexpr float kNoiseBits = 7.9F;
 // What another plane to entropy-code must save as a share of the raw bits,
 // since it takes as long as all the rest.
 constexpr float kShareOfFrame = 0.02F;
@@ -87,7 +90,8 @@ bool TensorEncoder::Begin(const Definition& definition, const TensorHead& head,
   width_ = PlaneWidth(definition);
   is_float_ = IsFloat(definition.dtype);
   is_cheap_ = is_auto && hint.backlog > kCheapBacklog;
-  may_be_sparse_ = hint.zero_share < 0 || hint.zero_share >= kSparseShare;
+  may_be_sparse_ = hint.zero_share != 0;
+  chunks_per_sample_ = hint.zero_share >= kSparseShare ? 1 : kChunksPerSample;
   effort_ = is_auto ? FrameEffort::kHuffman : FrameEffort::kBest;
 
   if (!is_cheap_ && MayBeDifference(definition.role)) {
@@ -202,21 +206,28 @@ StoredChunk TensorEncoder::EncodeSmallest(std::span<const std::byte> bytes,
   StoredChunk smallest{.codec = Codec::kRaw, .length = bytes.size()};
   std::memcpy(out.data(), bytes.data(), bytes.size());
   candidate_.resize(bytes.size());
-  for (const Codec codec : {Codec::kPlanes, Codec::kSparse, Codec::kZstd}) {
-    for (const bool rotate : {false, true}) {
-      const bool is_pointless = rotate && (codec == Codec::kZstd || !is_float_);
-      if (is_pointless) continue;
-      const StoredChunk stored = EncodeChunk(bytes,
-                                             {.codec = codec,
-                                              .width = width_,
-                                              .rotate = rotate,
-                                              .effort = effort_},
-                                             candidate_);
-      if (stored.length >= smallest.length) continue;
-      smallest = stored;
-      std::memcpy(out.data(), candidate_.data(), stored.length);
-    }
+  const auto attempt = [&](const Encoding& encoding) {
+    const StoredChunk stored = EncodeChunk(bytes, encoding, candidate_);
+    if (stored.length >= smallest.length) return;
+    smallest = stored;
+    std::memcpy(out.data(), candidate_.data(), stored.length);
+  };
+  for (const bool rotate : {false, true}) {
+    if (rotate && !is_float_) break;
+    const PlaneSample sample = SamplePlanes(bytes, {}, width_, rotate);
+    attempt({.codec = Codec::kPlanes,
+             .width = width_,
+             .rotate = rotate,
+             .effort = effort_,
+             .raw_planes = sample.RawPlanes(kNoiseBits)});
+    if (sample.zero_share == 0) continue;
+    attempt({.codec = Codec::kSparse,
+             .width = width_,
+             .rotate = rotate,
+             .effort = effort_,
+             .raw_planes = sample.RawValuePlanes(kNoiseBits)});
   }
+  attempt({.codec = Codec::kZstd, .effort = effort_});
   return smallest;
 }
 
@@ -233,7 +244,7 @@ Chunk TensorEncoder::Encode(std::size_t i, std::span<std::byte> out) {
   if (policy_ == CodecPolicy::kMax) {
     stored = EncodeSmallest(bytes, out);
   } else {
-    if (i % kChunksPerSample == 0) {
+    if (i % chunks_per_sample_ == 0) {
       // A difference has no exponent to be brought together.
       encoding_ = Choose(bytes, !is_difference && estimate_.rotate);
     }

@@ -109,6 +109,7 @@ class TensorEncoder {
   bool is_float_ = false;
   bool is_cheap_ = false;  // The writer is behind.
   bool may_be_sparse_ = true;
+  std::size_t chunks_per_sample_ = 1;
   FrameEffort effort_ = FrameEffort::kHuffman;
   Estimate estimate_;
   Encoding encoding_;  // Of the chunks from the last sample on.

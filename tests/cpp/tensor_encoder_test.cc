@@ -162,13 +162,16 @@ TDBG_TEST(ZerosGoToABitmap) {
   const Saved saved = saving.Save(output, relu);
   EXPECT_TRUE(saved.head.chunks[0].codec == Codec::kSparse);
   EXPECT_GT(Ratio(saved), 2.2);
-  EXPECT_TRUE(
-      saving.Save(output, relu, {.zero_share = 0.5F}).head.chunks[0].codec ==
-      Codec::kSparse);
+  const auto codec_of_second = [&](const TensorHint& hint) {
+    return saving.Save(output, relu, hint).head.chunks[1].codec;
+  };
+  EXPECT_TRUE(codec_of_second({.zero_share = 0.5F}) == Codec::kSparse);
   // Somebody who counted says that there are none.
-  EXPECT_TRUE(
-      saving.Save(output, relu, {.zero_share = 0.0F}).head.chunks[0].codec ==
-      Codec::kPlanes);
+  EXPECT_TRUE(codec_of_second({.zero_share = 0.0F}) == Codec::kPlanes);
+  // Zeros that begin with the second chunk are found where they are announced.
+  std::fill(relu.begin(), relu.begin() + kChunkBytes, std::byte{0x3f});
+  EXPECT_TRUE(codec_of_second({.zero_share = 0.4F}) == Codec::kSparse);
+  EXPECT_TRUE(codec_of_second({}) == Codec::kPlanes);
   const Saved zeros = saving.Save(output, Bytes(800'000));
   EXPECT_GT(Ratio(zeros), 1000);
 }

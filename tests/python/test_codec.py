@@ -21,6 +21,7 @@ import reference_codecs
 from reference_reader import Reader
 from run_builder import RunBuilder
 from tdbg import _core
+from tdbg.collections import Role
 from tdbg.errors import ConfigurationError, StorageError
 
 POLICIES = ("none", "auto", "max")
@@ -222,6 +223,39 @@ def tensors_of(shard: bytes) -> list[tuple[int, int, int]]:
         if kind == 4:
             (definition,) = struct.unpack_from("<I", shard, at + 64)
             found.append((definition, base_of(shard[at + 64 : at + 128]), sequence))
+        at += 64 + (length + 63 & ~63)
+    return found
+
+
+@pytest.mark.parametrize("what", ["any", "values"])
+def test_statistics_tell_the_writer_of_zeros(what: str, tmp_path: Path) -> None:
+    # Chunks: one without zeros, then three of almost nothing else.
+    array = random.normal(0, 1, 4 << 16).astype(np.float32)
+    array[1 << 16 :] *= random.random(3 << 16) < 0.1
+    known = "statistics" if what == "any" else "nothing"
+    builder = RunBuilder(tmp_path / "run")
+    for step in range(2):
+        # Other rows of the step lie between the statistics and the values.
+        for name in ("a", "b", "relu_output_0", "c"):
+            builder.save(step, name, array, what=known, role=Role.OUTPUT)
+        for name in ("a", "relu_output_0"):
+            builder.save(step, name, array, what="values", role=Role.OUTPUT)
+        builder.end_step(step)
+    builder.close()
+    data = (builder.directory / "000001.tds").read_bytes()
+    forms = [[codec for codec, *_ in chunks(p)] for p in payloads(data)]
+    assert len(forms) == 4
+    # Who knows nothing looks at every fourth chunk only.
+    assert forms == [[3, 4, 4, 4] if what == "any" else [3, 3, 3, 3]] * 4
+
+
+def payloads(shard: bytes) -> list[bytes]:
+    """Those of the tensor records."""
+    found, at = [], 128
+    while at + 64 <= len(shard):
+        kind, _, _, _, _, length = struct.unpack_from("<HHQQqQ", shard, at + 4)
+        if kind == 4:
+            found.append(shard[at + 64 : at + 64 + length])
         at += 64 + (length + 63 & ~63)
     return found
 
