@@ -41,11 +41,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="at most, of each slowdown")
     given = parser.parse_args()
     beginnings = tuple(filter(None, re.split(r"[,\s]+", given.only)))
-    chosen = select(list(programs(given.full)), beginnings)
+    every = list(programs(given.full))
+    for beginning in beginnings:
+        if not any(name.startswith(beginning) for name, *_ in every):
+            sys.exit(f"no benchmark begins with {beginning!r}; --list has the names")
+    chosen = select(every, beginnings)
     if not given.full and not beginnings and not given.list:
         chosen = [program for program in chosen if matrix.in_quick(program[0])]
-    if not chosen:
-        sys.exit(f"no benchmark begins with {given.only!r}; --list has the names")
     if given.list:
         print("\n".join(f"{one[0]:45} {one[1]}" for one in chosen))
         return
