@@ -1,141 +1,188 @@
-"""Speed of the statistics pass against NumPy computing the same statistics.
+"""Speed of the statistics pass, per implementation, against reading and peers.
 
-    python benchmarks/reducers/statistics_pass.py [--elements N] [--rounds N]
+    python -m benchmarks.reducers.statistics_pass [--elements 1e3,1e5,1e7,1e8]
+        [--dtypes float32,bfloat16] [--rounds N] [--threads 2] [--quick]
 
-Each round measures a plain read of the array, tdbg and NumPy one after the other, so
-that ratios are of neighbours in time; medians and quartiles of the ratios are
-reported.  Answers are checked against the reference first.  The plain read is
-NumPy's sum of the array as int64, one addition for 8 bytes: about what one thread
-can take from memory.
-
-Exits with 1 when an answer is wrong.
+Contenders alternate within a round and are timed by the thread's processor time: a
+plain read of the same memory, tdbg by each implementation (and in precise mode), NumPy
+computing the same row, and smdebug's six reductions by NumPy and torch on one thread.
+All of tdbg's answers are checked against the reference before they are timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks._harness import (
+    Curves,
+    Measured,
+    Report,
+    Samples,
+    Table,
+    check,
+    check_equal,
+    interleave,
+    options,
+)
+from benchmarks.reducers import _peers
+from benchmarks.reducers._read import reader
 from tdbg import _core
 from tdbg.reference import row
 
-FIELDS = ("mean", "m2", "l1", "l2")
+DTYPES: dict[str, Any] = {
+    "float32": np.float32,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float16": np.float16,
+    "float64": np.float64,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+    "int64": np.int64,
+    "int32": np.int32,
+    "int16": np.int16,
+    "int8": np.int8,
+    "uint8": np.uint8,
+    "bool": np.bool_,
+}
+#: Peers take seconds for more.
+MOST_FOR_PEERS = 10_000_000
+#: Bytes that a contender goes over in a round, so that short ones can be timed.
+LEAST_BYTES = 2_000_000
 
 
-def numpy_row(x: NDArray[Any]) -> dict[str, float]:
-    """The row as one writes it in NumPy: in the array's own type where that works."""
-    if x.dtype.itemsize < 4:
-        x = x.astype(np.float32)  # NumPy's sums of 16-bit floats overflow.
-    finite = np.isfinite(x)
-    magnitude = np.abs(x)
-    mean = x.mean(dtype=np.float64)
-    return {
-        "nan": float(np.isnan(x).sum()),
-        "positive_infinity": float(np.isposinf(x).sum()),
-        "negative_infinity": float(np.isneginf(x).sum()),
-        "finite": float(finite.sum()),
-        "zero": float((x == 0).sum()),
-        "min": float(x.min()),
-        "max": float(x.max()),
-        "abs_min": float(magnitude.min()),
-        "mean": float(mean),
-        "m2": float(x.var() * x.size),
-        "l1": float(magnitude.sum()),
-        "l2": float(np.linalg.norm(x)),
-    }
+def values(name: str, elements: int) -> NDArray[Any]:
+    """Elements such as trainings have: weights, or integers around zero."""
+    drawn = np.random.default_rng(0).normal(0, 0.02, min(elements, 1 << 20))
+    if name.startswith("float8"):
+        drawn *= 50  # As scaled tensors are.
+    elif "int" in name:
+        drawn *= 1000
+    few = (drawn > 0) if name == "bool" else drawn.astype(np.int64).astype(
+        DTYPES[name]
+    ) if "int" in name else drawn.astype(DTYPES[name])  # fmt: skip
+    return np.resize(few, elements)
 
 
-def check(x: NDArray[Any]) -> bool:
-    """Whether tdbg's answer is the reference's; prints how far off both are."""
+def verify(x: NDArray[Any]) -> None:
+    """Every implementation's answer is the reference's, within the bounds."""
     expected = row(x)
-    # What the error of a mean is measured by, which may itself be near zero.
-    scales = {name: getattr(expected, name) for name in FIELDS}
+    narrow = x.dtype.kind not in "biu" and x.dtype != np.float64
+    scales = {name: getattr(expected, name) for name in _peers.FIELDS}
     scales["mean"] = expected.l1 / x.size
-    bound = 1e-12 if x.dtype == np.float64 else 1e-7
-    right = True
-    ours, theirs = _core.reduce(x), numpy_row(x)
-    for name, scale in scales.items():
-        ours_off, theirs_off = (
-            abs(float(answer[name]) - getattr(expected, name)) / scale
-            for answer in (ours, theirs)
+    for implementation in _core.implementations():
+        for precise in (False, True):
+            got = _core.reduce(x, precise=precise, implementation=implementation)
+            for name in ("count", "nan", "zero", "abs_min"):
+                check_equal(got[name], getattr(expected, name), name)
+            bound = 1e-7 if narrow and not precise else 1e-12
+            for name, scale in scales.items():
+                off = abs(float(got[name]) - getattr(expected, name))
+                most = (2 if name == "m2" else 1) * bound * scale
+                check(off <= most, f"{implementation} {x.dtype} {name}: off {off:.2e}")
+
+
+def contenders(
+    x: NDArray[Any], read: Callable[[Any], int], threads: int
+) -> dict[str, Callable[[], object]]:
+    def tdbg(**how: Any) -> Callable[[], object]:
+        return lambda: _core.reduce(x, **how)
+
+    runs: dict[str, Callable[[], object]] = {"read": lambda: read(x)}
+    for name in _core.implementations():
+        runs[f"tdbg {name}"] = tdbg(implementation=name)
+    if x.dtype.kind not in "biu" and x.dtype != np.float64:
+        runs["tdbg precise"] = tdbg(precise=True)
+    if threads > 1:
+        runs[f"tdbg {threads} threads"] = tdbg(threads=threads)
+    if x.size > MOST_FOR_PEERS or x.dtype.name.startswith("float8"):
+        return runs
+    runs["numpy"] = lambda: _peers.numpy_row(x)
+    if x.dtype.kind in "fV":
+        runs["smdebug numpy"] = lambda: _peers.smdebug_numpy(x)
+        tensor = _peers.torch_view(x)
+        if tensor is not None:
+            runs["smdebug torch"] = lambda: _peers.smdebug_torch(tensor)
+    return runs
+
+
+def repeated(run: Callable[[], object], times: int) -> Callable[[], Measured]:
+    def timed() -> Measured:
+        start = time.thread_time()
+        wall = time.perf_counter()
+        for _ in range(times):
+            run()
+        return Measured(
+            (time.thread_time() - start) / times,
+            also={"wall": (time.perf_counter() - wall) / times},
         )
-        print(f"    error of {name:4}  tdbg {ours_off:.1e}  numpy {theirs_off:.1e}")
-        right &= ours_off <= (2 * bound if name == "m2" else bound)
-    return right
+
+    return timed
 
 
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+def measure(x: NDArray[Any], given: argparse.Namespace, read: Any) -> Samples:
+    times = max(1, LEAST_BYTES // x.nbytes)
+    runs = contenders(x, read, given.threads)
+    return interleave(
+        # A slow peer need not be repeated to be timed.
+        {k: repeated(f, times if k[:4] in ("read", "tdbg") else 1)
+         for k, f in runs.items()},
+        baseline="read",
+        rounds=given.rounds or (3 if given.quick else 15),
+        seed=given.seed,
+        clock=time.thread_time,
+    )  # fmt: skip
 
 
-def spread(values: list[float]) -> str:
-    low, middle, high = np.percentile(values, [25, 50, 75])
-    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
-
-
-def measure(x: NDArray[Any], rounds: int) -> None:
-    """Print rates and ratios for one array."""
-    words = x.view(np.int64)
-    contenders: dict[str, Callable[[], object]] = {
-        "read": words.sum,
-        "tdbg": lambda: _core.reduce(x),
-        "numpy": lambda: numpy_row(x),
-    }
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for function in contenders.values():  # Warm.
-        function()
-    for _ in range(rounds):
-        for name, function in contenders.items():
-            times[name].append(seconds(function))
-    for name, taken in times.items():
-        rates = [x.nbytes / t / 1e9 for t in taken]
-        print(f"    {name:6} {spread(rates)} GB/s")
-    for other in ("numpy", "read"):
-        ratios = [a / b for a, b in zip(times[other], times["tdbg"], strict=True)]
-        print(f"    tdbg is {spread(ratios)} times as fast as {other}")
-
-
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--elements", type=int, default=10_000_000)
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    load = os.getloadavg()[0]
-    print(f"{processor()}, {os.cpu_count()} processors, load {load:.1f}")
-    print(f"NumPy {np.__version__}, Python {platform.python_version()}")
-    print(f"implementation: {_core.implementation()} of {_core.implementations()}")
-    print(f"{options.elements} elements, {options.rounds} rounds: median (quartiles)")
-    elements = options.elements - options.elements % 4  # Whole words.
-    values = np.random.default_rng(0).normal(0, 0.02, elements)
-    right = True
-    for dtype in (np.float32, np.dtype(ml_dtypes.bfloat16), np.float16, np.float64):
-        x = values.astype(dtype)
-        print(f"{x.dtype}:")
-        right &= check(x)
-        measure(x, options.rounds)
-    if not right:
-        print("WRONG ANSWERS", file=sys.stderr)
-    return 0 if right else 1
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--elements", default="1e3,1e5,1e7,1e8")
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    sizes = [int(float(size)) // 8 * 8 for size in given.elements.split(",")]
+    if given.quick:
+        sizes = [size for size in sizes if size <= 100_000]
+    how, read = reader()
+    table = Table(
+        "the statistics pass",
+        ("dtype", "elements", "contender", "GB/s", "share of the read", "(quartiles)"),
+        note=f"Processor time of one thread; the read is {how}.",
+    )
+    curves = Curves(
+        "statistics_pass", "Share of a plain read of memory, float32", "elements",
+        "speed / speed of the read", log_x=True,
+    )  # fmt: skip
+    data: dict[str, Any] = {}
+    for name in given.dtypes.split(","):
+        for size in sizes:
+            x = values(name, size)
+            if size <= MOST_FOR_PEERS:
+                verify(x)
+            samples = measure(x, given, read)
+            data[f"{name} {size}"] = samples.to_json()
+            for contender, seconds in samples.seconds.items():
+                pairs = zip(samples.seconds["read"], seconds, strict=True)
+                shares = np.percentile([a / b for a, b in pairs], [25, 50, 75])
+                low, middle, high = (float(share) for share in shares)
+                rate = x.nbytes / samples.seconds_of(contender) / 1e9
+                table.add(
+                    name, f"{size:.0e}", contender, f"{rate:.2f}", f"{middle:.3f}",
+                    f"{low:.2f}-{high:.2f}",
+                )  # fmt: skip
+                if name == "float32":
+                    curves.add(contender, size, middle, low, high)
+            print(f"{name} {size:.0e} done", flush=True)
+    Report(
+        "reducers/statistics_pass", given, packages=("numpy", "torch", "tdbg"),
+        tables=[table], plots=[curves], data=data,
+    ).save()  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

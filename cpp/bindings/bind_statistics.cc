@@ -36,13 +36,20 @@ void CheckScale(DType dtype, double scale) {
   }
 }
 
-py::object ReduceArray(const py::object& object, double scale) {
+py::object ReduceArray(const py::object& object, double scale, bool precise,
+                       unsigned threads, const std::string& implementation) {
   const ArrayView array = ViewForStatistics(object);
   CheckScale(array.dtype, scale);
+  const Implementation* chosen =
+      implementation.empty()
+          ? &ImplementationInUse()
+          : ValueOrThrow(SelectImplementation(implementation));
   ColumnRow row;
   {
     const ReleaseGil released;
-    row.summary = Reduce(array.view(), {.scale = scale});
+    row.summary = ReduceWith(
+        array.view(),
+        {.scale = scale, .precise = precise, .n_threads = threads}, *chosen);
   }
   return TableOf(std::vector<ColumnRow>{row}).attr("reshape")(py::tuple());
 }
@@ -97,7 +104,9 @@ void RegisterStatistics(py::module_& module) {
   module.attr("ROW_DTYPE") = TableDType<ColumnRow>();
   module.def("implementation", &ActiveName);
   module.def("implementations", &SupportedNames);
-  module.def("reduce", &ReduceArray, py::arg("array"), py::arg("scale") = 1.0);
+  module.def("reduce", &ReduceArray, py::arg("array"), py::arg("scale") = 1.0,
+             py::arg("precise") = false, py::arg("threads") = 1,
+             py::arg("implementation") = "");
   module.def("count_bins", &CountArrayBins, py::arg("array"),
              py::arg("scale") = 1.0);
   module.def("count_units", &CountArrayUnits, py::arg("array"), py::arg("axis"),

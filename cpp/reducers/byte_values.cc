@@ -1,6 +1,5 @@
 #include "reducers/byte_values.h"
 
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -141,56 +140,6 @@ void CountBytes(const void* data, std::size_t n, ByteCounts* counts) {
   }
 }
 
-Summary SummaryOfBytes(const ByteCounts& counts, DType dtype) {
-  const Values& values = ByteValues(dtype);
-  const ExtremeClass extremes = ExtremeClassOf(dtype);
-  Summary s = Summary::Empty(extremes);
-  double min = kInf;
-  double max = -kInf;
-  double sum = 0;
-  double squares = 0;
-  for (std::size_t b = 0; b < 256; ++b) {
-    if (counts[b] == 0) continue;
-    const double x = values[b];
-    s.count += counts[b];
-    if (std::isnan(x)) {
-      s.nan += counts[b];
-    } else if (std::isinf(x)) {
-      (x > 0 ? s.positive_infinity : s.negative_infinity) += counts[b];
-    } else {
-      const auto n = static_cast<double>(counts[b]);
-      if (x == 0) s.zero += counts[b];
-      min = std::fmin(min, x);
-      max = std::fmax(max, x);
-      s.abs_min = std::fmin(s.abs_min, std::fabs(x));
-      sum += n * x;
-      s.l1 += n * std::fabs(x);
-      squares += n * x * x;
-    }
-  }
-  if (s.finite() == 0) return s;
-  s.mean = min == max ? min : sum / static_cast<double>(s.finite());
-  for (std::size_t b = 0; b < 256; ++b) {
-    if (counts[b] == 0 || !std::isfinite(values[b])) continue;
-    const double distance = values[b] - s.mean;
-    s.m2 += static_cast<double>(counts[b]) * distance * distance;
-  }
-  s.l2 = std::sqrt(squares);
-  switch (extremes) {
-    case ExtremeClass::kFloat64:
-      s.min.f64 = min;
-      s.max.f64 = max;
-      break;
-    case ExtremeClass::kInt64:
-      s.min.i64 = static_cast<std::int64_t>(min);
-      s.max.i64 = static_cast<std::int64_t>(max);
-      break;
-    case ExtremeClass::kUInt64:
-      s.min.u64 = static_cast<std::uint64_t>(min);
-      s.max.u64 = static_cast<std::uint64_t>(max);
-      break;
-  }
-  return s;
-}
+const double* ByteValueTable(DType dtype) { return ByteValues(dtype).data(); }
 
 }  // namespace tdbg

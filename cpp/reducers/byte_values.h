@@ -1,5 +1,5 @@
-// The 8-bit element types: what each of their 256 bit patterns means, and their
-// statistics from a count of each.
+// The 8-bit element types: what each of their 256 bit patterns means, and
+// how often each occurs.
 //
 // Thread safety: pure functions.
 
@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "tensor/dtype.h"
-#include "tensor/summary.h"
 
 namespace tdbg {
 
@@ -20,11 +19,10 @@ using ByteCounts = std::array<std::uint64_t, 256>;
 // REQUIRES: ItemSize(dtype) == 1.
 [[nodiscard]] const std::array<double, 256>& ByteValues(DType dtype);
 
+// The same, for the files of instruction sets (reducers/moments.h).
+[[nodiscard]] const double* ByteValueTable(DType dtype);
+
 // Adds to `*counts` how often each byte occurs among the `n` at `data`.
 void CountBytes(const void* data, std::size_t n, ByteCounts* counts);
-
-// The summary of elements of which counts[b] have the bit pattern b.
-// REQUIRES: ItemSize(dtype) == 1.
-[[nodiscard]] Summary SummaryOfBytes(const ByteCounts& counts, DType dtype);
 
 }  // namespace tdbg

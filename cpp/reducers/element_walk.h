@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "reducers/moments.h"
@@ -35,7 +36,15 @@ class ElementWalk {
   // Of the innermost dimension: elements, and bytes from one to the next.
   [[nodiscard]] std::size_t row_extent() const { return extents_[0]; }
   [[nodiscard]] std::int64_t row_stride() const { return strides_[0]; }
-  [[nodiscard]] bool is_one_row() const { return n_dims_ <= 1; }
+  // Whether the elements, of `item_size` bytes each, lie side by side.
+  [[nodiscard]] bool is_contiguous(std::size_t item_size) const {
+    return n_dims_ <= 1 && has_contiguous_rows(item_size);
+  }
+  // Whether those of a row do.
+  [[nodiscard]] bool has_contiguous_rows(std::size_t item_size) const {
+    return strides_[0] == static_cast<std::int64_t>(item_size) ||
+           extents_[0] == 1;
+  }
   // Where the first row begins.
   [[nodiscard]] const std::byte* first() const { return first_; }
 
@@ -68,46 +77,64 @@ class ElementWalk {
 // Bytes from an element of `view` to its successor in dimension `dim`.
 [[nodiscard]] std::int64_t StrideOf(const TensorView& view, std::size_t dim);
 
-[[nodiscard]] inline bool IsAligned(const void* p, std::size_t item_size) {
-  return reinterpret_cast<std::uintptr_t>(p) % item_size == 0;
-}
-
 // Copies `n` elements of `item_size` bytes (1, 2, 4 or 8), `stride` bytes
 // apart, to `out`.
 void GatherElements(const std::byte* in, std::int64_t stride, std::size_t n,
                     std::size_t item_size, std::byte* out);
 
-// Calls use(const std::byte*, std::size_t n) with runs of contiguous, aligned
-// elements: where they lie, or else gathered in blocks on the stack.  Leaves
-// out the dimension `left_out` (its first element stands for all).
-// REQUIRES: as for ElementWalk; view.item_size is 1, 2, 4 or 8.
+[[nodiscard]] inline bool IsAligned(const void* p, std::size_t item_size) {
+  return reinterpret_cast<std::uintptr_t>(p) % item_size == 0;
+}
+
+// Calls use(const std::byte*, std::size_t n) with parts of `n` contiguous
+// elements that are aligned: all of them, or else copies of a block each, which
+// is where kernels divide them, too.
 template <typename Use>
-void ForEachRun(const TensorView& view, std::size_t left_out, Use use) {
-  const std::size_t item_size = view.item_size;
-  if (left_out == ElementWalk::kNoAxis && IsContiguous(view) &&
-      IsAligned(view.data, item_size)) {
-    use(static_cast<const std::byte*>(view.data), view.count());
+void ForEachAlignedPart(const std::byte* data, std::size_t n,
+                        std::size_t item_size, Use use) {
+  if (IsAligned(data, item_size)) {
+    use(data, n);
     return;
   }
-  const ElementWalk walk(view, left_out);
-  if (walk.is_one_row() &&
-      walk.row_stride() == static_cast<std::int64_t>(item_size) &&
-      IsAligned(walk.first(), item_size)) {
-    use(walk.first(), walk.row_extent());
+  alignas(64) std::array<std::byte, kBlockBytes> block;
+  while (n > 0) {
+    const std::size_t n_now = std::min(n, BlockElements(item_size));
+    std::memcpy(block.data(), data, n_now * item_size);
+    use(block.data(), n_now);
+    data += n_now * item_size;
+    n -= n_now;
+  }
+}
+
+// Rows of at least this many contiguous bytes are used where they lie.
+inline constexpr std::size_t kLeastRowBytes = 1024;
+
+// Calls use(const std::byte*, std::size_t n) with runs of contiguous, aligned
+// elements: where they lie, or else gathered in blocks on the stack.
+// REQUIRES: item_size, which is 1, 2, 4 or 8, is that of the walk's tensor.
+template <typename Use>
+void ForEachRun(const ElementWalk& walk, std::size_t item_size, Use use) {
+  const std::size_t extent = walk.row_extent();
+  if (walk.is_contiguous(item_size) || (walk.has_contiguous_rows(item_size) &&
+                                        extent * item_size >= kLeastRowBytes)) {
+    walk.ForEachRow([&](const std::byte* row) {
+      ForEachAlignedPart(row, extent, item_size, use);
+    });
     return;
   }
-  alignas(64) std::array<std::byte, kBlockElements * sizeof(double)> block;
+  alignas(64) std::array<std::byte, kBlockBytes> block;
+  const std::size_t most = BlockElements(item_size);
   std::size_t n_block = 0;
   walk.ForEachRow([&](const std::byte* row) {
-    std::size_t left = walk.row_extent();
+    std::size_t left = extent;
     while (left > 0) {
-      const std::size_t n = std::min(left, kBlockElements - n_block);
+      const std::size_t n = std::min(left, most - n_block);
       GatherElements(row, walk.row_stride(), n, item_size,
                      block.data() + n_block * item_size);
       row += walk.row_stride() * static_cast<std::int64_t>(n);
       left -= n;
       n_block += n;
-      if (n_block == kBlockElements) {
+      if (n_block == most) {
         use(block.data(), n_block);
         n_block = 0;
       }

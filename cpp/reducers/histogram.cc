@@ -102,22 +102,23 @@ BinCounts CountWide(const TensorView& view, double scale,
   BinTable* table = &EmptyTable();
   BinCounts bins;
   std::uint64_t n_counted = 0;
-  ForEachRun(
-      view, ElementWalk::kNoAxis, [&](const std::byte* data, std::size_t n) {
-        while (n > 0) {
-          if (n_counted == kMostCounted) {
-            bins.Merge(Take(table));
-            table = &EmptyTable();
-            n_counted = 0;
-          }
-          const auto n_now = static_cast<std::size_t>(
-              std::min<std::uint64_t>(n, kMostCounted - n_counted));
-          implementation.count_bins(data, n_now, view.dtype, scale, table);
-          data += n_now * view.item_size;
-          n -= n_now;
-          n_counted += n_now;
-        }
-      });
+  ForEachRun(ElementWalk(view), view.item_size,
+             [&](const std::byte* data, std::size_t n) {
+               while (n > 0) {
+                 if (n_counted == kMostCounted) {
+                   bins.Merge(Take(table));
+                   table = &EmptyTable();
+                   n_counted = 0;
+                 }
+                 const auto n_now = static_cast<std::size_t>(
+                     std::min<std::uint64_t>(n, kMostCounted - n_counted));
+                 implementation.count_bins(data, n_now, view.dtype, scale,
+                                           table);
+                 data += n_now * view.item_size;
+                 n -= n_now;
+                 n_counted += n_now;
+               }
+             });
   BinCounts last = Take(table);
   if (bins.keys.empty()) return last;
   bins.Merge(last);
@@ -126,7 +127,7 @@ BinCounts CountWide(const TensorView& view, double scale,
 
 BinCounts CountNarrow(const TensorView& view, double scale) {
   ByteCounts counts{};
-  ForEachRun(view, ElementWalk::kNoAxis,
+  ForEachRun(ElementWalk(view), view.item_size,
              [&](const std::byte* data, std::size_t n) {
                CountBytes(data, n, &counts);
              });

@@ -27,6 +27,12 @@ bool HasAvx512() {
 }
 #endif
 
+#ifdef TDBG_HAVE_AVX512BF16
+bool HasAvx512BFloat16() {
+  return HasAvx512() && __builtin_cpu_supports("avx512bf16") != 0;
+}
+#endif
+
 // TDBG_HAVE_* come from the build (cmake/TdbgInstructionSets.cmake).
 constexpr Implementation kImplementations[] = {
     {"portable", &Always, &AccumulatePortable, &CountBinsPortable,
@@ -38,6 +44,10 @@ constexpr Implementation kImplementations[] = {
 #ifdef TDBG_HAVE_AVX512
     {"avx512", &HasAvx512, &AccumulateAvx512, &CountBinsAvx512,
      &CountRunsAvx512, &CountColumnsAvx512},
+#endif
+#ifdef TDBG_HAVE_AVX512BF16
+    {"avx512bf16", &HasAvx512BFloat16, &AccumulateAvx512BFloat16,
+     &CountBinsAvx512, &CountRunsAvx512, &CountColumnsAvx512},
 #endif
 };
 

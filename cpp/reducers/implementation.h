@@ -2,9 +2,10 @@
 // among them.
 //
 // The best one that the processor supports is chosen at the first use.  The
-// environment variable TDBG_FORCE_IMPLEMENTATION=portable|avx2|avx512 overrides
-// the choice; an unknown name, or one this processor lacks, is an error that
-// the bindings raise at import of a Hook or Trial, never in a training step.
+// environment variable
+// TDBG_FORCE_IMPLEMENTATION=portable|avx2|avx512|avx512bf16 overrides the
+// choice; an unknown name, or one this processor lacks, is an error that the
+// bindings raise at import of a Hook or Trial, never in a training step.
 //
 // Thread safety: safe; the choice is made once.
 
@@ -27,8 +28,8 @@ struct Implementation {
   // Whether this processor can run it.
   bool (*supported)();
   // The kernel: see AccumulatePortable in reducers/moments.h.
-  void (*accumulate)(const void* data, std::size_t n, DType dtype,
-                     double factor, Moments* moments);
+  void (*accumulate)(const void* data, std::size_t n, DType dtype, Pass pass,
+                     Moments* moments);
   // The kernel of histograms: see CountBinsPortable in reducers/bins.h.
   void (*count_bins)(const void* data, std::size_t n, DType dtype, double scale,
                      BinTable* table);

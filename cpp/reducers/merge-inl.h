@@ -14,14 +14,18 @@
 namespace tdbg {
 namespace {  // NOLINT(google-build-namespaces): see above.
 
-// Merges a block of `n` elements, given the sums of x - shift and of its
-// square, into `*m` (Chan, Golub and LeVeque 1983).
-inline void MergeBlock(double n, double shift, double sum, double squares,
+// The sum of squared deviations from their mean of `n` elements, given their
+// sum and that of their squares.
+inline double SquaredDeviations(double n, double sum, double squares) {
+  const double m2 = squares - sum * (sum / n);
+  return m2 < 0 ? 0 : m2;
+}
+
+// Merges a block of `n` elements, given the sum of x - shift and their squared
+// deviations, into `*m` (Chan, Golub and LeVeque 1983).
+inline void MergeBlock(double n, double shift, double sum, double block_m2,
                        Moments* m) {
-  const double offset = sum / n;
-  double block_m2 = squares - sum * offset;
-  if (block_m2 < 0) block_m2 = 0;
-  double delta = offset;
+  double delta = sum / n;
   double weight = 1.0;
   if (m->finite == 0) {
     m->mean = shift;

@@ -19,8 +19,13 @@
 
 namespace tdbg {
 
-// How many elements a block holds: the unit of folding, shifting and merging.
-inline constexpr std::size_t kBlockElements = 2048;
+// The unit of folding, shifting and merging: half of a first-level cache.
+inline constexpr std::size_t kBlockBytes = 16384;
+
+// How many elements a block holds.
+[[nodiscard]] constexpr std::size_t BlockElements(std::size_t item_size) {
+  return kBlockBytes / (item_size < 2 ? 2 : item_size);
+}
 
 // All but the first three fields cover the finite elements only.
 struct Moments {
@@ -40,24 +45,33 @@ struct Moments {
   double l1;
 };
 
-// Adds `n` contiguous elements at `data`, each multiplied by `factor`, to
+// How to go over elements.
+struct Pass {
+  double factor = 1.0;   // Multiplies each element.
+  bool precise = false;  // Floats of up to 32 bits as exactly as float64.
+};
+
+// Adds `n` contiguous elements at `data`, each multiplied by `pass.factor`, to
 // `*moments`.  Empty input changes nothing.  NaN and Inf are counted and
 // otherwise left out.  Accumulates in double, floats of up to 32 bits by way of
-// sums of four floats; so within 1e-7 relative (floats of up to 32 bits) or
-// 1e-12 (all others) of python/tdbg/reference.py.  Cannot fail and does not
-// allocate.
+// sums of eight floats unless `pass.precise`; so within 1e-7 relative (floats
+// of up to 32 bits) or 1e-12 (all others) of python/tdbg/reference.py.  Cannot
+// fail and does not allocate.
 //
 // Squares of float64 beyond 1e140 or below 1e-130 may overflow or underflow
 // in m2 and mean; counts, min, max, abs_min and l1 hold all the same.  The
-// caller then accumulates again with a `factor` that brings them into range.
+// caller then accumulates again with a factor that brings them into range.
 //
-// REQUIRES: ItemSize(dtype) >= 2 and HasStatistics(dtype); `factor` is 1, or
-// dtype is kFloat64 and `factor` a power of two.
-void AccumulatePortable(const void* data, std::size_t n, DType dtype,
-                        double factor, Moments* moments);
-void AccumulateAvx2(const void* data, std::size_t n, DType dtype, double factor,
+// REQUIRES: HasStatistics(dtype); `pass.factor` is 1, or dtype is kFloat64 and
+// it is a power of two.
+void AccumulatePortable(const void* data, std::size_t n, DType dtype, Pass pass,
+                        Moments* moments);
+void AccumulateAvx2(const void* data, std::size_t n, DType dtype, Pass pass,
                     Moments* moments);
-void AccumulateAvx512(const void* data, std::size_t n, DType dtype,
-                      double factor, Moments* moments);
+void AccumulateAvx512(const void* data, std::size_t n, DType dtype, Pass pass,
+                      Moments* moments);
+// AVX-512 with instructions for bfloat16.
+void AccumulateAvx512BFloat16(const void* data, std::size_t n, DType dtype,
+                              Pass pass, Moments* moments);
 
 }  // namespace tdbg

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <utility>
 
-#include "reducers/byte_values.h"
 #include "reducers/element_walk.h"
 #include "reducers/flush_to_zero.h"
 #include "reducers/implementation.h"
 #include "reducers/moments.h"
+#include "reducers/segments.h"
 
 namespace tdbg {
 namespace {
@@ -18,23 +18,28 @@ namespace {
 constexpr double kGreatest = 1e140;
 constexpr double kLeast = 1e-130;
 
-Moments NoMoments(DType dtype) {
-  const Summary empty = Summary::Empty(ExtremeClassOf(dtype));
-  Moments m{};
-  m.min = empty.min;
-  m.max = empty.max;
-  m.abs_min = empty.abs_min;
-  return m;
-}
-
-Moments Accumulate(const TensorView& view, double factor,
-                   const Implementation& implementation) {
-  Moments m = NoMoments(view.dtype);
-  ForEachRun(view, ElementWalk::kNoAxis,
-             [&](const std::byte* data, std::size_t n) {
-               implementation.accumulate(data, n, view.dtype, factor, &m);
-             });
-  return m;
+void Accumulate(const TensorView& view, std::size_t n, Pass pass,
+                unsigned n_threads, const Implementation& implementation,
+                Moments* m) {
+  const auto contiguous = [&](const void* data) {
+    AccumulateSegments(static_cast<const std::byte*>(data), n, view.dtype, pass,
+                       n_threads, implementation, m);
+  };
+  if (view.strides.empty()) {
+    if (n > SegmentElements(view.item_size) ||
+        !IsAligned(view.data, view.item_size)) {
+      return contiguous(view.data);
+    }
+    // Most tensors: the short way.
+    Clear(ExtremeClassOf(view.dtype), m);
+    return implementation.accumulate(view.data, n, view.dtype, pass, m);
+  }
+  const ElementWalk walk(view);
+  if (walk.is_contiguous(view.item_size)) return contiguous(walk.first());
+  Clear(ExtremeClassOf(view.dtype), m);
+  ForEachRun(walk, view.item_size, [&](const std::byte* data, std::size_t k) {
+    implementation.accumulate(data, k, view.dtype, pass, m);
+  });
 }
 
 bool IsConstant(const Summary& s, ExtremeClass extremes, double* value) {
@@ -78,12 +83,15 @@ void SetMoments(const Moments& m, int exponent, ExtremeClass extremes,
   s->l2 = std::ldexp(std::sqrt(m.m2 + n * m.mean * m.mean), exponent);
 }
 
-Summary ReduceWide(const TensorView& view,
-                   const Implementation& implementation) {
+Summary ReduceElements(const TensorView& view, std::size_t n,
+                       const ReduceOptions& options,
+                       const Implementation& implementation) {
   const ExtremeClass extremes = ExtremeClassOf(view.dtype);
-  Moments m = Accumulate(view, 1.0, implementation);
-  Summary s = Summary::Empty(extremes);
-  s.count = view.count();
+  Moments m;
+  Accumulate(view, n, {.precise = options.precise}, options.n_threads,
+             implementation, &m);
+  Summary s;
+  s.count = n;
   s.nan = m.nan;
   s.positive_infinity = m.positive_infinity;
   s.negative_infinity = m.negative_infinity;
@@ -91,7 +99,7 @@ Summary ReduceWide(const TensorView& view,
   s.min = m.min;
   s.max = m.max;
   s.abs_min = m.abs_min;
-  if (s.finite() == 0) return s;
+  if (m.finite == 0) return s;
   int exponent = 0;
   if (view.dtype == DType::kFloat64) {
     const double greatest =
@@ -99,20 +107,12 @@ Summary ReduceWide(const TensorView& view,
     if (greatest > kGreatest || (greatest < kLeast && greatest > 0)) {
       // 2^-exponent must itself be a normal number.
       exponent = std::clamp(std::ilogb(greatest), -1000, 1000);
-      m = Accumulate(view, std::ldexp(1.0, -exponent), implementation);
+      Accumulate(view, n, {.factor = std::ldexp(1.0, -exponent)},
+                 options.n_threads, implementation, &m);
     }
   }
   SetMoments(m, exponent, extremes, &s);
   return s;
-}
-
-Summary ReduceBytes(const TensorView& view) {
-  ByteCounts counts{};
-  ForEachRun(view, ElementWalk::kNoAxis,
-             [&](const std::byte* data, std::size_t n) {
-               CountBytes(data, n, &counts);
-             });
-  return SummaryOfBytes(counts, view.dtype);
 }
 
 // The summary of the same elements, each multiplied by `scale`.
@@ -133,20 +133,18 @@ void Scale(double scale, Summary* s) {
 
 }  // namespace
 
-Summary ReduceWith(const TensorView& view, double scale,
+Summary ReduceWith(const TensorView& view, const ReduceOptions& options,
                    const Implementation& implementation) {
-  if (view.count() == 0) {
-    return Summary::Empty(ExtremeClassOf(view.dtype));
-  }
+  const std::size_t n = view.count();
+  if (n == 0) return Summary::Empty(ExtremeClassOf(view.dtype));
   const FlushToZeroOff exact;
-  Summary s = view.item_size == 1 ? ReduceBytes(view)
-                                  : ReduceWide(view, implementation);
-  if (scale != 1.0) Scale(scale, &s);
+  Summary s = ReduceElements(view, n, options, implementation);
+  if (options.scale != 1.0) Scale(options.scale, &s);
   return s;
 }
 
 Summary Reduce(const TensorView& view, const ReduceOptions& options) {
-  return ReduceWith(view, options.scale, ImplementationInUse());
+  return ReduceWith(view, options, ImplementationInUse());
 }
 
 }  // namespace tdbg

@@ -44,9 +44,10 @@ struct ReduceOptions {
 [[nodiscard]] Summary Reduce(const TensorView& view,
                              const ReduceOptions& options = {});
 
-// The same by a given implementation, on the calling thread.
+// The same by a given implementation.
 // REQUIRES: also implementation.supported().
-[[nodiscard]] Summary ReduceWith(const TensorView& view, double scale,
+[[nodiscard]] Summary ReduceWith(const TensorView& view,
+                                 const ReduceOptions& options,
                                  const Implementation& implementation);
 
 // Counts per unit: `axis` indexes the units, all other dimensions are counted

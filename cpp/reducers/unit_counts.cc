@@ -185,9 +185,11 @@ void CountWide(const TensorView& view, std::size_t axis, UnitRange range,
   for (std::size_t u = 0; u < units.size(); ++u) {
     unit_view.data = static_cast<const std::byte*>(view.data) +
                      stride * static_cast<std::int64_t>(u);
-    ForEachRun(unit_view, axis, [&](const std::byte* data, std::size_t n) {
-      AddRuns(data, n, 0, view, range, implementation, units.subspan(u, 1));
-    });
+    ForEachRun(ElementWalk(unit_view, axis), view.item_size,
+               [&](const std::byte* data, std::size_t n) {
+                 AddRuns(data, n, 0, view, range, implementation,
+                         units.subspan(u, 1));
+               });
   }
 }
 
@@ -231,9 +233,10 @@ void CountNarrow(const TensorView& view, std::size_t axis, UnitRange range,
     ByteCounts counts{};
     unit_view.data = static_cast<const std::byte*>(view.data) +
                      stride * static_cast<std::int64_t>(u);
-    ForEachRun(unit_view, axis, [&](const std::byte* data, std::size_t n) {
-      CountBytes(data, n, &counts);
-    });
+    ForEachRun(ElementWalk(unit_view, axis), view.item_size,
+               [&](const std::byte* data, std::size_t n) {
+                 CountBytes(data, n, &counts);
+               });
     for (std::size_t b = 0; b < counts.size(); ++b) {
       units[u].active += counts[b] * classes.active[b];
       units[u].beyond += counts[b] * classes.beyond[b];

@@ -352,13 +352,20 @@ inline Summary ReferenceRow(std::span<const std::byte> elements, DType dtype) {
     row.abs_min = std::fmin(row.abs_min, static_cast<double>(std::fabs(x)));
   }
   if (row.finite() == 0) return row;
-  const long double mean = sum / static_cast<long double>(row.finite());
+  const auto n = static_cast<long double>(row.finite());
+  const long double mean = sum / n;
+  // The second pass also finds what the first one's mean is off, which matters
+  // where the spread is tiny beside the mean.
   long double m2 = 0;
+  long double off = 0;
   for (std::size_t i = 0; i < row.count; ++i) {
     const long double x = value(i);
-    if (std::isfinite(x)) m2 += (x - mean) * (x - mean);
+    if (!std::isfinite(x)) continue;
+    m2 += (x - mean) * (x - mean);
+    off += x - mean;
   }
-  row.mean = static_cast<double>(mean);
+  m2 -= off * (off / n);
+  row.mean = static_cast<double>(mean + off / n);
   row.m2 = row.min.u64 == row.max.u64 ? 0 : static_cast<double>(m2);
   row.l1 = static_cast<double>(l1);
   row.l2 = static_cast<double>(std::sqrt(squares));

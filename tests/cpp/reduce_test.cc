@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "reduce_reference.h"
+#include "reduce_views.h"
 #include "reducers/implementation.h"
 #include "testing.h"
 
@@ -35,26 +36,6 @@ constexpr DType kDTypes[] = {
 constexpr std::size_t kLengths[] = {
     0,  1,  2,  3,   7,    8,    15,   16,   17,   31,   33,
     63, 64, 65, 127, 1000, 2047, 2048, 2049, 4095, 4097, 10007};
-
-std::vector<const Implementation*> Supported() {
-  std::vector<const Implementation*> supported;
-  for (const Implementation& implementation : Implementations()) {
-    if (implementation.supported()) supported.push_back(&implementation);
-  }
-  return supported;
-}
-
-TensorView ViewOf(const void* data, DType dtype,
-                  std::span<const std::int64_t> shape,
-                  std::span<const std::int64_t> strides = {}) {
-  TensorView view;
-  view.data = data;
-  view.dtype = dtype;
-  view.item_size = ItemSize(dtype);
-  view.shape = shape;
-  view.strides = strides;
-  return view;
-}
 
 // Checks all fields; says what was being checked when one differs.
 void ExpectSame(const Summary& actual, const Summary& expected, DType dtype,
@@ -110,7 +91,7 @@ void CheckAll(DType dtype, Values values, std::span<const std::size_t> lengths,
       if (n > 0) std::memcpy(aligned + off, elements.data(), elements.size());
       const std::int64_t shape[] = {static_cast<std::int64_t>(n)};
       for (const Implementation* implementation : Supported()) {
-        ExpectSame(ReduceWith(ViewOf(aligned + off, dtype, shape), 1.0,
+        ExpectSame(ReduceWith(ViewOf(aligned + off, dtype, shape), {},
                               *implementation),
                    expected, dtype,
                    std::string(implementation->name) + ", " +
@@ -149,7 +130,7 @@ TDBG_TEST(AlignmentChangesNoBit) {
       for (std::size_t off = 0; off < 64; ++off) {  // Odd addresses, too.
         std::memcpy(room.data() + off, elements.data(), elements.size());
         const Summary s = ReduceWith(ViewOf(room.data() + off, dtype, shape),
-                                     1.0, *implementation);
+                                     {}, *implementation);
         if (off == 0) first = s;
         EXPECT_EQ(std::memcmp(&s, &first, sizeof(s)), 0);
       }
@@ -189,7 +170,7 @@ TDBG_TEST(AFewElementsThatOutweighTheOthersKeepTheBound) {
     const Summary expected = ReferenceRow(bytes, DType::kFloat32);
     const std::int64_t shape[] = {static_cast<std::int64_t>(n)};
     for (const Implementation* implementation : Supported()) {
-      ExpectSame(ReduceWith(ViewOf(values.data(), DType::kFloat32, shape), 1.0,
+      ExpectSame(ReduceWith(ViewOf(values.data(), DType::kFloat32, shape), {},
                             *implementation),
                  expected, DType::kFloat32, "few, n=" + std::to_string(n));
     }
@@ -221,7 +202,7 @@ TDBG_TEST(AConstantTensorHasNoVariance) {
   const std::int64_t shape[] = {1003};
   for (const Implementation* implementation : Supported()) {
     const Summary s = ReduceWith(ViewOf(tenths.data(), DType::kFloat64, shape),
-                                 1.0, *implementation);
+                                 {}, *implementation);
     EXPECT_EQ(s.m2, 0.0);
     EXPECT_EQ(s.mean, 0.1);
   }
@@ -234,7 +215,7 @@ TDBG_TEST(L2OfFloat64NeitherOverflowsNorUnderflows) {
     // 5e-324 / 2 rounds to zero.
     const double expected = size < 1e-323 ? std::sqrt(2.0) : 1.5;
     for (const Implementation* implementation : Supported()) {
-      const Summary s = ReduceWith(ViewOf(values, DType::kFloat64, shape), 1.0,
+      const Summary s = ReduceWith(ViewOf(values, DType::kFloat64, shape), {},
                                    *implementation);
       EXPECT_LE(std::fabs(s.l2 / size - expected), size < 1e-300 ? 0.5 : 1e-14);
       EXPECT_EQ(s.max.f64, size);
@@ -253,7 +234,7 @@ TDBG_TEST(TinyFloatsKeepTheirVarianceThoughTheirSquaresUnderflow) {
   const std::int64_t shape[] = {3000};
   for (const Implementation* implementation : Supported()) {
     const Summary s = ReduceWith(ViewOf(values.data(), DType::kFloat32, shape),
-                                 1.0, *implementation);
+                                 {}, *implementation);
     EXPECT_CLOSE(std::sqrt(s.m2 / 3000), 1e-30, 1e-6);
     EXPECT_CLOSE(s.mean, 2e-30, 1e-6);
   }
@@ -269,7 +250,7 @@ TDBG_TEST(FlushedDenormalsOfTheCallingThreadChangeNothing) {
   for (const Implementation* implementation : Supported()) {
     _mm_setcsr(before | 0x8040U);
     const Summary s = ReduceWith(
-        ViewOf(elements.data(), DType::kFloat32, shape), 1.0, *implementation);
+        ViewOf(elements.data(), DType::kFloat32, shape), {}, *implementation);
     const unsigned after = _mm_getcsr();
     _mm_setcsr(before);
     EXPECT_EQ(after & 0x8040U, 0x8040U);
@@ -295,7 +276,7 @@ TDBG_TEST(ScaleMultipliesEachElementInDouble) {
       const Summary expected = ReferenceRow(bytes, DType::kFloat64);
       for (const Implementation* implementation : Supported()) {
         ExpectSame(ReduceWith(ViewOf(elements.data(), DType::kFloat32, shape),
-                              scale, *implementation),
+                              {.scale = scale}, *implementation),
                    expected, DType::kFloat32, "scale");
       }
     }
@@ -337,7 +318,7 @@ TDBG_TEST(AnyStridesGiveTheRowOfTheContiguousCopy) {
       CopyContiguous(view, copy.data());
       const Summary expected = ReferenceRow(copy, dtype);
       for (const Implementation* implementation : Supported()) {
-        ExpectSame(ReduceWith(view, 1.0, *implementation), expected, dtype,
+        ExpectSame(ReduceWith(view, {}, *implementation), expected, dtype,
                    std::string(layout.name) + ", " +
                        std::string(DTypeName(dtype)) + ", " +
                        std::string(implementation->name));

@@ -190,16 +190,18 @@ def test_a_forced_implementation_is_the_one_that_runs() -> None:
     """
     program = (
         "import numpy as np; from tdbg import _core;"
-        "x = np.random.default_rng(0).lognormal(0, 3, 5000).astype(np.float32);"
-        "print(_core.implementation(), float(_core.reduce(x)['m2']).hex())"
+        "import ml_dtypes;"
+        "x = np.random.default_rng(0).lognormal(0, 3, 50000) - 20;"
+        "rows = [_core.reduce(x.astype(t)) for t in (np.float32, ml_dtypes.bfloat16)];"
+        "print(_core.implementation(), *(float(r['m2']).hex() for r in rows), sep=' ')"
     )
     names, bits = [], set()
     for name in _core.implementations():
         done = forced(name, program)
         assert done.returncode == 0, done.stderr
-        ran, m2 = done.stdout.split()
+        ran, *m2 = done.stdout.split()
         names.append(ran)
-        bits.add(m2)
+        bits.add(tuple(m2))
     assert names == _core.implementations()
     assert len(bits) == len(names)
 

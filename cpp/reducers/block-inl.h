@@ -1,0 +1,262 @@
+// The sums of a block of elements in the vector types of an instruction set,
+// and how a block joins the moments.  Implements docs/statistics.md, "How it is
+// computed".
+//
+// A file that includes this defines `Floats` and `Doubles` in namespace
+// tdbg::(anonymous) first.  Each has a vector type V, a mask type M, an
+// accumulator of doubles Acc, kLanes, and the static functions used below
+// (portable.cc is the one to read).  All is in an anonymous namespace: see
+// reducers/moments.h for the reason.
+//
+// Thread safety: pure functions.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reducers/extremes-inl.h"
+#include "reducers/merge-inl.h"
+#include "reducers/moments.h"
+#include "reducers/widen-inl.h"
+
+namespace tdbg {
+namespace {  // NOLINT(google-build-namespaces): see above.
+
+// Squares of floats lose digits to underflow when smaller than this.
+constexpr double kLeastFloatSquare = 1e-28;
+// Shifts beyond this bring sums of four floats near overflow.
+constexpr float kGreatestFloatShift = 1e15F;
+// Roundings of floats average out unless a few elements outweigh the others:
+// blocks this short are summed in double, and those whose l1 this many equal
+// elements might make up.
+constexpr std::size_t kShortBlock = 128;
+constexpr double kFewElements = 64;
+
+// How many of `n` elements the next block holds.
+template <typename T>
+constexpr std::size_t BlockOf(std::size_t n) {
+  return n < BlockElements(sizeof(T)) ? n : BlockElements(sizeof(T));
+}
+
+// Elements that are widened to double at once.
+constexpr std::size_t kWideElements = BlockElements(sizeof(double));
+
+// What is found of a block, in registers.
+template <typename L, typename E = typename L::Extremes>
+struct BlockLanes {
+  E extremes;
+  typename L::Acc sum = L::Zero();  // Of x - shift, as the next.
+  typename L::Acc squares = L::Zero();
+  typename L::Acc l1 = L::Zero();
+};
+
+// Moves the extremes that all blocks of a call have in common to `*m`.  (Sums
+// are folded after each block, so that their bits do not depend on how a tensor
+// is divided into calls.)
+template <typename Extremes>
+inline void FinishExtremes(const Extremes& extremes, Moments* m) {
+  double min = kInfinity;
+  double max = -kInfinity;
+  double abs_min = kInfinity;
+  if (!extremes.Get(&min, &max, &abs_min)) return;
+  if (min < m->min.f64) m->min.f64 = min;
+  if (max > m->max.f64) m->max.f64 = max;
+  if (abs_min < m->abs_min) m->abs_min = abs_min;
+}
+
+// The sums of four vectors.  Adding a few floats before they become doubles
+// costs as many roundings as the tree is high, whatever the length of the
+// tensor.
+template <typename L>
+struct Sums {
+  typename L::V sum;
+  typename L::V squares;
+  typename L::V l1;
+};
+
+template <typename L>
+inline Sums<L> operator+(const Sums<L>& a, const Sums<L>& b) {
+  return {L::Add(a.sum, b.sum), L::Add(a.squares, b.squares),
+          L::Add(a.l1, b.l1)};
+}
+
+template <typename L, typename E>
+inline void Accumulate(const Sums<L>& sums, BlockLanes<L, E>* b) {
+  L::Accumulate(&b->sum, sums.sum);
+  L::Accumulate(&b->squares, sums.squares);
+  L::Accumulate(&b->l1, sums.l1);
+}
+
+template <typename L, bool kShifted, typename T, typename E>
+inline Sums<L> SumFour(const T* p, typename L::V shift, E* extremes) {
+  typename L::V x[4];
+  typename L::V d[4];
+  typename L::V a[4];
+  for (std::size_t k = 0; k < 4; ++k) {
+    x[k] = L::Load(p + k * L::kLanes);
+    d[k] = kShifted ? L::Sub(x[k], shift) : x[k];
+    a[k] = L::Abs(x[k]);
+  }
+  extremes->AddFour(x, a);
+  return {L::Add(L::Add(d[0], d[1]), L::Add(d[2], d[3])),
+          L::Add(L::MulAdd(d[1], d[1], L::Mul(d[0], d[0])),
+                 L::MulAdd(d[3], d[3], L::Mul(d[2], d[2]))),
+          L::Add(L::Add(a[0], a[1]), L::Add(a[2], a[3]))};
+}
+
+// One vector, of which only the lanes in `mask` exist.
+template <typename L, typename E>
+inline void MaskedStep(typename L::V x, typename L::M mask, typename L::V shift,
+                       BlockLanes<L, E>* b) {
+  const auto none = L::Set(0);
+  const auto d = L::Select(mask, L::Sub(x, shift), none);
+  const auto a = L::Abs(x);
+  b->extremes.AddMasked(mask, x, a);
+  Accumulate(Sums<L>{d, L::Mul(d, d), L::Select(mask, a, none)}, b);
+}
+
+// REQUIRES: shift_value is 0 unless kShifted.
+template <typename L, typename E, bool kShifted, typename T>
+[[gnu::always_inline]] inline BlockLanes<L, E> SumBlock(
+    const T* p, std::size_t n, typename L::Scalar shift_value) {
+  BlockLanes<L, E> block;
+  const auto shift = L::Set(shift_value);
+  constexpr std::size_t kFour = 4 * L::kLanes;
+  std::size_t i = 0;
+  for (; i + 2 * kFour <= n; i += 2 * kFour) {
+    const Sums<L> first = SumFour<L, kShifted>(p + i, shift, &block.extremes);
+    Accumulate(
+        first + SumFour<L, kShifted>(p + i + kFour, shift, &block.extremes),
+        &block);
+  }
+  if (i + kFour <= n) {
+    Accumulate(SumFour<L, kShifted>(p + i, shift, &block.extremes), &block);
+    i += kFour;
+  }
+  for (; i + L::kLanes <= n; i += L::kLanes) {
+    MaskedStep(L::Load(p + i), L::FirstLanes(L::kLanes), shift, &block);
+  }
+  if (i < n) {
+    MaskedStep(L::LoadFirst(p + i, n - i), L::FirstLanes(n - i), shift, &block);
+  }
+  return block;
+}
+
+template <typename L, typename E, typename T>
+[[gnu::always_inline]] inline BlockLanes<L, E> SumShifted(
+    const T* p, std::size_t n, typename L::Scalar shift) {
+  return shift == 0 ? SumBlock<L, E, false>(p, n, 0)
+                    : SumBlock<L, E, true>(p, n, shift);
+}
+
+// Adds the zeros of a block to `*m`.  Most blocks have none, which their least
+// absolute value tells; only the others are read again.
+template <typename L, typename T>
+void CountZeros(const T* p, std::size_t n, Moments* m) {
+  auto counts = L::Set(0);
+  std::size_t i = 0;
+  for (; i + L::kLanes <= n; i += L::kLanes) {
+    counts = L::CountIf(counts, L::IsZero(L::Load(p + i)));
+  }
+  if (i < n) {
+    const auto x = L::LoadFirst(p + i, n - i);
+    counts = L::CountIf(counts, L::And(L::IsZero(x), L::FirstLanes(n - i)));
+  }
+  typename L::Acc sum = L::Zero();
+  L::Accumulate(&sum, counts);
+  m->zero += static_cast<std::uint64_t>(L::Sum(sum));
+}
+
+// Adds a block unless it has elements that are not finite, or whose squares
+// L::Scalar cannot sum well; returns whether it did.
+template <typename L, typename E, typename T>
+bool AddFiniteBlock(const T* p, std::size_t n, E* run, Moments* m) {
+  using Scalar = typename L::Scalar;
+  constexpr bool kIsFloat = sizeof(Scalar) == sizeof(float);
+  const auto n_block = static_cast<double>(n);
+  auto shift = static_cast<Scalar>(ShiftAfter(*m));
+  if constexpr (kIsFloat) {
+    // A shift that is NaN also fails this.
+    if (!(shift < kGreatestFloatShift && shift > -kGreatestFloatShift)) {
+      return false;
+    }
+  }
+  BlockLanes<L, E> block = SumShifted<L, E>(p, n, shift);
+  double sum = L::Sum(block.sum);
+  double squares = L::Sum(block.squares);
+  if (!(squares < kInfinity)) return false;
+  if (ShiftIsFar(n_block, sum, squares, *m)) {
+    shift = static_cast<Scalar>(static_cast<double>(shift) + sum / n_block);
+    block = SumShifted<L, E>(p, n, shift);
+    sum = L::Sum(block.sum);
+    squares = L::Sum(block.squares);
+    if (!(squares < kInfinity)) return false;
+  }
+  const double l1 = L::Sum(block.l1);
+  if constexpr (kIsFloat) {
+    if (squares * kFewElements > l1 * l1) return false;
+    if (squares < n_block * kLeastFloatSquare && !block.extremes.AreEqual()) {
+      return false;
+    }
+  }
+  MergeBlock(n_block, static_cast<double>(shift), sum,
+             SquaredDeviations(n_block, sum, squares), m);
+  m->l1 += l1;
+  if (block.extremes.HaveZero()) CountZeros<L>(p, n, m);
+  run->Merge(block.extremes);
+  return true;
+}
+
+// The sums of the finite elements among `n`, whose number goes to `*n_finite`.
+inline BlockLanes<Doubles> SumFinite(const double* p, std::size_t n,
+                                     double shift_value, double* n_finite) {
+  using L = Doubles;
+  BlockLanes<L> block;
+  const auto shift = L::Set(shift_value);
+  auto counts = L::Set(0);
+  for (std::size_t i = 0; i < n; i += L::kLanes) {
+    const std::size_t left = n - i;
+    const bool whole = left >= L::kLanes;
+    const auto x = whole ? L::Load(p + i) : L::LoadFirst(p + i, left);
+    const auto mask =
+        L::And(L::IsFinite(x), L::FirstLanes(whole ? L::kLanes : left));
+    counts = L::CountIf(counts, mask);
+    MaskedStep(x, mask, shift, &block);
+  }
+  *n_finite = L::Sum(counts);
+  return block;
+}
+
+// Adds the finite elements of a block of doubles and counts the others.
+inline void AddAnyBlock(const double* p, std::size_t n, Doubles::Extremes* run,
+                        Moments* m) {
+  using L = Doubles;
+  double n_finite = 0;
+  double shift = ShiftAfter(*m);
+  BlockLanes<L> block = SumFinite(p, n, shift, &n_finite);
+  double sum = L::Sum(block.sum);
+  double squares = L::Sum(block.squares);
+  if (n_finite > 0 && ShiftIsFar(n_finite, sum, squares, *m)) {
+    shift += sum / n_finite;
+    block = SumFinite(p, n, shift, &n_finite);
+    sum = L::Sum(block.sum);
+    squares = L::Sum(block.squares);
+  }
+  if (n_finite > 0) {
+    MergeBlock(n_finite, shift, sum, SquaredDeviations(n_finite, sum, squares),
+               m);
+  }
+  m->l1 += L::Sum(block.l1);
+  if (block.extremes.HaveZero()) CountZeros<L>(p, n, m);
+  run->Merge(block.extremes);
+  if (n_finite == static_cast<double>(n)) return;
+  for (std::size_t i = 0; i < n; ++i) {
+    m->nan += __builtin_isnan(p[i]) != 0 ? 1U : 0U;
+    m->positive_infinity += p[i] == kInfinity ? 1U : 0U;
+    m->negative_infinity += p[i] == -kInfinity ? 1U : 0U;
+  }
+}
+
+}  // namespace
+}  // namespace tdbg
