@@ -166,6 +166,33 @@ def test_hard_cases_agree_with_the_reference(case: str, dtype: Any) -> None:
     assert_agrees(HARD_CASES[case](np.random.default_rng(7)).astype(dtype))
 
 
+@pytest.mark.parametrize("case", HARD_CASES)
+def test_precise_mode_keeps_the_bound_of_float64(case: str) -> None:
+    x = HARD_CASES[case](np.random.default_rng(7)).astype(np.float32)
+    expected = row(x)
+    for implementation in _core.implementations():
+        actual = _core.reduce(x, precise=True, implementation=implementation)
+        for name in ("m2", "l1", "l2"):
+            np.testing.assert_allclose(actual[name], getattr(expected, name), 1e-12)
+        off = abs(float(actual["mean"]) - expected.mean)
+        assert off <= 1e-12 * expected.l1 / x.size
+
+
+def test_threads_change_no_bit() -> None:
+    x = np.random.default_rng(3).normal(3, 1, 2_500_000).astype(np.float32)
+    for y in (x, x.reshape(1000, 2500).T, x.reshape(1000, 2500)[:, 100:]):
+        alone = _core.reduce(y)
+        for threads in (2, 5):
+            assert _core.reduce(y, threads=threads).tobytes() == alone.tobytes()
+
+
+def test_rows_within_a_larger_tensor_agree_with_the_reference() -> None:
+    x = np.random.default_rng(4).normal(2, 1, (300, 4096)).astype(np.float32)
+    for y in (x[:, 7:1000], x[:, :100], x[::2, 5:3000].T, x[::-3, 1:]):
+        assert_agrees(y)
+        assert_agrees(y.astype(np.float16)[:, 1:])
+
+
 def forced(name: str, program: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"TDBG_FORCE_IMPLEMENTATION": name}
     return subprocess.run(
