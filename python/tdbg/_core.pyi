@@ -41,20 +41,12 @@ def implementations() -> list[str]:
     """Names of those this processor can run, best last."""
 
 def reduce(
-    array: Any,
-    scale: float = 1.0,
-    precise: bool = False,
-    threads: int = 1,
+    array: Any, scale: float = 1.0, precise: bool = False, threads: int = 1,
     implementation: str = "",
-) -> NDArray[np.void]:
-    """Statistics row (ROW_DTYPE, no dimensions) of an array of any strides.
+) -> NDArray[np.void]:  # fmt: skip
+    """Row (ROW_DTYPE, no dimensions) of any strides; TypeError: without statistics.
 
-    precise: floats of up to 32 bits within 1e-12, as float64 always is.  At most
-    `threads` threads, which changes no bit of the row.  implementation: one of
-    implementations(), else the one in use.
-
-    Raises TypeError, naming the dtype, for what has no statistics.
-    """
+    precise: floats within 1e-12.  implementation: by name, else the one in use."""
 
 def count_bins(
     array: Any, scale: float = 1.0
