@@ -45,6 +45,12 @@ class PosixFileSystem final : public FileSystem {
     const ssize_t done = ::pwrite(fd, data, n, static_cast<off_t>(offset));
     return done < 0 ? -errno : done;
   }
+  int SetDirect(int fd, bool on) override {
+    const int flags = ::fcntl(fd, F_GETFL);
+    if (flags < 0) return -errno;
+    return Outcome(
+        ::fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT));
+  }
   int Fdatasync(int fd) override { return Outcome(::fdatasync(fd)); }
   int Fsync(int fd) override { return Outcome(::fsync(fd)); }
   int Fallocate(int fd, std::uint64_t offset, std::uint64_t n) override {
@@ -105,6 +111,12 @@ Status Outcome(const char* action, const std::string& path, int result) {
   return Status::Ok();
 }
 
+// Whether a direct write failed because it was direct.
+bool IsRefusal(int error) {
+  return error == EINVAL || error == EOPNOTSUPP || error == EFAULT ||
+         error == ENOMEM;
+}
+
 }  // namespace
 
 FileSystem* FileSystem::Posix() {
@@ -117,6 +129,8 @@ FileSystem* FileSystem::Posix() {
 File::File(File&& other) noexcept
     : file_system_(other.file_system_),
       fd_(std::exchange(other.fd_, -1)),
+      can_write_direct_(other.can_write_direct_),
+      is_direct_(other.is_direct_),
       path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
@@ -124,6 +138,8 @@ File& File::operator=(File&& other) noexcept {
     (void)Close();
     file_system_ = other.file_system_;
     fd_ = std::exchange(other.fd_, -1);
+    can_write_direct_ = other.can_write_direct_;
+    is_direct_ = other.is_direct_;
     path_ = std::move(other.path_);
   }
   return *this;
@@ -141,7 +157,17 @@ Result<File> File::Create(FileSystem* file_system, std::string path) {
   return File(file_system, fd, std::move(path));
 }
 
+Status File::SetDirect(bool on) {
+  if (is_direct_ == on) return Status::Ok();
+  TDBG_RETURN_IF_ERROR(Outcome("set the mode of", path_, Uninterrupted([&] {
+                                 return file_system_->SetDirect(fd_, on);
+                               })));
+  is_direct_ = on;
+  return Status::Ok();
+}
+
 Status File::WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) {
+  TDBG_RETURN_IF_ERROR(SetDirect(false));
   while (!bytes.empty()) {
     const std::size_t n = std::min(bytes.size(), kMaxWrite);
     const std::int64_t done = Uninterrupted(
@@ -153,6 +179,29 @@ Status File::WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) {
     offset += static_cast<std::uint64_t>(done);
   }
   return Status::Ok();
+}
+
+Status File::WriteDirectAt(std::span<const std::byte> bytes,
+                           std::uint64_t offset) {
+  if (can_write_direct_ && !SetDirect(true).ok()) can_write_direct_ = false;
+  if (!can_write_direct_) return WriteAt(bytes, offset);
+  while (!bytes.empty()) {
+    const std::size_t n = std::min(bytes.size(), kMaxWrite);
+    const std::int64_t done = Uninterrupted(
+        [&] { return file_system_->Pwrite(fd_, bytes.data(), n, offset); });
+    if (done < 0 && IsRefusal(static_cast<int>(-done))) {
+      can_write_direct_ = false;
+      break;
+    }
+    if (done < 0) return Error("write", path_, static_cast<int>(-done));
+    const auto n_done = static_cast<std::size_t>(done);
+    bytes = bytes.subspan(n_done);
+    offset += n_done;
+    // What follows a short write need not be aligned; and a disk that takes
+    // nothing says why to the next one.
+    if (n_done == 0 || n_done % kDirectAlignment != 0) break;
+  }
+  return bytes.empty() ? Status::Ok() : WriteAt(bytes, offset);
 }
 
 Status File::SyncData() {

@@ -59,27 +59,25 @@ void Journal::AppendRows(const Offer& offer, std::span<const Row> rows) {
 void Journal::AppendTensor(const Offer& offer, TensorHead head,
                            std::span<const std::byte> raw,
                            const TensorHint& hint) {
+  if (!Ready()) return Lose(offer);
+  Require({&head.definition, 1});
+  const Definition* definition = definitions_->Find(head.definition);
+  const bool is_encoded = encoder_.Begin(*definition, head, raw, hint);
+  if (is_encoded) head.base_sequence = encoder_.base_sequence();
   // A large tensor is written in pieces, after the batch: what is whole in the
   // file is made visible before and after, so that it neither counts as failed
   // nor, being a gap, is told again.
-  const bool in_pieces = ShardWriter::IsWrittenInPieces(raw.size());
-  if (!Ready()) return Lose(offer);
-  Require({&head.definition, 1});
+  const bool in_pieces = shard_->IsWrittenInPieces(raw.size(), is_encoded);
   if (in_pieces) {
+    WriteLosses();
+    if (!is_encoded) shard_->Align(raw);
     Publish();
     if (shard_ == nullptr) return Lose(offer);
   }
   pending_.push_back(offer);
   took_over_ = true;
-  const Definition* definition = definitions_->Find(head.definition);
-  const bool is_encoded = encoder_.Begin(*definition, head, raw, hint);
-  if (is_encoded) head.base_sequence = encoder_.base_sequence();
-  const Status status =
-      shard_->AppendTensor(offer.step, std::move(head), raw,
-                           is_encoded ? &encoder_ : nullptr, [this] {
-                             progress_();
-                             if (Clock::now() >= next_heartbeat_) WriteSlot();
-                           });
+  const Status status = shard_->AppendTensor(offer.step, std::move(head), raw,
+                                             is_encoded ? &encoder_ : nullptr);
   if (!status.ok()) return Abandon(status);
   if (is_encoded) encoder_.Commit(shard_->next_sequence() - 1);
   if (in_pieces) Publish();
@@ -259,7 +257,10 @@ bool Journal::OpenShard() {
                           .created_ns = WallNs(),
                           .first_sequence = next_sequence_};
   const std::string path = directory_.path + "/" + ShardName(number, ".tds");
-  auto shard = std::make_unique<ShardWriter>();
+  auto shard = std::make_unique<ShardWriter>(batch_bytes_, [this] {
+    progress_();
+    if (Clock::now() >= next_heartbeat_) WriteSlot();
+  });
   shard->set_reserve(reserve_);
   if (const Status status = shard->Open(file_system_, path, header);
       !status.ok()) {

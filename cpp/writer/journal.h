@@ -100,8 +100,7 @@ class Journal {
   void LoseSteps();
 
   [[nodiscard]] bool batch_is_full() const {
-    return shard_ != nullptr &&
-           shard_->length() - shard_->written() >= ShardWriter::kBatchBytes;
+    return shard_ != nullptr && shard_->batch_is_full();
   }
   // No shard for a short while: what is queued had better wait.
   [[nodiscard]] bool is_backing_off() const {
@@ -148,6 +147,7 @@ class Journal {
   DefinitionTable* const definitions_;
   Accounts* const accounts_;
   const std::function<void()> progress_;
+  const std::uint64_t batch_bytes_;
 
   WriterDirectory directory_;
   CommitWriter commit_;

@@ -212,6 +212,17 @@ bool RecordQueue::AtEnd() {
   return stopped_ && items_.empty();
 }
 
+bool RecordQueue::Prefault() {
+  Staging::Part part;
+  {
+    MutexLock lock(mutex_);
+    part = staging_->TakePrefault();
+  }
+  if (part.n == 0) return false;
+  staging_->Prefault(part);
+  return true;
+}
+
 void RecordQueue::WaitForWork(Clock::time_point deadline) {
   MutexLock lock(mutex_);
   Rest rest = Rest::kStep;

@@ -14,8 +14,8 @@
 // the thread take the lock for every record: it takes and releases runs.
 //
 // Thread safety: Reserve, Commit, Flush, Stop and the getters from any thread;
-// Take, Release, NoteProgress, the waits, DueFlush, AtEnd and FinishFlush from
-// the writer thread only.
+// Take, Release, NoteProgress, Prefault, the waits, DueFlush, AtEnd and
+// FinishFlush from the writer thread only.
 //
 // Errors: none but "not taken", with the reason.
 
@@ -122,6 +122,9 @@ class RecordQueue {
   void FinishFlush(const std::shared_ptr<FlushRequest>& request, Status status);
   // True when Stop was called and everything before it was released.
   bool AtEnd();
+  // Makes a piece of the memory that producers will use next; false when there
+  // is enough.  For when there is nothing else to do.
+  bool Prefault();
   // Tells blocked producers that the disk moves, however slowly.
   void NoteProgress() {
     Note(&last_progress_);

@@ -1,7 +1,6 @@
 #include "writer/shard_writer.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -10,9 +9,20 @@
 namespace tdbg {
 namespace {
 
-void Pad(std::vector<std::byte>* bytes) {
-  const std::size_t past = bytes->size() % limits::kAlignment;
-  if (past != 0) bytes->resize(bytes->size() + limits::kAlignment - past);
+std::uint64_t ChunkCount(std::uint64_t n_raw) {
+  return (n_raw + kChunkBytes - 1) / kChunkBytes;
+}
+
+// What stands before the data of a tensor.
+std::uint64_t BytesBefore(std::uint64_t n_chunks) {
+  return limits::kRecordHeader + TensorDataOffset(n_chunks);
+}
+
+std::span<const std::byte> ChunkOf(std::span<const std::byte> raw,
+                                   std::size_t i) {
+  const std::size_t from = i * kChunkBytes;
+  return raw.subspan(from,
+                     std::min<std::size_t>(kChunkBytes, raw.size() - from));
 }
 
 }  // namespace
@@ -21,13 +31,16 @@ Status ShardWriter::Open(FileSystem* file_system, const std::string& path,
                          const FileHeader& header) {
   header_ = header;
   sequence_ = header.first_sequence;
-  Result<File> file = File::Create(file_system, path);
-  if (!file.ok()) return file.status();
-  file_ = std::move(file).value();
-  std::array<std::byte, limits::kFileHeader> bytes{};
-  EncodeFileHeader(header, bytes);
-  batch_.assign(bytes.begin(), bytes.end());
+  TDBG_RETURN_IF_ERROR(file_.Create(file_system, path));
+  EncodeFileHeader(header,
+                   std::span<std::byte, limits::kFileHeader>(
+                       file_.Extend(limits::kFileHeader), limits::kFileHeader));
   return WriteBatch();
+}
+
+void ShardWriter::PadTo(std::uint64_t offset) {
+  const std::uint64_t n = offset - length();
+  if (n != 0) std::memset(file_.Extend(n), 0, n);
 }
 
 void ShardWriter::PutHeader(RecordHeader header, std::uint64_t offset,
@@ -50,17 +63,19 @@ void ShardWriter::Append(RecordType type, std::int64_t step,
                          std::uint32_t subject,
                          std::span<const std::byte> payload, std::uint16_t call,
                          std::uint16_t micro_batch) {
-  const std::size_t at = batch_.size();
-  batch_.resize(at + limits::kRecordHeader);
-  batch_.insert(batch_.end(), payload.begin(), payload.end());
-  Pad(&batch_);
+  const std::uint64_t offset = length();
+  std::byte* out = file_.Extend(limits::kRecordHeader + payload.size());
+  if (!payload.empty()) {
+    std::memcpy(out + limits::kRecordHeader, payload.data(), payload.size());
+  }
+  PadTo(NextRecord(offset, payload.size()));
   RecordHeader header;
   header.type = type;
   header.step = step;
   header.payload_length = header.checked_length = payload.size();
   header.subject = subject;
   header.payload_crc = MaskedCrc32c(payload.data(), payload.size());
-  PutHeader(header, batch_offset_ + at, call, micro_batch, batch_.data() + at);
+  PutHeader(header, offset, call, micro_batch, file_.At(offset));
 }
 
 void ShardWriter::AppendRows(std::int64_t step, std::span<const Row> rows) {
@@ -79,92 +94,99 @@ void ShardWriter::AppendRows(std::int64_t step, std::span<const Row> rows) {
   }
 }
 
+// --- Tensors -----------------------------------------------------------------
+
 Status ShardWriter::AppendTensor(std::int64_t step, TensorHead head,
                                  std::span<const std::byte> raw,
-                                 TensorEncoder* encoder,
-                                 const std::function<void()>& progress) {
-  const std::size_t n_chunks = (raw.size() + kChunkBytes - 1) / kChunkBytes;
+                                 TensorEncoder* encoder) {
+  const std::uint64_t n_chunks = ChunkCount(raw.size());
   head.chunk_size = kChunkBytes;
   head.raw_length = raw.size();
   head.data_offset = static_cast<std::uint32_t>(TensorDataOffset(n_chunks));
   head.chunks.resize(n_chunks);
-  const std::size_t n_before = limits::kRecordHeader + head.data_offset;
-
-  // The lengths and checksums of the chunks stand before the chunks.  Room for
-  // them is left in the batch, or, when the batch cannot hold the tensor, in
-  // the file.
-  const bool in_pieces = IsWrittenInPieces(raw.size());
-  if (in_pieces) TDBG_RETURN_IF_ERROR(WriteBatch());
-  const std::uint64_t offset = length();
-  const std::size_t at = batch_.size();
-  if (in_pieces) {
-    batch_offset_ += n_before;
-  } else {
-    batch_.resize(at + n_before);
+  if (IsWrittenInPieces(raw.size(), encoder != nullptr)) {
+    return AppendInPieces(step, std::move(head), raw, encoder);
   }
+  // The lengths and checksums of the chunks stand before the chunks: room for
+  // them is left.
+  const std::uint64_t offset = length();
+  const std::uint64_t n_before = BytesBefore(n_chunks);
+  file_.Extend(n_before);
+  for (std::size_t i = 0; i < n_chunks; ++i) {
+    head.chunks[i] = AppendChunk(i, raw, encoder);
+  }
+  const std::uint64_t n_payload = length() - offset - limits::kRecordHeader;
+  PadTo(NextRecord(offset, n_payload));
+  PutTensorHead(step, head, n_payload, offset, file_.At(offset));
+  return Status::Ok();
+}
 
+Status ShardWriter::AppendInPieces(std::int64_t step, TensorHead head,
+                                   std::span<const std::byte> raw,
+                                   TensorEncoder* encoder) {
+  const std::uint64_t offset = length();
+  const std::uint64_t n_before = BytesBefore(head.chunks.size());
+  file_.Skip(n_before);
+  for (std::size_t i = 0; i < head.chunks.size(); ++i) {
+    if (encoder != nullptr) {
+      head.chunks[i] = AppendChunk(i, raw, encoder);
+      if (batch_is_full()) TDBG_RETURN_IF_ERROR(file_.WritePages());
+    } else {
+      const auto chunk = ChunkOf(raw, i);
+      head.chunks[i].stored_length = static_cast<std::uint32_t>(chunk.size());
+      head.chunks[i].crc = MaskedCrc32c(chunk.data(), chunk.size());
+    }
+    progress_();
+  }
+  if (encoder == nullptr) TDBG_RETURN_IF_ERROR(file_.WriteFrom(raw));
+  const std::uint64_t n_payload = length() - offset - limits::kRecordHeader;
+  PadTo(NextRecord(offset, n_payload));
+  TDBG_RETURN_IF_ERROR(WriteBatch());
+  std::vector<std::byte> before(n_before);
+  PutTensorHead(step, head, n_payload, offset, before.data());
+  return file_.Fill(before, offset);
+}
+
+Chunk ShardWriter::AppendChunk(std::size_t i, std::span<const std::byte> raw,
+                               TensorEncoder* encoder) {
+  const auto chunk = ChunkOf(raw, i);
+  std::byte* out = file_.Extend(chunk.size());
+  if (encoder != nullptr) {
+    const Chunk entry = encoder->Encode(i, {out, chunk.size()});
+    file_.Shrink(chunk.size() - entry.stored_length);
+    progress_();
+    return entry;
+  }
+  std::memcpy(out, chunk.data(), chunk.size());
+  // Of the copy, which is in the cache.
+  return {.stored_length = static_cast<std::uint32_t>(chunk.size()),
+          .crc = MaskedCrc32c(out, chunk.size())};
+}
+
+void ShardWriter::PutTensorHead(std::int64_t step, const TensorHead& head,
+                                std::uint64_t payload_length,
+                                std::uint64_t offset, std::byte* out) {
+  const std::vector<std::byte> table = EncodeTensorHead(head);
+  std::memcpy(out + limits::kRecordHeader, table.data(), table.size());
   RecordHeader header;
   header.type = RecordType::kTensor;
   header.step = step;
-  header.payload_length = head.data_offset;
+  header.payload_length = payload_length;
   header.checked_length = head.data_offset;
   header.subject = head.definition;
-  for (std::size_t i = 0; i < n_chunks; ++i) {
-    const auto chunk = raw.subspan(
-        i * kChunkBytes,
-        std::min<std::size_t>(kChunkBytes, raw.size() - i * kChunkBytes));
-    const std::size_t chunk_at = batch_.size();
-    Chunk& entry = head.chunks[i];
-    batch_.resize(chunk_at + chunk.size());
-    if (encoder != nullptr) {
-      entry = encoder->Encode(i, std::span(batch_).subspan(chunk_at));
-    } else {
-      std::memcpy(batch_.data() + chunk_at, chunk.data(), chunk.size());
-      entry.stored_length = static_cast<std::uint32_t>(chunk.size());
-      entry.crc = MaskedCrc32c(chunk.data(), chunk.size());
-    }
-    batch_.resize(chunk_at + entry.stored_length);
-    header.payload_length += entry.stored_length;
-    if (in_pieces && batch_.size() >= kBatchBytes) {
-      TDBG_RETURN_IF_ERROR(WriteBatch());
-    }
-    progress();
-  }
-  // Chunks need not end where records do: what is left is padded by length.
-  const std::uint64_t end = NextRecord(offset, header.payload_length);
-  batch_.resize(batch_.size() + static_cast<std::size_t>(end - length()));
-
-  const std::vector<std::byte> table = EncodeTensorHead(head);
   header.payload_crc = MaskedCrc32c(table.data(), table.size());
-  std::vector<std::byte> before(in_pieces ? n_before : 0);
-  std::byte* out = in_pieces ? before.data() : batch_.data() + at;
   PutHeader(header, offset, head.call, head.micro_batch, out);
-  std::memcpy(out + limits::kRecordHeader, table.data(), table.size());
-  if (!in_pieces) return Status::Ok();
-  TDBG_RETURN_IF_ERROR(WriteBatch());
-  return file_.WriteAt(before, offset);
 }
 
-void ShardWriter::ReserveAhead() {
-  if (!reserve_ || length() <= reserved_) return;
-  const std::uint64_t n = std::clamp(length(), kMinReserve, kMaxReserve);
-  // Only a help to the file system: where it refuses, the write itself tells.
-  if (!file_.Reserve(reserved_, length() - reserved_ + n).ok()) {
-    reserve_ = false;
-    return;
-  }
-  reserved_ = length() + n;
-}
-
-Status ShardWriter::WriteBatch() {
-  if (batch_.empty()) return Status::Ok();
-  ReserveAhead();
-  TDBG_RETURN_IF_ERROR(file_.WriteAt(batch_, batch_offset_));
-  batch_offset_ += batch_.size();
-  batch_.clear();
-  // A batch grows with its largest record; that memory is not kept.
-  if (batch_.capacity() > 4 * kBatchBytes) batch_.shrink_to_fit();
-  return Status::Ok();
+void ShardWriter::Align(std::span<const std::byte> raw) {
+  if (!file_.can_write_direct()) return;
+  const auto in_memory = reinterpret_cast<std::uintptr_t>(raw.data());
+  const std::uint64_t in_file = length() + BytesBefore(ChunkCount(raw.size()));
+  const std::uint64_t n = (in_memory - in_file) % ShardFile::kPage;
+  // Nothing helps memory that is not aligned as records are.
+  if (n == 0 || n % limits::kAlignment != 0) return;
+  const std::vector<std::byte> zeros(n - limits::kRecordHeader);
+  Append(RecordType::kPad, kNoStep, 0, zeros);
 }
 
 Status ShardWriter::Seal(EndReason reason) {
@@ -183,10 +205,7 @@ Status ShardWriter::Seal(EndReason reason) {
   end.file_length = length() + limits::kRecordHeader + kEndBytes;
   Append(RecordType::kEnd, kNoStep, 0, EncodeEnd(end));
   TDBG_RETURN_IF_ERROR(WriteBatch());
-  if (reserved_ > batch_offset_) {
-    // Costs disk space when refused, and nothing else.
-    (void)file_.ReleaseReserve(batch_offset_);
-  }
+  file_.ReleaseReserve();
   return Status::Ok();
 }
 

@@ -1,7 +1,8 @@
 // ShardWriter appends records to one shard file.
 //
 // Implements docs/format.md, "A shard" and "Writing".  Records are encoded into
-// a private batch and written with pwrite; nothing is stored through a map, and
+// the batch of a ShardFile; the values of a large tensor that is stored raw go
+// to the file from where they lie.  Nothing is stored through a map, and
 // nothing that a reader may have seen is written again.
 //
 // Thread safety: none; the writer thread owns it.
@@ -23,18 +24,24 @@
 #include "format/index.h"
 #include "format/record.h"
 #include "format/tensor_record.h"
+#include "writer/shard_file.h"
 #include "writer/tensor_encoder.h"
 
 namespace tdbg {
 
 class ShardWriter {
  public:
-  // A batch is written when it has this size, if not earlier.
-  static constexpr std::size_t kBatchBytes = 1U << 20;
-  // How far ahead of the data blocks are reserved: as much as is there already,
-  // within these bounds, so that a small shard reserves little.
-  static constexpr std::uint64_t kMinReserve = 1ULL << 20;
-  static constexpr std::uint64_t kMaxReserve = 64ULL << 20;
+  // A batch is written when it has this size, if not earlier; a writer with a
+  // small queue has small batches.
+  static constexpr std::uint64_t kMinBatch = 1ULL << 20;
+  static constexpr std::uint64_t kMaxBatch = 8ULL << 20;
+  // From this size on a tensor that is stored raw is not copied to the batch:
+  // below, a few calls more cost as much as the copy.
+  static constexpr std::uint64_t kMinUncopied = 2ULL << 20;
+
+  // `progress` is called when something was encoded or written.
+  ShardWriter(std::uint64_t batch_bytes, std::function<void()> progress)
+      : batch_bytes_(batch_bytes), progress_(progress), file_(progress) {}
 
   // Creates the file at `path` and writes its header.
   Status Open(FileSystem* file_system, const std::string& path,
@@ -47,34 +54,39 @@ class ShardWriter {
   void AppendRows(std::int64_t step, std::span<const Row> rows);
 
   // Adds a tensor, its chunks as `encoder` makes them or, without one, raw.  A
-  // large one is written in pieces as it is encoded, after the batch and its
-  // own header last; `progress` is called after each chunk.
+  // large one is written in pieces, after the batch and its own header last.
+  // REQUIRES: for one in pieces, Align was called and the batch is written.
   Status AppendTensor(std::int64_t step, TensorHead head,
-                      std::span<const std::byte> raw, TensorEncoder* encoder,
-                      const std::function<void()>& progress);
+                      std::span<const std::byte> raw, TensorEncoder* encoder);
 
-  [[nodiscard]] static bool IsWrittenInPieces(std::size_t n_raw) {
-    return n_raw > kBatchBytes;
+  [[nodiscard]] bool IsWrittenInPieces(std::size_t n_raw,
+                                       bool is_encoded) const {
+    return n_raw >= (is_encoded ? batch_bytes_ : kMinUncopied);
   }
+  // Adds a `pad` record, where it takes one, so that a raw tensor that follows
+  // lies in the file as `raw` in memory, as far as pages go: a direct write
+  // needs that.
+  void Align(std::span<const std::byte> raw);
 
+  [[nodiscard]] bool batch_is_full() const {
+    return length() - written() >= batch_bytes_;
+  }
   // Writes the batch; its records are then in the file.
-  Status WriteBatch();
+  Status WriteBatch() { return file_.WriteBatch(); }
   // Makes all that was written outlive a power failure.
-  Status Sync() { return file_.SyncData(); }
+  Status Sync() { return file_.Sync(); }
 
   // Writes the batch, `index` and `end`, and gives the reserve back.
   Status Seal(EndReason reason);
   Status Close() { return file_.Close(); }
 
   // With `on`, blocks are reserved ahead of the data.
-  void set_reserve(bool on) { reserve_ = on; }
+  void set_reserve(bool on) { file_.set_reserve(on); }
 
   [[nodiscard]] bool is_open() const { return file_.is_open(); }
   // Bytes in the file, and with those of the batch.
-  [[nodiscard]] std::uint64_t written() const { return batch_offset_; }
-  [[nodiscard]] std::uint64_t length() const {
-    return batch_offset_ + batch_.size();
-  }
+  [[nodiscard]] std::uint64_t written() const { return file_.written(); }
+  [[nodiscard]] std::uint64_t length() const { return file_.length(); }
   [[nodiscard]] std::uint64_t next_sequence() const { return sequence_; }
   [[nodiscard]] std::uint64_t salt() const { return header_.salt; }
   // Of all records so far, but `index` and `end`.
@@ -88,17 +100,23 @@ class ShardWriter {
   // Writes the header of a record into the 64 bytes at `out`, and its entry.
   void PutHeader(RecordHeader header, std::uint64_t offset, std::uint16_t call,
                  std::uint16_t micro_batch, std::byte* out);
-  void ReserveAhead();
+  // Writes header, head and table of a tensor to `out`.
+  void PutTensorHead(std::int64_t step, const TensorHead& head,
+                     std::uint64_t payload_length, std::uint64_t offset,
+                     std::byte* out);
+  // Chunk `i`, encoded and appended to the batch.
+  Chunk AppendChunk(std::size_t i, std::span<const std::byte> raw,
+                    TensorEncoder* encoder);
+  Status AppendInPieces(std::int64_t step, TensorHead head,
+                        std::span<const std::byte> raw, TensorEncoder* encoder);
+  // Appends zeros up to where the next record may begin.
+  void PadTo(std::uint64_t offset);
 
-  File file_;
+  const std::uint64_t batch_bytes_;
+  const std::function<void()> progress_;
+  // Invariant: its length is a multiple of 64 between calls.
+  ShardFile file_;
   FileHeader header_;
-  bool reserve_ = true;
-
-  // Invariant: batch_ is to be written at batch_offset_, and its size is a
-  // multiple of 64 between calls.
-  std::vector<std::byte> batch_;
-  std::uint64_t batch_offset_ = 0;
-  std::uint64_t reserved_ = 0;  // Blocks are reserved up to here.
   std::uint64_t sequence_ = 1;  // Of the next record.
 
   std::vector<IndexEntry> entries_;

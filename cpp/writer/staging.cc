@@ -1,13 +1,9 @@
 #include "writer/staging.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
+#include <algorithm>
 
 namespace tdbg {
 namespace {
-
-constexpr std::uint64_t kPage = 4096;
 
 std::uint64_t Rounded(std::uint64_t n, std::uint64_t alignment) {
   return (n + alignment - 1) / alignment * alignment;
@@ -16,20 +12,10 @@ std::uint64_t Rounded(std::uint64_t n, std::uint64_t alignment) {
 }  // namespace
 
 Result<std::unique_ptr<Staging>> Staging::Create(std::uint64_t n_bytes) {
-  const std::uint64_t capacity = Rounded(n_bytes, kPage);
-  void* base = ::mmap(nullptr, capacity, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) {
-    return Status::IoError(
-        "map " + std::to_string(capacity) + " bytes of staging memory", errno);
-  }
-  // Only a saving; where it is refused, nothing else changes.
-  (void)::madvise(base, capacity, MADV_DONTFORK);
-  return std::unique_ptr<Staging>(
-      new Staging(static_cast<std::byte*>(base), capacity));
+  Result<HugeMemory> memory = HugeMemory::Create(n_bytes);
+  if (!memory.ok()) return memory.status();
+  return std::unique_ptr<Staging>(new Staging(std::move(memory).value()));
 }
-
-Staging::~Staging() { ::munmap(base_, capacity_); }
 
 std::byte* Staging::Allocate(std::uint64_t n) {
   n = Rounded(n, kAlignment);
@@ -38,10 +24,10 @@ std::byte* Staging::Allocate(std::uint64_t n) {
     wrapped_ = false;
   }
   if (!wrapped_) {
-    if (n > capacity_ - head_) {
+    if (n > capacity() - head_) {
       // Not before the end: try the beginning, and skip the end.
       if (n > tail_) return nullptr;
-      used_ += capacity_ - head_;
+      used_ += capacity() - head_;
       skipped_from_ = head_;
       head_ = 0;
       wrapped_ = true;
@@ -49,21 +35,36 @@ std::byte* Staging::Allocate(std::uint64_t n) {
   } else if (n > tail_ - head_) {
     return nullptr;
   }
-  std::byte* p = base_ + head_;
+  std::byte* p = memory_.data() + head_;
   head_ += n;
   used_ += n;
+  highest_ = std::max(highest_, head_);
   return p;
 }
 
 void Staging::Release(const std::byte* p, std::uint64_t n) {
   n = Rounded(n, kAlignment);
-  tail_ = static_cast<std::uint64_t>(p - base_) + n;
+  tail_ = static_cast<std::uint64_t>(p - memory_.data()) + n;
   used_ -= n;
   if (wrapped_ && tail_ == skipped_from_) {
-    used_ -= capacity_ - skipped_from_;
+    used_ -= capacity() - skipped_from_;
     tail_ = 0;
     wrapped_ = false;
   }
+}
+
+Staging::Part Staging::TakePrefault() {
+  const std::uint64_t wanted =
+      std::min(capacity(), std::max(kFirstPrefault, 2 * highest_));
+  // What was used already has its pages.
+  prefaulted_ = std::max(
+      prefaulted_, highest_ / HugeMemory::kHugePage * HugeMemory::kHugePage);
+  if (prefaulted_ >= wanted) return {};
+  const Part part{
+      .from = prefaulted_,
+      .n = std::min(HugeMemory::kHugePage, capacity() - prefaulted_)};
+  prefaulted_ += part.n;
+  return part;
 }
 
 }  // namespace tdbg

@@ -101,6 +101,7 @@ bool WriterThread::Turn() {
   Clock::time_point deadline =
       std::min(next_publish_, Clock::now() + Journal::kHeartbeat);
   if (is_down) deadline = std::min(deadline, restart_at_);
+  if (queue.Prefault()) return true;
   if (hold) {
     queue.WaitForOrders(std::min(deadline, journal_.next_attempt()));
   } else {

@@ -16,6 +16,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,8 @@ enum class Call : std::uint8_t {
   kOpen,
   kClose,
   kPwrite,
+  kPwriteDirect,  // Of a descriptor in that mode.
+  kSetDirect,
   kFdatasync,
   kFsync,
   kFallocate,
@@ -56,7 +59,7 @@ struct FaultPlan {
 // No std::exception: nobody may rely on that.
 struct Thrown {};
 
-class FaultyFileSystem final : public FileSystem {
+class FaultyFileSystem : public FileSystem {
  public:
   explicit FaultyFileSystem(FaultPlan plan = {}) : plan_(std::move(plan)) {}
 
@@ -111,6 +114,10 @@ class FaultyFileSystem final : public FileSystem {
     return system_->Open(path, flags, mode);
   }
   int Close(int fd) override {
+    {
+      const std::lock_guard lock(mutex_);
+      direct_.erase(fd);
+    }
     const int error = Fault(Call::kClose);
     const int result = system_->Close(fd);
     return error != 0 ? -error : result;
@@ -120,9 +127,28 @@ class FaultyFileSystem final : public FileSystem {
     WaitWhileHanging();
     TakeTimeFor(n);
     bool is_short = false;
-    if (const int error = Fault(Call::kPwrite, &is_short)) return -error;
+    const Call call = IsDirect(fd) ? Call::kPwriteDirect : Call::kPwrite;
+    if (const int error = Fault(call, &is_short)) return -error;
     if (is_short && n > 1) n /= 2;
+    // What a strict file system says to a write that is not aligned.
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    if (call == Call::kPwriteDirect && !is_short &&
+        (address | n | offset) % File::kDirectAlignment != 0) {
+      return -EINVAL;
+    }
     return system_->Pwrite(fd, data, n, offset);
+  }
+  // Always possible, also where the system cannot: the write is then as ever.
+  int SetDirect(int fd, bool on) override {
+    if (const int error = Fault(Call::kSetDirect)) return -error;
+    (void)system_->SetDirect(fd, on);
+    const std::lock_guard lock(mutex_);
+    if (on) {
+      direct_.insert(fd);
+    } else {
+      direct_.erase(fd);
+    }
+    return 0;
   }
   int Fdatasync(int fd) override {
     WaitWhileHanging();
@@ -160,6 +186,12 @@ class FaultyFileSystem final : public FileSystem {
   int List(const char* path, std::vector<std::string>* names) override {
     if (const int error = Fault(Call::kList)) return -error;
     return system_->List(path, names);
+  }
+
+ protected:
+  bool IsDirect(int fd) {
+    const std::lock_guard lock(mutex_);
+    return direct_.contains(fd);
   }
 
  private:
@@ -209,6 +241,7 @@ class FaultyFileSystem final : public FileSystem {
   std::uint64_t n_faults_ = 0;
   std::uint64_t n_hanging_ = 0;
   std::map<Call, std::uint64_t> by_kind_;
+  std::set<int> direct_;
 };
 
 }  // namespace tdbg::testing

@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -108,6 +110,94 @@ TDBG_TEST(ShortAndInterruptedWritesAreCompleted) {
   // But not for ever.
   disk.SetPlan({.first = 1, .for_ever = true, .error = EINTR, .only = {}});
   EXPECT_EQ(file.value().WriteAt(Bytes(text), 0).system_error(), EINTR);
+}
+
+// A page that may be written directly.
+struct alignas(File::kDirectAlignment) Pages {
+  std::array<char, 4 * File::kDirectAlignment> bytes;
+  [[nodiscard]] std::span<const std::byte> view(std::size_t n_pages) const {
+    return std::as_bytes(
+        std::span(bytes).first(n_pages * File::kDirectAlignment));
+  }
+};
+
+std::unique_ptr<Pages> SomePages() {
+  auto pages = std::make_unique<Pages>();
+  for (std::size_t i = 0; i < pages->bytes.size(); ++i) {
+    pages->bytes[i] = static_cast<char>(i * 7 + i / 4096);
+  }
+  return pages;
+}
+
+// Both ways of writing, in turn, in one file, in memory and on a disk.
+// Sabotage seen to fail here: leaving the descriptor direct.
+TDBG_TEST(DirectAndOtherWritesMix) {
+  const auto pages = SomePages();
+  const std::string all(pages->bytes.begin(), pages->bytes.end());
+  for (const bool on_disk : {false, true}) {
+    const auto directory =
+        on_disk ? TemporaryDirectory::OnDisk() : TemporaryDirectory();
+    const std::string path = directory.path() + "/file";
+    auto file = File::Create(FileSystem::Posix(), path);
+    EXPECT_OK(file);
+    EXPECT_OK(file.value().Reserve(0, 1 << 20));
+    EXPECT_OK(file.value().WriteAt(Bytes(std::string(4095, 'a')), 1));
+    EXPECT_OK(file.value().WriteDirectAt(pages->view(4), 4096));
+    EXPECT_EQ(Contents(path).substr(4096), all);
+    EXPECT_OK(file.value().WriteAt(Bytes("tail"), 5 * 4096));
+    EXPECT_OK(file.value().WriteDirectAt(pages->view(1), 6 * 4096));
+    EXPECT_OK(file.value().WriteAt(Bytes("b"), 0));
+    EXPECT_OK(file.value().SyncData());
+    const std::string found = Contents(path);
+    EXPECT_EQ(found.size(), std::size_t{7 * 4096});
+    EXPECT_EQ(found.substr(0, 4096), "b" + std::string(4095, 'a'));
+    EXPECT_EQ(found.substr(4096, all.size()), all);
+    EXPECT_EQ(found.substr(std::size_t{5} * 4096, 5), std::string("tail\0", 5));
+    EXPECT_EQ(found.substr(std::size_t{6} * 4096), all.substr(0, 4096));
+  }
+}
+
+// Sabotages seen to fail here: giving up at a refusal; asking again for each
+// write.
+TDBG_TEST(DirectWritesThatAreRefusedAreWrittenOtherwise) {
+  const auto pages = SomePages();
+  const std::string all(pages->bytes.begin(), pages->bytes.end());
+  for (const Call call : {Call::kSetDirect, Call::kPwriteDirect}) {
+    const TemporaryDirectory directory;
+    FaultyFileSystem disk;
+    const std::string path = directory.path() + "/file";
+    auto file = File::Create(&disk, path);
+    EXPECT_TRUE(file.value().can_write_direct());
+    disk.SetPlan(
+        {.first = 1, .for_ever = true, .error = EINVAL, .only = {call}});
+    EXPECT_OK(file.value().WriteDirectAt(pages->view(2), 0));
+    EXPECT_FALSE(file.value().can_write_direct());
+    EXPECT_OK(file.value().WriteDirectAt(pages->view(4), 0));
+    EXPECT_EQ(disk.n_faults(), 1U);
+    EXPECT_EQ(Contents(path), all);
+  }
+}
+
+// Sabotage seen to fail here: going on directly from where a short write ended.
+TDBG_TEST(ShortAndInterruptedDirectWritesAreCompleted) {
+  const auto pages = SomePages();
+  const std::string all(pages->bytes.begin(), pages->bytes.end());
+  const TemporaryDirectory directory;
+  FaultyFileSystem disk;
+  const std::string path = directory.path() + "/file";
+  auto file = File::Create(&disk, path);
+  for (const std::size_t n_pages : {1U, 3U, 4U}) {  // Halves: odd and whole.
+    disk.SetPlan({.first = 1, .is_short = true, .only = {Call::kPwriteDirect}});
+    EXPECT_OK(file.value().WriteDirectAt(pages->view(n_pages), 0));
+    EXPECT_EQ(disk.n_faults(), 1U);
+    EXPECT_EQ(Contents(path), all.substr(0, n_pages * 4096));
+  }
+  disk.SetPlan({.first = 1, .error = EINTR, .only = {Call::kPwriteDirect}});
+  EXPECT_OK(file.value().WriteDirectAt(pages->view(4), 0));
+  EXPECT_TRUE(file.value().can_write_direct());
+  disk.SetPlan({.first = 1, .error = ENOSPC, .only = {Call::kPwriteDirect}});
+  EXPECT_EQ(file.value().WriteDirectAt(pages->view(4), 0).system_error(),
+            ENOSPC);
 }
 
 TDBG_TEST(ErrorsNameTheFileAndTheReason) {

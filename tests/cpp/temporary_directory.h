@@ -6,18 +6,23 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 
 namespace tdbg::testing {
 
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    // In memory, where there is such a file system: the tests write and sync a
-    // lot.
-    const std::filesystem::path parent =
-        std::filesystem::is_directory("/dev/shm")
-            ? std::filesystem::path("/dev/shm")
-            : std::filesystem::temp_directory_path();
+  // In memory, where there is such a file system: the tests write and sync a
+  // lot.
+  TemporaryDirectory()
+      : TemporaryDirectory(std::filesystem::is_directory("/dev/shm")
+                               ? std::filesystem::path("/dev/shm")
+                               : std::filesystem::temp_directory_path()) {}
+  // In the usual place, likely on a disk.
+  static TemporaryDirectory OnDisk() {
+    return TemporaryDirectory(std::filesystem::temp_directory_path());
+  }
+  explicit TemporaryDirectory(const std::filesystem::path& parent) {
     std::string name = (parent / "tdbg-test-XXXXXX").string();
     const char* made = ::mkdtemp(name.data());
     path_ = made != nullptr ? made : "";
@@ -26,6 +31,8 @@ class TemporaryDirectory {
     std::error_code ignored;
     if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
   }
+  TemporaryDirectory(TemporaryDirectory&& other) noexcept
+      : path_(std::exchange(other.path_, {})) {}
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 

@@ -18,9 +18,9 @@
 namespace tdbg::testing {
 
 // How many values the tensor of step `step` has: mostly few, now and then more
-// than a batch.
+// than a batch, or than is copied to one.
 inline std::size_t WorkloadSize(std::int64_t step) {
-  return step % 4 == 3 ? 300'000 : 700;
+  return step % 4 == 3 ? 600'000 : 700;
 }
 inline float WorkloadValue(std::int64_t step, std::size_t i) {
   return static_cast<float>(step) + static_cast<float>(i % 1000) * 0.5F;
@@ -35,6 +35,7 @@ inline WriterOptions WorkloadOptions(const std::string& run) {
   options.run_directory = run;
   options.min_free_bytes = 1;
   options.shard_bytes = 100'000;
+  options.queue_bytes = 16U << 20;  // Batches are as small as they get.
   options.flush_interval = std::chrono::milliseconds(5);
   options.retry_interval = std::chrono::milliseconds(1);
   return options;
