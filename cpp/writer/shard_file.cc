@@ -83,7 +83,7 @@ Status ShardFile::Put(std::span<const std::byte> bytes) {
   const bool is_congruent =
       reinterpret_cast<std::uintptr_t>(bytes.data()) % kPage == at % kPage;
   if (is_congruent && bytes.size() >= before + kMinDirect &&
-      file_.can_write_direct()) {
+      can_write_direct()) {
     // In the order of the file: a reader finds no hole in what is there.
     TDBG_RETURN_IF_ERROR(PutPieces(bytes.first(before), at, false));
     at += before;
@@ -107,6 +107,7 @@ Status ShardFile::PutPieces(std::span<const std::byte> bytes,
     TDBG_RETURN_IF_ERROR(direct ? file_.WriteDirectAt(piece, offset)
                                 : file_.WriteAt(piece, offset));
     const Clock::duration time = Clock::now() - start;
+    if (direct) NoteDirect(piece.size(), time);
     if (time > kPieceTime) {
       piece_ = std::max(kMinPiece, piece_ / 2);
     } else if (piece.size() == piece_ && time < kPieceTime / 4) {
@@ -117,6 +118,18 @@ Status ShardFile::PutPieces(std::span<const std::byte> bytes,
     progress_();
   }
   return Status::Ok();
+}
+
+void ShardFile::NoteDirect(std::uint64_t n,
+                           std::chrono::steady_clock::duration time) {
+  direct_bytes_ += n;
+  direct_time_ += time;
+  if (direct_bytes_ < kProbe) return;
+  const double seconds = std::chrono::duration<double>(direct_time_).count();
+  is_slow_ = static_cast<double>(direct_bytes_) <
+             seconds * static_cast<double>(min_direct_rate_);
+  direct_bytes_ = 0;
+  direct_time_ = {};
 }
 
 void ShardFile::ReserveAhead(std::uint64_t end) {

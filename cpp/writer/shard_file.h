@@ -6,8 +6,11 @@
 // cache, straight from memory, in large pieces.  The pages at the ends of such
 // a write, which it shares with its neighbours, and everything small go through
 // the cache.  So each page of the file is written in one of the two ways and,
-// full pages at least, once; a live reader finds what is small in memory; and
-// where the file system knows no direct writes nothing else changes.
+// full pages at least, once; and a live reader finds what is small in memory.
+// Where the file system knows no direct writes, or where they are slower than
+// kMinDirectRate, everything goes through the cache, for the rest of the shard:
+// a fast disk is best written without the processor, a slow one with all the
+// memory that the kernel lends.
 //
 // The batch lies in memory as in the file, as far as pages go (its address and
 // its offset are the same modulo a page), so it can be written as it is.
@@ -44,14 +47,18 @@ class ShardFile {
   static constexpr std::uint64_t kMinPiece = 256ULL << 10;
   static constexpr std::uint64_t kMaxPiece = 8ULL << 20;
   static constexpr std::chrono::milliseconds kPieceTime{100};
+  // Bytes a second, over kProbe bytes.
+  static constexpr std::uint64_t kMinDirectRate = 400'000'000;
+  static constexpr std::uint64_t kProbe = 32ULL << 20;
   // How far ahead of the data blocks are reserved: as much as is there already,
   // within these bounds, so that a small shard reserves little.
   static constexpr std::uint64_t kMinReserve = 1ULL << 20;
   static constexpr std::uint64_t kMaxReserve = 64ULL << 20;
 
   // `progress` is called after each piece that was written.
-  explicit ShardFile(std::function<void()> progress)
-      : progress_(std::move(progress)) {}
+  explicit ShardFile(std::function<void()> progress,
+                     std::uint64_t min_direct_rate = kMinDirectRate)
+      : progress_(std::move(progress)), min_direct_rate_(min_direct_rate) {}
   ShardFile(const ShardFile&) = delete;
   ShardFile& operator=(const ShardFile&) = delete;
 
@@ -94,7 +101,7 @@ class ShardFile {
 
   [[nodiscard]] bool is_open() const { return file_.is_open(); }
   [[nodiscard]] bool can_write_direct() const {
-    return file_.can_write_direct();
+    return !is_slow_ && file_.can_write_direct();
   }
   // Bytes in the file, and with those of the batch.
   [[nodiscard]] std::uint64_t written() const { return written_; }
@@ -105,6 +112,7 @@ class ShardFile {
     return memory_.data() + written_ % kPage;
   }
   void Grow(std::uint64_t n);
+  void NoteDirect(std::uint64_t n, std::chrono::steady_clock::duration time);
   void ReserveAhead(std::uint64_t end);
   // Writes `bytes` behind what is written.
   Status Put(std::span<const std::byte> bytes);
@@ -112,10 +120,15 @@ class ShardFile {
                    bool direct);
 
   const std::function<void()> progress_;
+  const std::uint64_t min_direct_rate_;
   File file_;
   bool reserve_ = true;
   std::uint64_t reserved_ = 0;  // Blocks are reserved up to here.
   std::uint64_t piece_ = kMaxPiece / 8;
+  // Direct writes since the last look at their rate.
+  std::uint64_t direct_bytes_ = 0;
+  std::chrono::steady_clock::duration direct_time_{};
+  bool is_slow_ = false;
 
   // The batch: size_ bytes at begin(), for the file from written_ on.
   HugeMemory memory_;
