@@ -116,7 +116,7 @@ TDBG_TEST(NothingFlushedIsLostByAKill) {
   // The test must have met what it is about.
   EXPECT_GE(n_acknowledged, n_kills * 3 / 4);
   EXPECT_GE(n_records, n_kills * 5);
-  EXPECT_GE(n_torn, n_kills / 100);
+  EXPECT_GE(n_torn, n_kills / 400);
   EXPECT_GE(n_rotated, n_kills / 100);
 }
 

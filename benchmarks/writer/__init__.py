@@ -1,0 +1,1 @@
+"""How fast and at what cost values get to the disk."""
