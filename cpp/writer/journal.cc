@@ -61,19 +61,18 @@ void Journal::AppendTensor(const Offer& offer, TensorHead head,
                            const TensorHint& hint) {
   if (!Ready()) return Lose(offer);
   Require({&head.definition, 1});
-  const Definition* definition = definitions_->Find(head.definition);
-  const bool is_encoded = encoder_.Begin(*definition, head, raw, hint);
+  const bool is_encoded =
+      encoder_.Begin(*definitions_->Find(head.definition), head, raw, hint);
   if (is_encoded) head.base_sequence = encoder_.base_sequence();
-  // A large tensor is written in pieces, after the batch: what is whole in the
-  // file is made visible before and after, so that it neither counts as failed
-  // nor, being a gap, is told again.
+  // What is whole in the file is made visible before and after a large tensor,
+  // so that it neither counts as failed nor, being a gap, is told again.
   const bool in_pieces = shard_->IsWrittenInPieces(raw.size(), is_encoded);
   if (in_pieces) {
     WriteLosses();
     if (!is_encoded) shard_->Align(raw);
     Publish();
-    if (shard_ == nullptr) return Lose(offer);
   }
+  if (shard_ == nullptr) return Lose(offer);
   pending_.push_back(offer);
   took_over_ = true;
   const Status status = shard_->AppendTensor(offer.step, std::move(head), raw,
@@ -257,7 +256,8 @@ bool Journal::OpenShard() {
                           .created_ns = WallNs(),
                           .first_sequence = next_sequence_};
   const std::string path = directory_.path + "/" + ShardName(number, ".tds");
-  auto shard = std::make_unique<ShardWriter>(batch_bytes_, [this] {
+  const auto n_batch = ShardWriter::BatchFor(options_.queue_bytes);
+  auto shard = std::make_unique<ShardWriter>(n_batch, [this] {
     progress_();
     if (Clock::now() >= next_heartbeat_) WriteSlot();
   });

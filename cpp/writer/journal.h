@@ -147,7 +147,6 @@ class Journal {
   DefinitionTable* const definitions_;
   Accounts* const accounts_;
   const std::function<void()> progress_;
-  const std::uint64_t batch_bytes_;
 
   WriterDirectory directory_;
   CommitWriter commit_;

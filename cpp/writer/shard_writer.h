@@ -12,6 +12,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,10 +32,13 @@ namespace tdbg {
 
 class ShardWriter {
  public:
-  // A batch is written when it has this size, if not earlier; a writer with a
-  // small queue has small batches.
+  // A batch is written when it has a size within these bounds, if not earlier:
+  // a writer with a small queue has small batches.
   static constexpr std::uint64_t kMinBatch = 1ULL << 20;
   static constexpr std::uint64_t kMaxBatch = 8ULL << 20;
+  [[nodiscard]] static std::uint64_t BatchFor(std::uint64_t queue_bytes) {
+    return std::clamp(queue_bytes / 16, kMinBatch, kMaxBatch);
+  }
   // From this size on a tensor that is stored raw is not copied to the batch:
   // below, a few calls more cost as much as the copy.
   static constexpr std::uint64_t kMinUncopied = 2ULL << 20;
