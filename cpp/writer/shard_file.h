@@ -124,7 +124,7 @@ class ShardFile {
   File file_;
   bool reserve_ = true;
   std::uint64_t reserved_ = 0;  // Blocks are reserved up to here.
-  std::uint64_t piece_ = kMaxPiece / 8;
+  std::uint64_t piece_ = kMinPiece;
   // Direct writes since the last look at their rate.
   std::uint64_t direct_bytes_ = 0;
   std::chrono::steady_clock::duration direct_time_{};
