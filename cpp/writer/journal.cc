@@ -256,8 +256,7 @@ bool Journal::OpenShard() {
                           .created_ns = WallNs(),
                           .first_sequence = next_sequence_};
   const std::string path = directory_.path + "/" + ShardName(number, ".tds");
-  const auto n_batch = ShardWriter::BatchFor(options_.queue_bytes);
-  auto shard = std::make_unique<ShardWriter>(n_batch, [this] {
+  auto shard = std::make_unique<ShardWriter>(options_.queue_bytes, [this] {
     progress_();
     if (Clock::now() >= next_heartbeat_) WriteSlot();
   });

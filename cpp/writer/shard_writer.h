@@ -36,16 +36,15 @@ class ShardWriter {
   // a writer with a small queue has small batches.
   static constexpr std::uint64_t kMinBatch = 1ULL << 20;
   static constexpr std::uint64_t kMaxBatch = 8ULL << 20;
-  [[nodiscard]] static std::uint64_t BatchFor(std::uint64_t queue_bytes) {
-    return std::clamp(queue_bytes / 16, kMinBatch, kMaxBatch);
-  }
   // From this size on a tensor that is stored raw is not copied to the batch:
   // below, a few calls more cost as much as the copy.
   static constexpr std::uint64_t kMinUncopied = 2ULL << 20;
 
   // `progress` is called when something was encoded or written.
-  ShardWriter(std::uint64_t batch_bytes, std::function<void()> progress)
-      : batch_bytes_(batch_bytes), progress_(progress), file_(progress) {}
+  ShardWriter(std::uint64_t queue_bytes, std::function<void()> progress)
+      : batch_bytes_(std::clamp(queue_bytes / 16, kMinBatch, kMaxBatch)),
+        progress_(progress),
+        file_(progress) {}
 
   // Creates the file at `path` and writes its header.
   Status Open(FileSystem* file_system, const std::string& path,
