@@ -52,8 +52,7 @@ TDBG_TEST(EveryLengthAndAlignmentAgreesWithTheBitwiseDefinition) {
   }
 }
 
-// Long ones are summed in several streams at a time.  Sabotage seen to fail
-// here: joining the streams with the table of the other length.
+// Long ones are summed in several streams at a time.
 TDBG_TEST(LongInputsAgreeWithTheTables) {
   std::mt19937 random(2);
   std::vector<std::uint8_t> bytes(600'000);

@@ -130,7 +130,6 @@ std::unique_ptr<Pages> SomePages() {
 }
 
 // Both ways of writing, in turn, in one file, in memory and on a disk.
-// Sabotage seen to fail here: leaving the descriptor direct.
 TDBG_TEST(DirectAndOtherWritesMix) {
   const auto pages = SomePages();
   const std::string all(pages->bytes.begin(), pages->bytes.end());
@@ -157,8 +156,6 @@ TDBG_TEST(DirectAndOtherWritesMix) {
   }
 }
 
-// Sabotages seen to fail here: giving up at a refusal; asking again for each
-// write.
 TDBG_TEST(DirectWritesThatAreRefusedAreWrittenOtherwise) {
   const auto pages = SomePages();
   const std::string all(pages->bytes.begin(), pages->bytes.end());
@@ -178,7 +175,6 @@ TDBG_TEST(DirectWritesThatAreRefusedAreWrittenOtherwise) {
   }
 }
 
-// Sabotage seen to fail here: going on directly from where a short write ended.
 TDBG_TEST(ShortAndInterruptedDirectWritesAreCompleted) {
   const auto pages = SomePages();
   const std::string all(pages->bytes.begin(), pages->bytes.end());

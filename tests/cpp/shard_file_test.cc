@@ -94,8 +94,6 @@ struct Bench {
   std::string expected;
 };
 
-// Sabotages seen to fail here: a batch that does not begin where the file's
-// page does; writing the rest of WritePages again.
 TDBG_TEST(EveryPageIsWrittenInOneWayOnly) {
   Bench bench;
   for (int i = 0; i < 60; ++i) {
@@ -157,7 +155,6 @@ TDBG_TEST(ValuesGoStraightFromMemoryToTheDisk) {
   EXPECT_GE(bench.n_progress, 4);
 }
 
-// Sabotage seen to fail here: not looking at the time.
 TDBG_TEST(ASlowDiskIsLeftToThePageCache) {
   Bench bench(TemporaryDirectory(), ShardFile::kMinDirectRate);
   bench.disk.delay = milliseconds(30);
@@ -187,7 +184,6 @@ TDBG_TEST(LittleIsLeftToThePageCache) {
   EXPECT_TRUE(Contents(bench.path) == bench.expected);
 }
 
-// Sabotage seen to fail here: taking the blocks ahead without a bound.
 TDBG_TEST(BlocksAreReservedAheadWithinBoundsAndGivenBack) {
   Bench bench;
   for (int i = 0; i < 40; ++i) {

@@ -114,8 +114,6 @@ void CheckTensor(const Found& found, std::span<const std::byte> raw) {
   EXPECT_EQ(std::memcmp(values.data(), raw.data(), raw.size()), 0);
 }
 
-// Sabotages seen to fail here: a pad that is 64 bytes too short; writing values
-// through the page cache all the same; an index without the pads.
 TDBG_TEST(LargeRawTensorsAreAlignedByPadsAndNotCopied) {
   for (const bool on_disk : {false, true}) {
     Shard shard(on_disk ? TemporaryDirectory::OnDisk() : TemporaryDirectory());
@@ -176,7 +174,7 @@ TDBG_TEST(LargeRawTensorsAreAlignedByPadsAndNotCopied) {
 }
 
 // A reader that looks while a large tensor is written sees the end of the shard
-// where it begins.  Sabotage seen to fail here: writing the head first.
+// where it begins.
 TDBG_TEST(TheHeadOfALargeTensorIsWrittenLast) {
   const Source source(128, 9 * kMiB);
   const TemporaryDirectory directory;

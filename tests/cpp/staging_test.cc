@@ -125,8 +125,6 @@ void PrefaultAll(Staging* ring) {
 }
 
 // Memory follows use: a little at first, then twice what was ever needed.
-// Sabotages seen to fail here: making the whole ring at once; not looking at
-// what was used.
 TDBG_TEST(PagesAreMadeAheadOfUseAndNotBeyond) {
   constexpr std::uint64_t kMiB = 1U << 20;
   auto ring = Ring(64 * kMiB);

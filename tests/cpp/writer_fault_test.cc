@@ -207,9 +207,7 @@ TDBG_TEST(ShortWritesLoseNothing) {
   }
 }
 
-// Values that go to the disk as they are, past the page cache.  Sabotages seen
-// to fail here: taking a short direct write for a whole one; going on after one
-// that failed.
+// Values that go to the disk as they are, past the page cache.
 TDBG_TEST(RawValuesSurviveTheSame) {
   for (const bool for_ever : {false, true}) {
     const Exposure exposure =
@@ -231,8 +229,6 @@ TDBG_TEST(RawValuesSurviveTheSame) {
   }
 }
 
-// Sabotage seen to fail here: taking the refusal of a direct write for an error
-// of the disk.
 TDBG_TEST(AFileSystemWithoutDirectWritesLosesNothing) {
   for (const Call call : {Call::kSetDirect, Call::kPwriteDirect}) {
     for (const int error : {EINVAL, EOPNOTSUPP}) {

@@ -198,9 +198,7 @@ TDBG_TEST(AReaderThatRacesTheWriterSeesEverythingInOrder) {
 
 // Raw tensors that pass the page cache, beside small records that do not, on a
 // disk: whatever a reader finds it finds whole, and it finds pads where the
-// writer aligned itself, in the index too.  Sabotages seen to fail here:
-// writing the head of a tensor before its values; making a tensor visible
-// before it is written.
+// writer aligned itself, in the index too.
 TDBG_TEST(AReaderThatRacesDirectWritesSeesWholeTensors) {
   constexpr std::int64_t kSteps = 60;
   constexpr std::size_t kMost = 1'500'000;
