@@ -18,8 +18,7 @@ namespace {
 using namespace tdbg;           // NOLINT: a test.
 using namespace tdbg::testing;  // NOLINT: a test.
 
-// Sabotage seen to fail here: helpers that do not ask how deep the fork is (the
-// child waits for threads that it does not have).
+// A child that used its parent's helpers would wait for threads that it lacks.
 TDBG_TEST(AForkedChildReducesOnItsOwnThread) {
   std::vector<float> values(3 * kLeastParallelBytes / sizeof(float), 0.25F);
   const std::int64_t shape[] = {static_cast<std::int64_t>(values.size())};
@@ -45,7 +44,6 @@ TDBG_TEST(AForkedChildReducesOnItsOwnThread) {
   EXPECT_EQ(std::memcmp(&after, &expected, sizeof(after)), 0);
 }
 
-// Sabotage seen to fail here: helpers that are joined at exit.
 TDBG_TEST(AProcessExitsWhileHelpersSleepOrWork) {
   std::vector<float> values(3 * kLeastParallelBytes / sizeof(float), 0.25F);
   const std::int64_t shape[] = {static_cast<std::int64_t>(values.size())};
