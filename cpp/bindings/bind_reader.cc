@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
 #include "bindings/convert.h"
+#include "bindings/locked_reader.h"
 #include "bindings/register.h"
 #include "bindings/tables.h"
 #include "format/names.h"
@@ -18,43 +18,6 @@
 
 namespace tdbg::bindings {
 namespace {
-
-// A RunReader and the lock that lets threads share it.
-class LockedReader {
- public:
-  LockedReader(std::string directory, std::unique_ptr<RunReader> reader)
-      : directory_(std::move(directory)), reader_(std::move(reader)) {}
-
-  // What `function` returns of the reader, without the GIL.
-  template <typename Function>
-  auto With(Function function) {
-    const ReleaseGil released;
-    const MutexLock lock(mutex_);
-    return function(*reader_);
-  }
-
-  // What `convert` makes of table[start:].
-  template <typename Table, typename Convert>
-  auto Tail(Table table, std::size_t start, Convert convert) {
-    return With([&](RunReader& reader) {
-      const auto& entries = (reader.*table)();
-      std::vector<decltype(convert(entries.front()))> result;
-      if (start < entries.size()) {
-        result.reserve(entries.size() - start);
-        std::transform(entries.begin() + static_cast<std::ptrdiff_t>(start),
-                       entries.end(), std::back_inserter(result), convert);
-      }
-      return result;
-    });
-  }
-
-  [[nodiscard]] const std::string& directory() const { return directory_; }
-
- private:
-  const std::string directory_;  // Constant after construction.
-  Mutex mutex_;
-  const std::unique_ptr<RunReader> reader_ TDBG_GUARDED_BY(mutex_);
-};
 
 constexpr auto kCopy = [](const auto& entry) { return entry; };
 
@@ -80,9 +43,14 @@ const char* Name(Liveness liveness) {
 
 std::unique_ptr<LockedReader> OpenReader(const std::string& directory,
                                          const std::optional<py::bytes>& run,
-                                         bool use_caches) {
+                                         bool use_caches, bool map_files,
+                                         std::uint64_t max_tensor_bytes,
+                                         unsigned threads) {
   ReaderOptions options;
   options.use_caches = use_caches;
+  options.map_files = map_files;
+  options.max_tensor_bytes = max_tensor_bytes;
+  options.n_threads = threads;
   if (run.has_value()) {
     options.run = ParseUuid(*run);
   }
@@ -91,7 +59,7 @@ std::unique_ptr<LockedReader> OpenReader(const std::string& directory,
     return RunReader::Open(directory, options);
   }();
   return std::make_unique<LockedReader>(
-      directory, ValueOrThrow(std::move(reader), directory));
+      directory, options, ValueOrThrow(std::move(reader), directory));
 }
 
 py::array Rows(LockedReader& reader, std::uint64_t start,
@@ -104,27 +72,13 @@ py::array Rows(LockedReader& reader, std::uint64_t start,
   }));
 }
 
-py::array Column(LockedReader& reader, const py::object& definitions) {
-  std::vector<std::int64_t> numbers;
-  AppendIntegers(definitions, &numbers);
-  std::vector<std::uint32_t> ids;
-  for (const std::int64_t number : numbers) {
-    // Others name nothing, and so have no rows.
-    if (number > 0 && number <= std::numeric_limits<std::uint32_t>::max()) {
-      ids.push_back(static_cast<std::uint32_t>(number));
-    }
-  }
-  return TableOf(
-      reader.With([&](RunReader& inner) { return inner.Column(ids); }));
-}
-
 py::array ReadTensor(LockedReader& reader, std::size_t index) {
   std::uint32_t shard = 0;
   Result<TensorValue> read = reader.With([&](RunReader& inner) {
-    if (index >= inner.tensors().size()) {
+    if (index >= inner.n_tensors()) {
       return Result<TensorValue>(Status::NotFound("no such tensor"));
     }
-    shard = inner.tensors()[index].shard_number;
+    shard = inner.ShardOfTensor(index);
     return inner.ReadTensor(index);
   });
   if (!read.ok() && read.status().code() == StatusCode::kNotFound &&
@@ -142,6 +96,33 @@ py::array ReadTensor(LockedReader& reader, std::size_t index) {
                   owner);
   array.attr("setflags")(py::arg("write") = false);
   return array;
+}
+
+// Problems that a reader finds which trusts no cache, and those of all values.
+std::vector<Problem> Verify(LockedReader& reader) {
+  ReaderOptions options = reader.options();
+  options.use_caches = false;
+  const ReleaseGil released;
+  auto opened = RunReader::Open(reader.directory(), options);
+  if (!opened.ok()) {
+    return {{ProblemKind::kIo, "", 0, 0, opened.status().message()}};
+  }
+  RunReader& inner = *opened.value();
+  // Damage in a shard that may still grow shows at the second look.
+  inner.Poll();
+  std::vector<Problem> problems = inner.problems();
+  for (std::size_t i = 0; i < inner.n_tensors(); ++i) {
+    const auto value = inner.ReadTensor(i);
+    if (value.ok()) continue;
+    const Status& status = value.status();
+    problems.push_back(
+        {status.code() == StatusCode::kUnsupported ? ProblemKind::kUnsupported
+         : status.code() == StatusCode::kIoError   ? ProblemKind::kIo
+                                                   : ProblemKind::kDamage,
+         ShardName(inner.ShardOfTensor(i), ".tds"), status.offset().value_or(0),
+         0, status.message()});
+  }
+  return problems;
 }
 
 py::list Histograms(LockedReader& reader, std::size_t start) {
@@ -194,16 +175,20 @@ py::object Commit(LockedReader& reader) {
 }  // namespace
 
 void RegisterReader(py::module_& module) {
-  module.attr("STEP_DTYPE") = TableDType<PackedStep>();
+  module.attr("STEP_DTYPE") = TableDType<StepEntry>();
   module.attr("TENSOR_DTYPE") = TableDType<TensorEntry>();
-  module.attr("SCALAR_DTYPE") = TableDType<PackedScalar>();
+  module.attr("SCALAR_DTYPE") = TableDType<ScalarEntry>();
   module.attr("SPAN_DTYPE") = TableDType<PackedSpan>();
   module.attr("GAP_DTYPE") = TableDType<Gap>();
+  module.attr("SEGMENT_DTYPE") = TableDType<Segment>();
   using Self = LockedReader;
   constexpr auto pack = [](const auto& entry) { return Pack(entry); };
-  py::class_<Self>(module, "RunReader", PlainType())
-      .def(py::init(&OpenReader), py::arg("directory"),
-           py::arg("run_uuid") = py::none(), py::arg("use_caches") = true)
+  py::class_<Self> type(module, "RunReader", PlainType());
+  type.def(py::init(&OpenReader), py::arg("directory"),
+           py::arg("run_uuid") = py::none(), py::arg("use_caches") = true,
+           py::arg("map_files") = true,
+           py::arg("max_tensor_bytes") = ReaderOptions().max_tensor_bytes,
+           py::arg("threads") = 0)
       .def("poll",
            [](Self& self) {
              return self.With([](RunReader& reader) { return reader.Poll(); });
@@ -216,8 +201,8 @@ void RegisterReader(py::module_& module) {
           py::arg("start") = 0)
       .def(
           "steps",
-          [pack](Self& self, std::size_t start) {
-            return TableOf(self.Tail(&RunReader::steps, start, pack));
+          [](Self& self, std::size_t start) {
+            return TableOf(self.Tail(&RunReader::steps, start, kCopy));
           },
           py::arg("start") = 0)
       .def_property_readonly(
@@ -226,7 +211,7 @@ void RegisterReader(py::module_& module) {
             return self.With([](RunReader& reader) { return reader.n_rows(); });
           })
       .def("rows", &Rows, py::arg("start") = 0, py::arg("stop") = py::none())
-      .def("column", &Column, py::arg("definitions"))
+      .def("verify", &Verify)
       .def(
           "tensors",
           [](Self& self, std::size_t start) {
@@ -236,8 +221,8 @@ void RegisterReader(py::module_& module) {
       .def("read_tensor", &ReadTensor, py::arg("index"))
       .def(
           "scalars",
-          [pack](Self& self, std::size_t start) {
-            return TableOf(self.Tail(&RunReader::scalars, start, pack));
+          [](Self& self, std::size_t start) {
+            return TableOf(self.Tail(&RunReader::scalars, start, kCopy));
           },
           py::arg("start") = 0)
       .def(
@@ -275,6 +260,7 @@ void RegisterReader(py::module_& module) {
       .def_property_readonly("n_bytes", [](Self& self) {
         return self.With([](RunReader& reader) { return reader.n_bytes(); });
       });
+  RegisterQueries(type);
 }
 
 }  // namespace tdbg::bindings

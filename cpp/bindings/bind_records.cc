@@ -18,16 +18,6 @@ py::tuple TupleOf(const std::vector<std::int64_t>& values) {
   return result;
 }
 
-// Names come from files: bytes that are no UTF-8 must not make them unreadable.
-py::str Text(const std::string& bytes) {
-  auto text = py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
-      bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
-  if (!text) {
-    throw py::error_already_set();
-  }
-  return text;
-}
-
 py::tuple PlacementsOf(const Definition& definition) {
   py::tuple result(definition.placements.size());
   for (std::size_t i = 0; i < definition.placements.size(); ++i) {

@@ -148,6 +148,15 @@ py::tuple AsTuple(const py::handle& sequence) {
   return tuple;
 }
 
+py::str Text(const std::string& bytes) {
+  auto text = py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
+      bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
+  if (!text) {
+    throw py::error_already_set();
+  }
+  return text;
+}
+
 void AppendIntegers(const py::handle& sequence,
                     std::vector<std::int64_t>* out) {
   const py::tuple tuple = AsTuple(sequence);

@@ -88,6 +88,10 @@ struct ElementType {
 // with backslashes.
 [[nodiscard]] std::string Utf8(const py::handle& text);
 
+// The reverse.  Names come from files: bytes that are no UTF-8 must not make
+// them unreadable, and are escaped likewise.
+[[nodiscard]] py::str Text(const std::string& bytes);
+
 // A Python list or tuple of int as numbers; runs no Python code and takes no
 // element twice, so that nobody can change the sequence meanwhile.
 // Raises TypeError or OverflowError.  Appends to `out`.

@@ -1,5 +1,7 @@
 #include "bindings/tables.h"
 
+#include <pybind11/stl.h>
+
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -26,32 +28,6 @@ py::dtype MakeDType(std::initializer_list<Field> fields, std::size_t size) {
 }
 
 }  // namespace
-
-PackedStep Pack(const StepEntry& entry) {
-  const StepRecord& record = entry.record;
-  return {.step = record.step,
-          .mode = record.mode,
-          .flags = record.flags,
-          .mode_step = record.mode_step,
-          .wall_ns = record.wall_ns,
-          .monotonic_ns = record.monotonic_ns,
-          .offered = record.offered,
-          .written = record.written,
-          .dropped = record.dropped,
-          .failed = record.failed,
-          .micro_batches = record.micro_batches,
-          .capture_ns = record.capture_ns,
-          .duration_ns = record.duration_ns,
-          .sequence = entry.sequence};
-}
-
-PackedScalar Pack(const ScalarEntry& entry) {
-  return {.step = entry.step,
-          .definition = entry.scalar.definition,
-          .flags = entry.scalar.flags,
-          .wall_ns = entry.scalar.wall_ns,
-          .value = entry.scalar.value};
-}
 
 PackedSpan Pack(const SpanEntry& entry) {
   return {.step = entry.step,
@@ -88,22 +64,23 @@ py::dtype TableDType<ColumnRow>() {
 }
 
 template <>
-py::dtype TableDType<PackedStep>() {
-  return MakeDType({{"step", "i8"},
-                    {"mode", "u4"},
-                    {"flags", "u4"},
-                    {"mode_step", "i8"},
-                    {"wall_ns", "i8"},
-                    {"monotonic_ns", "i8"},
-                    {"offered", "u8"},
-                    {"written", "u8"},
-                    {"dropped", "u8"},
-                    {"failed", "u8"},
-                    {"micro_batches", "u4"},
-                    {"capture_ns", "i8"},
-                    {"duration_ns", "i8"},
-                    {"sequence", "u8"}},
-                   sizeof(PackedStep));
+py::dtype TableDType<StepEntry>() {
+  // Behind micro_batches stand 4 bytes of padding.
+  using Names = std::vector<const char*>;
+  const Names names = {
+      "step",          "mode",       "flags",       "mode_step", "wall_ns",
+      "monotonic_ns",  "offered",    "written",     "dropped",   "failed",
+      "micro_batches", "capture_ns", "duration_ns", "sequence"};
+  const Names formats = {"<i8", "<u4", "<u4", "<i8", "<i8", "<i8", "<u8",
+                         "<u8", "<u8", "<u8", "<u4", "<i8", "<i8", "<u8"};
+  const std::vector<int> offsets = {0,  8,  12, 16, 24, 32, 40,
+                                    48, 56, 64, 72, 80, 88, 96};
+  py::dict fields;
+  fields["names"] = py::cast(names);
+  fields["formats"] = py::cast(formats);
+  fields["offsets"] = py::cast(offsets);
+  fields["itemsize"] = sizeof(StepEntry);
+  return py::dtype::from_args(fields);
 }
 
 template <>
@@ -121,13 +98,13 @@ py::dtype TableDType<TensorEntry>() {
 }
 
 template <>
-py::dtype TableDType<PackedScalar>() {
+py::dtype TableDType<ScalarEntry>() {
   return MakeDType({{"step", "i8"},
                     {"definition", "u4"},
                     {"flags", "u4"},
                     {"wall_ns", "i8"},
                     {"value", "f8"}},
-                   sizeof(PackedScalar));
+                   sizeof(ScalarEntry));
 }
 
 template <>
@@ -152,6 +129,13 @@ py::dtype TableDType<Gap>() {
                     {"reason", "u4"},
                     {"what", "u4"}},
                    sizeof(Gap));
+}
+
+template <>
+py::dtype TableDType<Segment>() {
+  return MakeDType(
+      {{"step", "i8"}, {"start", "u8"}, {"n_rows", "u8"}, {"signature", "u8"}},
+      sizeof(Segment));
 }
 
 }  // namespace tdbg::bindings

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "format/index.h"
+#include "format/index_tables.h"
 #include "reader/run_reader.h"
 
 namespace tdbg::bindings {
@@ -23,29 +23,6 @@ namespace tdbg::bindings {
 namespace py = pybind11;
 
 #pragma pack(push, 1)
-struct PackedStep {
-  std::int64_t step;
-  std::uint32_t mode;
-  std::uint32_t flags;
-  std::int64_t mode_step;
-  std::int64_t wall_ns;
-  std::int64_t monotonic_ns;
-  std::uint64_t offered;
-  std::uint64_t written;
-  std::uint64_t dropped;
-  std::uint64_t failed;
-  std::uint32_t micro_batches;
-  std::int64_t capture_ns;
-  std::int64_t duration_ns;
-  std::uint64_t sequence;
-};
-struct PackedScalar {
-  std::int64_t step;
-  std::uint32_t definition;
-  std::uint32_t flags;
-  std::int64_t wall_ns;
-  double value;
-};
 struct PackedSpan {
   std::int64_t step;
   std::uint32_t definition;
@@ -58,8 +35,6 @@ struct PackedSpan {
 };
 #pragma pack(pop)
 
-[[nodiscard]] PackedStep Pack(const StepEntry& entry);
-[[nodiscard]] PackedScalar Pack(const ScalarEntry& entry);
 [[nodiscard]] PackedSpan Pack(const SpanEntry& entry);
 
 // The dtype of an entry: ROW_DTYPE for ColumnRow, ...
@@ -68,15 +43,17 @@ template <typename Entry>
 template <>
 py::dtype TableDType<ColumnRow>();
 template <>
-py::dtype TableDType<PackedStep>();
+py::dtype TableDType<StepEntry>();
 template <>
 py::dtype TableDType<TensorEntry>();
 template <>
-py::dtype TableDType<PackedScalar>();
+py::dtype TableDType<ScalarEntry>();
 template <>
 py::dtype TableDType<PackedSpan>();
 template <>
 py::dtype TableDType<Gap>();
+template <>
+py::dtype TableDType<Segment>();
 
 // An array that owns `values`, without copying them.
 template <typename Value>

@@ -9,10 +9,6 @@
 namespace tdbg {
 namespace {
 
-constexpr std::array<unsigned char, 8> kMagic = {0x89, 'T',  'D',  'I',
-                                                 '\r', '\n', 0x1a, '\n'};
-constexpr std::uint16_t kVersion = 1;
-constexpr std::uint16_t kHeaderBytes = 64;
 constexpr std::size_t kIndexHeadBytes = 16;  // Of an `index` record.
 
 Status Bad(const std::string& what) {
@@ -20,42 +16,6 @@ Status Bad(const std::string& what) {
 }
 
 }  // namespace
-
-void EncodeIndexHeader(const IndexHeader& header,
-                       std::span<std::byte, 64> out) {
-  std::memset(out.data(), 0, out.size());
-  std::byte* p = out.data();
-  std::memcpy(p, kMagic.data(), kMagic.size());
-  Store(p + 8, kVersion);
-  Store(p + 10, kHeaderBytes);
-  Store(p + 12, static_cast<std::uint32_t>(kIndexEntryBytes));
-  Store(p + 16, header.salt);
-  Store(p + 24, header.shard_number);
-  Store(p + 28, static_cast<std::uint32_t>(kColumnRowBytes));
-  Store(p + 60, MaskedCrc32c(p, 60));
-}
-
-Result<IndexHeader> DecodeIndexHeader(std::span<const std::byte> bytes) {
-  if (bytes.size() < kHeaderBytes) return Bad("too short");
-  const std::byte* p = bytes.data();
-  if (std::memcmp(p, kMagic.data(), kMagic.size()) != 0) {
-    return Bad("the magic is not there");
-  }
-  if (Load<std::uint32_t>(p + 60) != MaskedCrc32c(p, 60)) {
-    return Bad("checksum of the header");
-  }
-  // Readers rebuild what another version holds; they need not read it.
-  if (Load<std::uint16_t>(p + 8) != kVersion ||
-      Load<std::uint16_t>(p + 10) != kHeaderBytes ||
-      Load<std::uint32_t>(p + 12) != kIndexEntryBytes ||
-      Load<std::uint32_t>(p + 28) != kColumnRowBytes) {
-    return Status::Unsupported("index: another version or layout");
-  }
-  IndexHeader header;
-  header.salt = Load<std::uint64_t>(p + 16);
-  header.shard_number = Load<std::uint32_t>(p + 24);
-  return header;
-}
 
 void EncodeIndexEntry(const IndexEntry& entry, std::span<std::byte, 64> out) {
   std::memset(out.data(), 0, out.size());

@@ -109,6 +109,7 @@ std::vector<std::byte> EncodeEnd(const End& end) {
   w.Put(end.first_step);
   w.Put(end.last_step);
   w.Put(static_cast<std::uint32_t>(end.reason));
+  w.Put(end.index_crc);
   out.resize(kEndBytes);
   return out;
 }
@@ -125,6 +126,7 @@ Result<End> DecodeEnd(std::span<const std::byte> payload) {
   end.first_step = in.Get<std::int64_t>();
   end.last_step = in.Get<std::int64_t>();
   end.reason = static_cast<EndReason>(in.Get<std::uint32_t>());
+  end.index_crc = in.Get<std::uint32_t>();
   return end;
 }
 

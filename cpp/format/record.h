@@ -238,6 +238,8 @@ struct End {
   std::int64_t first_step = kNoStep;
   std::int64_t last_step = kNoStep;
   EndReason reason = EndReason::kClosed;
+  // Crc of the directory of the shard's index file; 0 when it has none.
+  std::uint32_t index_crc = 0;
 };
 
 // --- Headers ---------------------------------------------------------------

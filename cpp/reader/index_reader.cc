@@ -2,33 +2,59 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
-#include "base/checked_math.h"
 #include "base/crc32c.h"
-#include "reader/shard_reader.h"
+#include "format/names.h"
 
 namespace tdbg {
 namespace {
 
-constexpr std::uint64_t kIndexHeaderBytes = 64;
-constexpr std::uint64_t kFooterBytes = 64;
+// The size that an entry of each kind has in this version.
+std::size_t EntrySize(SectionKind kind) {
+  switch (kind) {
+    case SectionKind::kDefinitions:
+      return sizeof(DefinitionPlace);
+    case SectionKind::kDefinitionBytes:
+      return 1;
+    case SectionKind::kDefinitionOrder:
+    case SectionKind::kTensorPostings:
+    case SectionKind::kScalarPostings:
+    case SectionKind::kSignatureIds:
+      return sizeof(std::uint32_t);
+    case SectionKind::kSteps:
+      return sizeof(StepEntry);
+    case SectionKind::kTensors:
+      return sizeof(TensorEntry);
+    case SectionKind::kTensorGroups:
+    case SectionKind::kScalarGroups:
+    case SectionKind::kColumnGroups:
+      return sizeof(Group);
+    case SectionKind::kScalars:
+      return sizeof(ScalarEntry);
+    case SectionKind::kRowsPlaces:
+      return sizeof(RowsPlace);
+    case SectionKind::kSignatureEnds:
+      return sizeof(std::uint64_t);
+    case SectionKind::kColumns:
+      return sizeof(ColumnRow);
+    case SectionKind::kRecords:
+      return kIndexEntryBytes;
+  }
+  return 0;
+}
 
-// Whether columns and directory lie where they must in a file of `size` bytes.
-bool Fits(const IndexFooter& footer, std::uint64_t size, std::uint64_t n_rows) {
-  std::uint64_t entries = 0;
-  std::uint64_t rows = 0;
-  std::uint64_t directory =
-      std::uint64_t{footer.n_directory} * kDirectoryEntryBytes;
-  return CheckedMul(footer.n_entries, kIndexEntryBytes, &entries) &&
-         CheckedAdd(entries, kIndexHeaderBytes, &entries) &&
-         footer.columns_offset == entries &&
-         CheckedMul(n_rows, kColumnRowBytes, &rows) &&
-         CheckedAlign(rows, limits::kAlignment, &rows) &&
-         CheckedAdd(rows, footer.columns_offset, &rows) &&
-         footer.directory_offset == rows &&
-         CheckedAlign(directory, limits::kAlignment, &directory) &&
-         CheckedAdd(directory, rows, &directory) &&
-         CheckedAdd(directory, kFooterBytes, &directory) && directory == size;
+// Whether the steps are within the section's range, and ascend if it says so.
+template <typename Entries, typename StepOf>
+bool StepsHold(const Section& section, const Entries& entries, StepOf step_of) {
+  std::int64_t previous = section.first_step;
+  for (const auto& entry : entries) {
+    const std::int64_t step = step_of(entry);
+    if (step < section.first_step || step > section.last_step) return false;
+    if ((section.flags & kStepsAscend) != 0 && step < previous) return false;
+    previous = step;
+  }
+  return true;
 }
 
 }  // namespace
@@ -36,11 +62,16 @@ bool Fits(const IndexFooter& footer, std::uint64_t size, std::uint64_t n_rows) {
 std::optional<IndexReader> IndexReader::Open(int directory,
                                              std::uint32_t number,
                                              std::uint64_t salt,
-                                             std::uint64_t shard_length,
-                                             std::uint64_t n_rows) {
-  InputFile file(directory, ShardName(number, ".tdi"));
+                                             const End& end) {
+  if (end.index_crc == 0) return std::nullopt;
+  IndexReader reader;
+  reader.file_ =
+      std::make_unique<InputFile>(directory, ShardName(number, ".tdi"));
+  reader.shard_length_ = end.file_length;
+  reader.number_ = number;
+  InputFile& file = *reader.file_;
   const auto size = file.Size();
-  if (!size.ok() || size.value() < kIndexHeaderBytes + kFooterBytes) {
+  if (!size.ok() || size.value() < kIndexHeaderBytes + kIndexFooterBytes) {
     return std::nullopt;
   }
   std::array<std::byte, 64> bytes{};
@@ -50,68 +81,249 @@ std::optional<IndexReader> IndexReader::Open(int directory,
       header.value().shard_number != number) {
     return std::nullopt;
   }
-  if (!file.Read(size.value() - kFooterBytes, bytes).ok()) return std::nullopt;
-  const auto footer = DecodeIndexFooter(bytes);
-  if (!footer.ok() || footer.value().salt != salt ||
-      footer.value().shard_length != shard_length ||
-      !Fits(footer.value(), size.value(), n_rows)) {
+  const std::uint64_t footer_at = size.value() - kIndexFooterBytes;
+  if (!file.Read(footer_at, bytes).ok()) return std::nullopt;
+  const auto decoded = DecodeIndexFooter(bytes);
+  if (!decoded.ok()) return std::nullopt;
+  const IndexFooter& footer = decoded.value();
+  const std::uint64_t n_directory = footer.n_sections * kIndexSectionBytes;
+  // The shard names its index, so that no other one is ever believed.
+  if (footer.salt != salt || footer.shard_length != end.file_length ||
+      footer.n_records != end.n_records ||
+      footer.directory_crc != end.index_crc || n_directory > footer_at ||
+      footer.directory_offset != footer_at - n_directory) {
     return std::nullopt;
   }
-  std::vector<std::byte> stored(std::uint64_t{footer.value().n_directory} *
-                                kDirectoryEntryBytes);
-  if (!file.Read(footer.value().directory_offset, stored).ok()) {
+  std::vector<std::byte> directory_bytes(n_directory);
+  if (!file.Read(footer.directory_offset, directory_bytes).ok()) {
     return std::nullopt;
   }
-  auto entries = DecodeDirectory(stored, footer.value());
-  if (!entries.ok()) return std::nullopt;
-  std::uint64_t counted = 0;
-  for (const DirectoryEntry& entry : entries.value()) counted += entry.n_rows;
-  if (counted != n_rows) return std::nullopt;
-  return IndexReader(number, footer.value().columns_offset,
-                     std::move(entries).value());
-}
-
-const DirectoryEntry* IndexReader::Find(std::uint32_t definition) const {
-  const auto found =
-      std::lower_bound(entries_.begin(), entries_.end(), definition,
-                       [](const DirectoryEntry& entry, std::uint32_t wanted) {
-                         return entry.definition < wanted;
-                       });
-  if (found == entries_.end() || found->definition != definition) {
-    return nullptr;
+  const auto sections = DecodeSections(directory_bytes, footer);
+  if (!sections.ok()) return std::nullopt;
+  for (const Section& section : sections.value()) {
+    const auto kind = static_cast<std::uint32_t>(section.kind);
+    if (kind > kSectionKinds) continue;
+    if (section.entry_size != EntrySize(section.kind)) return std::nullopt;
+    reader.tables_[kind].section = section;
   }
-  return &*found;
+  if (!reader.CountsAgree(end)) return std::nullopt;
+  file.Close();
+  return reader;
 }
 
-std::uint64_t IndexReader::CountRows(
-    std::span<const std::uint32_t> definitions) const {
-  std::uint64_t n = 0;
-  for (const std::uint32_t definition : definitions) {
-    if (const DirectoryEntry* entry = Find(definition)) n += entry->n_rows;
-  }
-  return n;
-}
-
-bool IndexReader::Read(int directory,
-                       std::span<const std::uint32_t> definitions,
-                       std::vector<ColumnRow>* rows) const {
-  const std::size_t before = rows->size();
-  InputFile file(directory, ShardName(number_, ".tdi"));
-  for (const std::uint32_t definition : definitions) {
-    const DirectoryEntry* entry = Find(definition);
-    if (entry == nullptr) continue;
-    const std::size_t at = rows->size();
-    rows->resize(at + entry->n_rows);
-    const auto bytes = std::as_writable_bytes(std::span(*rows).subspan(at));
-    const Status status =
-        file.Read(columns_offset_ + entry->first_row * kColumnRowBytes, bytes);
-    if (!status.ok() ||
-        MaskedCrc32c(bytes.data(), bytes.size()) != entry->crc) {
-      rows->resize(before);
+bool IndexReader::CountsAgree(const End& end) const {
+  using enum SectionKind;
+  for (const SectionKind kind : {kSteps, kTensors, kScalars, kRowsPlaces}) {
+    const Section* section = Find(kind);
+    if (section != nullptr && (section->first_step > section->last_step ||
+                               section->last_step > end.last_step)) {
       return false;
     }
   }
+  return Count(kDefinitions) == Count(kDefinitionOrder) &&
+         Count(kTensors) == Count(kTensorPostings) &&
+         Count(kScalars) == Count(kScalarPostings) &&
+         Count(kDefinitions) + Count(kSteps) + Count(kTensors) +
+                 Count(kRowsPlaces) + Count(kRecords) <=
+             end.n_records;
+}
+
+bool IndexReader::Load(SectionKind kind) {
+  Loaded& table = tables_[static_cast<std::size_t>(kind)];
+  if (table.is_loaded || table.section.n_entries == 0) return true;
+  try {
+    table.bytes.resize(table.section.n_bytes());
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (!file_->Read(table.section.offset, table.bytes).ok() ||
+      MaskedCrc32c(table.bytes.data(), table.bytes.size()) !=
+          table.section.crc) {
+    table.bytes.clear();
+    return false;
+  }
+  table.is_loaded = true;
+  if (Holds(kind)) return true;
+  Drop(kind);
+  return false;
+}
+
+void IndexReader::Drop(SectionKind kind) {
+  Loaded& table = tables_[static_cast<std::size_t>(kind)];
+  table.is_loaded = false;
+  std::vector<std::byte>().swap(table.bytes);
+}
+
+bool IndexReader::Holds(SectionKind kind) {
+  using enum SectionKind;
+  switch (kind) {
+    case kSteps:
+      return StepsHold(*Find(kind), Held<StepEntry>(kind),
+                       [](const StepEntry& e) { return e.record.step; });
+    case kScalars:
+      return StepsHold(*Find(kind), Held<ScalarEntry>(kind),
+                       [](const ScalarEntry& e) { return e.step; });
+    case kTensors: {
+      std::uint64_t previous = 0;
+      for (const TensorEntry& entry : Held<TensorEntry>(kind)) {
+        if (entry.sequence <= previous || entry.shard_number != number_ ||
+            entry.offset > shard_length_ ||
+            entry.payload_length > shard_length_ - entry.offset) {
+          return false;
+        }
+        previous = entry.sequence;
+      }
+      return StepsHold(*Find(kind), Held<TensorEntry>(kind),
+                       [](const TensorEntry& e) { return e.step; });
+    }
+    case kTensorGroups:
+      return GroupsHold(kind, Count(kTensorPostings));
+    case kScalarGroups:
+      return GroupsHold(kind, Count(kScalarPostings));
+    case kColumnGroups:
+      return GroupsHold(kind, Count(kColumns));
+    case kTensorPostings:
+      return PostingsHold<TensorEntry>(
+          kTensors, kTensorGroups,
+          [](const TensorEntry& e) { return e.definition; });
+    case kScalarPostings:
+      return PostingsHold<ScalarEntry>(
+          kScalars, kScalarGroups,
+          [](const ScalarEntry& e) { return e.scalar.definition; });
+    case kRowsPlaces:
+      return PlacesHold();
+    case kSignatureEnds:
+      return SignaturesHold();
+    case kDefinitions:
+    case kDefinitionOrder:
+      return DefinitionsHold();
+    case kDefinitionBytes:
+    case kSignatureIds:
+    case kColumns:
+    case kRecords:
+      break;
+  }
   return true;
+}
+
+// Groups ascend by definition and follow each other without overlap or hole.
+bool IndexReader::GroupsHold(SectionKind groups, std::uint64_t n_members) {
+  std::uint64_t next = 0;
+  std::uint64_t least = 0;
+  for (const Group& group : Held<Group>(groups)) {
+    if (group.definition < least || group.first != next ||
+        group.n > n_members - next) {
+      return false;
+    }
+    next += group.n;
+    least = std::uint64_t{group.definition} + 1;
+  }
+  return next == n_members;
+}
+
+template <typename Entry, typename DefinitionOf>
+bool IndexReader::PostingsHold(SectionKind entries, SectionKind groups,
+                               DefinitionOf definition_of) {
+  const SectionKind postings = entries == SectionKind::kTensors
+                                   ? SectionKind::kTensorPostings
+                                   : SectionKind::kScalarPostings;
+  const auto all = Table<Entry>(entries);
+  const auto by = Table<Group>(groups);
+  if (!all || !by) return false;
+  const auto places = Held<std::uint32_t>(postings);
+  for (const Group& group : *by) {
+    for (std::uint64_t i = 0; i < group.n; ++i) {
+      const std::uint32_t place = places[group.first + i];
+      if (place >= all->size() ||
+          definition_of((*all)[place]) != group.definition ||
+          (i > 0 && place <= places[group.first + i - 1])) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool IndexReader::PlacesHold() {
+  const auto ends = Table<std::uint64_t>(SectionKind::kSignatureEnds);
+  if (!ends) return false;
+  const auto places = Held<RowsPlace>(SectionKind::kRowsPlaces);
+  std::uint64_t next = 0;
+  for (const RowsPlace& place : places) {
+    if (place.first_row != next || place.signature >= ends->size() ||
+        place.offset > shard_length_ ||
+        place.payload_length > shard_length_ - place.offset) {
+      return false;
+    }
+    const std::uint64_t first =
+        place.signature == 0 ? 0 : (*ends)[place.signature - 1];
+    if ((*ends)[place.signature] - first != place.n_rows) return false;
+    next += place.n_rows;
+  }
+  return next == Count(SectionKind::kColumns) &&
+         StepsHold(*Find(SectionKind::kRowsPlaces), places,
+                   [](const RowsPlace& e) { return e.step; });
+}
+
+bool IndexReader::SignaturesHold() {
+  std::uint64_t previous = 0;
+  for (const std::uint64_t end :
+       Held<std::uint64_t>(SectionKind::kSignatureEnds)) {
+    if (end < previous) return false;
+    previous = end;
+  }
+  return previous == Count(SectionKind::kSignatureIds);
+}
+
+bool IndexReader::DefinitionsHold() {
+  const auto places = Table<DefinitionPlace>(SectionKind::kDefinitions);
+  if (!places) return false;
+  std::uint64_t next = 0;
+  for (const DefinitionPlace& place : *places) {
+    if (place.first != next) return false;
+    next += place.length;
+  }
+  const auto order = Table<std::uint32_t>(SectionKind::kDefinitionOrder);
+  if (!order || next != Count(SectionKind::kDefinitionBytes)) return false;
+  std::vector<bool> seen(places->size());
+  for (const std::uint32_t place : *order) {
+    if (place >= seen.size() || seen[place]) return false;
+    seen[place] = true;
+  }
+  return true;
+}
+
+const Group* IndexReader::FindGroup(SectionKind groups,
+                                    std::uint32_t definition,
+                                    bool* is_damaged) {
+  const auto table = Table<Group>(groups);
+  *is_damaged = !table;
+  if (!table) return nullptr;
+  const auto found = std::lower_bound(
+      table->begin(), table->end(), definition,
+      [](const Group& group, std::uint32_t d) { return group.definition < d; });
+  if (found == table->end() || found->definition != definition) return nullptr;
+  return &*found;
+}
+
+bool IndexReader::ReadColumn(const Group& column,
+                             std::vector<ColumnRow>* rows) {
+  const Section* section = Find(SectionKind::kColumns);
+  const std::size_t at = rows->size();
+  if (section == nullptr) return false;
+  rows->resize(at + column.n);
+  const auto added = std::span(*rows).subspan(at);
+  const auto bytes = std::as_writable_bytes(added);
+  if (file_->Read(section->offset + column.first * sizeof(ColumnRow), bytes)
+          .ok() &&
+      MaskedCrc32c(bytes.data(), bytes.size()) == column.crc &&
+      std::all_of(added.begin(), added.end(), [&](const ColumnRow& row) {
+        return row.definition == column.definition;
+      })) {
+    return true;
+  }
+  rows->resize(at);
+  return false;
 }
 
 }  // namespace tdbg

@@ -1,54 +1,102 @@
-// IndexReader reads the statistics rows of a definition from the index of a
-// sealed shard, in one read.
+// IndexReader answers from the index file of a sealed shard.
 //
-// Implements docs/format.md, "The index".  The index is a cache: whatever does
-// not hold is as if it were not there, and never a problem.
+// Implements docs/format.md, "The index".  A table is read when it is asked for
+// first: its checksum is compared and everything in it that others rely on
+// (offsets, order, counts).  The index is a cache: whatever does not hold is as
+// if there were no index, and never a problem.
+//
+// Bytes are copied out of the file, not mapped: whoever may write in the
+// directory may truncate the index at any time.
 //
 // Thread safety: none.
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "format/index.h"
+#include "format/index_file.h"
+#include "format/index_tables.h"
 #include "reader/input_file.h"
 
 namespace tdbg {
 
 class IndexReader {
  public:
-  // The index of the sealed shard `number` of `shard_length` bytes, whose
-  // records hold `n_rows` rows.  Empty when there is no index that fits.
+  // The index of the sealed shard `number`.  Empty when there is none that fits
+  // the shard's salt and its `end`.
   static std::optional<IndexReader> Open(int directory, std::uint32_t number,
-                                         std::uint64_t salt,
-                                         std::uint64_t shard_length,
-                                         std::uint64_t n_rows);
+                                         std::uint64_t salt, const End& end);
 
-  // How many rows these definitions have.
-  [[nodiscard]] std::uint64_t CountRows(
-      std::span<const std::uint32_t> definitions) const;
+  // Number of entries, and the range of their steps; null for an empty table.
+  [[nodiscard]] const Section* Find(SectionKind kind) const {
+    const Section& section = tables_[static_cast<std::size_t>(kind)].section;
+    return section.n_entries == 0 ? nullptr : &section;
+  }
+  [[nodiscard]] std::uint64_t Count(SectionKind kind) const {
+    return tables_[static_cast<std::size_t>(kind)].section.n_entries;
+  }
 
-  // Appends the rows of these definitions, one after the other.  False, and
-  // nothing is appended, when the index has become damaged.
-  [[nodiscard]] bool Read(int directory,
-                          std::span<const std::uint32_t> definitions,
-                          std::vector<ColumnRow>* rows) const;
+  // A table; nothing when it is damaged.
+  // REQUIRES: Entry is the type of `kind`, which is not kColumns.
+  template <typename Entry>
+  std::optional<std::span<const Entry>> Table(SectionKind kind) {
+    if (!Load(kind)) return std::nullopt;
+    return Held<Entry>(kind);
+  }
+  // Gives the memory of a table back.
+  void Drop(SectionKind kind);
+
+  // What `groups` says of a definition; null for nothing, or for damage.
+  // `groups` is one of the kinds of groups.
+  const Group* FindGroup(SectionKind groups, std::uint32_t definition,
+                         bool* is_damaged);
+
+  // Appends the rows of a column.  False, and nothing is appended, when it is
+  // damaged.
+  [[nodiscard]] bool ReadColumn(const Group& column,
+                                std::vector<ColumnRow>* rows);
+
+  // Gives up the descriptor; the next read opens the file again.
+  void Close() { file_->Close(); }
 
  private:
-  IndexReader(std::uint32_t number, std::uint64_t columns_offset,
-              std::vector<DirectoryEntry> entries)
-      : number_(number),
-        columns_offset_(columns_offset),
-        entries_(std::move(entries)) {}
+  struct Loaded {
+    Section section;
+    std::vector<std::byte> bytes;
+    bool is_loaded = false;
+  };
 
-  [[nodiscard]] const DirectoryEntry* Find(std::uint32_t definition) const;
+  IndexReader() = default;
 
-  std::uint32_t number_;
-  std::uint64_t columns_offset_;
-  std::vector<DirectoryEntry> entries_;  // Ascending by definition.
+  bool Load(SectionKind kind);
+  // What was loaded of a table.
+  template <typename Entry>
+  std::span<const Entry> Held(SectionKind kind) const {
+    const auto& bytes = tables_[static_cast<std::size_t>(kind)].bytes;
+    return std::span(reinterpret_cast<const Entry*>(bytes.data()),  // NOLINT
+                     bytes.size() / sizeof(Entry));
+  }
+  // Whether what was read can be relied on.
+  bool Holds(SectionKind kind);
+  bool GroupsHold(SectionKind groups, std::uint64_t n_members);
+  template <typename Entry, typename DefinitionOf>
+  bool PostingsHold(SectionKind entries, SectionKind groups,
+                    DefinitionOf definition_of);
+  bool PlacesHold();
+  bool SignaturesHold();
+  bool DefinitionsHold();
+  // Whether the tables have the sizes that follow from each other.
+  [[nodiscard]] bool CountsAgree(const End& end) const;
+
+  std::unique_ptr<InputFile> file_;
+  std::uint64_t shard_length_ = 0;
+  std::uint32_t number_ = 0;
+  std::array<Loaded, kSectionKinds + 1> tables_;
 };
 
 }  // namespace tdbg

@@ -1,12 +1,12 @@
 #include "reader/run_reader.h"
 
 #include <algorithm>
-#include <map>
-#include <tuple>
+#include <thread>
+#include <utility>
 
-#include "base/crc32c.h"
-#include "reader/index_reader.h"
+#include "format/names.h"
 #include "reader/run_files.h"
+#include "reader/shard_list.h"
 #include "reader/shard_reader.h"
 
 namespace tdbg {
@@ -14,43 +14,29 @@ namespace {
 
 // How often Open looks, at most, while another look may tell more.
 constexpr int kOpeningPolls = 4;
+constexpr unsigned kMaxThreads = 4;
+constexpr std::uint64_t kUnnumbered = ~0ULL;
 
-ColumnRow AsColumnRow(const Row& row, std::int64_t step,
-                      std::uint32_t position) {
-  ColumnRow column;
-  column.step = step;
-  column.definition = row.definition;
-  column.call = row.call;
-  column.micro_batch = row.micro_batch;
-  column.flags = row.flags;
-  column.position = position;
-  column.summary = row.summary;
-  return column;
+std::vector<std::uint32_t> Ascending(std::span<const std::uint32_t> ids) {
+  std::vector<std::uint32_t> wanted(ids.begin(), ids.end());
+  std::sort(wanted.begin(), wanted.end());
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+  return wanted;
 }
 
-// The order that Column promises within a shard.
-bool StandsBefore(const ColumnRow& a, const ColumnRow& b) {
-  return std::tie(a.step, a.position, a.definition) <
-         std::tie(b.step, b.position, b.definition);
+unsigned CountThreads(unsigned asked) {
+  if (asked > 0) return asked;
+  return std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
 }
-
-// A shard, and its index once it was looked for.
-struct Shard {
-  Shard(int directory, const ShardPlace& place, bool map_files)
-      : reader(directory, place, map_files) {}
-
-  ShardReader reader;
-  bool index_was_tried = false;
-  std::optional<IndexReader> index;
-  // The entries of Tables::rows that lie here.
-  std::size_t first_rows = 0;
-  std::size_t end_rows = 0;
-};
 
 class DirectoryReader final : public RunReader {
  public:
   DirectoryReader(RunFiles files, const ReaderOptions& options)
-      : options_(options), files_(std::move(files)), place_(files_.place()) {
+      : options_(options),
+        files_(std::move(files)),
+        place_(files_.place()),
+        values_({.max_tensor_bytes = options.max_tensor_bytes,
+                 .n_threads = CountThreads(options.n_threads)}) {
     place_.run = options.run;
     identity_.role = place_.role;
     identity_.rank = place_.rank;
@@ -67,41 +53,70 @@ class DirectoryReader final : public RunReader {
   }
 
   bool Poll() override {
-    const std::uint64_t before = tables_.Size();
+    const std::uint64_t before = Size();
     unsure_ = false;
     if (options_.use_caches) commit_.Poll(files_.descriptor());
     while (ScanCurrent()) {
     }
-    return tables_.Size() != before;
+    return Size() != before;
   }
 
-  const std::vector<Definition>& definitions() const override {
-    return tables_.definitions;
+  const std::vector<Definition>& definitions() override {
+    return definitions_->list();
   }
-  const std::vector<StepEntry>& steps() const override { return tables_.steps; }
-  const std::vector<TensorEntry>& tensors() const override {
-    return tables_.tensors;
+  const std::vector<StepEntry>& steps() override {
+    return steps_.All(&list_, &Shard::Steps);
   }
-  const std::vector<ScalarEntry>& scalars() const override {
-    return tables_.scalars;
+  const std::vector<TensorEntry>& tensors() override {
+    return tensors_.All(&list_, &Shard::Tensors);
   }
-  const std::vector<EventEntry>& events() const override {
-    return tables_.events;
+  const std::vector<ScalarEntry>& scalars() override {
+    return scalars_.All(&list_, &Shard::Scalars);
   }
-  const std::vector<SpanEntry>& spans() const override { return tables_.spans; }
-  const std::vector<Gap>& gaps() const override { return tables_.gaps; }
-  const std::vector<HistogramEntry>& histograms() const override {
-    return tables_.histograms;
+  const std::vector<EventEntry>& events() override {
+    return events_.All(&list_, &Shard::Events);
   }
-  const std::vector<Problem>& problems() const override {
-    return tables_.problems;
+  const std::vector<SpanEntry>& spans() override {
+    return spans_.All(&list_, &Shard::Spans);
   }
-  std::uint64_t n_rows() const override { return tables_.n_rows; }
+  const std::vector<Gap>& gaps() override {
+    return gaps_.All(&list_, &Shard::Gaps);
+  }
+  const std::vector<HistogramEntry>& histograms() override {
+    return histograms_.All(&list_, &Shard::Histograms);
+  }
+  const std::vector<Problem>& problems() override { return problems_; }
 
+  std::uint64_t n_rows() const override { return list_.n_rows(); }
+  std::uint64_t n_tensors() const override { return list_.n_tensors(); }
+  std::uint64_t n_scalars() const override { return list_.n_scalars(); }
+  std::uint64_t n_steps() const override { return list_.n_steps(); }
+
+  const Definition* FindDefinition(std::uint32_t id) const override {
+    return definitions_->Find(id);
+  }
+  std::vector<std::uint32_t> IdsOf(const std::string& name) const override {
+    const auto ids = definitions_->IdsOf(name);
+    return {ids.begin(), ids.end()};
+  }
+
+  std::optional<StepRange> RecordedSteps() override;
+  bool HasData(std::int64_t step) override;
+  std::vector<Segment> FindSegments(StepRange steps) override;
+  std::vector<Placed<TensorEntry>> FindTensors(
+      StepRange steps, const Wanted& definitions) override;
+  std::vector<Placed<ScalarEntry>> FindScalars(
+      StepRange steps, const Wanted& definitions) override;
+  std::span<const std::uint32_t> Signature(std::uint64_t number) override {
+    return signatures_.Get(static_cast<std::uint32_t>(number));
+  }
   std::vector<ColumnRow> Rows(std::uint64_t first, std::uint64_t last) override;
-  std::vector<ColumnRow> Column(
-      std::span<const std::uint32_t> definitions) override;
+  std::vector<ColumnRow> FindRows(
+      StepRange steps, std::span<const std::uint32_t> definitions) override;
   Result<TensorValue> ReadTensor(std::size_t i) override;
+  std::uint32_t ShardOfTensor(std::size_t i) override {
+    return list_.OfTensor(i).shard->number();
+  }
 
   const FileHeader& identity() const override { return identity_; }
   Liveness liveness() const override { return commit_.liveness(); }
@@ -115,22 +130,11 @@ class DirectoryReader final : public RunReader {
   // missing between; nothing when there is none yet.
   std::optional<std::uint32_t> NextNumber(std::uint32_t number);
   void BeginShard(std::uint32_t number);
-
-  Shard* Find(std::uint32_t number) {
-    const auto found = shards_.find(number);
-    return found == shards_.end() ? nullptr : &found->second;
+  // Changes whenever anything is taken in.
+  [[nodiscard]] std::uint64_t Size() {
+    return size_before_ + (list_.empty() ? 0 : list_.last().Size()) +
+           definitions_->list().size() + problems_.size();
   }
-  // Descriptors are few and shards may be many.
-  void CloseIfIdle(Shard* shard) {
-    if (shard != current_) shard->reader.Retire();
-  }
-  // Calls `visit(row)` for the rows of a place, in order.
-  template <typename Visit>
-  void VisitRows(const RowsPlace& place, Visit visit);
-  void AddColumn(std::span<const std::uint32_t> definitions, Shard* shard,
-                 std::vector<ColumnRow>* rows);
-  bool UseIndex(std::span<const std::uint32_t> definitions, Shard* shard,
-                std::vector<ColumnRow>* rows);
 
   // Constant after construction.
   const ReaderOptions options_;
@@ -138,9 +142,23 @@ class DirectoryReader final : public RunReader {
   RunFiles files_;
   ShardPlace place_;  // With the run, once a shard named it.
   CommitReader commit_;
-  Tables tables_;
-  std::map<std::uint32_t, Shard> shards_;
-  Shard* current_ = nullptr;  // The shard that may still grow.
+  const std::shared_ptr<Definitions> definitions_ =
+      std::make_shared<Definitions>();
+  std::vector<Problem> problems_;
+  // The last one may still grow.
+  ShardList list_;
+  std::uint64_t size_before_ = 0;  // Of all shards but the last.
+  Signatures signatures_;
+  TensorValues values_;
+
+  Gathered<StepEntry> steps_;
+  Gathered<TensorEntry> tensors_;
+  Gathered<ScalarEntry> scalars_;
+  Gathered<EventEntry> events_;
+  Gathered<SpanEntry> spans_;
+  Gathered<Gap> gaps_;
+  Gathered<HistogramEntry> histograms_;
+
   FileHeader identity_;
   bool has_identity_ = false;
   bool saw_another_run_ = false;
@@ -158,46 +176,44 @@ std::optional<std::uint32_t> DirectoryReader::NextNumber(std::uint32_t number) {
     unsure_ = true;
     return std::nullopt;
   }
-  tables_.problems.push_back(
-      {ProblemKind::kMissing, ShardName(number + 1, ".tds"), 0, 0,
-       "shards " + std::to_string(number + 1) + " to " +
-           std::to_string(*next - 1) + " are not there"});
+  problems_.push_back({ProblemKind::kMissing, ShardName(number + 1, ".tds"), 0,
+                       0,
+                       "shards " + std::to_string(number + 1) + " to " +
+                           std::to_string(*next - 1) + " are not there"});
   return next;
 }
 
 void DirectoryReader::BeginShard(std::uint32_t number) {
   ShardPlace place = place_;
   place.shard_number = number;
-  current_ =
-      &shards_
-           .try_emplace(number, files_.descriptor(), place, options_.map_files)
-           .first->second;
-  current_->first_rows = tables_.rows.size();
+  if (!list_.empty()) size_before_ += list_.last().Size();
+  list_.Add(std::make_unique<Shard>(files_.descriptor(), place,
+                                    options_.map_files, options_.use_caches,
+                                    definitions_, &problems_));
 }
 
 bool DirectoryReader::ScanCurrent() {
-  const std::uint32_t number =
-      current_ == nullptr ? 0 : current_->reader.number();
-  if (current_ == nullptr) {
+  if (list_.empty()) {
     const auto first = NextNumber(0);
     if (!first) return false;
     BeginShard(*first);
     return true;
   }
+  Shard& current = list_.last();
+  const ShardReader& shard = current.reader();
+  const std::uint32_t number = current.number();
   // Asked before the scan, so that the scan sees all that was written before.
   bool has_successor = false;
-  const ShardState state = current_->reader.state();
-  if (state == ShardState::kGrowing || state == ShardState::kUnborn) {
+  if (shard.state() == ShardState::kGrowing ||
+      shard.state() == ShardState::kUnborn) {
     has_successor =
         files_.ShardSize(number + 1).value_or(0) >= limits::kFileHeader ||
         files_.ShardAfter(number + 1).has_value();
     const bool settled = has_successor ||
                          commit_.liveness() == Liveness::kClosed ||
                          commit_.liveness() == Liveness::kDead;
-    unsure_ |= current_->reader.Scan(settled, &tables_);
-    current_->end_rows = tables_.rows.size();
+    unsure_ |= current.Scan(settled);
   }
-  const ShardReader& shard = current_->reader;
   saw_another_run_ |= shard.is_of_another_run();
   if (!has_identity_ && (shard.state() == ShardState::kGrowing ||
                          shard.state() == ShardState::kSealed)) {
@@ -210,123 +226,156 @@ bool DirectoryReader::ScanCurrent() {
   if (!is_done) return false;
   const auto next = NextNumber(number);
   if (!next) return false;
-  current_->reader.Retire();
+  current.Retire();
   BeginShard(*next);
   return true;
 }
 
-template <typename Visit>
-void DirectoryReader::VisitRows(const RowsPlace& place, Visit visit) {
-  InputFile& file = Find(place.shard_number)->reader.file();
-  file.Forget();  // A growing file may have changed since it was read.
-  const auto payload = file.View(place.offset, place.payload_length,
-                                 place.offset + place.payload_length);
-  Status status = payload.ok() ? Status::Ok() : payload.status();
-  std::vector<Row> rows;
-  if (status.ok() &&
-      MaskedCrc32c(payload.value().data(), payload.value().size()) !=
-          place.payload_crc) {
-    status = Status::Corruption("checksum of the payload", place.offset);
+std::optional<StepRange> DirectoryReader::RecordedSteps() {
+  std::optional<StepRange> all;
+  for (ListedShard& listed : list_.shards()) {
+    const auto range = listed.shard->RecordedSteps();
+    if (!range) continue;
+    if (!all) all = range;
+    all->first = std::min(all->first, range->first);
+    all->last = std::max(all->last, range->last);
   }
-  if (status.ok()) {
-    auto decoded = DecodeRows(payload.value());
-    status = decoded.status();
-    if (decoded.ok()) rows = std::move(decoded).value();
+  return all;
+}
+
+bool DirectoryReader::HasData(std::int64_t step) {
+  bool found = false;
+  const auto note = [&](std::uint64_t) { found = true; };
+  for (ListedShard& listed : list_.shards()) {
+    listed.shard->FindPlaces({step, step}, note);
+    if (!found) listed.shard->FindTensors({step, step}, {}, note);
+    if (!found) listed.shard->FindScalars({step, step}, {}, note);
+    list_.Retire(&listed);
+    if (found) break;
   }
-  if (!status.ok()) {
-    tables_.problems.push_back(
-        {status.code() == StatusCode::kIoError ? ProblemKind::kIo
-                                               : ProblemKind::kDamage,
-         file.name(), place.offset - limits::kRecordHeader,
-         place.payload_length + limits::kRecordHeader,
-         "rows that were there are not any more: " + status.message()});
-    rows.assign(place.n_rows, Row{});
+  return found;
+}
+
+std::vector<Segment> DirectoryReader::FindSegments(StepRange steps) {
+  std::vector<Segment> found;
+  for (ListedShard& listed : list_.shards()) {
+    Shard& shard = *listed.shard;
+    const auto places = shard.FindsPlaces(steps) ? shard.Places()
+                                                 : std::span<const RowsPlace>();
+    if (places.empty()) continue;
+    shard.FindPlaces(steps, [&](std::uint64_t i) {
+      const RowsPlace& place = places[i];
+      auto& numbers = shard.signature_names();
+      if (place.signature >= numbers.size()) {
+        numbers.resize(place.signature + 1, kUnnumbered);
+      }
+      std::uint64_t& number = numbers[place.signature];
+      if (number == kUnnumbered) {
+        number = signatures_.Add(shard.Signature(place));
+      }
+      found.push_back({place.step, listed.first_row + place.first_row,
+                       place.n_rows, number});
+    });
+    list_.Retire(&listed);
   }
-  std::uint32_t position = place.first_position;
-  for (const Row& row : rows) visit(AsColumnRow(row, place.step, position++));
+  return found;
+}
+
+std::vector<Placed<TensorEntry>> DirectoryReader::FindTensors(
+    StepRange steps, const Wanted& definitions) {
+  std::vector<Placed<TensorEntry>> found;
+  const auto ids =
+      Ascending(definitions.value_or(std::vector<std::uint32_t>()));
+  for (ListedShard& listed : list_.shards()) {
+    listed.shard->FindTensors(steps,
+                              definitions ? Shard::Wanted(ids) : std::nullopt,
+                              [&](std::uint64_t i) {
+                                found.push_back({listed.first_tensor + i,
+                                                 listed.shard->Tensors()[i]});
+                              });
+    list_.Retire(&listed);
+  }
+  return found;
+}
+
+std::vector<Placed<ScalarEntry>> DirectoryReader::FindScalars(
+    StepRange steps, const Wanted& definitions) {
+  std::vector<Placed<ScalarEntry>> found;
+  const auto ids =
+      Ascending(definitions.value_or(std::vector<std::uint32_t>()));
+  for (ListedShard& listed : list_.shards()) {
+    listed.shard->FindScalars(steps,
+                              definitions ? Shard::Wanted(ids) : std::nullopt,
+                              [&](std::uint64_t i) {
+                                found.push_back({listed.first_scalar + i,
+                                                 listed.shard->Scalars()[i]});
+                              });
+    list_.Retire(&listed);
+  }
+  return found;
 }
 
 std::vector<ColumnRow> DirectoryReader::Rows(std::uint64_t first,
                                              std::uint64_t last) {
   std::vector<ColumnRow> out;
-  last = std::min(last, tables_.n_rows);
+  last = std::min(last, n_rows());
   if (first >= last) return out;
   out.reserve(last - first);
-  auto place = std::upper_bound(tables_.rows.begin(), tables_.rows.end(), first,
-                                [](std::uint64_t row, const RowsPlace& p) {
-                                  return row < p.first_row + p.n_rows;
-                                });
-  for (; place != tables_.rows.end() && place->first_row < last; ++place) {
-    std::uint64_t row = place->first_row;
-    VisitRows(*place, [&](const ColumnRow& column) {
-      if (row >= first && row < last) out.push_back(column);
-      ++row;
-    });
-    CloseIfIdle(Find(place->shard_number));
+  std::vector<ColumnRow> rows;
+  for (ListedShard& listed : list_.shards()) {
+    Shard& shard = *listed.shard;
+    const std::uint64_t begin = listed.first_row;
+    const std::uint64_t end = begin + shard.n_rows();
+    if (end <= first || begin >= last) continue;
+    // Rows of this shard: [from, to).
+    const std::uint64_t from = std::max(first, begin) - begin;
+    const std::uint64_t to = std::min(last, end) - begin;
+    const auto places = shard.Places();
+    auto place = std::partition_point(
+        places.begin(), places.end(),
+        [&](const RowsPlace& p) { return p.first_row + p.n_rows <= from; });
+    const std::size_t expected = out.size() + (to - from);
+    for (; place != places.end() && place->first_row < to; ++place) {
+      rows.clear();
+      shard.ReadPlace(*place, &rows);
+      const std::uint64_t skip =
+          from > place->first_row ? from - place->first_row : 0;
+      const std::uint64_t n =
+          std::min<std::uint64_t>(rows.size(), to - place->first_row);
+      out.insert(out.end(), rows.begin() + static_cast<std::ptrdiff_t>(skip),
+                 rows.begin() + static_cast<std::ptrdiff_t>(n));
+    }
+    // An index that is gone may have told of more than there is.
+    out.resize(expected);
+    list_.Retire(&listed);
   }
   return out;
 }
 
-std::vector<ColumnRow> DirectoryReader::Column(
-    std::span<const std::uint32_t> definitions) {
-  std::vector<std::uint32_t> wanted(definitions.begin(), definitions.end());
-  std::sort(wanted.begin(), wanted.end());
-  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+std::vector<ColumnRow> DirectoryReader::FindRows(
+    StepRange steps, std::span<const std::uint32_t> definitions) {
+  const std::vector<std::uint32_t> wanted = Ascending(definitions);
   std::vector<ColumnRow> rows;
-  for (auto& [number, shard] : shards_) {
-    const auto first = static_cast<std::ptrdiff_t>(rows.size());
-    AddColumn(wanted, &shard, &rows);
-    if (!std::is_sorted(rows.begin() + first, rows.end(), StandsBefore)) {
-      std::stable_sort(rows.begin() + first, rows.end(), StandsBefore);
-    }
+  for (ListedShard& listed : list_.shards()) {
+    listed.shard->FindRows(steps, wanted, &rows);
+    list_.Retire(&listed);
   }
   return rows;
 }
 
-void DirectoryReader::AddColumn(std::span<const std::uint32_t> definitions,
-                                Shard* shard, std::vector<ColumnRow>* rows) {
-  if (UseIndex(definitions, shard, rows)) return;
-  for (std::size_t i = shard->first_rows; i < shard->end_rows; ++i) {
-    VisitRows(tables_.rows[i], [&](const ColumnRow& row) {
-      if (std::binary_search(definitions.begin(), definitions.end(),
-                             row.definition)) {
-        rows->push_back(row);
-      }
-    });
-  }
-  CloseIfIdle(shard);
-}
-
-bool DirectoryReader::UseIndex(std::span<const std::uint32_t> definitions,
-                               Shard* shard, std::vector<ColumnRow>* rows) {
-  const ShardReader& reader = shard->reader;
-  // An index still holds the rows of records that are damaged since; without
-  // it they are lost, and the answers must be the same.
-  if (!options_.use_caches || reader.state() != ShardState::kSealed ||
-      reader.is_damaged()) {
-    return false;
-  }
-  if (!shard->index_was_tried) {
-    shard->index = IndexReader::Open(files_.descriptor(), reader.number(),
-                                     reader.header().salt, reader.length(),
-                                     reader.n_rows());
-    // The writer completes the index after it has sealed the shard.
-    shard->index_was_tried =
-        shard->index || &shard->reader != &current_->reader;
-  }
-  if (!shard->index) return false;
-  // Of most rows the records themselves are faster: no sorting.
-  if (shard->index->CountRows(definitions) > reader.n_rows() / 2) return false;
-  if (shard->index->Read(files_.descriptor(), definitions, rows)) return true;
-  shard->index.reset();
-  return false;
-}
-
 Result<TensorValue> DirectoryReader::ReadTensor(std::size_t i) {
-  Shard* shard = Find(tables_.tensors[i].shard_number);
+  ListedShard& listed = list_.OfTensor(i);
+  const auto tensors = listed.shard->Tensors();
+  const std::uint64_t at = i - listed.first_tensor;
+  if (at >= tensors.size()) {
+    return Status::Corruption(ShardName(listed.shard->number(), ".tds") +
+                                  ": the record of tensor " +
+                                  std::to_string(i) + " is not there any more",
+                              0);
+  }
   auto value =
-      ReadTensorValue(tables_, i, options_.max_tensor_bytes, &shard->reader);
-  CloseIfIdle(shard);
+      values_.Read(tensors, at, *definitions_, &listed.shard->reader());
+  list_.Retire(&listed);
   return value;
 }
 

@@ -1,11 +1,16 @@
 // RunReader reads all shards of one writer directory, while they are written
 // or afterwards.
 //
-// Implements docs/format.md, "Reading".  poll() takes in what has appeared
-// since the last one; the tables below only ever grow, so a caller remembers
-// how much of each it has seen.  Nothing is believed without its checksum.
-// Damage costs the damaged record and is reported in problems(); it is never
-// an error of poll().
+// Implements docs/format.md, "Reading".  Poll() takes in what has appeared
+// since the last one.  A sealed shard with an index that fits is opened by it,
+// whatever it holds; any other is walked, record by record.  Nothing is
+// believed without its checksum.  Damage costs the damaged record and is
+// reported in problems(), when the record is read: at once where the shard is
+// walked, else when something asks for it.  It is never an error of Poll().
+//
+// Questions by step and definition are answered from the indexes.  The tables
+// are put together when they are asked for, and only ever grow, so a caller
+// remembers how much of each it has seen.
 //
 // Sealed shards are mapped (read-only), the live one is read with pread.
 // Values of tensors are read and checked when asked for.
@@ -26,10 +31,11 @@
 
 #include "base/status.h"
 #include "format/commit_page.h"
-#include "format/index.h"
+#include "format/index_tables.h"
 #include "format/record.h"
 #include "reader/commit_reader.h"
 #include "reader/problem.h"
+#include "reader/shard.h"
 #include "reader/tables.h"
 #include "reader/tensor_values.h"
 
@@ -38,8 +44,9 @@ namespace tdbg {
 struct ReaderOptions {
   // Refuse shards of any other run; unset: take the first shard's.
   std::optional<Uuid> run;
-  // Use the index cache and the commit page.  Off for tests: the answers are
-  // the same.
+  // Use the index cache and the commit page.  Off, every record is walked and
+  // checked: the answers about undamaged data are the same, and problems() has
+  // all damage but that of tensors' chunks.
   bool use_caches = true;
   // Map sealed shards.  Off where others than the writer may truncate them, or
   // on a file system that loses pages: a map then faults.
@@ -47,6 +54,24 @@ struct ReaderOptions {
   // The most memory that a tensor may decode to which the bytes it has on the
   // disk do not justify (one is justified by an eighth of it).
   std::uint64_t max_tensor_bytes = 2ULL << 30;
+  // Threads that decode a large tensor; 0: as many as there are processors, and
+  // at most 4.
+  unsigned n_threads = 0;
+};
+
+// The rows of one `rows` record, as numbers over all shards.
+struct Segment {
+  std::int64_t step = 0;
+  std::uint64_t first_row = 0;
+  std::uint64_t n_rows = 0;
+  std::uint64_t signature = 0;  // The definitions of its rows: Signature().
+};
+
+// A tensor or a scalar, and its place in the table over all shards.
+template <typename Entry>
+struct Placed {
+  std::uint64_t place = 0;
+  Entry entry;
 };
 
 class RunReader {
@@ -64,37 +89,70 @@ class RunReader {
   // Append-only tables, in the order of the records.  A definition appears
   // again when its aliases have changed.  Rows and tensors may name a
   // definition that is not there, where its record was damaged.
-  [[nodiscard]] virtual const std::vector<Definition>& definitions() const = 0;
-  [[nodiscard]] virtual const std::vector<StepEntry>& steps() const = 0;
-  [[nodiscard]] virtual const std::vector<TensorEntry>& tensors() const = 0;
-  [[nodiscard]] virtual const std::vector<ScalarEntry>& scalars() const = 0;
-  [[nodiscard]] virtual const std::vector<EventEntry>& events() const = 0;
-  [[nodiscard]] virtual const std::vector<SpanEntry>& spans() const = 0;
-  [[nodiscard]] virtual const std::vector<Gap>& gaps() const = 0;
-  [[nodiscard]] virtual const std::vector<HistogramEntry>& histograms()
-      const = 0;
-  [[nodiscard]] virtual const std::vector<Problem>& problems() const = 0;
+  virtual const std::vector<Definition>& definitions() = 0;
+  virtual const std::vector<StepEntry>& steps() = 0;
+  virtual const std::vector<TensorEntry>& tensors() = 0;
+  virtual const std::vector<ScalarEntry>& scalars() = 0;
+  virtual const std::vector<EventEntry>& events() = 0;
+  virtual const std::vector<SpanEntry>& spans() = 0;
+  virtual const std::vector<Gap>& gaps() = 0;
+  virtual const std::vector<HistogramEntry>& histograms() = 0;
+  virtual const std::vector<Problem>& problems() = 0;
 
-  // How many rows there are, over all shards.
+  // How many there are, over all shards.
   [[nodiscard]] virtual std::uint64_t n_rows() const = 0;
+  [[nodiscard]] virtual std::uint64_t n_tensors() const = 0;
+  [[nodiscard]] virtual std::uint64_t n_scalars() const = 0;
+  [[nodiscard]] virtual std::uint64_t n_steps() const = 0;
 
-  // The rows [first, last) in the order of the records.  Where a record was
-  // damaged after it was taken in, rows of definition 0 take its place, and a
+  // The last definition of this id, or null; valid until the next Poll.
+  [[nodiscard]] virtual const Definition* FindDefinition(
+      std::uint32_t id) const = 0;
+  // The ids of the definitions of this name, in the order in which they came.
+  [[nodiscard]] virtual std::vector<std::uint32_t> IdsOf(
+      const std::string& name) const = 0;
+
+  // The smallest and the largest step that a `step` record ended.
+  virtual std::optional<StepRange> RecordedSteps() = 0;
+  // Whether a row, a tensor or a scalar belongs to this step.
+  virtual bool HasData(std::int64_t step) = 0;
+
+  // What lies in a range of steps, in the order of the records; without
+  // `definitions` that of all.
+  using Wanted = std::optional<std::vector<std::uint32_t>>;
+  virtual std::vector<Segment> FindSegments(StepRange steps) = 0;
+  virtual std::vector<Placed<TensorEntry>> FindTensors(
+      StepRange steps, const Wanted& definitions) = 0;
+  virtual std::vector<Placed<ScalarEntry>> FindScalars(
+      StepRange steps, const Wanted& definitions) = 0;
+  // The definitions of the rows of a segment, in the order of the rows.
+  // REQUIRES: `number` is that of a segment of this reader.
+  virtual std::span<const std::uint32_t> Signature(std::uint64_t number) = 0;
+
+  // The rows [first, last) in the order of the records.  Where a record is
+  // damaged and an index told of it, rows of definition 0 take its place, and a
   // problem says so.
   // REQUIRES: first <= last <= n_rows().
   virtual std::vector<ColumnRow> Rows(std::uint64_t first,
                                       std::uint64_t last) = 0;
 
-  // All rows of these definitions: shard by shard, and in a shard by step and
-  // position, which is the order of the records unless a writer went back to
-  // an earlier step.  Of a sealed, undamaged shard with a valid index this
-  // reads only their columns.
-  virtual std::vector<ColumnRow> Column(
-      std::span<const std::uint32_t> definitions) = 0;
+  // The rows of these definitions within these steps: shard by shard, and in a
+  // shard by step and position, which is the order of the records unless a
+  // writer went back to an earlier step.  Where a shard has an index this reads
+  // only their columns, or only the records of those steps, if that is less.
+  virtual std::vector<ColumnRow> FindRows(
+      StepRange steps, std::span<const std::uint32_t> definitions) = 0;
+  // The same over all steps.
+  std::vector<ColumnRow> Column(std::span<const std::uint32_t> definitions) {
+    return FindRows(kAllSteps, definitions);
+  }
 
   // The values of tensors()[i]: raw bytes in C order.
-  // REQUIRES: i < tensors().size().
+  // REQUIRES: i < n_tensors().
   virtual Result<TensorValue> ReadTensor(std::size_t i) = 0;
+  // The number of the shard that it lies in.
+  // REQUIRES: i < n_tensors().
+  virtual std::uint32_t ShardOfTensor(std::size_t i) = 0;
 
   [[nodiscard]] virtual const FileHeader& identity() const = 0;
   // As of the last poll.

@@ -84,7 +84,7 @@ void ShardReader::Refuse(ProblemKind kind, std::string message,
   file_.Close();
 }
 
-bool ShardReader::Scan(bool settled, Tables* tables) {
+bool ShardReader::Scan(bool settled, Tables* tables, const IsKnown& is_known) {
   unsure_ = false;
   if (state_ == ShardState::kSealed || state_ == ShardState::kRefused) {
     return false;
@@ -122,9 +122,24 @@ bool ShardReader::Scan(bool settled, Tables* tables) {
   is_certain_ = false;
   size_ = size.value();
   if (state_ == ShardState::kUnborn) ReadHeader(settled, tables);
+  if (state_ == ShardState::kGrowing && is_known &&
+      next_ == limits::kFileHeader) {
+    const auto end = FindEnd();
+    if (end && is_known(*end)) {
+      state_ = ShardState::kSealed;
+      end_ = *end;
+      next_ = size_;
+    }
+  }
   if (state_ == ShardState::kGrowing) ScanRecords(settled, tables);
   file_.Forget();
   return unsure_;
+}
+
+void ShardReader::Unseal() {
+  state_ = ShardState::kGrowing;
+  next_ = limits::kFileHeader;
+  n_records_ = 0;
 }
 
 void ShardReader::ReadHeader(bool settled, Tables* tables) {
@@ -176,20 +191,22 @@ void ShardReader::ReadHeader(bool settled, Tables* tables) {
   failed_size_ = 0;
 }
 
-bool ShardReader::EndsWithSeal() {
+std::optional<End> ShardReader::FindEnd() {
   if (size_ < limits::kFileHeader + kSealBytes ||
       size_ % limits::kAlignment != 0) {
-    return false;
+    return std::nullopt;
   }
-  const std::uint64_t at = size_ - kSealBytes;
-  const Checked last = Check(at);
-  if (!last.status.ok() || last.header.type != RecordType::kEnd) return false;
+  const Checked last = Check(size_ - kSealBytes);
+  if (!last.status.ok() || last.header.type != RecordType::kEnd) {
+    return std::nullopt;
+  }
   const auto end = DecodeEnd(last.payload);
-  return end.ok() && end.value().file_length == size_;
+  if (!end.ok() || end.value().file_length != size_) return std::nullopt;
+  return end.value();
 }
 
 void ShardReader::ScanRecords(bool settled, Tables* tables) {
-  const bool has_seal = EndsWithSeal();
+  const bool has_seal = FindEnd().has_value();
   if (has_seal && map_files_) file_.Map(size_);
   while (next_ < size_ && state_ == ShardState::kGrowing) {
     Checked record = Check(next_);

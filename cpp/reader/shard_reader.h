@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "format/index.h"
 #include "format/names.h"
 #include "format/record.h"
 #include "format/tensor_record.h"
@@ -52,10 +54,15 @@ class ShardReader {
   ShardReader(const ShardReader&) = delete;
   ShardReader& operator=(const ShardReader&) = delete;
 
+  // Whether what a sealed shard says is known from elsewhere.
+  using IsKnown = std::function<bool(const End&)>;
+
   // Takes in what is there.  `settled`: no more will be written, so that an
   // invalid tail is torn.  Returns whether another Scan of the same bytes may
   // tell more, because damage must be seen twice while a writer may live.
-  bool Scan(bool settled, Tables* tables);
+  // `is_known` is asked when the shard is found sealed before any of its
+  // records was looked at; where it says so, none is.
+  bool Scan(bool settled, Tables* tables, const IsKnown& is_known = {});
 
   [[nodiscard]] ShardState state() const { return state_; }
   // REQUIRES: state() is kGrowing or kSealed.
@@ -66,9 +73,21 @@ class ShardReader {
   // Whether it was refused for belonging to another run.
   [[nodiscard]] bool is_of_another_run() const { return of_another_run_; }
   [[nodiscard]] std::uint64_t length() const { return size_; }
-  [[nodiscard]] std::uint64_t n_rows() const { return n_rows_; }
+
+  // The `end` record.
+  // REQUIRES: state() is kSealed.
+  [[nodiscard]] const End& end() const { return end_; }
+
+  // Takes in the one record that an index tells of, where it holds.
+  void TakeIndexed(const IndexEntry& entry, Tables* tables);
+  // Takes back that its records are known: the next Scan reads them.
+  void Unseal();
 
   InputFile& file() { return file_; }
+  // Maps the shard if it is sealed and may be.
+  void Map() {
+    if (map_files_ && state_ == ShardState::kSealed) file_.Map(size_);
+  }
 
   // Gives up the descriptor of a shard that will not be scanned again.
   void Retire() { file_.Close(); }
@@ -89,8 +108,8 @@ class ShardReader {
 
   void ReadHeader(bool settled, Tables* tables);
   void ScanRecords(bool settled, Tables* tables);
-  // Looks for an `end` record in the last 128 bytes.
-  [[nodiscard]] bool EndsWithSeal();
+  // The `end` record in the last 128 bytes, if there is one.
+  [[nodiscard]] std::optional<End> FindEnd();
 
   Checked Check(std::uint64_t offset);
   Status CheckPayload(std::uint64_t offset, Checked* checked);
@@ -133,7 +152,7 @@ class ShardReader {
   std::uint64_t next_ = 0;
   std::uint64_t expected_ = 0;  // Sequence of the record at next_.
   std::uint64_t n_records_ = 0;
-  std::uint64_t n_rows_ = 0;
+  End end_;
   // Bytes of payloads that failed: what bounds the work on hostile files.
   std::uint64_t wasted_ = 0;
   std::uint64_t previous_size_ = 0;  // Of the file, at the Scan before.
@@ -146,10 +165,8 @@ class ShardReader {
   std::optional<std::uint64_t> torn_at_;
 
   // Positions, see docs/format.md.
-  std::optional<std::int64_t> rows_step_;
-  std::uint32_t rows_position_ = 0;
-  std::optional<std::int64_t> tensor_step_;
-  std::uint32_t tensor_position_ = 0;
+  PositionCounter row_positions_;
+  PositionCounter tensor_positions_;
 };
 
 }  // namespace tdbg

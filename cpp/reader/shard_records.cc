@@ -1,5 +1,8 @@
 // What becomes of a record that passed its checks.
 
+#include <utility>
+
+#include "base/coding.h"
 #include "reader/shard_reader.h"
 
 namespace tdbg {
@@ -12,6 +15,32 @@ void ShardReader::Accept(const Checked& record, Tables* tables) {
                                                    : ProblemKind::kDamage,
          next_, record.end - next_,
          "its checksum holds but not its content: " + status.message(), tables);
+}
+
+void ShardReader::TakeIndexed(const IndexEntry& entry, Tables* tables) {
+  const std::uint64_t after = std::exchange(next_, entry.offset);
+  Checked record;
+  record.status = Status::Corruption("it is not there", entry.offset);
+  if (entry.offset >= limits::kFileHeader && entry.offset < size_) {
+    record = Check(entry.offset);
+  }
+  if (record.status.ok() &&
+      (record.header.sequence != entry.header.sequence ||
+       record.header.type != entry.header.type ||
+       record.header.payload_crc != entry.header.payload_crc)) {
+    record.status =
+        Status::Corruption("it is not the one of the index", entry.offset);
+  }
+  if (record.status.ok()) {
+    Accept(record, tables);
+  } else {
+    Report(record.status.code() == StatusCode::kIoError ? ProblemKind::kIo
+                                                        : ProblemKind::kDamage,
+           entry.offset,
+           NextRecord(entry.offset, entry.header.payload_length) - entry.offset,
+           record.status.message(), tables);
+  }
+  next_ = after;
 }
 
 Status ShardReader::Take(const Checked& record, Tables* tables) {
@@ -67,42 +96,33 @@ Status ShardReader::TakeDefinition(const Checked& record,
                                    Tables* tables) const {
   auto decoded = DecodeDefinition(record.payload);
   if (!decoded.ok()) return decoded.status();
-  Definition definition = std::move(decoded).value();
-  if (const Definition* known = tables->Find(definition.id)) {
-    if (*known == definition) return Status::Ok();
-    // Every shard repeats its definitions; only aliases may have changed.
-    Definition first = *known;
-    first.aliases = definition.aliases;
-    if (!(first == definition)) {
-      return Status::Corruption("definition " + std::to_string(definition.id) +
-                                    " is not what it was before",
-                                next_);
-    }
-  }
-  tables->definition_of_id[definition.id] = tables->definitions.size();
-  tables->definitions.push_back(std::move(definition));
-  return Status::Ok();
+  const Status status = tables->definitions->Take(std::move(decoded).value());
+  if (status.ok()) return status;
+  return Status::Corruption(status.message(), next_);
 }
 
 Status ShardReader::TakeRows(const Checked& record, Tables* tables) {
   const auto head = DecodeRowsHead(record.payload);
   if (!head.ok()) return head.status();
   const std::int64_t step = record.header.step;
-  if (rows_step_ != step) rows_position_ = 0;
-  rows_step_ = step;
+  const std::uint32_t n_rows = head.value().n_rows;
   RowsPlace place;
   place.step = step;
   place.offset = next_ + limits::kRecordHeader;
   place.payload_length = record.header.payload_length;
   place.first_row = tables->n_rows;
-  place.n_rows = head.value().n_rows;
+  place.n_rows = n_rows;
   place.payload_crc = record.header.payload_crc;
-  place.first_position = rows_position_;
-  place.shard_number = place_.shard_number;
-  if (place.n_rows == 0) return Status::Ok();
-  rows_position_ += place.n_rows;
-  n_rows_ += place.n_rows;
-  tables->n_rows += place.n_rows;
+  place.first_position = row_positions_.Next(step, n_rows);
+  if (n_rows == 0) return Status::Ok();
+  std::vector<std::uint32_t> ids(n_rows);
+  const std::byte* row = record.payload.data() + kRowsHeadBytes;
+  for (std::uint32_t& id : ids) {
+    id = Load<std::uint32_t>(row);
+    row += head.value().row_size;
+  }
+  place.signature = tables->signatures.Add(ids);
+  tables->n_rows += n_rows;
   tables->rows.push_back(place);
   return Status::Ok();
 }
@@ -116,11 +136,8 @@ Status ShardReader::TakeTensor(const Checked& record, Tables* tables) {
     return Status::Corruption("tensor: the checksum does not end at the data",
                               next_);
   }
-  const std::int64_t step = record.header.step;
-  if (tensor_step_ != step) tensor_position_ = 0;
-  tensor_step_ = step;
   TensorEntry entry;
-  entry.step = step;
+  entry.step = record.header.step;
   entry.sequence = record.header.sequence;
   entry.offset = next_;
   entry.payload_length = record.header.payload_length;
@@ -128,7 +145,7 @@ Status ShardReader::TakeTensor(const Checked& record, Tables* tables) {
   entry.shard_number = place_.shard_number;
   entry.call = head.call;
   entry.micro_batch = head.micro_batch;
-  entry.position = tensor_position_++;
+  entry.position = tensor_positions_.Next(entry.step, 1);
   tables->tensors.push_back(entry);
   return Status::Ok();
 }
@@ -162,6 +179,7 @@ Status ShardReader::TakeEnd(const Checked& record) {
                               next_);
   }
   state_ = ShardState::kSealed;
+  end_ = end;
   // Where records are known to be lost, their number cannot be right.
   if (n_problems_ == 0 && end.n_records != n_records_) {
     return Status::Corruption("end: " + std::to_string(end.n_records) +

@@ -4,6 +4,9 @@
 #include <new>
 #include <optional>
 #include <ranges>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "base/crc32c.h"
 #include "format/tensor_record.h"
@@ -12,6 +15,9 @@ namespace tdbg {
 namespace {
 
 constexpr std::size_t kChainLimit = 64;
+// A thread is worth starting for so much.
+constexpr std::uint64_t kBytesPerThread = 1U << 20;
+constexpr std::size_t kMaxVerified = 1U << 16;  // 5 MB.
 
 // One tensor record: where it lies and what its head says.
 struct Located {
@@ -51,31 +57,104 @@ Status Placed(const Status& status, const std::string& file,
   return {status.code(), message};
 }
 
-class Reading {
+// Decodes chunks [first, last) of `head`, which take `data`, to their place in
+// `out`.
+Status DecodeChunks(const TensorHead& head, std::size_t first, std::size_t last,
+                    std::span<const std::byte> data, std::uint32_t item_size,
+                    std::span<const std::byte> base, std::span<std::byte> out) {
+  const std::uint64_t from = std::uint64_t{head.chunk_size} * first;
+  const std::uint64_t n =
+      std::min(std::uint64_t{head.chunk_size} * last, head.raw_length) - from;
+  TensorHead part = head;
+  part.raw_length = n;
+  part.chunks.assign(head.chunks.begin() + static_cast<std::ptrdiff_t>(first),
+                     head.chunks.begin() + static_cast<std::ptrdiff_t>(last));
+  return DecodeTensor(
+      part, data, item_size,
+      base.size() == head.raw_length ? base.subspan(from, n) : base,
+      out.subspan(from, n));
+}
+
+// DecodeTensor by several threads; false when anything fails, or when there
+// are no threads.
+bool DecodeInParallel(const TensorHead& head, unsigned n_threads,
+                      std::span<const std::byte> data, std::uint32_t item_size,
+                      std::span<const std::byte> base,
+                      std::span<std::byte> out) {
+  const std::size_t n_chunks = head.chunks.size();
+  std::vector<char> ok(n_threads, 0);
+  std::vector<std::thread> threads;
+  threads.reserve(n_threads);
+  std::uint64_t at = 0;
+  std::size_t next = 0;
+  for (unsigned t = 0; t < n_threads; ++t) {
+    const std::size_t last = n_chunks * (t + 1) / n_threads;
+    std::uint64_t n_stored = 0;
+    for (std::size_t i = next; i < last; ++i) {
+      n_stored += head.chunks[i].stored_length;
+    }
+    const auto work = [&, t, next, last, at, n_stored] {
+      ok[t] = DecodeChunks(head, next, last, data.subspan(at, n_stored),
+                           item_size, base, out)
+                      .ok()
+                  ? 1
+                  : 0;
+    };
+    at += n_stored;
+    next = last;
+    if (t + 1 == n_threads) {
+      work();
+      break;
+    }
+    try {
+      threads.emplace_back(work);
+    } catch (const std::system_error&) {
+      break;  // No thread to be had: ok says so.
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  return std::all_of(ok.begin(), ok.end(), [](char c) { return c != 0; });
+}
+
+}  // namespace
+
+class TensorReading {
  public:
-  Reading(const Tables& tables, std::uint64_t max_bytes, ShardReader* shard)
-      : tables_(tables), max_bytes_(max_bytes), shard_(*shard) {}
+  TensorReading(TensorValues* values, std::span<const TensorEntry> tensors,
+                const Definitions& definitions, ShardReader* shard)
+      : values_(*values),
+        tensors_(tensors),
+        definitions_(definitions),
+        shard_(*shard) {}
 
   Result<TensorValue> Read(const TensorEntry& entry) {
+    if (const auto kept = values_.FindKept(KeyOf(entry))) return Of(kept);
     auto chain = Chain(entry);
     if (!chain.ok()) return chain.status();
     if (auto mapped = Mapped(chain.value().front())) {
       return *std::move(mapped);
     }
-    TensorValue value;
-    std::vector<std::byte> base;
+    std::shared_ptr<const ValueBuffer> value = base_;
     // From the key frame to the tensor that was asked for.
     for (const Located& tensor : chain.value() | std::views::reverse) {
-      std::swap(base, value.owned);
-      if (Status status = Decode(tensor, base, &value.owned); !status.ok()) {
-        return status;
-      }
+      auto decoded = Decode(tensor, value);
+      if (!decoded.ok()) return decoded.status();
+      value = std::move(decoded).value();
     }
-    value.bytes = value.owned;
-    return value;
+    if (base_ != nullptr || chain.value().size() > 1) {
+      values_.Keep(KeyOf(entry), value);
+    }
+    return Of(value);
   }
 
  private:
+  static TensorValues::Key KeyOf(const TensorEntry& entry) {
+    return {entry.shard_number, entry.sequence};
+  }
+  static TensorValue Of(const std::shared_ptr<const ValueBuffer>& buffer) {
+    return {buffer->bytes(), buffer};
+  }
+
   Status Bad(const TensorEntry& entry, const std::string& what) {
     return Placed(Status::Corruption(what, 0), shard_.file().name(),
                   entry.offset, 0);
@@ -114,7 +193,7 @@ class Reading {
 
   // Whether the head fits the definition, and the limits.
   Status CheckHead(const Located& tensor) {
-    const Definition* definition = tables_.Find(tensor.head.definition);
+    const Definition* definition = definitions_.Find(tensor.head.definition);
     if (definition == nullptr) {
       return Bad(tensor.entry, "definition " +
                                    std::to_string(tensor.head.definition) +
@@ -130,7 +209,8 @@ class Reading {
     return Status::Ok();
   }
 
-  // The tensor, then its base, then the base of that, up to a key frame.
+  // The tensor, then its base, then the base of that, up to a key frame or to
+  // one that is at hand, which then is base_.
   Result<std::vector<Located>> Chain(const TensorEntry& entry) {
     std::vector<Located> chain;
     TensorEntry next = entry;
@@ -157,6 +237,10 @@ class Reading {
                              ", is not there");
       }
       next = *found;
+      if (next.definition == chain.front().head.definition) {
+        base_ = values_.FindKept(KeyOf(next));
+        if (base_ != nullptr) return chain;
+      }
     }
   }
 
@@ -164,16 +248,11 @@ class Reading {
   // sequences fall along a chain, so it ends.
   std::optional<TensorEntry> FindBase(const TensorEntry& entry,
                                       std::uint64_t sequence) {
-    // All tensors of a shard stand together, in ascending order.
-    const auto key = [](const TensorEntry& e) {
-      return std::pair(e.shard_number, e.sequence);
-    };
-    const std::pair wanted(entry.shard_number, sequence);
-    if (wanted >= key(entry)) return std::nullopt;
+    if (sequence >= entry.sequence) return std::nullopt;
     const auto found = std::lower_bound(
-        tables_.tensors.begin(), tables_.tensors.end(), wanted,
-        [&](const TensorEntry& e, const auto& w) { return key(e) < w; });
-    if (found == tables_.tensors.end() || key(*found) != wanted) {
+        tensors_.begin(), tensors_.end(), sequence,
+        [](const TensorEntry& e, std::uint64_t s) { return e.sequence < s; });
+    if (found == tensors_.end() || found->sequence != sequence) {
       return std::nullopt;
     }
     return *found;
@@ -189,6 +268,9 @@ class Reading {
     if (data.size() != tensor.head.raw_length) {
       return Bad(tensor.entry, "raw chunks of another length");
     }
+    TensorValue value{data, map};
+    // Nobody writes in a sealed shard: once is enough.
+    if (values_.verified_.contains(KeyOf(tensor.entry))) return value;
     std::uint64_t at = 0;
     for (const Chunk& chunk : tensor.head.chunks) {
       if (MaskedCrc32c(data.data() + at, chunk.stored_length) != chunk.crc) {
@@ -198,9 +280,8 @@ class Reading {
       }
       at += chunk.stored_length;
     }
-    TensorValue value;
-    value.bytes = data;
-    value.keep_alive = map;
+    if (values_.verified_.size() >= kMaxVerified) values_.verified_.clear();
+    values_.verified_.insert(KeyOf(tensor.entry));
     return value;
   }
 
@@ -208,59 +289,94 @@ class Reading {
   Status CheckMemory(const Located& tensor) {
     const std::uint64_t stored =
         std::min(tensor.n_stored(), shard_.file().AllocatedBytes());
-    if (tensor.head.raw_length > max_bytes_ &&
+    if (tensor.head.raw_length > values_.options_.max_tensor_bytes &&
         tensor.head.raw_length / 8 > stored) {
       return Error(
-          Status::LimitExceeded(std::to_string(tensor.n_stored()) +
-                                " stored bytes decode to " +
-                                std::to_string(tensor.head.raw_length) +
-                                "; ReaderOptions::max_tensor_bytes allows " +
-                                std::to_string(max_bytes_)),
+          Status::LimitExceeded(
+              std::to_string(tensor.n_stored()) + " stored bytes decode to " +
+              std::to_string(tensor.head.raw_length) +
+              "; ReaderOptions::max_tensor_bytes allows " +
+              std::to_string(values_.options_.max_tensor_bytes)),
           tensor.entry);
     }
     return Status::Ok();
   }
 
-  Status Decode(const Located& tensor, std::span<const std::byte> base,
-                std::vector<std::byte>* out) {
+  Result<std::shared_ptr<const ValueBuffer>> Decode(
+      const Located& tensor, const std::shared_ptr<const ValueBuffer>& before) {
     TDBG_RETURN_IF_ERROR(CheckMemory(tensor));
-    const Definition* definition = tables_.Find(tensor.head.definition);
+    const Definition* definition = definitions_.Find(tensor.head.definition);
+    const auto base =
+        before == nullptr ? std::span<const std::byte>() : before->bytes();
     try {
-      out->resize(tensor.head.raw_length);
+      const auto buffer = std::make_shared<ValueBuffer>(tensor.head.raw_length);
       const std::uint64_t end = tensor.data_at() + tensor.n_stored();
       const auto data =
           shard_.file().View(tensor.data_at(), tensor.n_stored(), end);
       if (!data.ok()) return Error(data.status(), tensor.entry);
-      const Status status = DecodeTensor(tensor.head, data.value(),
-                                         definition->item_size, base, *out);
+      const std::uint64_t n_threads =
+          std::min({std::uint64_t{values_.options_.n_threads},
+                    tensor.head.raw_length / kBytesPerThread,
+                    std::uint64_t{tensor.head.chunks.size()}});
+      Status status;
+      // What fails is decoded again, one chunk after the other, to say where.
+      if (n_threads < 2 ||
+          !DecodeInParallel(tensor.head, static_cast<unsigned>(n_threads),
+                            data.value(), definition->item_size, base,
+                            buffer->bytes())) {
+        status = DecodeTensor(tensor.head, data.value(), definition->item_size,
+                              base, buffer->bytes());
+      }
       shard_.file().Forget();
       if (!status.ok()) {
         return Placed(status, shard_.file().name(), tensor.entry.offset,
                       limits::kRecordHeader + tensor.head.data_offset +
                           status.offset().value_or(0));
       }
+      return std::shared_ptr<const ValueBuffer>(buffer);
     } catch (const std::bad_alloc&) {
       return Error(Status::ResourceExhausted(
                        "no memory for a tensor of " +
                        std::to_string(tensor.head.raw_length) + " bytes"),
                    tensor.entry);
     }
-    return Status::Ok();
   }
 
-  const Tables& tables_;
-  const std::uint64_t max_bytes_;
+  TensorValues& values_;
+  const std::span<const TensorEntry> tensors_;
+  const Definitions& definitions_;
   ShardReader& shard_;
+  std::shared_ptr<const ValueBuffer> base_;
 };
 
-}  // namespace
-
-Result<TensorValue> ReadTensorValue(const Tables& tables, std::size_t i,
-                                    std::uint64_t max_bytes,
-                                    ShardReader* shard) {
+Result<TensorValue> TensorValues::Read(std::span<const TensorEntry> tensors,
+                                       std::size_t i,
+                                       const Definitions& definitions,
+                                       ShardReader* shard) {
   // Values are read long after the scan, and of a growing file.
   shard->file().Forget();
-  return Reading(tables, max_bytes, shard).Read(tables.tensors[i]);
+  shard->Map();
+  return TensorReading(this, tensors, definitions, shard).Read(tensors[i]);
+}
+
+std::shared_ptr<const ValueBuffer> TensorValues::FindKept(Key key) {
+  const auto found = kept_of_key_.find(key);
+  if (found == kept_of_key_.end()) return nullptr;
+  kept_.splice(kept_.begin(), kept_, found->second);
+  return kept_.front().values;
+}
+
+void TensorValues::Keep(Key key, std::shared_ptr<const ValueBuffer> values) {
+  const std::uint64_t n_bytes = values->bytes().size();
+  if (n_bytes > options_.kept_bytes || kept_of_key_.contains(key)) return;
+  kept_bytes_ += n_bytes;
+  kept_.push_front({key, std::move(values)});
+  kept_of_key_[key] = kept_.begin();
+  while (kept_bytes_ > options_.kept_bytes) {
+    kept_bytes_ -= kept_.back().values->bytes().size();
+    kept_of_key_.erase(kept_.back().key);
+    kept_.pop_back();
+  }
 }
 
 }  // namespace tdbg

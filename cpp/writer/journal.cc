@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "format/names.h"
+#include "writer/index_writer.h"
 
 namespace tdbg {
 
@@ -149,9 +150,6 @@ void Journal::Publish() {
     return Abandon(status);
   }
   CountWritten();
-  const auto& entries = shard_->entries();
-  NoteError(index_.Append(std::span(entries).subspan(n_indexed_)));
-  n_indexed_ = entries.size();
   slot_.visible = shard_->written();
   slot_.durable = slot_.shard_number == last_number_ ? slot_.durable : 0;
   slot_.shard_number = last_number_;
@@ -233,7 +231,7 @@ void Journal::Tick() {
 
 bool Journal::Ready() {
   if (shard_ != nullptr && (shard_->length() >= options_.shard_bytes ||
-                            shard_->rows()->size() >= kMaxRows ||
+                            shard_->n_rows() >= kMaxRows ||
                             shard_->entries().size() >= kMaxRecords)) {
     SealShard(EndReason::kRotated);
   }
@@ -277,11 +275,6 @@ bool Journal::OpenShard() {
   proven_at_ = Clock::now() + back_off_;
   shard_ = std::move(shard);
   encoder_.BeginShard();
-  index_ = IndexWriter();
-  NoteError(index_.Open(file_system_,
-                        directory_.path + "/" + ShardName(number, ".tdi"),
-                        {.salt = header.salt, .shard_number = number}));
-  n_indexed_ = 0;
   counted_bytes_ = 0;
   is_defined_.clear();
   directory_is_synced_ = false;
@@ -304,7 +297,11 @@ void Journal::SealShard(EndReason reason) {
   slot_.visible = shard_->written();
   WriteSlot();
   if (const Status status = SyncShard(); !status.ok()) return Abandon(status);
-  NoteError(index_.Finish(shard_->rows(), shard_->written()));
+  if (!shard_->index_file().empty()) {
+    NoteError(WriteIndexFile(
+        file_system_, directory_.path + "/" + ShardName(last_number_, ".tdi"),
+        shard_->index_file()));
+  }
   NoteError(shard_->Close());
   next_sequence_ = shard_->next_sequence();
   shard_.reset();
@@ -315,7 +312,6 @@ void Journal::Abandon(const Status& why) {
   // Numbers that may be on the disk are not given out again.
   next_sequence_ = shard_->next_sequence();
   shard_.reset();
-  index_ = IndexWriter();
   // The counts first; the rest needs memory.
   const std::vector<Offer> lost = std::exchange(pending_, {});
   for (const Offer& offer : lost) accounts_->Failed(offer);

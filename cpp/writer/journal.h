@@ -30,7 +30,6 @@
 #include "writer/accounts.h"
 #include "writer/commit_writer.h"
 #include "writer/definition_table.h"
-#include "writer/index_writer.h"
 #include "writer/shard_writer.h"
 #include "writer/tensor_encoder.h"
 #include "writer/writer.h"
@@ -48,9 +47,10 @@ class Journal {
   static constexpr std::size_t kMaxCarriedSteps = 64;
   static constexpr std::size_t kMaxStepLosses = 4096;
   // A shard is sealed at this many rows or records, too: they are held for its
-  // index, so this bounds memory (to 60 and 32 MiB).
-  static constexpr std::size_t kMaxRows = 512U << 10;
-  static constexpr std::size_t kMaxRecords = 512U << 10;
+  // index, so this bounds memory (to 8 and 10 MiB), and what a reader has to
+  // walk of a shard that is still written.
+  static constexpr std::size_t kMaxRows = 64U << 10;
+  static constexpr std::size_t kMaxRecords = 64U << 10;
 
   // REQUIRES: all outlive the journal.  `progress` is called when something
   // was written or encoded.
@@ -156,8 +156,6 @@ class Journal {
   // The current shard; null while there is none.
   std::unique_ptr<ShardWriter> shard_;
   TensorEncoder encoder_;
-  IndexWriter index_;
-  std::size_t n_indexed_ = 0;        // Entries of the shard that index_ has.
   std::vector<bool> is_defined_;     // By id: whether the shard has it.
   std::uint64_t counted_bytes_ = 0;  // Of the shard, in the accounts.
   bool directory_is_synced_ = false;

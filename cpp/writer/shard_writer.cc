@@ -31,6 +31,7 @@ Status ShardWriter::Open(FileSystem* file_system, const std::string& path,
                          const FileHeader& header) {
   header_ = header;
   sequence_ = header.first_sequence;
+  index_ = IndexBuilder(header.salt, header.shard_number);
   TDBG_RETURN_IF_ERROR(file_.Create(file_system, path));
   EncodeFileHeader(header,
                    std::span<std::byte, limits::kFileHeader>(
@@ -43,26 +44,36 @@ void ShardWriter::PadTo(std::uint64_t offset) {
   if (n != 0) std::memset(file_.Extend(n), 0, n);
 }
 
-void ShardWriter::PutHeader(RecordHeader header, std::uint64_t offset,
-                            std::uint16_t call, std::uint16_t micro_batch,
-                            std::byte* out) {
+IndexEntry ShardWriter::PutHeader(RecordHeader header, std::uint64_t offset,
+                                  std::uint16_t call, std::uint16_t micro_batch,
+                                  std::byte* out) {
   header.sequence = sequence_++;
   EncodeRecordHeader(
       header, header_.salt,
       std::span<std::byte, limits::kRecordHeader>(out, limits::kRecordHeader));
-  if (header.type == RecordType::kIndex || header.type == RecordType::kEnd) {
-    return;
+  const IndexEntry entry{.header = header,
+                         .call = call,
+                         .micro_batch = micro_batch,
+                         .offset = offset};
+  if (header.type != RecordType::kIndex && header.type != RecordType::kEnd) {
+    entries_.push_back(entry);
   }
-  entries_.push_back({.header = header,
-                      .call = call,
-                      .micro_batch = micro_batch,
-                      .offset = offset});
+  return entry;
 }
 
 void ShardWriter::Append(RecordType type, std::int64_t step,
                          std::uint32_t subject,
                          std::span<const std::byte> payload, std::uint16_t call,
                          std::uint16_t micro_batch) {
+  index_.Add(AppendUnindexed(type, step, subject, payload, call, micro_batch),
+             payload);
+}
+
+IndexEntry ShardWriter::AppendUnindexed(RecordType type, std::int64_t step,
+                                        std::uint32_t subject,
+                                        std::span<const std::byte> payload,
+                                        std::uint16_t call,
+                                        std::uint16_t micro_batch) {
   const std::uint64_t offset = length();
   std::byte* out = file_.Extend(limits::kRecordHeader + payload.size());
   if (!payload.empty()) {
@@ -75,23 +86,13 @@ void ShardWriter::Append(RecordType type, std::int64_t step,
   header.payload_length = header.checked_length = payload.size();
   header.subject = subject;
   header.payload_crc = MaskedCrc32c(payload.data(), payload.size());
-  PutHeader(header, offset, call, micro_batch, file_.At(offset));
+  return PutHeader(header, offset, call, micro_batch, file_.At(offset));
 }
 
 void ShardWriter::AppendRows(std::int64_t step, std::span<const Row> rows) {
-  Append(RecordType::kRows, step, 0, EncodeRows(rows));
-  if (!has_rows_ || rows_step_ != step) next_position_ = 0;
-  has_rows_ = true;
-  rows_step_ = step;
-  for (const Row& row : rows) {
-    rows_.push_back({.step = step,
-                     .definition = row.definition,
-                     .call = row.call,
-                     .micro_batch = row.micro_batch,
-                     .flags = row.flags,
-                     .position = next_position_++,
-                     .summary = row.summary});
-  }
+  index_.AddRows(
+      AppendUnindexed(RecordType::kRows, step, 0, EncodeRows(rows), 0, 0),
+      rows);
 }
 
 // --- Tensors -----------------------------------------------------------------
@@ -175,7 +176,8 @@ void ShardWriter::PutTensorHead(std::int64_t step, const TensorHead& head,
   header.checked_length = head.data_offset;
   header.subject = head.definition;
   header.payload_crc = MaskedCrc32c(table.data(), table.size());
-  PutHeader(header, offset, head.call, head.micro_batch, out);
+  index_.Add(PutHeader(header, offset, head.call, head.micro_batch, out),
+             table);
 }
 
 void ShardWriter::Align(std::span<const std::byte> raw) {
@@ -203,6 +205,11 @@ Status ShardWriter::Seal(EndReason reason) {
   }
   Append(RecordType::kIndex, kNoStep, 0, EncodeIndex(entries_));
   end.file_length = length() + limits::kRecordHeader + kEndBytes;
+  if (index_.is_complete()) {
+    IndexBuilder::File index = index_.Finish(end.n_records, end.file_length);
+    index_file_ = std::move(index.bytes);
+    end.index_crc = index.directory_crc;
+  }
   Append(RecordType::kEnd, kNoStep, 0, EncodeEnd(end));
   TDBG_RETURN_IF_ERROR(WriteBatch());
   file_.ReleaseReserve();

@@ -22,7 +22,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "format/index.h"
+#include "format/index_builder.h"
 #include "format/record.h"
 #include "format/tensor_record.h"
 #include "writer/shard_file.h"
@@ -96,13 +96,23 @@ class ShardWriter {
   [[nodiscard]] const std::vector<IndexEntry>& entries() const {
     return entries_;
   }
-  // All rows so far, for the columns of the index.
-  [[nodiscard]] std::vector<ColumnRow>* rows() { return &rows_; }
+  [[nodiscard]] std::size_t n_rows() const { return index_.n_rows(); }
+  // The bytes of the index file; empty before Seal(), and where there is none.
+  [[nodiscard]] const std::vector<std::byte>& index_file() const {
+    return index_file_;
+  }
 
  private:
-  // Writes the header of a record into the 64 bytes at `out`, and its entry.
-  void PutHeader(RecordHeader header, std::uint64_t offset, std::uint16_t call,
-                 std::uint16_t micro_batch, std::byte* out);
+  // Writes the header of a record into the 64 bytes at `out`; the entry is
+  // what the index is to know of it.
+  IndexEntry PutHeader(RecordHeader header, std::uint64_t offset,
+                       std::uint16_t call, std::uint16_t micro_batch,
+                       std::byte* out);
+  // Adds a record to the batch, and not to the index.
+  IndexEntry AppendUnindexed(RecordType type, std::int64_t step,
+                             std::uint32_t subject,
+                             std::span<const std::byte> payload,
+                             std::uint16_t call, std::uint16_t micro_batch);
   // Writes header, head and table of a tensor to `out`.
   void PutTensorHead(std::int64_t step, const TensorHead& head,
                      std::uint64_t payload_length, std::uint64_t offset,
@@ -123,11 +133,8 @@ class ShardWriter {
   std::uint64_t sequence_ = 1;  // Of the next record.
 
   std::vector<IndexEntry> entries_;
-  std::vector<ColumnRow> rows_;
-  // Rows get their position from the `rows` record with which a step began.
-  std::int64_t rows_step_ = kNoStep;
-  std::uint32_t next_position_ = 0;
-  bool has_rows_ = false;
+  IndexBuilder index_;
+  std::vector<std::byte> index_file_;
 };
 
 }  // namespace tdbg

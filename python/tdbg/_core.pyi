@@ -19,7 +19,7 @@ l2 f8."""
 STEP_DTYPE: np.dtype[np.void]
 """step i8, mode u4, flags u4, mode_step i8, wall_ns i8, monotonic_ns i8, offered u8,
 written u8, dropped u8, failed u8, micro_batches u4, capture_ns i8, duration_ns i8,
-sequence u8 (packed, no padding)."""
+sequence u8 (4 bytes of padding behind micro_batches)."""
 TENSOR_DTYPE: np.dtype[np.void]
 """step i8, sequence u8, offset u8, payload_length u8, definition u4, shard u4,
 call u2, micro_batch u2, position u4."""
@@ -30,6 +30,8 @@ SPAN_DTYPE: np.dtype[np.void]
 value i8 (packed)."""
 GAP_DTYPE: np.dtype[np.void]
 """first_step i8, last_step i8, records u8, bytes u8, reason u4, what u4."""
+SEGMENT_DTYPE: np.dtype[np.void]
+"""step i8, start u8, n_rows u8, signature u8 (start is the number of its first row)."""
 
 def implementation() -> str:
     """Name of the statistics kernels in use.
@@ -361,15 +363,75 @@ class RunReader:
     """
 
     def __init__(
-        self, directory: str, run_uuid: bytes | None = None, use_caches: bool = True
-    ) -> None: ...
+        self,
+        directory: str,
+        run_uuid: bytes | None = None,
+        use_caches: bool = True,
+        map_files: bool = True,
+        max_tensor_bytes: int = ...,
+        threads: int = 0,
+    ) -> None:
+        """With use_caches off every record is checked at once; threads: as many
+        decode a large tensor, 0: one for each processor, and at most 4."""
+
     def poll(self) -> bool: ...
     def definitions(self, start: int = 0) -> list[Definition]: ...
     def steps(self, start: int = 0) -> NDArray[np.void]: ...
     @property
     def n_rows(self) -> int: ...
     def rows(self, start: int = 0, stop: int | None = None) -> NDArray[np.void]: ...
-    def column(self, definitions: Sequence[int]) -> NDArray[np.void]: ...
+    def column(
+        self,
+        definitions: Sequence[int],
+        start: int | None = None,
+        stop: int | None = None,
+    ) -> NDArray[np.void]:
+        """Rows of these definitions with start <= step < stop, by step in a shard."""
+
+    def segments(
+        self, start: int | None = None, stop: int | None = None
+    ) -> NDArray[np.void]:
+        """Which rows each `rows` record with start <= step < stop has."""
+
+    def signature(self, number: int) -> NDArray[np.uint32]:
+        """The definitions of the rows of a segment."""
+
+    def find_tensors(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        definitions: Sequence[int] | None = None,
+    ) -> tuple[NDArray[np.void], NDArray[np.uint64]]:
+        """Entries of tensors() with start <= step < stop, and their places in it."""
+
+    def find_scalars(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        definitions: Sequence[int] | None = None,
+    ) -> tuple[NDArray[np.void], NDArray[np.uint64]]: ...
+    def recorded_steps(self) -> tuple[int, int] | None:
+        """The lowest and the highest step that was ended."""
+
+    def has_data(self, step: int) -> bool:
+        """Whether there is a row, a tensor or a scalar of this step."""
+
+    def definition(self, id: int) -> Definition | None:
+        """The last definition of this id."""
+
+    def ids_of(self, name: str) -> list[int]: ...
+    def names(self) -> list[str]:
+        """Names of all definitions but those of spans, each once."""
+
+    @property
+    def n_definitions(self) -> int: ...
+    @property
+    def n_steps(self) -> int: ...
+    @property
+    def n_tensors(self) -> int: ...
+    def verify(self) -> list[Problem]:
+        """Everything that is wrong: walks all records and decodes all values."""
+
     def tensors(self, start: int = 0) -> NDArray[np.void]: ...
     def read_tensor(self, index: int) -> NDArray[np.uint8]:
         """Raw bytes in C order, read-only; the caller views them as dtype, shape."""

@@ -44,7 +44,7 @@ class AnswerText {
 };
 
 template <typename Tables>
-void PutTables(const Tables& t, AnswerText* out) {
+void PutTables(Tables& t, AnswerText* out) {
   for (const Definition& d : t.definitions()) {
     out->Put(d.id);
     out->Put(d.role);
@@ -169,7 +169,7 @@ struct MemoryShard {
             header.run};
   }
 
-  const auto& definitions() const { return tables.definitions; }
+  const auto& definitions() const { return tables.definitions->list(); }
   const auto& steps() const { return tables.steps; }
   const auto& tensors() const { return tables.tensors; }
   const auto& scalars() const { return tables.scalars; }
@@ -180,7 +180,8 @@ struct MemoryShard {
   const auto& problems() const { return tables.problems; }
 
   Result<TensorValue> ReadTensor(std::size_t i) {
-    return ReadTensorValue(tables, i, 1 << 20, &reader);
+    TensorValues values({.max_tensor_bytes = 1 << 20});
+    return values.Read(tables.tensors, i, *tables.definitions, &reader);
   }
 
   Answers Ask() {

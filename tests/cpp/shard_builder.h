@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -21,7 +22,7 @@
 #include "base/coding.h"
 #include "base/crc32c.h"
 #include "encode_tensor.h"
-#include "format/index.h"
+#include "format/index_builder.h"
 #include "format/record.h"
 #include "format/tensor_record.h"
 
@@ -48,6 +49,7 @@ class ShardBuilder {
     bytes_.resize(limits::kFileHeader);
     EncodeFileHeader(header_, std::span<std::byte, 128>(bytes_.data(), 128));
     sequence_ = header_.first_sequence;
+    index_ = IndexBuilder(header_.salt, header_.shard_number);
   }
 
   // Appends a record and returns its sequence.
@@ -75,6 +77,7 @@ class ShardBuilder {
     ByteWriter(&bytes_).Align(limits::kAlignment);
     record.end = bytes_.size();
     records_.push_back(record);
+    index_.Add({.header = header, .offset = record.offset}, payload);
     sequence_ = header.sequence + 1;
     return header.sequence;
   }
@@ -85,21 +88,6 @@ class ShardBuilder {
   }
 
   std::uint64_t AddRows(std::int64_t step, const std::vector<Row>& rows) {
-    std::uint32_t position = 0;
-    if (!columns_.empty() && columns_.back().step == step) {
-      position = columns_.back().position + 1;
-    }
-    for (const Row& row : rows) {
-      ColumnRow column;
-      column.step = step;
-      column.definition = row.definition;
-      column.call = row.call;
-      column.micro_batch = row.micro_batch;
-      column.flags = row.flags;
-      column.position = position++;
-      column.summary = row.summary;
-      columns_.push_back(column);
-    }
     return Add(RecordType::kRows, step, EncodeRows(rows));
   }
 
@@ -137,8 +125,18 @@ class ShardBuilder {
     end.n_records = records_.size() + 1;
     end.index_offset = bytes_.size();
     end.reason = reason;
+    for (const PlacedRecord& record : records_) {
+      const std::int64_t step = record.header.step;
+      if (step == kNoStep) continue;
+      end.first_step =
+          end.first_step == kNoStep ? step : std::min(end.first_step, step);
+      end.last_step = std::max(end.last_step, step);
+    }
     Add(RecordType::kIndex, kNoStep, EncodeIndex(entries));
     end.file_length = bytes_.size() + limits::kRecordHeader + kEndBytes;
+    IndexBuilder::File index = index_.Finish(end.n_records, end.file_length);
+    index_file_ = std::move(index.bytes);
+    end.index_crc = index.directory_crc;
     Add(RecordType::kEnd, kNoStep, EncodeEnd(end));
   }
 
@@ -153,23 +151,8 @@ class ShardBuilder {
     return entries;
   }
 
-  // The .tdi file of this shard.
-  [[nodiscard]] Bytes Index() const {
-    Bytes index(64);
-    EncodeIndexHeader({header_.salt, header_.shard_number},
-                      std::span<std::byte, 64>(index.data(), 64));
-    const auto entries = Entries();
-    for (const IndexEntry& entry : entries) {
-      index.resize(index.size() + kIndexEntryBytes);
-      EncodeIndexEntry(entry, std::span<std::byte, 64>(
-                                  index.data() + index.size() - 64, 64));
-    }
-    std::vector<ColumnRow> columns = columns_;
-    const Bytes rest = EncodeColumns(&columns, header_.salt, entries.size(),
-                                     index.size(), bytes_.size());
-    index.insert(index.end(), rest.begin(), rest.end());
-    return index;
-  }
+  // The .tdi file of this shard, once it is sealed.
+  [[nodiscard]] const Bytes& Index() const { return index_file_; }
 
   [[nodiscard]] const Bytes& bytes() const { return bytes_; }
   [[nodiscard]] const FileHeader& header() const { return header_; }
@@ -182,7 +165,8 @@ class ShardBuilder {
   FileHeader header_;
   Bytes bytes_;
   std::vector<PlacedRecord> records_;
-  std::vector<ColumnRow> columns_;
+  IndexBuilder index_;
+  Bytes index_file_;
   std::uint64_t sequence_ = 1;
 };
 

@@ -27,7 +27,7 @@ def test_the_stub_agrees_with_the_module(repository: Path, tmp_path: Path) -> No
 def test_the_stub_lists_the_fields_of_every_table(repository: Path) -> None:
     stub = (repository / "python" / "tdbg" / "_core.pyi").read_text()
     tables = re.findall(r'(\w+_DTYPE): [^\n]*\n"""(.*?)"""', stub, re.DOTALL)
-    assert len(tables) == 6
+    assert len(tables) == 7
     for name, text in tables:
         fields = _expand(re.sub(r"\([^)]*\)", "", text))
         dtype = np.dtype(getattr(_core, name))

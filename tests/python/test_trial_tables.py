@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -62,32 +63,48 @@ class RowsOnly:
 
     def __init__(self) -> None:
         self.table = np.empty(0, _core.ROW_DTYPE)
+        self.found = np.empty(0, _core.SEGMENT_DTYPE)
+        self.signatures: list[tuple[int, ...]] = []
         self.columns_read = 0
+        self.signatures_read = 0
 
     def append(self, rows: list[tuple[int, int]]) -> None:
         more = np.zeros(len(rows), _core.ROW_DTYPE)
         for i, (step, definition) in enumerate(rows):
             more[i]["step"], more[i]["definition"] = step, definition
             more[i]["count"] = len(self.table) + i
+        first = len(self.table)
         self.table = np.concatenate((self.table, more))
+        for step, group in itertools.groupby(rows, key=lambda row: row[0]):
+            ids = tuple(definition for _, definition in group)
+            if ids not in self.signatures:
+                self.signatures.append(ids)
+            number = self.signatures.index(ids)
+            segment = [(step, first, len(ids), number)]
+            self.found = np.append(self.found, np.array(segment, self.found.dtype))
+            first += len(ids)
 
-    @property
-    def n_rows(self) -> int:
-        return len(self.table)
+    def segments(self, start: int, stop: int) -> NDArray[np.void]:
+        steps = self.found["step"]
+        return self.found[(steps >= start) & (steps < stop)]
+
+    def signature(self, number: int) -> NDArray[np.uint32]:
+        self.signatures_read += 1
+        return np.array(self.signatures[number], np.uint32)
 
     def rows(self, start: int = 0, stop: int | None = None) -> NDArray[np.void]:
         return self.table[start:stop].copy()
 
-    def column(self, definitions: list[int]) -> NDArray[np.void]:
+    def column(self, definitions: list[int], start: int, stop: int) -> NDArray[np.void]:
         self.columns_read += 1
-        return self.table[np.isin(self.table["definition"], definitions)]
+        steps = self.table["step"]
+        inside = (steps >= start) & (steps < stop)
+        return self.table[inside & np.isin(self.table["definition"], definitions)]
 
 
 def segments_of(reader: Any) -> Segments:
     given_reader: RunReader = reader
-    segments = Segments(given_reader)
-    segments.take_in()
-    return segments
+    return Segments(given_reader)
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=40)
@@ -104,7 +121,6 @@ def test_segments_find_the_rows_that_a_scan_finds(
         patch.setattr(_segments, "CHUNK_ROWS", chunk)
         for part in parts:
             reader.append(part)
-            segments.take_in()
         table = reader.table
         for step in range(6):
             here = table[(table["step"] == step) & np.isin(table["definition"], wanted)]
@@ -124,10 +140,13 @@ def test_segments_find_the_rows_that_a_scan_finds(
         assert sorted(read) == table["count"][inside].tolist()
 
 
-def test_few_of_many_tensors_are_read_by_their_columns() -> None:
+def test_few_of_many_tensors_are_read_by_their_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reader = RowsOnly()
     reader.append([(step, i) for step in range(10) for i in range(1, 101)])
     segments = segments_of(reader)
+    monkeypatch.setattr(_segments, "CHUNK_ROWS", 8)
     few = np.array([7, 42], np.uint32)
     found = segments.between(3, 6)
     rows = np.concatenate(list(segments.read(found, few)))
@@ -142,5 +161,7 @@ def test_steps_that_are_alike_share_one_signature() -> None:
     reader = RowsOnly()
     reader.append([(step, i) for step in range(1000) for i in range(1, 5)])
     segments = segments_of(reader)
-    assert len(segments.between(0, 1000)) == 1000
-    assert len(segments._signatures) == 1
+    found = segments.between(0, 1000)
+    assert len(found) == 1000
+    assert segments.counts(found, np.array([2, 3], np.uint32)).tolist() == [2] * 1000
+    assert reader.signatures_read == 1

@@ -8,6 +8,7 @@ their definition.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,21 +65,21 @@ def entries(
     found = []
     for lane in _lanes_at(run, step, worker):
         writer = lane.writer
-        ids = writer.ids_of(name)
-        of_lane = []
-        for i in writer.tensors.at(step):
-            row = writer.tensors.data[i]
-            if row["definition"] in ids:
-                definition = writer.definitions[int(row["definition"])]
-                call = Call(int(row["micro_batch"]), int(row["call"]))
-                of_lane.append(RawEntry(lane, definition, call, int(i), None))
-        for i in writer.scalars.at(step):
-            row = writer.scalars.data[i]
-            if row["definition"] in ids:
-                definition = writer.definitions[int(row["definition"])]
-                value = float(row["value"])
-                # Of a scalar that was saved twice in a step, the later counts.
-                of_lane.insert(0, RawEntry(lane, definition, Call(0, 0), -1, value))
+        ids = writer.ids.get(name, [])
+        of_lane: list[RawEntry] = []
+        if not ids:
+            continue
+        rows, places = writer.reader.find_tensors(step, step + 1, ids)
+        for row, place in zip(rows, places, strict=True):
+            definition = writer.definitions[int(row["definition"])]
+            call = Call(int(row["micro_batch"]), int(row["call"]))
+            of_lane.append(RawEntry(lane, definition, call, int(place), None))
+        rows, _ = writer.reader.find_scalars(step, step + 1, ids)
+        for row in rows:
+            definition = writer.definitions[int(row["definition"])]
+            value = float(row["value"])
+            # Of a scalar that was saved twice in a step, the later counts.
+            of_lane.insert(0, RawEntry(lane, definition, Call(0, 0), -1, value))
         found += sorted(of_lane, key=lambda entry: entry.call)
     return found
 
@@ -120,7 +121,7 @@ def read_value(entry: RawEntry) -> NDArray[Any]:
     definition = entry.definition
     dtype = element_type(definition)
     raw = entry.lane.writer.reader.read_tensor(entry.row)
-    expected = int(np.prod(definition.shape, dtype=object)) * dtype.itemsize
+    expected = math.prod(definition.shape) * dtype.itemsize
     if raw.nbytes != expected:
         msg = f"{definition.name!r} has {raw.nbytes} bytes instead of {expected}"
         raise CorruptionError(msg, kind="damage")
@@ -149,30 +150,24 @@ def saved_steps(
     """
     parts: list[NDArray[np.int64]] = []
     for lane in run.lanes_of(worker):
-        ids = None if name is None else lane.writer.ids_of(name)
-        if ids is not None and not len(ids):
+        ids = None if name is None else lane.writer.ids.get(name, [])
+        if ids is not None and not ids:
             continue
+        reader = lane.writer.reader
         if what in ("any", "values"):
-            for table in (lane.writer.tensors, lane.writer.scalars):
-                rows = table.data[table.between(lane.start, lane.stop)]
-                if ids is not None:
-                    rows = rows[_is_in(rows["definition"], ids)]
-                parts.append(_unique(rows["step"]))
+            parts += [
+                _unique(find(lane.start, lane.stop, ids)[0]["step"])
+                for find in (reader.find_tensors, reader.find_scalars)
+            ]
         if what == "histograms":
-            known = None if ids is None else ids.tolist()
-            parts.append(lane.writer.histograms.steps(known, lane.start, lane.stop))
+            parts.append(lane.writer.histograms.steps(ids, lane.start, lane.stop))
         if what in ("any", "statistics"):
             segments = lane.writer.segments.between(lane.start, lane.stop)
             if ids is not None:
-                segments = segments[lane.writer.segments.counts(segments, ids) > 0]
+                counts = lane.writer.segments.counts(segments, np.array(ids, np.uint32))
+                segments = segments[counts > 0]
             parts.append(_unique(segments["step"]))
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-
-
-def _is_in(values: NDArray[Any], ids: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    if len(ids) == 1:
-        return np.asarray(values == ids[0])
-    return np.isin(values, ids)
 
 
 def _unique(steps: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -138,8 +138,7 @@ def scalars(run: RunState, mode: ModeKeys) -> dict[str, ScalarSeries]:
         for lane in run.lanes:
             if lane.writer.rank != rank:
                 continue
-            table = lane.writer.scalars
-            rows = table.data[table.between(lane.start, lane.stop)]
+            rows, _ = lane.writer.reader.find_scalars(lane.start, lane.stop)
             for number in np.unique(rows["definition"]).tolist():
                 if number in lane.writer.definitions:
                     name = lane.writer.definitions[number].name

@@ -9,6 +9,7 @@ Errors: opening fails when the directory is no run.  Later damage is reported by
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ class RunState:
     ) -> None:
         self.lock = threading.RLock()
         self.run = run_directory.open_run(path)
+        self._writers_path = str(self.run.path / "w")
         start, stop = range_steps or (None, None)
         self.start = -NO_END if start is None else start
         self.stop = NO_END if stop is None else stop
@@ -56,7 +58,9 @@ class RunState:
         self._unreadable: dict[str, TdbgError] = {}
         self._groups: list[list[WriterView]] = []
         self.lanes: list[Lane] = []
-        self.table = StepTable()
+        self._table = StepTable()
+        self._sizes: list[int] = []
+        self._table_is_due = False
         self.version = 0  # Grows with every change.
         self.poll()
         if attempt is not None:
@@ -120,7 +124,7 @@ class RunState:
     def _must_list(self) -> bool:
         """Whether writers may have come since the last listing."""
         try:
-            status = (self.run.path / "w").stat()
+            status = os.stat(self._writers_path)  # noqa: PTH116 - each question asks
         except OSError:
             return not self._writers
         found = (status.st_ino, status.st_mtime_ns)
@@ -141,8 +145,18 @@ class RunState:
             with contextlib.suppress(LookupError):
                 groups = _attempts.select(groups, self._attempt)
         self.lanes = _attempts.lanes_of(groups, self.start, self.stop)
-        sizes = [max(int(w.identity["world_size"]) for w in group) for group in groups]
-        self.table.update(self.lanes, sizes)
+        self._sizes = [
+            max(int(w.identity["world_size"]) for w in group) for group in groups
+        ]
+        self._table_is_due = True
+
+    @property
+    def table(self) -> StepTable:
+        """The steps of all workers; put together when it is asked for."""
+        if self._table_is_due:
+            self._table_is_due = False
+            self._table.update(self.lanes, self._sizes)
+        return self._table
 
     # --- Writers and workers ------------------------------------------------
 
@@ -226,23 +240,17 @@ class RunState:
         for lane in self.lanes:
             whole = lane.start == -NO_END and lane.stop == NO_END
             if whole:
-                for definition in lane.writer.definitions.values():
-                    if role_of(definition) is not Role.SPAN:
-                        found.add(definition.name)
+                found.update(lane.writer.reader.names())
             else:
                 found |= names_between(lane.writer, lane.start, lane.stop)
         return found
 
     def has_data(self, step: int) -> bool:
         """Whether anything was saved at the global *step*."""
-        for lane in self.lanes:
-            if lane.start <= step < lane.stop:
-                writer = lane.writer
-                if len(writer.tensors.at(step)) or len(writer.scalars.at(step)):
-                    return True
-                if len(writer.segments.between(step, step + 1)):
-                    return True
-        return False
+        return any(
+            lane.start <= step < lane.stop and lane.writer.reader.has_data(step)
+            for lane in self.lanes
+        )
 
     def names_at(self, step: int) -> set[str]:
         """Names of what was saved at the global *step*."""
@@ -282,10 +290,8 @@ def names_between(
 ) -> set[str]:
     """Names of what *writer* saved in a range of steps, or of some steps of it."""
     segments = writer.segments.between(start, stop)
-    tables = [
-        table.data[table.between(start, stop)]
-        for table in (writer.tensors, writer.scalars)
-    ]
+    reader = writer.reader
+    tables = [reader.find_tensors(start, stop)[0], reader.find_scalars(start, stop)[0]]
     if steps is not None:
         segments = segments[np.isin(segments["step"], steps)]
         tables = [table[np.isin(table["step"], steps)] for table in tables]

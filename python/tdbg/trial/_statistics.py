@@ -146,9 +146,14 @@ def collect(
             max(start, lane.start), min(stop, lane.stop)
         )
         segments = segments[lane.writer.segments.counts(segments, ids) > 0]
-        found.append((lane, ids, segments[np.isin(segments["step"], recorded)]))
+        at = segments["step"]
+        if not np.array_equal(at, recorded):
+            segments = segments[np.isin(at, recorded)]
+        found.append((lane, ids, segments))
     present = [segments["step"] for _, _, segments in found]
-    steps = np.unique(np.concatenate([recorded[:0], *present]))
+    steps = np.concatenate([recorded[:0], *present])
+    if not (steps[1:] > steps[:-1]).all():
+        steps = np.unique(steps)
     rows = _Accumulator(names, steps, _classes(lanes, names))
     contributions = Contributions()
     for lane, ids, segments in found:

@@ -344,8 +344,10 @@ class Trial:
                 if names is not None and run.definition(name) is None:
                     msg = f"no tensor {name!r}; {_selection.nearest(name, run.names())}"
                     raise TensorUnavailable(msg)
-            _, at = run.table.of_mode(mode_key(mode))
-            recorded = np.sort(run.table.steps[at])
+            key = mode_key(mode)
+            recorded = run.table.steps
+            if key is not ModeKeys.GLOBAL:
+                recorded = np.sort(recorded[run.table.of_mode(key)[1]])
             lanes = run.lanes_of(None)
             if names is None:
                 wanted = _statistics.with_rows(lanes, wanted, first, stop)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg import _core
-from tdbg._core import Definition, Event
+from tdbg._core import Event
 from tdbg.run_directory import WriterDirectory
+from tdbg.trial._definitions import Definitions, Ids
 from tdbg.trial._histogram_index import HistogramIndex
 from tdbg.trial._segments import Segments
 from tdbg.trial._tables import StepOrdered
@@ -87,17 +88,14 @@ class WriterView:
         self.generation = directory.generation
         self.reader = _core.RunReader(str(directory.path), run_uuid)
         self.identity = self.reader.identity()
-        self.definitions: dict[int, Definition] = {}
-        self.ids: dict[str, list[int]] = {}
-        self.steps = StepOrdered(_core.STEP_DTYPE)
+        self.definitions = Definitions(self.reader)
+        self.ids = Ids(self.reader)
+        self.segments = Segments(self.reader)
         self.first_step: int | None = None  # Lowest that was recorded so far.
         self.last_step = -1  # Highest that was recorded so far.
-        self.tensors = StepOrdered(_core.TENSOR_DTYPE)
-        self.scalars = StepOrdered(_core.SCALAR_DTYPE)
-        self.events: list[EventRecord] = []
-        self._segments = Segments(self.reader)
+        self._steps = StepOrdered(_core.STEP_DTYPE)
+        self._events: list[EventRecord] = []
         self._histograms = HistogramIndex(self.reader)
-        self._n_definitions = 0
         self._event_problems: list[Problem] = []
         self._n_events = 0
         self._final = False
@@ -120,31 +118,27 @@ class WriterView:
         return grew or before != (self.liveness, self.identity)
 
     def take_in(self) -> None:
-        """Bring the indices up to what the reader has."""
-        for definition in self.reader.definitions(self._n_definitions):
-            self._n_definitions += 1
-            known = definition.id in self.definitions
-            self.definitions[definition.id] = definition
-            if not known:
-                self.ids.setdefault(definition.name, []).append(definition.id)
-        steps = self.reader.steps(len(self.steps))
-        if len(steps):
-            lowest, highest = int(steps["step"].min()), int(steps["step"].max())
-            first = self.first_step
-            self.first_step = lowest if first is None else min(first, lowest)
-            self.last_step = max(self.last_step, highest)
-            self.steps.extend(steps)
-        self.tensors.extend(self.reader.tensors(len(self.tensors)))
-        self.scalars.extend(self.reader.scalars(len(self.scalars)))
+        """Bring up to what the reader has what is not asked for each time."""
+        self.definitions.refresh()
+        self.ids.refresh()
+        recorded = self.reader.recorded_steps()
+        if recorded is not None:
+            self.first_step, self.last_step = recorded
+
+    @property
+    def steps(self) -> StepOrdered:
+        """The records of steps."""
+        if len(self._steps) != self.reader.n_steps:
+            self._steps.extend(self.reader.steps(len(self._steps)))
+        return self._steps
+
+    @property
+    def events(self) -> list[EventRecord]:
+        """What was reported, in order."""
         for event in self.reader.events(self._n_events):
             self._n_events += 1
             self._add_event(event)
-
-    @property
-    def segments(self) -> Segments:
-        """The index of the statistics rows, up to date."""
-        self._segments.take_in()
-        return self._segments
+        return self._events
 
     @property
     def histograms(self) -> HistogramIndex:
@@ -166,13 +160,9 @@ class WriterView:
         """Definitions of the tensor *name*."""
         return np.array(self.ids.get(name, ()), np.uint32)
 
-    def scalar_rows(self, ids: NDArray[np.uint32]) -> NDArray[np.void]:
-        """All scalars of *ids*, in the order of their records."""
-        data = self.scalars.data
-        return data[np.isin(data["definition"], ids)]
-
     def problems(self) -> list[Problem]:
-        """What is wrong in the directory."""
+        """What is wrong in the directory, as far as it was looked at."""
+        self.events  # noqa: B018 - those that are no JSON
         found = [
             Problem(p.kind, self.name, p.file, p.offset, p.length, p.message)
             for p in self.reader.problems()
@@ -190,7 +180,7 @@ class WriterView:
                 Problem("event", self.name, "", 0, len(event.json), message)
             )
             return
-        self.events.append(
+        self._events.append(
             EventRecord(
                 kind=EVENT_KINDS.get(event.kind, str(event.kind)),
                 step=event.step,

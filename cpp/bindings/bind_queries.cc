@@ -1,0 +1,186 @@
+// Questions to a reader by step and definition.
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/convert.h"
+#include "bindings/locked_reader.h"
+#include "bindings/tables.h"
+
+namespace tdbg::bindings {
+namespace {
+
+// Ids that no definition can have name nothing, and are left out.
+std::vector<std::uint32_t> ParseIds(const py::object& definitions) {
+  std::vector<std::int64_t> numbers;
+  AppendIntegers(definitions, &numbers);
+  std::vector<std::uint32_t> ids;
+  for (const std::int64_t number : numbers) {
+    if (number > 0 && number <= std::numeric_limits<std::uint32_t>::max()) {
+      ids.push_back(static_cast<std::uint32_t>(number));
+    }
+  }
+  return ids;
+}
+
+RunReader::Wanted ParseWanted(const py::object& definitions) {
+  if (definitions.is_none()) return std::nullopt;
+  return ParseIds(definitions);
+}
+
+// Steps start <= step < stop; None: no bound.
+StepRange ParseSteps(std::optional<std::int64_t> start,
+                     std::optional<std::int64_t> stop) {
+  StepRange steps = kAllSteps;
+  if (start) steps.first = *start;
+  if (stop) {
+    if (*stop == kAllSteps.first) return {0, -1};
+    steps.last = *stop - 1;
+  }
+  return steps;
+}
+
+py::array Column(LockedReader& reader, const py::object& definitions,
+                 std::optional<std::int64_t> start,
+                 std::optional<std::int64_t> stop) {
+  const std::vector<std::uint32_t> ids = ParseIds(definitions);
+  const StepRange steps = ParseSteps(start, stop);
+  return TableOf(reader.With(
+      [&](RunReader& inner) { return inner.FindRows(steps, ids); }));
+}
+
+py::array Segments(LockedReader& reader, std::optional<std::int64_t> start,
+                   std::optional<std::int64_t> stop) {
+  const StepRange steps = ParseSteps(start, stop);
+  return TableOf(
+      reader.With([&](RunReader& inner) { return inner.FindSegments(steps); }));
+}
+
+py::array Signature(LockedReader& reader, std::uint64_t number) {
+  return ArrayOf(reader.With([&](RunReader& inner) {
+    const auto ids = inner.Signature(number);
+    return std::vector<std::uint32_t>(ids.begin(), ids.end());
+  }),
+                 py::dtype::of<std::uint32_t>());
+}
+
+// The entries, and their places in the whole table.
+template <typename Entry>
+py::tuple Places(std::vector<Placed<Entry>> found) {
+  std::vector<Entry> entries;
+  std::vector<std::uint64_t> places;
+  entries.reserve(found.size());
+  places.reserve(found.size());
+  for (const Placed<Entry>& one : found) {
+    entries.push_back(one.entry);
+    places.push_back(one.place);
+  }
+  return py::make_tuple(
+      TableOf(std::move(entries)),
+      ArrayOf(std::move(places), py::dtype::of<std::uint64_t>()));
+}
+
+py::tuple FindTensors(LockedReader& reader, std::optional<std::int64_t> start,
+                      std::optional<std::int64_t> stop,
+                      const py::object& definitions) {
+  const auto wanted = ParseWanted(definitions);
+  const StepRange steps = ParseSteps(start, stop);
+  return Places(reader.With(
+      [&](RunReader& inner) { return inner.FindTensors(steps, wanted); }));
+}
+
+py::tuple FindScalars(LockedReader& reader, std::optional<std::int64_t> start,
+                      std::optional<std::int64_t> stop,
+                      const py::object& definitions) {
+  const auto wanted = ParseWanted(definitions);
+  const StepRange steps = ParseSteps(start, stop);
+  return Places(reader.With(
+      [&](RunReader& inner) { return inner.FindScalars(steps, wanted); }));
+}
+
+py::object RecordedSteps(LockedReader& reader) {
+  const auto range =
+      reader.With([](RunReader& inner) { return inner.RecordedSteps(); });
+  if (!range) return py::none();
+  return py::make_tuple(range->first, range->last);
+}
+
+py::object FindDefinition(LockedReader& reader, std::uint32_t id) {
+  auto found = reader.With([&](RunReader& inner) {
+    const Definition* definition = inner.FindDefinition(id);
+    return definition == nullptr ? std::optional<Definition>() : *definition;
+  });
+  return py::cast(std::move(found));
+}
+
+// The names of all definitions that are no spans, each once.
+py::list Names(LockedReader& reader) {
+  const auto names = reader.With([](RunReader& inner) {
+    std::vector<std::string> found;
+    for (const Definition& definition : inner.definitions()) {
+      if (definition.role == TensorRole::kSpan) continue;
+      const auto ids = inner.IdsOf(definition.name);
+      if (ids.front() == definition.id) found.push_back(definition.name);
+    }
+    return found;
+  });
+  py::list result(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) result[i] = Text(names[i]);
+  return result;
+}
+
+}  // namespace
+
+void RegisterQueries(py::class_<LockedReader>& type) {
+  using Self = LockedReader;
+  type.def("column", &Column, py::arg("definitions"),
+           py::arg("start") = py::none(), py::arg("stop") = py::none())
+      .def("segments", &Segments, py::arg("start") = py::none(),
+           py::arg("stop") = py::none())
+      .def("signature", &Signature, py::arg("number"))
+      .def("find_tensors", &FindTensors, py::arg("start") = py::none(),
+           py::arg("stop") = py::none(), py::arg("definitions") = py::none())
+      .def("find_scalars", &FindScalars, py::arg("start") = py::none(),
+           py::arg("stop") = py::none(), py::arg("definitions") = py::none())
+      .def("recorded_steps", &RecordedSteps)
+      .def(
+          "has_data",
+          [](Self& self, std::int64_t step) {
+            return self.With(
+                [&](RunReader& reader) { return reader.HasData(step); });
+          },
+          py::arg("step"))
+      .def("definition", &FindDefinition, py::arg("id"))
+      .def(
+          "ids_of",
+          [](Self& self, const py::str& name) {
+            const std::string text = Utf8(name);
+            return self.With(
+                [&](RunReader& reader) { return reader.IdsOf(text); });
+          },
+          py::arg("name"))
+      .def("names", &Names)
+      .def_property_readonly("n_definitions",
+                             [](Self& self) {
+                               return self.With([](RunReader& reader) {
+                                 return reader.definitions().size();
+                               });
+                             })
+      .def_property_readonly("n_steps",
+                             [](Self& self) {
+                               return self.With([](RunReader& reader) {
+                                 return reader.n_steps();
+                               });
+                             })
+      .def_property_readonly("n_tensors", [](Self& self) {
+        return self.With([](RunReader& reader) { return reader.n_tensors(); });
+      });
+}
+
+}  // namespace tdbg::bindings

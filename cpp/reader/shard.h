@@ -1,0 +1,165 @@
+// Shard answers what one shard holds: from its index where it is sealed and the
+// index fits, else from its records.
+//
+// Implements docs/format.md, "Reading" and "The index".  A shard that is opened
+// by its index is not walked: each table is read and checked when it is asked
+// for, and each record when its bytes are.  Where the index turns out damaged
+// the records are walked after all.
+//
+// Thread safety: none.
+//
+// Errors: problems, in the list that was given.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reader/index_reader.h"
+#include "reader/shard_reader.h"
+#include "reader/tables.h"
+
+namespace tdbg {
+
+// A range of steps.
+struct StepRange {
+  std::int64_t first = 0;
+  std::int64_t last = -1;
+};
+
+inline constexpr StepRange kAllSteps = {
+    std::numeric_limits<std::int64_t>::min(),
+    std::numeric_limits<std::int64_t>::max()};
+
+class Shard {
+ public:
+  // `problems` outlives this.
+  Shard(int directory, const ShardPlace& place, bool map_files, bool use_index,
+        std::shared_ptr<Definitions> definitions,
+        std::vector<Problem>* problems);
+  Shard(const Shard&) = delete;
+  Shard& operator=(const Shard&) = delete;
+
+  // Takes in what is there, as ShardReader::Scan does.
+  bool Scan(bool settled);
+
+  ShardReader& reader() { return reader_; }
+  [[nodiscard]] const ShardReader& reader() const { return reader_; }
+  [[nodiscard]] std::uint32_t number() const { return reader_.number(); }
+  // Changes whenever anything but a definition or a problem is added.
+  [[nodiscard]] std::uint64_t Size() const;
+
+  // How many there are; those of a shard that was opened by its index stay,
+  // even if its records turn out to hold fewer.
+  [[nodiscard]] std::uint64_t n_rows() const;
+  [[nodiscard]] std::uint64_t n_tensors() const;
+  [[nodiscard]] std::uint64_t n_scalars() const;
+  [[nodiscard]] std::uint64_t n_steps() const;
+  // Of the `step` records, if there are any.
+  std::optional<StepRange> RecordedSteps();
+
+  // The tables, valid until the next call of anything here.
+  std::span<const StepEntry> Steps();
+  std::span<const TensorEntry> Tensors();
+  std::span<const ScalarEntry> Scalars();
+  std::span<const RowsPlace> Places();
+  std::span<const EventEntry> Events();
+  std::span<const SpanEntry> Spans();
+  std::span<const Gap> Gaps();
+  std::span<const HistogramEntry> Histograms();
+  // The definitions of the rows of a place.
+  std::span<const std::uint32_t> Signature(const RowsPlace& place);
+
+  // Room for what a caller calls the signatures of this shard, by their numbers
+  // here; emptied when those change.
+  std::vector<std::uint64_t>& signature_names() { return signature_names_; }
+
+  // Calls `visit(place)` for the places of these entries, ascending.
+  // Without `definitions`: of all.
+  using Visit = std::function<void(std::uint64_t)>;
+  using Wanted = std::optional<std::span<const std::uint32_t>>;  // Ascending.
+  void FindTensors(StepRange steps, Wanted definitions, const Visit& visit);
+  void FindScalars(StepRange steps, Wanted definitions, const Visit& visit);
+  void FindPlaces(StepRange steps, const Visit& visit);
+
+  // Appends the rows of `definitions` (ascending) within `steps`, by step and
+  // position.
+  void FindRows(StepRange steps, std::span<const std::uint32_t> definitions,
+                std::vector<ColumnRow>* rows);
+  // Appends the rows of the `rows` record at `place`.  Where its bytes do not
+  // hold, rows of definition 0 take its place, and a problem says so.
+  void ReadPlace(const RowsPlace& place, std::vector<ColumnRow>* rows);
+
+  // Whether there may be rows of these steps.
+  [[nodiscard]] bool FindsPlaces(StepRange steps) const {
+    return MayHave(SectionKind::kRowsPlaces, steps);
+  }
+  // Whether tables come from the index.
+  [[nodiscard]] bool has_index() const { return index_ && is_indexed_; }
+
+  // Gives descriptors up: they are few, and shards may be many.
+  void Retire();
+
+ private:
+  bool OpenIndex(const End& end);
+  bool TakeDefinitions();
+  // The index does not hold: from now on the records are walked.
+  void Demote();
+  void MoveProblems();
+  // Fills the tables of the records that an index only tells the places of.
+  void TakeRecords();
+  void TakeRecord(const IndexEntry& entry);
+
+  // A table of the index, or of the records.
+  template <typename Entry>
+  std::span<const Entry> Table(SectionKind kind,
+                               std::vector<Entry> Tables::* table);
+  // The entries in the range of steps: [first, second).
+  template <typename Entry, typename StepOf>
+  std::pair<std::uint64_t, std::uint64_t> Range(SectionKind kind,
+                                                std::span<const Entry> entries,
+                                                StepRange steps,
+                                                StepOf step_of);
+  template <typename Entry, typename DefinitionOf>
+  void Find(SectionKind kind, SectionKind groups, SectionKind postings,
+            std::span<const Entry> (Shard::*table)(),
+            DefinitionOf definition_of, StepRange steps, Wanted definitions,
+            const Visit& visit);
+  [[nodiscard]] bool MayHave(SectionKind kind, StepRange steps) const;
+  void OpenColumns();
+  // The columns of `definitions`, where reading them costs less than reading
+  // records; nothing where it does not, or where there is no index.
+  std::optional<std::vector<Group>> ChooseColumns(
+      StepRange steps, std::span<const std::uint32_t> definitions);
+  bool FindRowsInColumns(StepRange steps, std::span<const Group> columns,
+                         std::vector<ColumnRow>* rows);
+  void FindRowsInRecords(StepRange steps,
+                         std::span<const std::uint32_t> definitions,
+                         std::vector<ColumnRow>* rows);
+
+  // Constant after construction.
+  const int directory_;
+  const bool use_index_;
+  std::vector<Problem>* const problems_;
+
+  ShardReader reader_;
+  Tables tables_;
+  std::optional<IndexReader> index_;
+  bool is_indexed_ = false;   // Opened by an index, which may be gone by now.
+  bool has_records_ = false;  // TakeRecords was done.
+  bool index_failed_ = false;
+  std::optional<StepRange> range_;  // Of the first n_ranged_ `step` records.
+  std::size_t n_ranged_ = 0;
+  std::vector<std::uint64_t> signature_names_;
+  // Of an indexed shard, as its index said.
+  std::array<std::uint64_t, kSectionKinds + 1> counts_{};
+};
+
+}  // namespace tdbg

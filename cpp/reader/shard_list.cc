@@ -1,0 +1,42 @@
+#include "reader/shard_list.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tdbg {
+
+void ShardList::Add(std::unique_ptr<Shard> shard) {
+  ListedShard listed{.shard = std::move(shard),
+                     .first_row = n_rows(),
+                     .first_tensor = n_tensors(),
+                     .first_scalar = n_scalars(),
+                     .first_step = n_steps()};
+  shards_.push_back(std::move(listed));
+}
+
+std::uint64_t ShardList::n_rows() const {
+  if (shards_.empty()) return 0;
+  return shards_.back().first_row + shards_.back().shard->n_rows();
+}
+std::uint64_t ShardList::n_tensors() const {
+  if (shards_.empty()) return 0;
+  return shards_.back().first_tensor + shards_.back().shard->n_tensors();
+}
+std::uint64_t ShardList::n_scalars() const {
+  if (shards_.empty()) return 0;
+  return shards_.back().first_scalar + shards_.back().shard->n_scalars();
+}
+std::uint64_t ShardList::n_steps() const {
+  if (shards_.empty()) return 0;
+  return shards_.back().first_step + shards_.back().shard->n_steps();
+}
+
+ListedShard& ShardList::OfTensor(std::uint64_t i) {
+  // The last one that begins at or before it: of empty ones the last.
+  const auto after = std::upper_bound(
+      shards_.begin(), shards_.end(), i,
+      [](std::uint64_t n, const ListedShard& s) { return n < s.first_tensor; });
+  return *(after - 1);
+}
+
+}  // namespace tdbg

@@ -1,0 +1,84 @@
+// ShardList is the shards of a writer directory in the order of their numbers,
+// as far as they were found.
+//
+// Thread safety: none.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "reader/shard.h"
+
+namespace tdbg {
+
+// A shard, and what stands before it over all shards.
+struct ListedShard {
+  std::unique_ptr<Shard> shard;
+  std::uint64_t first_row = 0;
+  std::uint64_t first_tensor = 0;
+  std::uint64_t first_scalar = 0;
+  std::uint64_t first_step = 0;
+};
+
+class ShardList {
+ public:
+  // Adds the next shard: nothing is added to those before it any more.
+  void Add(std::unique_ptr<Shard> shard);
+
+  [[nodiscard]] bool empty() const { return shards_.empty(); }
+  [[nodiscard]] Shard& last() { return *shards_.back().shard; }
+  std::vector<ListedShard>& shards() { return shards_; }
+
+  [[nodiscard]] std::uint64_t n_rows() const;
+  [[nodiscard]] std::uint64_t n_tensors() const;
+  [[nodiscard]] std::uint64_t n_scalars() const;
+  [[nodiscard]] std::uint64_t n_steps() const;
+
+  // The shard that holds the tensor of this number.
+  // REQUIRES: i < n_tensors().
+  ListedShard& OfTensor(std::uint64_t i);
+
+  // Descriptors are few: gives up those of a shard that does not grow.
+  void Retire(ListedShard* listed) {
+    if (listed != &shards_.back()) listed->shard->Retire();
+  }
+
+ private:
+  std::vector<ListedShard> shards_;
+};
+
+// A table over all shards, put together as far as it was asked for.
+template <typename Entry>
+class Gathered {
+ public:
+  using Source = std::span<const Entry> (Shard::*)();
+
+  const std::vector<Entry>& All(ShardList* list, Source source) {
+    auto& shards = list->shards();
+    while (next_ < shards.size()) {
+      const auto table = (*shards[next_].shard.*source)();
+      if (taken_ < table.size()) {
+        entries_.insert(entries_.end(),
+                        table.begin() + static_cast<std::ptrdiff_t>(taken_),
+                        table.end());
+        taken_ = table.size();
+      }
+      list->Retire(&shards[next_]);
+      if (next_ + 1 == shards.size()) break;
+      ++next_;
+      taken_ = 0;
+    }
+    return entries_;
+  }
+
+ private:
+  std::vector<Entry> entries_;
+  std::size_t next_ = 0;   // The shard to go on with,
+  std::size_t taken_ = 0;  // and how much of it is there.
+};
+
+}  // namespace tdbg
