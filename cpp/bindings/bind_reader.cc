@@ -98,10 +98,10 @@ py::array ReadTensor(LockedReader& reader, std::size_t index) {
   return array;
 }
 
-// Problems that a reader finds which trusts no cache, and those of all values.
+// Problems that a reader finds which uses no index, and those of all values.
 std::vector<Problem> Verify(LockedReader& reader) {
   ReaderOptions options = reader.options();
-  options.use_caches = false;
+  options.use_index = false;
   const ReleaseGil released;
   auto opened = RunReader::Open(reader.directory(), options);
   if (!opened.ok()) {

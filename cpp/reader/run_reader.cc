@@ -187,9 +187,9 @@ void DirectoryReader::BeginShard(std::uint32_t number) {
   ShardPlace place = place_;
   place.shard_number = number;
   if (!list_.empty()) size_before_ += list_.last().Size();
-  list_.Add(std::make_unique<Shard>(files_.descriptor(), place,
-                                    options_.map_files, options_.use_caches,
-                                    definitions_, &problems_));
+  list_.Add(std::make_unique<Shard>(
+      files_.descriptor(), place, options_.map_files,
+      options_.use_caches && options_.use_index, definitions_, &problems_));
 }
 
 bool DirectoryReader::ScanCurrent() {

@@ -48,6 +48,8 @@ struct ReaderOptions {
   // checked: the answers about undamaged data are the same, and problems() has
   // all damage but that of tensors' chunks.
   bool use_caches = true;
+  // Of the caches, use the index.
+  bool use_index = true;
   // Map sealed shards.  Off where others than the writer may truncate them, or
   // on a file system that loses pages: a map then faults.
   bool map_files = true;

@@ -45,19 +45,12 @@ def _check(directory: Path, run_uuid: bytes) -> dict[str, Any]:
     except StorageError as error:
         problem = _problem(directory, error, "unreadable")
         return {"writer": directory.name, "problems": [problem]}
-    tensors = reader.tensors()
-    bad = []
-    for i in range(len(tensors)):
-        try:
-            reader.read_tensor(i)
-        except StorageError as error:
-            bad.append(_problem(directory, error, "damage"))
     return {
         "writer": directory.name,
         "state": reader.liveness(),
-        "steps": len(reader.steps()),
+        "steps": reader.n_steps,
         "rows": reader.n_rows,
-        "tensors": len(tensors),
+        "tensors": reader.n_tensors,
         "events": len(reader.events()),
         "bytes": reader.n_bytes,
         "lost": sum(int(gap["records"]) for gap in reader.gaps()),
@@ -69,9 +62,8 @@ def _check(directory: Path, run_uuid: bytes) -> dict[str, Any]:
                 "length": problem.length,
                 "message": problem.message,
             }
-            for problem in reader.problems()
-        ]
-        + bad,
+            for problem in reader.verify()
+        ],
     }
 
 

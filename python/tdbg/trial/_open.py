@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from tdbg.errors import ConfigurationError, NotARun
 from tdbg.trial._run import RunState
@@ -20,6 +21,8 @@ def create_trial(
     range_steps: tuple[int, int | None] | None = None,
     attempt: int | None = None,
     wait: float = 0.0,
+    map_files: bool = True,
+    max_tensor_bytes: int | None = None,
 ) -> Trial:
     """Open the run at *path*, finished or not.
 
@@ -32,6 +35,10 @@ def create_trial(
             first, -1 for the last. By default a later attempt replaces the steps
             of earlier ones from its first step on.
         wait: Seconds to wait for the run to come into being.
+        map_files: Map finished files; off, they are read, which is slower and does
+            not fault where somebody truncates them.
+        max_tensor_bytes: The most memory that a tensor may decode to which the bytes
+            it has on the disk do not justify; 2 GiB by default.
 
     Raises:
         NotARun: If there is no run; the message says what is there instead.
@@ -41,10 +48,11 @@ def create_trial(
         ConfigurationError: If an argument can never work.
     """
     directory, steps = _local(path), _range(range_steps)
+    options = _options(map_files, max_tensor_bytes)
     deadline = time.monotonic() + wait
     while True:
         try:
-            run = RunState(directory, steps, attempt)
+            run = RunState(directory, steps, attempt, options)
         except NotARun:
             if time.monotonic() >= deadline:
                 raise
@@ -80,3 +88,14 @@ def _range(given: tuple[int, int | None] | None) -> tuple[int, int | None] | Non
         msg = f"range_steps must not be empty, got {given!r}"
         raise ConfigurationError(msg)
     return start, stop
+
+
+def _options(map_files: bool, max_tensor_bytes: int | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"map_files": bool(map_files)}
+    if max_tensor_bytes is not None:
+        given: object = max_tensor_bytes
+        if not isinstance(given, int) or not 0 <= given < 1 << 63:
+            msg = f"max_tensor_bytes must be a number of bytes, not {given!r}"
+            raise ConfigurationError(msg)
+        options["max_tensor_bytes"] = given
+    return options

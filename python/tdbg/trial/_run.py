@@ -12,8 +12,9 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,7 @@ class RunState:
         path: Path,
         range_steps: tuple[int, int | None] | None,
         attempt: int | None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.run = run_directory.open_run(path)
@@ -52,6 +54,7 @@ class RunState:
         self.start = -NO_END if start is None else start
         self.stop = NO_END if stop is None else stop
         self._attempt = attempt
+        self._options = dict(options or {})  # Of the readers.
         self._frozen = 0
         self._listed: tuple[int, int] | None = None
         self._writers: dict[str, WriterView] = {}
@@ -112,7 +115,9 @@ class RunState:
             if name in self._writers:
                 continue
             try:
-                self._writers[name] = WriterView(directory, self.run.uuid)
+                self._writers[name] = WriterView(
+                    directory, self.run.uuid, self._options
+                )
             except TdbgError as error:
                 # Tried again at the next poll: its first shard may be on its way.
                 self._unreadable[name] = error

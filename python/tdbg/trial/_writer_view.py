@@ -9,6 +9,7 @@ reported by ``problems()``.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,12 +82,14 @@ class Problem:
 class WriterView:
     """A writer's tables, and what is needed to find something in them."""
 
-    def __init__(self, directory: WriterDirectory, run_uuid: bytes) -> None:
+    def __init__(
+        self, directory: WriterDirectory, run_uuid: bytes, options: Mapping[str, Any]
+    ) -> None:
         self.directory = directory
         self.name = directory.path.name
         self.rank = directory.rank
         self.generation = directory.generation
-        self.reader = _core.RunReader(str(directory.path), run_uuid)
+        self.reader = _core.RunReader(str(directory.path), run_uuid, **options)
         self.identity = self.reader.identity()
         self.definitions = Definitions(self.reader)
         self.ids = Ids(self.reader)
