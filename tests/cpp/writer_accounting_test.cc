@@ -108,7 +108,7 @@ bool IsCovered(const std::vector<Gap>& gaps, std::int64_t step) {
   return false;
 }
 
-void CheckSteps(const RunReader& reader, const Counters& c) {
+void CheckSteps(RunReader& reader, const Counters& c) {
   std::map<std::int64_t, std::uint64_t> n_tensors;
   for (const TensorEntry& entry : reader.tensors()) ++n_tensors[entry.step];
   // Gaps by the thread of their steps, or the search would be long.

@@ -232,7 +232,7 @@ TDBG_TEST(EightThreadsAreAccountedForExactly) {
   EXPECT_EQ(c.failed, 0U);
   auto opened = RunReader::Open(bench.writer->directory(), {});
   EXPECT_OK(opened);
-  const RunReader& reader = *opened.value();
+  RunReader& reader = *opened.value();
   EXPECT_EQ(reader.problems().size(), 0U);
   std::map<std::int64_t, std::uint64_t> n_tensors;
   for (const TensorEntry& tensor : reader.tensors()) ++n_tensors[tensor.step];

