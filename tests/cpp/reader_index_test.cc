@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "answers.h"
@@ -188,6 +189,89 @@ TDBG_TEST(DamageBehindTheIndexIsFoundByAFullCheck) {
   without.use_caches = false;
   const auto plain = RunReader::Open(directory, without);
   EXPECT_EQ(plain.value()->problems().size(), 1U);
+}
+
+// The shard and its index, with everything that checks them made to fit again.
+struct Forged {
+  Bytes shard;
+  Bytes index;
+};
+
+Forged Forge(const ShardBuilder& original, Bytes index) {
+  const std::size_t footer_at = index.size() - 64;
+  auto footer = DecodeIndexFooter(std::span(index).subspan(footer_at)).value();
+  std::byte* directory = index.data() + footer.directory_offset;
+  for (std::uint32_t i = 0; i < footer.n_sections; ++i) {
+    std::byte* entry = directory + i * kIndexSectionBytes;
+    const auto offset = Load<std::uint64_t>(entry + 8);
+    const auto n =
+        Load<std::uint64_t>(entry + 16) * Load<std::uint32_t>(entry + 4);
+    if (Load<std::uint32_t>(entry + 24) != 0) {
+      Store(entry + 24, MaskedCrc32c(index.data() + offset, n));
+    }
+  }
+  footer.directory_crc =
+      MaskedCrc32c(directory, footer.n_sections * kIndexSectionBytes);
+  EncodeIndexFooter(footer,
+                    std::span<std::byte, 64>(index.data() + footer_at, 64));
+  Bytes shard = original.bytes();
+  const PlacedRecord& last = original.records().back();
+  std::byte* payload = shard.data() + last.offset + 64;
+  Store(payload + 44, footer.directory_crc);
+  RecordHeader header = last.header;
+  header.payload_crc = MaskedCrc32c(payload, kEndBytes);
+  EncodeRecordHeader(header, original.header().salt,
+                     std::span<std::byte, 64>(shard.data() + last.offset, 64));
+  return {shard, index};
+}
+
+// Somebody made checksums fit: then every place is checked, no value is wrong,
+// and nothing faults.
+TDBG_TEST(NoPlaceInAForgedIndexIsBelieved) {
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.Writer("train-3-2");
+  const ShardBuilder shard = CompleteShard();
+  WriteFile(directory + "/000001.tds", shard.bytes());
+  const auto plain = RunReader::Open(directory, {});
+  const Answers expected = AnswersOf(*plain.value());
+  const Bytes& index = shard.Index();
+  std::uint64_t n = 0;
+  std::uint64_t n_same = 0;
+  for (std::size_t at = 64; at + 64 < index.size(); at += 4) {
+    for (const std::uint32_t lie : {0U, 1U, 0x7fffffffU, 0xffffffffU}) {
+      Bytes lying = index;
+      Store(lying.data() + at, lie);
+      if (lying == index) continue;
+      // Where the lie is about the sections, their checksums are left alone.
+      const auto forged = Forge(shard, index);
+      Bytes with_lie = forged.index;
+      Store(with_lie.data() + at, lie);
+      const auto footer =
+          DecodeIndexFooter(std::span(index).subspan(index.size() - 64))
+              .value();
+      const Forged both = at < footer.directory_offset
+                              ? Forge(shard, with_lie)
+                              : Forged{forged.shard, with_lie};
+      WriteFile(directory + "/000001.tds", both.shard);
+      WriteFile(directory + "/000001.tdi", both.index);
+      const Answers answers = AskEverything(directory);
+      ++n;
+      n_same += answers.values == expected.values ? 1 : 0;
+      for (const auto& value : answers.values) {
+        const bool known =
+            !value || std::find(expected.values.begin(), expected.values.end(),
+                                value) != expected.values.end();
+        if (!known) {
+          Fail(__FILE__, __LINE__, "word at " + std::to_string(at));
+          return;
+        }
+      }
+    }
+  }
+  std::printf("       %llu lies, %llu without effect on values\n",
+              static_cast<unsigned long long>(n),
+              static_cast<unsigned long long>(n_same));
+  EXPECT_GT(n, 5000U);
 }
 
 }  // namespace
