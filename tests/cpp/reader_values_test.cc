@@ -4,6 +4,8 @@
 // Seen to fail when: a part of a tensor is decoded to the place of another; the
 // base that is kept is that of another step.
 
+#include <algorithm>
+
 #include "answers.h"
 #include "complete_shard.h"
 #include "reader/run_reader.h"
@@ -103,7 +105,7 @@ TDBG_TEST(RawValuesAreGivenWhereTheyLie) {
     kept = std::move(one).value();
   }
   // The value holds the map when its reader is gone.
-  EXPECT_TRUE(Bytes(kept.bytes.begin(), kept.bytes.end()) == raw);
+  EXPECT_TRUE(std::ranges::equal(kept.bytes, raw));
 }
 
 }  // namespace
