@@ -10,6 +10,7 @@
 
 #include "format/commit_page.h"
 #include "format/index.h"
+#include "format/index_file.h"
 #include "format/record.h"
 #include "shard_builder.h"
 #include "testing.h"
@@ -225,11 +226,44 @@ TDBG_TEST(CommitPagesAndIndexesHaveTheirGoldenBytes) {
                                                          "00000000"));
   EncodeIndexHeader({0x0102030405060708ULL, 3}, bytes);
   EXPECT_EQ(Hex(std::span(bytes).first(32)), std::string("895444490d0a1a0a"
-                                                         "01004000"
-                                                         "40000000"
+                                                         "02004000"
+                                                         "00000000"
                                                          "0807060504030201"
                                                          "03000000"
-                                                         "78000000"));
+                                                         "00000000"));
+  const Section section{.kind = SectionKind::kSteps,
+                        .entry_size = 104,
+                        .offset = 128,
+                        .n_entries = 3,
+                        .crc = 0x01020304,
+                        .flags = kStepsAscend,
+                        .first_step = 5,
+                        .last_step = 7};
+  EXPECT_EQ(Hex(EncodeSections({&section, 1})),
+            std::string("04000000"
+                        "68000000"
+                        "8000000000000000"
+                        "0300000000000000"
+                        "04030201"
+                        "01000000"
+                        "0500000000000000"
+                        "0700000000000000") +
+                std::string(32, '0'));
+  EncodeIndexFooter({.salt = 0x0102030405060708ULL,
+                     .shard_length = 9,
+                     .n_records = 10,
+                     .directory_offset = 11,
+                     .n_sections = 12,
+                     .directory_crc = 0x01020304},
+                    bytes);
+  EXPECT_EQ(Hex(std::span(bytes).first(48)), std::string("54444946"
+                                                         "4f4f5432"
+                                                         "0807060504030201"
+                                                         "0900000000000000"
+                                                         "0a00000000000000"
+                                                         "0b00000000000000"
+                                                         "0c000000"
+                                                         "04030201"));
 }
 
 TDBG_TEST(FileHeadersComeBack) {
