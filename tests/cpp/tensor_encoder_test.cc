@@ -43,8 +43,13 @@ class Saving {
 
   // A tensor whose shard is given up before it is whole.
   void Abandon(const Definition& definition, const Bytes& raw) {
-    (void)Encode(definition, raw, {}, 1);
+    Begin(definition, raw);
     BeginShard();
+  }
+
+  // A tensor of which only the first chunk is encoded.
+  void Begin(const Definition& definition, const Bytes& raw) {
+    (void)Encode(definition, raw, {}, 1);
   }
 
   void BeginShard() {
@@ -345,6 +350,17 @@ TDBG_TEST(ATensorThatWasGivenUpIsNoBase) {
     training.Step();
     EXPECT_TRUE(IsDifference(saving.Save(weight, training.bytes())));
   }
+}
+
+TDBG_TEST(ValuesThatWereKeptInPartAreNoBase) {
+  Saving saving(CodecPolicy::kMax);
+  Training training(200'000);
+  const Definition weight = Of(TensorRole::kWeight);
+  (void)saving.Save(weight, training.bytes());
+  training.Step();
+  saving.Begin(weight, training.bytes());
+  training.Step();
+  EXPECT_FALSE(IsDifference(saving.Save(weight, training.bytes())));
 }
 
 TDBG_TEST(MaxIsNotLargerThanAuto) {
