@@ -2,8 +2,8 @@
 // back, and every lie about a length, a bit or a number is refused.
 //
 // Seen to fail when: the portable and the AVX2 kernels disagree by a bit; bytes
-// behind the last element are lost; the bits of a bitmap are not counted; a
-// plane may be longer than its elements; bytes may follow the planes.
+// behind the last element are lost; the bits of a bitmap are not counted; bytes
+// may follow the planes.
 
 #include "format/plane_codec.h"
 
