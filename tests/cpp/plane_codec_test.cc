@@ -267,7 +267,8 @@ TDBG_TEST(BitsBehindTheLastElementAreRefused) {
   std::mt19937 random(2);
   Bytes raw(4004);
   for (std::size_t i = 0; i < 1001; ++i) {
-    if (random() % 2 == 0) Store(raw.data() + 4 * i, random());
+    if (random() % 2 == 0)
+      Store(raw.data() + 4 * i, static_cast<std::uint32_t>(random()));
   }
   Encoding encoding = Of(Codec::kSparse, 4, false);
   encoding.raw_planes = 15;

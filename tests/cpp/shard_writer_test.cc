@@ -61,7 +61,7 @@ std::vector<Found> Walk(std::span<const std::byte> file) {
 class Source {
  public:
   Source(std::uint64_t past, std::uint64_t n)
-      : memory_(HugeMemory::Create(past + n).value()),
+      : memory_(HugeMemory::Create(past + n + 1).value()),
         bytes_(memory_.data() + past, n) {
     for (std::uint64_t i = 0; i < n; i += 8) {
       const std::uint64_t word = (i + past) * 0x9e3779b97f4a7c15U;
