@@ -3,6 +3,7 @@
 
 #include "writer/shard_writer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -111,7 +112,7 @@ void CheckTensor(const Found& found, std::span<const std::byte> raw) {
   EXPECT_OK(DecodeTensor(head.value(),
                          found.payload.subspan(head.value().data_offset), 1, {},
                          values));
-  EXPECT_EQ(std::memcmp(values.data(), raw.data(), raw.size()), 0);
+  EXPECT_TRUE(std::ranges::equal(values, raw));
 }
 
 TDBG_TEST(LargeRawTensorsAreAlignedByPadsAndNotCopied) {
