@@ -50,6 +50,8 @@ def load(folder: Path) -> list[dict[str, Any]]:
     """All results, the oldest first."""
     files = [path for path in folder.rglob("*.json") if is_result(path, folder)]
     documents = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    # An interrupted program leaves what it measured with.
+    documents = [one for one in documents if "machine" in one]
     return sorted(documents, key=lambda one: (one["machine"]["time"], one["name"]))
 
 

@@ -89,7 +89,10 @@ def test_every_implementation_counts_alike(name: str) -> None:
         "for seed, dtype in enumerate(t.DTYPES):\n"
         "    t.assert_agrees(t.any_bits(dtype, 5000, seed))\n"
     )
-    environment = os.environ | {"TDBG_FORCE_IMPLEMENTATION": name}
+    environment = os.environ | {
+        "TDBG_FORCE_IMPLEMENTATION": name,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
