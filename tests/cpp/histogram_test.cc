@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "reduce_reference.h"
+#include "reduce_views.h"
 #include "reducers/bins.h"
 #include "reducers/implementation.h"
 #include "testing.h"
@@ -22,14 +23,6 @@ namespace {
 
 using namespace tdbg;           // NOLINT: a test.
 using namespace tdbg::testing;  // NOLINT: a test.
-
-constexpr DType kDTypes[] = {
-    DType::kBool,           DType::kUInt8,          DType::kInt8,
-    DType::kUInt16,         DType::kInt16,          DType::kUInt32,
-    DType::kInt32,          DType::kUInt64,         DType::kInt64,
-    DType::kFloat16,        DType::kFloat32,        DType::kFloat64,
-    DType::kBFloat16,       DType::kFloat8E4M3Fn,   DType::kFloat8E5M2,
-    DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz, DType::kFloat8E8M0Fnu};
 
 // Bits of float32: 1 of sign, 8 of an exponent that counts from 2^-127, 7 of
 // mantissa.  Below 2^-126 bins are 2^-133 wide.

@@ -16,31 +16,13 @@
 #include "base/process.h"
 #include "complete_shard.h"
 #include "format/commit_page.h"
+#include "many_rows.h"
 #include "reader/commit_reader.h"
 #include "reader/run_reader.h"
 #include "testing.h"
 
 namespace tdbg::testing {
 namespace {
-
-ShardBuilder ManyRows(int n_steps) {
-  ShardBuilder shard(SomeHeader());
-  for (std::uint32_t id = 1; id <= 4; ++id) {
-    shard.AddDefinition(SomeDefinition(id, NameOf(id)));
-  }
-  for (int step = 0; step < n_steps; ++step) {
-    shard.AddRows(step, {SomeRow(1, step), SomeRow(2, step + 0.5)});
-    shard.AddRows(step, {SomeRow(3, step), SomeRow(1, step + 0.25)});
-  }
-  shard.Seal();
-  return shard;
-}
-
-void Poke(int fd, std::uint64_t at, std::byte value) {
-  if (::pwrite(fd, &value, 1, static_cast<off_t>(at)) != 1) {
-    Fail(__FILE__, __LINE__, "pwrite");
-  }
-}
 
 TDBG_TEST(DamagedCachesUnderAReaderChangeNoAnswer) {
   const TemporaryDirectory temporary;

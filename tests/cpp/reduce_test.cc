@@ -25,14 +25,6 @@ namespace {
 using namespace tdbg;           // NOLINT: a test.
 using namespace tdbg::testing;  // NOLINT: a test.
 
-constexpr DType kDTypes[] = {
-    DType::kBool,           DType::kUInt8,          DType::kInt8,
-    DType::kUInt16,         DType::kInt16,          DType::kUInt32,
-    DType::kInt32,          DType::kUInt64,         DType::kInt64,
-    DType::kFloat16,        DType::kFloat32,        DType::kFloat64,
-    DType::kBFloat16,       DType::kFloat8E4M3Fn,   DType::kFloat8E5M2,
-    DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz, DType::kFloat8E8M0Fnu};
-
 constexpr std::size_t kLengths[] = {
     0,  1,  2,  3,   7,    8,    15,   16,   17,   31,   33,
     63, 64, 65, 127, 1000, 2047, 2048, 2049, 4095, 4097, 10007};

@@ -1,5 +1,5 @@
-// What several tests of the reducers share: views, and the implementations that
-// this processor can run.
+// What several tests of the reducers share: element types, views, and the
+// implementations that this processor can run.
 
 #pragma once
 
@@ -10,6 +10,15 @@
 #include "tensor/tensor_view.h"
 
 namespace tdbg::testing {
+
+// All that have statistics.
+inline constexpr DType kDTypes[] = {
+    DType::kBool,           DType::kUInt8,          DType::kInt8,
+    DType::kUInt16,         DType::kInt16,          DType::kUInt32,
+    DType::kInt32,          DType::kUInt64,         DType::kInt64,
+    DType::kFloat16,        DType::kFloat32,        DType::kFloat64,
+    DType::kBFloat16,       DType::kFloat8E4M3Fn,   DType::kFloat8E5M2,
+    DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz, DType::kFloat8E8M0Fnu};
 
 inline std::vector<const Implementation*> Supported() {
   std::vector<const Implementation*> supported;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reduce_reference.h"
+#include "reduce_views.h"
 #include "reducers/implementation.h"
 #include "reducers/reduce.h"
 #include "testing.h"
@@ -14,14 +15,6 @@ namespace {
 
 using namespace tdbg;           // NOLINT: a test.
 using namespace tdbg::testing;  // NOLINT: a test.
-
-constexpr DType kDTypes[] = {
-    DType::kBool,           DType::kUInt8,          DType::kInt8,
-    DType::kUInt16,         DType::kInt16,          DType::kUInt32,
-    DType::kInt32,          DType::kUInt64,         DType::kInt64,
-    DType::kFloat16,        DType::kFloat32,        DType::kFloat64,
-    DType::kBFloat16,       DType::kFloat8E4M3Fn,   DType::kFloat8E5M2,
-    DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz, DType::kFloat8E8M0Fnu};
 
 std::vector<UnitCounts> Expected(const TensorView& view, std::size_t axis,
                                  double low, double high) {
@@ -65,18 +58,6 @@ void Check(const TensorView& view, double low, double high,
       }
     }
   }
-}
-
-TensorView ViewOf(const std::byte* data, DType dtype,
-                  std::span<const std::int64_t> shape,
-                  std::span<const std::int64_t> strides) {
-  TensorView view;
-  view.data = data;
-  view.dtype = dtype;
-  view.item_size = ItemSize(dtype);
-  view.shape = shape;
-  view.strides = strides;
-  return view;
 }
 
 TDBG_TEST(UnitsOfAnyTypeLayoutAndAxisAreCounted) {
