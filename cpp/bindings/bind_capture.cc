@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/checked_math.h"
+#include "base/clock.h"
 #include "bindings/convert.h"
 #include "bindings/items.h"
 #include "bindings/names.h"
@@ -23,18 +24,6 @@ namespace tdbg::bindings {
 namespace {
 
 using Placements = std::vector<std::array<std::uint32_t, 5>>;
-
-std::int64_t WallNanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-std::int64_t MonotonicNanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 CallSite Site(std::int64_t call, std::int64_t micro_batch) {
   return {Saturate16(call), Saturate16(micro_batch)};
@@ -152,13 +141,6 @@ bool TakeValues(Capture& capture, std::int64_t step, std::int64_t id,
   return capture.Values(step, parsed.items.front(), Site(call, micro_batch));
 }
 
-bool RepeatRow(Capture& capture, std::int64_t step, std::int64_t id,
-               std::int64_t of, std::int64_t call, std::int64_t micro_batch,
-               std::int64_t of_call) {
-  return capture.Repeat(step, ParseId(id), Site(call, micro_batch), ParseId(of),
-                        Site(of_call, micro_batch));
-}
-
 bool CountHistogram(Capture& capture, std::int64_t step, std::int64_t id,
                     std::uint64_t pointer, const py::object& strides,
                     std::int64_t call, std::int64_t micro_batch, double scale) {
@@ -190,7 +172,7 @@ bool AddEvent(Capture& capture, std::int64_t step, std::uint16_t kind,
               std::uint16_t severity, const py::bytes& json) {
   const Event event{.kind = static_cast<EventKind>(kind),
                     .severity = severity,
-                    .wall_ns = WallNanoseconds(),
+                    .wall_ns = WallNs(),
                     .json = json};
   const ReleaseGil released;
   return capture.writer().AddEvent(step, event);
@@ -243,8 +225,8 @@ bool EndStep(Capture& capture, std::int64_t step, std::uint32_t mode,
                           .mode = mode,
                           .flags = flags,
                           .mode_step = mode_step,
-                          .wall_ns = WallNanoseconds(),
-                          .monotonic_ns = MonotonicNanoseconds(),
+                          .wall_ns = WallNs(),
+                          .monotonic_ns = MonotonicNs(),
                           .micro_batches = micro_batches,
                           .capture_ns = capture_ns,
                           .duration_ns = duration_ns};
@@ -348,9 +330,6 @@ void RegisterCapture(py::module_& module) {
       .def("values", &TakeValues, py::arg("step"), py::arg("id"),
            py::arg("pointer"), py::arg("strides") = py::none(), py::kw_only(),
            py::arg("call") = 0, py::arg("micro_batch") = 0)
-      .def("repeat", &RepeatRow, py::arg("step"), py::arg("id"), py::arg("of"),
-           py::kw_only(), py::arg("call") = 0, py::arg("micro_batch") = 0,
-           py::arg("of_call") = 0)
       .def("count_histogram", &CountHistogram, py::arg("step"), py::arg("id"),
            py::arg("pointer"), py::arg("strides") = py::none(), py::kw_only(),
            py::arg("call") = 0, py::arg("micro_batch") = 0,

@@ -19,7 +19,7 @@
 namespace tdbg::bindings {
 namespace {
 
-// What is wanted of a tensor: the flags of tdbg.capture.policy.
+// What is wanted of a tensor: the flags of tdbg.capture.wants.
 constexpr long kRows = 1;
 constexpr long kValues = 2;
 constexpr long kSmallValues = 4;

@@ -41,9 +41,6 @@ const char* ZSTD_getErrorName(std::size_t code);
 // The largest size that compressing `n` bytes can give.
 std::size_t ZSTD_compressBound(std::size_t n);
 
-// One-shot, with a context of its own.
-std::size_t ZSTD_compress(void* to, std::size_t capacity, const void* from,
-                          std::size_t n, int level);
 // `n` must be the exact size of one or more whole frames.
 std::size_t ZSTD_decompress(void* to, std::size_t capacity, const void* from,
                             std::size_t n);
@@ -55,10 +52,6 @@ using ZSTD_CCtx = ZSTD_CCtx_s;
 ZSTD_CCtx* ZSTD_createCCtx();
 // Accepts null.
 std::size_t ZSTD_freeCCtx(ZSTD_CCtx* context);
-// Ignores parameters set before: default ones at `level`.
-std::size_t ZSTD_compressCCtx(ZSTD_CCtx* context, void* to,
-                              std::size_t capacity, const void* from,
-                              std::size_t n, int level);
 // With the parameters set on the context, which stay set.
 std::size_t ZSTD_compress2(ZSTD_CCtx* context, void* to, std::size_t capacity,
                            const void* from, std::size_t n);

@@ -115,7 +115,6 @@ class Shard {
   void MoveProblems();
   // Fills the tables of the records that an index only tells the places of.
   void TakeRecords();
-  void TakeRecord(const IndexEntry& entry);
 
   // A table of the index, or of the records.
   template <typename Entry>

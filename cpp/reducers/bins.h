@@ -24,7 +24,6 @@ namespace tdbg {
 inline constexpr std::uint16_t kZeroKey = 0;
 inline constexpr std::uint16_t kNanKey = 0x7fc0;
 inline constexpr std::uint16_t kLeastKey = 1;  // And all that is less.
-inline constexpr std::uint16_t kGreatestFiniteKey = 0x7f7f;  // And all beyond.
 inline constexpr std::uint16_t kInfinityKey = 0x7f80;
 inline constexpr std::uint16_t kSignBit = 0x8000;
 

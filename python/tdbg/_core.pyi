@@ -170,21 +170,6 @@ class Capture:
         call: int = 0,
         micro_batch: int = 0,
     ) -> bool: ...
-    def repeat(
-        self,
-        step: int,
-        id: int,
-        of: int,
-        *,
-        call: int = 0,
-        micro_batch: int = 0,
-        of_call: int = 0,
-    ) -> bool:
-        """The row of `of` (at `of_call` of this micro-batch) is that of `id`, too.
-
-        False, and nothing happens, when that row is not at hand any more.
-        """
-
     def count_histogram(
         self,
         step: int,

@@ -11,7 +11,8 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol
+
+from tdbg.capture.sink import Sink
 
 __all__ = ["QUIET_SECONDS", "LossWatch"]
 
@@ -60,22 +61,13 @@ _Losses = dict[str, tuple[int, int, int]]
 _log = logging.getLogger("tdbg")
 
 
-class _Source(Protocol):
-    """What is used of ``_core.Capture``; documented there."""
-
-    @property
-    def n_lost(self) -> int: ...
-    def losses(self) -> dict[str, tuple[int, int, int]]: ...
-    def counters(self) -> dict[str, int]: ...
-
-
 class LossWatch:
     """Warns once when losing starts and once when it ends.
 
     As long as nothing is lost, the end of a step costs the reading of one number.
 
     Args:
-        source: The core's writer.
+        sink: The core's writer.
         now: A monotonic clock, in seconds.
 
     Example:
@@ -83,12 +75,10 @@ class LossWatch:
         >>> LossWatch(NullSink()).step_ended(0)
     """
 
-    __slots__ = ("_before", "_is_losing", "_last", "_now", "_seen", "_settled", "_src")
+    __slots__ = ("_before", "_is_losing", "_last", "_now", "_seen", "_settled", "_sink")
 
-    def __init__(
-        self, source: _Source, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._src = source
+    def __init__(self, sink: Sink, now: Callable[[], float] = time.monotonic) -> None:
+        self._sink = sink
         self._now = now
         self._before: _Losses = {}  # What was lost before this episode.
         self._seen = 0
@@ -98,13 +88,13 @@ class LossWatch:
 
     def step_ended(self, step: int) -> None:
         """Look whether anything was lost."""
-        n_lost = self._src.n_lost
+        n_lost = self._sink.n_lost
         if n_lost != self._settled:
             self._look(n_lost, step)
 
     def close(self) -> None:
         """Nothing more will come: look once more, and tell the totals."""
-        n_lost = self._src.n_lost
+        n_lost = self._sink.n_lost
         if n_lost != self._settled:
             self._look(n_lost, None)
         if self._is_losing:
@@ -139,7 +129,7 @@ class LossWatch:
 
     def _end(self, quiet: str) -> None:
         lost = self._since_before()
-        self._before = self._src.losses()
+        self._before = self._sink.losses()
         self._is_losing = False
         self._settled = self._seen
         records = sum(entry[0] for entry in lost.values())
@@ -156,21 +146,21 @@ class LossWatch:
 
     def _since_before(self) -> _Losses:
         lost: _Losses = {}
-        for name, (records, n_bytes, what) in self._src.losses().items():
+        for name, (records, n_bytes, what) in self._sink.losses().items():
             known = self._before.get(name, (0, 0, 0))
             if name != "refused" and records > known[0]:
                 lost[name] = (records - known[0], n_bytes - known[1], what)
         return lost
 
     def _details(self, reason: str) -> str:
-        counters = self._src.counters()
+        counters = self._sink.counters()
         if reason == "io_error" and counters.get("last_errno"):
             return f" ({os.strerror(counters['last_errno'])})"
         seconds = counters.get("silence_ms", 0) / 1e3
         return f" (no answer for {seconds:.0f} s)" if seconds >= 1 else ""
 
     def _kept(self) -> str:
-        counters = self._src.counters()
+        counters = self._sink.counters()
         kept = counters.get("steps_kept", 0)
         total = kept + counters.get("steps_left_out", 0)
         return f"; of {total} steps with values {kept} have them"
