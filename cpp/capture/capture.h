@@ -21,24 +21,12 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "capture/capture_item.h"
 #include "format/record.h"
 #include "tensor/tensor_view.h"
 #include "writer/writer.h"
 
 namespace tdbg {
-
-// One tensor as a hook passes it: its definition holds dtype and shape.
-struct CaptureItem {
-  std::uint32_t definition = 0;
-  const void* data = nullptr;
-  std::span<const std::int64_t> strides;  // In bytes; empty: contiguous.
-};
-
-// Which call of a module in which micro-batch an item stems from.
-struct CallSite {
-  std::uint16_t call = 0;
-  std::uint16_t micro_batch = 0;
-};
 
 struct CaptureOptions {
   // Statistics of floats of up to 32 bits as exactly as those of float64.
