@@ -8,6 +8,7 @@
 #include "base/worker_threads.h"
 #include "reducers/element_walk.h"
 #include "reducers/flush_to_zero.h"
+#include "reducers/row_math-inl.h"
 
 namespace tdbg {
 namespace {
@@ -51,48 +52,6 @@ struct Round {
 };
 
 }  // namespace
-
-void MergeMoments(const Moments& part, ExtremeClass extremes, Moments* m) {
-  m->nan += part.nan;
-  m->positive_infinity += part.positive_infinity;
-  m->negative_infinity += part.negative_infinity;
-  m->zero += part.zero;
-  if (part.finite == 0) return;
-  const auto n_before = static_cast<double>(m->finite);
-  const auto n_part = static_cast<double>(part.finite);
-  const double weight = n_part / (n_before + n_part);
-  const double delta = (part.mean - m->mean) + (part.mean_low - m->mean_low);
-  m->m2 += part.m2 + delta * delta * (n_before * weight);
-  // The exact sum of mean and step as two doubles (Dekker).  Of a first part,
-  // exactly its mean.
-  if (m->finite == 0) {
-    m->mean = part.mean;
-    m->mean_low = part.mean_low;
-  } else {
-    const double step = m->mean_low + delta * weight;
-    const double mean = m->mean + step;
-    const double moved = mean - m->mean;
-    m->mean_low = (m->mean - (mean - moved)) + (step - moved);
-    m->mean = mean;
-  }
-  m->finite += part.finite;
-  m->l1 += part.l1;
-  m->abs_min = std::min(m->abs_min, part.abs_min);
-  switch (extremes) {
-    case ExtremeClass::kFloat64:
-      m->min.f64 = std::min(m->min.f64, part.min.f64);
-      m->max.f64 = std::max(m->max.f64, part.max.f64);
-      break;
-    case ExtremeClass::kInt64:
-      m->min.i64 = std::min(m->min.i64, part.min.i64);
-      m->max.i64 = std::max(m->max.i64, part.max.i64);
-      break;
-    case ExtremeClass::kUInt64:
-      m->min.u64 = std::min(m->min.u64, part.min.u64);
-      m->max.u64 = std::max(m->max.u64, part.max.u64);
-      break;
-  }
-}
 
 void AccumulateSegments(const std::byte* data, std::size_t n, DType dtype,
                         Pass pass, unsigned n_threads,

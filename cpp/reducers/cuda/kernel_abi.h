@@ -1,0 +1,170 @@
+// What host and device agree on: the kernels' names, their parameters, and how
+// a tensor is divided into tiles.
+//
+// Plain data and constexpr functions, compiled by g++ and by nvcc alike.
+//
+// The kernels, by name, with their parameters in order (as cuLaunchKernel takes
+// them: an array of pointers to each):
+//
+//   tdbg_statistics         const TensorEntry* table, uint32_t n_entries,
+//                           uint32_t n_tiles, DeviceRow* partials,
+//                           uint32_t* counters, DeviceRow* rows
+//   tdbg_statistics_inline  InlineTable table, and the same from n_entries on
+//   tdbg_unit_counts        UnitEntry entry
+//   tdbg_histogram          BinEntry entry
+//
+// All are launched with kBlockThreads threads in a block, no dynamic shared
+// memory, and as many blocks as are resident at once or as there are tiles,
+// whichever is less (at least 1): blocks take tiles until there are none.  The
+// grid changes no bit of the result.
+//
+// Launches that share partials and counters must follow one another (a stream).
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "reducers/moments.h"
+
+namespace tdbg::cuda {
+
+inline constexpr char kStatisticsKernel[] = "tdbg_statistics";
+inline constexpr char kInlineStatisticsKernel[] = "tdbg_statistics_inline";
+inline constexpr char kUnitCountsKernel[] = "tdbg_unit_counts";
+inline constexpr char kHistogramKernel[] = "tdbg_histogram";
+
+inline constexpr std::uint32_t kBlockThreads = 256;
+
+// A strided tensor has at most this many dimensions, after those that lie
+// seamlessly in one another were merged.
+inline constexpr std::uint32_t kMaxDims = 4;
+
+// One tensor of a launch.
+struct TensorEntry {
+  std::uint64_t address;  // Of the first element, in device memory; aligned to
+                          // the element.
+  std::uint64_t count;    // Elements.
+  double scale;           // As ReduceOptions::scale; 1 for integers and bool.
+  // 0, or the address of a float32 in device memory: the row is then of
+  // elements times scale / that (a gradient scaler's scale, never fetched).
+  std::uint64_t divisor_address;
+  std::uint32_t first_tile;  // Tiles of all entries before this.
+  std::uint32_t row;         // Which of the launch's rows to write.
+  std::uint32_t dtype;       // DType; HasStatistics.
+  // 0: contiguous.  Else extents and strides (in bytes, which may be negative)
+  // of so many dimensions, innermost last; a product of extents beyond
+  // kMaxStridedCount is not taken.
+  std::uint32_t n_dims;
+  std::int64_t extents[kMaxDims];
+  std::int64_t strides[kMaxDims];
+};
+static_assert(sizeof(TensorEntry) == 112);
+
+inline constexpr std::uint64_t kMaxStridedCount = 0xffffffffU;
+
+// Tables of at most so many entries travel as a parameter of the launch.
+inline constexpr std::uint32_t kInlineEntries = 32;
+struct InlineTable {
+  TensorEntry entries[kInlineEntries];
+};
+static_assert(sizeof(InlineTable) <= 4000, "parameters have 4 KiB");
+
+// What a launch finds of a tensor, and how to finish it
+// (reducers/cuda/device_rows.h).
+struct DeviceRow {
+  Moments moments;
+  // Mean, mean_low, m2 and l1 are those of the elements times 2^-exponent; only
+  // float64 out of the range of squares has another than 0.
+  std::int64_t exponent;
+  // By which the host multiplies all that it finishes: scale / divisor.
+  double scale;
+};
+static_assert(sizeof(DeviceRow) == 14 * 8);
+
+// --- Tiles -------------------------------------------------------------------
+//
+// A tile is the unit of work and of merging.  Its size depends on the tensor's
+// alone, so that bits depend on the data and on nothing else.  Small tensors
+// have small tiles, to occupy the device; large ones have larger tiles, because
+// each tile costs a merge.
+
+[[nodiscard]] TDBG_HOST_DEVICE constexpr std::uint32_t TileBytes(
+    std::uint64_t n_bytes) {
+  if (n_bytes < (std::uint64_t{1} << 20)) return 16384;
+  return n_bytes < (std::uint64_t{32} << 20) ? 32768 : 65536;
+}
+
+// REQUIRES: item_size is 1, 2, 4 or 8.
+[[nodiscard]] TDBG_HOST_DEVICE constexpr std::uint32_t TileElements(
+    std::uint64_t count, std::uint32_t item_size) {
+  return TileBytes(count * item_size) / item_size;
+}
+
+// At least one, so that an empty tensor, too, has its row written.
+[[nodiscard]] TDBG_HOST_DEVICE constexpr std::uint64_t TileCount(
+    std::uint64_t count, std::uint32_t item_size) {
+  const std::uint64_t tile = TileElements(count, item_size);
+  return count == 0 ? 1 : (count + tile - 1) / tile;
+}
+
+// Tiles of a launch: no more; DeviceRows of `partials`: as many as tiles.
+inline constexpr std::uint32_t kMaxTiles = std::uint32_t{1} << 24;
+
+// Tiles whose partial rows are merged first; then those of all groups are.
+inline constexpr std::uint32_t kTilesInGroup = 128;
+
+// How many counters a launch needs.  They are zero before the first launch;
+// each launch leaves them zero.
+[[nodiscard]] TDBG_HOST_DEVICE constexpr std::size_t CounterCount(
+    std::uint32_t n_entries, std::uint32_t n_tiles) {
+  return std::size_t{2} + std::size_t{2} * n_entries + n_tiles / kTilesInGroup;
+}
+
+// --- The opt-in kernels ------------------------------------------------------
+
+// Counts per unit: docs/statistics.md, "The unit summary".
+struct UnitEntry {
+  std::uint64_t address;
+  std::uint64_t n_units;
+  std::int64_t unit_stride;      // Bytes from a unit's element to the next's.
+  std::uint64_t count_per_unit;  // Elements of a unit; at most
+                                 // kMaxStridedCount.
+  double low;
+  double high;
+  // Device address of uint64 active[n_units], then beyond[n_units].  Zero
+  // before the launch.
+  std::uint64_t counts;
+  std::uint32_t dtype;
+  // The dimensions but that of the units, as in TensorEntry; 0: one element.
+  std::uint32_t n_dims;
+  std::int64_t extents[kMaxDims];
+  std::int64_t strides[kMaxDims];
+};
+static_assert(sizeof(UnitEntry) == 128);
+
+// Counts of bins: reducers/bins.h.
+struct BinEntry {
+  std::uint64_t address;
+  std::uint64_t count;  // Less than 2^32.
+  double scale;         // As TensorEntry's, and the next, too.
+  std::uint64_t divisor_address;
+  // Device address of uint32 bins[65536], by key.  Zero before the launch.
+  std::uint64_t bins;
+  std::uint32_t dtype;
+  std::uint32_t n_dims;
+  std::int64_t extents[kMaxDims];
+  std::int64_t strides[kMaxDims];
+};
+static_assert(sizeof(BinEntry) == 112);
+
+// Units of work of the opt-in kernels, for the size of the grid.
+[[nodiscard]] constexpr std::uint64_t UnitTiles(const UnitEntry& entry) {
+  return (entry.n_units * entry.count_per_unit + 8191) / 8192;
+}
+[[nodiscard]] constexpr std::uint64_t BinTiles(const BinEntry& entry) {
+  return (entry.count + 32767) / 32768;
+}
+
+}  // namespace tdbg::cuda
