@@ -61,11 +61,11 @@ def test_a_thousand_forks_while_the_queue_is_busy(run_dir: Path) -> None:
     id_ = define(capture, "x", array)
     stop = threading.Event()
     taken = [0, 0]
-    n_forks = 0
+    allowed = 0
 
     def hammer(thread: int) -> None:
         while not stop.is_set():
-            if taken[thread] > 40 * (n_forks + 1):  # Or it fills the disk.
+            if taken[thread] > allowed:  # Or it fills the disk.
                 time.sleep(1e-4)
                 continue
             taken[thread] += take(capture, taken[thread], id_, array)
@@ -75,7 +75,8 @@ def test_a_thousand_forks_while_the_queue_is_busy(run_dir: Path) -> None:
         thread.start()
     busy = 0
     try:
-        for n_forks in range(1000):
+        for _ in range(1000):
+            allowed += 40
             busy += capture.counters()["queued_bytes"] > 0
             child = os.fork()
             if child == 0:
