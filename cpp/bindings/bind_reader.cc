@@ -125,17 +125,24 @@ std::vector<Problem> Verify(LockedReader& reader) {
   return problems;
 }
 
-py::list Histograms(LockedReader& reader, std::size_t start) {
-  py::list result;
-  for (HistogramEntry& entry :
-       reader.Tail(&RunReader::histograms, start, kCopy)) {
-    Histogram& histogram = entry.histogram;
-    result.append(py::make_tuple(
-        entry.step, histogram.definition, histogram.call, histogram.micro_batch,
-        ArrayOf(std::move(histogram.keys), py::dtype::of<std::uint16_t>()),
-        ArrayOf(std::move(histogram.counts), py::dtype::of<std::uint64_t>())));
+py::tuple ReadHistogram(LockedReader& reader, std::size_t index) {
+  std::uint32_t shard = 0;
+  Result<Histogram> read = reader.With([&](RunReader& inner) {
+    const std::vector<HistogramEntry>& places = inner.histograms();
+    if (index >= places.size()) {
+      return Result<Histogram>(Status::NotFound("no such histogram"));
+    }
+    shard = places[index].shard_number;
+    return inner.ReadHistogram(index);
+  });
+  if (shard == 0) {
+    throw py::index_error("there is no histogram " + std::to_string(index));
   }
-  return result;
+  Histogram histogram = ValueOrThrow(
+      std::move(read), reader.directory() + "/" + ShardName(shard, ".tds"));
+  return py::make_tuple(
+      ArrayOf(std::move(histogram.keys), py::dtype::of<std::uint16_t>()),
+      ArrayOf(std::move(histogram.counts), py::dtype::of<std::uint64_t>()));
 }
 
 py::dict Identity(LockedReader& reader) {
@@ -243,7 +250,13 @@ void RegisterReader(py::module_& module) {
             return TableOf(self.Tail(&RunReader::gaps, start, kCopy));
           },
           py::arg("start") = 0)
-      .def("histograms", &Histograms, py::arg("start") = 0)
+      .def(
+          "histograms",
+          [](Self& self, std::size_t start) {
+            return TableOf(self.Tail(&RunReader::histograms, start, kCopy));
+          },
+          py::arg("start") = 0)
+      .def("read_histogram", &ReadHistogram, py::arg("index"))
       .def(
           "problems",
           [](Self& self, std::size_t start) {

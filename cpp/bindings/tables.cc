@@ -132,6 +132,20 @@ py::dtype TableDType<Gap>() {
 }
 
 template <>
+py::dtype TableDType<HistogramEntry>() {
+  return MakeDType({{"step", "i8"},
+                    {"sequence", "u8"},
+                    {"offset", "u8"},
+                    {"payload_length", "u8"},
+                    {"definition", "u4"},
+                    {"shard", "u4"},
+                    {"call", "u2"},
+                    {"micro_batch", "u2"},
+                    {"payload_crc", "u4"}},
+                   sizeof(HistogramEntry));
+}
+
+template <>
 py::dtype TableDType<Segment>() {
   return MakeDType(
       {{"step", "i8"}, {"start", "u8"}, {"n_rows", "u8"}, {"signature", "u8"}},

@@ -71,7 +71,8 @@ std::optional<IndexReader> IndexReader::Open(int directory,
   reader.number_ = number;
   InputFile& file = *reader.file_;
   const auto size = file.Size();
-  if (!size.ok() || size.value() < kIndexHeaderBytes + kIndexFooterBytes) {
+  if (!size.ok() || size.value() > limits::kIndex ||
+      size.value() < kIndexHeaderBytes + kIndexFooterBytes) {
     return std::nullopt;
   }
   std::array<std::byte, 64> bytes{};

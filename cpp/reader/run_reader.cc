@@ -118,6 +118,8 @@ class DirectoryReader final : public RunReader {
     return list_.OfTensor(i).shard->number();
   }
 
+  Result<Histogram> ReadHistogram(std::size_t i) override;
+
   const FileHeader& identity() const override { return identity_; }
   Liveness liveness() const override { return commit_.liveness(); }
   std::optional<CommitSlot> commit() const override { return commit_.slot(); }
@@ -130,6 +132,13 @@ class DirectoryReader final : public RunReader {
   // missing between; nothing when there is none yet.
   std::optional<std::uint32_t> NextNumber(std::uint32_t number);
   void BeginShard(std::uint32_t number);
+  // Asks all shards for entries of a table.
+  template <typename Entry>
+  std::vector<Placed<Entry>> Find(StepRange steps, const Wanted& definitions,
+                                  void (Shard::*find)(StepRange, Shard::Wanted,
+                                                      const Shard::Visit&),
+                                  std::span<const Entry> (Shard::*table)(),
+                                  std::uint64_t ListedShard::* first);
   // Changes whenever anything is taken in.
   [[nodiscard]] std::uint64_t Size() {
     return size_before_ + (list_.empty() ? 0 : list_.last().Size()) +
@@ -281,75 +290,53 @@ std::vector<Segment> DirectoryReader::FindSegments(StepRange steps) {
   return found;
 }
 
-std::vector<Placed<TensorEntry>> DirectoryReader::FindTensors(
-    StepRange steps, const Wanted& definitions) {
-  std::vector<Placed<TensorEntry>> found;
+template <typename Entry>
+std::vector<Placed<Entry>> DirectoryReader::Find(
+    StepRange steps, const Wanted& definitions,
+    void (Shard::*find)(StepRange, Shard::Wanted, const Shard::Visit&),
+    std::span<const Entry> (Shard::*table)(),
+    std::uint64_t ListedShard::* first) {
+  std::vector<Placed<Entry>> found;
   const auto ids =
       Ascending(definitions.value_or(std::vector<std::uint32_t>()));
   for (ListedShard& listed : list_.shards()) {
-    listed.shard->FindTensors(steps,
-                              definitions ? Shard::Wanted(ids) : std::nullopt,
-                              [&](std::uint64_t i) {
-                                found.push_back({listed.first_tensor + i,
-                                                 listed.shard->Tensors()[i]});
-                              });
+    Shard& shard = *listed.shard;
+    (shard.*find)(steps, definitions ? Shard::Wanted(ids) : std::nullopt,
+                  [&](std::uint64_t i) {
+                    found.push_back({listed.*first + i, (shard.*table)()[i]});
+                  });
     list_.Retire(&listed);
   }
   return found;
+}
+
+std::vector<Placed<TensorEntry>> DirectoryReader::FindTensors(
+    StepRange steps, const Wanted& definitions) {
+  return Find(steps, definitions, &Shard::FindTensors, &Shard::Tensors,
+              &ListedShard::first_tensor);
 }
 
 std::vector<Placed<ScalarEntry>> DirectoryReader::FindScalars(
     StepRange steps, const Wanted& definitions) {
-  std::vector<Placed<ScalarEntry>> found;
-  const auto ids =
-      Ascending(definitions.value_or(std::vector<std::uint32_t>()));
-  for (ListedShard& listed : list_.shards()) {
-    listed.shard->FindScalars(steps,
-                              definitions ? Shard::Wanted(ids) : std::nullopt,
-                              [&](std::uint64_t i) {
-                                found.push_back({listed.first_scalar + i,
-                                                 listed.shard->Scalars()[i]});
-                              });
-    list_.Retire(&listed);
-  }
-  return found;
+  return Find(steps, definitions, &Shard::FindScalars, &Shard::Scalars,
+              &ListedShard::first_scalar);
 }
 
 std::vector<ColumnRow> DirectoryReader::Rows(std::uint64_t first,
                                              std::uint64_t last) {
-  std::vector<ColumnRow> out;
-  last = std::min(last, n_rows());
-  if (first >= last) return out;
-  out.reserve(last - first);
   std::vector<ColumnRow> rows;
+  last = std::min(last, n_rows());
+  if (first >= last) return rows;
+  rows.reserve(last - first);
   for (ListedShard& listed : list_.shards()) {
-    Shard& shard = *listed.shard;
     const std::uint64_t begin = listed.first_row;
-    const std::uint64_t end = begin + shard.n_rows();
+    const std::uint64_t end = begin + listed.shard->n_rows();
     if (end <= first || begin >= last) continue;
-    // Rows of this shard: [from, to).
-    const std::uint64_t from = std::max(first, begin) - begin;
-    const std::uint64_t to = std::min(last, end) - begin;
-    const auto places = shard.Places();
-    auto place = std::partition_point(
-        places.begin(), places.end(),
-        [&](const RowsPlace& p) { return p.first_row + p.n_rows <= from; });
-    const std::size_t expected = out.size() + (to - from);
-    for (; place != places.end() && place->first_row < to; ++place) {
-      rows.clear();
-      shard.ReadPlace(*place, &rows);
-      const std::uint64_t skip =
-          from > place->first_row ? from - place->first_row : 0;
-      const std::uint64_t n =
-          std::min<std::uint64_t>(rows.size(), to - place->first_row);
-      out.insert(out.end(), rows.begin() + static_cast<std::ptrdiff_t>(skip),
-                 rows.begin() + static_cast<std::ptrdiff_t>(n));
-    }
-    // An index that is gone may have told of more than there is.
-    out.resize(expected);
+    listed.shard->ReadRows(std::max(first, begin) - begin,
+                           std::min(last, end) - begin, &rows);
     list_.Retire(&listed);
   }
-  return out;
+  return rows;
 }
 
 std::vector<ColumnRow> DirectoryReader::FindRows(
@@ -377,6 +364,14 @@ Result<TensorValue> DirectoryReader::ReadTensor(std::size_t i) {
       values_.Read(tensors, at, *definitions_, &listed.shard->reader());
   list_.Retire(&listed);
   return value;
+}
+
+Result<Histogram> DirectoryReader::ReadHistogram(std::size_t i) {
+  const HistogramEntry entry = histograms()[i];
+  ListedShard& listed = list_.OfNumber(entry.shard_number);
+  auto histogram = listed.shard->ReadHistogram(entry);
+  list_.Retire(&listed);
+  return histogram;
 }
 
 }  // namespace

@@ -13,12 +13,12 @@
 // remembers how much of each it has seen.
 //
 // Sealed shards are mapped (read-only), the live one is read with pread.
-// Values of tensors are read and checked when asked for.
+// Values of tensors and histograms are read and checked when asked for.
 //
 // Thread safety: none; the bindings hold a lock around each call.
 //
 // Errors: Open fails when the directory is no writer directory or belongs to
-// another run.  ReadTensor names file, offset and kind.
+// another run.  ReadTensor and ReadHistogram name file, offset and kind.
 
 #pragma once
 
@@ -155,6 +155,10 @@ class RunReader {
   // The number of the shard that it lies in.
   // REQUIRES: i < n_tensors().
   virtual std::uint32_t ShardOfTensor(std::size_t i) = 0;
+
+  // The histogram of histograms()[i].
+  // REQUIRES: i < histograms().size().
+  virtual Result<Histogram> ReadHistogram(std::size_t i) = 0;
 
   [[nodiscard]] virtual const FileHeader& identity() const = 0;
   // As of the last poll.

@@ -97,6 +97,14 @@ void Shard::Demote() {
   // Sealed, so one look is enough; the second mends a failed read.
   if (reader_.Scan(true, &tables_)) reader_.Scan(true, &tables_);
   MoveProblems();
+  // Entries were numbered by what the index told.
+  if (tables_.n_rows > n_rows() || tables_.tensors.size() > n_tensors() ||
+      tables_.scalars.size() > n_scalars() ||
+      tables_.steps.size() > n_steps()) {
+    problems_->push_back({ProblemKind::kDamage, reader_.file().name(), 0, 0,
+                          "its index told of fewer entries than there are: "
+                          "those beyond are left out"});
+  }
 }
 
 // --- Counts ------------------------------------------------------------------

@@ -74,6 +74,11 @@ class Shard {
   std::span<const SpanEntry> Spans();
   std::span<const Gap> Gaps();
   std::span<const HistogramEntry> Histograms();
+  // REQUIRES: `entry` is of Histograms().
+  Result<Histogram> ReadHistogram(const HistogramEntry& entry) {
+    reader_.Map();
+    return reader_.ReadHistogram(entry);
+  }
   // The definitions of the rows of a place.
   std::span<const std::uint32_t> Signature(const RowsPlace& place);
 
@@ -92,6 +97,10 @@ class Shard {
   // Appends the rows of `definitions` (ascending) within `steps`, by step and
   // position.
   void FindRows(StepRange steps, std::span<const std::uint32_t> definitions,
+                std::vector<ColumnRow>* rows);
+  // Appends the rows [first, last) in the order of the records, as many.
+  // REQUIRES: first <= last <= n_rows().
+  void ReadRows(std::uint64_t first, std::uint64_t last,
                 std::vector<ColumnRow>* rows);
   // Appends the rows of the `rows` record at `place`.  Where its bytes do not
   // hold, rows of definition 0 take its place, and a problem says so.

@@ -39,4 +39,11 @@ ListedShard& ShardList::OfTensor(std::uint64_t i) {
   return *(after - 1);
 }
 
+ListedShard& ShardList::OfNumber(std::uint32_t number) {
+  return *std::lower_bound(shards_.begin(), shards_.end(), number,
+                           [](const ListedShard& s, std::uint32_t n) {
+                             return s.shard->number() < n;
+                           });
+}
+
 }  // namespace tdbg

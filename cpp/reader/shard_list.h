@@ -42,6 +42,10 @@ class ShardList {
   // REQUIRES: i < n_tensors().
   ListedShard& OfTensor(std::uint64_t i);
 
+  // The shard of this number.
+  // REQUIRES: it was added.
+  ListedShard& OfNumber(std::uint32_t number);
+
   // Descriptors are few: gives up those of a shard that does not grow.
   void Retire(ListedShard* listed) {
     if (listed != &shards_.back()) listed->shard->Retire();

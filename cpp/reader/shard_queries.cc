@@ -239,6 +239,28 @@ bool Shard::FindRowsInColumns(StepRange steps, std::span<const Group> columns,
   return true;
 }
 
+void Shard::ReadRows(std::uint64_t first, std::uint64_t last,
+                     std::vector<ColumnRow>* rows) {
+  const auto places = Places();
+  auto place = std::partition_point(
+      places.begin(), places.end(),
+      [&](const RowsPlace& p) { return p.first_row + p.n_rows <= first; });
+  const std::size_t expected = rows->size() + (last - first);
+  std::vector<ColumnRow> read;
+  for (; place != places.end() && place->first_row < last; ++place) {
+    read.clear();
+    ReadPlace(*place, &read);
+    const std::uint64_t skip =
+        first > place->first_row ? first - place->first_row : 0;
+    const std::uint64_t n =
+        std::min<std::uint64_t>(read.size(), last - place->first_row);
+    rows->insert(rows->end(), read.begin() + static_cast<std::ptrdiff_t>(skip),
+                 read.begin() + static_cast<std::ptrdiff_t>(n));
+  }
+  // An index that is gone may have told of more than there is.
+  rows->resize(expected);
+}
+
 void Shard::ReadPlace(const RowsPlace& place, std::vector<ColumnRow>* rows) {
   InputFile& file = reader_.file();
   reader_.Map();

@@ -7,7 +7,7 @@
 //
 // Thread safety: none.
 //
-// Errors: problems, in the tables; reads of values return a Status.
+// Errors: problems, in the tables; ReadHistogram returns a Status.
 
 #pragma once
 
@@ -78,8 +78,12 @@ class ShardReader {
   // REQUIRES: state() is kSealed.
   [[nodiscard]] const End& end() const { return end_; }
 
-  // Takes in the one record that an index tells of, where it holds.
+  // Takes in the one record that an index tells of, where it holds; of a
+  // histogram its place, unread.
   void TakeIndexed(const IndexEntry& entry, Tables* tables);
+  // The histogram at a place of this shard's table.  Errors name file, record
+  // and kind.
+  Result<Histogram> ReadHistogram(const HistogramEntry& entry);
   // Takes back that its records are known: the next Scan reads them.
   void Unseal();
 
@@ -128,6 +132,8 @@ class ShardReader {
   Status TakeScalars(const Checked& record, Tables* tables);
   Status TakeSpans(const Checked& record, Tables* tables);
   Status TakeEnd(const Checked& record);
+  [[nodiscard]] HistogramEntry PlaceOf(const IndexEntry& entry,
+                                       std::uint32_t definition) const;
 
   void Report(ProblemKind kind, std::uint64_t offset, std::uint64_t length,
               std::string message, Tables* tables);

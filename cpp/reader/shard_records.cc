@@ -17,7 +17,56 @@ void ShardReader::Accept(const Checked& record, Tables* tables) {
          "its checksum holds but not its content: " + status.message(), tables);
 }
 
+HistogramEntry ShardReader::PlaceOf(const IndexEntry& entry,
+                                    std::uint32_t definition) const {
+  return {.step = entry.header.step,
+          .sequence = entry.header.sequence,
+          .offset = entry.offset,
+          .payload_length = entry.header.payload_length,
+          .definition = definition,
+          .shard_number = place_.shard_number,
+          .call = entry.call,
+          .micro_batch = entry.micro_batch,
+          .payload_crc = entry.header.payload_crc};
+}
+
+Result<Histogram> ShardReader::ReadHistogram(const HistogramEntry& entry) {
+  const auto bad = [&](const Status& status) {
+    const std::string message = file_.name() + ": record at " +
+                                std::to_string(entry.offset) + ": " +
+                                status.message();
+    return status.code() == StatusCode::kCorruption
+               ? Status::Corruption(message, entry.offset)
+           : status.code() == StatusCode::kIoError
+               ? Status::IoError(message, status.system_error())
+               : Status(status.code(), message);
+  };
+  if (entry.offset < limits::kFileHeader || entry.offset >= size_) {
+    return bad(Status::Corruption("it is not there", 0));
+  }
+  const Checked record = Check(entry.offset);
+  if (!record.status.ok()) return bad(record.status);
+  if (record.header.type != RecordType::kHistogram ||
+      record.header.sequence != entry.sequence ||
+      record.header.step != entry.step ||
+      record.header.payload_crc != entry.payload_crc) {
+    return bad(Status::Corruption("another record than before", 0));
+  }
+  auto histogram = DecodeHistogram(record.payload);
+  if (!histogram.ok()) return bad(histogram.status());
+  if (histogram.value().definition != entry.definition ||
+      histogram.value().call != entry.call ||
+      histogram.value().micro_batch != entry.micro_batch) {
+    return bad(Status::Corruption("the index tells of another tensor", 0));
+  }
+  return histogram;
+}
+
 void ShardReader::TakeIndexed(const IndexEntry& entry, Tables* tables) {
+  if (entry.header.type == RecordType::kHistogram) {
+    tables->histograms.push_back(PlaceOf(entry, entry.header.subject));
+    return;
+  }
   const std::uint64_t after = std::exchange(next_, entry.offset);
   Checked record;
   record.status = Status::Corruption("it is not there", entry.offset);
@@ -78,9 +127,12 @@ Status ShardReader::Take(const Checked& record, Tables* tables) {
       return Status::Ok();
     }
     case RecordType::kHistogram: {
-      auto decoded = DecodeHistogram(record.payload);
+      const auto decoded = DecodeHistogram(record.payload);
       if (!decoded.ok()) return decoded.status();
-      tables->histograms.push_back({step, std::move(decoded).value()});
+      const Histogram& histogram = decoded.value();
+      tables->histograms.push_back(
+          PlaceOf({record.header, histogram.call, histogram.micro_batch, next_},
+                  histogram.definition));
       return Status::Ok();
     }
     case RecordType::kEnd:

@@ -1,7 +1,8 @@
 // Tables are what a reader has taken in from the records of one shard, in their
 // order.
 //
-// Tables only grow.  Of rows and tensors they hold places, not values.
+// Tables only grow.  Of rows, tensors and histograms they hold places, not
+// values.
 //
 // Thread safety: none.
 
@@ -27,10 +28,19 @@ struct SpanEntry {
   std::int64_t step = 0;
   Span span;
 };
+// Where a histogram lies: it may take 25 KB, so it is decoded when asked for.
 struct HistogramEntry {
   std::int64_t step = 0;
-  Histogram histogram;
+  std::uint64_t sequence = 0;
+  std::uint64_t offset = 0;  // Of the record, in its shard.
+  std::uint64_t payload_length = 0;
+  std::uint32_t definition = 0;
+  std::uint32_t shard_number = 0;
+  std::uint16_t call = 0;
+  std::uint16_t micro_batch = 0;
+  std::uint32_t payload_crc = 0;  // Masked.
 };
+static_assert(sizeof(HistogramEntry) == 48);
 
 struct Tables {
   // Shared by the shards of a writer.

@@ -92,7 +92,8 @@ def tensor(
     p = p.ljust(start, b"\0")
     checked = f.get("checked", len(p))
     p += b"".join(stored for stored, _, _ in chunks)
-    return record(4, sequence, p, subject=id_, checked=checked)
+    step = f.get("step", 0)
+    return record(4, sequence, p, step, subject=id_, checked=checked)
 
 
 def between(*abuse: bytes, last: int = 0, **header: int) -> bytes:

@@ -112,14 +112,17 @@ void PutTables(Tables& t, AnswerText* out) {
     out->Put(g.reason);
     out->Put(g.what);
   }
-  for (const HistogramEntry& e : t.histograms()) {
-    out->Put(e.step);
-    out->Put(e.histogram.definition);
-    out->Put(e.histogram.call);
-    out->Put(e.histogram.micro_batch);
-    out->Put(e.histogram.scheme);
-    out->Put(e.histogram.keys);
-    out->Put(e.histogram.counts);
+  for (std::size_t i = 0; i < t.histograms().size(); ++i) {
+    out->Put(t.histograms()[i].step);
+    const auto read = t.ReadHistogram(i);
+    if (!read.ok()) continue;
+    const Histogram& histogram = read.value();
+    out->Put(histogram.definition);
+    out->Put(histogram.call);
+    out->Put(histogram.micro_batch);
+    out->Put(histogram.scheme);
+    out->Put(histogram.keys);
+    out->Put(histogram.counts);
   }
 }
 
@@ -179,6 +182,9 @@ struct MemoryShard {
   const auto& histograms() const { return tables.histograms; }
   const auto& problems() const { return tables.problems; }
 
+  Result<Histogram> ReadHistogram(std::size_t i) {
+    return reader.ReadHistogram(tables.histograms[i]);
+  }
   Result<TensorValue> ReadTensor(std::size_t i) {
     TensorValues values({.max_tensor_bytes = 1 << 20});
     return values.Read(tables.tensors, i, *tables.definitions, &reader);

@@ -106,12 +106,46 @@ void TwoShards(const std::string& root) {
   }
 }
 
+// Sealed shards with their indexes (version 2): of every record, of so many
+// rows that columns are read, and one whose index is damaged.
+void Indexed(const std::string& root) {
+  std::uint64_t next = 0;
+  for (const std::uint32_t number : {1U, 2U, 3U}) {
+    FileHeader header = CompleteShard().header();
+    header.shard_number = number;
+    header.first_sequence = next;
+    ShardBuilder shard = number == 1 ? CompleteShard() : ShardBuilder(header);
+    if (number > 1) {
+      shard.AddDefinition(SomeDefinition(8, "more", DType::kFloat32, {2}));
+      shard.AddDefinition(SomeDefinition(9, "rows"));
+      for (int i = 0; i < 16; ++i) {
+        const std::int64_t step = 16 * number + i;
+        shard.AddRows(step, {SomeRow(8, i), SomeRow(9, -i)});
+        shard.AddTensor(step, 8, Bytes(8, static_cast<std::byte>(i)), 4,
+                        Codec::kRaw);
+        StepRecord closing;
+        closing.mode = 1;
+        closing.mode_step = step;
+        shard.Add(RecordType::kStep, step, EncodeStep(closing), 1);
+      }
+      shard.Seal(EndReason::kRotated);
+    }
+    next = shard.next_sequence();
+    const std::string name = "indexed/train-3-2/00000" + std::to_string(number);
+    Write(root, name + ".tds", shard.bytes());
+    Bytes index = shard.Index();
+    if (number == 3) index[index.size() / 2] ^= std::byte{1};
+    Write(root, name + ".tdi", index);
+  }
+}
+
 void WriteAll(const std::string& root) {
   Write(root, "records/train-3-2/000001.tds", CompleteShard().bytes());
   Write(root, "element_types/train-0-1/000001.tds", ElementTypes().bytes());
   Write(root, "codecs/train-0-1/000001.tds", CodecShard().bytes());
   Damaged(root);
   TwoShards(root);
+  Indexed(root);
 }
 
 }  // namespace

@@ -176,8 +176,12 @@ def test_steps_scalars_events_spans_and_histograms_come_back(run_dir: Path) -> N
     assert json.loads(event.json) == {"text": "hi"}
     assert before <= event.wall_ns <= time.time_ns()
     assert reader.spans()[0].tolist() == (5, span, 0, 1000, 50, 2**63, 3, -7)
-    ((step, id_, call, micro_batch, found_keys, found_counts),) = reader.histograms()
-    assert (step, id_, call, micro_batch) == (5, weight, 2, 1)
+    (place,) = reader.histograms()
+    found = [int(place[n]) for n in ("step", "definition", "call", "micro_batch")]
+    assert found == [5, weight, 2, 1]
+    found_keys, found_counts = reader.read_histogram(0)
+    with pytest.raises(IndexError, match="no histogram 1"):
+        reader.read_histogram(1)
     assert found_keys.tolist() == keys.tolist()
     assert found_counts.tolist() == counts.tolist()
     record = reader.steps()[0]

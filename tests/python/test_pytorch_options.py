@@ -33,8 +33,9 @@ def histograms(run_dir: Path) -> dict[str, set[int]]:
     """Steps of each tensor's histograms."""
     recorded = Recorded(run_dir)
     found: dict[str, set[int]] = {}
-    for step, definition, *_ in recorded.histograms:
-        found.setdefault(recorded.definitions[definition].name, set()).add(step)
+    for place in recorded.histograms:
+        name = recorded.definitions[int(place["definition"])].name
+        found.setdefault(name, set()).add(int(place["step"]))
     return found
 
 

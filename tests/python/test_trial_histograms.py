@@ -14,6 +14,7 @@ from run_builder import RunBuilder
 from tdbg.collections import Role
 from tdbg.errors import (
     ConfigurationError,
+    CorruptionError,
     InvalidWorker,
     NoMoreData,
     StepNotYetAvailable,
@@ -23,6 +24,7 @@ from tdbg.errors import (
 from tdbg.histogram import Histogram
 from tdbg.modes import ModeKeys
 from tdbg.trial import create_trial
+from tdbg.trial._histogram_index import HistogramIndex
 
 RNG = np.random.default_rng(0)
 
@@ -151,6 +153,96 @@ def test_histograms_that_come_while_one_reads(run_dir: Path) -> None:
         trial = trial or create_trial(run_dir)
         assert trial.tensor("w").histogram(step) == Histogram.of(x)
     run.close()
+
+
+def own_memory() -> int:
+    """Bytes of this process that no file backs."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("RssAnon:")[1].split()[0])
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_reader_holds_places_and_not_histograms(run_dir: Path, sealed: bool) -> None:
+    keys = np.arange(2500, dtype=np.uint16)
+    run = RunBuilder(run_dir, queue_bytes=64 << 20)
+    number = run.define("w", draw(3))
+    for step in range(2000):
+        counts = np.full(keys.size, step + 1, np.uint64)
+        assert run.capture.histogram(step, number, keys, counts)
+        run.end_step(step)
+    run.close() if sealed else run.flush()
+    assert sum(path.stat().st_size for path in run.directory.iterdir()) > 50e6
+    before = own_memory()
+    trial = create_trial(run_dir)
+    w = trial.tensor("w")
+    assert w.steps(what="histograms") == list(range(2000))
+    for step in range(2000):
+        assert w.histogram(step).counts[7] == step + 1
+    assert w.histogram(3) == w.histogram(3)
+    assert own_memory() - before < 25e6  # The writer's own pages may come meanwhile.
+    run.close()
+
+
+def test_a_damaged_histogram_fails_alone(run_dir: Path) -> None:
+    with RunBuilder(run_dir) as run:
+        for step in range(3):
+            run.histogram(step, "w", draw(50) + step)
+            run.save(step, "w", draw(50), what="statistics")
+            run.end_step(step)
+    expected = [create_trial(run_dir).tensor("w").histogram(step) for step in range(3)]
+    shard = run.directory / "000001.tds"
+    content = bytearray(shard.read_bytes())
+    at = content.find(expected[1].counts.tobytes())
+    assert at > 0
+    content[at] ^= 1
+    shard.write_bytes(content)
+    w = create_trial(run_dir).tensor("w")
+    assert w.steps(what="histograms") == [0, 1, 2]
+    with pytest.raises(CorruptionError, match=r"000001\.tds: record at .*checksum"):
+        w.histogram(1)
+    assert [w.histogram(0), w.histogram(2)] == [expected[0], expected[2]]
+    # Without its index the shard is walked, and the record is not taken in.
+    (run.directory / "000001.tdi").unlink()
+    trial = create_trial(run_dir)
+    assert trial.tensor("w").steps(what="histograms") == [0, 2]
+    assert trial.tensor("w").histogram(2) == expected[2]
+    assert [p.kind for p in trial.problems()] == ["damage"]
+
+
+def test_places_are_found_however_they_arrived() -> None:
+    class Reader:
+        """Histograms that come a few at a time; a number is its own bins."""
+
+        def __init__(self) -> None:
+            fields = ["step", "definition", "call", "micro_batch"]
+            self.dtype = np.dtype([(name, np.int64) for name in fields])
+            self.saved: list[tuple[int, int, int, int]] = []
+
+        def histograms(self, start: int) -> NDArray[Any]:
+            return np.array(self.saved[start:], self.dtype)
+
+        def read_histogram(self, index: int) -> Any:
+            return np.full(1, index, np.uint16), np.ones(1, np.uint64)
+
+    reader = Reader()
+    index = HistogramIndex(reader)  # type: ignore[arg-type]
+    for n in (1, 5, 0, 2, 40, 1, 1, 1, 30, 200, 7):
+        for _ in range(n):
+            step, definition, call = RNG.integers(0, (20, 4, 3)).tolist()
+            reader.saved.append((step, definition, call, len(reader.saved)))
+        index.take_in()
+        for definition in range(5):
+            of_it = [one for one in reader.saved if one[1] == definition]
+            steps = sorted({one[0] for one in of_it if 3 <= one[0] < 18})
+            assert index.steps([definition], 3, 18).tolist() == steps
+            for step in range(20):
+                found = index.at(definition, step)
+                right = [(c, m, m) for s, _, c, m in of_it if s == step]
+                assert [tuple(place) for place in found] == right
+                for place in found:
+                    assert index.read(place)[0].item() == place.number
+    everything = sorted({one[0] for one in reader.saved})
+    assert index.steps(None, 0, 20).tolist() == everything
 
 
 @pytest.mark.parametrize(

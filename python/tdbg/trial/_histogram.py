@@ -51,6 +51,8 @@ class HistogramQueries:
             NoMoreData: If the training ended before it.
             TensorUnavailableForStep: If this tensor has no histogram there.
             InvalidWorker: If there is no such worker.
+            StorageError: If it cannot be read.
+            CorruptionError: If its checksum does not match.
         """
         key = mode_key(mode)
         with self._run.fresh() as run:
@@ -115,19 +117,20 @@ def _merged(
             continue
         rank = lane.writer.rank
         for number in lane.writer.ids.get(name, ()):
-            entries = [
-                entry
-                for entry in lane.writer.histograms.at(number, step)
-                if call in (None, entry.call)
-                and micro_batch in (None, entry.micro_batch)
+            saved = lane.writer.histograms
+            places = [
+                place
+                for place in saved.at(number, step)
+                if call in (None, place.call)
+                and micro_batch in (None, place.micro_batch)
             ]
-            if not entries or not contributions.counts(lane, number):
+            if not places or not contributions.counts(lane, number):
                 continue
             if not contributions.merges(lane, number) and owner not in (None, rank):
                 continue
             owner = rank
             on_edges = _is_on_edges(run, lane.writer.definitions[number], step)
-            parts += [Histogram(e.keys, e.counts, on_edges=on_edges) for e in entries]
+            parts += [Histogram(*saved.read(p), on_edges=on_edges) for p in places]
     return Histogram.merge(parts) if parts else None
 
 
