@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,13 +36,18 @@ ENVIRONMENT = "storage"
 
 #: Tensors, steps, elements of a tensor.
 SIZES = {"small": (100, 1000, 256), "large": (8, 10, 1 << 20)}
-QUICK = {"small": (100, 200, 256), "large": (8, 5, 1 << 20)}
+QUICK = {"small": (100, 40, 256), "large": (8, 2, 1 << 20)}
 #: These look at every record for each answer, or open a file for each chunk.
-SLOW = {"TensorBoard", "zarr"}
+SLOW = {"TensorBoard", "zarr", "smdebug"}
 
 
 def main() -> None:
-    arguments = options(__doc__)
+    run(__doc__, [name for name in CONTENDERS if name != "smdebug"], "reading")
+
+
+def run(doc: str | None, names: Sequence[str], report: str) -> None:
+    """Measure the contenders of these names, safetensors among them."""
+    arguments = options(doc)
     arguments.add_argument("what", nargs="*", default=["small", "large"])
     arguments.add_argument("--without", default="", help="contenders, with commas")
     given = arguments.parse_args()
@@ -50,28 +55,33 @@ def main() -> None:
         folder = results_folder()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix="reading-") as below:
-            measure(what, Path(below), given)
+            measure(what, Path(below), given, names, report)
 
 
-def array_of(number: int, step: int, n: int) -> Array:
-    """Values like those of weights, the same for the same numbers."""
-    dice = np.random.default_rng((number, step))
-    return dice.standard_normal(n, dtype=np.float32) * np.float32(0.02)
-
-
-def steps_of(size: tuple[int, int, int]) -> Iterator[Arrays]:
+def steps_of(size: tuple[int, int, int]) -> list[Arrays]:
+    """Values like those of weights, the same for the same size."""
     n_tensors, n_steps, n = size
-    for step in range(n_steps):
-        yield {f"t{i:03}": array_of(i, step, n) for i in range(n_tensors)}
+    dice = np.random.default_rng(0)
+    return [
+        {
+            f"t{i:03}": dice.standard_normal(n, dtype=np.float32) * np.float32(0.02)
+            for i in range(n_tensors)
+        }
+        for _ in range(n_steps)
+    ]
 
 
-def questions(
-    what: Format, size: tuple[int, int, int]
-) -> dict[str, Callable[[], float]]:
+def sum_of(arrays: Iterable[Array]) -> float:
+    """The sum of one element of each page: a mapping alone is no reading."""
+    return sum(float(array[::1024].sum()) for array in arrays)
+
+
+def questions(what: Format, steps: list[Arrays]) -> dict[str, Callable[[], float]]:
     """What is timed; each returns the seconds that the answer took."""
-    n_tensors, n_steps, n = size
-    number, step = n_tensors // 2, n_steps // 2
-    name = f"t{number:03}"
+    n_tensors, n_steps = len(steps[0]), len(steps)
+    step = n_steps // 2
+    name = f"t{n_tensors // 2:03}"
+    expected = sum_of(array for arrays in steps for array in arrays.values())
 
     def names() -> float:
         start = time.perf_counter()
@@ -84,7 +94,7 @@ def questions(
         start = time.perf_counter()
         found = what.one(step, name)
         seconds = time.perf_counter() - start
-        check_equal(found, array_of(number, step, n), "one tensor")
+        check_equal(found, steps[step][name], "one tensor")
         return seconds
 
     def column() -> float:
@@ -93,20 +103,16 @@ def questions(
         seconds = time.perf_counter() - start
         check(len(found) == n_steps, "steps of a column")
         for at in (0, step, n_steps - 1):
-            check_equal(found[at], array_of(number, at, n), "column")
+            check_equal(found[at], steps[at][name], "column")
         return seconds
 
     def everything() -> float:
         start = time.perf_counter()
-        # One element of each page is touched: a mapping alone is no reading.
-        total = sum(float(array[::1024].sum()) for array in what.everything())
+        total = sum_of(what.everything())
         seconds = time.perf_counter() - start
         check(np.isclose(total, expected, rtol=0, atol=1e-2), "everything")
         return seconds
 
-    expected = sum(
-        float(array[::1024].sum()) for step in steps_of(size) for array in step.values()
-    )
     return {
         "open, names": names,
         "open, one tensor": one,
@@ -115,24 +121,32 @@ def questions(
     }
 
 
-def measure(what: str, folder: Path, given: argparse.Namespace) -> None:
+def measure(
+    what: str,
+    folder: Path,
+    given: argparse.Namespace,
+    names: Sequence[str],
+    report: str,
+) -> None:
+    """Write the files of all once, then ask."""
     size = (QUICK if given.quick else SIZES)[what]
     without = set(filter(None, given.without.split(",")))
     contenders: dict[str, Format] = {}
-    for name in CONTENDERS:
+    steps = steps_of(size)
+    for name in names:
         if name in without:
             continue
         home = folder / name.replace(" ", "-")
         home.mkdir()
         contenders[name] = make(name, home)
-        contenders[name].write(steps_of(size))
+        contenders[name].write(iter(steps))
     tables = []
     data = {}
-    asked = {name: questions(format_, size) for name, format_ in contenders.items()}
+    asked = {name: questions(format_, steps) for name, format_ in contenders.items()}
     n_tensors, n_steps, n = size
     for question in next(iter(asked.values())):
         heavy = question == "everything"
-        rounds = given.rounds or (5 if heavy else 15 if given.quick else 40)
+        rounds = given.rounds or (3 if given.quick else 5 if heavy else 40)
         runs = {
             name: measured(of_one[question])
             for name, of_one in asked.items()
@@ -151,9 +165,9 @@ def measure(what: str, folder: Path, given: argparse.Namespace) -> None:
             table.note = f"{4 * n * n_steps * n_tensors / 1e6:.0f} MB."
         tables.append(table)
         data[question] = samples.to_json()
-    packages = ("numpy", *(p for _, names in CONTENDERS.values() for p in names))
+    packages = ("numpy", *(p for name in contenders for p in CONTENDERS[name][1]))
     Report(
-        f"reader/reading-{what}",
+        f"reader/{report}-{what}",
         given,
         packages=tuple(dict.fromkeys(packages)),
         tables=tables,

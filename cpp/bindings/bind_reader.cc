@@ -115,12 +115,9 @@ std::vector<Problem> Verify(LockedReader& reader) {
     const auto value = inner.ReadTensor(i);
     if (value.ok()) continue;
     const Status& status = value.status();
-    problems.push_back(
-        {status.code() == StatusCode::kUnsupported ? ProblemKind::kUnsupported
-         : status.code() == StatusCode::kIoError   ? ProblemKind::kIo
-                                                   : ProblemKind::kDamage,
-         ShardName(inner.ShardOfTensor(i), ".tds"), status.offset().value_or(0),
-         0, status.message()});
+    problems.push_back({KindOf(status),
+                        ShardName(inner.ShardOfTensor(i), ".tds"),
+                        status.offset().value_or(0), 0, status.message()});
   }
   return problems;
 }

@@ -56,7 +56,7 @@ static_assert(sizeof(DefinitionPlace) == 16);
 
 // A directory entry.
 struct Section {
-  SectionKind kind{};
+  SectionKind kind = SectionKind::kDefinitions;
   std::uint32_t entry_size = 0;
   std::uint64_t offset = 0;
   std::uint64_t n_entries = 0;

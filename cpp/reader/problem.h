@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/status.h"
+
 namespace tdbg {
 
 enum class ProblemKind : std::uint8_t {
@@ -35,6 +37,35 @@ enum class ProblemKind : std::uint8_t {
       return "missing";
   }
   return "unknown";
+}
+
+// The kind of what a check of a record said.
+[[nodiscard]] inline ProblemKind KindOf(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kIoError:
+      return ProblemKind::kIo;
+    case StatusCode::kUnsupported:
+      return ProblemKind::kUnsupported;
+    default:
+      return ProblemKind::kDamage;
+  }
+}
+
+// Says in which file and record a Status arose; corruption is `within` bytes
+// behind the start of the record.
+[[nodiscard]] inline Status InRecord(const Status& status,
+                                     const std::string& file,
+                                     std::uint64_t offset,
+                                     std::uint64_t within) {
+  const std::string message =
+      file + ": record at " + std::to_string(offset) + ": " + status.message();
+  if (status.code() == StatusCode::kCorruption) {
+    return Status::Corruption(message, offset + within);
+  }
+  if (status.code() == StatusCode::kIoError) {
+    return Status::IoError(message, status.system_error());
+  }
+  return {status.code(), message};
 }
 
 struct Problem {

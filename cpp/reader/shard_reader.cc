@@ -41,17 +41,6 @@ bool AllZero(std::span<const std::byte> bytes) {
                      [](std::byte b) { return b == std::byte{0}; });
 }
 
-ProblemKind KindOf(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kIoError:
-      return ProblemKind::kIo;
-    case StatusCode::kUnsupported:
-      return ProblemKind::kUnsupported;
-    default:
-      return ProblemKind::kDamage;
-  }
-}
-
 }  // namespace
 
 ShardReader::ShardReader(int directory, const ShardPlace& place, bool map_files)

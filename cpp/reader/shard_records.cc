@@ -32,14 +32,7 @@ HistogramEntry ShardReader::PlaceOf(const IndexEntry& entry,
 
 Result<Histogram> ShardReader::ReadHistogram(const HistogramEntry& entry) {
   const auto bad = [&](const Status& status) {
-    const std::string message = file_.name() + ": record at " +
-                                std::to_string(entry.offset) + ": " +
-                                status.message();
-    return status.code() == StatusCode::kCorruption
-               ? Status::Corruption(message, entry.offset)
-           : status.code() == StatusCode::kIoError
-               ? Status::IoError(message, status.system_error())
-               : Status(status.code(), message);
+    return InRecord(status, file_.name(), entry.offset, 0);
   };
   if (entry.offset < limits::kFileHeader || entry.offset >= size_) {
     return bad(Status::Corruption("it is not there", 0));
@@ -149,8 +142,8 @@ Status ShardReader::TakeDefinition(const Checked& record,
   auto decoded = DecodeDefinition(record.payload);
   if (!decoded.ok()) return decoded.status();
   const Status status = tables->definitions->Take(std::move(decoded).value());
-  if (status.ok()) return status;
-  return Status::Corruption(status.message(), next_);
+  return status.ok() ? Status::Ok()
+                     : Status::Corruption(status.message(), next_);
 }
 
 Status ShardReader::TakeRows(const Checked& record, Tables* tables) {

@@ -10,6 +10,7 @@
 
 #include "base/crc32c.h"
 #include "format/tensor_record.h"
+#include "reader/problem.h"
 
 namespace tdbg {
 namespace {
@@ -42,20 +43,6 @@ struct Located {
                        });
   }
 };
-
-// Says in which file and record a Status arose.
-Status Placed(const Status& status, const std::string& file,
-              std::uint64_t offset, std::uint64_t within) {
-  const std::string message =
-      file + ": record at " + std::to_string(offset) + ": " + status.message();
-  if (status.code() == StatusCode::kCorruption) {
-    return Status::Corruption(message, offset + within);
-  }
-  if (status.code() == StatusCode::kIoError) {
-    return Status::IoError(message, status.system_error());
-  }
-  return {status.code(), message};
-}
 
 // Decodes chunks [first, last) of `head`, which take `data`, to their place in
 // `out`.
@@ -156,8 +143,8 @@ class TensorReading {
   }
 
   Status Bad(const TensorEntry& entry, const std::string& what) {
-    return Placed(Status::Corruption(what, 0), shard_.file().name(),
-                  entry.offset, 0);
+    return InRecord(Status::Corruption(what, 0), shard_.file().name(),
+                    entry.offset, 0);
   }
 
   // Reads the record's header and head again: the tables hold no chunks, and
@@ -188,7 +175,7 @@ class TensorReading {
   }
 
   Status Error(const Status& status, const TensorEntry& entry) {
-    return Placed(status, shard_.file().name(), entry.offset, 0);
+    return InRecord(status, shard_.file().name(), entry.offset, 0);
   }
 
   // Whether the head fits the definition, and the limits.
@@ -274,9 +261,9 @@ class TensorReading {
     std::uint64_t at = 0;
     for (const Chunk& chunk : tensor.head.chunks) {
       if (MaskedCrc32c(data.data() + at, chunk.stored_length) != chunk.crc) {
-        return Placed(Status::Corruption("checksum of a chunk", 0),
-                      shard_.file().name(), tensor.entry.offset,
-                      limits::kRecordHeader + tensor.head.data_offset + at);
+        return InRecord(Status::Corruption("checksum of a chunk", 0),
+                        shard_.file().name(), tensor.entry.offset,
+                        limits::kRecordHeader + tensor.head.data_offset + at);
       }
       at += chunk.stored_length;
     }
@@ -329,9 +316,9 @@ class TensorReading {
       }
       shard_.file().Forget();
       if (!status.ok()) {
-        return Placed(status, shard_.file().name(), tensor.entry.offset,
-                      limits::kRecordHeader + tensor.head.data_offset +
-                          status.offset().value_or(0));
+        return InRecord(status, shard_.file().name(), tensor.entry.offset,
+                        limits::kRecordHeader + tensor.head.data_offset +
+                            status.offset().value_or(0));
       }
       return std::shared_ptr<const ValueBuffer>(buffer);
     } catch (const std::bad_alloc&) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -21,7 +20,9 @@ using Bytes = std::vector<std::byte>;
 
 inline Bytes ToBytes(std::string_view text) {
   Bytes bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
+  std::copy_n(reinterpret_cast<const std::byte*>(text.data()),
+              text.size(),  // NOLINT
+              bytes.begin());
   return bytes;
 }
 

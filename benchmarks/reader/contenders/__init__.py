@@ -28,6 +28,7 @@ CONTENDERS = {
     "zarr": ("zarr_group", ("zarr",)),
     "arrow IPC": ("arrow_ipc", ("pyarrow",)),
     "TensorBoard": ("tensorboard_events", ("tensorboard",)),
+    "smdebug": ("smdebug_trial", ("smdebug", "torch")),
 }
 
 

@@ -1,0 +1,21 @@
+"""Reading back the tensors of many steps: smdebug's trials.
+
+    python -m benchmarks.reader.reading_smdebug [small] [large] [--quick]
+
+What ``reading.py`` measures, with the same arrays and the same verification, beside
+safetensors in the environment that smdebug needs.
+"""
+
+from __future__ import annotations
+
+from benchmarks.reader.reading import run
+
+ENVIRONMENT = "smdebug"
+
+
+def main() -> None:
+    run(__doc__, ["safetensors", "smdebug"], "reading_smdebug")
+
+
+if __name__ == "__main__":
+    main()
