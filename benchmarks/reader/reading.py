@@ -13,6 +13,7 @@ with everything in the page cache.
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -36,18 +37,18 @@ ENVIRONMENT = "storage"
 
 #: Tensors, steps, elements of a tensor.
 SIZES = {"small": (100, 1000, 256), "large": (8, 10, 1 << 20)}
-QUICK = {"small": (100, 40, 256), "large": (8, 2, 1 << 20)}
+QUICK = {"small": (100, 30, 256), "large": (4, 2, 1 << 20)}
 #: These look at every record for each answer, or open a file for each chunk.
 SLOW = {"TensorBoard", "zarr", "smdebug"}
 
 
 def main() -> None:
-    run(__doc__, [name for name in CONTENDERS if name != "smdebug"], "reading")
+    names = [name for name in CONTENDERS if name != "smdebug"]
+    run(options(__doc__), names, "reading")
 
 
-def run(doc: str | None, names: Sequence[str], report: str) -> None:
+def run(arguments: argparse.ArgumentParser, names: Sequence[str], report: str) -> None:
     """Measure the contenders of these names, safetensors among them."""
-    arguments = options(doc)
     arguments.add_argument("what", nargs="*", default=["small", "large"])
     arguments.add_argument("--without", default="", help="contenders, with commas")
     given = arguments.parse_args()
@@ -155,14 +156,19 @@ def measure(
         samples = interleave(
             runs, baseline="safetensors", rounds=rounds, warmup=1, seed=given.seed
         )
-        table = Table(
-            f"Reading, {what}: {question}", ("how", "ms", "time / safetensors'")
-        )
-        for name in samples.seconds:
-            ms = 1e3 * samples.seconds_of(name)
-            table.add(name, f"{ms:.3g}", samples.text(name))
+        columns = ["how", "ms", "time / safetensors'"]
         if heavy:
-            table.note = f"{4 * n * n_steps * n_tensors / 1e6:.0f} MB."
+            columns.append("GB/s of a core")
+        table = Table(f"Reading, {what}: {question}", tuple(columns))
+        n_bytes = 4 * n * n_steps * n_tensors
+        for name in samples.seconds:
+            row = [name, f"{1e3 * samples.seconds_of(name):.3g}", samples.text(name)]
+            if heavy:
+                seconds = statistics.median(samples.also[name]["processor"])
+                row.append(f"{n_bytes / 1e9 / seconds:.2f}")
+            table.add(*row)
+        if heavy:
+            table.note = f"{n_bytes / 1e6:.0f} MB; processor time of all threads."
         tables.append(table)
         data[question] = samples.to_json()
     packages = ("numpy", *(p for name in contenders for p in CONTENDERS[name][1]))
@@ -177,7 +183,12 @@ def measure(
 
 
 def measured(ask: Callable[[], float]) -> Callable[[], Measured]:
-    return lambda: Measured(ask(), None, {})
+    def run() -> Measured:
+        before = time.process_time()
+        seconds = ask()
+        return Measured(seconds, None, {"processor": time.process_time() - before})
+
+    return run
 
 
 if __name__ == "__main__":

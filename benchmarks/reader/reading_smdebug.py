@@ -8,13 +8,14 @@ safetensors in the environment that smdebug needs.
 
 from __future__ import annotations
 
+from benchmarks._harness import options
 from benchmarks.reader.reading import run
 
 ENVIRONMENT = "smdebug"
 
 
 def main() -> None:
-    run(__doc__, ["safetensors", "smdebug"], "reading_smdebug")
+    run(options(__doc__), ["safetensors", "smdebug"], "reading_smdebug")
 
 
 if __name__ == "__main__":
