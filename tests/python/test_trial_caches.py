@@ -49,14 +49,24 @@ def readers(run: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
         yield start(str(PROGRAMS / "check_answers.py"), str(run), *options)
 
 
-def results(processes: list[subprocess.Popen[str]]) -> list[Counter[str]]:
+def results(
+    processes: list[subprocess.Popen[str]], writer: subprocess.Popen[str]
+) -> list[Counter[str]]:
     """How often each reader asked what; a wrong answer ends it, and is shown."""
     found = []
-    for process in processes:
-        out, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-        found.append(Counter(json.loads(out)))
-    return found
+    try:
+        for process in [*processes, writer]:
+            out, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
+            found.append(out)
+    finally:
+        for process in [*processes, writer]:
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+    return [Counter(json.loads(out)) for out in found[:-1]]
 
 
 def vandal(directory: Path, seed: int) -> Callable[[], int]:
@@ -105,9 +115,7 @@ def vandal(directory: Path, seed: int) -> Callable[[], int]:
 
 @pytest.mark.stress
 def test_caches_that_go_and_come_under_readers_change_no_answer(run_dir: Path) -> None:
-    """Seen to fail with an index of another shard believed, and with the crc of a
-    section not compared.
-    """
+    """Seen to fail when no checksum of an index is compared."""
     writer = start(
         "-c", f"import sys; from pathlib import Path; {WRITER}", str(run_dir)
     )
@@ -117,9 +125,7 @@ def test_caches_that_go_and_come_under_readers_change_no_answer(run_dir: Path) -
     while any(process.poll() is None for process in processes):
         n = act()
         time.sleep(1e-4)
-    asked = results(processes)
-    _, errors = writer.communicate(timeout=60)
-    assert writer.returncode == 0, errors
+    asked = results(processes, writer)
     assert len(list(directory.glob("*.tds"))) > 10
     # All that was asked of a live run and of an ended one, of each kind.
     for of_one in asked:
@@ -157,11 +163,9 @@ def test_ten_thousand_deletions_under_a_reader_change_no_answer(run_dir: Path) -
 
 @pytest.mark.stress
 def test_four_readers_beside_a_writer_see_only_what_was_written(run_dir: Path) -> None:
-    """Seen to fail with rows of a step shown before its end."""
+    """Nothing is deleted here: shards are opened by their indexes as they come."""
     command = f"import sys; from pathlib import Path; {WRITER}"
     writer = start("-c", command, str(run_dir))
-    asked = results(list(readers(run_dir, 0.3)))
-    _, errors = writer.communicate(timeout=60)
-    assert writer.returncode == 0, errors
+    asked = results(list(readers(run_dir, 0.3)), writer)
     assert sum(sum(of_one.values()) for of_one in asked) > 500
     assert create_trial(run_dir).steps() == list(range(N_STEPS))
