@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "reducers/bin_keys-inl.h"
 #include "reducers/bins.h"
 #include "reducers/widen-inl.h"
 
@@ -27,26 +28,11 @@ namespace {  // NOLINT(google-build-namespaces): see above.
 // Elements of a block: their keys stay in L1 beside the counters in use.
 constexpr std::size_t kBinBlock = 1024;
 
-constexpr std::uint16_t kMagnitudeOfKey = 0x7fff;
-
 // --- Keys --------------------------------------------------------------------
 //
 // KeyOf is the key of an element.  KeyIfOrdinary is the same where it is
 // neither kZeroKey nor kInfinityKey or beyond, and costs less: where it is one
 // of those, with or without a sign, KeyOf may be another.
-
-// Of a float with these halves that is rounded towards zero from a number that
-// is zero when `is_zero` says so.  (Vectors hold more halves than floats.)
-inline std::uint16_t KeyOfHalves(std::uint16_t high, std::uint16_t low,
-                                 bool is_zero) {
-  const auto magnitude = static_cast<std::uint16_t>(high & kMagnitudeOfKey);
-  const std::uint16_t more = low != 0 ? 1U : 0U;
-  const auto up = static_cast<std::uint16_t>(magnitude + more);
-  const std::uint16_t number = up > kInfinityKey ? kNanKey : high;
-  const auto least = static_cast<std::uint16_t>(high | kLeastKey);
-  const std::uint16_t small = is_zero ? kZeroKey : least;
-  return magnitude == 0 ? small : number;
-}
 
 inline std::uint16_t KeyOf(float x) {
   const auto bits = __builtin_bit_cast(std::uint32_t, x);
@@ -83,17 +69,6 @@ inline std::uint16_t KeyOf(Float16 x) {
   return static_cast<std::uint16_t>(key);
 }
 
-// The nearest float, brought one towards zero where that is beyond x: so
-// infinity, too, becomes the greatest float unless x is infinite.
-inline std::uint16_t KeyOf(double x) {
-  const auto nearest = static_cast<float>(x);
-  const double magnitude = __builtin_fabs(x);
-  const auto rounded = static_cast<double>(__builtin_fabsf(nearest));
-  auto bits = __builtin_bit_cast(std::uint32_t, nearest);
-  bits -= rounded > magnitude ? 1U : 0U;
-  return KeyOfHalves(static_cast<std::uint16_t>(bits >> 16),
-                     static_cast<std::uint16_t>(bits), magnitude == 0);
-}
 // The exponent counts from 2^-1023, that of the key from 2^-127.
 inline std::uint16_t KeyIfOrdinary(double x) {
   const auto bits =
@@ -103,13 +78,6 @@ inline std::uint16_t KeyIfOrdinary(double x) {
       ((bits & 0x7fffffffU) >> 13) - ((1023U - 127U) << 7);
   const bool is_normal = key - kLeastNormal < kInfinityKey - kLeastNormal;
   return static_cast<std::uint16_t>(is_normal ? key | (bits >> 31 << 15) : 0U);
-}
-
-// A double holds the 52 leading bits of any magnitude; those below do not reach
-// the key.
-inline std::uint16_t KeyOfMagnitude(std::uint64_t magnitude) {
-  const std::uint64_t is_long = magnitude >> 52 != 0 ? 4095U : 0U;
-  return KeyOf(static_cast<double>(magnitude & ~is_long));
 }
 
 template <typename T>

@@ -4,11 +4,11 @@
 
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "hard_cases.h"
 #include "reduce_reference.h"
 #include "reduce_views.h"
 #include "reducers/reduce.h"
@@ -19,92 +19,10 @@ namespace {
 using namespace tdbg;           // NOLINT: a test.
 using namespace tdbg::testing;  // NOLINT: a test.
 
-constexpr std::size_t kElements = 700001;  // More than a segment of each type.
-
-struct Case {
-  const char* name;
-  // The i-th element, from a standard normal and a uniform number.
-  std::function<double(std::size_t i, double normal, double uniform)> draw;
-  bool fits_half;
-};
-
-const Case kCases[] = {
-    {"N(0, 0.02)", [](auto, double g, double) { return 0.02 * g; }, true},
-    {"N(0.5, 1e-3)", [](auto, double g, double) { return 0.5 + 1e-3 * g; },
-     true},
-    {"N(1e4, 0.02)", [](auto, double g, double) { return 1e4 + 0.02 * g; },
-     true},
-    {"N(1e6, 1)", [](auto, double g, double) { return 1e6 + g; }, false},
-    {"lognormal, s=8",
-     [](auto, double g, double) { return std::exp(8 * std::fmin(g, 4.7)); },
-     false},
-    {"sorted",
-     [](std::size_t i, double, double) {
-       return static_cast<double>(i) / kElements;
-     },
-     true},
-    {"pairs of +-1e8",
-     [](std::size_t i, double g, double) {
-       return (i % 2 == 0 ? 1e8 : -1e8) + g;
-     },
-     false},
-    {"outlier of 1e30",
-     [](std::size_t i, double g, double) {
-       return i == kElements / 3 ? 1e30 : g;
-     },
-     false},
-    {"N(1e9, 1e-3)", [](auto, double g, double) { return 1e9 + 1e-3 * g; },
-     false},
-    {"half of them zero", [](auto, double g, double) { return g > 0 ? g : 0; },
-     true},
-    {"all positive", [](auto, double g, double) { return std::fabs(g); }, true},
-    {"sigmoid", [](auto, double g, double) { return 1 / (1 + std::exp(-g)); },
-     true},
-    {"two values",
-     [](auto, double, double u) { return u < 0.5 ? 1 : 1.0078125; }, true},
-    {"one other value",
-     [](std::size_t i, double, double) {
-       return i == kElements / 2 ? 1.0078125 : 1.0;
-     },
-     true},
-    {"the mean moves",
-     [](std::size_t i, double g, double) {
-       return g + (i > kElements / 2 ? 3000 : -3000);
-     },
-     true},
-};
-
-std::vector<std::byte> Elements(const Case& of, DType dtype) {
-  std::mt19937_64 random(11);
-  std::normal_distribution<double> normal;
-  std::uniform_real_distribution<double> uniform;
-  const std::size_t item = ItemSize(dtype);
-  std::vector<std::byte> elements(kElements * item);
-  for (std::size_t i = 0; i < kElements; ++i) {
-    const double g = normal(random);
-    const double x = of.draw(i, g, uniform(random));
-    std::byte* p = elements.data() + i * item;
-    switch (dtype) {
-      case DType::kFloat32:
-        Put(static_cast<float>(x), p);
-        break;
-      case DType::kFloat16:
-        Put(ToFloat16(x), p);
-        break;
-      case DType::kBFloat16:
-        Put(ToBFloat16(x), p);
-        break;
-      default:
-        Put(x, p);
-    }
-  }
-  return elements;
-}
-
 void Check(const Summary& actual, const Summary& expected, double bound,
            const std::string& what) {
   const int before = Failures();
-  const auto n = static_cast<double>(kElements);
+  const auto n = static_cast<double>(kHardElements);
   EXPECT_LE(std::fabs(actual.mean - expected.mean), bound * expected.l1 / n);
   EXPECT_CLOSE(std::sqrt(actual.m2 / n), std::sqrt(expected.m2 / n), bound);
   EXPECT_CLOSE(actual.l1, expected.l1, bound);
@@ -116,10 +34,10 @@ void Check(const Summary& actual, const Summary& expected, double bound,
   if (Failures() != before) Fail(__FILE__, __LINE__, "for " + what);
 }
 
-void CheckCase(const Case& of, DType dtype) {
-  const std::vector<std::byte> elements = Elements(of, dtype);
+void CheckCase(const HardCase& of, DType dtype) {
+  const std::vector<std::byte> elements = HardElements(of, dtype);
   const Summary expected = ReferenceRow(elements, dtype);
-  const std::int64_t shape[] = {kElements};
+  const std::int64_t shape[] = {kHardElements};
   const TensorView view = ViewOf(elements.data(), dtype, shape);
   const bool narrow = dtype != DType::kFloat64;
   for (const Implementation* implementation : Supported()) {
@@ -133,7 +51,7 @@ void CheckCase(const Case& of, DType dtype) {
 }
 
 TDBG_TEST(HardCasesKeepTheBounds) {
-  for (const Case& of : kCases) {
+  for (const HardCase& of : kHardCases) {
     CheckCase(of, DType::kFloat32);
     CheckCase(of, DType::kFloat64);
     if (of.fits_half) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "expect_row.h"
 #include "reduce_reference.h"
 #include "reduce_views.h"
 #include "reducers/implementation.h"
@@ -29,47 +30,6 @@ constexpr std::size_t kLengths[] = {
     0,  1,  2,  3,   7,    8,    15,   16,   17,   31,   33,
     63, 64, 65, 127, 1000, 2047, 2048, 2049, 4095, 4097, 10007};
 
-// Checks all fields; says what was being checked when one differs.
-void ExpectSame(const Summary& actual, const Summary& expected, DType dtype,
-                const std::string& what) {
-  const int before = Failures();
-  const bool narrow =
-      ExtremeClassOf(dtype) == ExtremeClass::kFloat64 && ItemSize(dtype) < 8;
-  const double bound = narrow ? 1e-7 : 1e-12;
-  EXPECT_EQ(actual.count, expected.count);
-  EXPECT_EQ(actual.nan, expected.nan);
-  EXPECT_EQ(actual.positive_infinity, expected.positive_infinity);
-  EXPECT_EQ(actual.negative_infinity, expected.negative_infinity);
-  EXPECT_EQ(actual.zero, expected.zero);
-  switch (ExtremeClassOf(dtype)) {
-    case ExtremeClass::kFloat64:
-      EXPECT_EQ(actual.min.f64, expected.min.f64);
-      EXPECT_EQ(actual.max.f64, expected.max.f64);
-      break;
-    case ExtremeClass::kInt64:
-      EXPECT_EQ(actual.min.i64, expected.min.i64);
-      EXPECT_EQ(actual.max.i64, expected.max.i64);
-      break;
-    case ExtremeClass::kUInt64:
-      EXPECT_EQ(actual.min.u64, expected.min.u64);
-      EXPECT_EQ(actual.max.u64, expected.max.u64);
-      break;
-  }
-  EXPECT_EQ(actual.abs_min, expected.abs_min);
-  const auto n =
-      static_cast<double>(std::max<std::uint64_t>(1, expected.finite()));
-  const double mean_abs = expected.l1 / n;
-  EXPECT_LE(std::fabs(actual.mean - expected.mean), bound * mean_abs);
-  // Long double has a rounding error, too.
-  const double noise = n * mean_abs * mean_abs * 1e-36;
-  if (std::fabs(actual.m2 - expected.m2) > noise) {
-    EXPECT_CLOSE(actual.m2, expected.m2, 2 * bound);
-  }
-  EXPECT_CLOSE(actual.l1, expected.l1, bound);
-  EXPECT_CLOSE(actual.l2, expected.l2, bound);
-  if (Failures() != before) Fail(__FILE__, __LINE__, "for " + what);
-}
-
 void CheckAll(DType dtype, Values values, std::span<const std::size_t> lengths,
               std::size_t misalignment_step) {
   const std::size_t item = ItemSize(dtype);
@@ -83,13 +43,13 @@ void CheckAll(DType dtype, Values values, std::span<const std::size_t> lengths,
       if (n > 0) std::memcpy(aligned + off, elements.data(), elements.size());
       const std::int64_t shape[] = {static_cast<std::int64_t>(n)};
       for (const Implementation* implementation : Supported()) {
-        ExpectSame(ReduceWith(ViewOf(aligned + off, dtype, shape), {},
-                              *implementation),
-                   expected, dtype,
-                   std::string(implementation->name) + ", " +
-                       std::string(DTypeName(dtype)) + ", " +
-                       ValuesName(values) + ", n=" + std::to_string(n) +
-                       ", offset " + std::to_string(off));
+        ExpectRow(ReduceWith(ViewOf(aligned + off, dtype, shape), {},
+                             *implementation),
+                  expected, dtype,
+                  std::string(implementation->name) + ", " +
+                      std::string(DTypeName(dtype)) + ", " +
+                      ValuesName(values) + ", n=" + std::to_string(n) +
+                      ", offset " + std::to_string(off));
       }
     }
   }
@@ -162,9 +122,9 @@ TDBG_TEST(AFewElementsThatOutweighTheOthersKeepTheBound) {
     const Summary expected = ReferenceRow(bytes, DType::kFloat32);
     const std::int64_t shape[] = {static_cast<std::int64_t>(n)};
     for (const Implementation* implementation : Supported()) {
-      ExpectSame(ReduceWith(ViewOf(values.data(), DType::kFloat32, shape), {},
-                            *implementation),
-                 expected, DType::kFloat32, "few, n=" + std::to_string(n));
+      ExpectRow(ReduceWith(ViewOf(values.data(), DType::kFloat32, shape), {},
+                           *implementation),
+                expected, DType::kFloat32, "few, n=" + std::to_string(n));
     }
   }
 }
@@ -246,7 +206,7 @@ TDBG_TEST(FlushedDenormalsOfTheCallingThreadChangeNothing) {
     const unsigned after = _mm_getcsr();
     _mm_setcsr(before);
     EXPECT_EQ(after & 0x8040U, 0x8040U);
-    ExpectSame(s, expected, DType::kFloat32, "denormals");
+    ExpectRow(s, expected, DType::kFloat32, "denormals");
   }
 }
 #endif
@@ -267,9 +227,9 @@ TDBG_TEST(ScaleMultipliesEachElementInDouble) {
       const std::int64_t shape[] = {3001};
       const Summary expected = ReferenceRow(bytes, DType::kFloat64);
       for (const Implementation* implementation : Supported()) {
-        ExpectSame(ReduceWith(ViewOf(elements.data(), DType::kFloat32, shape),
-                              {.scale = scale}, *implementation),
-                   expected, DType::kFloat32, "scale");
+        ExpectRow(ReduceWith(ViewOf(elements.data(), DType::kFloat32, shape),
+                             {.scale = scale}, *implementation),
+                  expected, DType::kFloat32, "scale");
       }
     }
   }
@@ -310,10 +270,10 @@ TDBG_TEST(AnyStridesGiveTheRowOfTheContiguousCopy) {
       CopyContiguous(view, copy.data());
       const Summary expected = ReferenceRow(copy, dtype);
       for (const Implementation* implementation : Supported()) {
-        ExpectSame(ReduceWith(view, {}, *implementation), expected, dtype,
-                   std::string(layout.name) + ", " +
-                       std::string(DTypeName(dtype)) + ", " +
-                       std::string(implementation->name));
+        ExpectRow(ReduceWith(view, {}, *implementation), expected, dtype,
+                  std::string(layout.name) + ", " +
+                      std::string(DTypeName(dtype)) + ", " +
+                      std::string(implementation->name));
       }
     }
   }

@@ -1,0 +1,24 @@
+# Fails when ptxas reported that a kernel keeps registers in memory, that is,
+# spills or has a stack, or when it reported less than all kernels.
+#
+#   cmake -DREPORT=ptxas.txt -P CheckPtxas.cmake
+
+cmake_minimum_required(VERSION 3.22)
+
+file(READ "${REPORT}" said)
+string(REGEX MATCHALL "Compiling entry function '[a-z_]+' for 'sm_[0-9]+'" entries
+             "${said}")
+string(REGEX MATCHALL
+             "[0-9]+ bytes stack frame, [0-9]+ bytes spill stores, [0-9]+ bytes spill loads"
+             lines "${said}")
+list(LENGTH entries n_entries)
+if(NOT n_entries EQUAL 8)  # Four kernels, two architectures.
+  message(FATAL_ERROR "${n_entries} kernels were compiled:\n${said}")
+endif()
+foreach(line IN LISTS lines)
+  if(NOT line MATCHES
+     "^0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads$")
+    message(FATAL_ERROR "${line}:\n${said}")
+  endif()
+endforeach()
+message(STATUS "${n_entries} kernels, no spills")
