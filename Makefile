@@ -37,7 +37,7 @@ BUILD_FILES := CMakeLists.txt pyproject.toml requirements/pinned.txt README.md \
 CPP_FILES := $(shell find cpp -type f)
 CPP_TESTS := $(shell find tests/cpp -type f)
 PYTHON_FILES := $(shell find python -name '*.py' -o -name '*.pyi')
-FORMATTED_CPP = $(shell find cpp tests/cpp -name '*.h' -o -name '*.cc')
+FORMATTED_CPP = $(shell find cpp tests/cpp -name '*.h' -o -name '*.cc' -o -name '*.cu')
 
 SOURCE_TESTS := $(patsubst %,tests/python/test_%.py,benchmark_harness \
   benchmark_overhead file_sizes include_layers no_dangerous_calls)
