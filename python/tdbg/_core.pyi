@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -262,13 +262,34 @@ class Slot:
     ) -> None: ...
 
 class Taker:
-    """Takes tensors of these types, read by DLPack's C exchange API, into a Capture."""
+    """Takes tensors of these types, read by DLPack's C exchange API, into a Capture.
+
+    The first type is that of plain tensors.
+    """
+
+    WANTED: dict[str, int]  # The flags of tdbg.capture.wants, by name.
 
     def __init__(self, capture: Capture, types: tuple[type, ...]) -> None: ...
     @property
     def can_read(self) -> bool: ...  # Whether any of the types has the API.
     @property
     def n_repeated(self) -> int: ...  # Rows copied, of memory reduced before.
+    @property
+    def spent_ns(self) -> int: ...  # In CallTaker.take, of this taker.
+    def begin_forward(
+        self,
+        context: Any,
+        calls: dict[Any, int],
+        wants: Any,
+        step: int,
+        micro_batch: int,
+    ) -> None:
+        """What CallTaker.take is for, until end_forward.
+
+        It counts in `calls`, and sets `context.has_data` when it takes something.
+        """
+
+    def end_forward(self) -> None: ...
     def take(self, *arguments: Any) -> list[int] | None:
         """By position: step, slots, tensors, wanted, call, micro_batch, scale, reuses.
 
@@ -276,6 +297,51 @@ class Taker:
         reuses: copy the row of memory reduced before in this step and micro-batch,
         and unwritten since.  Returns the indices of what it cannot read, or None.
         """
+
+class CallTaker:
+    """Takes input and output of a module's calls, where that is simple.
+
+    That is: the first call in a forward, of a single plain tensor each, when it is
+    known what the step wants of it, and autograd is not calling (`backward_id` is -1).
+    """
+
+    def __init__(
+        self, taker: Taker, key: object, backward_id: Callable[[], int]
+    ) -> None: ...
+    def prepare(
+        self,
+        wants: Any,
+        input: Slot | None,
+        of_input: int,
+        output: Slot | None,
+        of_output: int,
+    ) -> None:
+        """What a step with these wants takes; the first word on it holds."""
+
+    def take(self, *arguments: Any) -> bool:
+        """By position: args and kwargs, or None; output, or None.  True: taken.
+
+        Otherwise nothing was, and nothing counted.  Never raises.
+        """
+
+class ParameterList:
+    """Parameters with their gradients, by their places in modules."""
+
+    def __init__(
+        self,
+        taker: Taker,
+        entries: Iterable[tuple[Any, str, Slot, int, Slot, int]],
+    ) -> None:
+        """Entries: weak reference to a module, name, and twice slot and flags."""
+
+    def take(self, step: int) -> list[tuple[int, Any]] | None:
+        """Take all that exist now; what it cannot read: numbers and tensors.
+
+        The number is twice that of the entry, one more for the gradient.
+        """
+
+    def found(self) -> list[int]:
+        """The numbers of all that the last take found."""
 
 class Definition:
     def __init__(self, *args: object, **kwargs: object) -> NoReturn:

@@ -13,9 +13,9 @@ from tdbg.capture.events import CHANGE, COLLECTIONS, STATUS
 from tdbg.capture.opening import SessionOptions, is_disabled
 from tdbg.capture.overhead import OverheadMeter
 from tdbg.capture.policy import Policy
-from tdbg.capture.recorder import TensorRef
 from tdbg.capture.session import MAX_FAULTS, Session
 from tdbg.capture.sink import NullSink
+from tdbg.capture.tensors import TensorRef
 from tdbg.collections import CollectionRegistry, Role
 from tdbg.config import SaveConfig
 from tdbg.errors import ConfigurationError, TrainingStopped

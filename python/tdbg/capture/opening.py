@@ -14,9 +14,9 @@ from typing import Any
 from tdbg.capture.budget import parse_budget
 from tdbg.capture.events import CONFIGURATION, STATUS
 from tdbg.capture.policy import Policy
-from tdbg.capture.recorder import TensorRef, Tensors
 from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
+from tdbg.capture.tensors import TensorRef, Tensors
 from tdbg.config import nearest
 from tdbg.control import StopListener
 from tdbg.errors import ConfigurationError
@@ -165,7 +165,13 @@ def open_session(
     session = Session(
         sink,
         policy,
-        tensors=Tensors(describe, taker if taker.can_read else None, core.Slot),
+        tensors=Tensors(
+            describe,
+            taker if taker.can_read else None,
+            core.Slot,
+            core.CallTaker,
+            core.ParameterList,
+        ),
         stop_source=StopListener(
             run.path, run.uuid, sink.generation, rank=options.rank
         ),

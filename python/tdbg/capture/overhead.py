@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = ["Overhead", "OverheadMeter"]
@@ -45,12 +46,16 @@ class Overhead:
 class OverheadMeter:
     """Sums up the time between entry and exit of every call of tdbg.
 
+    Args:
+        of_core: Time of the calls that reach the core without a word to Python.
+
     Attributes:
-        total_ns: That sum; whoever enters adds to it on exit.
+        total_ns: The sum of all others; whoever enters adds to it on exit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, of_core: Callable[[], int] = lambda: 0) -> None:
         self.total_ns = 0
+        self._of_core = of_core
         self._charged = 0
         self._step_time = 0
         self._steps = 0
@@ -61,8 +66,9 @@ class OverheadMeter:
 
         The call that ends a step is itself charged to the next one.
         """
-        charge = self.total_ns - self._charged
-        self._charged = self.total_ns
+        total = self.total_ns + self._of_core()
+        charge = total - self._charged
+        self._charged = total
         self._steps += 1
         self._step_time += duration_ns
         self._last = charge, duration_ns
@@ -82,7 +88,7 @@ class OverheadMeter:
         """The cost so far."""
         return Overhead(
             self._steps,
-            self.total_ns / 1e9,
+            (self.total_ns + self._of_core()) / 1e9,
             self._step_time / 1e9,
             _share(*self._last),
             budget,

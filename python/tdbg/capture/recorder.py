@@ -1,18 +1,18 @@
 """From tensors to the core: plans, definitions, rows and values.
 
-A plan is a captured tensor's name with all that follows from it.  A reference
-says where the tensor lies now.
+A plan is a captured tensor's name with all that follows from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from tdbg.capture.naming import unit_name
 from tdbg.capture.policy import Policy
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
+from tdbg.capture.tensors import TensorRef, Tensors
 from tdbg.capture.wants import (
     HISTOGRAM,
     ROWS,
@@ -23,63 +23,9 @@ from tdbg.capture.wants import (
 )
 from tdbg.collections import Role
 
-__all__ = ["Recorder", "StepContext", "TensorPlan", "TensorRef", "Tensors"]
+__all__ = ["Recorder", "StepContext", "TensorPlan"]
 
 MAX_MICRO_BATCH = 65_535  # What the field on disk holds.
-
-
-class TensorRef(NamedTuple):
-    """Where a tensor lies.
-
-    Attributes:
-        pointer: Address in the memory of the CPU.
-        dtype: NumPy's or ml_dtypes' name, or another NumPy ``dtype.str``.
-        shape: Its dimensions.
-        strides: In bytes; None where it is contiguous.
-        item_size: Bytes per element; needed for a ``dtype.str`` only.
-        owner: Keeps the memory where it is as long as the reference lives.
-    """
-
-    pointer: int
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None = None
-    item_size: int = 0
-    owner: object = None
-
-
-class _Taker(Protocol):
-    """What is used of ``_core.Taker``; documented there."""
-
-    @property
-    def n_repeated(self) -> int: ...
-
-    def take(
-        self,
-        step: int,
-        slots: Sequence[Any],
-        tensors: Sequence[Any],
-        wanted: Sequence[int],
-        call: int,
-        micro_batch: int,
-        scale: float,
-        reuses: bool,
-        /,
-    ) -> Iterable[int] | None: ...
-
-
-class Tensors(NamedTuple):
-    """How the tensors of a framework are read.
-
-    Attributes:
-        describe: Where one lies; None for what cannot be captured.
-        taker: Reads most of them by itself, without Python; None: none.
-        make_slot: Makes what the taker knows of a plan.
-    """
-
-    describe: Callable[[Any], TensorRef | None] = lambda _: None
-    taker: _Taker | None = None
-    make_slot: Callable[[str, int, Sequence[str], str], Any] = lambda *_: None
 
 
 class TensorPlan:
@@ -132,9 +78,19 @@ class StepContext:
         has_data: Whether anything was captured.
         calls: How often each module was called in this forward.
         done: Parameters and gradients that the step has already.
+        found: Says which more it has, by the table that took them.
     """
 
-    __slots__ = ("calls", "done", "has_data", "last_ns", "start_ns", "step", "wants")
+    __slots__ = (
+        "calls",
+        "done",
+        "found",
+        "has_data",
+        "last_ns",
+        "start_ns",
+        "step",
+        "wants",
+    )
 
     def __init__(self, step: Step, wants: StepWants, start_ns: int) -> None:
         self.step = step
@@ -143,11 +99,19 @@ class StepContext:
         self.has_data = False
         self.calls: dict[Any, int] = {}
         self.done: set[TensorPlan] = set()
+        self.found: dict[Any, Callable[[], Iterable[TensorPlan]]] = {}
 
     @property
     def takes(self) -> bool:
         """Whether anything more may be captured in this step."""
         return self.wants.is_active and not self.step.is_taken
+
+    def done_so_far(self) -> set[TensorPlan]:
+        """``done``, with all that is ``found``."""
+        for found in self.found.values():
+            self.done.update(found())
+        self.found.clear()
+        return self.done
 
     def count_call(self, key: Any) -> int:
         """How often *key* was called before in this forward."""
@@ -173,7 +137,7 @@ class Recorder:
         self.plans: dict[tuple[str, Role], TensorPlan] = {}
         self.n_refused = 0
         self._tensors = tensors or Tensors()
-        self._taker = self._tensors.taker
+        self.taker = self._tensors.taker
 
     def plan(self, name: str, role: Role, aliases: tuple[str, ...] = ()) -> TensorPlan:
         """The plan for a name; always the same one."""
@@ -184,6 +148,18 @@ class Recorder:
             plan = TensorPlan(name, role, profile, aliases, slot)
             self.plans[(name, role)] = plan
         return plan
+
+    def calls_of(self, key: object, backward_id: Callable[[], int]) -> Any:
+        """A ``_core.CallTaker`` for a module; None where there is no taker."""
+        if self.taker is None:
+            return None
+        return self._tensors.make_calls(self.taker, key, backward_id)
+
+    def parameters(self, entries: Sequence[Any]) -> Any:
+        """A ``_core.ParameterList`` of these; None where there is no taker."""
+        if self.taker is None:
+            return None
+        return self._tensors.make_parameters(self.taker, entries)
 
     def plan_units(self, plan: TensorPlan) -> None:
         """Count the units of the tensor as well, where a rule wants that."""
@@ -230,10 +206,10 @@ class Recorder:
         context.has_data = True
         micro_batch = min(micro_batch, MAX_MICRO_BATCH)
         left: Iterable[int] | None
-        if self._taker is None:
+        if self.taker is None:
             left = range(len(plans))
         else:
-            left = self._taker.take(
+            left = self.taker.take(
                 context.step.number,
                 [plan.slot for plan in plans],
                 tensors,
@@ -243,16 +219,33 @@ class Recorder:
                 scale,
                 reuses,
             )
-        if left is None:
-            return
-        for index in left:
-            ref = self._tensors.describe(tensors[index])
-            if ref is None:
-                self.refuse(context)
-            else:
-                self._take(
-                    context, plans[index], ref, wanted[index], call, micro_batch, scale
-                )
+        for index in left or ():
+            self.take_other(
+                context,
+                plans[index],
+                tensors[index],
+                wanted[index],
+                call,
+                micro_batch,
+                scale,
+            )
+
+    def take_other(
+        self,
+        context: StepContext,
+        plan: TensorPlan,
+        tensor: Any,
+        wanted: int,
+        call: int = 0,
+        micro_batch: int = 0,
+        scale: float = 1.0,
+    ) -> None:
+        """Take what is wanted of a tensor that the taker cannot read."""
+        ref = self._tensors.describe(tensor)
+        if ref is None:
+            self.refuse(context)
+        else:
+            self._take(context, plan, ref, wanted, call, micro_batch, scale)
 
     def capture(
         self, context: StepContext, plan: TensorPlan, ref: TensorRef, call: int = 0
@@ -315,10 +308,27 @@ class Recorder:
                 micro_batch=micro_batch,
             )
 
+    def begin_forward(self, context: StepContext) -> None:
+        """Until ``end_forward``, what is simple is taken without a word to Python."""
+        if self.taker is not None:
+            step = context.step
+            self.taker.begin_forward(
+                context, context.calls, context.wants, step.number, step.micro_batch
+            )
+
+    def end_forward(self) -> None:
+        """From now on modules ask in Python what is wanted."""
+        if self.taker is not None:
+            self.taker.end_forward()
+
+    def spent_ns(self) -> int:
+        """Time of what was taken without a word to Python."""
+        return 0 if self.taker is None else self.taker.spent_ns
+
     @property
     def n_repeated(self) -> int:
         """Rows copied because the same memory was reduced in the step before."""
-        return 0 if self._taker is None else self._taker.n_repeated
+        return 0 if self.taker is None else self.taker.n_repeated
 
     def members(self) -> dict[str, list[str]]:
         """The captured names of each collection, sorted."""

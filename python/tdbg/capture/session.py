@@ -31,9 +31,10 @@ from tdbg.capture.naming import scalar_name
 from tdbg.capture.overhead import Overhead, OverheadMeter
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import watch_process
-from tdbg.capture.recorder import Recorder, StepContext, TensorRef, Tensors
+from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Change, Step, StepMachine
+from tdbg.capture.tensors import TensorRef, Tensors
 from tdbg.collections import Role
 from tdbg.errors import TrainingStopped
 from tdbg.modes import ModeKeys
@@ -94,7 +95,7 @@ class Session:
         self.policy = policy
         self.recorder = Recorder(sink, policy, tensors)
         self.machine = StepMachine()
-        self.meter = OverheadMeter()
+        self.meter = OverheadMeter(self.recorder.spent_ns)
         self._throttling = None if budget is None else Throttling(budget, policy)
         self._cost = CostEvents(self.recorder, self.meter)
         self.is_live = is_live
@@ -165,6 +166,8 @@ class Session:
             self.forward_context = context if takes else None
             if context.calls:
                 context.calls = {}
+            if self.takes_activations:
+                self.recorder.begin_forward(context)
         return context
 
     def forward_ends(self, failed: bool = False) -> None:
@@ -173,6 +176,7 @@ class Session:
         if not self.machine.is_in_forward:
             self.takes_activations = True  # Of a module that is called by itself.
             self.forward_context = None
+            self.recorder.end_forward()
         if context is not None:
             context.last_ns = time.perf_counter_ns()
 
@@ -278,6 +282,7 @@ class Session:
                 callback()
         self.run(self._say_goodbye, reason)
         self.is_live = False
+        self.recorder.end_forward()
         all_written = self.sink.close(timeout)
         with contextlib.suppress(Exception):
             self._losses.close()
@@ -287,6 +292,7 @@ class Session:
         """Do nothing from now on: this is a forked child."""
         self.is_live = False
         self.is_closed = True
+        self.recorder.end_forward()
 
     def _say_goodbye(self, reason: str) -> None:
         self._apply(self.machine.close())
@@ -387,3 +393,4 @@ class Session:
                 )
         if self.n_faults >= MAX_FAULTS:
             self.is_live = False
+            self.recorder.end_forward()

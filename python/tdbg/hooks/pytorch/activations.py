@@ -20,6 +20,7 @@ __all__ = ["Activations", "take_both"]
 
 _Tensor = torch.Tensor
 _NOT_IN_BACKWARD = -1
+_NOTHING = (None, 0)  # A slot and what is wanted of it.
 
 
 class _Choice(NamedTuple):
@@ -32,6 +33,10 @@ class _Choice(NamedTuple):
         if not isinstance(other, _Choice):
             return NotImplemented
         return _Choice(self.plans + other.plans, self.wanted + other.wanted)
+
+    def of_single(self) -> tuple[Any, int]:
+        """Slot and flags of the only tensor, as ``_core.CallTaker`` wants them."""
+        return (self.plans[0].slot, self.wanted[0]) if self.plans else (None, 0)
 
 
 class Activations:
@@ -62,18 +67,36 @@ class Activations:
         self._direction = "input" if role is Role.INPUT else "output"
         self._aliases = aliases
         self._with_units = with_units
+        self._key = object()
         self._plans: dict[tuple[int, int], TensorPlan] = {}
         # Nearly every call is the first in its forward, of a single tensor.
         self._single: dict[StepWants, _Choice] = {}
 
-    def take(self, value: Any) -> None:
-        """Capture the tensors in *value*, as they are now."""
+    def quick(self) -> Any:
+        """A ``_core.CallTaker`` that takes what is simple, or None."""
+        return self._session.recorder.calls_of(self._key, _current_graph_task_id)
+
+    def take(self, value: Any, quick: Any = None) -> None:
+        """Capture the tensors in *value*, as they are now.
+
+        Args:
+            value: What the call was given or answered.
+            quick: Is told what is wanted of a single tensor, for the next time.
+        """
         context = self.context()
         if context is None:
             return
         call = self.count_call(context)
+        if type(value) is tuple and len(value) == 1:
+            value = value[0]
         if type(value) is _Tensor and call == 0:
             choice, tensors = self.single(context.wants), (value,)
+            if quick is not None:
+                wanted = choice.of_single()
+                given, answered = (_NOTHING, wanted)
+                if self._role is Role.INPUT:
+                    given, answered = wanted, _NOTHING
+                quick.prepare(context.wants, *given, *answered)
         else:
             choice, tensors = self.choose(value, call, context.wants)
         if choice.plans:
@@ -97,8 +120,8 @@ class Activations:
     def count_call(self, context: StepContext) -> int:
         """How often this was called before in this forward."""
         calls = context.calls
-        call = calls.get(self, 0)
-        calls[self] = call + 1
+        call = calls.get(self._key, 0)
+        calls[self._key] = call + 1
         return call
 
     def single(self, wants: StepWants) -> _Choice:
@@ -156,6 +179,7 @@ def take_both(
     args: Any,
     kwargs: Any,
     output: Any,
+    quick: Any = None,
 ) -> None:
     """Capture what a call was given and what it answered, in one go."""
     context = inputs.context()
@@ -172,6 +196,8 @@ def take_both(
         and call == 0
     ):
         given, answered = inputs.single(wants), outputs.single(wants)
+        if quick is not None:
+            quick.prepare(wants, *given.of_single(), *answered.of_single())
         tensors = ()
         if given.plans:
             tensors = args

@@ -26,43 +26,66 @@ _WITH_UNITS = (nn.ReLU, nn.ReLU6, nn.Threshold)
 _ModeOf = Callable[[], ModeKeys]
 
 
-class _Input(Callback):
-    __slots__ = ("_activations",)
+class _Quick(Callback):
+    """A hook that asks the core first, which takes what is simple by itself."""
+
+    __slots__ = ("_quick", "_take")
 
     def __init__(self, session: Session, activations: Activations) -> None:
         super().__init__(session)
+        self._quick = activations.quick()
+        self._take = _take_nothing if self._quick is None else self._quick.take
+
+
+class _Input(_Quick):
+    __slots__ = ("_activations",)
+
+    def __init__(self, session: Session, activations: Activations) -> None:
+        super().__init__(session, activations)
         self._activations = activations
 
     def __call__(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         # What is compiled skips all of it: nothing to guard, nothing to compile anew.
-        if not is_compiling() and self.session.takes_activations:
-            self.session.run(self._activations.take, (args, kwargs) if kwargs else args)
+        if is_compiling() or not self.session.takes_activations:
+            return
+        if not self._take(args, kwargs, None):
+            value = (args, kwargs) if kwargs else args
+            self.session.run(self._activations.take, value, self._quick)
 
 
 class _Output(_Input):
     __slots__ = ()
 
     def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
-        if not is_compiling() and self.session.takes_activations:
-            self.session.run(self._activations.take, output)
+        if is_compiling() or not self.session.takes_activations:
+            return
+        if not self._take(None, None, output):
+            self.session.run(self._activations.take, output, self._quick)
 
 
-class _Both(Callback):
+class _Both(_Quick):
     __slots__ = ("_inputs", "_outputs")
 
     def __init__(
         self, session: Session, inputs: Activations, outputs: Activations
     ) -> None:
-        super().__init__(session)
+        super().__init__(session, inputs)
         self._inputs = inputs
         self._outputs = outputs
 
     def __call__(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         session = self.session
-        if not is_compiling() and session.takes_activations:
+        if is_compiling() or not session.takes_activations:
+            return
+        if not self._take(args, kwargs, output):
+            inputs, outputs = self._inputs, self._outputs
             session.run(
-                take_both, session, self._inputs, self._outputs, args, kwargs, output
+                take_both, session, inputs, outputs, args, kwargs, output, self._quick
             )
+
+
+def _take_nothing(_: Any, __: Any, ___: Any) -> bool:
+    return False
 
 
 class _Begin(Callback):

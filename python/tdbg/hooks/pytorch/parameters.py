@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tdbg.capture.naming import gradient_name, parameter_role
-from tdbg.capture.recorder import StepContext, TensorPlan
+from tdbg.capture.recorder import Recorder, StepContext, TensorPlan
 from tdbg.capture.session import Session
 from tdbg.capture.wants import StepWants
 from tdbg.collections import Role
@@ -32,6 +32,44 @@ class _Wanted(NamedTuple):
     of_weight: int
     gradient: TensorPlan
     of_gradient: int
+
+
+class _Selection:
+    """The entries of which a step wants something.
+
+    Attributes:
+        entries: They.
+        quick: Takes all of them in one call of the core; None: there is no taker.
+    """
+
+    __slots__ = ("entries", "quick")
+
+    def __init__(self, recorder: Recorder, entries: list[_Wanted]) -> None:
+        self.entries = entries
+        self.quick = recorder.parameters(
+            [
+                (
+                    each.owner,
+                    each.key,
+                    each.weight.slot,
+                    each.of_weight,
+                    each.gradient.slot,
+                    each.of_gradient,
+                )
+                for each in entries
+            ]
+        )
+
+    def plan(self, number: int) -> tuple[TensorPlan, int]:
+        """Of a tensor as the core numbers them, and what is wanted of it."""
+        entry = self.entries[number // 2]
+        if number % 2:
+            return entry.gradient, entry.of_gradient
+        return entry.weight, entry.of_weight
+
+    def found(self) -> list[TensorPlan]:
+        """Of what the core found the last time."""
+        return [self.plan(number)[0] for number in self.quick.found()]
 
 
 class _Batch:
@@ -84,7 +122,7 @@ class ParameterTable:
 
     def refresh(self) -> None:
         """Think again after a change of collections."""
-        self._selected: dict[StepWants, list[_Wanted]] = {}
+        self._selected: dict[StepWants, _Selection] = {}
 
     def identities(self) -> set[int]:
         """The ids of the parameters as they are now."""
@@ -116,7 +154,7 @@ class ParameterTable:
         selected = self._selected.get(wants)
         if selected is None:
             selected = self._select(wants)
-        if not selected:
+        if not selected.entries:
             return
         self._countdown -= 1
         if self._countdown <= 0:
@@ -124,12 +162,16 @@ class ParameterTable:
             self._entries = self._find()
             self.refresh()
             selected = self._select(wants)
-        done = context.done
+        is_first = not context.done and self not in context.found
+        is_whole = gradients and only is None and scale == 1.0
+        if is_first and is_whole and self._take_all(context, selected):
+            return
+        done = context.done_so_far()
         plain, scaled = _Batch(), _Batch()
         # One call of the core for all, unless the gradients are scaled.
         target = scaled if scale != 1.0 else plain
         add, add_gradient = plain.add, target.add
-        for owner, key, weight, of_weight, gradient, of_gradient in selected:
+        for owner, key, weight, of_weight, gradient, of_gradient in selected.entries:
             module = owner()
             parameter = None if module is None else module._parameters.get(key)
             if parameter is None or (only is not None and id(parameter) not in only):
@@ -147,7 +189,19 @@ class ParameterTable:
                     context, batch.plans, batch.tensors, batch.wanted, scale=factor
                 )
 
-    def _select(self, wants: StepWants) -> list[_Wanted]:
+    def _take_all(self, context: StepContext, selected: _Selection) -> bool:
+        """In one call of the core, if there is a taker: nearly every step."""
+        if selected.quick is None:
+            return False
+        context.has_data = True
+        context.found[self] = selected.found
+        recorder = self._session.recorder
+        for number, tensor in selected.quick.take(context.step.number) or ():
+            plan, wanted = selected.plan(number)
+            recorder.take_other(context, plan, tensor, wanted)
+        return True
+
+    def _select(self, wants: StepWants) -> _Selection:
         """The entries of which something is wanted, kept for the next time."""
         of_plan = wants.of_plan
         found = [
@@ -156,9 +210,10 @@ class ParameterTable:
         ]
         if len(self._selected) > _MAX_WANTS:
             self._selected.clear()
-        self._selected[wants] = [
-            each for each in found if each.of_weight or each.of_gradient
-        ]
+        self._selected[wants] = _Selection(
+            self._session.recorder,
+            [each for each in found if each.of_weight or each.of_gradient],
+        )
         return self._selected[wants]
 
     def _find(self) -> list[_Entry]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tdbg.capture.recorder import TensorRef
+from tdbg.capture.tensors import TensorRef
 
 __all__ = ["TYPES", "describe", "is_tensor"]
 

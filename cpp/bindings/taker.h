@@ -1,0 +1,118 @@
+// Takes what is wanted of a framework's tensors, in one call for all of them,
+// where the exchange API can read them; what it cannot read it hands back.
+//
+// Thread safety: call with the GIL held.  It is given away while much is read,
+// so that another thread may call meanwhile.
+//
+// Errors: throws pybind11::error_already_set where Python did.
+
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "bindings/exchange.h"
+#include "bindings/seen.h"
+#include "bindings/slot.h"
+#include "capture/capture.h"
+
+namespace tdbg::bindings {
+
+// What is wanted of a tensor: the flags of tdbg.capture.wants (a test compares
+// them).
+namespace want {
+inline constexpr long kRows = 1;
+inline constexpr long kValues = 2;
+inline constexpr long kSmallValues = 4;
+inline constexpr long kHistogram = 8;
+inline constexpr long kUnits = 16;
+}  // namespace want
+
+// Where and how the tensors of one call are taken.
+struct Occasion {
+  std::int64_t step = 0;
+  CallSite site;
+  double scale = 1.0;
+  // Whether rows of memory that this step has reduced already are copied.
+  bool reuses = false;
+};
+
+// One tensor of a call; the caller keeps both objects alive.
+struct Request {
+  PyObject* tensor = nullptr;
+  Slot* slot = nullptr;
+  long wanted = 0;
+};
+
+// The forward under way, as far as hooks of modules need it.
+struct Forward {
+  bool is_open = false;
+  bool has_data = false;     // Whether the context was told so.
+  pybind11::object context;  // The step's, in Python.
+  pybind11::object calls;    // A dict: how often each module was called.
+  pybind11::object wants;    // What is wanted at the step.
+  std::int64_t step = 0;
+  std::uint16_t micro_batch = 0;
+};
+
+class Taker {
+ public:
+  // Of `types`, the first is that of plain tensors.
+  Taker(Capture& capture, const pybind11::tuple& types);
+
+  [[nodiscard]] bool CanRead() const { return !exchange_.empty(); }
+  [[nodiscard]] std::uint64_t n_repeated() const { return n_repeated_; }
+  [[nodiscard]] bool IsPlain(PyObject* object) const {
+    return reinterpret_cast<PyObject*>(Py_TYPE(object)) == plain_.ptr();
+  }
+
+  // Indices of the requests that this cannot read.  If there are any and
+  // `all_or_none`, nothing is taken.
+  std::vector<std::size_t> Take(const Occasion& when,
+                                std::span<const Request> requests,
+                                bool all_or_none = false);
+
+  [[nodiscard]] Forward& forward() { return forward_; }
+
+  // Time spent in calls that nobody in Python measures.
+  void Spend(std::int64_t nanoseconds) { spent_ns_ += nanoseconds; }
+  [[nodiscard]] std::int64_t spent_ns() const { return spent_ns_; }
+
+ private:
+  struct Job {
+    Exchanged read;
+    std::uint32_t id = 0;
+    std::uint32_t units_id = 0;
+    long wanted = 0;
+
+    [[nodiscard]] CaptureItem item() const {
+      return {.definition = id, .data = read.data, .strides = read.strides()};
+    }
+  };
+  // Memory of a call, used again by the next one.
+  struct Scratch {
+    std::vector<Job> jobs;
+    std::vector<PyObject*> tensors;  // Of the jobs.
+    std::vector<CaptureItem> rows;
+  };
+
+  void TakeAll(const Occasion& when, Scratch* scratch);
+  // Whether the row is a copy of one that the step has.
+  bool Repeats(const Occasion& when, PyObject* tensor, const Job& job);
+  void TakeRest(const Occasion& when, const Job& job);
+
+  Capture& capture_;
+  const Exchange exchange_;
+  const pybind11::object plain_;
+  Seen seen_;
+  Forward forward_;
+  Scratch spare_;
+  std::uint64_t n_repeated_ = 0;
+  std::int64_t spent_ns_ = 0;
+};
+
+}  // namespace tdbg::bindings

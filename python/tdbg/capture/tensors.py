@@ -1,0 +1,84 @@
+"""The tensors of a framework: where they lie, and what of the core reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from tdbg.capture.wants import StepWants
+
+__all__ = ["TensorRef", "Tensors"]
+
+
+class TensorRef(NamedTuple):
+    """Where a tensor lies.
+
+    Attributes:
+        pointer: Address in the memory of the CPU.
+        dtype: NumPy's or ml_dtypes' name, or another NumPy ``dtype.str``.
+        shape: Its dimensions.
+        strides: In bytes; None where it is contiguous.
+        item_size: Bytes per element; needed for a ``dtype.str`` only.
+        owner: Keeps the memory where it is as long as the reference lives.
+    """
+
+    pointer: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    item_size: int = 0
+    owner: object = None
+
+
+class _Taker(Protocol):
+    """What is used of ``_core.Taker``; documented there."""
+
+    @property
+    def n_repeated(self) -> int: ...
+
+    @property
+    def spent_ns(self) -> int: ...
+
+    def begin_forward(
+        self,
+        context: Any,
+        calls: dict[Any, int],
+        wants: StepWants,
+        step: int,
+        micro_batch: int,
+    ) -> None: ...
+
+    def end_forward(self) -> None: ...
+
+    def take(
+        self,
+        step: int,
+        slots: Sequence[Any],
+        tensors: Sequence[Any],
+        wanted: Sequence[int],
+        call: int,
+        micro_batch: int,
+        scale: float,
+        reuses: bool,
+        /,
+    ) -> Iterable[int] | None: ...
+
+
+class Tensors(NamedTuple):
+    """How the tensors of a framework are read.
+
+    Attributes:
+        describe: Where one lies; None for what cannot be captured.
+        taker: Reads most of them by itself, without Python; None: none.
+        make_slot: Makes what the taker knows of a plan.
+        make_calls: Makes what takes the calls of one module without Python, from
+            the taker, the module's key among the calls of a forward, and what says
+            whether autograd is calling (-1: it is not).
+        make_parameters: Makes what takes many parameters with their gradients.
+    """
+
+    describe: Callable[[Any], TensorRef | None] = lambda _: None
+    taker: _Taker | None = None
+    make_slot: Callable[[str, int, Sequence[str], str], Any] = lambda *_: None
+    make_calls: Callable[[Any, object, Callable[[], int]], Any] = lambda *_: None
+    make_parameters: Callable[[Any, Sequence[Any]], Any] = lambda *_: None
