@@ -262,10 +262,7 @@ class Slot:
     ) -> None: ...
 
 class Taker:
-    """Takes tensors of these types, read by DLPack's C exchange API, into a Capture.
-
-    The first type is that of plain tensors.
-    """
+    """Takes tensors of these types, read by DLPack's C exchange API, into a Capture."""
 
     WANTED: dict[str, int]  # The flags of tdbg.capture.wants, by name.
 
@@ -319,9 +316,9 @@ class CallTaker:
         """What a step with these wants takes; the first word on it holds."""
 
     def take(self, *arguments: Any) -> bool:
-        """By position: args and kwargs, or None; output, or None.  True: taken.
+        """By position: args, kwargs and output, or None for what a hook is not given.
 
-        Otherwise nothing was, and nothing counted.  Never raises.
+        True: taken; otherwise nothing was, and nothing counted.  Never raises.
         """
 
 class ParameterList:
