@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -274,18 +274,8 @@ class Taker:
     @property
     def spent_ns(self) -> int: ...  # In CallTaker.take, of this taker.
     def begin_forward(
-        self,
-        context: Any,
-        calls: dict[Any, int],
-        wants: Any,
-        step: int,
-        micro_batch: int,
-    ) -> None:
-        """What CallTaker.take is for, until end_forward.
-
-        It counts in `calls`, and sets `context.has_data` when it takes something.
-        """
-
+        self, context: Any, calls: Any, wants: Any, step: int, micro_batch: int
+    ) -> None: ...
     def end_forward(self) -> None: ...
     def take(self, *arguments: Any) -> list[int] | None:
         """By position: step, slots, tensors, wanted, call, micro_batch, scale, reuses.
@@ -296,49 +286,22 @@ class Taker:
         """
 
 class CallTaker:
-    """Takes input and output of a module's calls, where that is simple.
+    """Takes the calls of a module; cpp/bindings/call_taker.h has the contract."""
 
-    That is: the first call in a forward, of a single plain tensor each, when it is
-    known what the step wants of it, and autograd is not calling (`backward_id` is -1).
-    """
-
-    def __init__(
-        self, taker: Taker, key: object, backward_id: Callable[[], int]
-    ) -> None: ...
+    def __init__(self, taker: Taker, key: object, backward_id: Any) -> None: ...
     def prepare(
-        self,
-        wants: Any,
-        input: Slot | None,
-        of_input: int,
-        output: Slot | None,
-        of_output: int,
-    ) -> None:
-        """What a step with these wants takes; the first word on it holds."""
-
+        self, wants: Any, input: Any, of_input: int, output: Any, of_output: int
+    ) -> None: ...
     def take(self, *arguments: Any) -> bool:
         """By position: args, kwargs and output, or None for what a hook is not given.
-
-        True: taken; otherwise nothing was, and nothing counted.  Never raises.
-        """
+        Whether it was taken; otherwise nothing was, and nothing counted."""
 
 class ParameterList:
-    """Parameters with their gradients, by their places in modules."""
+    """Parameters with their gradients, as cpp/bindings/parameter_list.h has it."""
 
-    def __init__(
-        self,
-        taker: Taker,
-        entries: Iterable[tuple[Any, str, Slot, int, Slot, int]],
-    ) -> None:
-        """Entries: weak reference to a module, name, and twice slot and flags."""
-
-    def take(self, step: int) -> list[tuple[int, Any]] | None:
-        """Take all that exist now; what it cannot read: numbers and tensors.
-
-        The number is twice that of the entry, one more for the gradient.
-        """
-
-    def found(self) -> list[int]:
-        """The numbers of all that the last take found."""
+    def __init__(self, taker: Taker, entries: Iterable[Any]) -> None: ...
+    def take(self, step: int) -> list[tuple[int, Any]] | None: ...
+    def found(self) -> list[int]: ...
 
 class Definition:
     def __init__(self, *args: object, **kwargs: object) -> NoReturn:
