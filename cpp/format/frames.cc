@@ -82,6 +82,36 @@ std::size_t Compress(ZSTD_CCtx* context, std::span<const std::byte> raw,
   return ZSTD_isError(n) != 0 ? 0 : n;
 }
 
+// A frame of a byte that repeats, as RFC 8878 has it (3.1.1): a single segment
+// of blocks that name their byte and how often.  zstd itself would count all of
+// them first.
+std::size_t RepeatedFrame(std::span<const std::byte> raw,
+                          std::span<std::byte> out) {
+  constexpr std::size_t kMaxBlock = 128U << 10;
+  constexpr std::size_t kHead = 9;
+  constexpr std::size_t kBlock = 4;
+  const std::size_t n_blocks = (raw.size() + kMaxBlock - 1) / kMaxBlock;
+  if (out.size() < kHead + n_blocks * kBlock) return 0;
+  Store(out.data(), kFrameMagic);
+  Store(out.data() + 4, std::uint8_t{0xa0});  // Four bytes of size follow.
+  Store(out.data() + 5, static_cast<std::uint32_t>(raw.size()));
+  std::size_t at = kHead;
+  for (std::size_t left = raw.size(); left != 0;) {
+    const std::size_t n = std::min(left, kMaxBlock);
+    left -= n;
+    const std::uint32_t is_last = left == 0 ? 1 : 0;
+    const auto length = static_cast<std::uint32_t>(n);
+    Store(out.data() + at, is_last | 2U | length << 3 |
+                               static_cast<std::uint32_t>(raw[0]) << 24);
+    at += kBlock;
+  }
+  return at;
+}
+
+bool Repeats(std::span<const std::byte> raw) {
+  return std::memcmp(raw.data(), raw.data() + 1, raw.size() - 1) == 0;
+}
+
 Status Bad(const std::string& what) {
   return Status::Corruption("chunk: " + what, 0);
 }
@@ -117,6 +147,7 @@ std::size_t CompressFrame(std::span<const std::byte> raw, FrameEffort effort,
                           std::span<std::byte> out) {
   if (raw.size() < 2 || !ZstdIsUsable()) return 0;
   out = out.first(std::min(out.size(), raw.size() - 1));
+  if (Repeats(raw)) return RepeatedFrame(raw, out);
   Contexts& contexts = OfThisThread();
   if (effort == FrameEffort::kFast) {
     if (contexts.fast == nullptr) contexts.fast = NewLevelContext(kFastLevel);

@@ -174,14 +174,18 @@ void Journal::CountWritten() {
 }
 
 Status Journal::SyncShard() {
+  // Each call is progress: what a producer's patience is for is one of them.
   TDBG_RETURN_IF_ERROR(shard_->Sync());
+  progress_();
   if (!directory_is_synced_) {
     TDBG_RETURN_IF_ERROR(SyncDirectory(file_system_, directory_.path));
     directory_is_synced_ = true;
+    progress_();
   }
   if (!parents_are_synced_) {
     TDBG_RETURN_IF_ERROR(
         SyncDirectory(file_system_, options_.run_directory + "/w"));
+    progress_();
     TDBG_RETURN_IF_ERROR(SyncDirectory(file_system_, options_.run_directory));
     parents_are_synced_ = true;
   }
@@ -301,6 +305,7 @@ void Journal::SealShard(EndReason reason) {
     NoteError(WriteIndexFile(
         file_system_, directory_.path + "/" + ShardName(last_number_, ".tdi"),
         shard_->index_file()));
+    progress_();
   }
   NoteError(shard_->Close());
   next_sequence_ = shard_->next_sequence();

@@ -204,11 +204,13 @@ Status ShardWriter::Seal(EndReason reason) {
     end.last_step = std::max(end.last_step, step);
   }
   Append(RecordType::kIndex, kNoStep, 0, EncodeIndex(entries_));
+  progress_();
   end.file_length = length() + limits::kRecordHeader + kEndBytes;
   if (index_.is_complete()) {
     IndexBuilder::File index = index_.Finish(end.n_records, end.file_length);
     index_file_ = std::move(index.bytes);
     end.index_crc = index.directory_crc;
+    progress_();
   }
   Append(RecordType::kEnd, kNoStep, 0, EncodeEnd(end));
   TDBG_RETURN_IF_ERROR(WriteBatch());

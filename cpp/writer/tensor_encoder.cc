@@ -9,9 +9,6 @@
 namespace tdbg {
 namespace {
 
-// Chunks from one sample to the next.  Zeros are seldom spread evenly (rows of
-// an embedding's gradient): where there are many, every chunk has its own.
-constexpr std::size_t kChunksPerSample = 4;
 // Below this share of the raw bits storing planes is worth the reading back.
 constexpr float kWorthShare = 0.97F;
 // When behind: planes with more bits a byte stay raw.
@@ -91,7 +88,7 @@ bool TensorEncoder::Begin(const Definition& definition, const TensorHead& head,
   is_float_ = IsFloat(definition.dtype);
   is_cheap_ = is_auto && hint.backlog > kCheapBacklog;
   may_be_sparse_ = hint.zero_share != 0;
-  chunks_per_sample_ = hint.zero_share >= kSparseShare ? 1 : kChunksPerSample;
+  is_uneven_ = hint.zero_share >= kSparseShare;
   effort_ = is_auto ? FrameEffort::kHuffman : FrameEffort::kBest;
 
   if (!is_cheap_ && MayBeDifference(definition.role)) {
@@ -147,6 +144,14 @@ float TensorEncoder::Bits(const PlaneSample& sample) const {
                         : sample.DenseBits();
 }
 
+float TensorEncoder::GainOfRotation(const PlaneSample& straight,
+                                    const PlaneSample& rotated) const {
+  const float n_more = static_cast<float>(NumberOfFrames(rotated)) -
+                       static_cast<float>(NumberOfFrames(straight));
+  return Bits(straight) - Bits(rotated) -
+         kShareOfFrame * 8 * static_cast<float>(width_) * n_more;
+}
+
 TensorEncoder::Estimate TensorEncoder::EstimateTensor(
     std::span<const std::byte> base) const {
   // The first chunk, and of a large tensor one in the middle and the last.
@@ -156,7 +161,7 @@ TensorEncoder::Estimate TensorEncoder::EstimateTensor(
   Estimate estimate;
   float straight = 0;
   float rotated = 0;
-  float cost = 0;
+  float gain = 0;
   for (std::size_t k = 0; k < n_probes; ++k) {
     const auto chunk = ChunkOf(raw_, probes[k]);
     const PlaneSample sample = SamplePlanes(chunk, {}, width_, false);
@@ -164,9 +169,7 @@ TensorEncoder::Estimate TensorEncoder::EstimateTensor(
     if (is_float_) {
       const PlaneSample turned = SamplePlanes(chunk, {}, width_, true);
       rotated += Bits(turned);
-      cost +=
-          kShareOfFrame * 8 * static_cast<float>(width_) *
-          static_cast<float>(NumberOfFrames(turned) - NumberOfFrames(sample));
+      gain += GainOfRotation(sample, turned);
     }
     if (!base.empty()) {
       estimate.difference +=
@@ -174,14 +177,13 @@ TensorEncoder::Estimate TensorEncoder::EstimateTensor(
     }
   }
   const auto n = static_cast<float>(n_probes);
-  estimate.rotate = is_float_ && rotated + cost < straight;
+  estimate.rotate = gain > 0;
   estimate.plain = (estimate.rotate ? rotated : straight) / n;
   estimate.difference /= n;
   return estimate;
 }
 
-Encoding TensorEncoder::Choose(std::span<const std::byte> bytes, bool rotate) {
-  const PlaneSample sample = SamplePlanes(bytes, {}, width_, rotate);
+Encoding TensorEncoder::Choose(const PlaneSample& sample, bool rotate) const {
   const float limit = is_cheap_ ? kCheapBits : PlaneSample::kWorthBits;
   Encoding encoding{.codec = Codec::kPlanes,
                     .width = width_,
@@ -198,6 +200,28 @@ Encoding TensorEncoder::Choose(std::span<const std::byte> bytes, bool rotate) {
     encoding.codec = Codec::kRaw;
   }
   return encoding;
+}
+
+void TensorEncoder::Update(std::size_t i, std::span<const std::byte> bytes) {
+  const PlaneSample glance = SamplePlanes(bytes, {}, width_, encoding_.rotate,
+                                          PlaneSample::kGlanceElements);
+  if (i != 0 && !is_uneven_ && glance.IsLike(glance_)) return;
+  glance_ = glance;
+  PlaneSample sample = SamplePlanes(bytes, {}, width_, encoding_.rotate);
+  // A difference has no exponent to be brought together.
+  if (i != 0 && is_float_ && base_sequence_ == 0) {
+    const bool other = !encoding_.rotate;
+    const PlaneSample turned = SamplePlanes(bytes, {}, width_, other);
+    const float gain = other ? GainOfRotation(sample, turned)
+                             : -GainOfRotation(turned, sample);
+    if (gain > 0) {
+      sample = turned;
+      encoding_.rotate = other;
+      glance_ =
+          SamplePlanes(bytes, {}, width_, other, PlaneSample::kGlanceElements);
+    }
+  }
+  encoding_ = Choose(sample, encoding_.rotate);
 }
 
 // Every codec, both ways of rotation; what is worth a try under kMax.
@@ -244,10 +268,8 @@ Chunk TensorEncoder::Encode(std::size_t i, std::span<std::byte> out) {
   if (policy_ == CodecPolicy::kMax) {
     stored = EncodeSmallest(bytes, out);
   } else {
-    if (i % chunks_per_sample_ == 0) {
-      // A difference has no exponent to be brought together.
-      encoding_ = Choose(bytes, !is_difference && estimate_.rotate);
-    }
+    if (i == 0) encoding_.rotate = !is_difference && estimate_.rotate;
+    Update(i, bytes);
     stored = EncodeChunk(bytes, encoding_, out);
   }
   const bool is_useless = is_difference && stored.codec == Codec::kRaw;

@@ -96,7 +96,14 @@ class TensorEncoder {
   [[nodiscard]] Estimate EstimateTensor(std::span<const std::byte> base) const;
   // Decides whether the tensor is a difference, and whether it is kept.
   void ChooseBase(const TensorKey& key);
-  [[nodiscard]] Encoding Choose(std::span<const std::byte> bytes, bool rotate);
+  // What rotation saves, in bits an element, less what it costs.
+  [[nodiscard]] float GainOfRotation(const PlaneSample& straight,
+                                     const PlaneSample& rotated) const;
+  [[nodiscard]] Encoding Choose(const PlaneSample& sample, bool rotate) const;
+  // Chooses anew for chunk `i` where it is of another kind than those before:
+  // a glance at each tells.  Zeros are seldom spread evenly (rows of an
+  // embedding's gradient): where there are many, every chunk has its own.
+  void Update(std::size_t i, std::span<const std::byte> bytes);
   StoredChunk EncodeSmallest(std::span<const std::byte> bytes,
                              std::span<std::byte> out);
 
@@ -109,10 +116,12 @@ class TensorEncoder {
   bool is_float_ = false;
   bool is_cheap_ = false;  // The writer is behind.
   bool may_be_sparse_ = true;
-  std::size_t chunks_per_sample_ = 1;
+  bool is_uneven_ = false;  // Much of it is zeros.
   FrameEffort effort_ = FrameEffort::kHuffman;
   Estimate estimate_;
-  Encoding encoding_;  // Of the chunks from the last sample on.
+  // Of the chunks from the last sample on, and what was seen of the first.
+  Encoding encoding_;
+  PlaneSample glance_;
   PreviousValues::Entry* entry_ = nullptr;
   bool keep_ = false;  // entry_ is to hold these values.
   std::span<const std::byte> base_;

@@ -183,6 +183,27 @@ TDBG_TEST(AnUnknownCodecIsUnsupported) {
               StatusCode::kUnsupported);
 }
 
+// Sabotage seen to fail here: marking no block as the last.
+TDBG_TEST(AByteThatRepeatsIsAFewBytes) {
+  for (const std::size_t n :
+       {64U, 255U, 65'536U, 131'072U, 131'073U, 600'000U}) {
+    std::vector<std::byte> raw(n, std::byte{0xa5});
+    std::vector<std::byte> frame(n);
+    const std::size_t length = CompressFrame(raw, FrameEffort::kHuffman, frame);
+    EXPECT_GT(length, 0U);
+    EXPECT_LE(length, 40U);
+    std::vector<std::byte> back(n);
+    EXPECT_OK(DecompressFrame({frame.data(), length}, back));
+    EXPECT_TRUE(back == raw);
+    // All but one byte.
+    raw[n - 1] = std::byte{0};
+    const std::size_t other = CompressFrame(raw, FrameEffort::kHuffman, frame);
+    if (other == 0) continue;
+    EXPECT_OK(DecompressFrame({frame.data(), other}, back));
+    EXPECT_TRUE(back == raw);
+  }
+}
+
 }  // namespace
 }  // namespace tdbg::testing
 

@@ -173,12 +173,31 @@ TDBG_TEST(ZerosGoToABitmap) {
   EXPECT_TRUE(codec_of_second({.zero_share = 0.5F}) == Codec::kSparse);
   // Somebody who counted says that there are none.
   EXPECT_TRUE(codec_of_second({.zero_share = 0.0F}) == Codec::kPlanes);
-  // Zeros that begin with the second chunk are found where they are announced.
+  // Zeros that begin with the second chunk are found, announced or not.
   std::fill(relu.begin(), relu.begin() + kChunkBytes, std::byte{0x3f});
   EXPECT_TRUE(codec_of_second({.zero_share = 0.4F}) == Codec::kSparse);
-  EXPECT_TRUE(codec_of_second({}) == Codec::kPlanes);
+  EXPECT_TRUE(codec_of_second({}) == Codec::kSparse);
   const Saved zeros = saving.Save(output, Bytes(800'000));
   EXPECT_GT(Ratio(zeros), 1000);
+}
+
+TDBG_TEST(AChunkOfAnotherKindIsStoredInItsOwnWay) {
+  // Some float32 as they are, then such as bfloat16 could hold, then again.
+  Bytes mixed = Training(5 * kChunkBytes / 4).bytes();
+  for (std::size_t i = kChunkBytes; i < 4 * kChunkBytes; i += 4) {
+    mixed[i] = mixed[i + 1] = std::byte{0};
+  }
+  Saving saving(CodecPolicy::kAuto);
+  const Saved saved = saving.Save(Of(TensorRole::kGradient), mixed);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < 5; ++i) {
+    const Chunk& chunk = saved.head.chunks[i];
+    const bool is_cast = 1 <= i && i <= 3;
+    EXPECT_TRUE(chunk.codec == Codec::kPlanes);
+    EXPECT_TRUE((saved.data[at] == std::byte{0}) == is_cast);  // Not rotated.
+    EXPECT_TRUE((chunk.stored_length < kChunkBytes / 2) == is_cast);
+    at += chunk.stored_length;
+  }
 }
 
 TDBG_TEST(EveryElementTypeComesBackUnderEveryPolicy) {

@@ -61,6 +61,9 @@ Outcome Train(const FaultPlan& plan, CodecPolicy codec) {
   WriterOptions options = testing::WorkloadOptions(run.path());
   options.file_system = &disk;
   options.codec = codec;
+  // Room for a step, whose memory is soon made: there are many runs.
+  options.queue_bytes = 4U << 20;
+  options.previous_bytes = 4U << 20;
   Outcome outcome;
   auto opened = Writer::Open(options);
   if (!opened.ok()) {

@@ -22,8 +22,20 @@ namespace tdbg::testing {
 inline std::size_t WorkloadSize(std::int64_t step) {
   return step % 4 == 3 ? 600'000 : 700;
 }
-inline float WorkloadValue(std::int64_t step, std::size_t i) {
-  return static_cast<float>(step) + static_cast<float>(i % 1000) * 0.5F;
+// The values of that tensor.  Made often, and so from what is made once.
+inline std::vector<float> WorkloadValues(std::int64_t step) {
+  static const std::vector<float> pattern = [] {
+    std::vector<float> values(WorkloadSize(3));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(i % 1000) * 0.5F;
+    }
+    return values;
+  }();
+  std::vector<float> values(WorkloadSize(step));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(step) + pattern[i];
+  }
+  return values;
 }
 
 constexpr std::uint64_t kWorkloadRows = 5;  // A step.
@@ -66,9 +78,8 @@ class Workload {
       rows[i].summary.count = static_cast<std::uint64_t>(step) * 10 + i;
     }
     (void)writer_->AddRows(step, rows);
-    const std::size_t n = WorkloadSize(step);
-    std::vector<float> values(n);
-    for (std::size_t i = 0; i < n; ++i) values[i] = WorkloadValue(step, i);
+    const std::vector<float> values = WorkloadValues(step);
+    const std::size_t n = values.size();
     const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(n)};
     const TensorView view{.data = values.data(),
                           .dtype = DType::kFloat32,
@@ -132,10 +143,7 @@ inline Found ReadWorkload(const std::string& directory,
     const std::int64_t step = reader.tensors()[i].step;
     found.tensors.insert(step);
     const auto value = reader.ReadTensor(i);
-    std::vector<float> expected(WorkloadSize(step));
-    for (std::size_t k = 0; k < expected.size(); ++k) {
-      expected[k] = WorkloadValue(step, k);
-    }
+    const std::vector<float> expected = WorkloadValues(step);
     if (!value.ok() || value.value().bytes.size() != expected.size() * 4 ||
         std::memcmp(value.value().bytes.data(), expected.data(),
                     expected.size() * 4) != 0) {
