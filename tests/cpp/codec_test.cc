@@ -183,7 +183,6 @@ TDBG_TEST(AnUnknownCodecIsUnsupported) {
               StatusCode::kUnsupported);
 }
 
-// Sabotage seen to fail here: marking no block as the last.
 TDBG_TEST(AByteThatRepeatsIsAFewBytes) {
   for (const std::size_t n :
        {64U, 255U, 65'536U, 131'072U, 131'073U, 600'000U}) {
