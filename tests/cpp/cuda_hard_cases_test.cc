@@ -2,6 +2,8 @@
 // narrower within 1e-7, float64 within 1e-12; and beside what the CPU finds.
 
 #include <cmath>
+#include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,34 @@ TDBG_TEST(HardCasesKeepTheBounds) {
       Check(of, DType::kFloat16);
       Check(of, DType::kBFloat16);
     }
+  }
+}
+
+// Their roundings do not average out: these shares are summed in double.
+TDBG_TEST(AFewElementsThatOutweighTheOthersKeepTheBound) {
+  std::mt19937_64 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<std::byte>> tensors;
+  CudaTable table;
+  for (std::size_t round = 0; round < 600; ++round) {
+    const bool is_short = round % 2 == 0;
+    const std::size_t n = is_short ? 3 + random() % 40 : 1536 + random() % 512;
+    const std::size_t n_heavy = is_short ? n : 1 + random() % 3;
+    std::vector<float> values(n);
+    for (float& x : values) x = 1e-6F * normal(random);
+    for (std::size_t i = 0; i < n_heavy; ++i) {
+      values[is_short ? i : random() % n] = 1 + 0.3F * normal(random);
+    }
+    tensors.emplace_back(4 * n);
+    std::memcpy(tensors.back().data(), values.data(), 4 * n);
+  }
+  for (const auto& t : tensors) {
+    table.Add(t.data(), t.size() / 4, DType::kFloat32);
+  }
+  const std::vector<Summary> rows = table.Summaries(3);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    ExpectRow(rows[i], ReferenceRow(tensors[i], DType::kFloat32),
+              DType::kFloat32, "few, tensor " + std::to_string(i));
   }
 }
 
