@@ -158,21 +158,24 @@ TDBG_TEST(HistogramsAreCountedAndStored) {
   EXPECT_TRUE(capture->EndStep({.step = 3}));
   EXPECT_OK(capture->Close(kPatience));
   auto reader = ReadOf(*capture);
-  const auto& histograms = reader->histograms();
-  EXPECT_EQ(histograms.size(), 4U);
+  EXPECT_EQ(reader->histograms().size(), 4U);
+  EXPECT_EQ(reader->histograms()[0].step, 3);
+  std::vector<Histogram> histograms;
+  for (std::size_t i = 0; i < 4; ++i) {
+    auto histogram = reader->ReadHistogram(i);
+    EXPECT_OK(histogram);
+    histograms.push_back(std::move(histogram).value());
+  }
   using Keys = std::vector<std::uint16_t>;
   using Counts = std::vector<std::uint64_t>;
-  EXPECT_EQ(histograms[0].step, 3);
-  EXPECT_EQ(histograms[0].histogram.definition, id);
-  EXPECT_EQ(histograms[0].histogram.call, 1U);
-  EXPECT_EQ(histograms[0].histogram.micro_batch, 2U);
-  EXPECT_TRUE(histograms[0].histogram.keys ==
-              (Keys{0, 0x3f80, 0x4040, 0xc000}));
-  EXPECT_TRUE(histograms[0].histogram.counts == (Counts{1, 3, 1, 1}));
-  EXPECT_TRUE(histograms[1].histogram.keys ==
-              (Keys{0, 0x3f00, 0x3fc0, 0xbf80}));
-  EXPECT_TRUE(histograms[2].histogram.keys.empty());
-  EXPECT_TRUE(histograms[3].histogram.keys == (Keys{0x40e0, 0xc0e0}));
+  EXPECT_EQ(histograms[0].definition, id);
+  EXPECT_EQ(histograms[0].call, 1U);
+  EXPECT_EQ(histograms[0].micro_batch, 2U);
+  EXPECT_TRUE(histograms[0].keys == (Keys{0, 0x3f80, 0x4040, 0xc000}));
+  EXPECT_TRUE(histograms[0].counts == (Counts{1, 3, 1, 1}));
+  EXPECT_TRUE(histograms[1].keys == (Keys{0, 0x3f00, 0x3fc0, 0xbf80}));
+  EXPECT_TRUE(histograms[2].keys.empty());
+  EXPECT_TRUE(histograms[3].keys == (Keys{0x40e0, 0xc0e0}));
 }
 
 TDBG_TEST(WhatCannotBeCapturedIsRefusedAndCounted) {

@@ -152,7 +152,9 @@ TDBG_TEST(EveryKindOfRecordIsReadBack) {
   EXPECT_EQ(reader->events().size(), 1U);
   EXPECT_EQ(reader->spans().size(), 1U);
   EXPECT_EQ(reader->histograms().size(), 1U);
-  EXPECT_EQ(reader->histograms()[0].histogram.counts[1], 5U);
+  const auto histogram = reader->ReadHistogram(0);
+  EXPECT_OK(histogram);
+  EXPECT_EQ(histogram.value().counts[1], 5U);
   EXPECT_EQ(reader->steps().size(), 1U);
   const StepRecord& step = reader->steps()[0].record;
   EXPECT_EQ(step.step, 5);
