@@ -36,6 +36,9 @@ class HugeMemory {
   // huge page.  Nothing is touched yet.
   static Result<HugeMemory> Create(std::uint64_t n);
 
+  // Leaves the memory mapped for good.
+  void Forget() { data_ = nullptr; }
+
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
 

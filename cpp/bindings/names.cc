@@ -62,6 +62,8 @@ const char* NameOf(GapReason reason) {
       return "stalled";
     case GapReason::kSampled:
       return "sampled";
+    case GapReason::kDeviceError:
+      return "device_error";
   }
   return "unknown";
 }

@@ -82,7 +82,8 @@ enum class GapReason : std::uint32_t {
   kLargerThanQueue = 4,
   kRefused = 5,
   kStalled = 6,
-  kSampled = 7,  // Left out on purpose, so that others could be kept.
+  kSampled = 7,      // Left out on purpose, so that others could be kept.
+  kDeviceError = 8,  // The device did not deliver.
 };
 enum class EndReason : std::uint32_t { kRotated = 1, kClosed = 2 };
 
@@ -314,6 +315,10 @@ std::vector<std::byte> EncodeGap(const Gap& gap);
 Result<Gap> DecodeGap(std::span<const std::byte> payload);
 
 std::vector<std::byte> EncodeHistogram(const Histogram& histogram);
+// Bytes of one of `n_bins` bins.
+[[nodiscard]] constexpr std::uint64_t HistogramBytes(std::uint64_t n_bins) {
+  return 16 + (2 * n_bins + 7) / 8 * 8 + 8 * n_bins;
+}
 Result<Histogram> DecodeHistogram(std::span<const std::byte> payload);
 
 inline constexpr std::size_t kEndBytes = 64;

@@ -75,6 +75,16 @@ bool Writer::State::AddSampled(const Offer& offer, Fill fill) {
   return is_taken;
 }
 
+template <typename Fill>
+bool Writer::State::AddTensor(const Definition& definition, const Offer& offer,
+                              Fill fill) {
+  // Unit summaries are statistics, whatever they are stored as.
+  const bool is_sampled = shared.options.overflow == Overflow::kSample &&
+                          definition.role != TensorRole::kUnitSummary &&
+                          offer.step != kNoStep;
+  return is_sampled ? AddSampled(offer, fill) : Add(offer, fill);
+}
+
 bool Writer::State::Refuse(const Offer& offer, GapReason reason,
                            std::uint64_t n) {
   shared.accounts.Dropped(offer, reason, n);
@@ -108,6 +118,68 @@ const Definition* Writer::definition(std::uint32_t id) const {
   if (inert()) return nullptr;
   return state_->shared.definitions.Find(id);
 }
+
+// --- Records that come later -------------------------------------------------
+
+bool Writer::AddRowsLater(std::int64_t step, std::size_t n_rows,
+                          const Start& start) {
+  if (inert()) return false;
+  const Offer offer{
+      .step = step, .n_bytes = n_rows * sizeof(Row), .type = RecordType::kRows};
+  if (n_rows == 0 || n_rows > kRowsPerRecord) {
+    return state_->Refuse(offer, GapReason::kRefused);
+  }
+  return state_->Add(offer, [&](QueueItem* item, const auto&) {
+    item->completion = start({item->bytes(), item->n_bytes}).release();
+  });
+}
+
+bool Writer::AddTensorLater(std::int64_t step, std::uint32_t definition,
+                            const Start& start, std::uint16_t call,
+                            std::uint16_t micro_batch, std::uint32_t flags) {
+  if (inert()) return false;
+  const Definition* known = state_->shared.definitions.Find(definition);
+  const auto n_bytes =
+      known == nullptr ? Result<std::uint64_t>(0) : RawLength(*known);
+  const Offer offer{.step = step,
+                    .n_bytes = n_bytes.ok() ? n_bytes.value() : 0,
+                    .type = RecordType::kTensor};
+  if (known == nullptr || known->item_size == 0 || !n_bytes.ok() ||
+      offer.n_bytes > limits::kRecord / 2) {
+    return state_->Refuse(offer, GapReason::kRefused);
+  }
+  return state_->AddTensor(*known, offer, [&](QueueItem* item, const auto&) {
+    item->subject = definition;
+    item->call = call;
+    item->micro_batch = micro_batch;
+    item->flags = flags;
+    item->completion = start({item->bytes(), item->n_bytes}).release();
+  });
+}
+
+bool Writer::AddHistogramLater(std::int64_t step, std::uint32_t definition,
+                               std::uint64_t n_bytes, const Start& start,
+                               std::uint16_t call, std::uint16_t micro_batch) {
+  if (inert()) return false;
+  const Offer offer{
+      .step = step, .n_bytes = n_bytes, .type = RecordType::kHistogram};
+  if (state_->shared.definitions.Find(definition) == nullptr ||
+      n_bytes > limits::kTable) {
+    return state_->Refuse(offer, GapReason::kRefused);
+  }
+  return state_->Add(offer, [&](QueueItem* item, const auto&) {
+    item->subject = definition;
+    item->call = call;
+    item->micro_batch = micro_batch;
+    item->completion = start({item->bytes(), item->n_bytes}).release();
+  });
+}
+
+std::span<std::byte> Writer::staging() const {
+  return state_->shared.queue.memory();
+}
+
+// --- Records that are there --------------------------------------------------
 
 bool Writer::AddRows(std::int64_t step, std::span<const Row> rows) {
   bool is_taken = true;
@@ -146,12 +218,7 @@ bool Writer::AddTensor(std::int64_t step, std::uint32_t definition,
     item->zero_share = zero_share;
     if (item->n_bytes != 0) CopyContiguous(view, item->bytes());
   };
-  // Unit summaries are statistics, whatever they are stored as.
-  const bool is_sampled =
-      state_->shared.options.overflow == Overflow::kSample &&
-      known->role != TensorRole::kUnitSummary && step != kNoStep;
-  return is_sampled ? state_->AddSampled(offer, fill)
-                    : state_->Add(offer, fill);
+  return state_->AddTensor(*known, offer, fill);
 }
 
 bool Writer::AddScalars(std::int64_t step, std::span<const Scalar> scalars) {

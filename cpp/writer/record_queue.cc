@@ -8,9 +8,22 @@ namespace tdbg {
 
 RecordQueue::RecordQueue(std::unique_ptr<Staging> staging)
     : capacity_(staging->capacity()),
+      memory_(staging->memory()),
       last_progress_(Clock::now().time_since_epoch().count()),
       last_rest_(last_progress_.load()),
       staging_(std::move(staging)) {}
+
+RecordQueue::~RecordQueue() {
+  // The completions first: they may hold the lock on the pages.
+  for (QueueItem* item : items_) {
+    if (item->completion != nullptr) GiveUp(item);
+  }
+}
+
+void RecordQueue::GiveUp(QueueItem* item) {
+  delete std::exchange(item->completion, nullptr);
+  staging_->Abandon();
+}
 
 std::uint64_t RecordQueue::max_bytes() const {
   return capacity_ - kHeadroom - sizeof(QueueItem);

@@ -34,6 +34,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "format/record.h"
+#include "writer/completion.h"
 #include "writer/staging.h"
 #include "writer/writer.h"
 
@@ -52,6 +53,8 @@ struct alignas(Staging::kAlignment) QueueItem {
   std::uint32_t subject = 0;
   std::uint32_t flags = 0;
   float zero_share = Writer::kUnknownShare;  // Of a tensor.
+  // Owned; null when the bytes were there from the start, or have arrived.
+  Completion* completion = nullptr;
 
   [[nodiscard]] std::byte* bytes() {
     return reinterpret_cast<std::byte*>(this + 1);
@@ -97,6 +100,9 @@ class RecordQueue {
   };
 
   explicit RecordQueue(std::unique_ptr<Staging> staging);
+  // Destroys the completions that are left.  Memory that something may still
+  // be copied to is never given back.
+  ~RecordQueue();
   RecordQueue(const RecordQueue&) = delete;
   RecordQueue& operator=(const RecordQueue&) = delete;
 
@@ -117,6 +123,8 @@ class RecordQueue {
   // Gives the memory of the `n` oldest items back.
   // REQUIRES: Take returned them.
   void Release(std::size_t n);
+  // Stops waiting for the item's bytes, which may still come.
+  void GiveUp(QueueItem* item);
   // The oldest flush whose turn it is, or null; it stays until FinishFlush.
   std::shared_ptr<FlushRequest> DueFlush();
   void FinishFlush(const std::shared_ptr<FlushRequest>& request, Status status);
@@ -140,6 +148,7 @@ class RecordQueue {
     return used_.load(std::memory_order_relaxed);
   }
   [[nodiscard]] std::uint64_t capacity() const { return capacity_; }
+  [[nodiscard]] std::span<std::byte> memory() const { return memory_; }
   [[nodiscard]] bool half_full() const { return used_bytes() > capacity_ / 2; }
   // How long the thread has shown no life, with something queued.
   [[nodiscard]] std::chrono::milliseconds silence() const;
@@ -183,6 +192,7 @@ class RecordQueue {
 
   // Constant after construction.
   const std::uint64_t capacity_;
+  const std::span<std::byte> memory_;
 
   // Bumped by the thread; read by producers that wait.
   std::atomic<std::uint64_t> progress_{0};

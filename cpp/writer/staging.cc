@@ -17,6 +17,10 @@ Result<std::unique_ptr<Staging>> Staging::Create(std::uint64_t n_bytes) {
   return std::unique_ptr<Staging>(new Staging(std::move(memory).value()));
 }
 
+Staging::~Staging() {
+  if (is_abandoned_.load(std::memory_order_relaxed)) memory_.Forget();
+}
+
 std::byte* Staging::Allocate(std::uint64_t n) {
   n = Rounded(n, kAlignment);
   if (used_ == 0) {

@@ -11,16 +11,18 @@
 // stores, not from the bound.
 //
 // Thread safety: none; RecordQueue holds its lock around every call but
-// Prefault, which may run beside all others.  Memory handed out belongs to
-// whoever asked for it until it is released.
+// Prefault and Abandon, which may run beside all others.  Memory handed out
+// belongs to whoever asked for it until it is released.
 //
 // Errors: Create fails where the system has no memory to give.
 
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "base/huge_memory.h"
@@ -44,6 +46,7 @@ class Staging {
   static Result<std::unique_ptr<Staging>> Create(std::uint64_t n_bytes);
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
+  ~Staging();
 
   // `n` contiguous bytes, or null when they are not free now.
   // REQUIRES: 0 < n <= capacity().
@@ -58,6 +61,13 @@ class Staging {
   // Makes them.
   void Prefault(Part part) const { (void)memory_.Populate(part.from, part.n); }
 
+  // Never gives the memory back to the system: somebody may still write to it.
+  // May run beside all other calls.
+  void Abandon() { is_abandoned_.store(true, std::memory_order_relaxed); }
+
+  [[nodiscard]] std::span<std::byte> memory() const {
+    return {memory_.data(), static_cast<std::size_t>(memory_.size())};
+  }
   [[nodiscard]] std::uint64_t capacity() const { return memory_.size(); }
   // Bytes handed out, including the end of the ring when it was skipped.
   [[nodiscard]] std::uint64_t used() const { return used_; }
@@ -66,7 +76,8 @@ class Staging {
   explicit Staging(HugeMemory memory) : memory_(std::move(memory)) {}
 
   // Constant after construction.
-  const HugeMemory memory_;
+  HugeMemory memory_;
+  std::atomic<bool> is_abandoned_{false};
 
   // Invariant: the bytes in use are [tail_, head_), or [tail_, skipped_from_)
   // and [0, head_) after the ring went round.  skipped_from_ == capacity()

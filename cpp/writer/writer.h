@@ -22,6 +22,13 @@
 // after WriterThread::kMaxRestarts in a row it gives up, and all that is
 // offered is dropped and counted.
 //
+// A record that comes later (AddRowsLater and the like) is dropped with the
+// reason kDeviceError when its Completion fails.  One that never comes holds up
+// all behind it, as a disk that hangs does: producers and Flush wait no longer
+// than they would for that, and once Close was called it is waited for
+// as long as others come, WriterThread::kCompletionPatience apart, and then
+// dropped with that reason.
+//
 // Accounting: a call that offers records adds them to `offered`, and each ends
 // in exactly one of written, dropped, failed: after a Flush that returned ok,
 // and after a Close whatever it returned, offered == written + dropped +
@@ -35,6 +42,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,6 +54,7 @@
 #include "format/commit_page.h"
 #include "format/record.h"
 #include "tensor/tensor_view.h"
+#include "writer/completion.h"
 
 namespace tdbg {
 
@@ -123,7 +132,7 @@ struct Counters {
     std::uint64_t records = 0, bytes = 0;
     std::uint32_t what = 0;  // As in Gap::what.
   };
-  std::array<Loss, 8> losses{};
+  std::array<Loss, 9> losses{};
 };
 
 class Writer {
@@ -164,6 +173,26 @@ class Writer {
   bool AddEvent(std::int64_t step, const Event& event);
   bool AddSpans(std::int64_t step, std::span<const Span> spans);
   bool AddHistogram(std::int64_t step, const Histogram& histogram);
+
+  // Records whose bytes come later.  Each offers one record and, when there is
+  // room, calls `start` with its bytes in staging memory: what that returns
+  // says when they have arrived.  REQUIRES: `start` does not call the writer
+  // and returns no null.
+  using Start =
+      std::function<std::unique_ptr<Completion>(std::span<std::byte>)>;
+  // `n_rows` of Row.
+  bool AddRowsLater(std::int64_t step, std::size_t n_rows, const Start& start);
+  // All values of the tensor, in C order.
+  bool AddTensorLater(std::int64_t step, std::uint32_t definition,
+                      const Start& start, std::uint16_t call = 0,
+                      std::uint16_t micro_batch = 0, std::uint32_t flags = 0);
+  // An encoded histogram (format/record.h), of at most `n_bytes`.
+  bool AddHistogramLater(std::int64_t step, std::uint32_t definition,
+                         std::uint64_t n_bytes, const Start& start,
+                         std::uint16_t call = 0, std::uint16_t micro_batch = 0);
+  // Staging memory as a whole, to be locked for such copies; it stays in its
+  // place until the writer is gone and its last Completion is destroyed.
+  [[nodiscard]] std::span<std::byte> staging() const;
 
   // Counts `n` records as offered and dropped: tensors that capture refused.
   void Refuse(std::int64_t step, std::uint64_t n, std::uint64_t n_bytes);

@@ -58,6 +58,9 @@ struct Writer::State {
   // The same for tensors under kSample.
   template <typename Fill>
   bool AddSampled(const Offer& offer, Fill fill);
+  // The one or the other.
+  template <typename Fill>
+  bool AddTensor(const Definition& definition, const Offer& offer, Fill fill);
   [[nodiscard]] RecordQueue::Terms TermsFor(RecordType type) const;
   // Refuses one: counted, and told in the data.
   bool Refuse(const Offer& offer, GapReason reason, std::uint64_t n = 1);

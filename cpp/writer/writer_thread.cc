@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <exception>
 #include <new>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,10 @@ std::vector<std::uint32_t> DefinitionsOf(std::span<const Entry> entries) {
 WriterThread::WriterThread(WriterShared* shared)
     : shared_(shared),
       journal_(shared->options, &shared->definitions, &shared->accounts,
-               [shared] { shared->queue.NoteProgress(); }) {}
+               [this] {
+                 // Heartbeats are no progress to those who wait for room.
+                 if (!is_waiting_) shared_->queue.NoteProgress();
+               }) {}
 
 Status WriterThread::Start() {
   TDBG_RETURN_IF_ERROR(journal_.Create());
@@ -78,10 +82,7 @@ bool WriterThread::Turn() {
                     !queue.half_full() && !queue.stopped();
   n_run_ = n_done_ = n_released_ = 0;
   if (!hold) n_run_ = queue.Take(run_);
-  if (n_run_ != 0) {
-    HandleRun();
-    return true;
-  }
+  if (n_run_ != 0 && HandleRun()) return true;
   if (const auto request = queue.DueFlush(); request != nullptr) {
     journal_.AddLosses(shared_->accounts.TakeLosses());
     Status status;
@@ -102,7 +103,10 @@ bool WriterThread::Turn() {
       std::min(next_publish_, Clock::now() + Journal::kHeartbeat);
   if (is_down) deadline = std::min(deadline, restart_at_);
   if (queue.Prefault()) return true;
-  if (hold) {
+  if (n_run_ != 0) {
+    queue.WaitForOrders(std::min(deadline, Clock::now() + next_look_));
+    next_look_ = std::min<Clock::duration>(2 * next_look_, kLastLook);
+  } else if (hold) {
     queue.WaitForOrders(std::min(deadline, journal_.next_attempt()));
   } else {
     queue.WaitForWork(deadline);
@@ -110,11 +114,12 @@ bool WriterThread::Turn() {
   return true;
 }
 
-void WriterThread::HandleRun() {
+bool WriterThread::HandleRun() {
   RecordQueue& queue = shared_->queue;
   std::uint64_t n_bytes = 0;
   while (n_done_ < n_run_ && n_bytes < kRunBytes) {
     QueueItem* item = run_[n_done_];
+    if (!HasArrived(item)) break;
     CheckDisk();
     is_in_hand_ = true;
     journal_.BeginRecord();
@@ -126,8 +131,37 @@ void WriterThread::HandleRun() {
     if (journal_.batch_is_full() || Clock::now() >= next_publish_) Publish();
     if (shared_->left_behind.load(std::memory_order_relaxed)) break;
   }
+  if (n_done_ == 0) return false;
   n_released_ = n_done_;
   queue.Release(n_done_);
+  return true;
+}
+
+bool WriterThread::HasArrived(QueueItem* item) {
+  n_arrived_ = item->n_bytes;
+  is_lost_ = false;
+  if (item->completion == nullptr) return true;
+  std::span<std::byte> bytes(item->bytes(), item->n_bytes);
+  const Completion::Answer answer = item->completion->Poll(&bytes);
+  if (answer == Completion::Answer::kPending) {
+    RecordQueue& queue = shared_->queue;
+    is_waiting_ = true;
+    if (!queue.stopped()) return false;
+    const Clock::time_point now = Clock::now();
+    if (!give_up_at_) give_up_at_ = now + kCompletionPatience;
+    if (now < *give_up_at_) return false;
+    queue.GiveUp(item);
+    is_waiting_ = false;
+    is_lost_ = true;
+    return true;
+  }
+  delete std::exchange(item->completion, nullptr);
+  next_look_ = kFirstLook;
+  give_up_at_.reset();
+  is_waiting_ = false;
+  n_arrived_ = bytes.size();
+  is_lost_ = answer == Completion::Answer::kFailed;
+  return true;
 }
 
 void WriterThread::Publish() {
@@ -189,10 +223,13 @@ void WriterThread::Discard(const Status& why) {
   shared_->gave_up.store(true);
   shared_->accounts.SetState(WriterState::kDegraded);
   while (!queue.AtEnd() && !shared_->left_behind.load()) {
-    const std::size_t n = queue.Take(run_);
-    for (std::size_t i = 0; i < n; ++i) Lose(*run_[i]);
+    const std::size_t n_taken = queue.Take(run_);
+    std::size_t n = 0;
+    for (; n < n_taken && HasArrived(run_[n]); ++n) Lose(*run_[n]);
     if (n != 0) {
       queue.Release(n);
+    } else if (n_taken != 0) {
+      queue.WaitForOrders(Clock::now() + kLastLook);
     } else if (const auto request = queue.DueFlush(); request != nullptr) {
       queue.FinishFlush(request, why);
     } else {
@@ -209,7 +246,8 @@ void WriterThread::Handle(QueueItem* item) {
   if (!Admits(shared_->disk_level.load(), item->type)) {
     return journal_.Drop(offer, GapReason::kDiskNearlyFull);
   }
-  const std::span<const std::byte> bytes(item->bytes(), item->n_bytes);
+  if (is_lost_) return journal_.Drop(offer, GapReason::kDeviceError);
+  const std::span<const std::byte> bytes(item->bytes(), n_arrived_);
   switch (item->type) {
     case RecordType::kRows:
       return journal_.AppendRows(offer, item->values<Row>());

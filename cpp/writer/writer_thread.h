@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/status.h"
@@ -69,6 +70,13 @@ class WriterThread {
   static constexpr std::chrono::milliseconds kDiskCheckInterval{100};
   static constexpr std::uint64_t kDiskCheckBytes = 64ULL << 20;
   static constexpr int kMaxRestarts = 3;
+  // Between two looks at a record whose bytes are on their way: this, then
+  // twice as long each time, up to the second.
+  static constexpr std::chrono::milliseconds kFirstLook{1};
+  static constexpr std::chrono::milliseconds kLastLook{16};
+  // How long after the stop, and after the last that arrived, they are waited
+  // for.
+  static constexpr std::chrono::milliseconds kCompletionPatience{1000};
   // Records that are taken from the queue at a time, and the bytes after which
   // their memory is given back before all of them are done.
   static constexpr std::size_t kRun = 64;
@@ -91,8 +99,12 @@ class WriterThread {
  private:
   // One turn of the loop; false at the end of the queue.
   bool Turn();
-  // Handles what was taken, or the first part of it.
-  void HandleRun();
+  // Handles what was taken, or the first part of it; false when nothing could
+  // be done, because the bytes of the first are on their way.
+  bool HandleRun();
+  // Whether the bytes of the item are there, or will never be: then Handle is
+  // to follow, or Lose.
+  bool HasArrived(QueueItem* item);
   void Handle(QueueItem* item);
   void HandleStep(const Offer& offer, QueueItem* item);
   void Publish();
@@ -117,6 +129,14 @@ class WriterThread {
   std::size_t n_done_ = 0;
   std::size_t n_released_ = 0;
   bool is_in_hand_ = false;
+
+  // Of the item that arrived last: how many bytes came, and whether none will.
+  std::uint64_t n_arrived_ = 0;
+  bool is_lost_ = false;
+  bool is_waiting_ = false;  // For the oldest to arrive.
+  Clock::duration next_look_ = kFirstLook;
+  // Set once the queue was stopped and something had not arrived.
+  std::optional<Clock::time_point> give_up_at_;
 
   bool publish_wanted_ = false;
   Clock::time_point next_publish_;

@@ -115,6 +115,7 @@ def test_one_warning_when_it_starts_and_one_when_it_ends(warnings: Warnings) -> 
         ("sampled", "only some steps", "save_interval"),
         ("disk_nearly_full", "nearly full", "min_free_bytes"),
         ("larger_than_queue", "larger than the whole queue", "queue_bytes"),
+        ("device_error", "did not deliver", "device_state"),
         ("something new", "something new", "save_interval"),
     ],
 )

@@ -56,6 +56,10 @@ _REASONS = {  # What it means, and what to do about it.
         "a tensor is larger than the whole queue",
         "set queue_bytes above the size of the largest tensor",
     ),
+    "device_error": (
+        "the device did not deliver what was captured on it",
+        "look at the reason that hook.device_state() gives",
+    ),
 }
 _Losses = dict[str, tuple[int, int, int]]
 _log = logging.getLogger("tdbg")
