@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "capture/captured_view.h"
+#include "capture/device_capture.h"
 #include "reducers/histogram.h"
 #include "reducers/reduce.h"
 
@@ -21,30 +23,6 @@ Capture::Capture(std::unique_ptr<Writer> writer, const CaptureOptions& own)
 
 Capture::~Capture() { (void)Close(Writer::kCloseTimeout); }
 
-bool Capture::ViewOf(const CaptureItem& item, TensorView* view) const {
-  const Definition* definition = writer_->definition(item.definition);
-  if (definition == nullptr) return false;
-  view->data = item.data;
-  view->dtype = definition->dtype;
-  view->item_size = definition->item_size;
-  view->shape = definition->shape;
-  view->strides = item.strides;
-  if (!item.strides.empty() && item.strides.size() != view->shape.size()) {
-    return false;
-  }
-  return item.data != nullptr || view->count() == 0;
-}
-
-void Capture::Refuse(std::int64_t step, std::uint32_t id) {
-  const Definition* definition = writer_->definition(id);
-  std::uint64_t n_bytes = 0;
-  if (definition != nullptr) {
-    if (const auto raw = RawLength(*definition); raw.ok())
-      n_bytes = raw.value();
-  }
-  writer_->Refuse(step, 1, n_bytes);
-}
-
 void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
                          CallSite site, double scale) {
   if (writer_->inert()) return;
@@ -52,8 +30,8 @@ void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
   rows.reserve(items.size());
   for (const CaptureItem& item : items) {
     TensorView view;
-    if (!ViewOf(item, &view) || !HasStatistics(view.dtype)) {
-      Refuse(step, item.definition);
+    if (!ViewOf(*writer_, item, &view) || !HasStatistics(view.dtype)) {
+      RefuseTensor(writer_.get(), step, item.definition);
       continue;
     }
     const bool is_float = ExtremeClassOf(view.dtype) == ExtremeClass::kFloat64;
@@ -113,8 +91,8 @@ bool Capture::CountHistogram(std::int64_t step, const CaptureItem& item,
                              CallSite site, double scale) {
   if (writer_->inert()) return false;
   TensorView view;
-  if (!ViewOf(item, &view) || !HasStatistics(view.dtype)) {
-    Refuse(step, item.definition);
+  if (!ViewOf(*writer_, item, &view) || !HasStatistics(view.dtype)) {
+    RefuseTensor(writer_.get(), step, item.definition);
     return false;
   }
   const bool is_float = ExtremeClassOf(view.dtype) == ExtremeClass::kFloat64;
@@ -130,8 +108,8 @@ bool Capture::Values(std::int64_t step, const CaptureItem& item,
                      CallSite site) {
   if (writer_->inert()) return false;
   TensorView view;
-  if (!ViewOf(item, &view)) {
-    Refuse(step, item.definition);
+  if (!ViewOf(*writer_, item, &view)) {
+    RefuseTensor(writer_.get(), step, item.definition);
     return false;
   }
   return writer_->AddTensor(step, item.definition, view, site.call,
@@ -170,9 +148,9 @@ bool Capture::UnitSummary(std::int64_t step, std::uint32_t unit_definition,
                           double high) {
   if (writer_->inert()) return false;
   TensorView view;
-  if (!ViewOf(item, &view) || !HasStatistics(view.dtype) ||
+  if (!ViewOf(*writer_, item, &view) || !HasStatistics(view.dtype) ||
       view.shape.empty()) {
-    Refuse(step, unit_definition);
+    RefuseTensor(writer_.get(), step, unit_definition);
     return false;
   }
   const std::size_t axis = UnitAxis(view.shape.size());
@@ -197,10 +175,24 @@ bool Capture::UnitSummary(std::int64_t step, std::uint32_t unit_definition,
                             site.micro_batch);
 }
 
+DeviceCapture& Capture::devices() {
+  if (!has_devices_.load(std::memory_order_acquire)) {
+    MutexLock lock(mutex_);
+    if (devices_ == nullptr) {
+      devices_ = std::make_unique<DeviceCapture>(writer_.get());
+    }
+    has_devices_.store(true, std::memory_order_release);
+  }
+  return *devices_;
+}
+
 bool Capture::EndStep(const StepRecord& step) {
   if (writer_->inert()) return false;
   MutexLock order(order_mutex_);
   WriteRows(step.step);
+  if (has_devices_.load(std::memory_order_acquire)) {
+    devices_->EndStep(step.step);
+  }
   return writer_->EndStep(step);
 }
 
@@ -236,6 +228,7 @@ void Capture::WriteAllRows() {
   for (const auto& [step, of_step] : rows) {
     (void)writer_->AddRows(step, of_step);
   }
+  if (has_devices_.load(std::memory_order_acquire)) devices_->EndAllSteps();
 }
 
 Status Capture::Flush(bool durable, std::chrono::milliseconds timeout) {

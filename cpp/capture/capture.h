@@ -12,6 +12,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -34,6 +35,8 @@ struct CaptureOptions {
   // Threads that reduce one large tensor, at most.
   unsigned n_threads = 1;
 };
+
+class DeviceCapture;
 
 class Capture {
  public:
@@ -82,6 +85,11 @@ class Capture {
   // Writes all collected rows, then closes the writer.
   Status Close(std::chrono::milliseconds timeout);
 
+  // Takes tensors that lie on devices; made at the first call.  Rows of devices
+  // are written when their step is ended here.
+  // REQUIRES: !writer().inert().
+  [[nodiscard]] DeviceCapture& devices();
+
   // Definitions, scalars, events and refusals go straight there.
   [[nodiscard]] Writer& writer() { return *writer_; }
 
@@ -90,10 +98,6 @@ class Capture {
   static constexpr std::size_t kMaxRows = 4096;
 
   Capture(std::unique_ptr<Writer> writer, const CaptureOptions& own);
-  // The item as a view; false when it cannot be captured.
-  bool ViewOf(const CaptureItem& item, TensorView* view) const;
-  // Counts a tensor of this definition as offered and dropped.
-  void Refuse(std::int64_t step, std::uint32_t id);
   // The share of zeros in a tensor by its row of this step;
   // Writer::kUnknownShare when there is none at hand.
   float ZeroShare(std::int64_t step, std::uint32_t definition, CallSite site);
@@ -104,6 +108,11 @@ class Capture {
   // Constant after construction.
   const std::unique_ptr<Writer> writer_;
   const CaptureOptions own_;
+
+  // Constant once has_devices_ is set.  Goes before the writer: it holds a lock
+  // on the pages of its staging memory.
+  std::unique_ptr<DeviceCapture> devices_;
+  std::atomic<bool> has_devices_{false};
 
   // Held while rows are handed to the writer, so that none falls behind the end
   // of its step.  Taken before mutex_.

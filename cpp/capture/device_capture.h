@@ -39,6 +39,11 @@
 
 namespace tdbg {
 
+class DeviceEngine;
+namespace cuda {
+class Driver;
+}  // namespace cuda
+
 // A stream of a device: the framework's handle, null for the default one.  It
 // stays valid until the step that it was used in has ended.
 struct DeviceStream {
@@ -50,13 +55,23 @@ struct DeviceStream {
 struct DeviceState {
   bool is_usable = false;
   std::string reason;          // Why it is not; else empty.
+  std::string values_reason;   // Why raw values cannot be taken; else empty.
   std::uint64_t launches = 0;  // Of kernels.
   std::uint64_t rows = 0;      // Launched for.
   std::uint64_t copies = 0;    // Of raw values, and their bytes.
   std::uint64_t copied_bytes = 0;
   std::uint64_t refused = 0;       // Tensors: nothing was free for them.
+  std::uint64_t uploads = 0;       // Of tables of tensors.
   std::uint64_t failures = 0;      // Calls of the driver that failed.
   std::uint64_t device_bytes = 0;  // Memory held on the device.
+};
+
+// What elements of floats are multiplied by: `factor`, divided by the float32
+// at `divisor` in the device's memory when there is one (the scale of a
+// gradient scaler, which nobody has to fetch).
+struct DeviceScale {
+  double factor = 1.0;
+  const void* divisor = nullptr;
 };
 
 // What became of an item.
@@ -68,8 +83,9 @@ enum class DeviceAnswer : std::uint8_t {
 
 class DeviceCapture {
  public:
-  // REQUIRES: `writer` outlives this, or is closed first.
-  explicit DeviceCapture(Writer* writer);
+  // Of the driver of this machine, or of another one, for tests.
+  // REQUIRES: both outlive this; the writer is closed before this is destroyed.
+  explicit DeviceCapture(Writer* writer, const cuda::Driver* driver = nullptr);
   ~DeviceCapture();
   DeviceCapture(const DeviceCapture&) = delete;
   DeviceCapture& operator=(const DeviceCapture&) = delete;
@@ -82,7 +98,7 @@ class DeviceCapture {
   // Like Capture::Statistics, of items that all lie on `where.device`.
   // Appends to `*left` the index of each item that it cannot take, in order.
   void Statistics(std::int64_t step, std::span<const CaptureItem> items,
-                  CallSite site, double scale, DeviceStream where,
+                  CallSite site, DeviceScale scale, DeviceStream where,
                   std::vector<std::size_t>* left);
 
   // Like Capture::Repeat: of a tensor that was taken on `where.device` at this
@@ -96,7 +112,8 @@ class DeviceCapture {
                            const CaptureItem& item, CallSite site, double low,
                            double high, DeviceStream where);
   DeviceAnswer CountHistogram(std::int64_t step, const CaptureItem& item,
-                              CallSite site, double scale, DeviceStream where);
+                              CallSite site, DeviceScale scale,
+                              DeviceStream where);
   // Left, too, unless contiguous.  The values are copied after what the stream
   // has to do now; until FenceRaw their memory is read.
   DeviceAnswer Values(std::int64_t step, const CaptureItem& item, CallSite site,
@@ -121,12 +138,14 @@ class DeviceCapture {
   [[nodiscard]] DeviceState state(int device);
 
  private:
-  struct Engine;
   class Engines;
-  std::shared_ptr<Engine> EngineFor(int device);
+  std::shared_ptr<DeviceEngine> EngineFor(int device);
+  template <typename List>
+  void Offer(List* ready);
+  DeviceAnswer Refuse(std::int64_t step, std::uint32_t definition);
 
   Writer* const writer_;
-  const std::unique_ptr<Engines> engines_;
+  std::unique_ptr<Engines> engines_;
 };
 
 }  // namespace tdbg

@@ -45,6 +45,14 @@ class ElementWalk {
     return strides_[0] == static_cast<std::int64_t>(item_size) ||
            extents_[0] == 1;
   }
+  // All dimensions, innermost first; none where there is one element.
+  [[nodiscard]] std::size_t n_dims() const { return n_dims_; }
+  [[nodiscard]] std::size_t extent(std::size_t dim) const {
+    return extents_[dim];
+  }
+  [[nodiscard]] std::int64_t stride(std::size_t dim) const {
+    return strides_[dim];
+  }
   // Where the first row begins.
   [[nodiscard]] const std::byte* first() const { return first_; }
 

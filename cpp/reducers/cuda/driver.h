@@ -94,6 +94,7 @@ inline constexpr unsigned kUserObjectMove = 1;
     (DeviceAddress to, unsigned char value, std::size_t n, Stream stream))     \
   F(cuStreamCreate, stream_create, (Stream* stream, unsigned flags))           \
   F(cuStreamDestroy_v2, stream_destroy, (Stream stream))                       \
+  F(cuStreamQuery, stream_query, (Stream stream))                              \
   F(cuStreamWaitEvent, stream_wait_event,                                      \
     (Stream stream, EventHandle event, unsigned flags))                        \
   F(cuStreamGetCaptureInfo_v2, stream_get_capture_info,                        \
@@ -107,6 +108,8 @@ inline constexpr unsigned kUserObjectMove = 1;
   F(cuUserObjectCreate, user_object_create,                                    \
     (UserObject* object, void* data, void (*destroy)(void*),                   \
      unsigned n_references, unsigned flags))                                   \
+  F(cuUserObjectRelease, user_object_release,                                  \
+    (UserObject object, unsigned n_references))                                \
   F(cuGraphRetainUserObject, graph_retain_user_object,                         \
     (Graph graph, UserObject object, unsigned n, unsigned flags))
 // clang-format on

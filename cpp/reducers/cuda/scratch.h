@@ -1,0 +1,67 @@
+// ScratchPool keeps the working memory of launches: one for each stream, since
+// launches that share it must follow one another; and for each stream that is
+// captured into a graph, one that stays the graph's as long as that lives.
+//
+// Thread safety: none; its owner's lock.
+//
+// Errors: what the driver says, and kLimitExceeded where the bound of the
+// device's memory is reached, or a stream that is being captured is in the way.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "reducers/cuda/device.h"
+
+namespace tdbg::cuda {
+
+// Where a launch goes: a stream, and the graph (its id; 0: none) that it is
+// being captured into.
+struct Place {
+  Stream stream = nullptr;
+  std::uint64_t graph = 0;
+  bool operator==(const Place&) const = default;
+};
+
+class ScratchPool {
+ public:
+  static constexpr std::size_t kMaxStreams = 8;
+  static constexpr std::uint32_t kFirstTiles = 4096;
+
+  struct Scratch {
+    DeviceAddress partials = 0;
+    DeviceAddress counters = 0;
+    EventHandle event = nullptr;  // Recorded at the last join.
+
+    Place place;
+    std::uint32_t n_tiles = 0;  // There is room for.
+    bool is_unjoined = false;   // Something was launched since the last join.
+    std::uint64_t last_used = 0;
+  };
+
+  // REQUIRES: `device` outlives this; a Scope of it is alive in every call.
+  explicit ScratchPool(Device* device) : device_(device) {}
+
+  // For a launch of so many tiles and entries at `place`.  Beyond kMaxStreams
+  // the stream takes over that of another one, and waits for it on the device.
+  Result<Scratch*> For(Place place, std::uint32_t n_tiles,
+                       std::uint32_t n_entries);
+  // Lets `stream` wait for all that was launched on other streams since the
+  // last join.
+  Status Join(Stream stream);
+  // The graph is gone, and with it all that runs in it.
+  void Forget(std::uint64_t graph);
+
+ private:
+  Result<Scratch*> Find(Place place);
+  [[nodiscard]] bool IsCaptured(const Scratch& scratch) const;
+  Status Grow(std::uint32_t n_tiles, std::uint32_t n_entries, Scratch* scratch);
+
+  Device* const device_;
+  std::vector<std::unique_ptr<Scratch>> all_;
+  std::uint64_t clock_ = 0;
+};
+
+}  // namespace tdbg::cuda

@@ -1,0 +1,115 @@
+// What the device path does not take, what finds no room, and a device that
+// never answers.
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#include "device_rows_of.h"
+#include "fake_devices.h"
+#include "testing.h"
+
+namespace tdbg {
+namespace {
+
+using testing::DeviceRun;
+using testing::ExpectSame;
+using testing::Framework;
+using testing::FreshDriver;
+using testing::Numbers;
+using testing::OnCpu;
+
+TDBG_TEST(WhatItCannotTakeIsGivenBackAndWhatNobodyCanIsRefused) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream stream = framework.default_stream();
+  const auto values = Numbers(1 << 12, 0);
+  const auto* data = static_cast<const std::byte*>(framework.Tensor(values));
+  const std::uint32_t five =
+      run.Define("five", DType::kFloat32, {2, 2, 2, 2, 2});
+  const std::uint32_t flat = run.Define("flat", DType::kFloat32, {8});
+  const std::uint32_t complex = run.Define("c", DType::kComplex64, {8});
+  const std::array<std::int64_t, 5> gaps = {4096, 1024, 256, 64, 16};
+  const std::array<std::int64_t, 1> backwards = {-8};
+  const std::vector<CaptureItem> items = {
+      {.definition = five, .data = data, .strides = gaps},
+      {.definition = flat, .data = data + 64, .strides = backwards},
+      {.definition = complex, .data = data, .strides = {}},
+      {.definition = flat, .data = data + 1, .strides = {}}};
+  std::vector<std::size_t> left;
+  run.capture().Statistics(1, items, {}, {}, stream, &left);
+  EXPECT_TRUE(left == (std::vector<std::size_t>{0, 3}));
+  EXPECT_TRUE(run.capture().Values(1, items[1], {}, stream) ==
+              DeviceAnswer::kLeft);
+  run.EndStep(1);
+  EXPECT_OK(run.Close());
+  EXPECT_EQ(run.writer().counters().dropped, 1U);
+  auto reader = run.Read();
+  const auto rows = reader->Rows(0, reader->n_rows());
+  EXPECT_EQ(rows.size(), 1U);
+  std::vector<float> every_other;
+  for (int i = 0; i < 8; ++i) {
+    every_other.push_back(values[static_cast<std::size_t>(16 - 2 * i)]);
+  }
+  ExpectSame(rows[0].summary, OnCpu(every_other));
+}
+
+TDBG_TEST(ResultsThatFindNoRoomAreRefusedAndCounted) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream stream = framework.NewStream();
+  const std::uint32_t id = run.Define("a", DType::kFloat32, {16});
+  void* data = framework.Tensor(Numbers(16, 2));
+  EXPECT_TRUE(run.capture().usable(0));
+  fakecuda_hold(1);
+  std::int64_t n_steps = 0;
+  while (run.capture().state(0).refused == 0) {
+    EXPECT_TRUE(run.Take(n_steps, id, data, stream));
+    run.EndStep(n_steps++);
+  }
+  EXPECT_TRUE(n_steps > 100);
+  EXPECT_TRUE(run.capture().usable(0));
+  fakecuda_hold(0);
+  EXPECT_OK(run.writer().Flush(false, DeviceRun::kPatience));
+  EXPECT_EQ(run.writer().counters().dropped, 1U);
+  // There is room again.
+  EXPECT_TRUE(run.Take(n_steps, id, data, stream));
+  run.EndStep(n_steps);
+  EXPECT_OK(run.Close());
+  run.ExpectBalance();
+  EXPECT_EQ(run.Read()->n_rows(), static_cast<std::uint64_t>(n_steps));
+}
+
+TDBG_TEST(ADeviceThatHangsCostsCloseItsPatience) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  {
+    DeviceRun run(driver);
+    const DeviceStream stream = framework.NewStream();
+    const std::uint32_t id = run.Define("a", DType::kFloat32, {16});
+    void* data = framework.Tensor(Numbers(16, 2));
+    EXPECT_TRUE(run.capture().usable(0));
+    fakecuda_hold(1);
+    EXPECT_TRUE(run.Take(1, id, data, stream));
+    EXPECT_TRUE(
+        run.capture().Values(1, {.definition = id, .data = data, .strides = {}},
+                             {}, stream) == DeviceAnswer::kTaken);
+    run.EndStep(1);
+    EXPECT_OK(run.Close());
+    run.ExpectBalance();
+    EXPECT_EQ(run.writer().counters().losses[8].records, 2U);
+    EXPECT_EQ(run.Read()->steps().size(), 1U);
+  }
+  // What it may still write to was not freed.
+  EXPECT_NE(fakecuda_live("pinned"), 0);
+  EXPECT_EQ(fakecuda_live("registered"), 1);
+  fakecuda_hold(0);
+}
+
+}  // namespace
+}  // namespace tdbg
+
+int main(int argc, char** argv) { return tdbg::testing::Run(argc, argv); }
