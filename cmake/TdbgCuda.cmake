@@ -20,6 +20,26 @@ set(TDBG_CUDA_TARGETS
     -gencode arch=compute_90,code=sm_90
     -gencode arch=compute_90,code=compute_90)
 
+# Whether `program` compiles for the newest of the targets with our compiler of
+# host code: each nvcc takes some versions of those only.  Asked once.
+function(tdbg_probe_nvcc program works)
+  set(pair "${program} ${CMAKE_CXX_COMPILER} ${CMAKE_CXX_COMPILER_VERSION}")
+  if(NOT TDBG_NVCC_THAT_WORKS STREQUAL pair)
+    set(probe "${PROJECT_BINARY_DIR}/cuda/probe")
+    file(WRITE "${probe}.cu" "__global__ void Probe() {}\n")
+    execute_process(
+      COMMAND "${program}" -fatbin -std=c++20 -ccbin "${CMAKE_CXX_COMPILER}"
+              -gencode arch=compute_90,code=sm_90 -o "${probe}.fatbin" "${probe}.cu"
+      RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+    if(failed)
+      set(${works} OFF PARENT_SCOPE)
+      return()
+    endif()
+    set(TDBG_NVCC_THAT_WORKS "${pair}" CACHE INTERNAL "nvcc, host compiler")
+  endif()
+  set(${works} ON PARENT_SCOPE)
+endfunction()
+
 # Sets `nvcc` to the compiler, or to nothing and `reason` to why.
 function(tdbg_find_nvcc nvcc reason)
   set(${nvcc} "" PARENT_SCOPE)
@@ -41,7 +61,13 @@ function(tdbg_find_nvcc nvcc reason)
   elseif(CMAKE_MATCH_1 LESS 12)
     set(${reason} "${program} is older than CUDA 12" PARENT_SCOPE)
   else()
-    set(${nvcc} "${program}" PARENT_SCOPE)
+    tdbg_probe_nvcc("${program}" works)
+    if(works)
+      set(${nvcc} "${program}" PARENT_SCOPE)
+    else()
+      set(${reason} "${program} does not work with ${CMAKE_CXX_COMPILER}"
+          PARENT_SCOPE)
+    endif()
   endif()
 endfunction()
 
