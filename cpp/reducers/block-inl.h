@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "reducers/extremes-inl.h"
 #include "reducers/merge-inl.h"
@@ -150,10 +151,31 @@ template <typename L, typename E, typename T>
                     : SumBlock<L, E, true>(p, n, shift);
 }
 
+// How many of the elements are zero.
+template <typename T>
+std::uint64_t CountZeroIntegers(const T* p, std::size_t n) {
+  std::uint64_t n_zero = 0;
+  // A count fits the element.
+  constexpr std::size_t kPart = sizeof(T) == 1 ? 128 : 8192;
+  using Count = std::make_unsigned_t<T>;
+  for (std::size_t i = 0; i < n;) {
+    const std::size_t end = n - i < kPart ? n : i + kPart;
+    Count count = 0;
+    for (; i < end; ++i)
+      count = static_cast<Count>(count + (p[i] == 0 ? 1 : 0));
+    n_zero += count;
+  }
+  return n_zero;
+}
+
 // Adds the zeros of a block to `*m`.  Most blocks have none, which their least
 // absolute value tells; only the others are read again.
 template <typename L, typename T>
 void CountZeros(const T* p, std::size_t n, Moments* m) {
+  if constexpr (std::is_integral_v<T>) {
+    m->zero += CountZeroIntegers(p, n);
+    return;
+  }
   auto counts = L::Set(0);
   std::size_t i = 0;
   for (; i + L::kLanes <= n; i += L::kLanes) {

@@ -107,6 +107,12 @@ class BitExtremes {
         abs_min_,
         B::MinUnsigned(B::MinUnsigned(a[0], a[1]), B::MinUnsigned(a[2], a[3])));
   }
+  void AddTwo(V x, V y, V x_magnitude, V y_magnitude) {
+    signed_max_ = B::MaxSigned(signed_max_, B::MaxSigned(x, y));
+    unsigned_max_ = B::MaxUnsigned(unsigned_max_, B::MaxUnsigned(x, y));
+    abs_min_ =
+        B::MinUnsigned(abs_min_, B::MinUnsigned(x_magnitude, y_magnitude));
+  }
   void AddMasked(typename B::M mask, V x, V a) {
     signed_max_ = B::MaxSigned(signed_max_, B::Select(mask, x, B::SignBit()));
     unsigned_max_ =

@@ -52,9 +52,11 @@ inline Sums<Floats> SumTwoShorts(const T* p) {
   const L::V x[] = {Halves::First(p), Halves::Second(p),
                     Halves::First(p + Shorts::kLanes),
                     Halves::Second(p + Shorts::kLanes)};
+  // Squares one after the other: as exact as in a tree, and an addition less.
   return {L::Add(L::Add(x[0], x[1]), L::Add(x[2], x[3])),
-          L::Add(L::MulAdd(x[1], x[1], L::Mul(x[0], x[0])),
-                 L::MulAdd(x[3], x[3], L::Mul(x[2], x[2]))),
+          L::MulAdd(
+              x[3], x[3],
+              L::MulAdd(x[2], x[2], L::MulAdd(x[1], x[1], L::Mul(x[0], x[0])))),
           L::Add(L::Add(L::Abs(x[0]), L::Abs(x[1])),
                  L::Add(L::Abs(x[2]), L::Abs(x[3])))};
 }
@@ -76,21 +78,23 @@ inline Sums<Floats> SumTwoShorts(const BFloat16* p) {
 // Elements that are added up as floats.
 constexpr std::size_t kHalfStep = 8 * Shorts::kLanes;
 
+// Two vectors at a time, so that few registers are held.
 template <typename T>
-inline Sums<Floats> SumFourShorts(const T* p) {
-  return SumTwoShorts(p) + SumTwoShorts(p + 2 * Shorts::kLanes);
-}
-
-template <typename T>
-inline void AddFourShorts(const T* p, HalfExtremes<T>* extremes) {
-  Shorts::V x[4];
-  Shorts::V a[4];
+inline Sums<Floats> SumEightShorts(const T* p, HalfExtremes<T>* extremes) {
+  constexpr std::size_t kTwo = 2 * Shorts::kLanes;
+  Sums<Floats> sums{};
   for (std::size_t k = 0; k < 4; ++k) {
-    x[k] = Shorts::Load(p + k * Shorts::kLanes);
-    a[k] = Shorts::WithoutSign(x[k]);
+    if (extremes != nullptr) {
+      const Shorts::V x[] = {Shorts::Load(p + k * kTwo),
+                             Shorts::Load(p + k * kTwo + Shorts::kLanes)};
+      extremes->AddTwo(x[0], x[1], Shorts::WithoutSign(x[0]),
+                       Shorts::WithoutSign(x[1]));
+    }
+    const Sums<Floats> two = SumTwoShorts(p + k * kTwo);
+    sums = k == 0 ? two : sums + two;
+    Floats::Hold(&sums.sum, &sums.squares, &sums.l1);
   }
-  extremes->AddFour(x, a);
-  Shorts::HoldLoads();
+  return sums;
 }
 
 // The sums without a shift; extremes go to `*extremes`.
@@ -100,16 +104,12 @@ BlockLanes<Floats> SumHalfBlock(const T* p, std::size_t n,
   BlockLanes<Floats> block;
   std::size_t i = 0;
   for (; i + kHalfStep <= n; i += kHalfStep) {
-    AddFourShorts(p + i, extremes);
-    const Sums<Floats> first = SumFourShorts(p + i);
-    AddFourShorts(p + i + kHalfStep / 2, extremes);
-    Accumulate(first + SumFourShorts(p + i + kHalfStep / 2), &block);
+    Accumulate(SumEightShorts(p + i, extremes), &block);
   }
   if (i < n) {
     T rest[kHalfStep] = {};
     std::memcpy(rest, p + i, (n - i) * sizeof(T));
-    Accumulate(SumFourShorts(rest) + SumFourShorts(rest + kHalfStep / 2),
-               &block);
+    Accumulate(SumEightShorts<T>(rest, nullptr), &block);
     for (std::size_t k = 0; i + k < n; k += Shorts::kLanes) {
       const Shorts::V x = Shorts::Load(rest + k);
       const std::size_t left = n - i - k;

@@ -1,5 +1,5 @@
-// Blocks of integers: those of up to 16 bits in integer arithmetic, without any
-// rounding, the others as doubles.
+// Blocks of integers: those of up to 16 bits and small ones of 32 and 64 in
+// integer arithmetic, without any rounding, the others as doubles.
 //
 // In an anonymous namespace, so that each translation unit has its own, for
 // its own instruction set (see reducers/moments.h).
@@ -10,32 +10,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "reducers/block-inl.h"
 #include "reducers/extremes-inl.h"
 #include "reducers/merge-inl.h"
 #include "reducers/moments.h"
+#include "reducers/small_integers-inl.h"
 
 namespace tdbg {
 namespace {  // NOLINT(google-build-namespaces): see above.
-
-// How many of the elements are zero.
-template <typename T>
-std::uint64_t CountZeroIntegers(const T* p, std::size_t n) {
-  std::uint64_t n_zero = 0;
-  // A count fits the element.
-  constexpr std::size_t kPart = sizeof(T) == 1 ? 128 : 8192;
-  using Count = std::make_unsigned_t<T>;
-  for (std::size_t i = 0; i < n;) {
-    const std::size_t end = n - i < kPart ? n : i + kPart;
-    Count count = 0;
-    for (; i < end; ++i)
-      count = static_cast<Count>(count + (p[i] == 0 ? 1 : 0));
-    n_zero += count;
-  }
-  return n_zero;
-}
 
 // What is found of a block of 16-bit integers, in registers.
 struct ShortLanes {
@@ -158,7 +141,7 @@ void AddShortBlock(const typename From::T* p, std::size_t n,
   const auto max = static_cast<Wide>(greatest + kOffset);
   if (min < m->min.*wide) m->min.*wide = min;
   if (max > m->max.*wide) m->max.*wide = max;
-  double abs_min = static_cast<double>(min);
+  auto abs_min = static_cast<double>(min);
   std::int64_t l1 = sum + kOffset * count;
   if constexpr (kOffset == 0) {
     abs_min = static_cast<double>(Shorts::LeastUnsigned(block.abs_min));
@@ -181,27 +164,31 @@ void AccumulateShorts(const void* data, std::size_t n, Wide Extreme::* wide,
   }
 }
 
-// Of 32 and 64 bits: the moments of their values as doubles, the extremes
-// exact.
+// Of 32 and 64 bits: exactly while all are small; else the moments of their
+// values as doubles, the extremes exact.
 template <typename T, typename Wide>
 void AccumulateIntegers(const void* data, std::size_t n, Wide Extreme::* wide,
                         Moments* m) {
   const auto* p = static_cast<const T*>(data);
   LeastMagnitude<Doubles> run;
-  T min = p[0];
-  T max = p[0];
   while (n > 0) {
     const std::size_t n_block = BlockOf<T>(n);
-    for (std::size_t i = 0; i < n_block; ++i) {
-      min = p[i] < min ? p[i] : min;
-      max = p[i] > max ? p[i] : max;
+    const bool were_small =
+        m->finite == 0 || (IsSmall(m->min.*wide) && IsSmall(m->max.*wide));
+    if (!were_small || !AddSmallBlock(p, n_block, wide, m)) {
+      T min = p[0];
+      T max = p[0];
+      for (std::size_t i = 0; i < n_block; ++i) {
+        min = p[i] < min ? p[i] : min;
+        max = p[i] > max ? p[i] : max;
+      }
+      AddFiniteBlock<Doubles>(p, n_block, &run, m);
+      if (min < m->min.*wide) m->min.*wide = min;
+      if (max > m->max.*wide) m->max.*wide = max;
     }
-    AddFiniteBlock<Doubles>(p, n_block, &run, m);
     p += n_block;
     n -= n_block;
   }
-  if (min < m->min.*wide) m->min.*wide = min;
-  if (max > m->max.*wide) m->max.*wide = max;
   if (run.Get() < m->abs_min) m->abs_min = run.Get();
 }
 

@@ -37,12 +37,11 @@ struct Doubles {
         _mm_slli_epi32(_mm_cvtepu16_epi32(LoadHalves(p)), 16)));
   }
   static V Load(const std::int32_t* p) {
-    return _mm256_cvtepi32_pd(_mm_loadu_si128(
-        static_cast<const __m128i*>(static_cast<const void*>(p))));
+    return _mm256_cvtepi32_pd(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
   static V Load(const std::uint32_t* p) {
-    const __m128i words = _mm_loadu_si128(
-        static_cast<const __m128i*>(static_cast<const void*>(p)));
+    const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     // The mantissa of 2^52 + x is x.
     const __m256i bits = _mm256_or_si256(_mm256_cvtepu32_epi64(words),
                                          _mm256_castpd_si256(Set(0x1p52)));
@@ -194,6 +193,14 @@ struct Floats {
   static V Mul(V a, V b) { return _mm256_mul_ps(a, b); }
   static V MulAdd(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
   static V Abs(V v) { return _mm256_andnot_ps(Set(-0.0F), v); }
+  // Has these sums computed before anything else is loaded: the compiler would
+  // load all of a step first, for which there are not enough registers.
+  static void Hold(V* a, V* b, V* c) {
+    asm volatile(""  // NOLINT(portability-no-assembler)
+                 : "+x"(*a), "+x"(*b), "+x"(*c)
+                 :
+                 : "memory");
+  }
 
   static M IsZero(V v) { return _mm256_cmp_ps(v, Set(0), _CMP_EQ_OQ); }
   static M FirstLanes(std::size_t n) {
@@ -250,9 +257,6 @@ struct Shorts {
   }
   static V And(V a, V b) { return _mm256_and_si256(a, b); }
   static V Or(V a, V b) { return _mm256_or_si256(a, b); }
-  // Else the compiler moves all loads of a step to its beginning, for which
-  // there are not enough registers.
-  static void HoldLoads() { asm volatile("" : : : "memory"); }
   static V Set(std::int16_t x) { return _mm256_set1_epi16(x); }
   static V SignBit() { return Set(INT16_MIN); }
   static V None() { return _mm256_setzero_si256(); }
@@ -315,6 +319,17 @@ struct Shorts {
     const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sums),
                                        _mm256_extracti128_si256(sums, 1));
     return _mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1);
+  }
+
+  // Of words of 64 bits: the lower halves of those of both, in any order.
+  static V LowerHalves(V a, V b) {
+    return _mm256_castps_si256(_mm256_shuffle_ps(
+        _mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0b10001000));
+  }
+  // Of unsigned words of 32 bits: sums of two squares, in 64 bits.
+  static Words SquaresOfWords(V v) {
+    const Words odd = _mm256_srli_epi64(v, 32);
+    return _mm256_add_epi64(_mm256_mul_epu32(v, v), _mm256_mul_epu32(odd, odd));
   }
 
  private:

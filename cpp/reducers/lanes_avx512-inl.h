@@ -181,6 +181,8 @@ struct Floats {
   static V Mul(V a, V b) { return _mm512_mul_ps(a, b); }
   static V MulAdd(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
   static V Abs(V v) { return _mm512_abs_ps(v); }
+  // There are registers enough.
+  static void Hold(V* /*a*/, V* /*b*/, V* /*c*/) {}
 
   static M IsZero(V v) { return _mm512_cmp_ps_mask(v, Set(0), _CMP_EQ_OQ); }
   static M FirstLanes(std::size_t n) { return static_cast<M>((1U << n) - 1U); }
@@ -233,7 +235,6 @@ struct Shorts {
   }
   static V And(V a, V b) { return _mm512_and_si512(a, b); }
   static V Or(V a, V b) { return _mm512_or_si512(a, b); }
-  static void HoldLoads() {}  // There are 32 registers.
   static V Set(std::int16_t x) { return _mm512_set1_epi16(x); }
   static V SignBit() { return Set(INT16_MIN); }
   static V None() { return _mm512_setzero_si512(); }
@@ -288,6 +289,17 @@ struct Shorts {
   }
   static std::int64_t SumWide(Words sums) {
     return _mm512_reduce_add_epi64(sums);
+  }
+
+  // Of words of 64 bits: the lower halves of those of both, in any order.
+  static V LowerHalves(V a, V b) {
+    return _mm512_castps_si512(_mm512_shuffle_ps(
+        _mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0b10001000));
+  }
+  // Of unsigned words of 32 bits: sums of two squares, in 64 bits.
+  static Words SquaresOfWords(V v) {
+    const Words odd = _mm512_srli_epi64(v, 32);
+    return _mm512_add_epi64(_mm512_mul_epu32(v, v), _mm512_mul_epu32(odd, odd));
   }
 
  private:

@@ -113,6 +113,7 @@ struct Floats {
   static V Abs(V v) {
     return reinterpret_cast<V>(reinterpret_cast<M>(v) & INT32_MAX);
   }
+  static void Hold(V* /*a*/, V* /*b*/, V* /*c*/) {}
 
   static M IsZero(V v) { return v == 0; }
   static M FirstLanes(std::size_t n) {
@@ -158,7 +159,10 @@ struct Shorts {
   template <typename T>
   static V Widen(const T* p) {
     V v;
-    for (std::size_t i = 0; i < kLanes; ++i) v[i] = static_cast<Bits>(p[i]);
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      const int x = p[i];  // With its sign.
+      v[i] = static_cast<Bits>(x);
+    }
     return v;
   }
   static void Store(void* p, V v) { __builtin_memcpy(p, &v, sizeof(v)); }
@@ -168,7 +172,6 @@ struct Shorts {
   }
   static V And(V a, V b) { return a & b; }
   static V Or(V a, V b) { return a | b; }
-  static void HoldLoads() {}
   static V Set(std::int16_t x) { return V{} + static_cast<std::uint16_t>(x); }
   static V SignBit() { return Set(INT16_MIN); }
   static V None() { return V{}; }
@@ -237,6 +240,18 @@ struct Shorts {
     using Wide = std::int64_t __attribute__((vector_size(16)));
     const auto wide = reinterpret_cast<Wide>(sums);
     return wide[0] + wide[1];
+  }
+
+  // Of words of 64 bits: the lower halves of those of both, in any order.
+  static V LowerHalves(V a, V b) {
+    return V{a[0], a[1], a[4], a[5], b[0], b[1], b[4], b[5]};
+  }
+  // Of unsigned words of 32 bits: sums of two squares, in 64 bits.
+  static Words SquaresOfWords(V v) {
+    using Wide = std::uint64_t __attribute__((vector_size(16)));
+    const Wide even = reinterpret_cast<Wide>(v) & 0xffffffffU;
+    const Wide odd = reinterpret_cast<Wide>(v) >> 32;
+    return reinterpret_cast<Words>(even * even + odd * odd);
   }
 };
 

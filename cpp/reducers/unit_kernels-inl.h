@@ -171,7 +171,7 @@ inline void WithTypes(DType dtype, Use use) {
 inline void CountRunsAny(const void* data, std::size_t n, std::ptrdiff_t stride,
                          std::size_t n_units, DType dtype, UnitRange range,
                          UnitCounts* units) {
-  WithTypes(dtype, [&]<typename C, typename T>() {
+  WithTypes(dtype, [&]<typename C, typename T> {
     CountRunsOf<C, T>(data, n, stride, n_units, range, units);
   });
 }
@@ -179,7 +179,7 @@ inline void CountRunsAny(const void* data, std::size_t n, std::ptrdiff_t stride,
 inline void CountColumnsAny(const void* const* rows, std::size_t n_rows,
                             std::size_t n_columns, DType dtype, UnitRange range,
                             std::uint32_t* active, std::uint32_t* beyond) {
-  WithTypes(dtype, [&]<typename C, typename T>() {
+  WithTypes(dtype, [&]<typename C, typename T> {
     CountColumnsOf<C, T>(rows, n_rows, n_columns, range, active, beyond);
   });
 }

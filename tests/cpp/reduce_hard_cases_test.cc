@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "hard_cases.h"
@@ -104,6 +105,62 @@ TDBG_TEST(PreciseModeIsAsExactAsFloat64) {
       }
     }
   }
+}
+
+// Integers about the border between those that are summed as such and those
+// that are summed as doubles, in blocks of one kind and of both.
+template <typename T>
+void CheckIntegers(DType dtype) {
+  constexpr std::int64_t kBorder =
+      std::is_signed_v<T> ? std::int64_t{1} << 19 : std::int64_t{1} << 20;
+  const std::int64_t least = std::is_signed_v<T> ? -kBorder : 0;
+  const auto large = static_cast<std::int64_t>(3) << (8 * sizeof(T) - 4);
+  std::mt19937_64 random(5);
+  for (const std::size_t n : {1U, 7U, 16U, 77U, 2048U, 4097U, 30001U}) {
+    for (int kind = 0; kind < 6; ++kind) {
+      std::vector<std::byte> elements(n * sizeof(T));
+      for (std::size_t i = 0; i < n; ++i) {
+        std::int64_t x =
+            least + static_cast<std::int64_t>(
+                        random() % static_cast<std::uint64_t>(kBorder - least));
+        if (kind == 1) x = i % 3 == 0 ? 0 : x;
+        if (kind == 2) x = kBorder - 1;
+        if (kind == 3) x = i == n - 1 ? kBorder : least;
+        if (kind == 4) x = i >= n / 2 ? large - x : x;
+        if (kind == 5) x = i == n / 3 ? 1 : 2;
+        Put(static_cast<T>(x), elements.data() + i * sizeof(T));
+      }
+      const Summary expected = ReferenceRow(elements, dtype);
+      const std::int64_t shape[] = {static_cast<std::int64_t>(n)};
+      for (const Implementation* implementation : Supported()) {
+        const int before = Failures();
+        const Summary actual = ReduceWith(ViewOf(elements.data(), dtype, shape),
+                                          {}, *implementation);
+        EXPECT_EQ(actual.min.u64, expected.min.u64);
+        EXPECT_EQ(actual.max.u64, expected.max.u64);
+        EXPECT_EQ(actual.abs_min, expected.abs_min);
+        EXPECT_EQ(actual.zero, expected.zero);
+        EXPECT_LE(std::fabs(actual.mean - expected.mean),
+                  1e-12 * expected.l1 / static_cast<double>(n));
+        EXPECT_CLOSE(actual.l1, expected.l1, 1e-12);
+        EXPECT_CLOSE(actual.l2, expected.l2, 1e-12);
+        EXPECT_CLOSE(actual.m2, expected.m2, 1e-12);
+        if (Failures() != before) {
+          Fail(__FILE__, __LINE__,
+               "for " + std::string(implementation->name) + ", " +
+                   std::string(DTypeName(dtype)) + ", kind " +
+                   std::to_string(kind) + ", n=" + std::to_string(n));
+        }
+      }
+    }
+  }
+}
+
+TDBG_TEST(IntegersAboutTheBorderOfSmallOnesKeepTheBounds) {
+  CheckIntegers<std::int32_t>(DType::kInt32);
+  CheckIntegers<std::uint32_t>(DType::kUInt32);
+  CheckIntegers<std::int64_t>(DType::kInt64);
+  CheckIntegers<std::uint64_t>(DType::kUInt64);
 }
 
 }  // namespace

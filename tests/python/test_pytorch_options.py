@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from tdbg import create_trial
+from tdbg import create_trial, reference
 from tdbg.errors import ConfigurationError
 from tdbg.pytorch import Collection, Hook, SaveConfig, watch
 from torch_helpers import Recorded, digits, make_hook, mlp, train
@@ -98,6 +98,34 @@ def test_precision_threads_and_budget_stand_in_the_configuration(
     trained(make_hook(run_dir, precise=True, threads=2), 1)
     told = Recorded(run_dir).events(1)[0]["hook"]
     assert (told["precise"], told["threads"], told["budget"]) == (True, 2, None)
+
+
+def trained_on_hard_weights(run_dir: Path, *, precise: bool) -> None:
+    """A training with weights whose squares all round the same way in float32."""
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    signs = torch.tensor([1.0, -1.0]).repeat(model.fc1.weight.numel() // 2)
+    hard = 1e8 * signs.reshape(model.fc1.weight.shape)
+    model.fc1.weight.data = hard + model.fc1.weight.data
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with make_hook(run_dir, precise=precise) as hook:
+        hook.register_module(model)
+        hook.register_loss(criterion)
+        train(model, criterion, optimizer, digits(32), 2)
+
+
+def test_precise_rows_of_a_training_are_nearer_to_the_reference(
+    tmp_path: Path,
+) -> None:
+    errors = {}
+    for precise in (False, True):
+        run_dir = tmp_path / f"precise-{precise}"
+        trained_on_hard_weights(run_dir, precise=precise)
+        weight = create_trial(run_dir).tensor("fc1.weight")
+        expected = reference.row(weight.value(1))
+        stored = weight.reduction_value(1, "l2")
+        errors[precise] = abs(stored / expected.l2 - 1)
+    assert errors[True] <= 1e-12
+    assert 1e-10 < errors[False] <= 1e-7
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
