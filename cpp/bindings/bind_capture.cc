@@ -2,6 +2,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -194,6 +195,16 @@ bool AddSpan(Capture& capture, std::int64_t step, std::int64_t id,
 template <typename T>
 using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
+void AddRows(Capture& capture, std::int64_t step, const py::object& ids,
+             const py::object& calls, const py::object& micro_batches,
+             const py::object& flags, const Array<std::uint64_t>& words) {
+  const std::vector<Row> rows =
+      ParseRows(ids, calls, micro_batches, flags,
+                {words.data(), static_cast<std::size_t>(words.size())});
+  const ReleaseGil released;
+  capture.AddRows(step, rows);
+}
+
 bool AddHistogram(Capture& capture, std::int64_t step, std::int64_t id,
                   const Array<std::uint16_t>& keys,
                   const Array<std::uint64_t>& counts, std::int64_t call,
@@ -349,6 +360,9 @@ void RegisterCapture(py::module_& module) {
       .def("histogram", &AddHistogram, py::arg("step"), py::arg("id"),
            py::arg("keys"), py::arg("counts"), py::kw_only(),
            py::arg("call") = 0, py::arg("micro_batch") = 0)
+      .def("add_rows", &AddRows, py::arg("step"), py::arg("ids"),
+           py::arg("calls"), py::arg("micro_batches"), py::arg("flags"),
+           py::arg("words"))
       .def("refuse", &Refuse, py::arg("step"), py::arg("n_records") = 1,
            py::arg("n_bytes") = 0)
       .def("end_step", &EndStep, py::arg("step"), py::arg("mode"),

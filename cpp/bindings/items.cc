@@ -1,10 +1,14 @@
 #include "bindings/items.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <limits>
 #include <span>
 
 #include "bindings/convert.h"
+#include "tensor/summary.h"
 
 namespace tdbg::bindings {
 namespace {
@@ -77,6 +81,38 @@ Items ParseItem(std::int64_t id, std::uint64_t pointer,
                           .data = Address(pointer),
                           .strides = result.strides});
   return result;
+}
+
+std::vector<Row> ParseRows(const py::handle& ids, const py::handle& calls,
+                           const py::handle& micro_batches,
+                           const py::handle& flags,
+                           std::span<const std::uint64_t> words) {
+  constexpr std::size_t kWords = sizeof(Summary) / sizeof(std::uint64_t);
+  std::array<std::vector<std::int64_t>, 4> columns;
+  AppendIntegers(ids, &columns[0]);
+  AppendIntegers(calls, &columns[1]);
+  AppendIntegers(micro_batches, &columns[2]);
+  AppendIntegers(flags, &columns[3]);
+  std::vector<Row> rows(columns[0].size());
+  for (const auto& column : columns) {
+    if (column.size() != rows.size()) {
+      throw py::value_error(
+          "ids, calls, micro_batches, flags differ in length");
+    }
+  }
+  if (words.size() != kWords * rows.size()) {
+    throw py::value_error("a row has 12 words");
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].definition = ParseId(columns[0][i]);
+    rows[i].call = Saturate16(columns[1][i]);
+    rows[i].micro_batch = Saturate16(columns[2][i]);
+    rows[i].flags = columns[3][i] == 0 ? 0 : kRescaled;
+    std::array<std::uint64_t, kWords> own;
+    std::ranges::copy(words.subspan(i * kWords, kWords), own.begin());
+    rows[i].summary = std::bit_cast<Summary>(own);
+  }
+  return rows;
 }
 
 }  // namespace tdbg::bindings

@@ -1,4 +1,5 @@
-// The tensors that Python passes to a Capture: ids, addresses and strides.
+// The tensors that Python passes to a Capture: ids, addresses and strides; or
+// their rows.
 //
 // Lists and tuples of int are read through the C API: a step passes hundreds of
 // tensors, and a cast of each would cost more than reducing a small one.
@@ -12,9 +13,11 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "capture/capture.h"
+#include "format/record.h"
 
 namespace tdbg::bindings {
 
@@ -43,5 +46,13 @@ struct Items {
 // An id that cannot be one becomes 0, which was never given out: the capture
 // counts it as refused.
 [[nodiscard]] std::uint32_t ParseId(std::int64_t id);
+
+// Finished rows: the columns of what they belong to, and of each the 12 words
+// of its Summary.  Flags other than 0 stand for kRescaled.
+[[nodiscard]] std::vector<Row> ParseRows(const pybind11::handle& ids,
+                                         const pybind11::handle& calls,
+                                         const pybind11::handle& micro_batches,
+                                         const pybind11::handle& flags,
+                                         std::span<const std::uint64_t> words);
 
 }  // namespace tdbg::bindings

@@ -44,6 +44,28 @@ void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
                                              .precise = own_.precise,
                                              .n_threads = own_.n_threads})});
   }
+  Keep(step, rows);
+}
+
+void Capture::AddRows(std::int64_t step, std::span<const Row> rows) {
+  if (writer_->inert()) return;
+  std::vector<Row> kept;
+  kept.reserve(rows.size());
+  for (const Row& row : rows) {
+    const Definition* const definition = writer_->definition(row.definition);
+    if (definition == nullptr || !HasStatistics(definition->dtype)) {
+      Refuse(step, row.definition);
+      continue;
+    }
+    Row& own = kept.emplace_back(row);
+    if (row.summary.count == 0) {
+      own.summary = Summary::Empty(ExtremeClassOf(definition->dtype));
+    }
+  }
+  Keep(step, kept);
+}
+
+void Capture::Keep(std::int64_t step, std::span<const Row> rows) {
   if (rows.empty()) return;
   bool is_much = false;
   {

@@ -62,6 +62,11 @@ class Capture {
   bool Repeat(std::int64_t step, std::uint32_t definition, CallSite site,
               std::uint32_t of, CallSite of_site);
 
+  // Appends rows that somebody else has computed to those of the step.  Of
+  // count 0, the rest of the summary is ignored.  A row of an unknown
+  // definition, or of one without statistics, is refused.
+  void AddRows(std::int64_t step, std::span<const Row> rows);
+
   // Counts the elements of the item by sign and magnitude, each times `scale`
   // as for Statistics, and stores that; of no elements, a histogram of no bins.
   bool CountHistogram(std::int64_t step, const CaptureItem& item, CallSite site,
@@ -101,6 +106,9 @@ class Capture {
   // The share of zeros in a tensor by its row of this step;
   // Writer::kUnknownShare when there is none at hand.
   float ZeroShare(std::int64_t step, std::uint32_t definition, CallSite site);
+  // Keeps the rows until the step ends; writes them when there are many.
+  void Keep(std::int64_t step, std::span<const Row> rows)
+      TDBG_EXCLUDES(order_mutex_);
   void WriteRows(std::int64_t step) TDBG_REQUIRES(order_mutex_);
   std::vector<Row>& RowsOf(std::int64_t step) TDBG_REQUIRES(mutex_);
   void WriteAllRows() TDBG_EXCLUDES(order_mutex_);

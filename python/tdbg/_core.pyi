@@ -194,6 +194,18 @@ class Capture:
         low: float = ...,
         high: float = ...,
     ) -> bool: ...
+    def add_rows(
+        self,
+        step: int,
+        ids: Sequence[int],
+        calls: Sequence[int],
+        micro_batches: Sequence[int],
+        flags: Sequence[int],
+        words: NDArray[np.uint64],
+    ) -> None:
+        """Rows that somebody else computed: of each the 12 fields of the core's
+        Summary as bits; flags other than 0 say that a factor was applied."""
+
     def scalar(self, step: int, id: int, value: float, wall_ns: int) -> bool: ...
     def event(self, step: int, kind: int, severity: int, json: bytes) -> bool: ...
     def span(

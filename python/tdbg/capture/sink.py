@@ -72,6 +72,16 @@ class Sink(Protocol):
         scale: float = 1.0,
     ) -> bool: ...
 
+    def add_rows(
+        self,
+        step: int,
+        ids: Sequence[int],
+        calls: Sequence[int],
+        micro_batches: Sequence[int],
+        flags: Sequence[int],
+        words: Any,
+    ) -> None: ...
+
     def scalar(self, step: int, id: int, value: float, wall_ns: int) -> bool: ...
 
     def event(self, step: int, kind: int, severity: int, json: bytes) -> bool: ...
@@ -115,6 +125,9 @@ class NullSink:
         return next(self._numbers)
 
     def statistics(self, *_: Any, **__: Any) -> None:
+        """Nothing."""
+
+    def add_rows(self, *_: Any, **__: Any) -> None:
         """Nothing."""
 
     def refuse(self, *_: Any, **__: Any) -> None:

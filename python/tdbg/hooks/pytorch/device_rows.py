@@ -1,0 +1,222 @@
+"""The statistics row of a tensor by PyTorch's own operations, on any device.
+
+What tdbg does where its kernels cannot run: the numbers are those of
+docs/statistics.md, in float64, but each tensor is read several times, by some fifty
+operations.  Nothing here waits for the device: results are tensors beside the input.
+
+Thread safety: pure functions.
+
+Errors: what PyTorch raises: RuntimeError where memory is short or an operation is
+not there for that device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["CHUNK", "FIELDS", "row_words", "unit_table"]
+
+# Elements that are taken to float64 at a time: bounds the memory beside the tensor.
+CHUNK = 1 << 21
+# Of a row, in the order of the core's Summary.
+FIELDS = 12
+
+_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32}
+_MASKS = {torch.uint16: 0xFFFF, torch.uint32: 0xFFFF_FFFF}
+_SIGN = -(2**63)
+# Beyond these exponents a power of two or its square leaves float64.
+_MAX_EXPONENT = 1000
+
+
+class _Part(NamedTuple):
+    """What one chunk adds: integers, and float64 of the finite elements."""
+
+    counts: torch.Tensor  # NaN, +Inf, -Inf, zero.
+    extremes: torch.Tensor  # Least and greatest; int64 for integers.
+    magnitudes: torch.Tensor  # Least and greatest absolute value.
+
+
+def row_words(tensor: torch.Tensor, scale: float | torch.Tensor = 1.0) -> torch.Tensor:
+    """The row of all elements, each times *scale*, as the bits of its fields.
+
+    Args:
+        tensor: Of a dtype with statistics, of any layout with strides.
+        scale: A factor in float64, or a tensor of one element on the same device;
+            integers are not multiplied.
+
+    Returns:
+        ``FIELDS`` words of int64: the five counts as they are, the others as the
+        bits of float64; minimum and maximum of integers as they are.  Of no
+        elements, zeros.
+    """
+    flat = tensor.detach().reshape(-1)
+    if flat.numel() == 0:
+        return torch.zeros(FIELDS, dtype=torch.int64, device=flat.device)
+    is_float = flat.dtype.is_floating_point
+    factor = scale if is_float else 1.0
+    chunks = torch.split(flat, CHUNK)
+    parts = [
+        _part(_to_float64(chunk, factor)) if is_float else _integer_part(chunk)
+        for chunk in chunks
+    ]
+    counts = torch.stack([part.counts for part in parts]).sum(0)
+    extremes = torch.stack([part.extremes for part in parts])
+    least, greatest = extremes[:, 0].amin(), extremes[:, 1].amax()
+    magnitudes = torch.stack([part.magnitudes for part in parts])
+    abs_min, abs_max = magnitudes[:, 0].amin(), magnitudes[:, 1].amax()
+    n_finite = flat.numel() - counts[:3].sum()
+    down, up = _powers(abs_max)
+    total, l1, squares = _sum(chunks, factor, down)
+    divisor = n_finite.clamp(min=1)
+    mean = total / divisor
+    deviations, squared = _deviations(chunks, factor, down, mean)
+    correction = deviations / divisor
+    m2 = squared - divisor * correction * correction
+    m2 = torch.where(least == greatest, torch.zeros_like(m2), m2.clamp(min=0.0))
+    if flat.dtype is torch.uint64:
+        least, greatest = least ^ _SIGN, greatest ^ _SIGN
+    floats = torch.stack(
+        [abs_min, (mean + correction) * up, m2 * up * up, l1 * up, squares.sqrt() * up]
+    )
+    ends = torch.stack([least, greatest])
+    count = torch.full((1,), flat.numel(), dtype=torch.int64, device=flat.device)
+    return torch.cat([count, counts, ends.view(torch.int64), floats.view(torch.int64)])
+
+
+def unit_table(
+    tensor: torch.Tensor, axis: int, low: float, high: float
+) -> torch.Tensor:
+    """Count the elements of each unit.
+
+    Args:
+        tensor: Of at least one dimension.
+        axis: The dimension whose indices are the units.
+        low: Elements less than this are beyond the range.
+        high: Elements greater than this, or NaN, are beyond it too.
+
+    Returns:
+        Three rows of int64 with an entry per unit: active (> 0), beyond, count.
+    """
+    units = tensor.detach().movedim(axis, 0)
+    n_units = units.shape[0]
+    flat = units.reshape(n_units, -1) if units.numel() else units.new_empty(n_units, 0)
+    n_each = flat.shape[1]
+    shape = (3, n_units)
+    table = torch.zeros(shape, dtype=torch.int64, device=flat.device)
+    table[2] = n_each
+    step = max(1, CHUNK // max(1, n_units))
+    for begin in range(0, n_each, step):
+        values = _to_float64(flat[:, begin : begin + step], 1.0)
+        inside = (values >= low) & (values <= high)  # NaN is not.
+        table[0] += (values > 0).sum(1)
+        table[1] += (~inside).sum(1)
+    return table
+
+
+def _to_float64(chunk: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
+    """The elements in float64, times *factor*; 64-bit integers to the nearest."""
+    if chunk.dtype is torch.uint64:
+        bits = chunk.view(torch.int64)
+        high = ((bits >> 32) & 0xFFFF_FFFF).to(torch.float64)
+        return high * 2.0**32 + (bits & 0xFFFF_FFFF).to(torch.float64)
+    if chunk.dtype in _UNSIGNED:
+        return _widened(chunk).to(torch.float64)
+    values = chunk.to(torch.float64)
+    if isinstance(factor, torch.Tensor):
+        return values * factor.detach().reshape(()).to(torch.float64)
+    return values if factor == 1.0 else values * factor
+
+
+def _widened(chunk: torch.Tensor) -> torch.Tensor:
+    """Integers as int64 in their order; uint64 less 2^63."""
+    if chunk.dtype is torch.uint64:
+        return chunk.view(torch.int64) ^ _SIGN
+    signed = _UNSIGNED.get(chunk.dtype)
+    if signed is None:
+        return chunk.to(torch.int64)
+    return chunk.view(signed).to(torch.int64) & _MASKS[chunk.dtype]
+
+
+def _part(values: torch.Tensor) -> _Part:
+    finite = values.isfinite()
+    positive, negative = values == torch.inf, values == -torch.inf
+    counts = [values.isnan(), positive, negative, values == 0]
+    kept = torch.where(finite, values, torch.inf)
+    least = kept.amin()
+    greatest = torch.where(finite, values, -torch.inf).amax()
+    magnitude = kept.abs().amin()
+    # Of no finite element the greatest is none; zero, so that nothing is scaled.
+    most = torch.where(finite, values, 0.0).abs().amax()
+    return _Part(
+        torch.stack([each.sum() for each in counts]),
+        torch.stack([least, greatest]),
+        torch.stack([magnitude, most]),
+    )
+
+
+def _integer_part(chunk: torch.Tensor) -> _Part:
+    ordered = _widened(chunk)
+    values = _to_float64(chunk, 1.0).abs()
+    zeros = (values == 0).sum()
+    none = torch.zeros_like(zeros)
+    return _Part(
+        torch.stack([none, none, none, zeros]),
+        torch.stack([ordered.amin(), ordered.amax()]),
+        torch.stack([values.amin(), values.amax()]),
+    )
+
+
+def _powers(greatest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A power of two that brings it near one, and the one that takes it back.
+
+    Squares then neither overflow nor underflow.
+    """
+    exponent = ((greatest.view(torch.int64) >> 52) & 0x7FF) - 1022
+    exponent = exponent.clamp(-_MAX_EXPONENT, _MAX_EXPONENT)
+    return _power(-exponent), _power(exponent)
+
+
+def _power(exponent: torch.Tensor) -> torch.Tensor:
+    return ((exponent + 1023) << 52).view(torch.float64)
+
+
+def _scaled(
+    chunk: torch.Tensor, factor: float | torch.Tensor, down: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The finite elements near one, zeros for the others; which are finite."""
+    values = _to_float64(chunk, factor) * down
+    finite = values.isfinite()
+    return torch.where(finite, values, 0.0), finite
+
+
+def _sum(
+    chunks: tuple[torch.Tensor, ...], factor: float | torch.Tensor, down: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sums of the finite elements, their absolute values, and their squares."""
+    sums = []
+    for chunk in chunks:
+        values, _ = _scaled(chunk, factor, down)
+        magnitude = values.abs()
+        sums.append(
+            torch.stack([values.sum(), magnitude.sum(), (values * values).sum()])
+        )
+    total, l1, squares = torch.stack(sums).sum(0)
+    return total, l1, squares
+
+
+def _deviations(
+    chunks: tuple[torch.Tensor, ...],
+    factor: float | torch.Tensor,
+    down: torch.Tensor,
+    mean: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of the deviations from a mean, and of their squares."""
+    sums = []
+    for chunk in chunks:
+        values, finite = _scaled(chunk, factor, down)
+        deviations = torch.where(finite, values - mean, 0.0)
+        sums.append(torch.stack([deviations.sum(), (deviations * deviations).sum()]))
+    total, squares = torch.stack(sums).sum(0)
+    return total, squares

@@ -1,0 +1,174 @@
+"""Rows and unit counts by PyTorch's operations, against the reference and the core."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tdbg import _core
+from tdbg.hooks.pytorch import device_rows
+from tdbg.hooks.pytorch.device_rows import FIELDS, row_words, unit_table
+from tdbg.reference import Row, row, unit_counts
+
+_FLOATS = (
+    "float16",
+    "float32",
+    "float64",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+)
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+DTYPES = (*_FLOATS, *_INTEGERS, "bool")
+SIZES = (1, 7, 1000)
+
+
+def numpy_of(tensor: torch.Tensor) -> NDArray[np.generic]:
+    """The same elements as NumPy and ml_dtypes have them."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    flat = tensor.contiguous().reshape(-1)
+    array = flat.view(torch.uint8).numpy().view(getattr(ml_dtypes, name, name))
+    return np.asarray(array.reshape(tensor.shape))
+
+
+def of_any_bits(name: str, size: int, seed: int = 1) -> torch.Tensor:
+    """Elements of any bit patterns: NaN, infinities, subnormal numbers."""
+    dtype = getattr(torch, name)
+    data = np.random.default_rng(seed).integers(0, 256, size * dtype.itemsize)
+    tensor = torch.tensor(data.astype(np.uint8))
+    if name == "bool":
+        return tensor % 2 == 1
+    tensor = tensor.view(dtype)
+    if name == "float64":  # Sums near the greatest number overflow in any order.
+        return torch.where(tensor.abs() < 1e300, tensor, 1e300)
+    return tensor
+
+
+def core_row(words: torch.Tensor) -> dict[str, int | float]:
+    """The words by name, the extremes as their bits."""
+    bits = words.numpy().view(np.uint64)
+    values = bits.view(np.float64)
+    names = list(Row.__dataclass_fields__)
+    return {
+        name: int(bits[i]) if i < 7 else float(values[i])
+        for i, name in enumerate(names)
+    }
+
+
+def assert_agrees(tensor: torch.Tensor, scale: float = 1.0) -> None:
+    """The row is the reference's, and its extremes are the core's to the bit."""
+    actual = core_row(row_words(tensor, scale))
+    array = numpy_of(tensor)
+    is_float = tensor.dtype.is_floating_point
+    expected = row(array, scale if is_float else 1.0)
+    for name in ("count", "nan", "positive_infinity", "negative_infinity", "zero"):
+        assert actual[name] == getattr(expected, name), name
+    n_infinite = expected.positive_infinity + expected.negative_infinity
+    finite = expected.count - expected.nan - n_infinite
+    if finite == 0:
+        return
+    core = _core.reduce(array, scale if is_float else 1.0)
+    if scale == 1.0:
+        for name in ("min", "max"):
+            same = np.array([actual[name]], np.uint64)
+            if is_float:  # Zeros of either sign are one.
+                assert same.view(np.float64)[0] == core[name].view(np.float64), name
+            else:
+                assert same[0] == core[name].view(np.uint64), name
+    assert actual["abs_min"] == pytest.approx(expected.abs_min, rel=1e-15, abs=0)
+    tiny = 5e-324 * finite
+    for name in ("m2", "l1", "l2"):
+        np.testing.assert_allclose(
+            actual[name], getattr(expected, name), 2e-12, tiny, err_msg=name
+        )
+    error = abs(float(actual["mean"]) - expected.mean)
+    assert error <= 1e-12 * expected.l1 / finite + tiny
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_type_agrees_with_the_reference(name: str, size: int) -> None:
+    assert_agrees(of_any_bits(name, size))
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16"])
+def test_a_factor_is_applied_in_float64(name: str) -> None:
+    tensor = of_any_bits(name, 300)
+    assert_agrees(tensor, 1.0 / 65536.0)
+    factor = torch.tensor(1.0 / 65536.0)
+    assert row_words(tensor, factor).equal(row_words(tensor, 1.0 / 65536.0))
+
+
+@pytest.mark.parametrize("name", ["int64", "uint64", "bool"])
+def test_integers_are_not_multiplied(name: str) -> None:
+    tensor = of_any_bits(name, 100)
+    assert row_words(tensor, 0.5).equal(row_words(tensor))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1e200, -1e200, 3e200],  # Squares overflow.
+        [1e-200, 2e-200, -1e-200],  # Squares underflow.
+        [5e-324, -5e-324, 0.0],
+        [1e8 + 1, 1e8 + 2, 1e8 + 3],  # A spread that is tiny beside the mean.
+        [0.1] * 1001,  # A constant has no variance at all.
+        [-0.0, 0.0],
+        [math.nan, math.inf, -math.inf],
+        [math.nan, 2.0, -math.inf],
+        [1.7e308, -1.7e308],
+    ],
+)
+def test_hard_cases(values: list[float]) -> None:
+    assert_agrees(torch.tensor(values, dtype=torch.float64))
+
+
+def test_a_constant_has_no_variance() -> None:
+    words = row_words(torch.full((1001,), 0.1, dtype=torch.float64))
+    assert core_row(words)["m2"] == 0.0
+
+
+def test_of_no_elements_all_words_are_zero() -> None:
+    assert row_words(torch.empty(0, 3)).equal(torch.zeros(FIELDS, dtype=torch.int64))
+
+
+def test_the_extremes_of_large_integers_are_exact() -> None:
+    least, greatest = -(2**63), 2**63 - 1
+    words = row_words(torch.tensor([greatest, least, 2**53 + 1]))
+    assert words[5:7].tolist() == [least, greatest]
+    unsigned = torch.tensor([2**64 - 1, 2**63 + 1], dtype=torch.uint64)
+    extremes = row_words(unsigned)[5:7].view(torch.uint64)
+    assert extremes.tolist() == [2**63 + 1, 2**64 - 1]
+
+
+def test_layouts_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.randn(40, 30, generator=torch.Generator().manual_seed(2))
+    whole = core_row(row_words(tensor))
+    monkeypatch.setattr(device_rows, "CHUNK", 64)
+    assert_agrees(tensor.t())
+    assert_agrees(tensor[::3, 1::2])
+    assert_agrees(tensor[0].expand(5, 30))
+    assert_agrees(of_any_bits("float16", 1000))
+    assert_agrees(of_any_bits("uint64", 1000))
+    in_chunks = core_row(row_words(tensor))
+    assert in_chunks == pytest.approx(whole, rel=1e-13)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int32", "float8_e5m2"])
+@pytest.mark.parametrize("shape", [(5,), (4, 6), (3, 5, 2, 2), (0, 4), (4, 0)])
+def test_units_agree_with_the_reference(
+    name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_rows, "CHUNK", 8)
+    tensor = of_any_bits(name, math.prod(shape)).reshape(shape)
+    axis = min(1, len(shape) - 1)
+    expected = unit_counts(numpy_of(tensor), axis, -1.0, 2.0)
+    assert unit_table(tensor, axis, -1.0, 2.0).tolist() == expected.tolist()
