@@ -14,6 +14,7 @@ from typing import Any
 from tdbg.capture.budget import parse_budget
 from tdbg.capture.events import CONFIGURATION, STATUS
 from tdbg.capture.policy import Policy
+from tdbg.capture.remote import RemoteBackend
 from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
 from tdbg.capture.tensors import TensorRef, Tensors
@@ -111,6 +112,7 @@ def open_session(
     framework: dict[str, str],
     describe: Callable[[Any], TensorRef | None],
     tensor_types: tuple[type, ...],
+    remote: RemoteBackend | None = None,
 ) -> Session:
     """A session that writes to *out_dir*, which becomes a run if it is none.
 
@@ -122,6 +124,7 @@ def open_session(
         describe: Where a tensor of the framework lies; None for what cannot be
             captured.
         tensor_types: Types of its tensors that the core may read by itself.
+        remote: What it does with tensors on its devices; None: it has none.
 
     Raises:
         ConfigurationError: If a value is bad.
@@ -133,7 +136,7 @@ def open_session(
             NullSink(),
             policy,
             raises_on_stop=raises,
-            tensors=Tensors(describe),
+            tensors=Tensors(describe, remote=remote),
             budget=options.budget,
         )
     # Loaded here, so that configurations can be made without the core.
@@ -171,6 +174,7 @@ def open_session(
             core.Slot,
             core.CallTaker,
             core.ParameterList,
+            remote,
         ),
         stop_source=StopListener(
             run.path, run.uuid, sink.generation, rank=options.rank

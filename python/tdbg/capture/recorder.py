@@ -5,66 +5,25 @@ A plan is a captured tensor's name with all that follows from it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tdbg.capture.naming import unit_name
+from tdbg.capture.late import LateSteps
+from tdbg.capture.naming import scalar_name, unit_name
+from tdbg.capture.plans import TensorPlan
 from tdbg.capture.policy import Policy
+from tdbg.capture.remote import RemoteArray, Site
+from tdbg.capture.single import SingleTensors
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
 from tdbg.capture.tensors import TensorRef, Tensors
-from tdbg.capture.wants import (
-    HISTOGRAM,
-    ROWS,
-    SMALL_VALUES,
-    UNITS,
-    VALUES,
-    StepWants,
-)
+from tdbg.capture.wants import StepWants
 from tdbg.collections import Role
 
 __all__ = ["Recorder", "StepContext", "TensorPlan"]
 
 MAX_MICRO_BATCH = 65_535  # What the field on disk holds.
-
-
-class TensorPlan:
-    """A captured name.
-
-    Attributes:
-        profile: By which the policy says what is wanted of it.
-        slot: What the taker knows of it.
-        collections: Names of those that it belongs to; None: not asked yet.
-        ids: Definitions given out so far, by element type and shape.
-    """
-
-    __slots__ = (
-        "aliases",
-        "collections",
-        "ids",
-        "name",
-        "profile",
-        "role",
-        "slot",
-        "units",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        role: Role,
-        profile: int,
-        aliases: tuple[str, ...] = (),
-        slot: Any = None,
-    ) -> None:
-        self.name = name
-        self.role = role
-        self.profile = profile
-        self.aliases = aliases
-        self.collections: list[str] | None = None
-        self.ids: dict[tuple[str, tuple[int, ...]], int] = {}
-        self.units: TensorPlan | None = None
-        self.slot = slot
 
 
 class StepContext:
@@ -135,9 +94,10 @@ class Recorder:
         self.sink = sink
         self.policy = policy
         self.plans: dict[tuple[str, Role], TensorPlan] = {}
-        self.n_refused = 0
+        self.late = LateSteps(sink)
         self._tensors = tensors or Tensors()
         self.taker = self._tensors.taker
+        self._single = SingleTensors(sink, self.late, self._tensors.remote)
 
     def plan(self, name: str, role: Role, aliases: tuple[str, ...] = ()) -> TensorPlan:
         """The plan for a name; always the same one."""
@@ -187,7 +147,7 @@ class Recorder:
         wanted: Sequence[int],
         call: int = 0,
         micro_batch: int = 0,
-        scale: float = 1.0,
+        scale: Any = 1.0,
         *,
         reuses: bool = False,
     ) -> None:
@@ -200,13 +160,14 @@ class Recorder:
             wanted: Of each, as the step's wants say.
             call: Of their module in this forward.
             micro_batch: Of the step.
-            scale: Multiplies the elements in statistics and histograms.
+            scale: Multiplies the elements in statistics and histograms: a float, or
+                a tensor of one element on their device, which only the device reads.
             reuses: Whether the row of the same memory is copied.
         """
         context.has_data = True
         micro_batch = min(micro_batch, MAX_MICRO_BATCH)
         left: Iterable[int] | None
-        if self.taker is None:
+        if self.taker is None or not isinstance(scale, float):
             left = range(len(plans))
         else:
             left = self.taker.take(
@@ -238,14 +199,16 @@ class Recorder:
         wanted: int,
         call: int = 0,
         micro_batch: int = 0,
-        scale: float = 1.0,
+        scale: Any = 1.0,
     ) -> None:
         """Take what is wanted of a tensor that the taker cannot read."""
         ref = self._tensors.describe(tensor)
         if ref is None:
             self.refuse(context)
         else:
-            self._take(context, plan, ref, wanted, call, micro_batch, scale)
+            self._single.take(
+                context.step, plan, ref, wanted, Site(0, call, micro_batch), scale
+            )
 
     def capture(
         self, context: StepContext, plan: TensorPlan, ref: TensorRef, call: int = 0
@@ -255,57 +218,8 @@ class Recorder:
         if wanted:
             context.has_data = True
             micro_batch = min(context.step.micro_batch, MAX_MICRO_BATCH)
-            self._take(context, plan, ref, wanted, call, micro_batch)
-
-    def _take(
-        self,
-        context: StepContext,
-        plan: TensorPlan,
-        ref: TensorRef,
-        wanted: int,
-        call: int,
-        micro_batch: int,
-        scale: float = 1.0,
-    ) -> None:
-        # What _core.Taker does, for what it cannot read.
-        pointer, dtype, shape, strides, _, _ = ref
-        identity = plan.ids.get((dtype, shape)) or self._define(plan, ref)
-        number, sink = context.step.number, self.sink
-        if wanted & ROWS:
-            sink.statistics(
-                number,
-                (identity,),
-                (pointer,),
-                None if strides is None else (strides,),
-                call=call,
-                micro_batch=micro_batch,
-                scale=scale,
-            )
-        if micro_batch == 0 and (
-            wanted & VALUES
-            or (wanted & SMALL_VALUES and all(size == 1 for size in shape))
-        ):
-            sink.values(number, identity, pointer, strides, call=call)
-        if wanted & HISTOGRAM:
-            sink.count_histogram(
-                number,
-                identity,
-                pointer,
-                strides,
-                call=call,
-                micro_batch=micro_batch,
-                scale=scale,
-            )
-        if wanted & UNITS and plan.units is not None and shape:
-            n_units = shape[1] if len(shape) > 1 else shape[-1]
-            sink.unit_summary(
-                number,
-                self._define(plan.units, TensorRef(0, "uint64", (3, n_units))),
-                identity,
-                pointer,
-                strides,
-                call=call,
-                micro_batch=micro_batch,
+            self._single.take(
+                context.step, plan, ref, wanted, Site(0, call, micro_batch)
             )
 
     def begin_forward(self, context: StepContext) -> None:
@@ -342,20 +256,50 @@ class Recorder:
 
     def refuse(self, context: StepContext, n_bytes: int = 0) -> None:
         """Count a tensor that cannot be captured."""
-        self.n_refused += 1
         context.has_data = True
-        self.sink.refuse(context.step.number, 1, n_bytes)
+        self._single.refuse(context.step.number, 1, n_bytes)
 
-    def _define(self, plan: TensorPlan, ref: TensorRef) -> int:
-        key = (ref.dtype, ref.shape)
-        identity = plan.ids.get(key)
+    @property
+    def n_refused(self) -> int:
+        """Tensors that could not be captured."""
+        return self._single.n_refused
+
+    def scalar(
+        self, context: StepContext, name: str, value: float | RemoteArray | None
+    ) -> None:
+        """Record a number, now or when it has arrived; None counts as refused."""
+        if value is None:
+            self.refuse(context)
+            return
+        plan = self.plan(scalar_name(name), Role.SCALAR)
+        identity = plan.ids.get(("", ()))
         if identity is None:
-            identity = plan.ids[key] = self.sink.define(
-                plan.name,
-                int(plan.role),
-                ref.dtype,
-                ref.shape,
-                item_size=ref.item_size,
-                aliases=plan.aliases,
-            )
-        return identity
+            identity = self.sink.define(plan.name, int(Role.SCALAR))
+            plan.ids[("", ())] = identity
+        context.has_data = True
+        step, sink, now_ns = context.step, self.sink, time.time_ns()
+        if isinstance(value, float):
+            sink.scalar(step.number, identity, value, now_ns)
+            return
+        number = value
+
+        def deliver() -> None:
+            sink.scalar(step.number, identity, float(number.array[0]), now_ns)
+
+        self.late.expect(step, number, deliver)
+
+    def flag_later(self, step: Step | None, flags: int, condition: RemoteArray) -> None:
+        """Set flags of a step if what is on its way is not zero."""
+        if step is None:
+            return
+        number = step.number
+
+        def deliver() -> None:
+            if condition.array[0]:
+                self.late.flag(number, flags)
+
+        self.late.expect(step, condition, deliver, n_records=0)
+
+    def step_ends(self, step: Step) -> None:
+        """Nothing more will be taken in this step: begin to fetch what is far."""
+        self._single.send(step)

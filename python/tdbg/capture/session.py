@@ -27,13 +27,13 @@ from tdbg.capture.events import (
     write_event,
 )
 from tdbg.capture.losses import LossWatch
-from tdbg.capture.naming import scalar_name
 from tdbg.capture.overhead import Overhead, OverheadMeter
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import watch_process
 from tdbg.capture.recorder import Recorder, StepContext
+from tdbg.capture.remote import RemoteArray
 from tdbg.capture.sink import Sink
-from tdbg.capture.steps import Change, Step, StepMachine
+from tdbg.capture.steps import SKIPPED, Change, Step, StepMachine
 from tdbg.capture.tensors import TensorRef, Tensors
 from tdbg.collections import Role
 from tdbg.errors import TrainingStopped
@@ -196,8 +196,13 @@ class Session:
         """An optimizer is about to step."""
         return self._apply(self.machine.optimizer_begins(key, mode))
 
-    def optimizer_ends(self, key: Hashable, skipped: bool = False) -> None:
-        """An optimizer has stepped, or was skipped."""
+    def optimizer_ends(
+        self, key: Hashable, skipped: bool | RemoteArray = False
+    ) -> None:
+        """An optimizer has stepped, or was skipped, as a device may say later."""
+        if not isinstance(skipped, bool):
+            self.recorder.flag_later(self.machine.training, SKIPPED, skipped)
+            skipped = False
         self._apply(self.machine.optimizer_ends(key, skipped=skipped))
 
     # ---- what the user records by hand ---------------------------------------
@@ -229,21 +234,13 @@ class Session:
             context.wants = self.policy.wants(step.mode, step.mode_step)
         self.record(mode, name, Role.OTHER, ref)
 
-    def record_scalar(self, mode: ModeKeys, name: str, value: float | None) -> None:
+    def record_scalar(
+        self, mode: ModeKeys, name: str, value: float | RemoteArray | None
+    ) -> None:
         """Record a number, whatever the schedules say; None counts as refused."""
         context = self._apply(self.machine.record_given(mode))
-        if context is None:
-            return
-        if value is None:
-            self.recorder.refuse(context)
-            return
-        plan = self.recorder.plan(scalar_name(name), Role.SCALAR)
-        identity = plan.ids.get(("", ()))
-        if identity is None:
-            identity = self.sink.define(plan.name, int(Role.SCALAR))
-            plan.ids[("", ())] = identity
-        context.has_data = True
-        self.sink.scalar(context.step.number, identity, value, time.time_ns())
+        if context is not None:
+            self.recorder.scalar(context, name, value)
 
     def record_array(
         self, mode: ModeKeys, name: str, collections: list[str], value: object
@@ -283,6 +280,8 @@ class Session:
         self.run(self._say_goodbye, reason)
         self.is_live = False
         self.recorder.end_forward()
+        with contextlib.suppress(Exception):
+            self.recorder.late.wait(timeout, gives_up=True)
         all_written = self.sink.close(timeout)
         with contextlib.suppress(Exception):
             self._losses.close()
@@ -361,9 +360,12 @@ class Session:
             change = self._throttling.end_step(step.mode, charge, duration)
             if change is not None:
                 self.write_event(CHANGE, change, step.number)
-        if is_recorded:
+        self.recorder.step_ends(step)
+        if not is_recorded:
+            self.recorder.late.drop_step(step.number)
+        else:
             self._last_record_ns = now
-            self.sink.end_step(
+            self.recorder.late.end_step(
                 step.number,
                 step.mode.value,
                 step.mode_step,

@@ -109,6 +109,11 @@ class StepMachine:
         return self._depth > 0
 
     @property
+    def training(self) -> Step | None:
+        """The training step that is open."""
+        return self._training
+
+    @property
     def has_optimizer(self) -> bool:
         """Whether an optimizer is known."""
         return bool(self._optimizers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from tdbg.capture.remote import RemoteBackend
 from tdbg.capture.wants import StepWants
 
 __all__ = ["TensorRef", "Tensors"]
@@ -20,6 +21,8 @@ class TensorRef(NamedTuple):
         strides: In bytes; None where it is contiguous.
         item_size: Bytes per element; needed for a ``dtype.str`` only.
         owner: Keeps the memory where it is as long as the reference lives.
+        is_remote: Whether it lies on a device: then *owner* is the tensor itself,
+            and *pointer* is not read.
     """
 
     pointer: int
@@ -28,6 +31,7 @@ class TensorRef(NamedTuple):
     strides: tuple[int, ...] | None = None
     item_size: int = 0
     owner: object = None
+    is_remote: bool = False
 
 
 class _Taker(Protocol):
@@ -75,6 +79,7 @@ class Tensors(NamedTuple):
             the taker, the module's key among the calls of a forward, and what says
             whether autograd is calling (-1: it is not).
         make_parameters: Makes what takes many parameters with their gradients.
+        remote: What the framework does on its devices; None: nothing is taken there.
     """
 
     describe: Callable[[Any], TensorRef | None] = lambda _: None
@@ -82,3 +87,4 @@ class Tensors(NamedTuple):
     make_slot: Callable[[str, int, Sequence[str], str], Any] = lambda *_: None
     make_calls: Callable[[Any, object, Callable[[], int]], Any] = lambda *_: None
     make_parameters: Callable[[Any, Sequence[Any]], Any] = lambda *_: None
+    remote: RemoteBackend | None = None

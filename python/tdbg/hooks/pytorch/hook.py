@@ -21,6 +21,7 @@ from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
 from tdbg.collections import Collection, CollectionRegistry, Role
 from tdbg.errors import ConfigurationError
+from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.losses import LossTap
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
@@ -47,13 +48,20 @@ class TorchHook:
         make_policy: Callable[[], Policy],
         make_options: Callable[[], SessionOptions],
     ) -> None:
+        self._remote = CudaTensors()
         if is_disabled():
             policy = Policy(CollectionRegistry())
             self._session = Session(NullSink(), policy, is_live=False)
         else:
             framework = {"name": "pytorch", "version": str(torch.__version__)}
             self._session = open_session(
-                out_dir, make_policy(), make_options(), framework, describe, TYPES
+                out_dir,
+                make_policy(),
+                make_options(),
+                framework,
+                describe,
+                TYPES,
+                self._remote,
             )
         self._names = UniqueNames()
         self._mode: ModeKeys | None = None
@@ -96,7 +104,9 @@ class TorchHook:
         self._taps.append(tap)
         self._session.on_change.append(tap.refresh)
         if self._watch is None:
-            self._watch = OptimizerWatch(self._session, self._taps, self._current_mode)
+            self._watch = OptimizerWatch(
+                self._session, self._taps, self._current_mode, self._remote
+            )
 
     def register_loss(self, loss: _Loss, *, name: str | None = None) -> _Loss:
         """Capture this loss, a module or any function, at every step.
@@ -147,7 +157,9 @@ class TorchHook:
         if not self._session.is_live:
             return
         if self._watch is None:
-            self._watch = OptimizerWatch(self._session, self._taps, self._current_mode)
+            self._watch = OptimizerWatch(
+                self._session, self._taps, self._current_mode, self._remote
+            )
         self._watch.add(optimizer, defines_step=defines_step)
 
     # ---- by hand ---------------------------------------------------------------
@@ -244,6 +256,7 @@ class TorchHook:
             StorageError: If it could not be written.
         """
         if self._session.is_live:
+            self._session.run(self._session.recorder.late.wait, timeout)
             self._session.sink.flush(durable, timeout)
 
     def close(self, timeout: float = 5.0) -> bool:
@@ -308,17 +321,14 @@ class TorchHook:
     def _save(self, name: str, value: Any, collections: str | Iterable[str]) -> None:
         names = [collections] if isinstance(collections, str) else list(collections)
         mode = self._current_mode()
+        value = foreign(value)
         if is_tensor(value):
             self._session.record_into(mode, str(name), names, describe(value))
         else:
             self._session.record_array(mode, str(name), names, value)
 
     def _save_scalar(self, name: str, value: Any) -> None:
-        try:
-            plain = value.detach() if is_tensor(value) else value
-            number: float | None = float(plain)
-        except (TypeError, ValueError, RuntimeError):
-            number = None
+        number = number_of(value, self._remote)
         self._session.record_scalar(self._current_mode(), str(name), number)
 
     def _remove(self) -> None:

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.cuda import CudaTensors, inverse, number_of
 from tdbg.hooks.pytorch.modules import ModuleTap
 from tdbg.hooks.pytorch.scaler import unwatch_scalers, watch_scalers
 from tdbg.modes import ModeKeys
@@ -36,12 +37,18 @@ class OptimizerWatch:
         session: Where their events go.
         taps: The registered modules; grows.
         mode: Says the present mode.
+        remote: Reads what optimizers hold on devices.
     """
 
     def __init__(
-        self, session: Session, taps: list[ModuleTap], mode: Callable[[], ModeKeys]
+        self,
+        session: Session,
+        taps: list[ModuleTap],
+        mode: Callable[[], ModeKeys],
+        remote: CudaTensors,
     ) -> None:
         self._session = session
+        self._remote = remote
         self._taps = taps
         self._mode = mode
         self._keys: weakref.WeakKeyDictionary[Optimizer, int] = (
@@ -154,7 +161,9 @@ class OptimizerWatch:
 
     def _end(self, optimizer: Optimizer) -> None:
         found = getattr(optimizer, "found_inf", None)
-        skipped = found is not None and bool(float(found))
+        number = 0.0 if found is None else number_of(found, self._remote)
+        # Of a device, the step waits for it, not the training.
+        skipped = bool(number) if isinstance(number, float) else number or False
         self._session.optimizer_ends(self._keys[optimizer], skipped)
 
     def _skip(self, optimizer: Optimizer) -> None:
@@ -174,7 +183,7 @@ class OptimizerWatch:
         only = None if is_last else frozenset(_identities(optimizer))
         # Fused optimizers divide by the loss scale themselves.
         factor = getattr(optimizer, "grad_scale", None)
-        scale = 1.0 if factor is None else 1.0 / float(factor)
+        scale = 1.0 if factor is None else inverse(factor)
         for tap in self._taps:
             tap.parameters.capture(context, gradients=True, scale=scale, only=only)
 

@@ -139,7 +139,7 @@ class ParameterTable:
         context: StepContext,
         *,
         gradients: bool,
-        scale: float = 1.0,
+        scale: float | torch.Tensor = 1.0,
         only: AbstractSet[int] | None = None,
     ) -> None:
         """Take what the step does not have yet.
@@ -147,7 +147,7 @@ class ParameterTable:
         Args:
             context: The step.
             gradients: Whether gradients are taken as well.
-            scale: Multiplies the gradients.
+            scale: Multiplies the gradients; a tensor lies on their device.
             only: Ids of the parameters to take; None takes all.
         """
         wants = context.wants
@@ -163,13 +163,14 @@ class ParameterTable:
             self.refresh()
             selected = self._select(wants)
         is_first = not context.done and self not in context.found
-        is_whole = gradients and only is None and scale == 1.0
+        is_scaled = not isinstance(scale, float) or scale != 1.0
+        is_whole = gradients and only is None and not is_scaled
         if is_first and is_whole and self._take_all(context, selected):
             return
         done = context.done_so_far()
         plain, scaled = _Batch(), _Batch()
         # One call of the core for all, unless the gradients are scaled.
-        target = scaled if scale != 1.0 else plain
+        target = scaled if is_scaled else plain
         add, add_gradient = plain.add, target.add
         for owner, key, weight, of_weight, gradient, of_gradient in selected.entries:
             module = owner()

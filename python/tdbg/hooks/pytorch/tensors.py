@@ -8,7 +8,7 @@ import torch
 
 from tdbg.capture.tensors import TensorRef
 
-__all__ = ["TYPES", "describe", "is_tensor"]
+__all__ = ["TYPES", "describe", "is_on_device", "is_tensor"]
 
 _NAMES = {
     getattr(torch, name): name
@@ -41,6 +41,11 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Whether it lies on a CUDA device."""
+    return tensor.is_cuda
+
+
 # Of these no class method stands between the tensor and its memory.
 TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -49,17 +54,20 @@ def describe(tensor: torch.Tensor) -> TensorRef | None:
     """Where it lies; None for what cannot be captured.
 
     That is: sparse, quantized, complex and lazily negated tensors, those on other
-    devices than the CPU, those without memory of their own (meta, fake, traced,
-    freed), and subclasses that dispatch their operations themselves (nested,
+    devices than the CPU and CUDA's, those without memory of their own (meta, fake,
+    traced, freed), and subclasses that dispatch their operations themselves (nested,
     distributed).
     """
     try:
         name = _NAMES.get(tensor.dtype)
-        if name is None or not tensor.is_cpu or tensor.is_neg():
+        is_remote = is_on_device(tensor)
+        if name is None or not (tensor.is_cpu or is_remote) or tensor.is_neg():
             return None
         if type(tensor) not in TYPES and _dispatches(type(tensor)):
             return None
         pointer = tensor.data_ptr()  # Raises where there is no plain memory.
+        if is_remote:
+            return TensorRef(0, name, tensor.shape, owner=tensor, is_remote=True)
         if tensor.is_contiguous():
             if pointer == 0 and tensor.numel():
                 return None

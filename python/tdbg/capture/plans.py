@@ -1,0 +1,48 @@
+"""Plans: a captured tensor's name with all that follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdbg.collections import Role
+
+__all__ = ["TensorPlan"]
+
+
+class TensorPlan:
+    """A captured name.
+
+    Attributes:
+        profile: By which the policy says what is wanted of it.
+        slot: What the taker knows of it.
+        collections: Names of those that it belongs to; None: not asked yet.
+        ids: Definitions given out so far, by element type and shape.
+    """
+
+    __slots__ = (
+        "aliases",
+        "collections",
+        "ids",
+        "name",
+        "profile",
+        "role",
+        "slot",
+        "units",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        role: Role,
+        profile: int,
+        aliases: tuple[str, ...] = (),
+        slot: Any = None,
+    ) -> None:
+        self.name = name
+        self.role = role
+        self.profile = profile
+        self.aliases = aliases
+        self.collections: list[str] | None = None
+        self.ids: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.units: TensorPlan | None = None
+        self.slot = slot

@@ -1,0 +1,180 @@
+"""Tensors one by one, from where a reference says that they lie.
+
+What ``_core.Taker`` does in one call for many, for those that it cannot read: arrays
+of NumPy, tensors of unusual layouts, and tensors on devices without kernels.
+
+Thread safety: the recorder's.
+
+Errors: what cannot be captured is refused and counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdbg.capture.late import LateSteps
+from tdbg.capture.plans import TensorPlan
+from tdbg.capture.remote import RemoteBackend, RemoteTensors, Site
+from tdbg.capture.sink import Sink
+from tdbg.capture.steps import Step
+from tdbg.capture.tensors import TensorRef
+from tdbg.capture.wants import HISTOGRAM, ROWS, SMALL_VALUES, UNITS, VALUES
+
+__all__ = ["SingleTensors"]
+
+
+class SingleTensors:
+    """Takes what is wanted of one tensor at a time.
+
+    Args:
+        sink: The core's writer.
+        late: Waits for what devices send.
+        backend: What the framework does on its devices; None: nothing.
+
+    Attributes:
+        n_refused: Tensors that could not be captured.
+    """
+
+    def __init__(
+        self, sink: Sink, late: LateSteps, backend: RemoteBackend | None
+    ) -> None:
+        self._sink = sink
+        self._remote: RemoteTensors | None = None
+        if backend is not None:
+            self._remote = RemoteTensors(sink, late, backend, self.refuse)
+        self.n_refused = 0
+
+    def take(
+        self,
+        step: Step,
+        plan: TensorPlan,
+        ref: TensorRef,
+        wanted: int,
+        site: Site,
+        scale: Any = 1.0,
+    ) -> None:
+        """Take what is wanted of a tensor, now.
+
+        Args:
+            step: The step.
+            plan: Its name.
+            ref: Where it lies.
+            wanted: As the step's wants say.
+            site: Of which call; its identity is found here.
+            scale: As for ``Recorder.take``.
+        """
+        identity = plan.ids.get((ref.dtype, ref.shape)) or self._define(plan, ref)
+        site = site._replace(identity=identity)
+        units = None
+        if wanted & UNITS and plan.units is not None and ref.shape:
+            units = self._define(plan.units, _units_of(ref.shape))
+        if ref.is_remote:
+            self._take_remote(step, ref, wanted, site, scale, units)
+        elif isinstance(scale, float):
+            self._take_local(step.number, ref, wanted, site, scale, units)
+        else:
+            self.refuse(step.number, 1, 0)  # The factor lies on a device, it does not.
+
+    def send(self, step: Step) -> None:
+        """Begin to fetch what devices have of the step."""
+        if self._remote is not None:
+            self._remote.send(step)
+
+    def refuse(self, number: int, n_records: int, n_bytes: int) -> None:
+        """Count what cannot be captured."""
+        self.n_refused += n_records
+        self._sink.refuse(number, n_records, n_bytes)
+
+    def _take_local(
+        self,
+        number: int,
+        ref: TensorRef,
+        wanted: int,
+        site: Site,
+        scale: float,
+        units: int | None,
+    ) -> None:
+        sink, (identity, call, micro_batch) = self._sink, site
+        pointer, strides = ref.pointer, ref.strides
+        if wanted & ROWS:
+            sink.statistics(
+                number,
+                (identity,),
+                (pointer,),
+                None if strides is None else (strides,),
+                call=call,
+                micro_batch=micro_batch,
+                scale=scale,
+            )
+        if _wants_values(wanted, micro_batch, ref.shape):
+            sink.values(number, identity, pointer, strides, call=call)
+        if wanted & HISTOGRAM:
+            sink.count_histogram(
+                number,
+                identity,
+                pointer,
+                strides,
+                call=call,
+                micro_batch=micro_batch,
+                scale=scale,
+            )
+        if units is not None:
+            sink.unit_summary(
+                number,
+                units,
+                identity,
+                pointer,
+                strides,
+                call=call,
+                micro_batch=micro_batch,
+            )
+
+    def _take_remote(
+        self,
+        step: Step,
+        ref: TensorRef,
+        wanted: int,
+        site: Site,
+        scale: Any,
+        units: int | None,
+    ) -> None:
+        remote = self._remote
+        if remote is None:
+            self.refuse(step.number, 1, 0)
+            return
+        if wanted & ROWS:
+            remote.row(step, ref.owner, site, scale)
+        if _wants_values(wanted, site.micro_batch, ref.shape):
+            remote.values(step, ref.owner, site)
+        if wanted & HISTOGRAM:
+            self.refuse(step.number, 1, 0)
+        if units is not None:
+            remote.units(step, ref.owner, site._replace(identity=units))
+
+    def _define(self, plan: TensorPlan, ref: TensorRef) -> int:
+        key = (ref.dtype, ref.shape)
+        identity = plan.ids.get(key)
+        if identity is None:
+            identity = plan.ids[key] = self._sink.define(
+                plan.name,
+                int(plan.role),
+                ref.dtype,
+                ref.shape,
+                item_size=ref.item_size,
+                aliases=plan.aliases,
+            )
+        return identity
+
+
+def _wants_values(wanted: int, micro_batch: int, shape: tuple[int, ...]) -> bool:
+    """Whether values are due: of several micro-batches the first one's are."""
+    if micro_batch:
+        return False
+    is_small = wanted & SMALL_VALUES and all(size == 1 for size in shape)
+    return bool(wanted & VALUES or is_small)
+
+
+def _units_of(shape: tuple[int, ...]) -> TensorRef:
+    """The counts of the units of such a tensor."""
+    n_units = shape[1] if len(shape) > 1 else shape[-1]
+    return TensorRef(0, "uint64", (3, n_units))

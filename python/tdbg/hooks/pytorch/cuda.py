@@ -1,0 +1,171 @@
+"""Tensors on CUDA devices, by PyTorch's own operations.
+
+What ``tdbg.capture.remote`` asks of a framework.  Everything is put on the current
+stream of the tensor's device, so that it reads what the training has written and
+memory that is freed afterwards is reused after it was read; results go to pinned
+memory behind it.  No call waits for a device.
+
+Thread safety: all functions may be called from any thread.
+
+Errors: what PyTorch cannot do now (no memory, a device in an error) is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+from numpy.typing import NDArray
+
+from tdbg.hooks.pytorch import tensors
+from tdbg.hooks.pytorch.device_rows import row_words, unit_table
+
+__all__ = ["CudaArray", "CudaTensors", "foreign", "inverse", "number_of"]
+
+_DLPACK_CUDA = 2
+_ALL = (-float("inf"), float("inf"))
+
+
+class CudaArray:
+    """A copy of a tensor on its way to pinned memory.
+
+    Args:
+        tensor: Contiguous, on a CUDA device; copied by its current stream.
+        dtype: NumPy's name of the elements that the array has.
+    """
+
+    def __init__(self, tensor: torch.Tensor, dtype: str) -> None:
+        self._dtype = dtype
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host.copy_(tensor, non_blocking=True)
+        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record(torch.cuda.current_stream(tensor.device))
+        self.n_bytes = tensor.numel() * tensor.element_size()
+
+    def is_there(self) -> bool:
+        """Whether the copy is complete; never waits.
+
+        Raises:
+            RuntimeError: If the device is in an error.
+        """
+        # An event must not be asked while the stream records a graph.
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        return bool(self._event.query())
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The copy."""
+        return self._host.numpy().view(self._dtype)
+
+
+class CudaTensors:
+    """What is done with tensors on CUDA devices where the core has no kernels."""
+
+    def n_bytes(self, tensor: torch.Tensor) -> int:
+        """Of its elements."""
+        return tensor.numel() * tensor.element_size()
+
+    def lane(self, tensor: torch.Tensor) -> Hashable:
+        """The current stream of its device."""
+        return torch.cuda.current_stream(tensor.device)
+
+    def row(
+        self, tensor: torch.Tensor, scale: float | torch.Tensor
+    ) -> torch.Tensor | None:
+        """Its row, as words on its device."""
+        return self._attempt(lambda: row_words(tensor, scale))
+
+    def bring(self, lane: Hashable, rows: Sequence[torch.Tensor]) -> CudaArray | None:
+        """Send the rows, which were computed on this stream."""
+        with self.on_stream(lane):
+            return self._attempt(lambda: self.send(torch.stack(list(rows)), "uint64"))
+
+    def values(self, tensor: torch.Tensor) -> CudaArray | None:
+        """Send the elements, in C order."""
+
+        def send() -> CudaArray:
+            flat = tensor.detach().reshape(-1).contiguous()
+            return self.send(flat.view(torch.uint8), "uint8")
+
+        return self._attempt(send)
+
+    def units(self, tensor: torch.Tensor) -> CudaArray | None:
+        """Send the counts of the units of dimension 1, or of the last."""
+        axis = min(1, tensor.dim() - 1)
+        return self._attempt(lambda: self.send(unit_table(tensor, axis, *_ALL), "u8"))
+
+    def number(self, tensor: torch.Tensor) -> CudaArray | None:
+        """Send its only element, as a float64."""
+
+        def send() -> CudaArray:
+            return self.send(tensor.detach().reshape(1).to(torch.float64), "float64")
+
+        return self._attempt(send)
+
+    # ---- what a test without a device puts others in the place of ----------------
+
+    def send(self, tensor: torch.Tensor, dtype: str) -> CudaArray:
+        """Begin the copy of a contiguous tensor."""
+        return CudaArray(tensor, dtype)
+
+    def is_capturing(self) -> bool:
+        """Whether the stream records a graph: results of now would never come."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def on_stream(self, lane: Any) -> contextlib.AbstractContextManager[Any]:
+        """Make this stream the current one."""
+        return torch.cuda.stream(lane)
+
+    def _attempt(self, action: Callable[[], Any]) -> Any | None:
+        if self.is_capturing():
+            return None
+        try:
+            with torch.no_grad():
+                return action()
+        except (RuntimeError, NotImplementedError, TypeError):
+            return None
+
+
+def inverse(factor: Any) -> float | torch.Tensor:
+    """One over a factor; on its device if it is a tensor on one, without waiting."""
+    if isinstance(factor, torch.Tensor) and tensors.is_on_device(factor):
+        return factor.detach().to(torch.float64).reciprocal()
+    return 1.0 / float(factor)
+
+
+def foreign(value: Any) -> Any:
+    """Another library's array on a CUDA device as a tensor of the same memory.
+
+    It is asked by DLPack, or by the CUDA array interface where it has no DLPack; the
+    current stream then follows what its own has to do.  Anything else is itself.
+    """
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        if hasattr(value, "__dlpack_device__"):
+            is_cuda = value.__dlpack_device__()[0] == _DLPACK_CUDA
+            return torch.utils.dlpack.from_dlpack(value) if is_cuda else value
+        if hasattr(value, "__cuda_array_interface__"):
+            return torch.as_tensor(value)
+    except (RuntimeError, TypeError, ValueError, BufferError):
+        return value
+    return value
+
+
+def number_of(value: Any, remote: CudaTensors) -> float | CudaArray | None:
+    """A number, or one that is on its way from a device.
+
+    None for what is none.
+    """
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        if tensors.is_on_device(value):
+            return remote.number(value) if value.numel() == 1 else None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
