@@ -42,6 +42,8 @@ def numpy_of(tensor: torch.Tensor) -> NDArray[np.generic]:
 def of_any_bits(name: str, size: int, seed: int = 1) -> torch.Tensor:
     """Elements of any bit patterns: NaN, infinities, subnormal numbers."""
     dtype = getattr(torch, name)
+    if size == 0:
+        return torch.empty(0, dtype=dtype)
     data = np.random.default_rng(seed).integers(0, 256, size * dtype.itemsize)
     tensor = torch.tensor(data.astype(np.uint8))
     if name == "bool":
