@@ -193,6 +193,12 @@ bench-report: ## tables of all results; plots into docs/images
 	@python=$${TDBG_BENCH_ENVS:-build/benchmarks}/env-tdbg/bin/python; \
 	$$python -m benchmarks.report $(ONLY) --plots docs/images
 
+# On a machine with a GPU, without a network: docs/gpu.md.  Uses $(PYTHON) as it is.
+.PHONY: gpu-check
+gpu-check: ## build, test and measure on a GPU: make gpu-check PYTHON=python3 SECONDS=540
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/python $(PYTHON) -m benchmarks.gpu.check \
+	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(STAGES),--stages $(STAGES))
+
 clean: ## remove what was built; the environment stays
 	@rm -rf build $(STAMPS)/editable
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
