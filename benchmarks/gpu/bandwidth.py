@@ -41,7 +41,7 @@ def main() -> None:
         for n_bytes in sizes(largest):
             if n_bytes < largest and name not in {"float32", "bfloat16"}:
                 continue
-            tensor = values(dtype, n_bytes // dtype.itemsize, device.name)
+            tensor = values(dtype, max(1, n_bytes // dtype.itemsize), device.name)
             label = f"{name}, {n_bytes} bytes"
             taker = RowTaker(given.folder / f"{name}-{n_bytes}", {"x": tensor})
             seconds = measured(device, taker, rounds)

@@ -211,16 +211,25 @@ class Recorder:
             )
 
     def capture(
-        self, context: StepContext, plan: TensorPlan, ref: TensorRef, call: int = 0
+        self, context: StepContext, plan: TensorPlan, ref: Any, call: int = 0
     ) -> None:
-        """Take what is wanted of one tensor of any origin, now."""
+        """Take what is wanted of one tensor of the framework or of a reference, now."""
         wanted = context.wants.of_plan(plan)
         if wanted:
             context.has_data = True
             micro_batch = min(context.step.micro_batch, MAX_MICRO_BATCH)
-            self._single.take(
-                context.step, plan, ref, wanted, Site(0, call, micro_batch)
-            )
+            if isinstance(ref, TensorRef):
+                site = Site(0, call, micro_batch)
+                self._single.take(context.step, plan, ref, wanted, site)
+            else:
+                self.take(context, (plan,), (ref,), (wanted,), call, micro_batch)
+
+    def device_state(self) -> dict[int, dict[str, Any]]:
+        """What became of the devices of which there were tensors."""
+        if self.taker is None:
+            return {}
+        devices = sorted(self.taker.devices)
+        return {device: self.sink.device_state(device) for device in devices}
 
     def begin_forward(self, context: StepContext) -> None:
         """Until ``end_forward``, what is simple is taken without a word to Python."""

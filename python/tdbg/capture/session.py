@@ -207,10 +207,8 @@ class Session:
 
     # ---- what the user records by hand ---------------------------------------
 
-    def record(
-        self, mode: ModeKeys, name: str, role: Role, ref: TensorRef | None
-    ) -> None:
-        """Record a tensor under a name; None counts as refused."""
+    def record(self, mode: ModeKeys, name: str, role: Role, ref: Any | None) -> None:
+        """Record a tensor, or where one lies, under a name; None counts as refused."""
         context = self._apply(self.machine.record_given(mode))
         if context is None:
             return
@@ -221,9 +219,9 @@ class Session:
         self.recorder.capture(context, plan, ref, context.count_call(("given", name)))
 
     def record_into(
-        self, mode: ModeKeys, name: str, collections: list[str], ref: TensorRef | None
+        self, mode: ModeKeys, name: str, collections: list[str], ref: Any | None
     ) -> None:
-        """Record a tensor into collections, which are made if need be."""
+        """The same into collections, which are made if need be."""
         for collection in collections:
             self.policy.registry.put(collection, name)
         context = self._apply(self.machine.record_given(mode))

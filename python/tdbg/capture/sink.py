@@ -100,6 +100,14 @@ class Sink(Protocol):
         duration_ns: int = 0,
     ) -> bool: ...
 
+    def graph_id(self, device: int, stream: int) -> int: ...
+
+    def graph_replayed(
+        self, graph: int, step: int, device: int, stream: int
+    ) -> bool: ...
+
+    def device_state(self, device: int) -> dict[str, Any]: ...
+
     def flush(self, durable: bool = False, timeout: float = 30.0) -> None: ...
 
     def close(self, timeout: float = 5.0) -> bool: ...
@@ -141,6 +149,15 @@ class NullSink:
         return True
 
     values = unit_summary = count_histogram = scalar = event = end_step = close = take
+    graph_replayed = take
+
+    def graph_id(self, *_: Any) -> int:
+        """None."""
+        return 0
+
+    def device_state(self, _: int) -> dict[str, Any]:
+        """There is no device."""
+        return {}
 
     def counters(self) -> dict[str, int]:
         """Nothing was offered."""

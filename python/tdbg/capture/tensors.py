@@ -43,6 +43,9 @@ class _Taker(Protocol):
     @property
     def spent_ns(self) -> int: ...
 
+    @property
+    def devices(self) -> set[int]: ...
+
     def begin_forward(
         self,
         context: Any,

@@ -94,6 +94,11 @@ class StepWants:
         self.takes_activations = takes_activations
         self.by_profile: list[int] = []
 
+    def only(self, mask: int) -> StepWants:
+        """Of what is wanted, these flags."""
+        flags = {name: wanted & mask for name, wanted in self._flags.items()}
+        return StepWants(self._profiles, flags, self.takes_activations)
+
     def of_plan(self, plan: _Plan) -> int:
         """What is wanted of this tensor, counts of its units included."""
         wanted = self._by_plan.get(plan)

@@ -22,6 +22,7 @@ from tdbg.capture.sink import NullSink
 from tdbg.collections import Collection, CollectionRegistry, Role
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
+from tdbg.hooks.pytorch.cuda_graphs import GraphTap
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.losses import LossTap
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
@@ -70,6 +71,9 @@ class TorchHook:
         self._registered_losses: list[weakref.ref[Any]] = []
         self._gradients: list[AccumulatedGradients] = []
         self._watch: OptimizerWatch | None = None
+        self._graphs: GraphTap | None = None
+        if self._session.is_live:
+            self._graphs = GraphTap(self._session, self._current_mode)
         self._session.on_close.append(self._remove)
 
     # ---- registration ----------------------------------------------------------
@@ -245,6 +249,14 @@ class TorchHook:
         }
         return {**self._session.sink.counters(), **own}
 
+    def device_state(self) -> dict[int, dict[str, Any]]:
+        """Of each CUDA device that tensors were on: how they are taken there.
+
+        ``is_usable`` says whether the kernels are used, ``reason`` why not; the rest
+        are counts. docs/gpu.md.
+        """
+        return self._session.recorder.device_state()
+
     def overhead(self) -> Overhead:
         """What capture has cost so far."""
         return self._session.overhead()
@@ -313,8 +325,8 @@ class TorchHook:
         full_name = f"{name}_output_0"
         mode = self._current_mode()
         if "loss" in str(name).lower():
-            ref = describe(value) if is_tensor(value) else None
-            self._session.record(mode, full_name, Role.LOSS, ref)
+            is_good = is_tensor(value) and describe(value) is not None
+            self._session.record(mode, full_name, Role.LOSS, value if is_good else None)
         else:
             self._save(full_name, value, "default")
 
@@ -323,7 +335,8 @@ class TorchHook:
         mode = self._current_mode()
         value = foreign(value)
         if is_tensor(value):
-            self._session.record_into(mode, str(name), names, describe(value))
+            given = None if describe(value) is None else value
+            self._session.record_into(mode, str(name), names, given)
         else:
             self._session.record_array(mode, str(name), names, value)
 
@@ -335,5 +348,6 @@ class TorchHook:
         hooks: list[Any] = [*self._taps, *self._losses, *self._gradients]
         for each in hooks:
             each.remove()
-        if self._watch is not None:
-            self._watch.remove()
+        for watch in (self._watch, self._graphs):
+            if watch is not None:
+                watch.remove()
