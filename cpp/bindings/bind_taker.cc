@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,21 +60,27 @@ PyObject* TakeByPosition(PyObject* self, PyObject* const* arguments,
       }
       return static_cast<std::int64_t>(value);
     };
-    const double scale = PyFloat_AsDouble(arguments[6]);
-    if (scale == -1.0 && PyErr_Occurred() != nullptr) {
-      throw py::error_already_set();
+    auto& taker = py::handle(self).cast<Taker&>();
+    Occasion when{.step = integer(0),
+                  .site = {Saturate16(integer(4)), Saturate16(integer(5))},
+                  .reuses = arguments[7] == Py_True};
+    bool has_scale = true;
+    if (PyFloat_Check(arguments[6]) != 0) {
+      when.scale = PyFloat_AS_DOUBLE(arguments[6]);
+    } else {
+      has_scale = taker.ReadDivisor(arguments[6], &when);
     }
-    const Occasion when{
-        .step = integer(0),
-        .site = {Saturate16(integer(4)), Saturate16(integer(5))},
-        .scale = scale,
-        .reuses = arguments[7] == Py_True};
     const py::tuple slots = AsTuple(arguments[1]);
     const py::tuple tensors = AsTuple(arguments[2]);
     const std::vector<Request> requests =
         RequestsOf(slots, tensors, AsTuple(arguments[3]));
-    const std::vector<std::size_t> left =
-        py::handle(self).cast<Taker&>().Take(when, requests);
+    std::vector<std::size_t> left;
+    if (has_scale) {
+      left = taker.Take(when, requests);
+    } else {
+      left.resize(requests.size());
+      std::iota(left.begin(), left.end(), 0);
+    }
     if (left.empty()) {
       Py_RETURN_NONE;
     }
@@ -159,6 +166,7 @@ void RegisterTaker(py::module_& module) {
       .def_property_readonly("can_read", &Taker::CanRead)
       .def_property_readonly("n_repeated", &Taker::n_repeated)
       .def_property_readonly("spent_ns", &Taker::spent_ns)
+      .def_property_readonly("devices", &Taker::devices)
       .def("begin_forward", &BeginForward, py::arg("context"), py::arg("calls"),
            py::arg("wants"), py::arg("step"), py::arg("micro_batch"))
       .def("end_forward", &EndForward);

@@ -34,11 +34,13 @@ struct DLPackExchangeApi {
   void* managed_from_object;
   void* managed_to_object;
   int (*tensor_from_object)(void* object, void* tensor);
-  void* current_stream;
+  int (*current_stream)(std::int32_t device_type, std::int32_t device_id,
+                        void** stream);
 };
 
 constexpr std::uint32_t kMajor = 1;
 constexpr std::int32_t kCpu = 1;
+constexpr std::int32_t kCuda = 2;
 constexpr const char* kAttribute = "__dlpack_c_exchange_api__";
 constexpr const char* kCapsule = "dlpack_exchange_api";
 
@@ -101,6 +103,7 @@ Exchange::Exchange(const py::tuple& types) {
     if (api->major != kMajor || api->tensor_from_object == nullptr) continue;
     types_.push_back(
         {py::reinterpret_borrow<py::object>(type), api->tensor_from_object});
+    if (current_stream_ == nullptr) current_stream_ = api->current_stream;
   }
 }
 
@@ -117,10 +120,11 @@ bool Exchange::Read(PyObject* tensor, Exchanged* out) const {
     return false;
   }
   out->dtype = DTypeOf(raw.dtype);
-  if (raw.device_type != kCpu || out->dtype == DType::kInvalid ||
-      MayBeNegated(tensor)) {
+  if ((raw.device_type != kCpu && raw.device_type != kCuda) ||
+      out->dtype == DType::kInvalid || MayBeNegated(tensor)) {
     return false;
   }
+  out->device = raw.device_type == kCpu ? kHost : raw.device_id;
   const auto n = static_cast<std::size_t>(raw.n_dimensions);
   if (n > Exchanged::kMaxDimensions) return false;
   const auto size = static_cast<std::int64_t>(ItemSize(out->dtype));
@@ -139,6 +143,13 @@ bool Exchange::Read(PyObject* tensor, Exchanged* out) const {
   if (raw.data == nullptr) return out->count == 0;
   out->data = static_cast<const std::byte*>(raw.data) + raw.byte_offset;
   return true;
+}
+
+bool Exchange::CurrentStream(int device, void** stream) const {
+  if (current_stream_ == nullptr) return false;
+  if (current_stream_(kCuda, device, stream) == 0) return true;
+  PyErr_Clear();
+  return false;
 }
 
 }  // namespace tdbg::bindings

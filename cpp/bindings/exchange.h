@@ -21,12 +21,16 @@
 
 namespace tdbg::bindings {
 
+// The memory of the CPU, among devices.
+inline constexpr int kHost = -1;
+
 // One tensor as it is now.  Without memory of its own: there are hundreds a
 // step.
 struct Exchanged {
   static constexpr std::size_t kMaxDimensions = 8;
 
   const void* data = nullptr;
+  int device = kHost;  // A CUDA device, or kHost.
   DType dtype = DType::kInvalid;
   std::uint64_t count = 0;
   bool is_contiguous = true;
@@ -55,19 +59,26 @@ class Exchange {
 
   [[nodiscard]] bool empty() const { return types_.empty(); }
 
-  // False for what this cannot read: another type, another device than the
-  // CPU, an element type without statistics, no memory, more dimensions than
-  // Exchanged holds, or lazily negated.
-  // Clears the exceptions of its own making.
+  // False for what this cannot read: another type, another device than the CPU
+  // and CUDA's, an element type without statistics, no memory, more dimensions
+  // than Exchanged holds, or lazily negated. Clears the exceptions of its own
+  // making.
   bool Read(PyObject* tensor, Exchanged* out) const;
+
+  // The stream on which the framework of these types now works on a CUDA
+  // device; false where it does not say.
+  bool CurrentStream(int device, void** stream) const;
 
  private:
   using ReadFunction = int (*)(void* object, void* tensor);
+  using StreamFunction = int (*)(std::int32_t device_type,
+                                 std::int32_t device_id, void** stream);
   struct Entry {
     pybind11::object type;
     ReadFunction read;
   };
   std::vector<Entry> types_;
+  StreamFunction current_stream_ = nullptr;
 };
 
 }  // namespace tdbg::bindings

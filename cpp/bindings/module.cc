@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   tdbg::bindings::RegisterStatistics(module);
   tdbg::bindings::RegisterCodec(module);
   tdbg::bindings::RegisterCapture(module);
+  tdbg::bindings::RegisterDevices(module);
   tdbg::bindings::RegisterTaker(module);
   tdbg::bindings::RegisterRecords(module);
   tdbg::bindings::RegisterReader(module);

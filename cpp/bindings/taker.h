@@ -1,5 +1,6 @@
 // Takes what is wanted of a framework's tensors, in one call for all of them,
 // where the exchange API can read them; what it cannot read it hands back.
+// Tensors on CUDA devices are put on the stream on which the framework works.
 //
 // Thread safety: call with the GIL held.  It is given away while much is read,
 // so that another thread may call meanwhile.
@@ -12,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -37,6 +39,10 @@ struct Occasion {
   std::int64_t step = 0;
   CallSite site;
   double scale = 1.0;
+  // Divides instead: a float32 on the CUDA device `divisor_device`, which no
+  // one else can read.
+  const void* divisor = nullptr;
+  int divisor_device = kHost;
   // Whether rows of memory that this step has reduced already are copied.
   bool reuses = false;
 };
@@ -70,13 +76,20 @@ class Taker {
     return reinterpret_cast<PyObject*>(Py_TYPE(object)) == plain_.ptr();
   }
 
-  // Indices of the requests that this cannot read.  If there are any and
-  // `all_or_none`, nothing is taken.
+  // Reads a scale that lies on a device: a tensor of one float32.
+  bool ReadDivisor(PyObject* tensor, Occasion* when) const;
+
+  // Indices of the requests that this cannot read, or that their device leaves
+  // to the framework.  If there are any of the first and `all_or_none`, nothing
+  // is taken, and what a device leaves is refused.
   std::vector<std::size_t> Take(const Occasion& when,
                                 std::span<const Request> requests,
                                 bool all_or_none = false);
 
   [[nodiscard]] Forward& forward() { return forward_; }
+
+  // CUDA devices of which there were tensors.
+  [[nodiscard]] const std::set<int>& devices() const { return devices_; }
 
   // Time spent in calls that nobody in Python measures.
   void Spend(std::int64_t nanoseconds) { spent_ns_ += nanoseconds; }
@@ -88,6 +101,7 @@ class Taker {
     std::uint32_t id = 0;
     std::uint32_t units_id = 0;
     long wanted = 0;
+    std::size_t request = 0;
 
     [[nodiscard]] CaptureItem item() const {
       return {.definition = id, .data = read.data, .strides = read.strides()};
@@ -100,9 +114,17 @@ class Taker {
     std::vector<CaptureItem> rows;
   };
 
-  void TakeAll(const Occasion& when, Scratch* scratch);
+  // Whether a tensor of these can be taken here now.
+  bool CanTake(const Occasion& when, const Exchanged& read);
+  void TakeAll(const Occasion& when, Scratch* scratch,
+               std::vector<std::size_t>* left);
+  // All that lie on one device.
+  void TakeOnDevice(const Occasion& when, const Scratch& scratch, int device,
+                    std::vector<std::size_t>* left);
   // Whether the row is a copy of one that the step has.
-  bool Repeats(const Occasion& when, PyObject* tensor, const Job& job);
+  bool Repeats(const Occasion& when, PyObject* tensor, const Job& job,
+               void* stream = nullptr);
+  static bool WantsValues(const Occasion& when, const Job& job);
   void TakeRest(const Occasion& when, const Job& job);
 
   Capture& capture_;
@@ -111,6 +133,7 @@ class Taker {
   Seen seen_;
   Forward forward_;
   Scratch spare_;
+  std::set<int> devices_;
   std::uint64_t n_repeated_ = 0;
   std::int64_t spent_ns_ = 0;
 };

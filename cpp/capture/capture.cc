@@ -54,7 +54,7 @@ void Capture::AddRows(std::int64_t step, std::span<const Row> rows) {
   for (const Row& row : rows) {
     const Definition* const definition = writer_->definition(row.definition);
     if (definition == nullptr || !HasStatistics(definition->dtype)) {
-      Refuse(step, row.definition);
+      RefuseTensor(writer_.get(), step, row.definition);
       continue;
     }
     Row& own = kept.emplace_back(row);

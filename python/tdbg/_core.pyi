@@ -250,6 +250,16 @@ class Capture:
         """Records dropped or failed so far, without those that were refused for
         what they are.  Takes no lock."""
 
+    def device_state(self, device: int) -> dict[str, Any]:
+        """What became of a CUDA device: whether its kernels are used, why not, and
+        counts."""
+
+    def graph_id(self, device: int, stream: int) -> int:
+        """Of the graph that the stream is recorded into; 0: none."""
+
+    def graph_replayed(self, graph: int, step: int, device: int, stream: int) -> bool:
+        """The rows of this replay belong to the step."""
+
     def losses(self) -> dict[str, tuple[int, int, int]]:
         """Why: (records, bytes, what), for each reason that there was.
 
@@ -285,6 +295,8 @@ class Taker:
     def n_repeated(self) -> int: ...  # Rows copied, of memory reduced before.
     @property
     def spent_ns(self) -> int: ...  # In CallTaker.take, of this taker.
+    @property
+    def devices(self) -> set[int]: ...  # Of CUDA, of which there were tensors.
     def begin_forward(
         self, context: Any, calls: Any, wants: Any, step: int, micro_batch: int
     ) -> None: ...
@@ -293,6 +305,7 @@ class Taker:
         """By position: step, slots, tensors, wanted, call, micro_batch, scale, reuses.
 
         wanted: 1 row, 2 value, 4 value if a single number, 8 histogram, 16 units.
+        scale: a float, or a tensor of one float32 on a CUDA device that divides.
         reuses: copy the row of memory reduced before in this step and micro-batch,
         and unwritten since.  Returns the indices of what it cannot read, or None.
         """

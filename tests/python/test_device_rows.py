@@ -105,8 +105,8 @@ def test_every_type_agrees_with_the_reference(name: str, size: int) -> None:
 def test_a_factor_is_applied_in_float64(name: str) -> None:
     tensor = of_any_bits(name, 300)
     assert_agrees(tensor, 1.0 / 65536.0)
-    factor = torch.tensor(1.0 / 65536.0)
-    assert row_words(tensor, factor).equal(row_words(tensor, 1.0 / 65536.0))
+    divisor = torch.tensor(65536.0)
+    assert row_words(tensor, divisor).equal(row_words(tensor, 1.0 / 65536.0))
 
 
 @pytest.mark.parametrize("name", ["int64", "uint64", "bool"])

@@ -160,14 +160,15 @@ class Recorder:
             wanted: Of each, as the step's wants say.
             call: Of their module in this forward.
             micro_batch: Of the step.
-            scale: Multiplies the elements in statistics and histograms: a float, or
-                a tensor of one element on their device, which only the device reads.
+            scale: Multiplies the elements in statistics and histograms; or a tensor
+                of one element on their device, which only the device reads, that
+                divides them.
             reuses: Whether the row of the same memory is copied.
         """
         context.has_data = True
         micro_batch = min(micro_batch, MAX_MICRO_BATCH)
         left: Iterable[int] | None
-        if self.taker is None or not isinstance(scale, float):
+        if self.taker is None:
             left = range(len(plans))
         else:
             left = self.taker.take(

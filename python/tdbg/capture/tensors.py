@@ -65,7 +65,7 @@ class _Taker(Protocol):
         wanted: Sequence[int],
         call: int,
         micro_batch: int,
-        scale: float,
+        scale: Any,
         reuses: bool,
         /,
     ) -> Iterable[int] | None: ...

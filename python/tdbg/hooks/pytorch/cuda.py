@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tdbg.hooks.pytorch import tensors
 from tdbg.hooks.pytorch.device_rows import row_words, unit_table
 
-__all__ = ["CudaArray", "CudaTensors", "foreign", "inverse", "number_of"]
+__all__ = ["CudaArray", "CudaTensors", "foreign", "number_of", "scale_of"]
 
 _DLPACK_CUDA = 2
 _ALL = (-float("inf"), float("inf"))
@@ -130,11 +130,14 @@ class CudaTensors:
             return None
 
 
-def inverse(factor: Any) -> float | torch.Tensor:
-    """One over a factor; on its device if it is a tensor on one, without waiting."""
-    if isinstance(factor, torch.Tensor) and tensors.is_on_device(factor):
-        return factor.detach().to(torch.float64).reciprocal()
-    return 1.0 / float(factor)
+def scale_of(divisor: Any) -> float | torch.Tensor:
+    """What gradients that were multiplied by *divisor* are scaled with.
+
+    A factor; or the divisor itself where it lies on a device, which alone reads it.
+    """
+    if isinstance(divisor, torch.Tensor) and tensors.is_on_device(divisor):
+        return divisor.detach()
+    return 1.0 / float(divisor)
 
 
 def foreign(value: Any) -> Any:

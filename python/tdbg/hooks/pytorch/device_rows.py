@@ -43,8 +43,8 @@ def row_words(tensor: torch.Tensor, scale: float | torch.Tensor = 1.0) -> torch.
 
     Args:
         tensor: Of a dtype with statistics, of any layout with strides.
-        scale: A factor in float64, or a tensor of one element on the same device;
-            integers are not multiplied.
+        scale: A factor in float64, or a tensor of one element on the same device
+            by which they are divided; integers are not.
 
     Returns:
         ``FIELDS`` words of int64: the five counts as they are, the others as the
@@ -116,7 +116,7 @@ def unit_table(
 
 
 def _to_float64(chunk: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-    """The elements in float64, times *factor*; 64-bit integers to the nearest."""
+    """The elements in float64, scaled; 64-bit integers to the nearest."""
     if chunk.dtype is torch.uint64:
         bits = chunk.view(torch.int64)
         high = ((bits >> 32) & 0xFFFF_FFFF).to(torch.float64)
@@ -125,7 +125,7 @@ def _to_float64(chunk: torch.Tensor, factor: float | torch.Tensor) -> torch.Tens
         return _widened(chunk).to(torch.float64)
     values = chunk.to(torch.float64)
     if isinstance(factor, torch.Tensor):
-        return values * factor.detach().reshape(()).to(torch.float64)
+        return values / factor.detach().reshape(()).to(torch.float64)
     return values if factor == 1.0 else values * factor
 
 

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.cuda import CudaTensors, inverse, number_of
+from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.modules import ModuleTap
 from tdbg.hooks.pytorch.scaler import unwatch_scalers, watch_scalers
 from tdbg.modes import ModeKeys
@@ -183,7 +183,7 @@ class OptimizerWatch:
         only = None if is_last else frozenset(_identities(optimizer))
         # Fused optimizers divide by the loss scale themselves.
         factor = getattr(optimizer, "grad_scale", None)
-        scale = 1.0 if factor is None else inverse(factor)
+        scale = 1.0 if factor is None else scale_of(factor)
         for tap in self._taps:
             tap.parameters.capture(context, gradients=True, scale=scale, only=only)
 

@@ -147,7 +147,7 @@ class ParameterTable:
         Args:
             context: The step.
             gradients: Whether gradients are taken as well.
-            scale: Multiplies the gradients; a tensor lies on their device.
+            scale: Multiplies the gradients; a tensor on their device divides them.
             only: Ids of the parameters to take; None takes all.
         """
         wants = context.wants
