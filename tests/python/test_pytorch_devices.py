@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from device_helpers import PretendedDevice, forbid_waiting, pretend
+from tdbg.errors import StorageError
 from tdbg.pytorch import Hook, ModeKeys
 from torch_helpers import Recorded, digits, make_hook, mlp
 
@@ -91,6 +92,23 @@ def test_flush_waits_for_the_device(tmp_path: Path, device: PretendedDevice) -> 
     device.catch_up()
     hook.flush()
     assert len(Recorded(tmp_path).steps) == 2
+    hook.close()
+
+
+def test_flush_fetches_of_a_step_that_is_open(
+    tmp_path: Path, device: PretendedDevice
+) -> None:
+    hook = make_hook(tmp_path)
+    hook.save_tensor("x", torch.full((3,), 2.0))
+    with pytest.raises(StorageError, match="delivered"):
+        hook.flush(timeout=0.01)
+    device.catch_up()
+    hook.flush()
+    recorded = Recorded(tmp_path)
+    assert float(recorded.rows("x")[0][0]["mean"]) == 2.0
+    assert recorded.values("x")[0].tolist() == [2.0] * 3
+    assert len(recorded.steps) == 0
+    device.is_prompt = True
     hook.close()
 
 

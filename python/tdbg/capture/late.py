@@ -80,8 +80,10 @@ class LateSteps:
 
     @property
     def n_waiting(self) -> int:
-        """Steps that have ended and wait."""
-        return len(self._ended)
+        """Steps that wait for something."""
+        with self._lock:
+            n_open = sum(1 for each in self._open.values() if each.expected)
+            return len(self._ended) + n_open
 
     def has_room(self, n_bytes: int) -> bool:
         """Whether so much more may be on the way."""
@@ -149,23 +151,31 @@ class LateSteps:
             while self._ended and self._is_complete(self._ended[0]):
                 self._finish(self._ended.popleft())
 
-    def wait(self, timeout: float, *, gives_up: bool = False) -> None:
-        """Wait until every step that has ended is written.
+    def wait(self, timeout: float, *, gives_up: bool = False) -> float:
+        """Wait until all that is on the way has arrived.
 
         Args:
             timeout: In seconds.
             gives_up: Whether what is missing then is refused.
+
+        Returns:
+            How many seconds it took.
         """
-        deadline = time.monotonic() + timeout
+        start = time.monotonic()
+        deadline = start + timeout
         while True:
             self.poll()
-            if not self._ended or time.monotonic() >= deadline:
+            with self._lock:
+                are_complete = [self._is_complete(each) for each in self._open.values()]
+            is_done = not self._ended and all(are_complete)
+            if is_done or time.monotonic() >= deadline:
                 break
             time.sleep(_POLL_SECONDS)
         if gives_up:
             with self._lock:
                 while self._ended:
                     self._give_up(self._ended.popleft())
+        return time.monotonic() - start
 
     def _is_complete(self, step: _Waiting) -> bool:
         expected = step.expected

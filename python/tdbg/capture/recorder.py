@@ -20,6 +20,7 @@ from tdbg.capture.steps import Step
 from tdbg.capture.tensors import TensorRef, Tensors
 from tdbg.capture.wants import StepWants
 from tdbg.collections import Role
+from tdbg.errors import StorageError
 
 __all__ = ["Recorder", "StepContext", "TensorPlan"]
 
@@ -309,6 +310,19 @@ class Recorder:
                 self.late.flag(number, flags)
 
         self.late.expect(step, condition, deliver, n_records=0)
+
+    def fetch(self, timeout: float) -> float:
+        """Fetch what devices have so far; the seconds that it took.
+
+        Raises:
+            StorageError: If it did not arrive within *timeout* seconds.
+        """
+        self._single.send_all()
+        seconds = self.late.wait(timeout)
+        if self.late.n_waiting:
+            msg = f"a device has not delivered within {timeout:g} s"
+            raise StorageError(msg, kind="timeout")
+        return seconds
 
     def step_ends(self, step: Step) -> None:
         """Nothing more will be taken in this step: begin to fetch what is far."""

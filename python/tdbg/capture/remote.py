@@ -94,7 +94,7 @@ class RemoteTensors:
         self._late = late
         self._backend = backend
         self._refuse = refuse
-        self._lanes: dict[int, dict[Hashable, _Lane]] = {}
+        self._lanes: dict[int, tuple[Step, dict[Hashable, _Lane]]] = {}
 
     def row(self, step: Step, tensor: Any, site: Site, scale: Any) -> None:
         """Take its row; it goes with the others of the step, at ``send``."""
@@ -102,7 +102,7 @@ class RemoteTensors:
         if row is None:
             self._refuse(step.number, 1, 0)
             return
-        lanes = self._lanes.setdefault(step.number, {})
+        _, lanes = self._lanes.setdefault(step.number, (step, {}))
         lane = lanes.setdefault(self._backend.lane(tensor), _Lane([], [], []))
         lane.rows.append(row)
         lane.sites.append(site)
@@ -125,7 +125,8 @@ class RemoteTensors:
 
     def send(self, step: Step) -> None:
         """Send the rows that the step has so far."""
-        for name, lane in self._lanes.pop(step.number, {}).items():
+        _, lanes = self._lanes.pop(step.number, (step, {}))
+        for name, lane in lanes.items():
             arrival = self._backend.bring(name, lane.rows)
             if arrival is None:
                 self._refuse(step.number, len(lane.rows), 0)
@@ -136,6 +137,11 @@ class RemoteTensors:
                 _Rows(self._sink, step.number, arrival, lane),
                 n_records=len(lane.rows),
             )
+
+    def send_all(self) -> None:
+        """Send the rows of all steps."""
+        for step, _ in list(self._lanes.values()):
+            self.send(step)
 
     def _expect(
         self, step: Step, arrival: RemoteArray | None, site: Site, n_bytes: int

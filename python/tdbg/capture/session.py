@@ -279,7 +279,7 @@ class Session:
         self.is_live = False
         self.recorder.end_forward()
         with contextlib.suppress(Exception):
-            self.recorder.late.wait(timeout, gives_up=True)
+            timeout -= self.recorder.late.wait(timeout / 2, gives_up=True)
         all_written = self.sink.close(timeout)
         with contextlib.suppress(Exception):
             self._losses.close()

@@ -80,6 +80,11 @@ class SingleTensors:
         if self._remote is not None:
             self._remote.send(step)
 
+    def send_all(self) -> None:
+        """Begin to fetch what devices have of any step."""
+        if self._remote is not None:
+            self._remote.send_all()
+
     def refuse(self, number: int, n_records: int, n_bytes: int) -> None:
         """Count what cannot be captured."""
         self.n_refused += n_records

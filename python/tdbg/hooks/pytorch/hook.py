@@ -265,11 +265,11 @@ class TorchHook:
         """Return when everything recorded so far can be read.
 
         Raises:
-            StorageError: If it could not be written.
+            StorageError: If it could not be written, or a device did not deliver it.
         """
         if self._session.is_live:
-            self._session.run(self._session.recorder.late.wait, timeout)
-            self._session.sink.flush(durable, timeout)
+            timeout -= self._session.recorder.fetch(timeout)
+            self._session.sink.flush(durable, max(0.0, timeout))
 
     def close(self, timeout: float = 5.0) -> bool:
         """Take all hooks off and end the run; True if everything was written."""
