@@ -11,7 +11,7 @@ FOLDERS = ("cpp", "python", "tests", "benchmarks")
 # File -> lines it may have.  Numbers only go down, and lines only leave.
 ALLOWED: dict[str, int] = {
     # An extension module has one stub.
-    "python/tdbg/_core.pyi": 521,
+    "python/tdbg/_core.pyi": 495,
 }
 
 

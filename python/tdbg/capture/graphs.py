@@ -13,13 +13,12 @@ Errors: none of its own.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.capture.steps import Change, Step, StepMachine
-from tdbg.capture.wants import ROWS
+from tdbg.capture.wants import ROWS, StepWants
 from tdbg.modes import ModeKeys
 
 __all__ = ["GraphRecording", "Recordings"]
@@ -36,6 +35,7 @@ class GraphRecording(StepMachine):
     Attributes:
         root: That was called in it, if any.
         optimizers: Those that stepped in it, in order.
+        wants: What was wanted in it.
     """
 
     def __init__(self, machine: StepMachine, step: Step, graph: int) -> None:
@@ -44,6 +44,7 @@ class GraphRecording(StepMachine):
         self.graph = graph
         self.root: Hashable | None = None
         self.optimizers: list[Hashable] = []
+        self.wants: StepWants = step.context.wants
         self._step = step
 
     @property
@@ -142,7 +143,12 @@ class Recordings:
             context = session.module_called(mode)
         for key in recording.optimizers:
             context = session.optimizer_begins(key, mode) or context
-        if context is not None and context.takes and recording.graph:
+        if (
+            recording.graph
+            and context is not None
+            and context.takes
+            and context.wants.want_any_of(recording.wants)
+        ):
             context.has_data = True
             session.sink.graph_replayed(
                 recording.graph, context.step.number, device, stream
@@ -153,6 +159,6 @@ class Recordings:
             session.optimizer_ends(key)
 
 
-def _rows_only(policy: Policy, mode: ModeKeys) -> Any:
+def _rows_only(policy: Policy, mode: ModeKeys) -> StepWants:
     """What of the first step's wants can be part of a graph."""
     return policy.wants(mode, 0).only(ROWS)

@@ -99,6 +99,12 @@ class StepWants:
         flags = {name: wanted & mask for name, wanted in self._flags.items()}
         return StepWants(self._profiles, flags, self.takes_activations)
 
+    def want_any_of(self, other: StepWants) -> bool:
+        """Whether anything is wanted of a tensor that *other* was asked about."""
+        return any(
+            self.of_plan(plan) for plan, flags in other._by_plan.items() if flags
+        )
+
     def of_plan(self, plan: _Plan) -> int:
         """What is wanted of this tensor, counts of its units included."""
         wanted = self._by_plan.get(plan)
