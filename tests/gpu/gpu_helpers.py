@@ -76,7 +76,7 @@ def numpy_of(tensor: torch.Tensor) -> NDArray[Any]:
     name = str(tensor.dtype).removeprefix("torch.")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     array = flat.view(torch.uint8).numpy().view(getattr(ml_dtypes, name, name))
-    return np.asarray(array.reshape(tensor.shape))
+    return np.array(array.reshape(tensor.shape))  # The tensor may change.
 
 
 def of_any_bits(name: str, size: int, device: str, seed: int = 1) -> torch.Tensor:
