@@ -68,15 +68,14 @@ std::vector<std::size_t> Taker::Take(const Occasion& when,
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const Request& request = requests[i];
     Job& job = scratch.jobs.emplace_back();
-    if (!exchange_.Read(request.tensor, &job.read) ||
-        !CanTake(when, job.read)) {
+    job.wanted = request.wanted;
+    job.request = i;
+    if (!exchange_.Read(request.tensor, &job.read) || !CanTake(when, job)) {
       scratch.jobs.pop_back();
       left.push_back(i);
       continue;
     }
     scratch.tensors.push_back(request.tensor);
-    job.wanted = request.wanted;
-    job.request = i;
     job.id = request.slot->IdOf(job.read, capture_);
     const std::size_t n = job.read.n_dimensions;
     if ((job.wanted & want::kUnits) != 0 && request.slot->has_units() &&
@@ -110,9 +109,12 @@ bool Taker::ReadDivisor(PyObject* tensor, Occasion* when) const {
   return true;
 }
 
-bool Taker::CanTake(const Occasion& when, const Exchanged& read) {
+bool Taker::CanTake(const Occasion& when, const Job& job) {
+  const Exchanged& read = job.read;
   if (read.device == kHost) return when.divisor == nullptr;
   devices_.insert(read.device);
+  // Values that are not contiguous have to be copied on the device first.
+  if (!read.is_contiguous && WantsValues(when, job)) return false;
   return !capture_.writer().inert() && capture_.devices().usable(read.device) &&
          (when.divisor == nullptr || when.divisor_device == read.device);
 }

@@ -114,8 +114,8 @@ class Taker {
     std::vector<CaptureItem> rows;
   };
 
-  // Whether a tensor of these can be taken here now.
-  bool CanTake(const Occasion& when, const Exchanged& read);
+  // Whether a tensor that was read can be taken here now.
+  bool CanTake(const Occasion& when, const Job& job);
   void TakeAll(const Occasion& when, Scratch* scratch,
                std::vector<std::size_t>* left);
   // All that lie on one device.

@@ -108,6 +108,23 @@ def test_values_units_and_layouts(tmp_path: Path, cuda: FakeCuda) -> None:
     assert recorded.step_table["dropped"].sum() == 0
 
 
+def test_what_is_not_contiguous(
+    tmp_path: Path, cuda: FakeCuda, fallback: PretendedDevice
+) -> None:
+    strided = cuda.put(torch.arange(12.0).reshape(3, 4)).t()
+    strided.device_index = 0
+    with make_hook(tmp_path / "values") as hook:
+        hook.save_tensor("x", strided)
+        assert fallback.n_sent == 1, "its value goes by way of PyTorch"
+    with rows_hook(tmp_path / "rows") as hook:
+        hook.save_tensor("x", strided)
+        assert hook.device_state()[0]["rows"] == 1
+    recorded = Recorded(tmp_path / "values")
+    assert recorded.values("x")[0].tolist() == strided.tolist()
+    for each in (recorded, Recorded(tmp_path / "rows")):
+        assert float(each.rows("x")[0][0]["mean"]) == 5.5
+
+
 def test_rows_arrive_when_the_device_has_made_them(
     tmp_path: Path, cuda: FakeCuda
 ) -> None:
