@@ -18,7 +18,7 @@ import torch
 from device_helpers import PretendedDevice, pretend
 from fake_cuda import DeviceTensor, FakeCuda
 from tdbg.hooks.pytorch import hook as hook_module
-from tdbg.pytorch import Hook, SaveConfig
+from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 from tdbg.reference import row
 from test_device_rows import DTYPES, numpy_of, of_any_bits
 from torch_helpers import Recorded, bits, make_hook
@@ -116,7 +116,8 @@ def test_what_is_not_contiguous(
     with make_hook(tmp_path / "values") as hook:
         hook.save_tensor("x", strided)
         assert fallback.n_sent == 1, "its value goes by way of PyTorch"
-    with rows_hook(tmp_path / "rows") as hook:
+    rows_only = ReductionConfig(save_raw_tensor=False)
+    with rows_hook(tmp_path / "rows", reduction_config=rows_only) as hook:
         hook.save_tensor("x", strided)
         assert hook.device_state()[0]["rows"] == 1
     recorded = Recorded(tmp_path / "values")
