@@ -8,12 +8,6 @@ LIMIT = 400
 SUFFIXES = {".py", ".pyi", ".cc", ".h", ".cu"}
 FOLDERS = ("cpp", "python", "tests", "benchmarks")
 
-# File -> lines it may have.  Numbers only go down, and lines only leave.
-ALLOWED: dict[str, int] = {
-    # An extension module has one stub.
-    "python/tdbg/_core.pyi": 495,
-}
-
 
 def line_counts(repository: Path) -> dict[str, int]:
     """Map every source file to its number of lines."""
@@ -28,21 +22,5 @@ def line_counts(repository: Path) -> dict[str, int]:
 def test_no_file_is_longer_than_the_limit(repository: Path) -> None:
     counts = line_counts(repository)
     assert len(counts) > 50, "the sources were not found"
-    too_long = {
-        name: count
-        for name, count in counts.items()
-        if count > ALLOWED.get(name, LIMIT)
-    }
+    too_long = {name: count for name, count in counts.items() if count > LIMIT}
     assert too_long == {}
-
-
-def test_the_allow_list_holds_nothing_that_needs_no_permission(
-    repository: Path,
-) -> None:
-    counts = line_counts(repository)
-    stale = {
-        name: limit
-        for name, limit in ALLOWED.items()
-        if counts.get(name, 0) <= LIMIT or counts[name] < limit
-    }
-    assert stale == {}, "lower the number, or remove the line"

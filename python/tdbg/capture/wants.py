@@ -14,7 +14,7 @@ __all__ = [
     "Throttle",
 ]
 
-# What is wanted of a tensor at a step; cpp/bindings/bind_taker.cc knows them too.
+# What is wanted of a tensor at a step; cpp/bindings/taker.h has them too.
 ROWS = 1
 VALUES = 2
 SMALL_VALUES = 4  # Its value, if it is a single number.
