@@ -122,7 +122,7 @@ void EndForward(Taker& taker) { taker.forward() = {}; }
 
 using Method = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
-PyMethodDef MethodOf(Method method, const char* doc) {
+PyMethodDef MethodOf(Method method, const char* doc) noexcept {
   return {"take",
           reinterpret_cast<PyCFunction>(              // NOLINT
               reinterpret_cast<void (*)()>(method)),  // NOLINT

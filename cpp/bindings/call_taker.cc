@@ -72,11 +72,8 @@ bool CallTaker::Take(PyObject* args, PyObject* kwargs,
   bool is_taken = false;
   try {
     is_taken = TakeFirst(args, kwargs, output);
-  } catch (py::error_already_set& error) {
-    error.restore();
-    PyErr_Clear();
   } catch (const std::exception&) {
-    PyErr_Clear();
+    PyErr_Clear();  // What a conversion left; `error_already_set` took its own.
   }
   taker_.Spend(MonotonicNs() - start);
   return is_taken;
