@@ -66,6 +66,9 @@ inline void FinishExtremes(const Extremes& extremes, Moments* m) {
   if (abs_min < m->abs_min) m->abs_min = abs_min;
 }
 
+// What takes a block is inlined: left to the compiler, some of it is called,
+// and all that is found of the block goes through memory.
+
 // The sums of four vectors.  Adding a few floats before they become doubles
 // costs as many roundings as the tree is high, whatever the length of the
 // tensor.
@@ -77,28 +80,30 @@ struct Sums {
 };
 
 template <typename L>
-inline Sums<L> operator+(const Sums<L>& a, const Sums<L>& b) {
+[[gnu::always_inline]] inline Sums<L> operator+(const Sums<L>& a,
+                                                const Sums<L>& b) {
   return {L::Add(a.sum, b.sum), L::Add(a.squares, b.squares),
           L::Add(a.l1, b.l1)};
 }
 
 template <typename L, typename E>
-inline void Accumulate(const Sums<L>& sums, BlockLanes<L, E>* b) {
+[[gnu::always_inline]] inline void Accumulate(const Sums<L>& sums,
+                                              BlockLanes<L, E>* b) {
   L::Accumulate(&b->sum, sums.sum);
   L::Accumulate(&b->squares, sums.squares);
   L::Accumulate(&b->l1, sums.l1);
 }
 
 template <typename L, bool kShifted, typename T, typename E>
-inline Sums<L> SumFour(const T* p, typename L::V shift, E* extremes) {
-  typename L::V x[4];
-  typename L::V d[4];
-  typename L::V a[4];
-  for (std::size_t k = 0; k < 4; ++k) {
-    x[k] = L::Load(p + k * L::kLanes);
-    d[k] = kShifted ? L::Sub(x[k], shift) : x[k];
-    a[k] = L::Abs(x[k]);
-  }
+[[gnu::always_inline]] inline Sums<L> SumFour(const T* p, typename L::V shift,
+                                              E* extremes) {
+  // Spelled out: of loops over these GCC leaves arrays in memory.
+  using V = typename L::V;
+  const auto shifted = [&](V v) { return kShifted ? L::Sub(v, shift) : v; };
+  const V x[] = {L::Load(p), L::Load(p + L::kLanes), L::Load(p + 2 * L::kLanes),
+                 L::Load(p + 3 * L::kLanes)};
+  const V d[] = {shifted(x[0]), shifted(x[1]), shifted(x[2]), shifted(x[3])};
+  const V a[] = {L::Abs(x[0]), L::Abs(x[1]), L::Abs(x[2]), L::Abs(x[3])};
   extremes->AddFour(x, a);
   return {L::Add(L::Add(d[0], d[1]), L::Add(d[2], d[3])),
           L::Add(L::MulAdd(d[1], d[1], L::Mul(d[0], d[0])),
@@ -108,8 +113,10 @@ inline Sums<L> SumFour(const T* p, typename L::V shift, E* extremes) {
 
 // One vector, of which only the lanes in `mask` exist.
 template <typename L, typename E>
-inline void MaskedStep(typename L::V x, typename L::M mask, typename L::V shift,
-                       BlockLanes<L, E>* b) {
+[[gnu::always_inline]] inline void MaskedStep(typename L::V x,
+                                              typename L::M mask,
+                                              typename L::V shift,
+                                              BlockLanes<L, E>* b) {
   const auto none = L::Set(0);
   const auto d = L::Select(mask, L::Sub(x, shift), none);
   const auto a = L::Abs(x);

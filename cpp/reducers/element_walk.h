@@ -90,8 +90,9 @@ class ElementWalk {
 void GatherElements(const std::byte* in, std::int64_t stride, std::size_t n,
                     std::size_t item_size, std::byte* out);
 
+// REQUIRES: item_size is a power of two.
 [[nodiscard]] inline bool IsAligned(const void* p, std::size_t item_size) {
-  return reinterpret_cast<std::uintptr_t>(p) % item_size == 0;
+  return (reinterpret_cast<std::uintptr_t>(p) & (item_size - 1)) == 0;
 }
 
 // Calls use(const std::byte*, std::size_t n) with parts of `n` contiguous

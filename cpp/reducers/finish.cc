@@ -26,6 +26,32 @@ bool IsConstant(const Summary& s, ExtremeClass extremes, double* value) {
   return false;
 }
 
+// These two are not inlined, being rare: Finish is shorter without them.
+
+// From the moments of the elements times 2^-exponent to their own.
+[[gnu::noinline]] void Rescale(int exponent, Summary* s) {
+  s->mean = std::ldexp(s->mean, exponent);
+  s->m2 = std::ldexp(s->m2, 2 * exponent);
+  s->l1 = std::ldexp(s->l1, exponent);
+  s->l2 = std::ldexp(s->l2, exponent);
+}
+
+// The summary of the same elements, each multiplied by `scale`.
+[[gnu::noinline]] void Scale(double scale, Summary* s) {
+  const double magnitude = std::fabs(scale);
+  s->min.f64 *= scale;
+  s->max.f64 *= scale;
+  if (scale < 0) {
+    std::swap(s->min, s->max);
+    std::swap(s->positive_infinity, s->negative_infinity);
+  }
+  s->abs_min *= magnitude;
+  s->mean *= scale;
+  s->m2 = s->m2 * scale * scale;
+  s->l1 *= magnitude;
+  s->l2 *= magnitude;
+}
+
 // Sets mean, m2, l1 and l2 from moments taken with elements times 2^-exponent.
 // REQUIRES: the other fields of `*s` are set, and s->finite() > 0.
 void SetMoments(const Moments& m, int exponent, ExtremeClass extremes,
@@ -39,33 +65,11 @@ void SetMoments(const Moments& m, int exponent, ExtremeClass extremes,
     s->l2 = std::fabs(value) * std::sqrt(n);
     return;
   }
-  if (exponent == 0) {
-    s->mean = m.mean;
-    s->m2 = m.m2;
-    s->l1 = m.l1;
-    s->l2 = std::sqrt(m.m2 + n * m.mean * m.mean);
-    return;
-  }
-  s->mean = std::ldexp(m.mean, exponent);
-  s->m2 = std::ldexp(m.m2, 2 * exponent);
-  s->l1 = std::ldexp(m.l1, exponent);
-  s->l2 = std::ldexp(std::sqrt(m.m2 + n * m.mean * m.mean), exponent);
-}
-
-// The summary of the same elements, each multiplied by `scale`.
-void Scale(double scale, Summary* s) {
-  const double magnitude = std::fabs(scale);
-  s->min.f64 *= scale;
-  s->max.f64 *= scale;
-  if (scale < 0) {
-    std::swap(s->min, s->max);
-    std::swap(s->positive_infinity, s->negative_infinity);
-  }
-  s->abs_min *= magnitude;
-  s->mean *= scale;
-  s->m2 = s->m2 * scale * scale;
-  s->l1 *= magnitude;
-  s->l2 *= magnitude;
+  s->mean = m.mean;
+  s->m2 = m.m2;
+  s->l1 = m.l1;
+  s->l2 = std::sqrt(m.m2 + n * m.mean * m.mean);
+  if (exponent != 0) Rescale(exponent, s);
 }
 
 }  // namespace

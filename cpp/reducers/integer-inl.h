@@ -153,8 +153,8 @@ void AddShortBlock(const typename From::T* p, std::size_t n,
 }
 
 template <typename From, typename Wide>
-void AccumulateShorts(const void* data, std::size_t n, Wide Extreme::* wide,
-                      Moments* m) {
+[[gnu::noinline]] void AccumulateShorts(const void* data, std::size_t n,
+                                        Wide Extreme::* wide, Moments* m) {
   const auto* p = static_cast<const typename From::T*>(data);
   while (n > 0) {
     const std::size_t n_block = BlockOf<typename From::T>(n);

@@ -36,9 +36,19 @@ void AddWidened(const T* p, std::size_t n, double factor,
   }
 }
 
-// In double lanes: float64, and what is to be as precise.
 template <typename T>
-void AccumulateDoubles(const T* p, std::size_t n, double factor, Moments* m) {
+[[gnu::noinline]] void AccumulateWidened(const T* p, std::size_t n,
+                                         double factor, Moments* m) {
+  Doubles::Extremes run;
+  AddWidened(p, n, factor, &run, m);
+  FinishExtremes(run, m);
+}
+
+// In double lanes: float64, and what is to be as precise.
+// Not inlined, so that AccumulateAny needs no registers of its own.
+template <typename T>
+[[gnu::noinline]] void AccumulateDoubles(const T* p, std::size_t n,
+                                         double factor, Moments* m) {
   Doubles::Extremes run;
   while (n > 0) {
     const std::size_t n_block = BlockOf<T>(n);
@@ -51,7 +61,19 @@ void AccumulateDoubles(const T* p, std::size_t n, double factor, Moments* m) {
   FinishExtremes(run, m);
 }
 
-inline void AccumulateFloats(const float* p, std::size_t n, Moments* m) {
+// AddFiniteBlock of all that a call is given: the extremes, too, stay in
+// registers.
+template <typename L>
+[[gnu::flatten]] bool AddOnlyBlock(const float* p, std::size_t n, Moments* m) {
+  typename L::Extremes run;
+  if (!AddFiniteBlock<L>(p, n, &run, m)) return false;
+  FinishExtremes(run, m);
+  return true;
+}
+
+// The blocks of a larger tensor; not inlined, as AccumulateDoubles.
+[[gnu::noinline]] inline void AccumulateFloatBlocks(const float* p,
+                                                    std::size_t n, Moments* m) {
   Floats::Extremes run;
   Doubles::Extremes double_run;
   bool in_double = false;
@@ -69,6 +91,12 @@ inline void AccumulateFloats(const float* p, std::size_t n, Moments* m) {
   }
   FinishExtremes(run, m);
   if (in_double) FinishExtremes(double_run, m);
+}
+
+inline void AccumulateFloats(const float* p, std::size_t n, Moments* m) {
+  if (n > BlockElements(sizeof(float))) return AccumulateFloatBlocks(p, n, m);
+  if (n > kShortBlock && AddOnlyBlock<Floats>(p, n, m)) return;
+  if (!AddOnlyBlock<Doubles>(p, n, m)) AccumulateWidened(p, n, 1.0, m);
 }
 
 // Extremes of the ways that blocks of 16-bit floats can go.

@@ -14,28 +14,33 @@
 namespace tdbg {
 namespace {
 
-void Accumulate(const TensorView& view, std::size_t n, Pass pass,
-                unsigned n_threads, const Implementation& implementation,
-                Moments* m) {
+[[gnu::noinline]] void AccumulateAny(const TensorView& view, std::size_t n,
+                                     Pass pass, unsigned n_threads,
+                                     const Implementation& implementation,
+                                     Moments* m) {
   const auto contiguous = [&](const void* data) {
     AccumulateSegments(static_cast<const std::byte*>(data), n, view.dtype, pass,
                        n_threads, implementation, m);
   };
-  if (view.strides.empty()) {
-    if (n > SegmentElements(view.item_size) ||
-        !IsAligned(view.data, view.item_size)) {
-      return contiguous(view.data);
-    }
-    // Most tensors: the short way.
-    Clear(ExtremeClassOf(view.dtype), m);
-    return implementation.accumulate(view.data, n, view.dtype, pass, m);
-  }
+  if (view.strides.empty()) return contiguous(view.data);
   const ElementWalk walk(view);
   if (walk.is_contiguous(view.item_size)) return contiguous(walk.first());
   Clear(ExtremeClassOf(view.dtype), m);
   ForEachRun(walk, view.item_size, [&](const std::byte* data, std::size_t k) {
     implementation.accumulate(data, k, view.dtype, pass, m);
   });
+}
+
+inline void Accumulate(const TensorView& view, std::size_t n, Pass pass,
+                       unsigned n_threads, const Implementation& implementation,
+                       Moments* m) {
+  // Most tensors: the short way.
+  if (view.strides.empty() && n <= SegmentElements(view.item_size) &&
+      IsAligned(view.data, view.item_size)) {
+    Clear(ExtremeClassOf(view.dtype), m);
+    return implementation.accumulate(view.data, n, view.dtype, pass, m);
+  }
+  AccumulateAny(view, n, pass, n_threads, implementation, m);
 }
 
 Summary ReduceElements(const TensorView& view, std::size_t n,

@@ -155,6 +155,8 @@ bool AddSmallBlock(const T* p, std::size_t n, Wide Extreme::* wide,
                    Moments* m) {
   using Beyond =
       std::conditional_t<sizeof(T) == 8, Words::Long, Words::Unsigned>;
+  // Most blocks that are not small show it at once.
+  if (!IsSmall(p[0]) || !IsSmall(p[n / 2]) || !IsSmall(p[n - 1])) return false;
   WordLanes block;
   Beyond beyond{};
   std::size_t i = 0;
