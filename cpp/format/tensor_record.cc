@@ -1,6 +1,7 @@
 #include "format/tensor_record.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/checked_math.h"
 #include "base/coding.h"
@@ -30,7 +31,13 @@ std::uint64_t TensorDataOffset(std::uint64_t n_chunks) {
 
 std::vector<std::byte> EncodeTensorHead(const TensorHead& head) {
   std::vector<std::byte> bytes(head.data_offset);
-  std::byte* p = bytes.data();
+  EncodeTensorHead(head, bytes);
+  return bytes;
+}
+
+void EncodeTensorHead(const TensorHead& head, std::span<std::byte> out) {
+  std::memset(out.data(), 0, out.size());
+  std::byte* p = out.data();
   Store(p, head.definition);
   Store(p + 4, head.call);
   Store(p + 6, head.micro_batch);
@@ -47,7 +54,6 @@ std::vector<std::byte> EncodeTensorHead(const TensorHead& head) {
     Store(entry + 8, static_cast<std::uint8_t>(head.chunks[i].codec));
     Store(entry + 9, head.chunks[i].flags);
   }
-  return bytes;
 }
 
 Result<TensorHead> DecodeTensorHead(std::span<const std::byte> payload,

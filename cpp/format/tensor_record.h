@@ -43,6 +43,8 @@ struct TensorHead {
 // hold the whole payload at once.
 // REQUIRES: head.data_offset == TensorDataOffset(head.chunks.size()).
 std::vector<std::byte> EncodeTensorHead(const TensorHead& head);
+// The same, into `out` of head.data_offset bytes.
+void EncodeTensorHead(const TensorHead& head, std::span<std::byte> out);
 
 // Decodes and checks head and table; `payload` holds at least the checked
 // bytes; `payload_length` is that of the whole payload.

@@ -45,7 +45,7 @@ void Journal::Append(const Offer& offer, std::uint32_t subject,
   if (!Ready()) return Lose(offer);
   pending_.push_back(offer);
   took_over_ = true;
-  Require(definitions);
+  for (const std::uint32_t id : definitions) Require(id);
   shard_->Append(offer.type, offer.step, subject, payload, call, micro_batch);
 }
 
@@ -53,7 +53,7 @@ void Journal::AppendRows(const Offer& offer, std::span<const Row> rows) {
   if (!Ready()) return Lose(offer);
   pending_.push_back(offer);
   took_over_ = true;
-  for (const Row& row : rows) Require({&row.definition, 1});
+  for (const Row& row : rows) Require(row.definition);
   shard_->AppendRows(offer.step, rows);
 }
 
@@ -61,9 +61,8 @@ void Journal::AppendTensor(const Offer& offer, TensorHead head,
                            std::span<const std::byte> raw,
                            const TensorHint& hint) {
   if (!Ready()) return Lose(offer);
-  Require({&head.definition, 1});
   const bool is_encoded =
-      encoder_.Begin(*definitions_->Find(head.definition), head, raw, hint);
+      encoder_.Begin(Require(head.definition), head, raw, hint);
   if (is_encoded) head.base_sequence = encoder_.base_sequence();
   // What is whole in the file is made visible before and after a large tensor,
   // so that it neither counts as failed nor, being a gap, is told again.
@@ -117,14 +116,15 @@ void Journal::WriteLosses() {
   }
 }
 
-void Journal::Require(std::span<const std::uint32_t> definitions) {
-  for (const std::uint32_t id : definitions) {
-    if (id < is_defined_.size() && is_defined_[id]) continue;
-    if (id >= is_defined_.size()) is_defined_.resize(id + 1);
-    is_defined_[id] = true;
+const Definition& Journal::Require(std::uint32_t id) {
+  if (id >= defined_.size()) defined_.resize(id + 1);
+  if (defined_[id] == nullptr) {
+    const Definition* definition = definitions_->Find(id);
     shard_->Append(RecordType::kDefinition, kNoStep, id,
-                   EncodeDefinition(*definitions_->Find(id)));
+                   EncodeDefinition(*definition));
+    defined_[id] = definition;
   }
+  return *defined_[id];
 }
 
 void Journal::Drop(const Offer& offer, GapReason reason) {
@@ -155,6 +155,13 @@ void Journal::Publish() {
   slot_.shard_number = last_number_;
   if (Clock::now() >= proven_at_) failures_ = 0;
   WriteSlot();
+}
+
+void Journal::WriteBehind() {
+  if (shard_ == nullptr || !shard_->is_worth_writing()) return;
+  if (const Status status = shard_->WritePages(); !status.ok()) {
+    Abandon(status);
+  }
 }
 
 void Journal::CountWritten() {
@@ -280,7 +287,7 @@ bool Journal::OpenShard() {
   shard_ = std::move(shard);
   encoder_.BeginShard();
   counted_bytes_ = 0;
-  is_defined_.clear();
+  defined_.clear();
   directory_is_synced_ = false;
   accounts_->AddShard();
   WriteLosses();
@@ -387,12 +394,6 @@ Status Journal::Close() {
   slot_.state = WriterState::kClosed;
   WriteSlot();
   return std::exchange(first_error_, {});
-}
-
-void Journal::set_reserve(bool on) {
-  if (on == reserve_) return;
-  reserve_ = on;
-  if (shard_ != nullptr) shard_->set_reserve(on);
 }
 
 }  // namespace tdbg

@@ -89,6 +89,9 @@ class Journal {
 
   // Makes what was appended visible to readers.
   void Publish();
+  // Writes some of what was appended already, if it is worth a call, so that
+  // Publish has less to do.
+  void WriteBehind();
   Status Flush(bool durable);
   // To be called often: keeps the heartbeat and looks for a new shard.
   void Tick();
@@ -109,7 +112,11 @@ class Journal {
   }
   [[nodiscard]] Clock::time_point next_attempt() const { return next_attempt_; }
   // Blocks are reserved ahead of the data where there is plenty.
-  void set_reserve(bool on);
+  void set_reserve(bool on) {
+    if (on == reserve_) return;  // A shard may have had reason not to.
+    reserve_ = on;
+    if (shard_ != nullptr) shard_->set_reserve(on);
+  }
   // Bytes written to shards so far.
   [[nodiscard]] std::uint64_t written_bytes() const { return written_bytes_; }
   [[nodiscard]] const WriterDirectory& directory() const { return directory_; }
@@ -129,7 +136,8 @@ class Journal {
   bool OpenShard();
   void SealShard(EndReason reason);
   Status SyncShard();
-  void Require(std::span<const std::uint32_t> definitions);
+  // Sees to it that the shard has the definition, which is returned.
+  const Definition& Require(std::uint32_t id);
   void WriteStep(const PendingStep& pending);
   void WriteLosses();
   void WriteSlot();
@@ -156,7 +164,8 @@ class Journal {
   // The current shard; null while there is none.
   std::unique_ptr<ShardWriter> shard_;
   TensorEncoder encoder_;
-  std::vector<bool> is_defined_;     // By id: whether the shard has it.
+  // Those that the shard has, by id; null for the others.
+  std::vector<const Definition*> defined_;
   std::uint64_t counted_bytes_ = 0;  // Of the shard, in the accounts.
   bool directory_is_synced_ = false;
   bool parents_are_synced_ = false;

@@ -121,14 +121,18 @@ void RecordQueue::Commit(QueueItem* item, bool wake) {
   // ready before it rests, or its rest is seen here.
   item->ready.store(true);
   const Rest rest = rest_.load();
-  if (rest == Rest::kNone || rest == Rest::kLull) return;
-  if (rest == Rest::kStep && !wake) return;
+  if (rest == Rest::kNone || rest == Rest::kOrders) return;
+  if (rest != Rest::kOldest && used_bytes() < kWorthWaking &&
+      (rest == Rest::kLull || !wake)) {
+    return;
+  }
   {
     MutexLock lock(mutex_);
     if (rest_.load() == Rest::kOldest &&
         (items_.empty() || items_.front() != item)) {
       return;
     }
+    if (!wake && !HasReadyLocked()) return;  // Nothing that it could take.
     is_ordered_ = true;
   }
   // Without the lock: the thread would only wait for that.
@@ -252,19 +256,21 @@ void RecordQueue::WaitForWork(Clock::time_point deadline) {
 
 void RecordQueue::WaitForOrders(Clock::time_point deadline) {
   MutexLock lock(mutex_);
-  RestLocked(Rest::kLull, deadline, &lock);
+  RestLocked(Rest::kOrders, deadline, &lock);
 }
 
 void RecordQueue::RestLocked(Rest rest, Clock::time_point deadline,
                              MutexLock* lock) {
   rest_.store(rest);
-  if (rest == Rest::kOldest && items_.front()->ready.load()) is_ordered_ = true;
+  const bool is_worth = rest == Rest::kOldest ||
+                        (rest != Rest::kOrders && used_bytes() >= kWorthWaking);
+  if (is_worth && HasReadyLocked()) is_ordered_ = true;
   while (!is_ordered_) {
     if (work_.wait_until(*lock, deadline) == std::cv_status::timeout) break;
   }
   is_ordered_ = false;
   rest_.store(Rest::kNone);
-  Note(&last_rest_);
+  Note(&last_rest_, Clock::now());
 }
 
 std::chrono::milliseconds RecordQueue::silence() const {

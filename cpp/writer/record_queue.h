@@ -10,8 +10,11 @@
 // processor.  So the thread is woken at once only for a flush, a stop, a queue
 // that is half full and a producer that waits for room.  The end of a step
 // wakes it only from its rest; when it finds something to do it looks again
-// after kLull by itself, and steps that end meanwhile wake nobody.  Nor does
-// the thread take the lock for every record: it takes and releases runs.
+// after kLull by itself, and steps that end meanwhile wake nobody.  Data wake
+// it when there are kWorthWaking bytes of them, so that it works beside the
+// copies of a step and not after them: a wake is then little of what they cost.
+// Nor does the thread take the lock for every record: it takes and releases
+// runs.
 //
 // Thread safety: Reserve, Commit, Flush, Stop and the getters from any thread;
 // Take, Release, NoteProgress, Prefault, the waits, DueFlush, AtEnd and
@@ -90,6 +93,9 @@ class RecordQueue {
   // How long the end of a step may wait for the thread to look.
   static constexpr std::chrono::milliseconds kLull{20};
 
+  // Bytes in the queue for which the thread is woken from any rest.
+  static constexpr std::uint64_t kWorthWaking = 512ULL << 10;
+
   // On which terms a producer wants room.
   struct Terms {
     Overflow overflow = Overflow::kBlock;  // kDrop: does not wait.
@@ -134,8 +140,8 @@ class RecordQueue {
   // is enough.  For when there is nothing else to do.
   bool Prefault();
   // Tells blocked producers that the disk moves, however slowly.
-  void NoteProgress() {
-    Note(&last_progress_);
+  void NoteProgress(Clock::time_point now = Clock::now()) {
+    Note(&last_progress_, now);
     progress_.fetch_add(1, std::memory_order_release);
   }
   // Rests until `deadline`, or until there is something to do.
@@ -163,6 +169,7 @@ class RecordQueue {
     kLull,    // It looks soon by itself.
     kOldest,  // That the oldest item is ready.
     kStep,    // The end of a step.
+    kOrders,  // That somebody needs room, a flush or the end; never data.
   };
 
   // A producer that waits for room.
@@ -176,15 +183,17 @@ class RecordQueue {
   std::byte* AllocateInTurn(std::uint64_t n, const Terms& terms,
                             MutexLock* lock, GapReason* reason)
       TDBG_REQUIRES(mutex_);
-  static void Note(std::atomic<Clock::rep>* time) {
-    time->store(Clock::now().time_since_epoch().count(),
-                std::memory_order_relaxed);
+  static void Note(std::atomic<Clock::rep>* time, Clock::time_point now) {
+    time->store(now.time_since_epoch().count(), std::memory_order_relaxed);
   }
   static Clock::time_point At(const std::atomic<Clock::rep>& time) {
     return Clock::time_point(
         Clock::duration(time.load(std::memory_order_relaxed)));
   }
   void CallAllWaiters() TDBG_REQUIRES(mutex_);
+  [[nodiscard]] bool HasReadyLocked() const TDBG_REQUIRES(mutex_) {
+    return !items_.empty() && items_.front()->ready.load();
+  }
   // Interrupts every rest.
   void OrderLocked() TDBG_REQUIRES(mutex_);
   void RestLocked(Rest rest, Clock::time_point deadline, MutexLock* lock)

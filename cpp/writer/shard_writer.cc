@@ -104,7 +104,8 @@ Status ShardWriter::AppendTensor(std::int64_t step, TensorHead head,
   head.chunk_size = kChunkBytes;
   head.raw_length = raw.size();
   head.data_offset = static_cast<std::uint32_t>(TensorDataOffset(n_chunks));
-  head.chunks.resize(n_chunks);
+  head.chunks = std::exchange(chunks_, {});
+  head.chunks.assign(n_chunks, {});
   if (IsWrittenInPieces(raw.size(), encoder != nullptr)) {
     return AppendInPieces(step, std::move(head), raw, encoder);
   }
@@ -119,6 +120,7 @@ Status ShardWriter::AppendTensor(std::int64_t step, TensorHead head,
   const std::uint64_t n_payload = length() - offset - limits::kRecordHeader;
   PadTo(NextRecord(offset, n_payload));
   PutTensorHead(step, head, n_payload, offset, file_.At(offset));
+  chunks_ = std::move(head.chunks);
   return Status::Ok();
 }
 
@@ -167,8 +169,9 @@ Chunk ShardWriter::AppendChunk(std::size_t i, std::span<const std::byte> raw,
 void ShardWriter::PutTensorHead(std::int64_t step, const TensorHead& head,
                                 std::uint64_t payload_length,
                                 std::uint64_t offset, std::byte* out) {
-  const std::vector<std::byte> table = EncodeTensorHead(head);
-  std::memcpy(out + limits::kRecordHeader, table.data(), table.size());
+  const std::span<std::byte> table(out + limits::kRecordHeader,
+                                   head.data_offset);
+  EncodeTensorHead(head, table);
   RecordHeader header;
   header.type = RecordType::kTensor;
   header.step = step;

@@ -36,6 +36,7 @@ class ShardWriter {
   // a writer with a small queue has small batches.
   static constexpr std::uint64_t kMinBatch = 1ULL << 20;
   static constexpr std::uint64_t kMaxBatch = 8ULL << 20;
+  static constexpr std::uint64_t kMinBehind = 256ULL << 10;
   // From this size on a tensor that is stored raw is not copied to the batch:
   // below, a few calls more cost as much as the copy.
   static constexpr std::uint64_t kMinUncopied = 2ULL << 20;
@@ -74,8 +75,14 @@ class ShardWriter {
   [[nodiscard]] bool batch_is_full() const {
     return length() - written() >= batch_bytes_;
   }
+  // Whether the batch has enough to write some of it, when there is time.
+  [[nodiscard]] bool is_worth_writing() const {
+    return length() - written() >= kMinBehind;
+  }
   // Writes the batch; its records are then in the file.
   Status WriteBatch() { return file_.WriteBatch(); }
+  // Writes what it has of full pages; its records need not be in the file.
+  Status WritePages() { return file_.WritePages(); }
   // Makes all that was written outlive a power failure.
   Status Sync() { return file_.Sync(); }
 
@@ -132,6 +139,7 @@ class ShardWriter {
   FileHeader header_;
   std::uint64_t sequence_ = 1;  // Of the next record.
 
+  std::vector<Chunk> chunks_;  // Memory for those of the next tensor.
   std::vector<IndexEntry> entries_;
   IndexBuilder index_;
   std::vector<std::byte> index_file_;

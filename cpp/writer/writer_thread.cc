@@ -37,7 +37,7 @@ WriterThread::WriterThread(WriterShared* shared)
 
 Status WriterThread::Start() {
   TDBG_RETURN_IF_ERROR(journal_.Create());
-  CheckDisk();
+  CheckDisk(Clock::now());
   journal_.Publish();
   next_publish_ = Clock::now() + shared_->options.flush_interval;
   return Status::Ok();
@@ -97,7 +97,8 @@ bool WriterThread::Turn() {
   }
   if (queue.AtEnd()) return false;
   if (publish_wanted_ || Clock::now() >= next_publish_) Publish();
-  CheckDisk();
+  journal_.WriteBehind();
+  CheckDisk(Clock::now());
   if (!is_down) journal_.Tick();
   Clock::time_point deadline =
       std::min(next_publish_, Clock::now() + Journal::kHeartbeat);
@@ -117,18 +118,21 @@ bool WriterThread::Turn() {
 bool WriterThread::HandleRun() {
   RecordQueue& queue = shared_->queue;
   std::uint64_t n_bytes = 0;
+  Clock::time_point now = Clock::now();
   while (n_done_ < n_run_ && n_bytes < kRunBytes) {
     QueueItem* item = run_[n_done_];
     if (!HasArrived(item)) break;
-    CheckDisk();
+    CheckDisk(now);
     is_in_hand_ = true;
     journal_.BeginRecord();
     Handle(item);
     is_in_hand_ = false;
     ++n_done_;
     n_bytes += item->n_bytes;
-    queue.NoteProgress();
-    if (journal_.batch_is_full() || Clock::now() >= next_publish_) Publish();
+    // Once a record: to ask for the time costs as much as to copy a small one.
+    now = Clock::now();
+    queue.NoteProgress(now);
+    if (journal_.batch_is_full() || now >= next_publish_) Publish();
     if (shared_->left_behind.load(std::memory_order_relaxed)) break;
   }
   if (n_done_ == 0) return false;
@@ -292,9 +296,8 @@ void WriterThread::HandleStep(const Offer& offer, QueueItem* item) {
   publish_wanted_ = true;
 }
 
-void WriterThread::CheckDisk() {
+void WriterThread::CheckDisk(Clock::time_point now) {
   const std::uint64_t wanted = shared_->options.min_free_bytes;
-  const Clock::time_point now = Clock::now();
   const std::uint64_t written = journal_.written_bytes();
   if (wanted == 0 || (now < next_disk_check_ &&
                       written - bytes_at_disk_check_ < kDiskCheckBytes)) {

@@ -108,7 +108,7 @@ class WriterThread {
   void Handle(QueueItem* item);
   void HandleStep(const Offer& offer, QueueItem* item);
   void Publish();
-  void CheckDisk();
+  void CheckDisk(Clock::time_point now);
 
   // After an exception; false when the thread is to give up.
   bool Recover(const Status& why);

@@ -202,6 +202,55 @@ TDBG_TEST(FlushStopAndAFillingQueueInterruptEveryRest) {
   }
 }
 
+// Sabotage seen to fail here: a commit that looks for the ends of steps only; a
+// commit that does not ask what stands before it; a rest that is cut short by
+// data though orders were waited for.
+TDBG_TEST(MuchDataInterruptsARestWhenItCanBeTaken) {
+  auto queue = Queue(4 << 20);
+  GapReason reason{};
+  const auto commit = [&](std::uint64_t n) {
+    queue->Commit(queue->Reserve(n, kDrop, &reason), false);
+  };
+  const auto rest = [&](auto how, milliseconds limit) {
+    const auto start = steady_clock::now();
+    (queue.get()->*how)(start + limit);
+    return Since(start).count();
+  };
+  std::thread producer([&] {
+    AfterAWhile([&] { commit(1000); });
+    AfterAWhile([&] { commit(RecordQueue::kWorthWaking); });
+  });
+  EXPECT_TRUE(RestIsCutShort(queue.get()));
+  producer.join();
+  EXPECT_GE(queue->used_bytes(), RecordQueue::kWorthWaking);
+  // It is there already.
+  EXPECT_LT(rest(&RecordQueue::WaitForWork, milliseconds(10000)), 5000);
+  EXPECT_GE(rest(&RecordQueue::WaitForOrders, milliseconds(30)), 25);
+  std::thread other([&] { AfterAWhile([&] { commit(1000); }); });
+  EXPECT_GE(rest(&RecordQueue::WaitForOrders, milliseconds(150)), 100);
+  other.join();
+}
+
+TDBG_TEST(DataBehindAnUnfilledItemWakeNobody) {
+  auto queue = Queue(4 << 20);
+  GapReason reason{};
+  QueueItem* item = nullptr;
+  std::thread producer([&] {
+    AfterAWhile([&] {
+      item = queue->Reserve(10, kDrop, &reason);
+      queue->Commit(queue->Reserve(RecordQueue::kWorthWaking, kDrop, &reason),
+                    false);
+    });
+    std::this_thread::sleep_for(milliseconds(150));
+    queue->Commit(item, false);
+  });
+  const auto start = steady_clock::now();
+  queue->WaitForWork(start + milliseconds(10000));
+  EXPECT_GE(Since(start).count(), 150);
+  EXPECT_LT(Since(start).count(), 5000);
+  producer.join();
+}
+
 // Sabotage seen to fail here: resting through the commit of the oldest item.
 TDBG_TEST(AFlushBehindAnUnfilledItemWaitsForThatItemOnly) {
   auto queue = Queue(1 << 20);

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "reader/run_reader.h"
 #include "temporary_directory.h"
 #include "testing.h"
+#include "writer/shard_writer.h"
 #include "writer/writer.h"
 
 namespace tdbg {
@@ -271,6 +273,63 @@ TDBG_TEST(AReaderThatRacesDirectWritesSeesWholeTensors) {
     EXPECT_EQ(reader.steps().size(), std::size_t{kSteps});
     EXPECT_EQ(reader.problems().size(), 0U);
     EXPECT_EQ(writer.counters().written, std::uint64_t{3 * kSteps});
+  }
+}
+
+// What waits for the end of its step is in the file before, and seen by nobody.
+// Sabotage seen to fail here: a thread that only writes what it publishes; one
+// that shows what it writes.
+TDBG_TEST(DataAreWrittenBeforeTheirStepEndsAndSeenAfterwards) {
+  constexpr std::size_t kTensors = 1500;
+  const testing::TemporaryDirectory run;
+  WriterOptions options;
+  options.run_directory = run.path();
+  options.min_free_bytes = 0;
+  options.codec = CodecPolicy::kNone;
+  options.flush_interval = std::chrono::minutes(10);
+  auto opened = Writer::Open(options);
+  EXPECT_OK(opened);
+  Writer& writer = *opened.value();
+  const std::array<std::int64_t, 1> shape = {128};
+  Definition definition;
+  definition.name = "t";
+  definition.dtype = DType::kUInt64;
+  definition.item_size = 8;
+  definition.shape = {shape[0]};
+  const std::uint32_t id = writer.Define(definition);
+  std::array<std::uint64_t, 128> values{};
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    values.fill(i);
+    EXPECT_TRUE(writer.AddTensor(0, id,
+                                 {.data = values.data(),
+                                  .dtype = DType::kUInt64,
+                                  .item_size = 8,
+                                  .shape = shape,
+                                  .strides = {}},
+                                 static_cast<std::uint16_t>(i)));
+  }
+  const std::string shard = writer.directory() + "/000001.tds";
+  const auto start = std::chrono::steady_clock::now();
+  const auto is_late = [&] {
+    return std::chrono::steady_clock::now() - start > std::chrono::seconds(10);
+  };
+  while (std::filesystem::file_size(shard) < ShardWriter::kMinBehind &&
+         !is_late()) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  EXPECT_GE(std::filesystem::file_size(shard), ShardWriter::kMinBehind);
+  const auto reader = RunReader::Open(writer.directory(), {});
+  EXPECT_OK(reader);
+  EXPECT_EQ(reader.value()->tensors().size(), 0U);
+  EXPECT_TRUE(writer.EndStep({.step = 0}));
+  EXPECT_OK(writer.Flush(false, milliseconds(60000)));
+  EXPECT_TRUE(reader.value()->Poll());
+  EXPECT_EQ(reader.value()->tensors().size(), kTensors);
+  for (std::size_t i = 0; i < reader.value()->tensors().size(); ++i) {
+    const auto read = reader.value()->ReadTensor(i);
+    EXPECT_OK(read);
+    values.fill(i);
+    EXPECT_EQ(std::memcmp(read.value().bytes.data(), values.data(), 1024), 0);
   }
 }
 

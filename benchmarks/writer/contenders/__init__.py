@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[np.float32]]
 #: By name: the module, and the packages whose versions matter.
 CONTENDERS = {
     "raw": ("raw_writev", ()),
-    "tdbg": ("tdbg_values", ("tdbg",)),
+    "tdbg": ("tdbg_values", ("tdbg", "torch")),
     "torch.save": ("torch_save", ("torch",)),
     "safetensors": ("safetensors_file", ("safetensors",)),
     "npz": ("npz", ("numpy",)),

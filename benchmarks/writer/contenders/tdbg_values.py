@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from benchmarks.writer.contenders import Arrays
 from tdbg import _core
@@ -27,19 +28,25 @@ class Store:
             min_free_bytes=0,
             codec="none",
         )
-        self._ids = [
-            self._capture.define(name, int(Role.WEIGHT), array.dtype.name, array.shape)
-            for name, array in arrays.items()
-        ]
-        self._pointers = [array.ctypes.data for array in arrays.values()]
+        # One call for all of them, as the hooks make it.
+        self._taker = _core.Taker(self._capture, (torch.Tensor,))
+        if not self._taker.can_read:
+            msg = f"torch {torch.__version__} has no C exchange API"
+            raise OSError(msg)
+        self._slots = tuple(_core.Slot(name, int(Role.WEIGHT)) for name in arrays)
+        self._tensors = tuple(torch.from_numpy(array) for array in arrays.values())
+        self._wanted = (_core.Taker.WANTED["VALUES"],) * len(arrays)
         self.offered = 0.0
 
     def write(self, step: int) -> None:
         """Offer every tensor, end the step, and wait until it is visible."""
         start = time.perf_counter()
-        values = self._capture.values
-        for id_, pointer in zip(self._ids, self._pointers, strict=True):
-            values(step, id_, pointer)
+        left = self._taker.take(
+            step, self._slots, self._tensors, self._wanted, 0, 0, 1.0, False
+        )
+        if left is not None:
+            msg = f"{len(left)} tensors were not taken"
+            raise OSError(msg)
         self._capture.end_step(step, ModeKeys.TRAIN.value, step)
         self.offered = time.perf_counter() - start
         self._capture.flush()
