@@ -3,6 +3,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/stream_copy.h"
+
 namespace tdbg {
 
 bool IsContiguous(const TensorView& view) {
@@ -20,7 +22,12 @@ void CopyContiguous(const TensorView& view, std::byte* out) {
   if (n == 0) return;
   const auto* base = static_cast<const std::byte*>(view.data);
   if (IsContiguous(view)) {
-    std::memcpy(out, base, n * view.item_size);
+    const std::size_t n_bytes = n * view.item_size;
+    if (n_bytes < kMinStream) {
+      std::memcpy(out, base, n_bytes);
+    } else {
+      StreamCopy(out, base, n_bytes);
+    }
     return;
   }
   // Walks all dimensions but the last with an odometer.
