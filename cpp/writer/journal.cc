@@ -159,7 +159,7 @@ void Journal::Publish() {
 
 void Journal::WriteBehind() {
   if (shard_ == nullptr || !shard_->is_worth_writing()) return;
-  if (const Status status = shard_->WritePages(); !status.ok()) {
+  if (const Status status = shard_->WriteBatch(); !status.ok()) {
     Abandon(status);
   }
 }

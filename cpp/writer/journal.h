@@ -89,8 +89,8 @@ class Journal {
 
   // Makes what was appended visible to readers.
   void Publish();
-  // Writes some of what was appended already, if it is worth a call, so that
-  // Publish has less to do.
+  // Writes what was appended already, if it is worth a call, so that Publish
+  // has less to do.
   void WriteBehind();
   Status Flush(bool durable);
   // To be called often: keeps the heartbeat and looks for a new shard.

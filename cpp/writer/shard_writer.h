@@ -75,14 +75,12 @@ class ShardWriter {
   [[nodiscard]] bool batch_is_full() const {
     return length() - written() >= batch_bytes_;
   }
-  // Whether the batch has enough to write some of it, when there is time.
+  // Whether the batch is worth writing when there is nothing else to do.
   [[nodiscard]] bool is_worth_writing() const {
     return length() - written() >= kMinBehind;
   }
   // Writes the batch; its records are then in the file.
   Status WriteBatch() { return file_.WriteBatch(); }
-  // Writes what it has of full pages; its records need not be in the file.
-  Status WritePages() { return file_.WritePages(); }
   // Makes all that was written outlive a power failure.
   Status Sync() { return file_.Sync(); }
 

@@ -203,8 +203,7 @@ TDBG_TEST(FlushStopAndAFillingQueueInterruptEveryRest) {
 }
 
 // Sabotage seen to fail here: a commit that looks for the ends of steps only; a
-// commit that does not ask what stands before it; a rest that is cut short by
-// data though orders were waited for.
+// rest that is cut short by data though orders were waited for.
 TDBG_TEST(MuchDataInterruptsARestWhenItCanBeTaken) {
   auto queue = Queue(4 << 20);
   GapReason reason{};
@@ -231,6 +230,7 @@ TDBG_TEST(MuchDataInterruptsARestWhenItCanBeTaken) {
   other.join();
 }
 
+// Sabotage seen to fail here: a commit that does not ask what stands before it.
 TDBG_TEST(DataBehindAnUnfilledItemWakeNobody) {
   auto queue = Queue(4 << 20);
   GapReason reason{};
