@@ -174,7 +174,7 @@ def test_watch_passes_them_on(run_dir: Path) -> None:
     assert (told["budget"], told["threads"], told["precise"]) == (0.5, 1, True)
 
 
-@pytest.mark.parametrize("part", ["", "fc1"])
+@pytest.mark.parametrize("part", ["", "0", "0.fc1"])
 def test_what_is_compiled_trains_as_it_does_without_and_is_compiled_once(
     run_dir: Path, part: str
 ) -> None:
@@ -182,7 +182,7 @@ def test_what_is_compiled_trains_as_it_does_without_and_is_compiled_once(
 
     def run(hooked: bool) -> tuple[list[float], int]:
         torch.compiler.reset()
-        model, criterion = mlp(), nn.CrossEntropyLoss()
+        model, criterion = nn.Sequential(mlp()), nn.CrossEntropyLoss()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         if hooked:
             every_other = SaveConfig(statistics_interval=2)
@@ -195,7 +195,7 @@ def test_what_is_compiled_trains_as_it_does_without_and_is_compiled_once(
         if hooked:
             hook.close()
             assert hook.counters()["internal_errors"] == 0
-            rows = Recorded(run_dir).rows("gradient/fc1.weight")
+            rows = Recorded(run_dir).rows("gradient/0.fc1.weight")
             assert sorted(rows) == [0, 2, 4]
         return losses, counter.frame_count
 

@@ -106,6 +106,8 @@ class Policy:
         self._cycles: dict[ModeKeys, list[StepWants | None]] = {}
         self._periods: dict[ModeKeys, int] = {}
         self._wants: dict[tuple[int, ...], StepWants] = {}
+        # The end of a step asks for the next one, as does its beginning.
+        self._latest: tuple[ModeKeys, int, StepWants] | None = None
         self._revision = registry.revision
         self.units_profile = self._intern(
             (_UNITS,) if self.needs.unit_summaries else ()
@@ -158,6 +160,7 @@ class Policy:
         self._cycles.clear()
         self._periods.clear()
         self._wants.clear()
+        self._latest = None
 
     def membership(self, name: str, role: Role) -> list[str]:
         """Names of all collections that this tensor belongs to."""
@@ -189,7 +192,11 @@ class Policy:
         if cycle is None:
             cycle = self._cycles[mode] = [None] * self._cycle_length(mode)
         if not cycle:
-            return self._find_wants(mode, mode_step)
+            latest = self._latest
+            if latest is None or latest[0] is not mode or latest[1] != mode_step:
+                latest = mode, mode_step, self._find_wants(mode, mode_step)
+                self._latest = latest
+            return latest[2]
         place = mode_step % len(cycle)
         found = cycle[place]
         if found is None:

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,34 +30,26 @@ from tdbg.capture.losses import LossWatch
 from tdbg.capture.overhead import Overhead, OverheadMeter
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import watch_process
+from tdbg.capture.quiet import Quiet
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.remote import RemoteArray
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import SKIPPED, Change, Step, StepMachine
+from tdbg.capture.stop_source import StopSource
 from tdbg.capture.tensors import TensorRef, Tensors
 from tdbg.collections import Role
 from tdbg.errors import TrainingStopped
-from tdbg.modes import ModeKeys
+from tdbg.modes import GLOBAL, TRAIN, ModeKeys
 
 __all__ = ["MAX_FAULTS", "Session"]
 
 MAX_FAULTS = 10
 # A step that saved nothing is recorded if the last record is older than this.
 QUIET_NS = 1_000_000_000
+_TRAINING = frozenset({TRAIN, GLOBAL})
 
 _log = logging.getLogger("tdbg")
 _Result = TypeVar("_Result")
-
-
-class _Request(Protocol):
-    @property
-    def reason(self) -> str: ...
-
-
-class StopSource(Protocol):
-    """Says whether somebody asked the training to stop."""
-
-    def poll(self) -> _Request | None: ...
 
 
 class Session:
@@ -78,6 +70,7 @@ class Session:
         takes_activations: False while a forward is under way of which no input or
             output of any module is wanted; saves the hooks the rest.
         forward_context: Of the forward under way, if something is wanted in it.
+        quiet: Says when no input or output of a module will be wanted for a while.
     """
 
     def __init__(
@@ -104,6 +97,7 @@ class Session:
         self.stop_reason: str | None = None
         self.takes_activations = True
         self.forward_context: StepContext | None = None
+        self.quiet = Quiet()
         self.on_change: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self._stop_source = stop_source
@@ -167,6 +161,7 @@ class Session:
             if context.calls:
                 context.calls = {}
             if self.takes_activations:
+                self.quiet.tell(False)
                 self.recorder.begin_forward(context)
         return context
 
@@ -313,7 +308,7 @@ class Session:
             return
         self.stop_reason = request.reason
         # Once raised, a last evaluation may go on; training may not.
-        is_training = mode in {ModeKeys.TRAIN, ModeKeys.GLOBAL}
+        is_training = mode in _TRAINING
         if self._raises_on_stop and (is_training or not self._has_raised):
             self._has_raised = True
             change = self.machine.close()
@@ -339,6 +334,8 @@ class Session:
         if self.policy.refresh():
             self._collections_change()
         wants = self.policy.wants(step.mode, step.mode_step)
+        if wants.takes_activations:
+            self.quiet.tell(False)
         step.context = StepContext(step, wants, time.perf_counter_ns())
 
     def _end(self, step: Step) -> None:
@@ -346,7 +343,7 @@ class Session:
         if context is None:
             return  # An interrupt came between its beginning and this.
         now = time.perf_counter_ns()
-        is_training = step.mode in {ModeKeys.TRAIN, ModeKeys.GLOBAL}
+        is_training = step.mode in _TRAINING
         duration = (now if is_training else context.last_ns) - context.start_ns
         self._losses.step_ended(step.number)
         charge = self.meter.end_step(duration)
@@ -372,6 +369,11 @@ class Session:
                 capture_ns=charge,
                 duration_ns=duration,
             )
+        if is_training and not self.machine.is_in_forward:
+            # Now, so that the next step may begin with any module.  A root that is
+            # compiled says nothing, and would be compiled anew without its hooks.
+            following = self.policy.wants(step.mode, step.mode_step + 1)
+            self.quiet.tell(bool(step.forwards) and not following.takes_activations)
 
     def _collections_change(self) -> None:
         self._collections.change()

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from tdbg.modes import ModeKeys
+from tdbg.modes import EVAL, GLOBAL, PREDICT, TRAIN, ModeKeys
 
 __all__ = ["INTERRUPTED", "SKIPPED", "Change", "Step", "StepMachine"]
 
@@ -23,7 +23,7 @@ __all__ = ["INTERRUPTED", "SKIPPED", "Change", "Step", "StepMachine"]
 SKIPPED = 1
 INTERRUPTED = 2
 
-_EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
+_EVALUATION = frozenset({EVAL, PREDICT})
 # Steps of another optimizer, without one of the defining optimizer in between,
 # after which the other one defines the steps.
 _TAKEOVER = 2
@@ -65,8 +65,8 @@ class Step:
         self.micro_batches = max(self.micro_batches, count + 1)
 
 
-class Change(NamedTuple):
-    """What an event led to.
+class Change:
+    """What an event led to: a plain object, since every event makes one.
 
     Attributes:
         step: The step that the event belongs to, or None.
@@ -74,9 +74,14 @@ class Change(NamedTuple):
         ended: Steps that ended, in this order; before *step* began.
     """
 
-    step: Step | None
-    began: bool = False
-    ended: tuple[Step, ...] = ()
+    __slots__ = ("began", "ended", "step")
+
+    def __init__(
+        self, step: Step | None, began: bool = False, ended: tuple[Step, ...] = ()
+    ) -> None:
+        self.step = step
+        self.began = began
+        self.ended = ended
 
 
 class StepMachine:
@@ -149,9 +154,10 @@ class StepMachine:
         if not is_inner:
             self._stepping = key
             self._consider(key)
-        latest = self._latest.get(ModeKeys.TRAIN) or self._latest.get(ModeKeys.GLOBAL)
-        if self._training is None and key != self._defining and latest is not None:
-            return Change(latest)  # It comes after the one that ended the step.
+        if self._training is None and key != self._defining:
+            latest = self._latest.get(TRAIN) or self._latest.get(GLOBAL)
+            if latest is not None:
+                return Change(latest)  # It comes after the one that ended the step.
         return Change(*self._open_training(mode))
 
     def defines_step(self, key: Hashable) -> bool:
@@ -302,7 +308,7 @@ class StepMachine:
         """The open training step, and whether it begins here."""
         if self._training is not None:
             return self._training, False
-        self._training = self._begin(ModeKeys.TRAIN if mode in _EVALUATION else mode)
+        self._training = self._begin(TRAIN if mode in _EVALUATION else mode)
         return self._training, True
 
     def _begin(self, mode: ModeKeys) -> Step:

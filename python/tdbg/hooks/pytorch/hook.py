@@ -28,7 +28,7 @@ from tdbg.hooks.pytorch.losses import LossTap
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor
-from tdbg.modes import ModeKeys
+from tdbg.modes import EVAL, TRAIN, ModeKeys
 
 __all__ = ["TorchHook"]
 
@@ -294,7 +294,7 @@ class TorchHook:
         for tap in self._taps:
             module = tap.module
             if module is not None:
-                return ModeKeys.TRAIN if module.training else ModeKeys.EVAL
+                return TRAIN if module.training else EVAL
         return ModeKeys.TRAIN
 
     def _is_registered(self, loss: object) -> bool:

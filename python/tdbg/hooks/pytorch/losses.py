@@ -13,6 +13,7 @@ from tdbg.capture.session import Session
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.activations import Activations
 from tdbg.hooks.pytorch.callbacks import Callback
+from tdbg.hooks.pytorch.parking import Parking
 from tdbg.modes import ModeKeys
 
 __all__ = ["LossTap"]
@@ -50,6 +51,8 @@ class LossTap:
     ) -> None:
         self._session = session
         self._handles: list[Any] = []
+        self._parking = Parking()
+        session.quiet.on_change.append(self._parking.park)
         self._module: weakref.ref[nn.Module] | None = None
         self._has_inputs = False
         self.name = name
@@ -74,6 +77,7 @@ class LossTap:
                 _Before(self._session, self), with_kwargs=True
             )
             self._handles.append(before)
+            self._parking.add(module._forward_pre_hooks, before.id)
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that captures at each call of *function*."""
@@ -81,7 +85,8 @@ class LossTap:
 
         @functools.wraps(function)
         def loss(*args: Any, **kwargs: Any) -> Any:
-            session.run(self.inputs.take, (args, kwargs))
+            if not session.quiet.is_quiet:
+                session.run(self.inputs.take, (args, kwargs))
             result = function(*args, **kwargs)
             session.run(self.outputs.take, result)
             return result
@@ -90,6 +95,7 @@ class LossTap:
 
     def remove(self) -> None:
         """Take the hooks off; a wrapped function merely calls."""
+        self._parking.close()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -16,12 +16,15 @@ from tdbg.collections import Role
 from tdbg.hooks.pytorch.activations import Activations, take_both
 from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
 from tdbg.hooks.pytorch.parameters import ParameterTable
-from tdbg.modes import ModeKeys
+from tdbg.hooks.pytorch.parking import Parking
+from tdbg.modes import GLOBAL, TRAIN, ModeKeys
 
 __all__ = ["ModuleTap", "is_tapped_by"]
 
 # Their units are dead when no output is above zero.
 _WITH_UNITS = (nn.ReLU, nn.ReLU6, nn.Threshold)
+
+_TRAINING = frozenset({TRAIN, GLOBAL})
 
 _ModeOf = Callable[[], ModeKeys]
 
@@ -136,6 +139,8 @@ class ModuleTap:
         self._mode = mode
         self._before_training = before_training
         self._handles: list[Any] = []
+        self._parking = Parking()
+        session.quiet.on_change.append(self._parking.park)
         self._has_inputs = self._has_outputs = False
         # The exception under way at the beginning of each call that goes on.
         self._calls: list[BaseException | None] = []
@@ -185,7 +190,7 @@ class ModuleTap:
             self._calls.clear()
             session.forward_lost()
         mode = self._mode()
-        is_training = mode in {ModeKeys.TRAIN, ModeKeys.GLOBAL}
+        is_training = mode in _TRAINING
         if is_training:
             self._before_training()
         context = session.forward_begins(id(self), mode)
@@ -206,6 +211,7 @@ class ModuleTap:
 
     def remove(self) -> None:
         """Take all hooks off."""
+        self._parking.close()
         for handle in (*self._handles, self._end_handle):
             handle.remove()
 
@@ -234,16 +240,21 @@ class ModuleTap:
         outputs = captured.get(Role.OUTPUT)
         if inputs is not None and outputs is not None and _leaves_inputs_alone(module):
             both = _Both(session, inputs, outputs)
-            self._handles.append(module.register_forward_hook(both, with_kwargs=True))
+            handle = module.register_forward_hook(both, with_kwargs=True)
+            self._keep(module._forward_hooks, handle)
             return
         if inputs is not None:
             before = _Input(session, inputs)
-            self._handles.append(
-                module.register_forward_pre_hook(before, with_kwargs=True)
-            )
+            handle = module.register_forward_pre_hook(before, with_kwargs=True)
+            self._keep(module._forward_pre_hooks, handle)
         if outputs is not None:
             after = _Output(session, outputs)
-            self._handles.append(module.register_forward_hook(after))
+            handle = module.register_forward_hook(after)
+            self._keep(module._forward_hooks, handle)
+
+    def _keep(self, hooks: Any, handle: Any) -> None:
+        self._handles.append(handle)
+        self._parking.add(hooks, handle.id)
 
 
 def _leaves_inputs_alone(module: nn.Module) -> bool:
