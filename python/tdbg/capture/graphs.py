@@ -120,6 +120,7 @@ class Recordings:
         step = Step(-1, mode, -1)
         step.context = StepContext(step, _rows_only(session.policy, mode), 0)
         graph = session.sink.graph_id(device, stream)
+        session.quiet.tell(False)  # It may be replayed when something is wanted.
         session.machine = GraphRecording(session.machine, step, graph)
         return session.machine
 
