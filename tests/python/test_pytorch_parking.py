@@ -36,7 +36,7 @@ def test_a_hook_comes_back_to_its_place() -> None:
     called: list[str] = []
     parking = Parking()
     ours = module.register_forward_hook(lambda *_: called.append("ours"))
-    parking.add(module._forward_hooks, ours.id)
+    parking.add(module, "_forward_hooks", ours.id)
     parking.park(True)
     assert not module._forward_hooks
     module.register_forward_hook(lambda *_: called.append("theirs"))
@@ -55,7 +55,7 @@ def test_a_hook_comes_back_to_its_place() -> None:
 def test_a_module_is_not_kept_alive() -> None:
     module = nn.Linear(1, 1)
     parking = Parking()
-    parking.add(module._forward_hooks, module.register_forward_hook(print).id)
+    parking.add(module, "_forward_hooks", module.register_forward_hook(print).id)
     del module
     parking.park(True)
     parking.park(False)

@@ -77,7 +77,7 @@ class LossTap:
                 _Before(self._session, self), with_kwargs=True
             )
             self._handles.append(before)
-            self._parking.add(module._forward_pre_hooks, before.id)
+            self._parking.add(module, "_forward_pre_hooks", before.id)
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that captures at each call of *function*."""

@@ -241,20 +241,20 @@ class ModuleTap:
         if inputs is not None and outputs is not None and _leaves_inputs_alone(module):
             both = _Both(session, inputs, outputs)
             handle = module.register_forward_hook(both, with_kwargs=True)
-            self._keep(module._forward_hooks, handle)
+            self._keep(module, "_forward_hooks", handle)
             return
         if inputs is not None:
             before = _Input(session, inputs)
             handle = module.register_forward_pre_hook(before, with_kwargs=True)
-            self._keep(module._forward_pre_hooks, handle)
+            self._keep(module, "_forward_pre_hooks", handle)
         if outputs is not None:
             after = _Output(session, outputs)
             handle = module.register_forward_hook(after)
-            self._keep(module._forward_hooks, handle)
+            self._keep(module, "_forward_hooks", handle)
 
-    def _keep(self, hooks: Any, handle: Any) -> None:
+    def _keep(self, module: nn.Module, name: str, handle: Any) -> None:
         self._handles.append(handle)
-        self._parking.add(hooks, handle.id)
+        self._parking.add(module, name, handle.id)
 
 
 def _leaves_inputs_alone(module: nn.Module) -> bool:
