@@ -116,7 +116,7 @@ def _everything(run_dir: Path) -> dict[str, Any]:
 def test_both_ways_record_the_same(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, with_more: bool
 ) -> None:
-    """Sabotaged: a core that takes second calls too, or counts no first ones."""
+    """Sabotaged: a core that takes second calls too; first ones told to nobody."""
     options: dict[str, Any] = {}
     if with_more:
         options["save_histogram"] = True
