@@ -15,10 +15,12 @@ from __future__ import annotations
 import ctypes.util
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 from benchmarks._harness.machine import ROOT
@@ -29,8 +31,13 @@ BUILD = ROOT / "build" / "gpu"
 _NEEDED = ("pybind11", "numpy", "ml_dtypes", "torch", "click", "rich")
 
 
-def build(jobs: int, with_cuda: bool) -> str:
+def build(jobs: int, with_cuda: bool, seconds: float) -> str:
     """Configure, compile, and put the module where it is imported from.
+
+    Args:
+        jobs: Compilers at once.
+        with_cuda: Whether it fails without the kernels.
+        seconds: For all of it.
 
     Returns:
         What was found, in a line.
@@ -38,6 +45,7 @@ def build(jobs: int, with_cuda: bool) -> str:
     Raises:
         RuntimeError: If something is missing, with its name.
         subprocess.CalledProcessError: If CMake or the compiler fails.
+        subprocess.TimeoutExpired: If it takes longer.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     cmake, ninja = _tool("cmake"), _tool("ninja")
@@ -56,10 +64,15 @@ def build(jobs: int, with_cuda: bool) -> str:
         "-DTDBG_BUILD_TESTS=OFF",
         f"-DTDBG_CUDA={'ON' if with_cuda else 'AUTO'}",
         *([f"-DTDBG_ZSTD_ARCHIVE={zstd}"] if zstd else []),
-        *([f"-DTDBG_NVCC={nvcc}"] if nvcc else []),
     ]
-    subprocess.run([str(cmake), *arguments], check=True)
-    subprocess.run([str(cmake), "--build", str(BUILD), f"-j{jobs}"], check=True)
+    settings = dict(os.environ)
+    if nvcc:  # Where cmake/TdbgCuda.cmake looks.
+        settings.setdefault("CUDA_HOME", str(Path(nvcc).parent.parent))
+    end = time.monotonic() + seconds
+    compiling = ["--build", str(BUILD), f"-j{jobs}", "--target", "_core"]
+    for each in (arguments, compiling):
+        left = max(1.0, end - time.monotonic())
+        subprocess.run([str(cmake), *each], check=True, timeout=left, env=settings)
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     (module,) = (BUILD / "cpp" / "bindings").glob(f"_core*{suffix}")
     shutil.copy2(module, ROOT / "python" / "tdbg" / module.name)
@@ -83,14 +96,19 @@ def _zstd() -> str | None:
     """The shared library, where CMake would find nothing better; else None."""
     if importlib.util.find_spec("blosc2") is not None:
         return None
-    name = ctypes.util.find_library("zstd")
-    if name is None:
-        return None
-    folders = [sysconfig.get_config_var("LIBDIR"), "/lib", "/usr/lib", "/lib64"]
-    machine = sysconfig.get_config_var("MULTIARCH") or ""
-    folders += [f"/lib/{machine}", f"/usr/lib/{machine}", "/usr/lib64"]
+    # Not every machine has what find_library asks (ldconfig, a compiler).
+    name = ctypes.util.find_library("zstd") or "libzstd.so.1"
+    folders = [sysconfig.get_config_var("LIBDIR"), "/lib", "/usr/lib"]
+    for machine in (sysconfig.get_config_var("MULTIARCH"), _machine_folder()):
+        folders += [f"/lib/{machine}", f"/usr/lib/{machine}"]
+    folders += ["/lib64", "/usr/lib64", "/usr/local/lib"]
     for folder in filter(None, folders):
         path = Path(folder) / name
         if path.exists():
             return str(path)
     return None
+
+
+def _machine_folder() -> str:
+    """Where Debian and its like put libraries, whatever Python says."""
+    return f"{platform.machine()}-linux-gnu"

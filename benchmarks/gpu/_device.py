@@ -68,10 +68,11 @@ class Device:
         after.synchronize()
         return before.elapsed_time(after) / 1e3
 
-    def median_seconds(self, action: Callable[[], object], rounds: int) -> float:
-        """The median of several, after one that does not count."""
-        self.seconds(action)
-        return statistics.median(self.seconds(action) for _ in range(rounds))
+    def samples(self, action: Callable[[], object], rounds: int) -> list[float]:
+        """Seconds of several, ascending, after two that do not count."""
+        for _ in range(2):
+            self.seconds(action)
+        return sorted(self.seconds(action) for _ in range(rounds))
 
     def free_bytes(self) -> int:
         """Of the device's memory, as its driver counts."""
@@ -85,12 +86,19 @@ class Device:
 
         Returns:
             ``moved``: read and written together, which is what its memory delivers;
-            ``read``: half of that.
+            ``read``: half of that; both by the median; ``fastest`` and ``slowest``:
+            as ``moved``.
         """
         source = torch.ones(n_bytes, dtype=torch.uint8, device=self.name)
         target = torch.empty_like(source)
-        seconds = self.median_seconds(lambda: target.copy_(source), rounds)
-        return {"moved": 2 * n_bytes / seconds, "read": n_bytes / seconds}
+        times = self.samples(lambda: target.copy_(source), rounds)
+        seconds = statistics.median(times)
+        return {
+            "moved": 2 * n_bytes / seconds,
+            "read": n_bytes / seconds,
+            "fastest": 2 * n_bytes / times[0],
+            "slowest": 2 * n_bytes / times[-1],
+        }
 
     def describe(self) -> dict[str, Any]:
         """Its name, and what else belongs to a figure."""
@@ -149,6 +157,14 @@ class RowTaker:
         self.end()
 
     def close(self) -> None:
-        """Wait for the rows, and end the run."""
+        """Wait for the rows, and end the run.
+
+        Raises:
+            RuntimeError: If rows were refused or lost: too little was measured.
+        """
         self._capture.flush()
+        dropped = self._capture.counters()["dropped"]
         self._capture.close()
+        if dropped:
+            msg = f"{dropped} rows were dropped"
+            raise RuntimeError(msg)

@@ -6,6 +6,8 @@ written), at 1 GiB.  Every row is compared with the reference's before it is tim
 
 from __future__ import annotations
 
+import statistics
+
 import torch
 
 from benchmarks._harness import check, check_close
@@ -44,10 +46,12 @@ def main() -> None:
             tensor = values(dtype, max(1, n_bytes // dtype.itemsize), device.name)
             label = f"{name}, {n_bytes} bytes"
             taker = RowTaker(given.folder / f"{name}-{n_bytes}", {"x": tensor})
-            seconds = measured(device, taker, rounds)
+            times = measured(device, taker, rounds)
+            seconds = statistics.median(times)
             verify(taker, tensor, label)
             share = n_bytes / seconds / rate["moved"]
-            result.add(label, {"seconds": seconds, "of_copy": share})
+            found = {"seconds": seconds, "of_copy": share, "samples": times}
+            result.add(label, found)
             is_goal = n_bytes == largest and not given.small and device.is_cuda
             result.line(
                 f"statistics of {label}",
@@ -68,12 +72,13 @@ def values(dtype: torch.dtype, n: int, device: str) -> torch.Tensor:
     torch.manual_seed(1)
     if not dtype.is_floating_point:
         return torch.randint(-100, 100, (n,), device=device).to(dtype)
-    parts = [torch.randn(min(n, 1 << 24), device=device).to(dtype)]
-    repeats = -(-n // parts[0].numel())
-    return torch.cat(parts * repeats)[:n].contiguous() if repeats > 1 else parts[0]
+    part = torch.randn(min(n, 1 << 24), device=device).to(dtype).view(torch.uint8)
+    n_bytes = n * dtype.itemsize
+    # As bytes: not every type can be put together on every device.
+    return part.repeat(-(-n_bytes // part.numel()))[:n_bytes].view(dtype)
 
 
-def measured(device: Device, taker: RowTaker, rounds: int) -> float:
+def measured(device: Device, taker: RowTaker, rounds: int) -> list[float]:
     """Seconds of one launch: several in a row, so that the launch itself is hidden."""
     in_a_row = 4
 
@@ -83,10 +88,10 @@ def measured(device: Device, taker: RowTaker, rounds: int) -> float:
 
     taker.step()
     times = []
-    for _ in range(rounds):
-        times.append(device.seconds(several))
+    for _ in range(rounds + 1):
+        times.append(device.seconds(several) / in_a_row)
         taker.end()
-    return sorted(times)[rounds // 2] / in_a_row
+    return times[1:]
 
 
 def verify(taker: RowTaker, tensor: torch.Tensor, label: str) -> None:

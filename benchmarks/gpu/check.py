@@ -82,7 +82,8 @@ class Check:
         start = time.monotonic()
         try:
             if name == "build":
-                self._found["build"] = {"lines": [], "data": {"found": self._build()}}
+                found = self._build(seconds)
+                self._found["build"] = {"lines": [], "data": {"found": found}}
             elif name == "tests":
                 self._tests(seconds)
             else:
@@ -112,25 +113,27 @@ class Check:
         left = self._end - time.monotonic() - behind * self._given.seconds
         return max(left, 10.0)
 
-    def _build(self) -> str:
-        return build(os.cpu_count() or 1, with_cuda=self._given.device == "cuda")
+    def _build(self, seconds: float) -> str:
+        with_cuda = self._given.device == "cuda"
+        return build(os.cpu_count() or 1, with_cuda, seconds)
 
     def _tests(self, seconds: float) -> None:
         """All of tests/gpu: with the kernels, then by PyTorch's operations alone."""
-        command = [
-            *(sys.executable, "-m", "pytest", "-q", "-W", "default"),
-            *("-p", "no:cacheprovider", str(ROOT / "tests" / "gpu")),
-        ]
         start = time.monotonic()
         ways: dict[str, dict[str, str]] = {"kernels": {}}
         if self._given.device == "cuda":
             ways["fallback"] = {"TDBG_CUDA_DRIVER": "/nonexistent"}
+        failed = []
         for what, settings in ways.items():
             left = seconds - (time.monotonic() - start)
             print(f"== tests, {what}", flush=True)
-            subprocess.run(
-                command,
-                check=True,
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-m", "pytest", "-q", "-W", "default"),
+                    *("-p", "no:cacheprovider", str(ROOT / "tests" / "gpu")),
+                    *("--junitxml", str(self._folder / f"tests-{what}.xml")),
+                ],
+                check=False,
                 timeout=max(left, 1.0),
                 cwd=ROOT,
                 env={
@@ -140,6 +143,10 @@ class Check:
                     "TDBG_GPU_PATH": what,
                 },
             )
+            if done.returncode:
+                failed.append(f"exit status {done.returncode} with {what}")
+        if failed:
+            raise RuntimeError("; ".join(failed))
 
     def _measure(self, name: str, seconds: float) -> None:
         out = self._folder / f"{name}.json"

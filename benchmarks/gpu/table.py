@@ -34,9 +34,8 @@ def main() -> None:
     taker = RowTaker(given.folder / "table", tensors)
     taker.step()
     held = free - device.free_bytes()
-    seconds = device.median_seconds(taker.take, rounds)
-    taker.end()
-    device.wait()
+    times = device.samples(taker.step, rounds)
+    seconds = statistics.median(times)
     thread = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -49,6 +48,7 @@ def main() -> None:
     result.add("bytes", n_bytes)
     result.add("copy_bytes_per_second", rate)
     result.add("seconds", seconds)
+    result.add("samples", times)
     result.add("thread_seconds", statistics.median(thread))
     result.add("device_bytes_held", held)
     counts = device.is_cuda and not given.small
@@ -58,7 +58,9 @@ def main() -> None:
         f"at most {TARGET}",
         ratio <= TARGET if counts else None,
     )
-    result.line("the training's thread for that", f"{1e3 * min(thread):.2f} ms")
+    result.line(
+        "the training's thread for that", f"{1e3 * statistics.median(thread):.2f} ms"
+    )
     result.line(
         "memory of the device for statistics",
         f"{held / 2**20:.0f} MiB",

@@ -118,6 +118,18 @@ void BeginForward(Taker& taker, py::object context, py::dict calls,
                      .micro_batch = Saturate16(micro_batch)};
 }
 
+std::vector<std::size_t> BeginValues(Taker& taker, std::int64_t step,
+                                     const py::list& slots,
+                                     const py::list& tensors) {
+  const py::tuple wanted(slots.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    wanted[i] = py::int_(want::kValues);
+  }
+  const auto kept_slots = py::tuple(slots);
+  const auto kept_tensors = py::tuple(tensors);
+  return taker.BeginValues(step, RequestsOf(kept_slots, kept_tensors, wanted));
+}
+
 void EndForward(Taker& taker) { taker.forward() = {}; }
 
 using Method = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
@@ -169,7 +181,10 @@ void RegisterTaker(py::module_& module) {
       .def_property_readonly("devices", &Taker::devices)
       .def("begin_forward", &BeginForward, py::arg("context"), py::arg("calls"),
            py::arg("wants"), py::arg("step"), py::arg("micro_batch"))
-      .def("end_forward", &EndForward);
+      .def("end_forward", &EndForward)
+      .def("begin_values", &BeginValues, py::arg("step"), py::arg("slots"),
+           py::arg("tensors"))
+      .def("fence", &Taker::Fence);
   AddQuick(taker, &take_method);
   taker.attr("WANTED") = py::dict(
       py::arg("ROWS") = want::kRows, py::arg("VALUES") = want::kValues,

@@ -98,6 +98,57 @@ std::vector<std::size_t> Taker::Take(const Occasion& when,
   return left;
 }
 
+std::vector<std::size_t> Taker::BeginValues(std::int64_t step,
+                                            std::span<const Request> requests) {
+  struct Copy {
+    Exchanged read;
+    std::uint32_t id = 0;
+    std::size_t request = 0;
+    DeviceStream where;
+  };
+  std::vector<Copy> copies;
+  copies.reserve(requests.size());  // The items point into it.
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Copy copy{.read = {}, .id = 0, .request = i, .where = {}};
+    Exchanged& read = copy.read;
+    if (!exchange_.Read(requests[i].tensor, &read) || read.device == kHost ||
+        !read.is_contiguous) {
+      continue;
+    }
+    devices_.insert(read.device);
+    copy.where.device = read.device;
+    if (capture_.writer().inert() || !capture_.devices().usable(read.device) ||
+        !exchange_.CurrentStream(read.device, &copy.where.stream)) {
+      continue;
+    }
+    copy.id = requests[i].slot->IdOf(read, capture_);
+    copies.push_back(copy);
+  }
+  std::vector<std::size_t> begun;
+  if (copies.empty()) return begun;
+  for (const Copy& copy : copies) unfenced_.insert(copy.where.device);
+  // The queue may be waited for, and the first call locks memory.
+  const ReleaseGil released;
+  for (const Copy& copy : copies) {
+    const CaptureItem item{
+        .definition = copy.id, .data = copy.read.data, .strides = {}};
+    const DeviceAnswer answer =
+        capture_.devices().Values(step, item, CallSite{}, copy.where);
+    // What was refused is counted.
+    if (answer != DeviceAnswer::kLeft) begun.push_back(copy.request);
+  }
+  return begun;
+}
+
+void Taker::Fence() {
+  for (const int device : std::exchange(unfenced_, {})) {
+    DeviceStream where{.device = device, .stream = nullptr};
+    if (exchange_.CurrentStream(device, &where.stream)) {
+      capture_.devices().FenceRaw(where);
+    }
+  }
+}
+
 bool Taker::ReadDivisor(PyObject* tensor, Occasion* when) const {
   Exchanged read;
   if (!exchange_.Read(tensor, &read) || read.device == kHost ||

@@ -86,6 +86,15 @@ class Taker {
                                 std::span<const Request> requests,
                                 bool all_or_none = false);
 
+  // Begins to copy the values of those requests that lie, contiguous, on a
+  // device with kernels; nothing else of them is taken.  Returns their indices.
+  // Until Fence the caller keeps their memory, and what changes it while a copy
+  // is under way spoils that copy.
+  std::vector<std::size_t> BeginValues(std::int64_t step,
+                                       std::span<const Request> requests);
+  // Lets the current streams wait, on their devices, for the copies begun.
+  void Fence();
+
   [[nodiscard]] Forward& forward() { return forward_; }
 
   // CUDA devices of which there were tensors.
@@ -134,6 +143,7 @@ class Taker {
   Forward forward_;
   Scratch spare_;
   std::set<int> devices_;
+  std::set<int> unfenced_;  // Devices with copies of BeginValues.
   std::uint64_t n_repeated_ = 0;
   std::int64_t spent_ns_ = 0;
 };

@@ -306,6 +306,16 @@ class Taker:
         self, context: Any, calls: Any, wants: Any, step: int, micro_batch: int
     ) -> None: ...
     def end_forward(self) -> None: ...
+    def begin_values(
+        self, step: int, slots: list[Slot], tensors: list[Any]
+    ) -> list[int]:
+        """Begin to copy the values of those that lie on a device with kernels.
+
+        Returns their indices.  Until ``fence`` their memory must live and stay as it
+        is.
+        """
+
+    def fence(self) -> None: ...  # Current streams wait for the copies begun.
     def take(self, *arguments: Any) -> list[int] | None:
         """By position: step, slots, tensors, wanted, call, micro_batch, scale, reuses.
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from tdbg import _core
-from tdbg.pytorch import Hook, SaveConfig
+from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 from tdbg.reference import row
 from tdbg.run_directory import writer_directories
 
@@ -37,7 +37,11 @@ DTYPES = (*FLOATS, *INTEGERS, "bool")
 
 def make_hook(run_dir: Path, **options: Any) -> Hook:
     """A hook that takes the rows of everything it is given, at every step."""
-    settings: dict[str, Any] = {"save_config": ROWS_ONLY, "min_free_bytes": 0}
+    settings: dict[str, Any] = {"min_free_bytes": 0}
+    if "save_config" not in options:
+        settings["save_config"] = ROWS_ONLY
+        # Step 0 is on every schedule.
+        settings["reduction_config"] = ReductionConfig(save_raw_tensor=False)
     return Hook(run_dir, **{**settings, **options})
 
 

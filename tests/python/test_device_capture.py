@@ -51,9 +51,13 @@ def fallback(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> PretendedDevice
     return device
 
 
-def rows_hook(path: Path, **options: Any) -> Hook:
+def rows_hook(path: Path) -> Hook:
     return make_hook(
-        path, save_config=ROWS_ONLY, include_collections=["default"], **options
+        path,
+        save_config=ROWS_ONLY,
+        # Step 0 is on every schedule.
+        reduction_config=ReductionConfig(save_raw_tensor=False),
+        include_collections=["default"],
     )
 
 
@@ -116,8 +120,7 @@ def test_what_is_not_contiguous(
     with make_hook(tmp_path / "values") as hook:
         hook.save_tensor("x", strided)
         assert fallback.n_sent == 1, "its value goes by way of PyTorch"
-    rows_only = ReductionConfig(save_raw_tensor=False)
-    with rows_hook(tmp_path / "rows", reduction_config=rows_only) as hook:
+    with rows_hook(tmp_path / "rows") as hook:
         hook.save_tensor("x", strided)
         assert hook.device_state()[0]["rows"] == 1
     recorded = Recorded(tmp_path / "values")
@@ -188,3 +191,49 @@ def test_a_scale_on_the_device_divides(tmp_path: Path, cuda: FakeCuda) -> None:
     (found,) = Recorded(tmp_path).rows("g")[0]
     assert float(found["mean"]) == 0.5
     assert int(found["flags"]) == 1
+
+
+class _ByDlpack:
+    """Another library's array."""
+
+    def __init__(self, tensor: DeviceTensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.tensor.device_index
+
+
+class _ByInterface:
+    """One that is older than DLPack."""
+
+    def __init__(self, tensor: DeviceTensor) -> None:
+        self.tensor = tensor
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        address = self.tensor.data_ptr()
+        return {"data": (address, False), "shape": self.tensor.shape, "version": 3}
+
+
+@pytest.mark.parametrize("kind", [_ByDlpack, _ByInterface])
+def test_arrays_of_other_libraries_are_taken_where_they_lie(
+    kind: Any, tmp_path: Path, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What PyTorch makes of them; here it has no CUDA.
+    module = torch.utils.dlpack if kind is _ByDlpack else torch
+    name = "from_dlpack" if kind is _ByDlpack else "as_tensor"
+    monkeypatch.setattr(module, name, lambda array: array.tensor)
+    with rows_hook(tmp_path) as hook:
+        hook.save_tensor("x", kind(cuda.put(torch.arange(5.0))))
+        assert hook.device_state()[0]["rows"] == 1
+    assert float(Recorded(tmp_path).rows("x")[0][0]["mean"]) == 2.0
+
+
+def test_an_array_that_pytorch_cannot_read_is_refused(
+    tmp_path: Path, cuda: FakeCuda
+) -> None:
+    with rows_hook(tmp_path) as hook:
+        hook.save_tensor("x", _ByInterface(cuda.put(torch.arange(5.0))))
+        counters = hook.counters()
+        assert counters["refused_tensors"] == 1
+        assert counters["internal_errors"] == 0

@@ -87,6 +87,9 @@ def test_a_step_that_is_replayed_whole(
     record(graph, step)
     for _ in range(3):
         graph.replay()
+    hook.flush()
+    ended = [each[0] for each in Recorded(tmp_path).steps]
+    assert ended == [0, 1, 2, 3], "a replay with its optimizer ends its step"
     step()
     hook.close()
     assert told == [(77, 1), (77, 2), (77, 3)]
@@ -172,3 +175,18 @@ def test_after_close_a_replay_only_replays(
     hook.close()
     graph.replay()
     assert told == []
+
+
+def test_every_replay_of_an_evaluation_is_a_step(
+    tmp_path: Path, told: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = make_hook(tmp_path)
+    listen(hook, told, monkeypatch)
+    model = mlp().eval()
+    hook.register_module(model)
+    graph = Graph()
+    record(graph, lambda: model(torch.ones(4, 64)))
+    for _ in range(3):
+        graph.replay()
+    hook.close()
+    assert told == [(77, 0), (77, 1), (77, 2)]

@@ -324,6 +324,11 @@ class Recorder:
             raise StorageError(msg, kind="timeout")
         return seconds
 
+    def fence(self) -> None:
+        """Let devices do nothing more before the copies that ``taker`` has begun."""
+        if self.taker is not None:
+            self.taker.fence()
+
     def step_ends(self, step: Step) -> None:
         """Nothing more will be taken in this step: begin to fetch what is far."""
         self._single.send(step)

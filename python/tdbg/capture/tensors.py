@@ -57,6 +57,12 @@ class _Taker(Protocol):
 
     def end_forward(self) -> None: ...
 
+    def begin_values(
+        self, step: int, slots: list[Any], tensors: list[Any]
+    ) -> list[int]: ...
+
+    def fence(self) -> None: ...
+
     def take(
         self,
         step: int,

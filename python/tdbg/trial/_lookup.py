@@ -66,14 +66,16 @@ def entries(
     for lane in _lanes_at(run, step, worker):
         writer = lane.writer
         ids = writer.ids.get(name, [])
-        of_lane: list[RawEntry] = []
         if not ids:
             continue
         rows, places = writer.reader.find_tensors(step, step + 1, ids)
+        # Of a value that was saved twice for one call, the later counts.
+        of_calls: dict[Call, RawEntry] = {}
         for row, place in zip(rows, places, strict=True):
             definition = writer.definitions[int(row["definition"])]
             call = Call(int(row["micro_batch"]), int(row["call"]))
-            of_lane.append(RawEntry(lane, definition, call, int(place), None))
+            of_calls[call] = RawEntry(lane, definition, call, int(place), None)
+        of_lane = list(of_calls.values())
         rows, _ = writer.reader.find_scalars(step, step + 1, ids)
         for row in rows:
             definition = writer.definitions[int(row["definition"])]

@@ -200,6 +200,8 @@ class ModuleTap:
         # Without an optimizer nobody says when the weights are about to change.
         if not is_training or not session.machine.has_optimizer:
             self.parameters.capture(context, gradients=False)
+        else:
+            self.parameters.begin_values(context)
 
     def end(self) -> None:
         """Its call is over, perhaps by an exception."""
@@ -214,6 +216,7 @@ class ModuleTap:
         self._parking.close()
         for handle in (*self._handles, self._end_handle):
             handle.remove()
+        self.parameters.fence(is_last=True)
 
     def _hook_inside(self, root: nn.Module, roles: list[Role]) -> None:
         paths: dict[nn.Module, list[str]] = {}

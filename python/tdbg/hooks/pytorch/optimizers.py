@@ -145,6 +145,7 @@ class OptimizerWatch:
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         self._has_stepped = True
+        self._fence()
         key = self._keys[optimizer]
         context = self._session.optimizer_begins(key, self._mode())
         # PyTorch counts the optimizer itself among the arguments.
@@ -172,8 +173,13 @@ class OptimizerWatch:
         key = self._keys.get(optimizer)
         if key is not None:
             context = self._session.optimizer_begins(key, self._mode())
+            self._fence()
             self._capture(context, optimizer)
             self._session.optimizer_ends(key, True)
+
+    def _fence(self) -> None:
+        for tap in self._taps:
+            tap.parameters.fence()
 
     def _capture(self, context: StepContext | None, optimizer: Optimizer) -> None:
         if context is None or not context.takes or not context.step.is_open:
@@ -202,6 +208,7 @@ class OptimizerWatch:
             except BaseException:
                 run(machine.closure_fails)
                 raise
+            run(self._fence)
             # The first evaluation is that with the weights before the update.
             run(self._capture, context, optimizer)
             run(machine.closure_ends)

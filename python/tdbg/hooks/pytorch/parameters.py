@@ -12,13 +12,15 @@ from torch import nn
 from tdbg.capture.naming import gradient_name, parameter_role
 from tdbg.capture.recorder import Recorder, StepContext, TensorPlan
 from tdbg.capture.session import Session
-from tdbg.capture.wants import StepWants
+from tdbg.capture.wants import SMALL_VALUES, VALUES, StepWants
 from tdbg.collections import Role
+from tdbg.hooks.pytorch.early_values import EarlyValues
 
 __all__ = ["ParameterTable"]
 
 # Parameters added to the module later are looked for every so many captures.
 LOOK_AGAIN = 100
+_ANY_VALUES = VALUES | SMALL_VALUES
 # Sets of wants that are remembered: more than a schedule has.
 _MAX_WANTS = 64
 
@@ -39,13 +41,15 @@ class _Selection:
 
     Attributes:
         entries: They.
+        has_values: Whether values of parameters are wanted.
         quick: Takes all of them in one call of the core; None: there is no taker.
     """
 
-    __slots__ = ("entries", "quick")
+    __slots__ = ("entries", "has_values", "quick")
 
     def __init__(self, recorder: Recorder, entries: list[_Wanted]) -> None:
         self.entries = entries
+        self.has_values = any(each.of_weight & VALUES for each in entries)
         self.quick = recorder.parameters(
             [
                 (
@@ -66,6 +70,16 @@ class _Selection:
         if number % 2:
             return entry.gradient, entry.of_gradient
         return entry.weight, entry.of_weight
+
+    def values(self) -> list[tuple[TensorPlan, torch.Tensor]]:
+        """The parameters of which values are wanted, with their plans."""
+        found: list[tuple[TensorPlan, torch.Tensor]] = []
+        for each in self.entries:
+            module = each.owner() if each.of_weight & VALUES else None
+            parameter = None if module is None else module._parameters.get(each.key)
+            if parameter is not None:
+                found.append((each.weight, parameter))
+        return found
 
     def found(self) -> list[TensorPlan]:
         """Of what the core found the last time."""
@@ -117,6 +131,7 @@ class ParameterTable:
         self._module = weakref.ref(module)
         self._prefix = prefix
         self._countdown = LOOK_AGAIN
+        self._early = EarlyValues(session.recorder)
         self._entries = self._find()
         self.refresh()
 
@@ -133,6 +148,20 @@ class ParameterTable:
         """The parameters with the plans of their gradients."""
         found = [(entry.parameter(), entry.gradient) for entry in self._entries]
         return [(item, plan) for item, plan in found if item is not None]
+
+    def begin_values(self, context: StepContext) -> None:
+        """A forward begins whose optimizer will step: copy what may be copied early.
+
+        Args:
+            context: The step.
+        """
+        selected = self._selected.get(context.wants) or self._select(context.wants)
+        if selected.has_values:
+            self._early.begin(context, selected.values())
+
+    def fence(self, *, is_last: bool = False) -> None:
+        """Parameters are about to change; if *is_last*, nothing more is captured."""
+        self._early.fence(is_last=is_last)
 
     def capture(
         self,
@@ -162,7 +191,8 @@ class ParameterTable:
             self._entries = self._find()
             self.refresh()
             selected = self._select(wants)
-        is_first = not context.done and self not in context.found
+        early = self._early.has(context)
+        is_first = not early and not context.done and self not in context.found
         is_scaled = not isinstance(scale, float) or scale != 1.0
         is_whole = gradients and only is None and not is_scaled
         if is_first and is_whole and self._take_all(context, selected):
@@ -177,8 +207,9 @@ class ParameterTable:
             parameter = None if module is None else module._parameters.get(key)
             if parameter is None or (only is not None and id(parameter) not in only):
                 continue
-            if of_weight and weight not in done:
-                add(weight, parameter, of_weight)
+            wanted = of_weight & ~_ANY_VALUES if weight in early else of_weight
+            if wanted and weight not in done:
+                add(weight, parameter, wanted)
             if gradients and of_gradient and gradient not in done:
                 tensor = parameter.grad
                 if tensor is not None:
