@@ -277,8 +277,7 @@ DeviceAnswer DeviceCapture::Values(std::int64_t step, const CaptureItem& item,
                                      site.micro_batch));
   }
   const auto engine = EngineFor(where.device);
-  if (!IsContiguous(view) || !engine->is_usable() ||
-      engine->CaptureId(where.stream) != 0) {
+  if (!IsContiguous(view) || !engine->IsFree(where.stream)) {
     return DeviceAnswer::kLeft;
   }
   if (!engine->CanCopy(writer_->staging())) {

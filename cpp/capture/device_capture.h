@@ -44,8 +44,9 @@ namespace cuda {
 class Driver;
 }  // namespace cuda
 
-// A stream of a device: the framework's handle, null for the default one.  It
-// stays valid until the step that it was used in has ended.
+// A stream of a device: the framework's handle; null or 1 for the default one,
+// 2 for that of the calling thread.  It stays valid until the step that it was
+// used in has ended.
 struct DeviceStream {
   int device = 0;
   void* stream = nullptr;
@@ -123,7 +124,9 @@ class DeviceCapture {
   // under way: before anything on it changes or frees their memory.
   void FenceRaw(DeviceStream where);
 
-  // Before EndStep of the writer: fetches the results of the step.
+  // Before EndStep of the writer: fetches the results of the step.  Of a step
+  // that ends while one of its streams is being captured into a graph they are
+  // lost (and counted): nothing may wait for that stream then.
   void EndStep(std::int64_t step);
   // Before a flush or the end: fetches the results of all steps.
   void EndAllSteps();

@@ -12,14 +12,7 @@ namespace tdbg {
 using cuda::Device;
 using cuda::DeviceRow;
 using cuda::EventHandle;
-
-namespace {
-
-cuda::Stream StreamOf(void* stream) {
-  return static_cast<cuda::Stream>(stream);
-}
-
-}  // namespace
+using cuda::StreamOf;
 
 // --- Beginning and end -------------------------------------------------------
 
@@ -79,7 +72,7 @@ DeviceEngine::~DeviceEngine() {
       scope.status().ok() && (!reducer_ || reducer_->Join(fetch_stream_).ok() ||
                               reducer_->Join(fetch_stream_).ok());
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (is_idle && !device_->is_idle()) {
+  while (is_idle && !(device_->is_idle() && AreOrphansOver())) {
     is_idle = std::chrono::steady_clock::now() < deadline;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -168,15 +161,17 @@ Status DeviceEngine::LaunchInto(std::span<Launch> launches, cuda::Place place,
                                 Block* block) {
   std::vector<cuda::TensorEntry> entries;
   entries.reserve(launches.size());
-  std::uint32_t n_results = block->n_results;
+  const std::uint32_t first = block->n_results;
+  std::uint32_t n_results = first;
   for (Launch& launch : launches) {
     if (launch.target.count == 0) continue;
     entries.push_back(launch.entry);
     launch.target.result = n_results++;
   }
-  TDBG_RETURN_IF_ERROR(reducer_->Statistics(
-      entries, block->results + block->n_results * sizeof(DeviceRow), place));
+  // Also where it fails: some of them may have been launched.
   block->n_results = n_results;
+  TDBG_RETURN_IF_ERROR(reducer_->Statistics(
+      entries, block->results + first * sizeof(DeviceRow), place));
   n_rows_ += entries.size();
   for (const Launch& launch : launches) block->rows.push_back(launch.target);
   return Status::Ok();
@@ -197,6 +192,11 @@ Result<DeviceEngine::Block*> DeviceEngine::BlockFor(std::int64_t step,
     }
     CloseBlock(step, std::move(block), ready);
     steps_.erase(found);
+  }
+  if (steps_.size() >= kMaxOpenSteps) {
+    const auto oldest = steps_.begin();
+    CloseBlock(oldest->first, std::move(oldest->second), ready);
+    steps_.erase(oldest);
   }
   Reclaim();
   const auto piece = ring_->Take(kResultBytes);
@@ -219,7 +219,9 @@ bool DeviceEngine::Repeat(std::int64_t step, std::uint32_t definition,
   Block* block = nullptr;
   if (captured.value().id != 0) {
     const auto graph = graphs_.find(captured.value().id);
-    if (graph != graphs_.end()) block = &graph->second.blocks.back();
+    if (graph != graphs_.end() && !graph->second.blocks.empty()) {
+      block = &graph->second.blocks.back();
+    }
   } else if (const auto found = steps_.find(step); found != steps_.end()) {
     block = &found->second;
   }
@@ -267,11 +269,17 @@ void DeviceEngine::CloseBlock(std::int64_t step, Block block,
                                       : NeverCame()});
 }
 
-// Where it fails the piece is not used again: who knows what is under way.
+// Where the driver fails the piece is not used again: who knows what is under
+// way.
 Result<std::unique_ptr<Fetch>> DeviceEngine::FetchBlock(const Block& block) {
   Result<EventHandle> event = TakeEvent();
   if (!event.ok()) return event.status();
-  TDBG_RETURN_IF_ERROR(reducer_->Join(fetch_stream_));
+  const Status joined = reducer_->Join(fetch_stream_);
+  if (joined.code() == StatusCode::kLimitExceeded) {
+    unfetched_.push_back({.piece = block.piece, .event = event.value()});
+  }
+  TDBG_RETURN_IF_ERROR(joined);
+  TDBG_RETURN_IF_ERROR(FreeUnfetched());
   TDBG_RETURN_IF_ERROR(driver_->Check(
       driver_->memcpy_to_host(
           block.piece->host, block.piece->device,
@@ -282,6 +290,18 @@ Result<std::unique_ptr<Fetch>> DeviceEngine::FetchBlock(const Block& block) {
       driver_->event_record(event.value(), fetch_stream_), "cuEventRecord"));
   return std::make_unique<Fetch>(shared_from_this(), block.piece,
                                  event.value());
+}
+
+// After a join: all that was launched into them is before this.
+Status DeviceEngine::FreeUnfetched() {
+  while (!unfetched_.empty()) {
+    const Orphan& orphan = unfetched_.back();
+    TDBG_RETURN_IF_ERROR(driver_->Check(
+        driver_->event_record(orphan.event, fetch_stream_), "cuEventRecord"));
+    GiveBack(orphan.piece, orphan.event, false);
+    unfetched_.pop_back();
+  }
+  return Status::Ok();
 }
 
 // --- Counts ------------------------------------------------------------------
@@ -330,6 +350,8 @@ DeviceAnswer DeviceEngine::Count(std::size_t n_bytes, void* stream, Run run,
 
 DeviceAnswer DeviceEngine::CountUnits(cuda::UnitEntry entry, void* stream,
                                       std::unique_ptr<Fetch>* fetch) {
+  // Before it is multiplied.
+  if (entry.n_units > kRingBytes) return DeviceAnswer::kLeft;
   return Count(
       2 * entry.n_units * sizeof(std::uint64_t), stream,
       [&](cuda::DeviceAddress results, cuda::Stream on) {

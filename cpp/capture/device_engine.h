@@ -43,6 +43,9 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   static constexpr std::size_t kResultBytes =
       kRowsPerBlock * sizeof(cuda::DeviceRow);
   static constexpr std::size_t kRingBytes = 16ULL << 20;
+  // Steps that have begun and not ended; beyond them the results of the oldest
+  // are fetched before its end.
+  static constexpr std::size_t kMaxOpenSteps = 16;
   // Of a block, those that repeat others or have no elements included.
   static constexpr std::size_t kMaxRowsOfBlock = 4096;
 
@@ -90,6 +93,8 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   void EndAllSteps(ReadyList* ready);
 
   std::uint64_t CaptureId(void* stream);
+  // Whether work can be put on the stream, to be done at once.
+  bool IsFree(void* stream);
   bool Replayed(std::uint64_t graph, std::int64_t step, void* stream,
                 ReadyList* ready);
 
@@ -131,7 +136,7 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   };
   struct Orphan {
     std::optional<cuda::ResultRing::Piece> piece;
-    cuda::EventHandle event;
+    cuda::EventHandle event = nullptr;
   };
 
   DeviceEngine(const cuda::Driver* driver, std::shared_ptr<StagingLock> lock)
@@ -169,6 +174,9 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
       TDBG_REQUIRES(mutex_);
   Result<cuda::EventHandle> TakeEvent() TDBG_REQUIRES(mutex_);
   void Reclaim() TDBG_REQUIRES(mutex_);
+  // Whether nothing that was given back is under way.
+  bool AreOrphansOver();
+  Status FreeUnfetched() TDBG_REQUIRES(mutex_);
   void ForgetGraphs() TDBG_REQUIRES(mutex_);
 
   // Constant after Open.
@@ -189,6 +197,8 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   std::map<std::int64_t, Block> steps_ TDBG_GUARDED_BY(mutex_);
   std::map<std::uint64_t, GraphRows> graphs_ TDBG_GUARDED_BY(mutex_);
   std::vector<cuda::DeviceAddress> free_blocks_ TDBG_GUARDED_BY(mutex_);
+  // Of steps that ended while a stream of theirs was being captured.
+  std::vector<Orphan> unfetched_ TDBG_GUARDED_BY(mutex_);
   std::uint64_t n_rows_ TDBG_GUARDED_BY(mutex_) = 0;
   std::uint64_t n_copies_ TDBG_GUARDED_BY(mutex_) = 0;
   std::uint64_t copied_bytes_ TDBG_GUARDED_BY(mutex_) = 0;

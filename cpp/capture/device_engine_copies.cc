@@ -9,12 +9,9 @@ namespace tdbg {
 
 using cuda::Device;
 using cuda::EventHandle;
+using cuda::StreamOf;
 
 namespace {
-
-cuda::Stream StreamOf(void* stream) {
-  return static_cast<cuda::Stream>(stream);
-}
 
 // What the driver calls when a graph is gone, from a thread of its own, which
 // may not call the driver.
@@ -95,6 +92,13 @@ std::uint64_t DeviceEngine::CaptureId(void* stream) {
   const Device::Scope scope(*device_);
   const auto captured = device_->CapturedInto(StreamOf(stream));
   return scope.status().ok() && captured.ok() ? captured.value().id : 0;
+}
+
+bool DeviceEngine::IsFree(void* stream) {
+  if (!is_usable()) return false;
+  const Device::Scope scope(*device_);
+  const auto captured = device_->CapturedInto(StreamOf(stream));
+  return scope.status().ok() && captured.ok() && captured.value().id == 0;
 }
 
 bool DeviceEngine::Replayed(std::uint64_t graph, std::int64_t step,
@@ -263,6 +267,14 @@ void DeviceEngine::GiveBack(const std::optional<cuda::ResultRing::Piece>& piece,
   }
   if (piece) ring_->GiveBack(*piece);
   free_events_.push_back(event);
+}
+
+bool DeviceEngine::AreOrphansOver() {
+  MutexLock guard(pool_mutex_);
+  return std::none_of(
+      orphans_.begin(), orphans_.end(), [&](const Orphan& orphan) {
+        return driver_->event_query(orphan.event) == cuda::kErrorNotReady;
+      });
 }
 
 // Takes back what was given back too early and is over now.

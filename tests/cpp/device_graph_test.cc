@@ -1,6 +1,7 @@
 // Statistics inside of CUDA graphs: launched while the graph is captured,
 // delivered after each replay.
 
+#include <memory>
 #include <vector>
 
 #include "fake_devices.h"
@@ -10,46 +11,10 @@ namespace tdbg {
 namespace {
 
 using testing::Alive;
+using testing::CapturedGraph;
 using testing::DeviceRun;
 using testing::Framework;
 using testing::FreshDriver;
-
-// A graph as a framework makes and replays it.
-class CapturedGraph {
- public:
-  // Captures what `body` does on `stream`.
-  template <typename Body>
-  CapturedGraph(Framework* framework, DeviceStream stream, Body body)
-      : framework_(framework) {
-    framework->Enter();
-    EXPECT_EQ(cuStreamBeginCapture_v2(Framework::StreamOf(stream), 0), 0);
-    framework->Leave();
-    body();
-    framework->Enter();
-    EXPECT_EQ(cuStreamEndCapture(Framework::StreamOf(stream), &graph_), 0);
-    EXPECT_EQ(cuGraphInstantiateWithFlags(&executable_, graph_, 0), 0);
-    framework->Leave();
-  }
-  ~CapturedGraph() {
-    framework_->Enter();
-    EXPECT_EQ(cuGraphExecDestroy(executable_), 0);
-    EXPECT_EQ(cuGraphDestroy(graph_), 0);
-    framework_->Leave();
-  }
-  CapturedGraph(const CapturedGraph&) = delete;
-  CapturedGraph& operator=(const CapturedGraph&) = delete;
-
-  void Replay(DeviceStream stream) {
-    framework_->Enter();
-    EXPECT_EQ(cuGraphLaunch(executable_, Framework::StreamOf(stream)), 0);
-    framework_->Leave();
-  }
-
- private:
-  Framework* const framework_;
-  cuda::Graph graph_ = nullptr;
-  void* executable_ = nullptr;
-};
 
 TDBG_TEST(RowsOfAGraphAreDeliveredAfterEachReplay) {
   const cuda::Driver driver = FreshDriver();
@@ -170,17 +135,157 @@ TDBG_TEST(ACaptureIsNotTouchedByAStepThatEndsInIt) {
   const DeviceStream stream = framework.NewStream();
   const std::uint32_t id = run.Define("a", DType::kUInt8, {32});
   void* data = framework.Allocate(32);
-  EXPECT_TRUE(run.Take(1, id, data, stream));
-  CapturedGraph graph(&framework, stream, [&] { run.EndStep(1); });
-  graph.Replay(stream);
-  EXPECT_EQ(framework.Synchronize(stream), 0);
-  EXPECT_TRUE(run.capture().usable(0));
-  EXPECT_TRUE(run.Take(2, id, data, stream));
-  run.EndStep(2);
+  constexpr std::int64_t kTimes = 150;  // More than there are blocks.
+  for (std::int64_t i = 0; i < kTimes; ++i) {
+    EXPECT_TRUE(run.Take(2 * i, id, data, stream));
+    CapturedGraph graph(&framework, stream, [&] { run.EndStep(2 * i); });
+    graph.Replay(stream);
+    EXPECT_EQ(framework.Synchronize(stream), 0);
+    EXPECT_TRUE(run.capture().usable(0));
+    EXPECT_TRUE(run.Take(2 * i + 1, id, data, stream));
+    run.EndStep(2 * i + 1);
+    EXPECT_OK(run.writer().Flush(false, DeviceRun::kPatience));
+  }
   EXPECT_OK(run.Close());
   run.ExpectBalance();
+  EXPECT_EQ(run.capture().state(0).refused, 0U);
+  EXPECT_EQ(run.Read()->n_rows(), std::uint64_t{kTimes});
+  EXPECT_EQ(run.writer().counters().losses[8].records, std::uint64_t{kTimes});
+}
+
+// Its launches never cleared what they share.
+TDBG_TEST(AGraphThatNeverRanSpoilsNoOther) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream stream = framework.NewStream();
+  const std::uint32_t id = run.Define("a", DType::kUInt8, {100000});
+  void* data = framework.Allocate(100000);
+  framework.Fill(data, 3, 100000, stream);
+  {
+    const CapturedGraph never(&framework, stream, [&] {
+      EXPECT_TRUE(run.Take(0, id, data, stream));
+    });
+  }
+  const std::uint64_t n_bytes = run.capture().state(0).device_bytes;
+  std::uint64_t graph_id = 0;
+  CapturedGraph graph(&framework, stream, [&] {
+    EXPECT_TRUE(run.Take(0, id, data, stream));
+    graph_id = run.capture().CaptureId(stream);
+  });
+  EXPECT_EQ(run.capture().state(0).device_bytes, n_bytes);
+  graph.Replay(stream);
+  EXPECT_TRUE(run.capture().Replayed(graph_id, 1, stream));
+  run.EndStep(1);
+  EXPECT_OK(run.Close());
+  const auto reader = run.Read();
+  const auto rows = reader->Rows(0, reader->n_rows());
+  EXPECT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].summary.min.u64, 3U);
+  EXPECT_EQ(rows[0].summary.max.u64, 3U);
+}
+
+TDBG_TEST(AGraphOfTwoStreamsIsWhole) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream streams[] = {framework.NewStream(), framework.NewStream()};
+  const std::uint32_t id = run.Define("a", DType::kUInt8, {100000});
+  void* data = framework.Allocate(100000);
+  cuda::EventHandle events[2] = {};
+  framework.Enter();
+  for (auto& event : events) EXPECT_EQ(driver.event_create(&event, 2), 0);
+  framework.Leave();
+  const auto let_wait = [&](int from, int to) {
+    framework.Enter();
+    EXPECT_EQ(
+        driver.event_record(events[from], Framework::StreamOf(streams[from])),
+        0);
+    EXPECT_EQ(driver.stream_wait_event(Framework::StreamOf(streams[to]),
+                                       events[from], 0),
+              0);
+    framework.Leave();
+  };
+  std::uint64_t graph_id = 0;
+  {
+    CapturedGraph graph(&framework, streams[0], [&] {
+      let_wait(0, 1);
+      graph_id = run.capture().CaptureId(streams[1]);
+      EXPECT_EQ(run.capture().CaptureId(streams[0]), graph_id);
+      for (std::uint16_t i = 0; i < 6; ++i) {
+        EXPECT_TRUE(run.Take(0, id, data, streams[i % 2], {.call = i}));
+      }
+      run.EndStep(0);
+      let_wait(1, 0);
+    });
+    for (std::int64_t step = 1; step < 4; ++step) {
+      framework.Fill(data, static_cast<unsigned char>(step), 100000,
+                     streams[0]);
+      graph.Replay(streams[0]);
+      EXPECT_TRUE(run.capture().Replayed(graph_id, step, streams[0]));
+      run.EndStep(step);
+    }
+    EXPECT_OK(run.Close());
+  }
+  framework.Enter();
+  for (auto& event : events) EXPECT_EQ(driver.event_destroy(event), 0);
+  framework.Leave();
+  const auto reader = run.Read();
+  const auto rows = reader->Rows(0, reader->n_rows());
+  EXPECT_EQ(rows.size(), 18U);
+  for (const auto& row : rows) {
+    EXPECT_EQ(row.summary.min.u64, static_cast<std::uint64_t>(row.step));
+    EXPECT_EQ(row.summary.max.u64, static_cast<std::uint64_t>(row.step));
+  }
+}
+
+TDBG_TEST(GraphsForWhichNoMemoryIsLeftAreLeft) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream stream = framework.NewStream();
+  const std::uint32_t id = run.Define("a", DType::kUInt8, {32});
+  void* data = framework.Allocate(32);
+  std::vector<std::unique_ptr<CapturedGraph>> graphs;
+  int n_left = 0;
+  for (int i = 0; i < 120; ++i) {
+    graphs.push_back(std::make_unique<CapturedGraph>(&framework, stream, [&] {
+      const bool is_taken = run.Take(0, id, data, stream);
+      n_left += is_taken ? 0 : 1;
+      EXPECT_EQ(run.capture().Repeat(0, id, {.call = 1}, id, {}, stream),
+                is_taken);
+    }));
+  }
+  EXPECT_TRUE(n_left > 5);
+  EXPECT_TRUE(run.capture().usable(0));
+  EXPECT_TRUE(run.capture().state(0).device_bytes <= 64ULL << 20);
+  graphs.clear();
+  CapturedGraph graph(&framework, stream,
+                      [&] { EXPECT_TRUE(run.Take(0, id, data, stream)); });
+}
+
+// It waits for all other streams of its kind, which it cannot while they are
+// captured.
+TDBG_TEST(TheDefaultStreamIsLeftWhileAStreamThatItWaitsForIsCaptured) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream blocking = framework.NewStream(0);
+  const DeviceStream plain = framework.default_stream();
+  const std::uint32_t id = run.Define("a", DType::kUInt8, {32});
+  void* data = framework.Allocate(32);
+  EXPECT_TRUE(run.Take(1, id, data, plain));
+  const CapturedGraph graph(&framework, blocking, [&] {
+    EXPECT_FALSE(run.Take(1, id, data, plain));
+    EXPECT_TRUE(
+        run.capture().Values(1, {.definition = id, .data = data, .strides = {}},
+                             {}, plain) != DeviceAnswer::kTaken);
+    run.capture().FenceRaw(plain);
+  });
+  run.EndStep(1);
+  EXPECT_TRUE(run.capture().usable(0));
+  EXPECT_OK(run.Close());
   EXPECT_EQ(run.Read()->n_rows(), 1U);
-  EXPECT_EQ(run.writer().counters().losses[8].records, 1U);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "device_rows_of.h"
@@ -81,6 +83,63 @@ TDBG_TEST(ResultsThatFindNoRoomAreRefusedAndCounted) {
   EXPECT_OK(run.Close());
   run.ExpectBalance();
   EXPECT_EQ(run.Read()->n_rows(), static_cast<std::uint64_t>(n_steps));
+}
+
+TDBG_TEST(StepsThatNeverEndHoldFewBlocks) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream stream = framework.NewStream();
+  const std::uint32_t id = run.Define("a", DType::kFloat32, {16});
+  void* data = framework.Tensor(Numbers(16, 2));
+  constexpr std::int64_t kSteps = 300;  // More than there are blocks.
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    EXPECT_TRUE(run.Take(step, id, data, stream));
+    if (step % 50 == 0) {
+      EXPECT_EQ(framework.Synchronize(stream), 0);
+      EXPECT_OK(run.writer().Flush(false, DeviceRun::kPatience));
+    }
+  }
+  EXPECT_OK(run.Close());
+  run.ExpectBalance();
+  EXPECT_EQ(run.capture().state(0).refused, 0U);
+  EXPECT_EQ(run.Read()->n_rows(), std::uint64_t{kSteps});
+}
+
+// The same handle is another stream in each thread.
+TDBG_TEST(StreamsOfThreadsAreNotMistakenForOneAnother) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream own{.device = 0, .stream = reinterpret_cast<void*>(2)};
+  constexpr std::size_t kThreads = 3;
+  constexpr std::size_t kBytes = 200000;
+  fakecuda_delay(500);
+  EXPECT_TRUE(run.capture().usable(0));
+  for (std::int64_t step = 0; step < 5; ++step) {
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < kThreads; ++t) {
+      const auto value = static_cast<unsigned char>(10 * step + t + 1);
+      void* data = framework.Allocate(kBytes);
+      const std::uint32_t id =
+          run.Define("t" + std::to_string(value), DType::kUInt8, {kBytes});
+      threads.emplace_back([&, value, data, id, step] {
+        framework.Fill(data, value, kBytes, own);
+        EXPECT_TRUE(run.Take(step, id, data, own));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    run.EndStep(step);  // By a thread that launched nothing.
+  }
+  EXPECT_OK(run.Close());
+  auto reader = run.Read();
+  const auto rows = reader->Rows(0, reader->n_rows());
+  EXPECT_EQ(rows.size(), 5 * kThreads);
+  for (const auto& row : rows) {
+    const std::string name = reader->FindDefinition(row.definition)->name;
+    EXPECT_EQ("t" + std::to_string(row.summary.min.u64), name);
+    EXPECT_EQ("t" + std::to_string(row.summary.max.u64), name);
+  }
 }
 
 TDBG_TEST(ADeviceThatHangsCostsCloseItsPatience) {

@@ -54,17 +54,22 @@ class Framework {
   Framework(const Framework&) = delete;
   Framework& operator=(const Framework&) = delete;
 
-  void Enter() { EXPECT_EQ(driver_.context_push(context_), 0); }
+  // Between them failures are not for the framework.
+  void Enter() {
+    fakecuda_exempt(1);
+    EXPECT_EQ(driver_.context_push(context_), 0);
+  }
   void Leave() {
     cuda::Context context = nullptr;
     EXPECT_EQ(driver_.context_pop(&context), 0);
+    fakecuda_exempt(0);
     EXPECT_TRUE(context == context_);  // Nobody left another one behind.
   }
 
-  DeviceStream NewStream() {
+  DeviceStream NewStream(unsigned flags = cuda::kStreamNonBlocking) {
     Enter();
     cuda::Stream stream = nullptr;
-    EXPECT_EQ(driver_.stream_create(&stream, 1), 0);
+    EXPECT_EQ(driver_.stream_create(&stream, flags), 0);
     streams_.push_back(stream);
     Leave();
     return {.device = device_, .stream = stream};
@@ -131,6 +136,43 @@ inline std::string Alive() {
   }
   return alive;
 }
+
+// A graph as a framework makes and replays it.
+class CapturedGraph {
+ public:
+  // Captures what `body` does on `stream`.
+  template <typename Body>
+  CapturedGraph(Framework* framework, DeviceStream stream, Body body)
+      : framework_(framework) {
+    framework->Enter();
+    EXPECT_EQ(cuStreamBeginCapture_v2(Framework::StreamOf(stream), 0), 0);
+    framework->Leave();
+    body();
+    framework->Enter();
+    EXPECT_EQ(cuStreamEndCapture(Framework::StreamOf(stream), &graph_), 0);
+    EXPECT_EQ(cuGraphInstantiateWithFlags(&executable_, graph_, 0), 0);
+    framework->Leave();
+  }
+  ~CapturedGraph() {
+    framework_->Enter();
+    EXPECT_EQ(cuGraphExecDestroy(executable_), 0);
+    EXPECT_EQ(cuGraphDestroy(graph_), 0);
+    framework_->Leave();
+  }
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+  void Replay(DeviceStream stream) {
+    framework_->Enter();
+    EXPECT_EQ(cuGraphLaunch(executable_, Framework::StreamOf(stream)), 0);
+    framework_->Leave();
+  }
+
+ private:
+  Framework* const framework_;
+  cuda::Graph graph_ = nullptr;
+  void* executable_ = nullptr;
+};
 
 // A writer, and a device capture on it.
 class DeviceRun {

@@ -48,10 +48,12 @@ Status DeviceReducer::LaunchTable(std::span<TensorEntry> entries,
   Result<TableCache::Table*> table = tables_.For(entries, place.stream);
   if (!table.ok()) return table.status();
   if (table.value() == nullptr) return LaunchInline(entries, rows, place);
-  TDBG_RETURN_IF_ERROR(Launch(Kernel::kStatistics, table.value()->device,
-                              static_cast<std::uint32_t>(entries.size()),
-                              n_tiles, rows, place));
-  return tables_.Used(table.value());
+  const Status launched =
+      Launch(Kernel::kStatistics, table.value()->device,
+             static_cast<std::uint32_t>(entries.size()), n_tiles, rows, place);
+  // Even where nothing was launched: the upload may be under way.
+  const Status used = tables_.Used(table.value());
+  return launched.ok() ? used : launched;
 }
 
 Status DeviceReducer::LaunchInline(std::span<TensorEntry> entries,
@@ -83,7 +85,9 @@ Status DeviceReducer::Launch(Kernel kernel, Table table,
   std::array<void*, 6> arguments = {&table,    &n_entries, &n_tiles,
                                     &partials, &counters,  &rows};
   ++n_launches_;
-  return device_->Launch(kernel, n_tiles, place.stream, arguments.data());
+  TDBG_RETURN_IF_ERROR(
+      device_->Launch(kernel, n_tiles, place.stream, arguments.data()));
+  return scratch_.Launched(scratch.value());
 }
 
 template <typename Entry>

@@ -54,6 +54,17 @@ inline constexpr int kCaptureModeRelaxed = 2;
 inline constexpr unsigned kUserObjectNoSync = 1;
 inline constexpr unsigned kUserObjectMove = 1;
 
+// A framework's handle; two of them are numbers: 1, the default stream, as is
+// null, and 2, the default stream of the thread that names it.
+inline Stream PerThreadStream() {
+  return reinterpret_cast<Stream>(std::uintptr_t{2});
+}
+inline Stream StreamOf(void* handle) {
+  return reinterpret_cast<std::uintptr_t>(handle) == 1
+             ? nullptr
+             : static_cast<Stream>(handle);
+}
+
 // Every function: its name in the library, its name here, its parameters.
 // clang-format off
 #define TDBG_CUDA_FUNCTIONS(F)                                                 \

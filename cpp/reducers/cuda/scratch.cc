@@ -10,6 +10,11 @@ namespace {
 
 constexpr std::uint64_t kNoGraph = ~std::uint64_t{0};  // It was forgotten.
 
+// Other threads mean other streams by the same handle.
+bool IsOfThread(const Place& place) {
+  return place.graph == 0 && place.stream == PerThreadStream();
+}
+
 std::uint32_t Doubled(std::uint32_t n, std::uint32_t wanted) {
   while (n < wanted) n *= 2;
   return n;
@@ -23,6 +28,12 @@ Result<ScratchPool::Scratch*> ScratchPool::For(Place place,
   Result<Scratch*> found = Find(place);
   if (!found.ok()) return found;
   Scratch* scratch = found.value();
+  // After a step the stream may have been destroyed, and its handle given to
+  // another one.
+  if (place.graph == 0 && scratch->n_tiles != 0 &&
+      (!scratch->is_unjoined || IsOfThread(place))) {
+    TDBG_RETURN_IF_ERROR(Wait(place.stream, scratch));
+  }
   if (n_tiles > scratch->n_tiles) {
     TDBG_RETURN_IF_ERROR(Grow(n_tiles, n_entries, scratch));
   }
@@ -32,13 +43,23 @@ Result<ScratchPool::Scratch*> ScratchPool::For(Place place,
   return scratch;
 }
 
+Status ScratchPool::Launched(Scratch* scratch) {
+  if (!IsOfThread(scratch->place)) return Status::Ok();
+  const Driver& driver = device_->driver();
+  return driver.Check(driver.event_record(scratch->event, PerThreadStream()),
+                      "cuEventRecord");
+}
+
 Result<ScratchPool::Scratch*> ScratchPool::Find(Place place) {
   std::size_t n_streams = 0;
   Scratch* oldest = nullptr;
   Scratch* orphan = nullptr;
   for (const auto& scratch : all_) {
     if (scratch->place == place) return scratch.get();
-    if (scratch->place.graph == kNoGraph) orphan = scratch.get();
+    if (scratch->place.graph == kNoGraph &&
+        (orphan == nullptr || scratch->n_tiles > orphan->n_tiles)) {
+      orphan = scratch.get();
+    }
     if (scratch->place.graph != 0) continue;
     ++n_streams;
     if (scratch->is_unjoined && IsCaptured(*scratch)) continue;
@@ -50,20 +71,22 @@ Result<ScratchPool::Scratch*> ScratchPool::Find(Place place) {
     if (oldest == nullptr) {
       return Status::LimitExceeded("all streams are being captured");
     }
-    const Driver& driver = device_->driver();
     if (oldest->is_unjoined) {
-      TDBG_RETURN_IF_ERROR(
-          driver.Check(driver.event_record(oldest->event, oldest->place.stream),
-                       "cuEventRecord"));
+      TDBG_RETURN_IF_ERROR(Record(oldest));
+      TDBG_RETURN_IF_ERROR(Wait(place.stream, oldest));
     }
-    TDBG_RETURN_IF_ERROR(
-        driver.Check(driver.stream_wait_event(place.stream, oldest->event, 0),
-                     "cuStreamWaitEvent"));
     oldest->place = place;
     return oldest;
   }
   if (place.graph != 0 && orphan != nullptr) {
-    // Its counters are zero: the graph's launches left them so.
+    // Nobody knows whether its graph ever ran and set the counters to zero.
+    const Driver& driver = device_->driver();
+    if (orphan->n_tiles != 0) {
+      TDBG_RETURN_IF_ERROR(
+          driver.Check(driver.memset(orphan->counters, 0,
+                                     orphan->n_counter_bytes, place.stream),
+                       "cuMemsetD8Async"));
+    }
     orphan->place = place;
     return orphan;
   }
@@ -95,30 +118,41 @@ Status ScratchPool::Grow(std::uint32_t n_tiles, std::uint32_t n_entries,
       "cuMemsetD8Async"));
   scratch->partials = memory.value();
   scratch->counters = counters;
+  scratch->n_counter_bytes = counter_bytes;
   scratch->n_tiles = n;
   return Status::Ok();
 }
 
 Status ScratchPool::Join(Stream stream) {
-  const Driver& driver = device_->driver();
   for (const auto& scratch : all_) {
     if (!scratch->is_unjoined) continue;
     // To record now would make the event, and `stream`, part of the graph.
     if (IsCaptured(*scratch)) {
       return Status::LimitExceeded("a stream is being captured");
     }
-    TDBG_RETURN_IF_ERROR(
-        driver.Check(driver.event_record(scratch->event, scratch->place.stream),
-                     "cuEventRecord"));
-    TDBG_RETURN_IF_ERROR(
-        driver.Check(driver.stream_wait_event(stream, scratch->event, 0),
-                     "cuStreamWaitEvent"));
+    TDBG_RETURN_IF_ERROR(Record(scratch.get()));
+    TDBG_RETURN_IF_ERROR(Wait(stream, scratch.get()));
     scratch->is_unjoined = false;
   }
   return Status::Ok();
 }
 
+Status ScratchPool::Record(Scratch* scratch) {
+  if (IsOfThread(scratch->place)) return Status::Ok();  // By its thread.
+  const Driver& driver = device_->driver();
+  return driver.Check(
+      driver.event_record(scratch->event, scratch->place.stream),
+      "cuEventRecord");
+}
+
+Status ScratchPool::Wait(Stream stream, Scratch* scratch) {
+  const Driver& driver = device_->driver();
+  return driver.Check(driver.stream_wait_event(stream, scratch->event, 0),
+                      "cuStreamWaitEvent");
+}
+
 bool ScratchPool::IsCaptured(const Scratch& scratch) const {
+  if (IsOfThread(scratch.place)) return false;
   const auto captured = device_->CapturedInto(scratch.place.stream);
   return !captured.ok() || captured.value().id != 0;
 }

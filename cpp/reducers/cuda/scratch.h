@@ -2,6 +2,10 @@
 // launches that share it must follow one another; and for each stream that is
 // captured into a graph, one that stays the graph's as long as that lives.
 //
+// The thread's own default stream (PerThreadStream) is many streams by one
+// handle: each launch on it waits for the one before and is recorded at once,
+// by its thread.
+//
 // Thread safety: none; its owner's lock.
 //
 // Errors: what the driver says, and kLimitExceeded where the bound of the
@@ -33,6 +37,7 @@ class ScratchPool {
   struct Scratch {
     DeviceAddress partials = 0;
     DeviceAddress counters = 0;
+    std::size_t n_counter_bytes = 0;
     EventHandle event = nullptr;  // Recorded at the last join.
 
     Place place;
@@ -48,6 +53,8 @@ class ScratchPool {
   // the stream takes over that of another one, and waits for it on the device.
   Result<Scratch*> For(Place place, std::uint32_t n_tiles,
                        std::uint32_t n_entries);
+  // After the launch, by the same thread.
+  Status Launched(Scratch* scratch);
   // Lets `stream` wait for all that was launched on other streams since the
   // last join.
   Status Join(Stream stream);
@@ -56,6 +63,8 @@ class ScratchPool {
 
  private:
   Result<Scratch*> Find(Place place);
+  Status Record(Scratch* scratch);
+  Status Wait(Stream stream, Scratch* scratch);
   [[nodiscard]] bool IsCaptured(const Scratch& scratch) const;
   Status Grow(std::uint32_t n_tiles, std::uint32_t n_entries, Scratch* scratch);
 

@@ -25,6 +25,9 @@ void fakecuda_reset(int n_devices);
 // The n-th call of `function` from now (1: the next) answers `code`; 0: every
 // one from now.  A second call for the same function replaces the first.
 void fakecuda_fail(const char* function, int nth, int code);
+// What the calling thread calls from now on neither fails nor counts; or does
+// again.
+void fakecuda_exempt(int on);
 // Takes all that is alive as freed: it was left behind on purpose.
 void fakecuda_forget(void);
 // How often it was called since the reset.

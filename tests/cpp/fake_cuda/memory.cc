@@ -1,5 +1,6 @@
 // Devices, contexts, modules and memory of the fake driver.
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -117,6 +118,7 @@ FAKECUDA_EXPORT int cuModuleLoadData(CUmod_st** module, const void* image) {
 
 FAKECUDA_EXPORT int cuModuleUnload(CUmod_st* module) {
   FAKECUDA_CALL(true);
+  if (state.IsForbidden()) return kCaptureUnsupported;
   if (state.modules.erase(module) == 0) return kInvalidHandle;
   delete module;
   return 0;
@@ -152,7 +154,8 @@ FAKECUDA_EXPORT int cuMemAlloc_v2(std::uint64_t* address, std::size_t n) {
   if (n == 0) return kInvalidValue;
   void* p = std::aligned_alloc(512, (n + 511) / 512 * 512);
   if (p == nullptr) return 2;
-  std::memset(p, 0xa5, n);  // Nobody may take it for zeros.
+  // Nobody may take it for zeros; of much, the beginning will do.
+  std::memset(p, 0xa5, std::min<std::size_t>(n, 1 << 20));
   state.device_memory[Address(p)] = {.n = n, .context = CurrentContext()};
   *address = Address(p);
   return 0;
@@ -199,6 +202,7 @@ FAKECUDA_EXPORT int cuMemHostRegister_v2(void* p, std::size_t n, unsigned) {
 
 FAKECUDA_EXPORT int cuMemHostUnregister(void* p) {
   FAKECUDA_CALL(true);
+  if (state.IsForbidden()) return kCaptureUnsupported;
   const auto found = state.registered.find(Address(p));
   if (found == state.registered.end()) return 713;
   state.Drain(&lock, found->second.context);

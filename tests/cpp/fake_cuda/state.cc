@@ -56,6 +56,11 @@ int& CaptureMode() {
   return mode;
 }
 
+bool& IsExempt() {
+  thread_local bool is_exempt = false;
+  return is_exempt;
+}
+
 CUctx_st* CurrentContext() {
   return ContextStack().empty() ? nullptr : ContextStack().back();
 }
@@ -69,8 +74,9 @@ bool State::Contains(const std::map<std::uintptr_t, Range>& ranges,
 }
 
 int State::Called(const char* function, bool needs_context) {
-  ++calls[function];
-  if (const auto found = failures.find(function); found != failures.end()) {
+  if (!IsExempt()) ++calls[function];
+  if (const auto found = failures.find(function);
+      found != failures.end() && !IsExempt()) {
     Failure& failure = found->second;
     ++failure.n_calls;
     if (failure.nth == 0 || failure.nth == failure.n_calls) return failure.code;
@@ -87,8 +93,18 @@ int State::Called(const char* function, bool needs_context) {
 
 CUstream_st* State::StreamOf(CUstream_st* handle) {
   CUctx_st* context = CurrentContext();
-  if (handle == nullptr) {
-    std::unique_ptr<CUstream_st>& stream = null_streams[context->device];
+  const auto number = reinterpret_cast<std::uintptr_t>(handle);
+  if (number <= 2) {
+    // The default stream would wait for what is only being captured.
+    for (const CUstream_st* other : streams) {
+      if (number < 2 && other->is_blocking && other->capture != nullptr) {
+        return nullptr;
+      }
+    }
+    std::unique_ptr<CUstream_st>& stream =
+        number < 2
+            ? null_streams[context->device]
+            : thread_streams[{context->device, std::this_thread::get_id()}];
     if (stream == nullptr) {
       stream = std::make_unique<CUstream_st>();
       stream->context = context;
@@ -103,6 +119,9 @@ CUstream_st* State::StreamOf(CUstream_st* handle) {
 void State::Enqueue(CUstream_st* stream, Operation operation) {
   if (stream->capture != nullptr) {
     stream->capture->operations.push_back(std::move(operation));
+    if (stream != stream->capture->origin) {
+      stream->capture->unjoined.insert(stream);
+    }
     return;
   }
   stream->queue.push_back(std::move(operation));
@@ -144,6 +163,9 @@ void State::Drain(std::unique_lock<std::mutex>* lock, const CUctx_st* context) {
     for (const auto& [device, stream] : null_streams) {
       if (!is_idle(*stream)) return false;
     }
+    for (const auto& [of, stream] : thread_streams) {
+      if (!is_idle(*stream)) return false;
+    }
     for (const CUstream_st* stream : streams) {
       if (!is_idle(*stream)) return false;
     }
@@ -151,8 +173,12 @@ void State::Drain(std::unique_lock<std::mutex>* lock, const CUctx_st* context) {
   });
 }
 
-bool State::IsForbidden() const {
-  return n_global_captures > 0 && CaptureMode() != 2;
+bool State::IsForbidden() {
+  if (n_global_captures == 0 || CaptureMode() == 2) return false;
+  for (CUstream_st* stream : streams) {
+    if (stream->capture != nullptr) stream->capture->is_invalid = true;
+  }
+  return true;
 }
 
 void State::Break(CUctx_st* context, int code) {
@@ -182,6 +208,8 @@ FAKECUDA_EXPORT void fakecuda_fail(const char* function, int nth, int code) {
   const std::unique_lock<std::mutex> lock(state.mutex);
   state.failures[function] = {.nth = nth, .code = code};
 }
+
+FAKECUDA_EXPORT void fakecuda_exempt(int on) { fakecuda::IsExempt() = on != 0; }
 
 FAKECUDA_EXPORT void fakecuda_forget() {
   State& state = State::Get();

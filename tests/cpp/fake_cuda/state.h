@@ -54,7 +54,8 @@ struct UserObjectData {
 struct CUevent_st {
   CUctx_st* context = nullptr;
   std::shared_ptr<fakecuda::Mark> mark;  // The last; null: never recorded.
-  struct CUgraph_st* capture = nullptr;  // The graph that recorded it.
+  struct CUgraph_st* capture = nullptr;  // The graph that recorded it,
+  struct CUstream_st* stream = nullptr;  // and the stream, in that graph.
 };
 struct CUuserObject_st {
   std::shared_ptr<fakecuda::UserObjectData> data;
@@ -64,6 +65,8 @@ struct CUgraph_st {
   int mode = 0;
   bool is_invalid = false;
   std::set<struct CUstream_st*> streams;  // That are captured into it.
+  struct CUstream_st* origin = nullptr;
+  std::set<struct CUstream_st*> unjoined;  // Forked from it, and not back.
   std::vector<fakecuda::Operation> operations;
   std::vector<std::shared_ptr<fakecuda::UserObjectData>> objects;
 };
@@ -74,6 +77,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
   CUctx_st* context = nullptr;
   CUgraph_st* capture = nullptr;
+  bool is_blocking = false;  // With the default stream.
   std::deque<fakecuda::Operation> queue;
   bool is_busy = false;
   bool is_ending = false;
@@ -107,6 +111,8 @@ struct State {
 
   std::map<int, CUctx_st> contexts;  // By device.
   std::map<int, std::unique_ptr<CUstream_st>> null_streams;
+  std::map<std::pair<int, std::thread::id>, std::unique_ptr<CUstream_st>>
+      thread_streams;
   std::set<CUstream_st*> streams;
   std::set<CUevent_st*> events;
   std::set<CUmod_st*> modules;
@@ -136,8 +142,8 @@ struct State {
   void StartThread(CUstream_st* stream);
   // Waits until the streams of `context` have nothing to do.
   void Drain(std::unique_lock<std::mutex>* lock, const CUctx_st* context);
-  // Whether a capture forbids this call to this thread.
-  [[nodiscard]] bool IsForbidden() const;
+  // Whether a capture forbids this call to this thread; it is then invalid.
+  [[nodiscard]] bool IsForbidden();
   void Break(CUctx_st* context, int code);
 };
 
@@ -145,6 +151,7 @@ struct State {
 std::vector<CUctx_st*>& ContextStack();
 int& CaptureMode();
 CUctx_st* CurrentContext();
+bool& IsExempt();
 
 // An operation that launches the kernel; empty where the emulator has none of
 // this name.  `arguments` are copied.

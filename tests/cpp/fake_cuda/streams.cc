@@ -17,6 +17,13 @@ constexpr int kCaptureUnjoined = 904;
 constexpr int kCaptureIsolation = 905;
 constexpr int kCapturedEvent = 907;
 
+// What nobody may ask of such a stream, in whatever mode.
+bool IsCaptured(const CUstream_st* stream) {
+  if (stream->capture == nullptr) return false;
+  stream->capture->is_invalid = true;
+  return true;
+}
+
 void EndStream(State* state, CUstream_st* stream,
                std::unique_lock<std::mutex>* lock) {
   stream->is_ending = true;
@@ -28,9 +35,10 @@ void EndStream(State* state, CUstream_st* stream,
 
 }  // namespace
 
-FAKECUDA_EXPORT int cuStreamCreate(CUstream_st** stream, unsigned) {
+FAKECUDA_EXPORT int cuStreamCreate(CUstream_st** stream, unsigned flags) {
   FAKECUDA_CALL(true);
   *stream = new CUstream_st;
+  (*stream)->is_blocking = flags == 0;
   (*stream)->context = CurrentContext();
   state.streams.insert(*stream);
   state.StartThread(*stream);
@@ -49,6 +57,7 @@ FAKECUDA_EXPORT int cuStreamQuery(CUstream_st* handle) {
   if (state.IsForbidden()) return kCaptureUnsupported;
   const CUstream_st* stream = state.StreamOf(handle);
   if (stream == nullptr) return kInvalidHandle;
+  if (IsCaptured(stream)) return kCaptureUnsupported;
   return stream->queue.empty() && !stream->is_busy ? 0 : 600;
 }
 
@@ -57,6 +66,7 @@ FAKECUDA_EXPORT int cuStreamSynchronize(CUstream_st* handle) {
   if (state.IsForbidden()) return kCaptureUnsupported;
   CUstream_st* stream = state.StreamOf(handle);
   if (stream == nullptr) return kInvalidHandle;
+  if (IsCaptured(stream)) return kCaptureUnsupported;
   state.changed.wait(lock,
                      [&] { return stream->queue.empty() && !stream->is_busy; });
   return stream->context->error;
@@ -87,6 +97,7 @@ FAKECUDA_EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* handle) {
     return kInvalidHandle;
   }
   event->capture = stream->capture;
+  event->stream = stream;
   event->mark = std::make_shared<Mark>();
   if (stream->capture != nullptr) return 0;
   state.Enqueue(stream, [&state, mark = event->mark] {
@@ -101,7 +112,10 @@ FAKECUDA_EXPORT int cuEventQuery(CUevent_st* event) {
   FAKECUDA_CALL(true);
   if (state.IsForbidden()) return kCaptureUnsupported;
   if (!state.events.contains(event)) return kInvalidHandle;
-  if (event->capture != nullptr) return kCapturedEvent;
+  if (event->capture != nullptr) {
+    event->capture->is_invalid = true;
+    return kCapturedEvent;
+  }
   return event->mark == nullptr || event->mark->is_done ? 0 : 600;
 }
 
@@ -114,8 +128,11 @@ FAKECUDA_EXPORT int cuStreamWaitEvent(CUstream_st* handle, CUevent_st* event,
     if (stream->capture != nullptr && stream->capture != event->capture) {
       return kCaptureMerge;
     }
-    stream->capture = event->capture;
-    stream->capture->streams.insert(stream);
+    CUgraph_st& graph = *event->capture;
+    stream->capture = &graph;
+    graph.streams.insert(stream);
+    if (event->stream != stream) graph.unjoined.erase(event->stream);
+    if (stream != graph.origin) graph.unjoined.insert(stream);
     return 0;
   }
   if (event->mark == nullptr) return 0;
@@ -143,10 +160,12 @@ FAKECUDA_EXPORT int cuStreamBeginCapture_v2(CUstream_st* handle, int mode) {
   FAKECUDA_CALL(true);
   CUstream_st* stream = state.StreamOf(handle);
   if (stream == nullptr || handle == nullptr) return kCaptureUnsupported;
+  if (stream->capture != nullptr) return kInvalidValue;
   auto* graph = new CUgraph_st;
   graph->id = ++state.last_capture;
   graph->mode = mode;
   graph->streams.insert(stream);
+  graph->origin = stream;
   state.graphs.insert(graph);
   if (mode == 0) ++state.n_global_captures;
   stream->capture = graph;
@@ -162,9 +181,7 @@ FAKECUDA_EXPORT int cuStreamEndCapture(CUstream_st* handle,
   if ((*graph)->mode == 0) --state.n_global_captures;
   for (CUstream_st* captured : (*graph)->streams) captured->capture = nullptr;
   if ((*graph)->is_invalid) return kCaptureInvalidated;
-  // That forked streams were joined again is not checked.
-  static_assert(kCaptureUnjoined == 904);
-  return 0;
+  return (*graph)->unjoined.empty() ? 0 : kCaptureUnjoined;
 }
 
 FAKECUDA_EXPORT int cuStreamGetCaptureInfo_v2(CUstream_st* handle, int* status,
