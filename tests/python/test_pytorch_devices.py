@@ -126,14 +126,20 @@ def test_what_never_arrives_is_counted(tmp_path: Path, device: PretendedDevice) 
 def test_rows_of_several_streams_go_apart(
     tmp_path: Path, device: PretendedDevice
 ) -> None:
-    hook = make_hook(tmp_path, include_collections=["losses"])
-    hook.save_tensor("a", torch.ones(3))
-    device.stream = "stream 1"
-    hook.save_tensor("b", torch.full((3,), 2.0))
-    device.is_prompt = True
-    hook.close()
-    recorded = Recorded(tmp_path)
-    assert [float(recorded.rows(name)[0][0]["mean"]) for name in "ab"] == [1.0, 2.0]
+    sent = {}
+    for stream in ("stream 0", "stream 1"):
+        hook = make_hook(tmp_path / stream, include_collections=["losses"])
+        before, device.stream = device.n_sent, "stream 0"
+        hook.save_tensor("a", torch.ones(3))
+        device.stream = stream
+        hook.save_tensor("b", torch.full((3,), 2.0))
+        device.is_prompt = True
+        hook.close()
+        sent[stream] = device.n_sent - before
+        recorded = Recorded(tmp_path / stream)
+        means = [float(recorded.rows(name)[0][0]["mean"]) for name in "ab"]
+        assert means == [1.0, 2.0]
+    assert sent["stream 1"] == sent["stream 0"] + 1
 
 
 def test_nothing_is_taken_while_a_graph_is_recorded(
