@@ -235,6 +235,7 @@ def test_a_real_training_is_captured_less_and_losses_are_not(run_dir: Path) -> N
 
 
 @pytest.mark.torch
+@pytest.mark.serial
 def test_a_real_training_ends_up_inside(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,14 +257,16 @@ def test_a_real_training_ends_up_inside(
             optimizer.step()
     table = Recorded(run_dir).step_table
     assert len(table) == n_steps  # Of each there is the loss.
-    last = table[table["step"] >= 2 * n_steps // 3]
+    first, last = table[table["step"] < 50], table[table["step"] >= 2 * n_steps // 3]
     capture, whole = last["capture_ns"].sum(), last["duration_ns"].sum()
     changes = create_trial(run_dir).overhead().changes
     assert changes[0]["why"] == "over budget"
     assert changes[0]["measured"] > allowed
-    # On a busy machine the clock charges others' time to tdbg: twice is no fault.
+    assert np.median(last["capture_ns"]) < 0.67 * np.median(first["capture_ns"])
+    # On a busy machine the clock charges others' time to tdbg: twice is no fault,
+    # nor is more when hardly anything is left to give up.
     is_inside = capture / (whole - capture) <= 2 * allowed
-    assert is_inside or changes[-1]["level"] == len(LEVELS) - 1
+    assert is_inside or changes[-1]["level"] >= len(LEVELS) - 3
 
 
 @pytest.mark.torch

@@ -77,7 +77,11 @@ def test_a_thousand_forks_while_the_queue_is_busy(run_dir: Path) -> None:
     try:
         for _ in range(1000):
             allowed += 40
-            busy += capture.counters()["queued_bytes"] > 0
+            for _ in range(100):  # Until the threads have begun.
+                if capture.counters()["queued_bytes"] > 0:
+                    busy += 1
+                    break
+                time.sleep(1e-5)
             child = os.fork()
             if child == 0:
                 in_child(capture, id_, array)
