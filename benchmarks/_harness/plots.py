@@ -117,7 +117,8 @@ def _plain_numbers(axis: Any) -> None:
 
 
 def _draw_bars(plot: dict[str, Any], axes: Any) -> None:
-    labels = list(plot["series"])[::-1]
+    # The least on top.
+    labels = sorted(plot["series"], key=lambda label: -plot["series"][label][0][0])
     bars = [plot["series"][label][0] for label in labels]
     values = [bar[0] for bar in bars]
     errors = [
@@ -129,5 +130,6 @@ def _draw_bars(plot: dict[str, Any], axes: Any) -> None:
         axes.set_xscale("log")
         _plain_numbers(axes.xaxis)
     axes.margins(x=0.1)  # For the numbers.
-    for row, value in enumerate(values):
-        axes.annotate(f" {value:.3g}", (value, row), va="center", fontsize=8)
+    for row, (value, _, high) in enumerate(bars):
+        end = value if math.isnan(high) else high
+        axes.annotate(f" {value:.3g}", (end, row), va="center", fontsize=8)
