@@ -121,7 +121,7 @@ struct Exposure {
 
 Exposure FailEveryCall(FaultPlan plan, CodecPolicy codec = CodecPolicy::kAuto) {
   Exposure exposure;
-  const std::uint64_t stride = kIsSlow && plan.only.empty() ? 6 : 1;
+  const std::uint64_t stride = kIsSlow && plan.only.empty() ? 17 : 1;
   for (plan.first = 1;; plan.first += stride) {
     const int before = testing::Failures();
     const auto start = steady_clock::now();
