@@ -7,6 +7,7 @@ than the packages do.
 
 from __future__ import annotations
 
+import abc
 from pathlib import Path
 from typing import Any
 
@@ -76,18 +77,16 @@ class RawWeights(_Tdbg):
     saves_values = True
 
 
-class WandbStyle(Watcher):
-    """Histograms of parameters and gradients, as ``wandb.watch(log="all")`` takes them.
+class _Peer(Watcher):
+    """Looks at parameters around each forward and at gradients when they are made."""
 
-    For each tensor two reductions and a histogram of 64 bins, each fetched at once.
-    """
+    parameters = ""  # What their names begin with.
+    gradients = "gradient/"
 
     def __init__(self, training: Training, folder: Path) -> None:
         super().__init__(training, folder)
         self.kept: dict[str, Any] = {}
-        self._handles: list[Any] = [
-            training.model.register_forward_hook(lambda *_: self._parameters())
-        ]
+        self._handles: list[Any] = [self._around_forward(training.model)]
         for name, parameter in training.model.named_parameters():
             self._handles.append(parameter.register_hook(self._gradient(name)))
 
@@ -95,12 +94,33 @@ class WandbStyle(Watcher):
         for handle in self._handles:
             handle.remove()
 
+    @abc.abstractmethod
+    def _around_forward(self, model: torch.nn.Module) -> Any:
+        """A hook that calls ``_parameters``."""
+
+    @abc.abstractmethod
+    def _log(self, name: str, tensor: torch.Tensor) -> None:
+        """Keep what the peer would."""
+
     def _parameters(self) -> None:
         for name, parameter in self.training.model.named_parameters():
-            self._log(f"parameters/{name}", parameter.data)
+            self._log(self.parameters + name, parameter.data)
 
     def _gradient(self, name: str) -> Any:
-        return lambda gradient: self._log(f"gradients/{name}", gradient.data)
+        return lambda gradient: self._log(self.gradients + name, gradient.data)
+
+
+class WandbStyle(_Peer):
+    """Histograms of parameters and gradients, as ``wandb.watch(log="all")`` takes them.
+
+    For each tensor two reductions and a histogram of 64 bins, each fetched at once.
+    """
+
+    parameters = "parameters/"
+    gradients = "gradients/"
+
+    def _around_forward(self, model: torch.nn.Module) -> Any:
+        return model.register_forward_hook(lambda *_: self._parameters())
 
     def _log(self, name: str, tensor: torch.Tensor) -> None:
         flat = tensor.reshape(-1)
@@ -110,31 +130,14 @@ class WandbStyle(Watcher):
         self.kept[name] = (least, greatest, counts.cpu().tolist())
 
 
-class SmdebugStyle(Watcher):
+class SmdebugStyle(_Peer):
     """Twelve reductions of weights and gradients, as smdebug's hook takes them.
 
     Each tensor is brought to the host and reduced there by NumPy.
     """
 
-    def __init__(self, training: Training, folder: Path) -> None:
-        super().__init__(training, folder)
-        self.kept: dict[str, Any] = {}
-        self._handles: list[Any] = [
-            training.model.register_forward_pre_hook(lambda *_: self._parameters())
-        ]
-        for name, parameter in training.model.named_parameters():
-            self._handles.append(parameter.register_hook(self._gradient(name)))
-
-    def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _parameters(self) -> None:
-        for name, parameter in self.training.model.named_parameters():
-            self._log(name, parameter.data)
-
-    def _gradient(self, name: str) -> Any:
-        return lambda gradient: self._log(f"gradient/{name}", gradient.data)
+    def _around_forward(self, model: torch.nn.Module) -> Any:
+        return model.register_forward_pre_hook(lambda *_: self._parameters())
 
     def _log(self, name: str, tensor: torch.Tensor) -> None:
         array = tensor.detach().cpu().float().numpy()

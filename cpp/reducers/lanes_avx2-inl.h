@@ -326,6 +326,8 @@ struct Shorts {
     return _mm256_castps_si256(_mm256_shuffle_ps(
         _mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0b10001000));
   }
+  // Of signed words of 32 bits, as unsigned ones.
+  static V MagnitudesOfWords(V v) { return _mm256_abs_epi32(v); }
   // Of unsigned words of 32 bits: sums of two squares, in 64 bits.
   static Words SquaresOfWords(V v) {
     const Words odd = _mm256_srli_epi64(v, 32);

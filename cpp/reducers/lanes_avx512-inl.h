@@ -296,6 +296,8 @@ struct Shorts {
     return _mm512_castps_si512(_mm512_shuffle_ps(
         _mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0b10001000));
   }
+  // Of signed words of 32 bits, as unsigned ones.
+  static V MagnitudesOfWords(V v) { return _mm512_abs_epi32(v); }
   // Of unsigned words of 32 bits: sums of two squares, in 64 bits.
   static Words SquaresOfWords(V v) {
     const Words odd = _mm512_srli_epi64(v, 32);

@@ -246,6 +246,13 @@ struct Shorts {
   static V LowerHalves(V a, V b) {
     return V{a[0], a[1], a[4], a[5], b[0], b[1], b[4], b[5]};
   }
+  // Of signed words of 32 bits, as unsigned ones.
+  static V MagnitudesOfWords(V v) {
+    using Unsigned = std::uint32_t __attribute__((vector_size(16)));
+    const auto x = reinterpret_cast<Unsigned>(v);
+    const Unsigned sign = -(x >> 31);
+    return reinterpret_cast<V>((x ^ sign) - sign);
+  }
   // Of unsigned words of 32 bits: sums of two squares, in 64 bits.
   static Words SquaresOfWords(V v) {
     using Wide = std::uint64_t __attribute__((vector_size(16)));

@@ -71,24 +71,27 @@ struct Words {
   }
 };
 
-// What is found of a block, in registers.
+// What is found of a block, in registers.  Sums are unsigned: that a number is
+// not small is known at the end of its block only, and until then they may
+// wrap.
 struct WordLanes {
   Words::V min = Words::V{} + INT32_MAX;
   Words::V max = Words::V{} + INT32_MIN;
   Words::Unsigned abs_min = Words::Unsigned{} + UINT32_MAX;
-  Words::V sum{};
+  Words::Unsigned sum{};  // In two's complement.
   Words::Unsigned l1{};
   Words::Unsigned others{};  // How many are not zero.
   Words::Long squares{};
 };
 
 inline void AddWords(Words::V x, WordLanes* b) {
-  const auto a = Words::As<Words::Unsigned>(x < 0 ? -x : x);
+  const auto a = Words::As<Words::Unsigned>(
+      Shorts::MagnitudesOfWords(Words::As<Shorts::V>(x)));
   const Words::Unsigned one = Words::Unsigned{} + 1;
   b->min = x < b->min ? x : b->min;
   b->max = x > b->max ? x : b->max;
   b->abs_min = a < b->abs_min ? a : b->abs_min;
-  b->sum += x;
+  b->sum += Words::As<Words::Unsigned>(x);
   b->l1 += a;
   b->others += a < one ? a : one;
   b->squares +=
@@ -100,7 +103,7 @@ inline void AddToFirstLane(std::int32_t x, WordLanes* b) {
   if (x < b->min[0]) b->min[0] = x;
   if (x > b->max[0]) b->max[0] = x;
   if (a < b->abs_min[0]) b->abs_min[0] = a;
-  b->sum[0] += x;
+  b->sum[0] += static_cast<std::uint32_t>(x);
   b->l1[0] += a;
   b->others[0] += a == 0 ? 0U : 1U;
   b->squares[0] += std::uint64_t{a} * a;
@@ -119,7 +122,7 @@ void MergeWords(const WordLanes& b, std::size_t n, Wide Extreme::* wide,
     min = b.min[i] < min ? b.min[i] : min;
     max = b.max[i] > max ? b.max[i] : max;
     abs_min = b.abs_min[i] < abs_min ? b.abs_min[i] : abs_min;
-    sum += b.sum[i];
+    sum += static_cast<std::int32_t>(b.sum[i]);
     l1 += b.l1[i];
     others += b.others[i];
   }
