@@ -121,13 +121,12 @@ asan: $(STAMPS)/tools ## C++ tests under AddressSanitizer and UBSan
 	@cmake --build --preset asan
 	@ctest --preset asan -j $(JOBS)
 
-tsan: $(STAMPS)/tools ## C++ tests of threads under ThreadSanitizer, twice
+tsan: $(STAMPS)/tools ## C++ tests of threads under ThreadSanitizer
 	@echo "== C++ tests, ThreadSanitizer"
 	@mkdir -p build && cmake --preset tsan -DTDBG_WERROR=$(WERROR) > build/tsan.log || \
 	  { cat build/tsan.log; exit 1; }
 	@cmake --build --preset tsan
-	@# A race is found by chance: one pass is not enough.
-	@ctest --preset tsan -j $(JOBS) --repeat until-fail:2
+	@ctest --preset tsan -j $(JOBS)
 
 # Tests marked `serial` first, alone; pytest exits with 5 where there are none.
 pytest: $(STAMPS)/editable ## Python tests: make pytest ARGS='-k writer -x'
@@ -148,6 +147,7 @@ test-wheel: $(STAMPS)/editable ## Python tests on a wheel, from the index, in an
 	  $(ARGS)
 
 test-nightly: test tidy test-wheel ## the above, the slow tests, tidy, and a wheel
+	@# A race is found by chance: one pass is not enough.
 	@ctest --preset tsan -j $(JOBS) --repeat until-fail:20
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
 
