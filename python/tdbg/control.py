@@ -29,9 +29,10 @@ from tdbg.run_directory import (
 __all__ = [
     "Request",
     "RequestListener",
-    "StopListener",
     "StopRequest",
     "request_stop",
+    "stop_request",
+    "stopping_is_off",
     "write_request",
 ]
 
@@ -277,47 +278,8 @@ class RequestListener:
         return request
 
 
-class StopListener:
-    """Tells a hook whether somebody asked the training to stop.
-
-    Args:
-        run_directory: The run.
-        run_uuid: Its identity.
-        generation: Generation of this process's writer.
-        rank: Its rank.
-        interval: Seconds between two looks at the folder.
-    """
-
-    def __init__(
-        self,
-        run_directory: str | os.PathLike[str],
-        run_uuid: bytes,
-        generation: int,
-        *,
-        rank: int = 0,
-        interval: float = 0.1,
-    ) -> None:
-        self._listener = RequestListener(
-            run_directory, run_uuid, generation, rank=rank, interval=interval
-        )
-        self._request: StopRequest | None = None
-
-    def poll(self) -> StopRequest | None:
-        """The first valid request to stop, from then on at every call.
-
-        None while ``TDBG_NO_STOP`` is set to anything but ``0``.  Never raises.
-        """
-        if self._request is None:
-            for request in self._listener.poll():
-                if request.type == "stop":
-                    self._request = _stop_request(request)
-                    break
-        if self._request is None or _stopping_is_off():
-            return None
-        return self._request
-
-
-def _stop_request(request: Request) -> StopRequest:
+def stop_request(request: Request) -> StopRequest:
+    """What a request of type ``stop`` says; never raises."""
     reason = request.body.get("reason")
     rule = request.body.get("rule")
     step = request.body.get("step")
@@ -329,5 +291,6 @@ def _stop_request(request: Request) -> StopRequest:
     )
 
 
-def _stopping_is_off() -> bool:
+def stopping_is_off() -> bool:
+    """Whether ``TDBG_NO_STOP`` is set to anything but ``0``."""
     return os.environ.get(NO_STOP_VARIABLE, "0") not in {"", "0"}

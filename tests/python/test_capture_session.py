@@ -13,11 +13,13 @@ from tdbg.capture.events import CHANGE, COLLECTIONS, STATUS
 from tdbg.capture.opening import SessionOptions, is_disabled
 from tdbg.capture.overhead import OverheadMeter
 from tdbg.capture.policy import Policy
+from tdbg.capture.requests import Requests
 from tdbg.capture.session import MAX_FAULTS, Session
 from tdbg.capture.sink import NullSink
 from tdbg.capture.tensors import TensorRef
 from tdbg.collections import CollectionRegistry, Role
 from tdbg.config import SaveConfig
+from tdbg.control import Request
 from tdbg.errors import ConfigurationError, TrainingStopped
 from tdbg.modes import ModeKeys
 
@@ -59,8 +61,11 @@ class Stop:
     reason: str = "enough"
     has_come: bool = False
 
-    def poll(self) -> Stop | None:
-        return self if self.has_come else None
+    def poll(self) -> list[Request]:
+        if not self.has_come:
+            return []
+        self.has_come = False
+        return [Request("1", "stop", {0: 1}, "", {"reason": self.reason})]
 
 
 @pytest.fixture
@@ -71,7 +76,7 @@ def sink() -> Listing:
 def make(sink: Listing, stop: Stop | None = None, **options: Any) -> Session:
     registry = CollectionRegistry(["weights", "losses"])
     policy = Policy(registry, SaveConfig(statistics_interval=2))
-    return Session(sink, policy, stop_source=stop, **options)
+    return Session(sink, policy, requests=stop and Requests(stop), **options)
 
 
 def step(session: Session, mode: ModeKeys = TRAIN, captures: str = "") -> None:

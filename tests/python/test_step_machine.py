@@ -352,3 +352,18 @@ def _play(  # noqa: PLR0912 - one branch an event
             training.note(machine.forward_lost())
         else:
             machine.optimizer_gone(value)
+
+
+def test_training_steps_are_numbered_alike_whatever_is_evaluated() -> None:
+    machine = StepMachine()
+    numbers = []
+    for _ in range(3):
+        numbers.append(machine.training_number)
+        machine.forward_begins("net", ModeKeys.EVAL)
+        machine.forward_ends()
+        machine.forward_begins("net", ModeKeys.TRAIN)
+        numbers.append(machine.training_number)
+        machine.forward_ends()
+        machine.optimizer_begins("optimizer", ModeKeys.TRAIN)
+        machine.optimizer_ends("optimizer")
+    assert numbers == [0, 0, 1, 1, 2, 2]

@@ -15,11 +15,12 @@ from tdbg.capture.budget import parse_budget
 from tdbg.capture.events import CONFIGURATION, STATUS
 from tdbg.capture.policy import Policy
 from tdbg.capture.remote import RemoteBackend
+from tdbg.capture.requests import Requests
 from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
 from tdbg.capture.tensors import TensorRef, Tensors
 from tdbg.config import nearest
-from tdbg.control import StopListener
+from tdbg.control import RequestListener
 from tdbg.errors import ConfigurationError
 from tdbg.run_directory import create_run, writer_directories
 
@@ -176,8 +177,8 @@ def open_session(
             core.ParameterList,
             remote,
         ),
-        stop_source=StopListener(
-            run.path, run.uuid, sink.generation, rank=options.rank
+        requests=Requests(
+            RequestListener(run.path, run.uuid, sink.generation, rank=options.rank)
         ),
         raises_on_stop=raises,
         budget=options.budget,

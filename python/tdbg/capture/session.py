@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-import numpy as np
-
 from tdbg.capture.budget import Throttling
 from tdbg.capture.events import (
     CHANGE,
@@ -33,11 +31,13 @@ from tdbg.capture.process import watch_process
 from tdbg.capture.quiet import Quiet
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.remote import RemoteArray
+from tdbg.capture.requests import Requests
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import SKIPPED, Change, Step, StepMachine
-from tdbg.capture.stop_source import StopSource
-from tdbg.capture.tensors import TensorRef, Tensors
+from tdbg.capture.stopping import Stopping
+from tdbg.capture.tensors import Tensors, array_ref
 from tdbg.collections import Role
+from tdbg.control import Request
 from tdbg.errors import TrainingStopped
 from tdbg.modes import GLOBAL, TRAIN, ModeKeys
 
@@ -60,7 +60,7 @@ class Session:
     Args:
         sink: The core's writer.
         policy: What is wanted.
-        stop_source: Asked at each root forward.
+        requests: What is asked of the training; looked at before each root forward.
         raises_on_stop: Whether a stop raises, or only sets ``should_stop``.
         is_live: False makes a session that never does anything.
         tensors: How the framework's tensors are read.
@@ -71,6 +71,7 @@ class Session:
             output of any module is wanted; saves the hooks the rest.
         forward_context: Of the forward under way, if something is wanted in it.
         quiet: Says when no input or output of a module will be wanted for a while.
+        on_request: Who takes the requests of each type.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Session:
         sink: Sink,
         policy: Policy,
         *,
-        stop_source: StopSource | None = None,
+        requests: Requests | None = None,
         raises_on_stop: bool = True,
         is_live: bool = True,
         tensors: Tensors | None = None,
@@ -94,16 +95,17 @@ class Session:
         self.is_live = is_live
         self.is_closed = False
         self.n_faults = 0
-        self.stop_reason: str | None = None
         self.takes_activations = True
         self.forward_context: StepContext | None = None
         self.quiet = Quiet()
         self.on_change: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
-        self._stop_source = stop_source
-        self._raises_on_stop = raises_on_stop
-        self._has_raised = False
+        self._requests = requests
+        self._stopping = Stopping(raises_on_stop)
         self._has_stopped = False
+        self.on_request: dict[str, Callable[[Request], None]] = {
+            "stop": self._stopping.hear
+        }
         self._collections = CollectionEvents(self.recorder)
         self._losses = LossWatch(sink)
         self._last_record_ns = 0
@@ -139,6 +141,11 @@ class Session:
         )
 
     @property
+    def stop_reason(self) -> str | None:
+        """Who asked the training to stop and why, or None."""
+        return self._stopping.reason
+
+    @property
     def should_stop(self) -> bool:
         """Whether somebody asked the training to stop."""
         return self.stop_reason is not None
@@ -152,7 +159,7 @@ class Session:
             TrainingStopped: If somebody asked for it.
         """
         if not self.machine.is_in_forward:
-            self._look_for_stop(mode)
+            self._hear(mode)
         context = self._apply(self.machine.forward_begins(root, mode))
         if context is not None:
             takes = context.takes
@@ -239,22 +246,7 @@ class Session:
         self, mode: ModeKeys, name: str, collections: list[str], value: object
     ) -> None:
         """Record anything that NumPy takes for an array of plain elements."""
-        try:
-            array = np.asarray(value)
-        except (TypeError, ValueError):
-            array = np.empty((), dtype=object)  # Ragged, or no array at all.
-        ref = None
-        if array.dtype.kind not in "OVc":
-            text = array.dtype.name if array.dtype.kind in "biuf" else array.dtype.str
-            ref = TensorRef(
-                array.ctypes.data,
-                text,
-                array.shape,
-                None if array.flags.c_contiguous else array.strides,
-                array.itemsize,
-                array,
-            )
-        self.record_into(mode, name, collections, ref)
+        self.record_into(mode, name, collections, array_ref(value))
 
     def write_event(self, kind: int, content: dict[str, Any], step: int = -1) -> None:
         """Write an event of the run."""
@@ -302,20 +294,20 @@ class Session:
                 STATUS, {"training": "stopped", "reason": self.stop_reason}
             )
 
-    def _look_for_stop(self, mode: ModeKeys) -> None:
-        request = None if self._stop_source is None else self._stop_source.poll()
-        if request is None:
+    def _hear(self, mode: ModeKeys) -> None:
+        """Do what is asked of the training."""
+        if self._requests is None:
             return
-        self.stop_reason = request.reason
-        # Once raised, a last evaluation may go on; training may not.
-        is_training = mode in _TRAINING
-        if self._raises_on_stop and (is_training or not self._has_raised):
-            self._has_raised = True
+        for request in self._requests.poll(self.machine.training_number):
+            take = self.on_request.get(request.type)
+            if take is not None:
+                take(request)
+        if self._stopping.is_due(is_training=mode in _TRAINING):
             change = self.machine.close()
             self._apply(change)
             self._tell_stopped()
             step = change.ended[-1].number if change.ended else None
-            raise TrainingStopped(request.reason, step)
+            raise TrainingStopped(self._stopping.reason or "", step)
 
     # ---- steps ---------------------------------------------------------------
 

@@ -119,6 +119,16 @@ class StepMachine:
         return self._training
 
     @property
+    def training_number(self) -> int:
+        """Number of the open training step, or else of the next one, among these.
+
+        The same at the same point of a training on every rank, however many steps
+        of evaluation only some of them have made.
+        """
+        begun = self._next_mode_step[TRAIN] + self._next_mode_step[GLOBAL]
+        return begun if self._training is None else begun - 1
+
+    @property
     def has_optimizer(self) -> bool:
         """Whether an optimizer is known."""
         return bool(self._optimizers)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from tdbg.capture.remote import RemoteBackend
 from tdbg.capture.wants import StepWants
 
-__all__ = ["TensorRef", "Tensors"]
+__all__ = ["TensorRef", "Tensors", "array_ref"]
 
 
 class TensorRef(NamedTuple):
@@ -97,3 +99,22 @@ class Tensors(NamedTuple):
     make_calls: Callable[[Any, object, Callable[[], int]], Any] = lambda *_: None
     make_parameters: Callable[[Any, Sequence[Any]], Any] = lambda *_: None
     remote: RemoteBackend | None = None
+
+
+def array_ref(value: object) -> TensorRef | None:
+    """Anything that NumPy takes for an array of plain elements; None: it is not."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return None  # Ragged, or no array at all.
+    if array.dtype.kind in "OVc":
+        return None
+    text = array.dtype.name if array.dtype.kind in "biuf" else array.dtype.str
+    return TensorRef(
+        array.ctypes.data,
+        text,
+        array.shape,
+        None if array.flags.c_contiguous else array.strides,
+        array.itemsize,
+        array,
+    )
