@@ -67,6 +67,11 @@ def test_a_second_call_is_marked() -> None:
     assert naming.activation_name("relu", "input", 0, 1) == "relu_input_0@2"
 
 
+def test_parameters_have_what_stands_before_their_module() -> None:
+    assert naming.Naming().before_parameters("Net", "") == ""
+    assert naming.Naming().before_parameters("Net_2", "Net_2.") == "Net_2."
+
+
 def test_the_second_of_a_name_has_a_number() -> None:
     names = naming.UniqueNames()
     assert [names.take("Loss") for _ in range(3)] == ["Loss", "Loss_2", "Loss_3"]

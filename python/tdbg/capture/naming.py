@@ -14,6 +14,7 @@ from tdbg.collections import Role
 
 __all__ = [
     "MAX_CALLS",
+    "Naming",
     "UniqueNames",
     "activation_name",
     "gradient_name",
@@ -29,6 +30,34 @@ MAX_DEPTH = 8
 # Of a module that is called over and over in one forward, so many calls have names.
 MAX_CALLS = 64
 MAX_TENSORS = 1024
+
+
+class Naming:
+    """A scheme of names: tdbg's own.
+
+    A face that keeps the names of another library has a scheme of its own, derived
+    from this one.
+
+    Attributes:
+        name: Of the scheme, as the configuration event has it.
+        index_runs: Whether the index in the names of inputs and outputs runs on
+            over the calls of a module in one forward, so that the second call of
+            ``relu`` answers ``relu_output_1``; otherwise it answers
+            ``relu_output_0@2``.
+    """
+
+    name = "tdbg"
+    index_runs = False
+
+    def before_parameters(self, root: str, prefix: str) -> str:
+        """What goes before the names of a root's parameters.
+
+        Args:
+            root: What the names of its own inputs and outputs begin with.
+            prefix: What goes before the paths of the modules inside it.
+        """
+        del root
+        return prefix
 
 
 def activation_name(path: str, direction: str, index: int, call: int) -> str:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from tdbg.capture.naming import Naming
 from tdbg.capture.wants import (
     HISTOGRAM,
     ROWS,
@@ -76,6 +77,7 @@ class Policy:
         reduction_config: What is saved, likewise; None saves raw values.
         needs: What its rules need.
         save_histogram: Whether collections that do not say have histograms.
+        naming: What tensors are called.
     """
 
     def __init__(
@@ -86,8 +88,10 @@ class Policy:
         needs: Iterable[Needs] = (),
         *,
         save_histogram: bool = False,
+        naming: Naming | None = None,
     ) -> None:
         self.registry = registry
+        self.naming = naming or Naming()
         self.save_histogram = save_histogram
         self.throttle = Throttle()
         self.save_config = save_config or SaveConfig()
@@ -247,6 +251,7 @@ class Policy:
             "save_config": self.save_config.as_json(),
             "reduction_config": self.reduction_config.as_json(),
             "save_histogram": self.save_histogram,
+            "naming": self.naming.name,
             "needs": {
                 **dataclasses.asdict(self.needs),
                 "collections": sorted(self.needs.collections),

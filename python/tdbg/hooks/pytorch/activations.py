@@ -68,6 +68,7 @@ class Activations:
         self._aliases = aliases
         self._with_units = with_units
         self._key = object()
+        self._index_runs = session.policy.naming.index_runs
         self._plans: dict[tuple[int, int], TensorPlan] = {}
         # Nearly every call is the first in its forward, of a single tensor.
         self._single: dict[StepWants, _Choice] = {}
@@ -98,7 +99,7 @@ class Activations:
                     given, answered = wanted, _NOTHING
                 quick.prepare(context.wants, *given, *answered)
         else:
-            choice, tensors = self.choose(value, call, context.wants)
+            choice, tensors = self.choose(value, call, context)
         if choice.plans:
             self._session.recorder.take(
                 context,
@@ -128,25 +129,32 @@ class Activations:
         """What is wanted of the only tensor of a first call."""
         choice = self._single.get(wants)
         if choice is None:
-            choice, _ = self._choose([None], 0, wants)
+            choice, _ = self._choose([None], 0, 0, wants)
             if len(self._single) > _MAX_WANTS:
                 self._single.clear()
             self._single[wants] = choice
         return choice
 
     def choose(
-        self, value: Any, call: int, wants: StepWants
+        self, value: Any, call: int, context: StepContext
     ) -> tuple[_Choice, tuple[Any, ...]]:
         """What is wanted of the tensors in *value*, and these tensors."""
         if call >= MAX_CALLS:
             return _Choice(), ()
-        return self._choose(tensors_in(value, is_tensor), call, wants)
+        found = tensors_in(value, is_tensor)
+        if not self._index_runs:
+            return self._choose(found, 0, call, context.wants)
+        found, calls = tuple(found), context.calls
+        # A call that is not counted here was taken as that of a single tensor.
+        first = calls.get(self, call)
+        calls[self] = first + len(found)
+        return self._choose(found, first, 0, context.wants)
 
     def _choose(
-        self, found: Any, call: int, wants: StepWants
+        self, found: Any, first: int, call: int, wants: StepWants
     ) -> tuple[_Choice, tuple[Any, ...]]:
         chosen = []
-        for index, tensor in enumerate(found):
+        for index, tensor in enumerate(found, first):
             plan = self._plans.get((index, call)) or self._plan(index, call)
             wanted = wants.of_plan(plan)
             if wanted:
@@ -205,8 +213,8 @@ def take_both(
             tensors = (*tensors, output)
     else:
         value = (args, kwargs) if kwargs else args
-        given, of_given = inputs.choose(value, call, wants)
-        answered, of_answered = outputs.choose(output, call, wants)
+        given, of_given = inputs.choose(value, call, context)
+        answered, of_answered = outputs.choose(output, call, context)
         tensors = of_given + of_answered
     if tensors:
         choice = given + answered

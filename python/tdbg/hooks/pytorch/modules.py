@@ -144,7 +144,8 @@ class ModuleTap:
         self._has_inputs = self._has_outputs = False
         # The exception under way at the beginning of each call that goes on.
         self._calls: list[BaseException | None] = []
-        self.parameters = ParameterTable(session, module, prefix)
+        before = session.policy.naming.before_parameters(name, prefix)
+        self.parameters = ParameterTable(session, module, before)
         begin = module.register_forward_pre_hook(_Begin(session, self), prepend=True)
         self._handles.append(begin)
         self._end_handle: Any = None
