@@ -44,7 +44,7 @@ struct Registration {
 };
 
 template <typename T>
-std::string Show(const T& value) {
+[[gnu::noinline]] std::string Show(const T& value) {
   if constexpr (requires(std::ostringstream& s) { s << value; }) {
     std::ostringstream text;
     text.precision(17);
@@ -64,9 +64,30 @@ std::string Message(const T& outcome) {
   }
 }
 
-inline void Fail(const char* file, int line, const std::string& what) {
+// What follows is not inlined: there are thousands of checks, and a failed one
+// compiled into each would be most of what the tests take to compile.
+[[gnu::cold, gnu::noinline]] inline void Fail(const char* file, int line,
+                                              const char* what) {
   ++Failures();
-  std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
+  std::fprintf(stderr, "%s:%d: %s\n", file, line, what);
+}
+
+inline void Fail(const char* file, int line, const std::string& what) {
+  Fail(file, line, what.c_str());
+}
+
+template <typename A, typename B>
+[[gnu::cold, gnu::noinline]] void FailPair(const char* file, int line,
+                                           const char* what, const A& a,
+                                           const B& b) {
+  Fail(file, line, what + Show(a) + " and " + Show(b));
+}
+
+template <typename T>
+[[gnu::cold, gnu::noinline]] void FailOutcome(const char* file, int line,
+                                              const char* what,
+                                              const T& outcome) {
+  Fail(file, line, what + Message(outcome));
 }
 
 inline int Run(int argc, char** argv) {
@@ -106,14 +127,13 @@ inline int Run(int argc, char** argv) {
 
 // Called as a function, so that temporaries in `a` and `b` live long enough for
 // references into them.
-#define TDBG_EXPECT_RELATION(a, b, relation)                                \
-  ([](const auto& expect_a, const auto& expect_b) {                         \
-    if (!(expect_a relation expect_b)) {                                    \
-      ::tdbg::testing::Fail(__FILE__, __LINE__,                             \
-                            #a " " #relation " " #b ": " +                  \
-                                ::tdbg::testing::Show(expect_a) + " and " + \
-                                ::tdbg::testing::Show(expect_b));           \
-    }                                                                       \
+#define TDBG_EXPECT_RELATION(a, b, relation)                            \
+  ([](const auto& expect_a, const auto& expect_b) {                     \
+    if (!(expect_a relation expect_b)) {                                \
+      ::tdbg::testing::FailPair(__FILE__, __LINE__,                     \
+                                #a " " #relation " " #b ": ", expect_a, \
+                                expect_b);                              \
+    }                                                                   \
   }((a), (b)))
 
 #define EXPECT_EQ(a, b) TDBG_EXPECT_RELATION(a, b, ==)
@@ -124,25 +144,22 @@ inline int Run(int argc, char** argv) {
 #define EXPECT_GE(a, b) TDBG_EXPECT_RELATION(a, b, >=)
 
 // Relative closeness; equal infinities and equal zeros are close.
-#define EXPECT_CLOSE(a, b, relative)                                          \
-  do {                                                                        \
-    const double close_a = static_cast<double>(a);                            \
-    const double close_b = static_cast<double>(b);                            \
-    if (!(close_a == close_b ||                                               \
-          std::fabs(close_a - close_b) <= (relative) * std::fabs(close_b))) { \
-      ::tdbg::testing::Fail(__FILE__, __LINE__,                               \
-                            std::string(#a " is close to " #b ": ") +         \
-                                ::tdbg::testing::Show(close_a) + " and " +    \
-                                ::tdbg::testing::Show(close_b));              \
-    }                                                                         \
+#define EXPECT_CLOSE(a, b, relative)                                           \
+  do {                                                                         \
+    const double close_a = static_cast<double>(a);                             \
+    const double close_b = static_cast<double>(b);                             \
+    if (!(close_a == close_b ||                                                \
+          std::fabs(close_a - close_b) <= (relative) * std::fabs(close_b))) {  \
+      ::tdbg::testing::FailPair(__FILE__, __LINE__,                            \
+                                #a " is close to " #b ": ", close_a, close_b); \
+    }                                                                          \
   } while (false)
 
 // Checks a Status or a Result, and shows its message when it failed.
-#define EXPECT_OK(expression)                                      \
-  ([](const auto& expect_ok) {                                     \
-    if (!expect_ok.ok()) {                                         \
-      ::tdbg::testing::Fail(                                       \
-          __FILE__, __LINE__,                                      \
-          #expression ": " + ::tdbg::testing::Message(expect_ok)); \
-    }                                                              \
+#define EXPECT_OK(expression)                                            \
+  ([](const auto& expect_ok) {                                           \
+    if (!expect_ok.ok()) {                                               \
+      ::tdbg::testing::FailOutcome(__FILE__, __LINE__, #expression ": ", \
+                                   expect_ok);                           \
+    }                                                                    \
   }(expression))
