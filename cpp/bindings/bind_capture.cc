@@ -1,6 +1,5 @@
 #include <pybind11/stl.h>
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include "bindings/items.h"
 #include "bindings/names.h"
 #include "bindings/register.h"
+#include "bindings/shard.h"
 #include "capture/capture.h"
 #include "format/record.h"
 #include "reducers/implementation.h"
@@ -23,8 +23,6 @@
 
 namespace tdbg::bindings {
 namespace {
-
-using Placements = std::vector<std::array<std::uint32_t, 5>>;
 
 CallSite Site(std::int64_t call, std::int64_t micro_batch) {
   return {Saturate16(call), Saturate16(micro_batch)};
@@ -87,12 +85,12 @@ std::uint32_t Define(Capture& capture, const py::str& name, std::uint16_t role,
                      const Placements& placements) {
   ElementType type = ParseElementType(dtype, item_size);
   CheckShape(shape, type.item_size);
-  for (const auto* global : {&global_shape, &global_offset}) {
-    if (global->size() != global_shape.size() ||
-        (!global->empty() && global->size() != shape.size())) {
-      Throw(Status::InvalidArgument(
-          "a global shape or offset has as many dimensions as the shape"));
-    }
+  Shard shard =
+      ParseShard(std::move(global_shape), std::move(global_offset), placements);
+  if (!shard.global_shape.empty() &&
+      shard.global_shape.size() != shape.size()) {
+    Throw(Status::InvalidArgument(
+        "a global shape or offset has as many dimensions as the shape"));
   }
   Definition definition{.role = static_cast<TensorRole>(role),
                         .dtype = type.dtype,
@@ -101,24 +99,10 @@ std::uint32_t Define(Capture& capture, const py::str& name, std::uint16_t role,
                         .name = Utf8(name),
                         .dtype_text = std::move(type.text),
                         .shape = std::move(shape),
-                        .global_shape = std::move(global_shape),
-                        .global_offset = std::move(global_offset),
-                        .placements = {},
+                        .global_shape = std::move(shard.global_shape),
+                        .global_offset = std::move(shard.global_offset),
+                        .placements = std::move(shard.placements),
                         .aliases = {}};
-  for (const auto& [kind, reduction, dimension, mesh_size, coordinate] :
-       placements) {
-    if (kind < 1 || kind > 3 || reduction > 5 || dimension > 63) {
-      Throw(
-          Status::InvalidArgument("a placement is (kind 1-3, reduction 0-5, "
-                                  "dimension, mesh size, coordinate)"));
-    }
-    definition.placements.push_back(
-        {.kind = static_cast<PlacementKind>(kind),
-         .reduction = static_cast<std::uint8_t>(reduction),
-         .dimension = static_cast<std::uint16_t>(dimension),
-         .mesh_size = mesh_size,
-         .coordinate = coordinate});
-  }
   for (const py::handle alias : aliases) {
     definition.aliases.push_back(Utf8(alias));
   }

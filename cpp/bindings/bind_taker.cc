@@ -12,6 +12,7 @@
 #include "bindings/convert.h"
 #include "bindings/parameter_list.h"
 #include "bindings/register.h"
+#include "bindings/shard.h"
 #include "bindings/slot.h"
 #include "bindings/taker.h"
 #include "capture/capture.h"
@@ -161,16 +162,24 @@ void AddQuick(const py::object& type, PyMethodDef* method) {
 void RegisterTaker(py::module_& module) {
   py::class_<Slot>(module, "Slot", PlainType())
       .def(py::init([](const py::str& name, std::uint16_t role,
-                       const py::sequence& aliases, const py::str& units) {
+                       const py::sequence& aliases, const py::str& units,
+                       std::vector<std::int64_t> global_shape,
+                       std::vector<std::int64_t> global_offset,
+                       const Placements& placements) {
              std::vector<std::string> others;
              for (const py::handle alias : aliases) {
                others.push_back(Utf8(alias));
              }
              return Slot(Utf8(name), static_cast<TensorRole>(role),
-                         std::move(others), Utf8(units));
+                         std::move(others), Utf8(units),
+                         ParseShard(std::move(global_shape),
+                                    std::move(global_offset), placements));
            }),
            py::arg("name"), py::arg("role"), py::arg("aliases") = py::tuple(),
-           py::arg("units") = "");
+           py::arg("units") = "",
+           py::arg("global_shape") = std::vector<std::int64_t>{},
+           py::arg("global_offset") = std::vector<std::int64_t>{},
+           py::arg("placements") = Placements{});
   py::class_<Taker> taker(module, "Taker", PlainType());
   taker
       .def(py::init<Capture&, const py::tuple&>(), py::arg("capture"),

@@ -23,9 +23,9 @@ std::uint32_t Slot::IdOf(const Exchanged& tensor, Capture& capture) {
                                       .name = name_,
                                       .dtype_text = {},
                                       .shape = known.shape,
-                                      .global_shape = {},
-                                      .global_offset = {},
-                                      .placements = {},
+                                      .global_shape = shard_.global_shape,
+                                      .global_offset = shard_.global_offset,
+                                      .placements = shard_.placements,
                                       .aliases = aliases_});
   known_.insert(known_.begin(), std::move(known));
   return known_.front().id;

@@ -285,7 +285,14 @@ class Slot:
     """A name before its definitions, for a Taker; `units` names its unit summary."""
 
     def __init__(
-        self, name: str, role: int, aliases: Sequence[str] = (), units: str = ""
+        self,
+        name: str,
+        role: int,
+        aliases: Sequence[str] = (),
+        units: str = "",
+        global_shape: Sequence[int] = (),
+        global_offset: Sequence[int] = (),
+        placements: Sequence[tuple[int, int, int, int, int]] = (),
     ) -> None: ...
 
 class Taker:
