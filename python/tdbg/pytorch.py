@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from tdbg.capture.policy import Policy
 from tdbg.collections import Collection, CollectionKeys, CollectionRegistry
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError, TrainingStopped
+from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
 from tdbg.hooks.pytorch.hook import TorchHook
 from tdbg.modes import ModeKeys, modes
 
@@ -81,6 +82,9 @@ class Hook(TorchHook):
             what is captured is reduced to stay inside. None: that of the variable
             ``TDBG_BUDGET``, or any.
         dry_run: Do everything but write.
+        include_workers: Of several ranks, those that write: ``one``, the first;
+            ``all``; or a list. The hooks of the others do nothing, except that the
+            training stops on all ranks at the same step. docs/distributed.md.
 
     Raises:
         ConfigurationError: If something asked for can never work.
@@ -111,6 +115,7 @@ class Hook(TorchHook):
         threads: int | None = None,
         budget: float | None = None,
         dry_run: bool = False,
+        include_workers: str | Sequence[int] = "one",
     ) -> None:
         def make_policy() -> Policy:
             return _policy(
@@ -125,7 +130,7 @@ class Hook(TorchHook):
             )
 
         def make_options() -> SessionOptions:
-            rank, world_size = _place()
+            rank, world_size = place()
             return SessionOptions(
                 on_stop=on_stop,
                 overflow=overflow,
@@ -138,6 +143,9 @@ class Hook(TorchHook):
                 dry_run=dry_run,
                 rank=rank,
                 world_size=world_size,
+                include_workers=include_workers,
+                board=StoreBoard() if world_size > 1 else None,
+                launch=launch(),
             )
 
         super().__init__(out_dir, make_policy, make_options)
@@ -158,6 +166,7 @@ def watch(
     precise: bool = False,
     threads: int | None = None,
     budget: float | None = None,
+    include_workers: str | Sequence[int] = "one",
 ) -> Hook:
     """Capture the statistics of a training, and no raw values.
 
@@ -179,6 +188,7 @@ def watch(
         precise: As of ``Hook``.
         threads: As of ``Hook``.
         budget: As of ``Hook``.
+        include_workers: As of ``Hook``.
 
     Returns:
         The hook; it ends with the process, unless it is closed before.
@@ -208,6 +218,7 @@ def watch(
         precise=precise,
         threads=threads,
         budget=budget,
+        include_workers=include_workers,
     )
     hook.register_module(model)
     if criterion is not None:
@@ -282,14 +293,3 @@ def _default_rules() -> Iterable[Rule]:
     from tdbg.rules import default_rules
 
     return default_rules()
-
-
-def _place() -> tuple[int, int]:
-    """Rank and world size of this process."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    try:
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
-        return 0, 1
-    return (rank, size) if 0 <= rank < size else (0, 1)

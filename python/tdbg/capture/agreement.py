@@ -64,9 +64,7 @@ class Agreement:
         n_late: Requests that this rank learnt of after the step agreed on.
     """
 
-    def __init__(
-        self, board: _Board, *, leads: bool, interval: int = INTERVAL
-    ) -> None:
+    def __init__(self, board: _Board, *, leads: bool, interval: int = INTERVAL) -> None:
         self._board: _Board | None = board
         self._leads = leads
         self._interval = interval

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import platform
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tdbg.capture.agreement import Agreement
 from tdbg.capture.budget import parse_budget
 from tdbg.capture.events import CONFIGURATION, STATUS
 from tdbg.capture.policy import Policy
 from tdbg.capture.remote import RemoteBackend
-from tdbg.capture.requests import Requests
+from tdbg.capture.requests import Listener, Requests
 from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
-from tdbg.capture.tensors import TensorRef, Tensors
+from tdbg.capture.tensors import Local, TensorRef, Tensors
+from tdbg.capture.workers import Board, find_attempt, parse_workers
 from tdbg.config import nearest
-from tdbg.control import RequestListener
+from tdbg.control import Request, RequestListener
 from tdbg.errors import ConfigurationError
-from tdbg.run_directory import create_run, writer_directories
+from tdbg.run_directory import create_run
 
 __all__ = ["SessionOptions", "is_disabled", "open_session"]
 
@@ -56,6 +57,9 @@ class SessionOptions:
         dry_run: Do everything but write.
         rank: Of this process among those of the training.
         world_size: How many there are.
+        include_workers: The ranks that write: "one" (the first), "all", or a list.
+        board: What all ranks share; None: they cannot agree on anything.
+        launch: What their launcher calls this start; may be empty.
 
     Raises:
         ConfigurationError: If a value is bad.
@@ -72,6 +76,9 @@ class SessionOptions:
     dry_run: bool = False
     rank: int = 0
     world_size: int = 1
+    include_workers: str | Sequence[int] = "one"
+    board: Board | None = None
+    launch: str = ""
 
     def __post_init__(self) -> None:
         for name, valid in _CHOICES.items():
@@ -99,6 +106,12 @@ class SessionOptions:
         if not 0 <= self.rank < self.world_size:
             msg = f"rank {self.rank} is not one of {self.world_size}"
             raise ConfigurationError(msg)
+        parse_workers(self.include_workers, self.world_size)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The ranks that write, ascending."""
+        return parse_workers(self.include_workers, self.world_size)
 
 
 def is_disabled() -> bool:
@@ -114,8 +127,12 @@ def open_session(
     describe: Callable[[Any], TensorRef | None],
     tensor_types: tuple[type, ...],
     remote: RemoteBackend | None = None,
+    local: Callable[[Any], Local | None] = lambda _: None,
 ) -> Session:
     """A session that writes to *out_dir*, which becomes a run if it is none.
+
+    On a rank that is not to write it only counts the steps, so that the training
+    stops there as well when it is asked to.
 
     Args:
         out_dir: The run directory.
@@ -126,6 +143,7 @@ def open_session(
             captured.
         tensor_types: Types of its tensors that the core may read by itself.
         remote: What it does with tensors on its devices; None: it has none.
+        local: What of a tensor lies on this rank; None for what is not shared.
 
     Raises:
         ConfigurationError: If a value is bad.
@@ -137,17 +155,18 @@ def open_session(
             NullSink(),
             policy,
             raises_on_stop=raises,
-            tensors=Tensors(describe, remote=remote),
+            tensors=Tensors(describe, remote=remote, local=local),
             budget=options.budget,
+        )
+    if options.rank not in options.workers:
+        policy.silence()
+        return Session(
+            NullSink(), policy, requests=_requests(options), raises_on_stop=raises
         )
     # Loaded here, so that configurations can be made without the core.
     core = import_module("tdbg._core")
     run = create_run(Path(out_dir).expanduser())
-    earlier = [
-        writer.generation
-        for writer in writer_directories(run)
-        if (writer.role, writer.rank) == ("train", options.rank)
-    ]
+    attempt = find_attempt(run, options.rank, options.board, options.launch)
     bounds = {
         "queue_bytes": options.queue_bytes,
         "min_free_bytes": options.min_free_bytes,
@@ -155,10 +174,10 @@ def open_session(
     sink = core.Capture(
         str(run.path),
         run_uuid=run.uuid,
-        attempt_uuid=uuid.uuid4().bytes,
-        attempt_ordinal=max(earlier, default=0),
+        attempt_uuid=attempt.uuid,
+        attempt_ordinal=attempt.ordinal,
         rank=options.rank,
-        world_size=options.world_size,
+        world_size=len(options.workers),  # Those that a reader is to wait for.
         overflow=options.overflow,
         codec=options.codec,
         precise=options.precise,
@@ -176,9 +195,11 @@ def open_session(
             core.CallTaker,
             core.ParameterList,
             remote,
+            local,
         ),
-        requests=Requests(
-            RequestListener(run.path, run.uuid, sink.generation, rank=options.rank)
+        requests=_requests(
+            options,
+            RequestListener(run.path, run.uuid, sink.generation, rank=options.rank),
         ),
         raises_on_stop=raises,
         budget=options.budget,
@@ -190,6 +211,23 @@ def open_session(
     )
     session.run(session.write_event, STATUS, {"training": "running", "reason": ""})
     return session
+
+
+class _Deaf:
+    """Hears nothing: what is asked of a training is asked of its writers."""
+
+    def poll(self) -> list[Request]:
+        """None."""
+        return []
+
+
+def _requests(options: SessionOptions, listener: Listener | None = None) -> Requests:
+    """What is asked of the training, as the ranks agree on it if there are several."""
+    agreement = None
+    if options.world_size > 1 and options.board is not None:
+        leads = options.rank == options.workers[0]
+        agreement = Agreement(options.board, leads=leads)
+    return Requests(listener or _Deaf(), agreement=agreement)
 
 
 def _configuration(
@@ -212,4 +250,5 @@ def _configuration(
         },
         "rank": options.rank,
         "world_size": options.world_size,
+        "workers": list(options.workers),
     }

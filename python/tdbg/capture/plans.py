@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tdbg.capture.tensors import Part
 from tdbg.collections import Role
 
 __all__ = ["TensorPlan"]
@@ -15,8 +16,9 @@ class TensorPlan:
     Attributes:
         profile: By which the policy says what is wanted of it.
         slot: What the taker knows of it.
+        parts: The same of its parts, where the tensor is distributed.
         collections: Names of those that it belongs to; None: not asked yet.
-        ids: Definitions given out so far, by element type and shape.
+        ids: Definitions given out so far, by element type, shape and part.
     """
 
     __slots__ = (
@@ -24,6 +26,7 @@ class TensorPlan:
         "collections",
         "ids",
         "name",
+        "parts",
         "profile",
         "role",
         "slot",
@@ -43,6 +46,7 @@ class TensorPlan:
         self.profile = profile
         self.aliases = aliases
         self.collections: list[str] | None = None
-        self.ids: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.ids: dict[tuple[str, tuple[int, ...], Part | None], int] = {}
         self.units: TensorPlan | None = None
         self.slot = slot
+        self.parts: dict[Part, Any] = {}

@@ -93,6 +93,7 @@ class Policy:
         self.registry = registry
         self.naming = naming or Naming()
         self.save_histogram = save_histogram
+        self._is_silent = False
         self.throttle = Throttle()
         self.save_config = save_config or SaveConfig()
         self.reduction_config = reduction_config or ReductionConfig(
@@ -116,6 +117,14 @@ class Policy:
         self.units_profile = self._intern(
             (_UNITS,) if self.needs.unit_summaries else ()
         )
+
+    def silence(self) -> None:
+        """Capture nothing, for good: this rank is not one of those that write."""
+        self._is_silent = True
+        self.needs = merge_needs(())
+        self._needed_roles = self._histogram_roles = frozenset()
+        self.units_profile = self._intern(())
+        self._forget()
 
     def set_throttle(self, throttle: Throttle) -> None:
         """Leave this out from the next step on."""
@@ -185,7 +194,7 @@ class Policy:
         """Whether any tensor of that role may be wanted at some step."""
         if role in self._needed_roles or role in self._histogram_roles:
             return True
-        return any(
+        return not self._is_silent and any(
             role in item.roles or item.include_regex
             for item in self.registry.captured()
         )
@@ -265,7 +274,9 @@ class Policy:
 
     def _compile(self, mode: ModeKeys) -> dict[str, _Schedule]:
         hook = self.save_config.of(mode)
-        schedules = {}
+        schedules: dict[str, _Schedule] = {}
+        if self._is_silent:
+            return schedules
         for item in self.registry.captured():
             schedules[item.name] = self._schedule(item, hook, mode)
         interval = self.needs.interval or hook.statistics_interval

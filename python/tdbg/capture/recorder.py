@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tdbg.capture.late import LateSteps
 from tdbg.capture.naming import scalar_name, unit_name
@@ -17,14 +17,15 @@ from tdbg.capture.remote import RemoteArray, Site
 from tdbg.capture.single import SingleTensors
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
-from tdbg.capture.tensors import TensorRef, Tensors
-from tdbg.capture.wants import StepWants
+from tdbg.capture.tensors import Part, TensorRef, Tensors
+from tdbg.capture.wants import UNITS, StepWants
 from tdbg.collections import Role
 from tdbg.errors import StorageError
 
 __all__ = ["Recorder", "StepContext", "TensorPlan"]
 
 MAX_MICRO_BATCH = 65_535  # What the field on disk holds.
+_SCALAR = ("", (), None)  # Element type, shape and part of a scalar's definition.
 
 
 class StepContext:
@@ -78,6 +79,19 @@ class StepContext:
         count = self.calls.get(key, 0)
         self.calls[key] = count + 1
         return count
+
+
+class _Given(NamedTuple):
+    """A tensor that the taker could not read at first, or what is here of it."""
+
+    plan: TensorPlan
+    tensor: Any
+    wanted: int
+    part: Part | None = None
+
+
+def _splits_units(part: Part) -> bool:
+    return part.splits(min(1, len(part.global_shape) - 1))
 
 
 class Recorder:
@@ -182,35 +196,82 @@ class Recorder:
                 scale,
                 reuses,
             )
-        for index in left or ():
-            self.take_other(
-                context,
-                plans[index],
-                tensors[index],
-                wanted[index],
-                call,
-                micro_batch,
-                scale,
-            )
+        if left:
+            given = [(plans[i], tensors[i], wanted[i]) for i in left]
+            self.take_others(context, given, call, micro_batch, scale, reuses=reuses)
 
-    def take_other(
+    def take_others(
         self,
         context: StepContext,
-        plan: TensorPlan,
-        tensor: Any,
-        wanted: int,
+        given: Iterable[tuple[TensorPlan, Any, int]],
         call: int = 0,
         micro_batch: int = 0,
         scale: Any = 1.0,
+        *,
+        reuses: bool = False,
     ) -> None:
-        """Take what is wanted of a tensor that the taker cannot read."""
-        ref = self._tensors.describe(tensor)
+        """Take tensors that the taker cannot read: of distributed ones, what is here.
+
+        Args:
+            context: The step.
+            given: Plans and tensors, with what is wanted.
+            call: As for ``take``.
+            micro_batch: As for ``take``.
+            scale: As for ``take``.
+            reuses: As for ``take``.
+        """
+        site = Site(0, call, micro_batch)
+        locals_: list[_Given] = []
+        for plan, tensor, wanted in given:
+            local = self._tensors.local(tensor)
+            if local is None:
+                self._take_single(context, _Given(plan, tensor, wanted), site, scale)
+            elif local.tensor is None:
+                self.refuse(context)
+            else:
+                part, kept = local.part, wanted
+                if part is not None and wanted & UNITS and _splits_units(part):
+                    self.refuse(context)  # Counts of other units on every rank.
+                    kept &= ~UNITS
+                locals_.append(_Given(plan, local.tensor, kept, part))
+        if not locals_:
+            return
+        left: Iterable[int] | None = range(len(locals_))
+        if self.taker is not None:
+            left = self.taker.take(
+                context.step.number,
+                [self._slot(each.plan, each.part) for each in locals_],
+                [each.tensor for each in locals_],
+                [each.wanted for each in locals_],
+                call,
+                micro_batch,
+                scale,
+                reuses,
+            )
+        for index in left or ():
+            self._take_single(context, locals_[index], site, scale)
+
+    def _slot(self, plan: TensorPlan, part: Part | None) -> Any:
+        if part is None:
+            return plan.slot
+        slot = plan.parts.get(part)
+        if slot is None:
+            units = "" if plan.units is None else plan.units.name
+            slot = plan.parts[part] = self._tensors.make_slot(
+                plan.name, int(plan.role), plan.aliases, units, *part
+            )
+        return slot
+
+    def _take_single(
+        self, context: StepContext, given: _Given, site: Site, scale: Any
+    ) -> None:
+        ref = self._tensors.describe(given.tensor)
         if ref is None:
             self.refuse(context)
-        else:
-            self._single.take(
-                context.step, plan, ref, wanted, Site(0, call, micro_batch), scale
-            )
+            return
+        if given.part is not None:
+            ref = ref._replace(part=given.part)
+        self._single.take(context.step, given.plan, ref, given.wanted, site, scale)
 
     def capture(
         self, context: StepContext, plan: TensorPlan, ref: Any, call: int = 0
@@ -283,10 +344,10 @@ class Recorder:
             self.refuse(context)
             return
         plan = self.plan(scalar_name(name), Role.SCALAR)
-        identity = plan.ids.get(("", ()))
+        identity = plan.ids.get(_SCALAR)
         if identity is None:
             identity = self.sink.define(plan.name, int(Role.SCALAR))
-            plan.ids[("", ())] = identity
+            plan.ids[_SCALAR] = identity
         context.has_data = True
         step, sink, now_ns = context.step, self.sink, time.time_ns()
         if isinstance(value, float):

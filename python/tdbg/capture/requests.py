@@ -10,23 +10,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tdbg.capture.agreement import Agreement
 from tdbg.control import Request
 
-__all__ = ["Board", "Listener", "Requests"]
-
-
-class Board(Protocol):
-    """A key-value store that all ranks share.
-
-    Both methods raise nothing but OSError and RuntimeError, and block for no longer
-    than one exchange with the store takes.
-    """
-
-    def post(self, key: str, value: bytes) -> None:
-        """Put the value there; whoever looks from now on sees it."""
-
-    def look(self, key: str) -> bytes | None:
-        """The value, or None where nobody has posted one; never waits for it."""
+__all__ = ["Listener", "Requests"]
 
 
 class Listener(Protocol):
@@ -41,19 +28,26 @@ class Requests:
 
     Args:
         listener: Hears them.
-        board: Shared with the other ranks; None where there are none.
+        agreement: With the other ranks; None: there is nobody to agree with.
+
+    Attributes:
+        agreement: The same.
     """
 
-    def __init__(self, listener: Listener, *, board: Board | None = None) -> None:
+    def __init__(
+        self, listener: Listener, *, agreement: Agreement | None = None
+    ) -> None:
         self._listener = listener
-        self.board = board
+        self.agreement = agreement
 
-    def poll(self, step: int) -> list[Request]:
+    def poll(self, step: int, *, is_training: bool = True) -> list[Request]:
         """Those that take effect now, oldest first; it never raises.
 
         Args:
             step: Number of the training step that is under way, or else of the next
                 one: steps of training only, which all ranks count alike.
+            is_training: Whether a forward of that step begins.
         """
-        del step  # There is nobody to agree with.
-        return self._listener.poll()
+        if self.agreement is None:
+            return self._listener.poll()
+        return self.agreement.poll(step, is_training, self._listener.poll)

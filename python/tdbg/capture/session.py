@@ -298,11 +298,13 @@ class Session:
         """Do what is asked of the training."""
         if self._requests is None:
             return
-        for request in self._requests.poll(self.machine.training_number):
+        is_training = mode in _TRAINING
+        number = self.machine.training_number
+        for request in self._requests.poll(number, is_training=is_training):
             take = self.on_request.get(request.type)
             if take is not None:
                 take(request)
-        if self._stopping.is_due(is_training=mode in _TRAINING):
+        if self._stopping.is_due(is_training=is_training):
             change = self.machine.close()
             self._apply(change)
             self._tell_stopped()

@@ -63,7 +63,8 @@ class SingleTensors:
             site: Of which call; its identity is found here.
             scale: As for ``Recorder.take``.
         """
-        identity = plan.ids.get((ref.dtype, ref.shape)) or self._define(plan, ref)
+        key = ref.dtype, ref.shape, ref.part
+        identity = plan.ids.get(key) or self._define(plan, ref)
         site = site._replace(identity=identity)
         units = None
         if wanted & UNITS and plan.units is not None and ref.shape:
@@ -157,9 +158,10 @@ class SingleTensors:
             remote.units(step, ref.owner, site._replace(identity=units))
 
     def _define(self, plan: TensorPlan, ref: TensorRef) -> int:
-        key = (ref.dtype, ref.shape)
+        key = ref.dtype, ref.shape, ref.part
         identity = plan.ids.get(key)
         if identity is None:
+            where = {} if ref.part is None else ref.part._asdict()
             identity = plan.ids[key] = self._sink.define(
                 plan.name,
                 int(plan.role),
@@ -167,6 +169,7 @@ class SingleTensors:
                 ref.shape,
                 item_size=ref.item_size,
                 aliases=plan.aliases,
+                **where,
             )
         return identity
 

@@ -23,6 +23,9 @@ class Sink(Protocol):
         *,
         item_size: int = 0,
         aliases: Sequence[str] = (),
+        global_shape: Sequence[int] = (),
+        global_offset: Sequence[int] = (),
+        placements: Sequence[tuple[int, int, int, int, int]] = (),
     ) -> int: ...
 
     def statistics(

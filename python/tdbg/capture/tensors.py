@@ -10,7 +10,43 @@ import numpy as np
 from tdbg.capture.remote import RemoteBackend
 from tdbg.capture.wants import StepWants
 
-__all__ = ["TensorRef", "Tensors", "array_ref"]
+__all__ = ["Local", "Part", "TensorRef", "Tensors", "array_ref"]
+
+# The kind of a placement that splits a dimension: docs/format.md, `definition`.
+SHARD = 1
+
+
+class Part(NamedTuple):
+    """Where what a rank holds of a distributed tensor lies in the whole.
+
+    Attributes:
+        global_shape: Of the whole.
+        global_offset: Of the first element that is here.
+        placements: By dimension of the mesh: kind, reduction, dimension, mesh size
+            and coordinate, as docs/format.md numbers them.
+    """
+
+    global_shape: tuple[int, ...]
+    global_offset: tuple[int, ...]
+    placements: tuple[tuple[int, int, int, int, int], ...]
+
+    def splits(self, dimension: int) -> bool:
+        """Whether ranks hold different indices of a dimension."""
+        return any(
+            each[0] == SHARD and each[2] == dimension for each in self.placements
+        )
+
+
+class Local(NamedTuple):
+    """What a rank holds of a tensor that several share.
+
+    Attributes:
+        tensor: It, plain; None where nothing here can be captured.
+        part: Where it lies; None where it is the whole.
+    """
+
+    tensor: Any
+    part: Part | None = None
 
 
 class TensorRef(NamedTuple):
@@ -25,6 +61,7 @@ class TensorRef(NamedTuple):
         owner: Keeps the memory where it is as long as the reference lives.
         is_remote: Whether it lies on a device: then *owner* is the tensor itself,
             and *pointer* is not read.
+        part: Where it lies in a distributed tensor; None: it is whole.
     """
 
     pointer: int
@@ -34,6 +71,7 @@ class TensorRef(NamedTuple):
     item_size: int = 0
     owner: object = None
     is_remote: bool = False
+    part: Part | None = None
 
 
 class _Taker(Protocol):
@@ -91,14 +129,17 @@ class Tensors(NamedTuple):
             whether autograd is calling (-1: it is not).
         make_parameters: Makes what takes many parameters with their gradients.
         remote: What the framework does on its devices; None: nothing is taken there.
+        local: What of a tensor lies on this rank; None for a tensor that is none of
+            several ranks'.
     """
 
     describe: Callable[[Any], TensorRef | None] = lambda _: None
     taker: _Taker | None = None
-    make_slot: Callable[[str, int, Sequence[str], str], Any] = lambda *_: None
+    make_slot: Callable[..., Any] = lambda *_: None
     make_calls: Callable[[Any, object, Callable[[], int]], Any] = lambda *_: None
     make_parameters: Callable[[Any, Sequence[Any]], Any] = lambda *_: None
     remote: RemoteBackend | None = None
+    local: Callable[[Any], Local | None] = lambda _: None
 
 
 def array_ref(value: object) -> TensorRef | None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tdbg.hooks.pytorch import tensors
 from tdbg.hooks.pytorch.device_rows import row_words, unit_table
+from tdbg.hooks.pytorch.sharding import is_whole, local_of
 
 __all__ = ["CudaArray", "CudaTensors", "foreign", "number_of", "scale_of"]
 
@@ -166,6 +167,11 @@ def number_of(value: Any, remote: CudaTensors) -> float | CudaArray | None:
     """
     if isinstance(value, torch.Tensor):
         value = value.detach()
+        local = local_of(value)
+        if local is not None:
+            if not is_whole(local):
+                return None  # Of a part, ``item`` answers as if it were all.
+            value = local.tensor
         if tensors.is_on_device(value):
             return remote.number(value) if value.numel() == 1 else None
     try:

@@ -27,6 +27,8 @@ from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.losses import LossTap
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
+from tdbg.hooks.pytorch.paths import class_name, unwrapped
+from tdbg.hooks.pytorch.sharding import Shards
 from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
@@ -55,14 +57,16 @@ class TorchHook:
             self._session = Session(NullSink(), policy, is_live=False)
         else:
             framework = {"name": "pytorch", "version": str(torch.__version__)}
+            options = make_options()
             self._session = open_session(
                 out_dir,
                 make_policy(),
-                make_options(),
+                options,
                 framework,
                 describe,
                 TYPES,
                 self._remote,
+                Shards(options.workers).local,
             )
         self._names = UniqueNames()
         self._mode: ModeKeys | None = None
@@ -84,7 +88,8 @@ class TorchHook:
         Its inputs and outputs go by its class name, what is inside it by path. A
         second module of the hook, or one that is given a *name*, has that (or its
         class name) before all its names. A hook that had the module before is
-        closed.
+        closed. Of a wrapper (DistributedDataParallel, DataParallel) it is the module
+        inside.
 
         Raises:
             ConfigurationError: If it is no module.
@@ -95,12 +100,13 @@ class TorchHook:
             raise ConfigurationError(msg)
         if not self._session.is_live:
             return
+        module = unwrapped(module)
         previous = is_tapped_by(module)
         if previous is self._session:
             return
         if previous is not None:
             previous.close("another hook took the module over")
-        root = self._names.take(name or type(module).__name__)
+        root = self._names.take(name or class_name(module))
         prefix = f"{root}." if name or self._taps else ""
         tap = ModuleTap(
             self._session, module, root, prefix, self._current_mode, self._prepare

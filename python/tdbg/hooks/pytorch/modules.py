@@ -17,6 +17,7 @@ from tdbg.hooks.pytorch.activations import Activations, take_both
 from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
 from tdbg.hooks.pytorch.parameters import ParameterTable
 from tdbg.hooks.pytorch.parking import Parking
+from tdbg.hooks.pytorch.paths import named_modules
 from tdbg.modes import GLOBAL, TRAIN, ModeKeys
 
 __all__ = ["ModuleTap", "is_tapped_by"]
@@ -221,7 +222,7 @@ class ModuleTap:
 
     def _hook_inside(self, root: nn.Module, roles: list[Role]) -> None:
         paths: dict[nn.Module, list[str]] = {}
-        for path, module in root.named_modules(remove_duplicate=False):
+        for path, module in named_modules(root):
             paths.setdefault(module, []).append(
                 self._prefix + path if path else self._name
             )

@@ -15,6 +15,7 @@ from tdbg.capture.session import Session
 from tdbg.capture.wants import SMALL_VALUES, VALUES, StepWants
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.early_values import EarlyValues
+from tdbg.hooks.pytorch.paths import named_modules
 
 __all__ = ["ParameterTable"]
 
@@ -228,9 +229,12 @@ class ParameterTable:
         context.has_data = True
         context.found[self] = selected.found
         recorder = self._session.recorder
-        for number, tensor in selected.quick.take(context.step.number) or ():
-            plan, wanted = selected.plan(number)
-            recorder.take_other(context, plan, tensor, wanted)
+        left = selected.quick.take(context.step.number)
+        if left:
+            numbers, tensors = zip(*left, strict=True)
+            plans, wanted = zip(*map(selected.plan, numbers), strict=True)
+            given = zip(plans, tensors, wanted, strict=True)
+            recorder.take_others(context, given)
         return True
 
     def _select(self, wants: StepWants) -> _Selection:
@@ -254,7 +258,7 @@ class ParameterTable:
             return []
         places: dict[int, tuple[nn.Module, str]] = {}
         names: dict[int, list[str]] = {}
-        for path, owner in module.named_modules(remove_duplicate=False):
+        for path, owner in named_modules(module):
             for key, parameter in owner._parameters.items():
                 if parameter is not None:
                     places.setdefault(id(parameter), (owner, key))

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from tdbg.capture.tensors import TensorRef
+from tdbg.capture.tensors import Local, TensorRef
+from tdbg.hooks.pytorch.sharding import local_of
 
 __all__ = ["TYPES", "describe", "is_on_device", "is_tensor"]
 
@@ -55,8 +56,8 @@ def describe(tensor: torch.Tensor) -> TensorRef | None:
 
     That is: sparse, quantized, complex and lazily negated tensors, those on other
     devices than the CPU and CUDA's, those without memory of their own (meta, fake,
-    traced, freed), and subclasses that dispatch their operations themselves (nested,
-    distributed).
+    traced, freed), and subclasses that dispatch their operations themselves (nested).
+    Of a distributed tensor it is where this rank's part lies.
     """
     try:
         name = _NAMES.get(tensor.dtype)
@@ -64,7 +65,8 @@ def describe(tensor: torch.Tensor) -> TensorRef | None:
         if name is None or not (tensor.is_cpu or is_remote) or tensor.is_neg():
             return None
         if type(tensor) not in TYPES and _dispatches(type(tensor)):
-            return None
+            local = local_of(tensor)
+            return None if local is None else _describe_local(local)
         pointer = tensor.data_ptr()  # Raises where there is no plain memory.
         if is_remote:
             return TensorRef(0, name, tensor.shape, owner=tensor, is_remote=True)
@@ -78,6 +80,11 @@ def describe(tensor: torch.Tensor) -> TensorRef | None:
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None  # Sparse, or a subclass that only looks like a tensor.
     return TensorRef(pointer, name, shape, strides, owner=tensor) if pointer else None
+
+
+def _describe_local(local: Local) -> TensorRef | None:
+    ref = None if local.tensor is None else describe(local.tensor)
+    return None if ref is None else ref._replace(part=local.part)
 
 
 def _dispatches(kind: type[torch.Tensor]) -> bool:

@@ -1,0 +1,78 @@
+"""Modules by path, as if nobody had wrapped them.
+
+``DistributedDataParallel`` and its like hold the model in an attribute of their own,
+whose name would stand in every path; the names of a tensor do not depend on how a
+model is trained.
+
+Thread safety: pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+__all__ = ["class_name", "named_modules", "unwrapped"]
+
+# Wrappers that call what they hold and pass on its result, with the attribute that
+# holds it.  Those that are not always loaded go by name.
+_WRAPPERS = ((DataParallel, "module"), (DistributedDataParallel, "module"))
+_NAMED = frozenset(
+    {
+        "_checkpoint_wrapped_module",  # torch.distributed: activation checkpointing
+        "_fsdp_wrapped_module",  # FullyShardedDataParallel
+    }
+)
+# A class that `fully_shard` has put in the place of the module's own.
+_SHARDED_BASE = "FSDPModule"
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module itself, inside any wrappers."""
+    while True:
+        inner = _wrapped_in(module)
+        if inner is None:
+            return module
+        module = inner
+
+
+def class_name(module: nn.Module) -> str:
+    """The name of the class that its author gave it."""
+    kind = type(module)
+    if len(kind.__bases__) > 1 and kind.__bases__[0].__name__ == _SHARDED_BASE:
+        kind = kind.__bases__[1]
+    return kind.__name__
+
+
+def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """All modules with their paths; one at several paths comes with each.
+
+    As ``named_modules(remove_duplicate=False)`` without wrappers.
+    """
+    for path, module in root.named_modules(remove_duplicate=False):
+        if _wrapped_in(module) is None:
+            yield _clean(root, path), module
+
+
+def _wrapped_in(module: nn.Module) -> nn.Module | None:
+    """What the module wraps; None for one that is no wrapper."""
+    for kind, name in _WRAPPERS:
+        if isinstance(module, kind):
+            return module._modules.get(name)
+    for name in _NAMED.intersection(module._modules):
+        return module._modules[name]
+    return None
+
+
+def _clean(root: nn.Module, path: str) -> str:
+    """The path without the attributes of wrappers."""
+    parts = []
+    module: nn.Module | None = root
+    for part in path.split("."):
+        inner = None if module is None else _wrapped_in(module)
+        module = None if module is None else module._modules.get(part)
+        if inner is None or module is not inner:
+            parts.append(part)
+    return ".".join(parts)

@@ -1,0 +1,244 @@
+"""Who a process is among the ranks of a training, and which of them write."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tdbg.capture.workers import AttemptId, find_attempt, parse_workers
+from tdbg.collections import Collection
+from tdbg.errors import ConfigurationError
+from tdbg.hooks.pytorch.distributed import launch, place
+from tdbg.hooks.pytorch.paths import class_name, named_modules, unwrapped
+from tdbg.pytorch import Hook
+from tdbg.run_directory import create_run, writer_directories
+from torch_helpers import make_hook, parts, train
+
+_VARIABLES = (
+    *("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    *("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE"),
+    *("SLURM_PROCID", "SLURM_NTASKS", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"),
+)
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
+        ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "3"}, (1, 3)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (0, 2)),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}, (3, 8)),
+        # torchrun on each node of a Slurm job: its own variables count.
+        (
+            {
+                "RANK": "5",
+                "WORLD_SIZE": "16",
+                "SLURM_PROCID": "1",
+                "SLURM_NTASKS": "2",
+            },
+            (5, 16),
+        ),
+        # What a batch script or an allocation sets around a training of one process.
+        ({"SLURM_PROCID": "0"}, (0, 1)),
+        ({"SLURM_NTASKS": "4"}, (0, 1)),
+    ],
+)
+def test_the_place_is_that_of_the_launchers_variables(
+    variables: dict[str, str], expected: tuple[int, int]
+) -> None:
+    assert place(variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "1"}, "RANK='1' is set and WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE='2' is set and RANK is not"),
+        ({"RANK": "two", "WORLD_SIZE": "4"}, "RANK='two'"),
+        ({"RANK": "0", "WORLD_SIZE": "-4"}, "WORLD_SIZE='-4'"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 is not below WORLD_SIZE=4"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "RANK=0 is not below"),
+        ({"PMI_RANK": "1"}, "PMI_SIZE is not"),
+        ({"SLURM_PROCID": "x", "SLURM_NTASKS": "2"}, "SLURM_PROCID='x'"),
+    ],
+)
+def test_variables_that_make_no_sense_are_an_error(
+    variables: dict[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    run_dir: Path,
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        place(variables)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        Hook(run_dir)
+
+
+def test_a_start_of_a_training_goes_by_its_launchers_name() -> None:
+    assert launch({}) == ""
+    elastic = {"TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "1"}
+    assert launch(elastic) == "a/1"
+    assert launch({"SLURM_JOB_ID": "7"}) == "7/"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("one", (0,)), ("all", (0, 1, 2, 3)), ([2], (2,)), ((3, 1, 1), (1, 3))],
+)
+def test_the_workers_that_write(given: Any, expected: tuple[int, ...]) -> None:
+    assert parse_workers(given, 4) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("al", "did you mean 'all'"),
+        (4, "unknown 4"),
+        ([4], "no rank 4"),
+        ([-1], "no rank -1"),
+        ([True], "True is no rank"),
+        (["1"], "'1' is no rank"),
+        ([], "an empty list"),
+    ],
+)
+def test_workers_that_are_none_are_an_error(
+    given: Any, message: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        Hook(run_dir, include_workers=given)
+    assert not run_dir.exists()
+
+
+def test_the_hook_of_a_rank_that_does_not_write_is_valid_and_inert(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    hook = make_hook(
+        run_dir,
+        save_all=True,
+        rules=["DeadRelu", "VanishingGradient"],
+        collections=[Collection("mine", "fc1")],
+    )
+    model, criterion, optimizer, batches = parts()
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    assert hook.register_loss(nn.functional.mse_loss)(torch.ones(2), torch.ones(2)) == 0
+    hook.register_optimizer(optimizer)
+    train(model, criterion, optimizer, batches, 2)
+    hook.save_scalar("s", 1.0)
+    hook.save_tensor("t", torch.ones(2), ["new"])
+    hook.record_tensor_value("my_loss", torch.ones(1))
+    assert hook.get_collection("mine").name == "mine"
+    assert set(hook.get_collections()) > {"mine", "losses"}
+    hook.add_collection(Collection("more", "fc2"))
+    hook.set_mode(None)
+    assert not hook.should_stop
+    assert hook.stop_reason is None
+    assert hook.counters()["offered"] == 0
+    assert hook.counters()["internal_errors"] == 0
+    assert hook.device_state() == {}
+    assert hook.overhead() is not None
+    hook.flush()
+    # No module is watched from inside.
+    assert not any(m._forward_hooks for m in model.modules() if m is not model)
+    assert hook.close()
+    assert not run_dir.exists()
+    with pytest.raises(ConfigurationError):
+        make_hook(run_dir, include_collections=["weigths"])
+
+
+def test_a_hook_made_before_the_process_group_finds_its_rank(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with make_hook(run_dir, include_workers=[0, 2]) as hook:
+        hook.save_scalar("s", 1.0)
+    (writer,) = writer_directories(run_dir)
+    assert writer.rank == 2
+
+
+class Board:
+    """Settles in memory."""
+
+    def __init__(self) -> None:
+        self.settled: dict[str, str] = {}
+
+    def post(self, key: str, value: bytes) -> None:
+        raise NotImplementedError
+
+    def look(self, key: str) -> bytes | None:
+        raise NotImplementedError
+
+    def settle(self, key: str, value: str) -> str:
+        return self.settled.setdefault(key, value)
+
+
+def test_ranks_share_the_attempt_that_the_first_of_them_settled(run_dir: Path) -> None:
+    run = create_run(run_dir)
+    board = Board()
+    first = find_attempt(run, 0, board)
+    (run_dir / "w" / "train-0-1").mkdir()
+    assert find_attempt(run, 1, board) == first
+    # The next start: another one, above whatever any rank has written.
+    later = find_attempt(run, 1, Board())
+    assert (first.ordinal, later.ordinal) == (0, 1)
+    assert first.uuid != later.uuid
+
+
+def test_ranks_of_other_runs_do_not_share_an_attempt(tmp_path: Path) -> None:
+    board = Board()
+    runs = [create_run(tmp_path / name) for name in "ab"]
+    found = {find_attempt(run, 0, board).uuid for run in runs}
+    assert len(found) == 2
+
+
+def test_without_a_board_a_launcher_names_the_attempt(run_dir: Path) -> None:
+    run = create_run(run_dir)
+    found = [find_attempt(run, rank, None, "job/0") for rank in (0, 1)]
+    assert found[0] == found[1]
+    (run_dir / "w" / "train-0-1").mkdir()
+    again = find_attempt(run, 0, None, "job/0")
+    assert again.ordinal == 1
+    assert again.uuid != found[0].uuid, "the same name, but another start"
+    assert find_attempt(run, 0) != find_attempt(run, 0)
+    assert isinstance(again, AttemptId)
+
+
+def test_wrappers_leave_no_trace_in_names() -> None:
+    inner = nn.Sequential(nn.Linear(2, 2), nn.DataParallel(nn.Linear(2, 2)))
+    model = nn.DataParallel(inner)
+    assert unwrapped(model) is inner
+    names = [path for path, _ in named_modules(model)]
+    assert names == ["", "0", "1"]
+    kinds = [type(module) for _, module in named_modules(model)]
+    assert kinds == [nn.Sequential, nn.Linear, nn.Linear]
+    assert class_name(inner) == "Sequential"
+
+
+def test_a_module_that_is_only_called_module_keeps_its_name() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(2, 2)
+
+    assert [path for path, _ in named_modules(Net())] == ["", "module"]
+    assert [path for path, _ in named_modules(nn.DataParallel(Net()))] == ["", "module"]
