@@ -28,7 +28,7 @@ class Attempt:
     Attributes:
         number: 0 for the first, 1 for its first resumption, ...
         uuid: That of its first worker, in hex.
-        world_size: How many workers the training said it has.
+        world_size: How many workers the training said there are to write.
         writers: Names of the writer directories.
         first_step: Lowest global step recorded, or None.
         last_step: Highest global step recorded, or None.
