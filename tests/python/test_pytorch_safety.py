@@ -302,6 +302,7 @@ def test_the_configuration_event_tells_nothing_of_the_environment(
         "hook",
         "rank",
         "world_size",
+        "workers",
     }
     assert event["framework"]["name"] == "pytorch"
     assert "tops3cret" not in json.dumps(event)
