@@ -56,10 +56,19 @@ class CollectionKeys(enum.StrEnum):
     INPUTS = "inputs"
     OUTPUTS = "outputs"
     SCALARS = "scalars"
+    BUFFERS = "buffers"
+    OUTPUT_GRADIENTS = "output_gradients"
 
+
+# They cost hooks that nothing else needs: captured only where they are named, by
+# their own collection or by an expression that has these words in it.
+_WORDS = {
+    Role.OUTPUT_GRADIENT: ("gradient", "output"),
+    Role.GRADIENT_UNCLIPPED: ("unclipped",),
+}
 
 BUILT_IN: dict[str, frozenset[Role]] = {
-    CollectionKeys.ALL.value: frozenset(Role) - {Role.UNIT_SUMMARY, Role.SPAN},
+    CollectionKeys.ALL.value: frozenset(Role) - {Role.UNIT_SUMMARY, Role.SPAN, *_WORDS},
     CollectionKeys.DEFAULT.value: frozenset(),
     CollectionKeys.WEIGHTS.value: frozenset({Role.WEIGHT}),
     CollectionKeys.BIASES.value: frozenset({Role.BIAS}),
@@ -68,6 +77,8 @@ BUILT_IN: dict[str, frozenset[Role]] = {
     CollectionKeys.INPUTS.value: frozenset({Role.INPUT}),
     CollectionKeys.OUTPUTS.value: frozenset({Role.OUTPUT}),
     CollectionKeys.SCALARS.value: frozenset({Role.SCALAR}),
+    CollectionKeys.BUFFERS.value: frozenset({Role.BUFFER}),
+    CollectionKeys.OUTPUT_GRADIENTS.value: frozenset({Role.OUTPUT_GRADIENT}),
 }
 """The roles that each built-in collection holds."""
 
@@ -187,11 +198,25 @@ class Collection:
         return (
             role in self.roles
             or name in self.tensor_names
-            or (
-                role not in {Role.UNIT_SUMMARY, Role.SPAN}
-                and any(pattern.search(name) for pattern in self._patterns)
-            )
+            or any(pattern.search(name) for pattern in self._patterns_for(role))
         )
+
+    def may_hold(self, role: Role) -> bool:
+        """Whether tensors of this role may belong to it, by role or expression."""
+        return role in self.roles or bool(self._patterns_for(role))
+
+    def _patterns_for(self, role: Role) -> list[re.Pattern[str]]:
+        """Those expressions that find tensors of this role at all."""
+        if role in {Role.UNIT_SUMMARY, Role.SPAN}:
+            return []
+        words = _WORDS.get(role)
+        if words is None:
+            return self._patterns
+        return [
+            each
+            for each in self._patterns
+            if all(word in each.pattern for word in words)
+        ]
 
     @property
     def selects_nothing(self) -> bool:

@@ -17,6 +17,7 @@ __all__ = [
     "Naming",
     "UniqueNames",
     "activation_name",
+    "buffer_name",
     "gradient_name",
     "parameter_role",
     "scalar_name",
@@ -69,6 +70,11 @@ def activation_name(path: str, direction: str, index: int, call: int) -> str:
 def gradient_name(parameter: str) -> str:
     """``gradient/fc.weight``."""
     return f"gradient/{parameter}"
+
+
+def buffer_name(buffer: str) -> str:
+    """``buffer/norm.running_mean``."""
+    return f"buffer/{buffer}"
 
 
 def scalar_name(name: str) -> str:

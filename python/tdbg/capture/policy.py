@@ -38,7 +38,8 @@ __all__ = ["Policy"]
 _EVERY_STEP = frozenset({CollectionKeys.LOSSES.value, CollectionKeys.SCALARS.value})
 # Their collection is meant for training only.
 _TRAINING_ONLY = frozenset({Role.GRADIENT, Role.GRADIENT_UNCLIPPED, Role.UPDATE})
-_ACTIVATIONS = frozenset({Role.INPUT, Role.OUTPUT})
+# Those that hooks inside modules take.
+_ACTIVATIONS = frozenset({Role.INPUT, Role.OUTPUT, Role.OUTPUT_GRADIENT})
 _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
 
 # These stand among the names of collections; none is like them.
@@ -195,8 +196,7 @@ class Policy:
         if role in self._needed_roles or role in self._histogram_roles:
             return True
         return not self._is_silent and any(
-            role in item.roles or item.include_regex
-            for item in self.registry.captured()
+            item.may_hold(role) for item in self.registry.captured()
         )
 
     def wants(self, mode: ModeKeys, mode_step: int) -> StepWants:

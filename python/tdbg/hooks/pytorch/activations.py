@@ -125,6 +125,10 @@ class Activations:
         calls[self._key] = call + 1
         return call
 
+    def calls_so_far(self, context: StepContext) -> int:
+        """How often this was called in the latest forward."""
+        return context.calls.get(self._key, 0)
+
     def single(self, wants: StepWants) -> _Choice:
         """What is wanted of the only tensor of a first call."""
         choice = self._single.get(wants)

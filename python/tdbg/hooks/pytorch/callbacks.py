@@ -18,9 +18,13 @@ class Callback:
 
     A copied or pickled model must neither be captured nor need tdbg when it is
     loaded, so a copy is a callable of the standard library that does nothing.
+
+    Attributes:
+        may_go: Whether it is taken off while nothing is wanted of it.
     """
 
     __slots__ = ("session",)
+    may_go = False
 
     def __init__(self, session: Session) -> None:
         self.session = session

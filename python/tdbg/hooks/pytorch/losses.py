@@ -21,6 +21,7 @@ __all__ = ["LossTap"]
 
 class _Before(Callback):
     __slots__ = ("_tap",)
+    may_go = True
 
     def __init__(self, session: Session, tap: LossTap) -> None:
         super().__init__(session)
@@ -32,6 +33,7 @@ class _Before(Callback):
 
 class _After(_Before):
     __slots__ = ()
+    may_go = False
 
     def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
         self.session.run(self._tap.outputs.take, output)

@@ -1,95 +1,32 @@
-"""Hooks on a module: its forwards, and the inputs and outputs of all in it."""
+"""Registered modules: their forwards, and what is captured of them."""
 
 from __future__ import annotations
 
 import sys
 import weakref
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.compiler import is_compiling
 
+from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
-from tdbg.collections import Role
-from tdbg.hooks.pytorch.activations import Activations, take_both
+from tdbg.hooks.pytorch.additions import Additions
+from tdbg.hooks.pytorch.buffers import BufferTable
 from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
-from tdbg.hooks.pytorch.parameters import ParameterTable
-from tdbg.hooks.pytorch.parking import Parking
-from tdbg.hooks.pytorch.paths import named_modules
+from tdbg.hooks.pytorch.inside import InsideHooks
+from tdbg.hooks.pytorch.parameters import LOOK_AGAIN, ParameterTable
 from tdbg.modes import GLOBAL, TRAIN, ModeKeys
 
 __all__ = ["ModuleTap", "is_tapped_by"]
 
-# Their units are dead when no output is above zero.
-_WITH_UNITS = (nn.ReLU, nn.ReLU6, nn.Threshold)
-
 _TRAINING = frozenset({TRAIN, GLOBAL})
 
 _ModeOf = Callable[[], ModeKeys]
-
-
-class _Quick(Callback):
-    """A hook that asks the core first, which takes what is simple by itself."""
-
-    __slots__ = ("_quick", "_take")
-
-    def __init__(self, session: Session, activations: Activations) -> None:
-        super().__init__(session)
-        self._quick = activations.quick()
-        self._take = _take_nothing if self._quick is None else self._quick.take
-
-
-class _Input(_Quick):
-    __slots__ = ("_activations",)
-
-    def __init__(self, session: Session, activations: Activations) -> None:
-        super().__init__(session, activations)
-        self._activations = activations
-
-    def __call__(self, _: nn.Module, args: Any, kwargs: Any) -> None:
-        # What is compiled skips all of it: nothing to guard, nothing to compile anew.
-        if is_compiling() or not self.session.takes_activations:
-            return
-        if not self._take(args, kwargs, None):
-            value = (args, kwargs) if kwargs else args
-            self.session.run(self._activations.take, value, self._quick)
-
-
-class _Output(_Input):
-    __slots__ = ()
-
-    def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
-        if is_compiling() or not self.session.takes_activations:
-            return
-        if not self._take(None, None, output):
-            self.session.run(self._activations.take, output, self._quick)
-
-
-class _Both(_Quick):
-    __slots__ = ("_inputs", "_outputs")
-
-    def __init__(
-        self, session: Session, inputs: Activations, outputs: Activations
-    ) -> None:
-        super().__init__(session, inputs)
-        self._inputs = inputs
-        self._outputs = outputs
-
-    def __call__(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        session = self.session
-        if is_compiling() or not session.takes_activations:
-            return
-        if not self._take(args, kwargs, output):
-            inputs, outputs = self._inputs, self._outputs
-            session.run(
-                take_both, session, inputs, outputs, args, kwargs, output, self._quick
-            )
-
-
-def _take_nothing(_: Any, __: Any, ___: Any) -> bool:
-    return False
 
 
 class _Begin(Callback):
@@ -135,20 +72,19 @@ class ModuleTap:
     ) -> None:
         self._session = session
         self._module = weakref.ref(module)
-        self._name = name
-        self._prefix = prefix
         self._mode = mode
         self._before_training = before_training
-        self._handles: list[Any] = []
-        self._parking = Parking()
-        session.quiet.on_change.append(self._parking.park)
-        self._has_inputs = self._has_outputs = False
         # The exception under way at the beginning of each call that goes on.
         self._calls: list[BaseException | None] = []
+        self._countdown = LOOK_AGAIN
+        self._additions = Additions(self._module)
         before = session.policy.naming.before_parameters(name, prefix)
         self.parameters = ParameterTable(session, module, before)
-        begin = module.register_forward_pre_hook(_Begin(session, self), prepend=True)
-        self._handles.append(begin)
+        self.buffers = BufferTable(session, module, before)
+        self._inside = InsideHooks(session, self._module, name, prefix, mode)
+        self._begin_handle = module.register_forward_pre_hook(
+            _Begin(session, self), prepend=True
+        )
         self._end_handle: Any = None
         self.refresh()
 
@@ -159,22 +95,12 @@ class ModuleTap:
 
     def refresh(self) -> None:
         """Hook the modules inside, where the collections ask for it by now."""
-        policy = self._session.policy
         module = self._module()
         if module is None:
             return
         self.parameters.refresh()
-        roles = []
-        if not self._has_inputs and policy.may_capture(Role.INPUT):
-            self._has_inputs = True
-            roles.append(Role.INPUT)
-        if not self._has_outputs and (
-            policy.may_capture(Role.OUTPUT) or policy.needs.unit_summaries
-        ):
-            self._has_outputs = True
-            roles.append(Role.OUTPUT)
-        if roles:
-            self._hook_inside(module, roles)
+        self.buffers.refresh()
+        self._inside.refresh()
         # Last of all, so that the root's own output is still inside its forward.
         if self._end_handle is not None:
             self._end_handle.remove()
@@ -186,6 +112,7 @@ class ModuleTap:
         """The root is about to be called."""
         if is_in_backward():
             return
+        self.follow()
         session = self._session
         if self._calls and _calls_on_stack(module) < 2:
             # An exception that is no Exception (an interrupt) ended that call.
@@ -199,11 +126,37 @@ class ModuleTap:
         self._calls.append(sys.exception())
         if context is None or not context.takes:
             return
+        if context.wants.takes_activations:
+            self._count_capture()
         # Without an optimizer nobody says when the weights are about to change.
         if not is_training or not session.machine.has_optimizer:
             self.parameters.capture(context, gradients=False)
+            self.buffers.capture(context)
         else:
             self.parameters.begin_values(context)
+
+    def follow(self) -> None:
+        """Find what is inside anew, if a module was put there."""
+        if self._additions.has_any:
+            self._look_again()
+
+    def optimizer_steps(
+        self,
+        context: StepContext,
+        scale: float | torch.Tensor,
+        only: AbstractSet[int] | None,
+    ) -> None:
+        """Take parameters, gradients and, if it is of all of them, buffers.
+
+        Args:
+            context: The step.
+            scale: Of the gradients; see ``ParameterTable.capture``.
+            only: Ids of the parameters to take; None takes all.
+        """
+        self.follow()
+        self.parameters.capture(context, gradients=True, scale=scale, only=only)
+        if only is None:
+            self.buffers.capture(context)
 
     def end(self) -> None:
         """Its call is over, perhaps by an exception."""
@@ -215,65 +168,24 @@ class ModuleTap:
 
     def remove(self) -> None:
         """Take all hooks off."""
-        self._parking.close()
-        for handle in (*self._handles, self._end_handle):
+        self._inside.remove()
+        self._additions.remove()
+        for handle in (self._begin_handle, self._end_handle):
             handle.remove()
         self.parameters.fence(is_last=True)
 
-    def _hook_inside(self, root: nn.Module, roles: list[Role]) -> None:
-        paths: dict[nn.Module, list[str]] = {}
-        for path, module in named_modules(root):
-            paths.setdefault(module, []).append(
-                self._prefix + path if path else self._name
-            )
-        for module, (path, *aliases) in paths.items():
-            captured = {
-                role: Activations(
-                    self._session,
-                    self._mode,
-                    path,
-                    role,
-                    tuple(aliases),
-                    with_units=role is Role.OUTPUT and isinstance(module, _WITH_UNITS),
-                )
-                for role in roles
-            }
-            self._hook_one(module, captured)
+    def _count_capture(self) -> None:
+        """Not everything that is put inside is seen: look now and then."""
+        self._countdown -= 1
+        if self._countdown <= 0:
+            self._look_again()
 
-    def _hook_one(self, module: nn.Module, captured: dict[Role, Activations]) -> None:
-        session, inputs = self._session, captured.get(Role.INPUT)
-        outputs = captured.get(Role.OUTPUT)
-        if inputs is not None and outputs is not None and _leaves_inputs_alone(module):
-            both = _Both(session, inputs, outputs)
-            handle = module.register_forward_hook(both, with_kwargs=True)
-            self._keep(module, "_forward_hooks", handle)
-            return
-        if inputs is not None:
-            before = _Input(session, inputs)
-            handle = module.register_forward_pre_hook(before, with_kwargs=True)
-            self._keep(module, "_forward_pre_hooks", handle)
-        if outputs is not None:
-            after = _Output(session, outputs)
-            handle = module.register_forward_hook(after)
-            self._keep(module, "_forward_hooks", handle)
-
-    def _keep(self, module: nn.Module, name: str, handle: Any) -> None:
-        self._handles.append(handle)
-        self._parking.add(module, name, handle.id)
-
-
-def _leaves_inputs_alone(module: nn.Module) -> bool:
-    """Whether its inputs are the same after its forward, so that one hook is enough.
-
-    Of PyTorch's own modules without others inside, those that can work in place
-    say so by an attribute.
-    """
-    return (
-        type(module).__module__.startswith("torch.nn.modules.")
-        and "forward" not in vars(module)
-        and not module._modules
-        and not hasattr(module, "inplace")
-    )
+    def _look_again(self) -> None:
+        self._countdown = LOOK_AGAIN
+        self._additions.look()
+        self._inside.look_again()
+        self.parameters.look_again()
+        self.buffers.look_again()
 
 
 def is_tapped_by(module: nn.Module) -> Session | None:

@@ -191,7 +191,7 @@ class OptimizerWatch:
         factor = getattr(optimizer, "grad_scale", None)
         scale = 1.0 if factor is None else scale_of(factor)
         for tap in self._taps:
-            tap.parameters.capture(context, gradients=True, scale=scale, only=only)
+            tap.optimizer_steps(context, scale, only)
 
     def _wrap(
         self,

@@ -17,7 +17,7 @@ from tdbg.collections import Role
 from tdbg.hooks.pytorch.early_values import EarlyValues
 from tdbg.hooks.pytorch.paths import named_modules
 
-__all__ = ["ParameterTable"]
+__all__ = ["LOOK_AGAIN", "ParameterTable"]
 
 # Parameters added to the module later are looked for every so many captures.
 LOOK_AGAIN = 100
@@ -140,6 +140,12 @@ class ParameterTable:
         """Think again after a change of collections."""
         self._selected: dict[StepWants, _Selection] = {}
 
+    def look_again(self) -> None:
+        """Modules were added or replaced: find their parameters."""
+        self._countdown = LOOK_AGAIN
+        self._entries = self._find()
+        self.refresh()
+
     def identities(self) -> set[int]:
         """The ids of the parameters as they are now."""
         module = self._module()
@@ -188,9 +194,7 @@ class ParameterTable:
             return
         self._countdown -= 1
         if self._countdown <= 0:
-            self._countdown = LOOK_AGAIN
-            self._entries = self._find()
-            self.refresh()
+            self.look_again()
             selected = self._select(wants)
         early = self._early.has(context)
         is_first = not early and not context.done and self not in context.found

@@ -1,0 +1,241 @@
+"""Hooks on all modules inside a root: what they are given and what they return."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.compiler import is_compiling
+
+from tdbg.capture.session import Session
+from tdbg.collections import Role
+from tdbg.hooks.pytorch.activations import Activations, take_both
+from tdbg.hooks.pytorch.callbacks import Callback
+from tdbg.hooks.pytorch.output_gradients import GradientHooks, OutputGradient
+from tdbg.hooks.pytorch.parking import Parking
+from tdbg.hooks.pytorch.paths import named_modules
+from tdbg.modes import ModeKeys
+
+__all__ = ["InsideHooks"]
+
+# Their units are dead when no output is above zero.
+_WITH_UNITS = (nn.ReLU, nn.ReLU6, nn.Threshold)
+
+
+class _Quick(Callback):
+    """A hook that asks the core first, which takes what is simple by itself."""
+
+    __slots__ = ("_quick", "_take")
+    may_go = True
+
+    def __init__(self, session: Session, activations: Activations) -> None:
+        super().__init__(session)
+        self._quick = activations.quick()
+        self._take = _take_nothing if self._quick is None else self._quick.take
+
+
+class _Input(_Quick):
+    __slots__ = ("_activations",)
+
+    def __init__(self, session: Session, activations: Activations) -> None:
+        super().__init__(session, activations)
+        self._activations = activations
+
+    def __call__(self, _: nn.Module, args: Any, kwargs: Any) -> None:
+        # What is compiled skips all of it: nothing to guard, nothing to compile anew.
+        if is_compiling() or not self.session.takes_activations:
+            return
+        if not self._take(args, kwargs, None):
+            value = (args, kwargs) if kwargs else args
+            self.session.run(self._activations.take, value, self._quick)
+
+
+class _Output(_Input):
+    __slots__ = ()
+
+    def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
+        if is_compiling() or not self.session.takes_activations:
+            return
+        if not self._take(None, None, output):
+            self.session.run(self._activations.take, output, self._quick)
+
+
+class _Both(_Quick):
+    __slots__ = ("_inputs", "_outputs")
+
+    def __init__(
+        self, session: Session, inputs: Activations, outputs: Activations
+    ) -> None:
+        super().__init__(session, inputs)
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def __call__(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        session = self.session
+        if is_compiling() or not session.takes_activations:
+            return
+        if not self._take(args, kwargs, output):
+            inputs, outputs = self._inputs, self._outputs
+            session.run(
+                take_both, session, inputs, outputs, args, kwargs, output, self._quick
+            )
+
+
+def _take_nothing(_: Any, __: Any, ___: Any) -> bool:
+    return False
+
+
+class _Hooked(NamedTuple):
+    """A module that has hooks, the names it has by them, and their handles."""
+
+    module: weakref.ref[nn.Module]
+    paths: tuple[str, ...]
+    handles: list[Any]
+
+
+class InsideHooks:
+    """The hooks on a root and all modules in it.
+
+    Args:
+        session: Where tensors go.
+        root: Not kept alive.
+        name: What the names of the root's own inputs and outputs begin with.
+        prefix: Goes before all names inside it.
+        mode: Says the present mode.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        root: weakref.ref[nn.Module],
+        name: str,
+        prefix: str,
+        mode: Callable[[], ModeKeys],
+    ) -> None:
+        self._session = session
+        self._root = root
+        self._name = name
+        self._prefix = prefix
+        self._mode = mode
+        self._parking = Parking()
+        session.quiet.on_change.append(self._parking.park)
+        self._roles: list[Role] = []
+        self._hooked: dict[int, _Hooked] = {}
+        self._gradients = GradientHooks()
+
+    def refresh(self) -> None:
+        """Hook for what the collections ask for by now."""
+        policy = self._session.policy
+        roles = [
+            role
+            for role in (Role.INPUT, Role.OUTPUT, Role.OUTPUT_GRADIENT)
+            if role not in self._roles
+            and (
+                policy.may_capture(role)
+                or (role is Role.OUTPUT and policy.needs.unit_summaries)
+            )
+        ]
+        if roles:
+            self._roles += roles
+            for module, paths in self._paths().items():
+                self._hook(module, paths, roles)
+            self._settle()
+
+    def look_again(self) -> None:
+        """Hook modules that came, unhook those that went, rename those that moved."""
+        if not self._roles:
+            return
+        paths_now = self._paths()
+        stay = {id(module): paths for module, paths in paths_now.items()}
+        for key, (_, paths, handles) in list(self._hooked.items()):
+            if stay.get(key) != paths:
+                del self._hooked[key]
+                for handle in handles:
+                    self._parking.forget(handle.id)
+                    handle.remove()
+        for module, paths in paths_now.items():
+            known = self._hooked.get(id(module))
+            if known is None or known.module() is not module:
+                self._hooked.pop(id(module), None)
+                self._hook(module, paths, self._roles)
+        self._settle()
+
+    def remove(self) -> None:
+        """Take all of them off."""
+        self._parking.close()
+        for _, _, handles in self._hooked.values():
+            for handle in handles:
+                handle.remove()
+        self._hooked.clear()
+        self._gradients.remove()
+
+    def _settle(self) -> None:
+        """New hooks go where nothing is wanted of the others."""
+        if self._session.quiet.is_quiet:
+            self._parking.park(True)
+
+    def _paths(self) -> dict[nn.Module, tuple[str, ...]]:
+        """The modules with all their names."""
+        root = self._root()
+        if root is None:
+            return {}
+        paths: dict[nn.Module, tuple[str, ...]] = {}
+        for path, module in named_modules(root):
+            name = self._prefix + path if path else self._name
+            paths[module] = (*paths.get(module, ()), name)
+        return paths
+
+    def _hook(
+        self, module: nn.Module, paths: tuple[str, ...], roles: list[Role]
+    ) -> None:
+        new = _Hooked(weakref.ref(module), paths, [])
+        handles = self._hooked.setdefault(id(module), new).handles
+        session = self._session
+
+        def keep(name: str, handle: Any) -> None:
+            handles.append(handle)
+            self._parking.add(module, name, handle.id)
+
+        captured = {
+            role: Activations(
+                session,
+                self._mode,
+                paths[0],
+                role,
+                paths[1:],
+                with_units=role is Role.OUTPUT and isinstance(module, _WITH_UNITS),
+            )
+            for role in roles
+            if role is not Role.OUTPUT_GRADIENT
+        }
+        inputs, outputs = captured.get(Role.INPUT), captured.get(Role.OUTPUT)
+        register = module.register_forward_hook
+        if inputs is not None and outputs is not None and _leaves_inputs_alone(module):
+            both = _Both(session, inputs, outputs)
+            keep("_forward_hooks", register(both, with_kwargs=True))
+        else:
+            if inputs is not None:
+                before = _Input(session, inputs)
+                handle = module.register_forward_pre_hook(before, with_kwargs=True)
+                keep("_forward_pre_hooks", handle)
+            if outputs is not None:
+                keep("_forward_hooks", register(_Output(session, outputs)))
+        if Role.OUTPUT_GRADIENT in roles:
+            watch = OutputGradient(session, self._mode, paths, self._gradients)
+            keep("_forward_hooks", register(watch))
+
+
+def _leaves_inputs_alone(module: nn.Module) -> bool:
+    """Whether its inputs are the same after its forward, so that one hook is enough.
+
+    Of PyTorch's own modules without others inside, those that can work in place
+    say so by an attribute.
+    """
+    return (
+        type(module).__module__.startswith("torch.nn.modules.")
+        and "forward" not in vars(module)
+        and not module._modules
+        and not hasattr(module, "inplace")
+    )
