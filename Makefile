@@ -40,7 +40,7 @@ PYTHON_FILES := $(shell find python -name '*.py' -o -name '*.pyi')
 FORMATTED_CPP = $(shell find cpp tests/cpp -name '*.h' -o -name '*.cc' -o -name '*.cu')
 
 SOURCE_TESTS := $(patsubst %,tests/python/test_%.py,benchmark_harness \
-  benchmark_overhead file_sizes include_layers no_dangerous_calls)
+  benchmark_overhead cuda_build file_sizes include_layers no_dangerous_calls)
 
 # What pip needs to build without isolation, for builds that are incremental.
 BUILD_TOOLS := blosc2 cmake ninja pybind11 scikit-build-core

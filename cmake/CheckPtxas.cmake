@@ -1,5 +1,6 @@
-# Fails when ptxas reported that a kernel keeps registers in memory, that is,
-# spills or has a stack, or when it reported less than all kernels.
+# Fails when nvcc or ptxas warned of something, when ptxas reported that a kernel
+# keeps registers in memory, that is, spills or has a stack, or when it reported
+# less than all kernels.
 #
 #   cmake -DREPORT=ptxas.txt -P CheckPtxas.cmake
 
@@ -14,6 +15,9 @@ string(REGEX MATCHALL
 list(LENGTH entries n_entries)
 if(NOT n_entries EQUAL 8)  # Four kernels, two architectures.
   message(FATAL_ERROR "${n_entries} kernels were compiled:\n${said}")
+endif()
+if(said MATCHES "[Ww]arning")
+  message(FATAL_ERROR "${said}")
 endif()
 foreach(line IN LISTS lines)
   if(NOT line MATCHES

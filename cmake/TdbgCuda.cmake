@@ -40,8 +40,9 @@ function(tdbg_probe_nvcc program works)
   set(${works} ON PARENT_SCOPE)
 endfunction()
 
-# Sets `nvcc` to the compiler, or to nothing and `reason` to why.
-function(tdbg_find_nvcc nvcc reason)
+# Sets `nvcc` to the compiler and `version` to its version, or `nvcc` to nothing
+# and `reason` to why.
+function(tdbg_find_nvcc nvcc version reason)
   set(${nvcc} "" PARENT_SCOPE)
   if(TDBG_CUDA STREQUAL "OFF")
     set(${reason} "TDBG_CUDA=OFF" PARENT_SCOPE)
@@ -56,11 +57,12 @@ function(tdbg_find_nvcc nvcc reason)
   endif()
   execute_process(COMMAND "${program}" --version OUTPUT_VARIABLE text
                   RESULT_VARIABLE failed ERROR_QUIET)
-  if(failed OR NOT text MATCHES "release ([0-9]+)\\.[0-9]+")
+  if(failed OR NOT text MATCHES "release (([0-9]+)\\.[0-9]+)")
     set(${reason} "${program} does not run" PARENT_SCOPE)
-  elseif(CMAKE_MATCH_1 LESS 12)
+  elseif(CMAKE_MATCH_2 LESS 12)
     set(${reason} "${program} is older than CUDA 12" PARENT_SCOPE)
   else()
+    set(${version} "${CMAKE_MATCH_1}" PARENT_SCOPE)
     tdbg_probe_nvcc("${program}" works)
     if(works)
       set(${nvcc} "${program}" PARENT_SCOPE)
@@ -75,7 +77,7 @@ endfunction()
 # TDBG_CUDA_REPORT to the file of what ptxas says about them, or to nothing.
 function(tdbg_add_cuda_kernels target)
   set(TDBG_CUDA_REPORT "" PARENT_SCOPE)
-  tdbg_find_nvcc(nvcc reason)
+  tdbg_find_nvcc(nvcc version reason)
   if(NOT nvcc)
     if(TDBG_CUDA STREQUAL "ON")
       message(FATAL_ERROR "TDBG_CUDA=ON, but ${reason}. Install the CUDA toolkit "
@@ -85,7 +87,7 @@ function(tdbg_add_cuda_kernels target)
                    "reduced by the framework")
     return()
   endif()
-  message(STATUS "CUDA kernels: ${nvcc}")
+  message(STATUS "CUDA kernels: ${nvcc} ${version}")
   set(source "${PROJECT_SOURCE_DIR}/cpp/reducers/cuda/kernels.cu")
   set(fatbin "${PROJECT_BINARY_DIR}/cuda/kernels.fatbin")
   set(report "${PROJECT_BINARY_DIR}/cuda/ptxas.txt")
@@ -110,8 +112,10 @@ function(tdbg_add_cuda_kernels target)
     VERBATIM)
   set(embedding "${PROJECT_SOURCE_DIR}/cpp/reducers/cuda/fatbin.cc")
   set_property(SOURCE "${embedding}" APPEND PROPERTY OBJECT_DEPENDS "${fatbin}")
-  set_property(SOURCE "${embedding}" APPEND PROPERTY COMPILE_DEFINITIONS
-                                                     "TDBG_FATBIN=\"${fatbin}\"")
+  set_property(
+    SOURCE "${embedding}" APPEND
+    PROPERTY COMPILE_DEFINITIONS "TDBG_FATBIN=\"${fatbin}\""
+             "TDBG_NVCC_VERSION=\"${version}\"")
   target_sources(${target} PRIVATE "${fatbin}")
   set(TDBG_CUDA_REPORT "${report}" PARENT_SCOPE)
 endfunction()

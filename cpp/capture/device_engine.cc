@@ -66,19 +66,29 @@ DeviceEngine::~DeviceEngine() {
   if (device_ == nullptr) return;
   const Device::Scope scope(*device_, 2);
   MutexLock guard(mutex_);
-  ForgetGraphs();
   // Tried twice: what cannot be waited for cannot be freed.
   bool is_idle =
       scope.status().ok() && (!reducer_ || reducer_->Join(fetch_stream_).ok() ||
                               reducer_->Join(fetch_stream_).ok());
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (is_idle && !(device_->is_idle() && AreOrphansOver())) {
+  while (is_idle && !IsOver()) {
     is_idle = std::chrono::steady_clock::now() < deadline;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (is_idle && uses_lock_) lock_->Release(*driver_);
+  ForgetGraphs();
   // Graphs that are still there would run into memory that is gone.
   if (!is_idle || !graphs_.empty()) device_->Abandon();
+}
+
+bool DeviceEngine::IsOver() {
+  const auto is_copied = [&](const auto& graph) {
+    return graph.second.copied == nullptr ||
+           driver_->event_query(graph.second.copied) != cuda::kErrorNotReady;
+  };
+  return device_->is_idle() && AreOrphansOver() &&
+         (!reducer_ || reducer_->are_uploads_over()) &&
+         std::all_of(graphs_.begin(), graphs_.end(), is_copied);
 }
 
 void DeviceEngine::Fail(const Status& why) {

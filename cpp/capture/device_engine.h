@@ -133,6 +133,8 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   struct GraphRows {
     std::shared_ptr<std::atomic<bool>> is_gone;
     std::vector<Block> blocks;
+    // Behind the copies of the replays so far; null before the first.
+    cuda::EventHandle copied = nullptr;
   };
   struct Orphan {
     std::optional<cuda::ResultRing::Piece> piece;
@@ -162,6 +164,8 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   Result<std::unique_ptr<Fetch>> FetchGraphBlock(const Block& block,
                                                  cuda::Stream stream)
       TDBG_REQUIRES(mutex_);
+  Status MarkCopied(GraphRows* graph, cuda::Stream stream)
+      TDBG_REQUIRES(mutex_);
   // Copies the piece's first bytes to the host, after what `stream` has to do.
   Status StartFetch(const cuda::ResultRing::Piece& piece, std::size_t n_bytes,
                     cuda::Stream stream, cuda::EventHandle event)
@@ -178,6 +182,8 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   bool AreOrphansOver();
   Status FreeUnfetched() TDBG_REQUIRES(mutex_);
   void ForgetGraphs() TDBG_REQUIRES(mutex_);
+  // Whether nothing is under way that was started here.
+  bool IsOver() TDBG_REQUIRES(mutex_);
 
   // Constant after Open.
   const cuda::Driver* const driver_;

@@ -32,7 +32,8 @@ Result<DeviceEngine::GraphRows*> DeviceEngine::GraphFor(
   }
   ForgetGraphs();
   GraphRows rows{.is_gone = std::make_shared<std::atomic<bool>>(false),
-                 .blocks = {}};
+                 .blocks = {},
+                 .copied = nullptr};
   auto gone = std::make_unique<Gone>(rows.is_gone);
   cuda::UserObject object = nullptr;
   TDBG_RETURN_IF_ERROR(
@@ -72,15 +73,21 @@ Result<DeviceEngine::Block*> DeviceEngine::GraphBlockFor(
   return &blocks.back();
 }
 
-// What graphs held that are gone is free.
+// What graphs held that are gone is free, once the last copy of it is over.
 void DeviceEngine::ForgetGraphs() {
   for (auto it = graphs_.begin(); it != graphs_.end();) {
-    if (!it->second.is_gone->load()) {
+    const GraphRows& graph = it->second;
+    if (!graph.is_gone->load() ||
+        (graph.copied != nullptr &&
+         driver_->event_query(graph.copied) == cuda::kErrorNotReady)) {
       ++it;
       continue;
     }
-    for (const Block& block : it->second.blocks) {
+    for (const Block& block : graph.blocks) {
       free_blocks_.push_back(block.results);
+    }
+    if (graph.copied != nullptr) {
+      GiveBack(std::nullopt, graph.copied, true);
     }
     reducer_->Forget(it->first);
     it = graphs_.erase(it);
@@ -122,7 +129,24 @@ bool DeviceEngine::Replayed(std::uint64_t graph, std::int64_t step,
                            ? RowsFrom(std::move(fetch).value(), block.rows)
                            : NeverCame()});
   }
+  const Status marked = MarkCopied(&found->second, StreamOf(stream));
+  if (!marked.ok()) (void)Failed(marked);
   return true;
+}
+
+// The copies of a replay on another stream are before it, too.
+Status DeviceEngine::MarkCopied(GraphRows* graph, cuda::Stream stream) {
+  if (graph->copied == nullptr) {
+    Result<EventHandle> event = TakeEvent();
+    if (!event.ok()) return event.status();
+    graph->copied = event.value();
+  } else {
+    TDBG_RETURN_IF_ERROR(
+        driver_->Check(driver_->stream_wait_event(stream, graph->copied, 0),
+                       "cuStreamWaitEvent"));
+  }
+  return driver_->Check(driver_->event_record(graph->copied, stream),
+                        "cuEventRecord");
 }
 
 // On the stream of the replay: the next one overwrites the block.

@@ -1,5 +1,7 @@
 #include "tensor/dtype.h"
 
+#include "tensor/extremes-inl.h"
+
 namespace tdbg {
 namespace {
 
@@ -68,23 +70,7 @@ bool HasStatistics(DType dtype) {
          dtype != DType::kComplex128;
 }
 
-ExtremeClass ExtremeClassOf(DType dtype) {
-  switch (dtype) {
-    case DType::kInt8:
-    case DType::kInt16:
-    case DType::kInt32:
-    case DType::kInt64:
-      return ExtremeClass::kInt64;
-    case DType::kBool:
-    case DType::kUInt8:
-    case DType::kUInt16:
-    case DType::kUInt32:
-    case DType::kUInt64:
-      return ExtremeClass::kUInt64;
-    default:
-      return ExtremeClass::kFloat64;
-  }
-}
+ExtremeClass ExtremeClassOf(DType dtype) { return ExtremesOf(dtype); }
 
 bool IsKnownDType(std::uint16_t code) {
   const auto dtype = static_cast<DType>(code);

@@ -69,6 +69,18 @@ TDBG_TEST(KernelsThatAreNotThereAreSaid) {
             "TDBG_CUDA_KERNELS=/nowhere/kernels.fatbin: cannot be read");
 }
 
+// As where they are of a newer CUDA than the driver.
+TDBG_TEST(KernelsThatTheDriverRefusesAreSaid) {
+  const cuda::Driver driver = FreshDriver(1);
+  fakecuda_fail("cuModuleLoadData", 1, 222);
+  testing::DeviceRun run(driver);
+  EXPECT_FALSE(run.capture().usable(0));
+  const std::string reason = run.capture().state(0).reason;
+  EXPECT_NE(reason.find("cuModuleLoadData: "), std::string::npos);
+  EXPECT_NE(reason.find("(222): the kernels are of "), std::string::npos);
+  EXPECT_NE(reason.find("the driver is of CUDA 12.4"), std::string::npos);
+}
+
 TDBG_TEST(NothingStaysOfAnyOfThem) { EXPECT_EQ(Alive(), ""); }
 
 }  // namespace

@@ -102,6 +102,7 @@ TDBG_TEST(WhatAGraphHeldIsUsedAgainWhenItIsGone) {
         graph.Replay(stream);
         EXPECT_TRUE(run.capture().Replayed(capture_id, i, stream));
         run.EndStep(i);
+        EXPECT_EQ(framework.Synchronize(stream), 0);
       }
       if (i == 0) bytes = run.capture().state(0).device_bytes;
     }
@@ -110,6 +111,75 @@ TDBG_TEST(WhatAGraphHeldIsUsedAgainWhenItIsGone) {
     EXPECT_EQ(run.Read()->n_rows(), 200U);
   }
   EXPECT_EQ(Alive(), "");
+}
+
+// What is copied from its block is still to be copied when the next graph runs,
+// on another stream.
+TDBG_TEST(WhatAGraphHeldIsNotUsedWhileItsLastCopyIsUnderWay) {
+  const cuda::Driver driver = FreshDriver();
+  {
+    Framework framework(driver);
+    DeviceRun run(driver);
+    const DeviceStream streams[] = {framework.NewStream(),
+                                    framework.NewStream()};
+    const std::uint32_t id = run.Define("a", DType::kUInt8, {32});
+    void* data[] = {framework.Allocate(32), framework.Allocate(32)};
+    const auto replay_once = [&](int i) {
+      const DeviceStream stream = streams[i];
+      framework.Fill(data[i], static_cast<unsigned char>(10 + i), 32, stream);
+      std::uint64_t capture_id = 0;
+      CapturedGraph graph(&framework, stream, [&] {
+        EXPECT_TRUE(run.Take(0, id, data[i], stream));
+        capture_id = run.capture().CaptureId(stream);
+      });
+      graph.Replay(stream);
+      EXPECT_TRUE(run.capture().Replayed(capture_id, i, stream));
+      run.EndStep(i);
+    };
+    EXPECT_TRUE(run.capture().usable(0));
+    fakecuda_hold_stream(streams[0].stream, 1);
+    replay_once(0);
+    replay_once(1);
+    EXPECT_EQ(framework.Synchronize(streams[1]), 0);
+    fakecuda_hold_stream(streams[0].stream, 0);
+    EXPECT_OK(run.Close());
+    const auto reader = run.Read();
+    const auto rows = reader->Rows(0, reader->n_rows());
+    EXPECT_EQ(rows.size(), 2U);
+    EXPECT_EQ(rows[0].summary.max.u64, 10U);
+    EXPECT_EQ(rows[1].summary.max.u64, 11U);
+  }
+  EXPECT_EQ(Alive(), "");
+}
+
+// Each replay is on another stream; the copy of the first one is slow.
+TDBG_TEST(CopiesOfAllStreamsOfAGraphAreWaitedFor) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream slow = framework.NewStream();
+  const DeviceStream quick = framework.NewStream();
+  const std::uint32_t id = run.Define("a", DType::kUInt8, {32});
+  void* data = framework.Allocate(32);
+  framework.Fill(data, 1, 32, quick);
+  std::uint64_t capture_id = 0;
+  {
+    CapturedGraph graph(&framework, quick, [&] {
+      EXPECT_TRUE(run.Take(0, id, data, quick));
+      capture_id = run.capture().CaptureId(quick);
+    });
+    fakecuda_hold_stream(slow.stream, 1);
+    graph.Replay(slow);
+    EXPECT_TRUE(run.capture().Replayed(capture_id, 0, slow));
+    graph.Replay(quick);
+    EXPECT_TRUE(run.capture().Replayed(capture_id, 1, quick));
+  }
+  const std::uint64_t bytes = run.capture().state(0).device_bytes;
+  const CapturedGraph next(&framework, quick,
+                           [&] { EXPECT_TRUE(run.Take(2, id, data, quick)); });
+  EXPECT_TRUE(run.capture().state(0).device_bytes > bytes);
+  fakecuda_hold_stream(slow.stream, 0);
+  EXPECT_OK(run.Close());
 }
 
 TDBG_TEST(AGraphThatOutlivesTheCaptureRunsOn) {

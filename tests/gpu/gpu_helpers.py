@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tdbg import _core
@@ -19,20 +18,6 @@ from tdbg.run_directory import writer_directories
 EVERYTHING = SaveConfig(save_interval=1, statistics_interval=1)
 ROWS_ONLY = SaveConfig(save_interval=10**9, statistics_interval=1)
 COUNTS = ("count", "nan", "positive_infinity", "negative_infinity", "zero")
-
-FLOATS = (
-    "float16",
-    "float32",
-    "float64",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float8_e4m3fnuz",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-)
-INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-DTYPES = (*FLOATS, *INTEGERS, "bool")
 
 
 def make_hook(run_dir: Path, **options: Any) -> Hook:
@@ -73,27 +58,6 @@ class Rows:
                 raw = self.reader.read_tensor(index).view(dtype)
                 found[int(each["step"])] = raw.reshape(definition.shape)
         return found
-
-
-def numpy_of(tensor: torch.Tensor) -> NDArray[Any]:
-    """The same elements on the host, as NumPy and ml_dtypes have them."""
-    name = str(tensor.dtype).removeprefix("torch.")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    array = flat.view(torch.uint8).numpy().view(getattr(ml_dtypes, name, name))
-    return np.array(array.reshape(tensor.shape))  # The tensor may change.
-
-
-def of_any_bits(name: str, size: int, device: str, seed: int = 1) -> torch.Tensor:
-    """Elements of any bit patterns: NaN, infinities, subnormal numbers."""
-    dtype = getattr(torch, name)
-    data = np.random.default_rng(seed).integers(0, 256, size * dtype.itemsize)
-    tensor = torch.tensor(data.astype(np.uint8), device=device)
-    if name == "bool":
-        return tensor % 2 == 1
-    tensor = tensor.view(dtype)
-    if name == "float64":  # Sums near the greatest number overflow in any order.
-        return torch.where(tensor.abs() < 1e300, tensor, 1e300)
-    return tensor
 
 
 def assert_row(actual: np.void, array: NDArray[Any], what: str) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu_helpers import Rows, assert_row, make_hook, numpy_of
+from gpu_helpers import Rows, assert_row, make_hook
 from torch import nn
+
+from dtype_helpers import numpy_of
 
 
 @pytest.fixture(autouse=True)

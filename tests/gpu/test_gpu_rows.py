@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 from gpu_helpers import (
-    DTYPES,
     EVERYTHING,
     Rows,
     assert_nothing_lost,
     assert_path,
     assert_row,
     make_hook,
-    numpy_of,
-    of_any_bits,
 )
+
+from dtype_helpers import DTYPES, numpy_of, of_any_bits
 
 # Around a vector load, a warp, a block, a tile, and several tiles.
 SIZES = (1, 3, 15, 16, 17, 31, 255, 1023, 4097, 65_537, 1_000_003)

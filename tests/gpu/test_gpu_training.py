@@ -15,9 +15,10 @@ from gpu_helpers import (
     assert_path,
     assert_row,
     make_hook,
-    numpy_of,
 )
 from torch import nn
+
+from dtype_helpers import numpy_of
 
 EVERY = ["weights", "biases", "gradients", "outputs", "losses"]
 

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from device_helpers import PretendedDevice, pretend
+from dtype_helpers import DTYPES, numpy_of, of_any_bits
 from fake_cuda import DeviceTensor, FakeCuda
 from tdbg.hooks.pytorch import hook as hook_module
 from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 from tdbg.reference import row
-from test_device_rows import DTYPES, numpy_of, of_any_bits
 from torch_helpers import Recorded, bits, make_hook
 
 ROWS_ONLY = SaveConfig(save_interval=10**9, statistics_interval=1)

@@ -4,54 +4,17 @@ from __future__ import annotations
 
 import math
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
+from dtype_helpers import DTYPES, numpy_of, of_any_bits
 from tdbg import _core
 from tdbg.hooks.pytorch import device_rows
 from tdbg.hooks.pytorch.device_rows import FIELDS, row_words, unit_table
 from tdbg.reference import Row, row, unit_counts
 
-_FLOATS = (
-    "float16",
-    "float32",
-    "float64",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float8_e4m3fnuz",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-)
-_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-DTYPES = (*_FLOATS, *_INTEGERS, "bool")
 SIZES = (1, 7, 1000)
-
-
-def numpy_of(tensor: torch.Tensor) -> NDArray[np.generic]:
-    """The same elements as NumPy and ml_dtypes have them."""
-    name = str(tensor.dtype).removeprefix("torch.")
-    flat = tensor.contiguous().reshape(-1)
-    array = flat.view(torch.uint8).numpy().view(getattr(ml_dtypes, name, name))
-    return np.asarray(array.reshape(tensor.shape))
-
-
-def of_any_bits(name: str, size: int, seed: int = 1) -> torch.Tensor:
-    """Elements of any bit patterns: NaN, infinities, subnormal numbers."""
-    dtype = getattr(torch, name)
-    if size == 0:
-        return torch.empty(0, dtype=dtype)
-    data = np.random.default_rng(seed).integers(0, 256, size * dtype.itemsize)
-    tensor = torch.tensor(data.astype(np.uint8))
-    if name == "bool":
-        return tensor % 2 == 1
-    tensor = tensor.view(dtype)
-    if name == "float64":  # Sums near the greatest number overflow in any order.
-        return torch.where(tensor.abs() < 1e300, tensor, 1e300)
-    return tensor
 
 
 def core_row(words: torch.Tensor) -> dict[str, int | float]:
@@ -133,9 +96,14 @@ def test_hard_cases(values: list[float]) -> None:
     assert_agrees(torch.tensor(values, dtype=torch.float64))
 
 
-def test_a_constant_has_no_variance() -> None:
-    words = row_words(torch.full((1001,), 0.1, dtype=torch.float64))
-    assert core_row(words)["m2"] == 0.0
+@pytest.mark.parametrize("value", [0.1, 1 / 3, -2.7, 1e8 + 0.1, 3.3e200])
+@pytest.mark.parametrize("count", [3, 999, 1001, 77777])
+def test_a_constant_is_its_own_mean_and_has_no_variance(
+    value: float, count: int
+) -> None:
+    words = core_row(row_words(torch.full((count,), value, dtype=torch.float64)))
+    assert words["mean"] == value
+    assert words["m2"] == 0.0
 
 
 def test_of_no_elements_all_words_are_zero() -> None:

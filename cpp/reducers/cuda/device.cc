@@ -99,8 +99,16 @@ Status Device::LoadKernels() {
   if (image == nullptr) {
     return Status::Unsupported("this build of tdbg has no CUDA kernels");
   }
-  TDBG_RETURN_IF_ERROR(driver_->Check(
-      driver_->module_load_data(&module_, image), "cuModuleLoadData"));
+  const Status loaded = driver_->Check(
+      driver_->module_load_data(&module_, image), "cuModuleLoadData");
+  if (!loaded.ok()) {
+    const char* source = file.empty() ? FatbinCompiler() : path;
+    return Status(loaded.code(), loaded.message() + ": the kernels are of " +
+                                     source +
+                                     ", for compute capability 8.0 and "
+                                     "later; the driver is of CUDA " +
+                                     driver_->version());
+  }
   int n_processors = 0;
   TDBG_RETURN_IF_ERROR(
       driver_->Check(driver_->device_get_attribute(

@@ -77,11 +77,10 @@ template <typename Table>
 Status DeviceReducer::Launch(Kernel kernel, Table table,
                              std::uint32_t n_entries, std::uint32_t n_tiles,
                              DeviceAddress rows, Place place) {
-  Result<ScratchPool::Scratch*> scratch =
-      scratch_.For(place, n_tiles, n_entries);
+  Result<ScratchPool::Scratch*> scratch = scratch_.For(place, n_tiles);
   if (!scratch.ok()) return scratch.status();
-  DeviceAddress partials = scratch.value()->partials;
-  DeviceAddress counters = scratch.value()->counters;
+  DeviceAddress partials = scratch.value()->memory.partials;
+  DeviceAddress counters = scratch.value()->memory.counters;
   std::array<void*, 6> arguments = {&table,    &n_entries, &n_tiles,
                                     &partials, &counters,  &rows};
   ++n_launches_;

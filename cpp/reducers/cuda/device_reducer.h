@@ -46,6 +46,8 @@ class DeviceReducer {
   Status Join(Stream stream) { return scratch_.Join(stream); }
   void Forget(std::uint64_t graph) { scratch_.Forget(graph); }
 
+  // Whether no upload of a table is under way.
+  [[nodiscard]] bool are_uploads_over() const { return tables_.is_over(); }
   [[nodiscard]] std::uint64_t n_launches() const { return n_launches_; }
   [[nodiscard]] std::uint64_t n_uploads() const { return tables_.n_uploads(); }
 

@@ -34,6 +34,11 @@ Status Driver::Check(int result, const char* call) const {
   return Status::IoError(message, 0);
 }
 
+std::string Driver::version() const {
+  return std::to_string(version_ / 1000) + "." +
+         std::to_string(version_ % 1000 / 10);
+}
+
 Result<Driver> Driver::Load(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -56,6 +61,8 @@ Result<Driver> Driver::Load(const std::string& path) {
     return Status::NotFound("the CUDA driver finds no device");
   }
   TDBG_RETURN_IF_ERROR(driver.Check(result, "cuInit"));
+  result = driver.driver_get_version(&driver.version_);
+  TDBG_RETURN_IF_ERROR(driver.Check(result, "cuDriverGetVersion"));
   result = driver.device_get_count(&driver.n_devices_);
   TDBG_RETURN_IF_ERROR(driver.Check(result, "cuDeviceGetCount"));
   if (driver.n_devices_ <= 0) {

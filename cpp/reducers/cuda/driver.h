@@ -70,6 +70,7 @@ inline Stream StreamOf(void* handle) {
 #define TDBG_CUDA_FUNCTIONS(F)                                                 \
   F(cuInit, init, (unsigned flags))                                            \
   F(cuGetErrorName, get_error_name, (int error, const char** name))            \
+  F(cuDriverGetVersion, driver_get_version, (int* version))                    \
   F(cuDeviceGetCount, device_get_count, (int* count))                          \
   F(cuDeviceGet, device_get, (int* device, int ordinal))                       \
   F(cuDeviceGetAttribute, device_get_attribute,                                \
@@ -138,6 +139,8 @@ class Driver {
   [[nodiscard]] Status Check(int result, const char* call) const;
 
   [[nodiscard]] int n_devices() const { return n_devices_; }
+  // The newest CUDA that it serves: "13.0".
+  [[nodiscard]] std::string version() const;
 
 #define TDBG_CUDA_MEMBER(symbol, member, parameters) \
   int(*member) parameters = nullptr;
@@ -147,6 +150,7 @@ class Driver {
  private:
   Driver() = default;
   int n_devices_ = 0;
+  int version_ = 0;  // 1000 times the major number, 10 times the minor one.
 };
 
 }  // namespace tdbg::cuda

@@ -28,4 +28,12 @@ std::span<const std::byte> Fatbin() {
 #endif
 }
 
+const char* FatbinCompiler() {
+#ifdef TDBG_FATBIN
+  return "nvcc " TDBG_NVCC_VERSION;
+#else
+  return "";
+#endif
+}
+
 }  // namespace tdbg::cuda

@@ -8,8 +8,6 @@
 namespace tdbg::cuda {
 namespace {
 
-constexpr std::uint64_t kNoGraph = ~std::uint64_t{0};  // It was forgotten.
-
 // Other threads mean other streams by the same handle.
 bool IsOfThread(const Place& place) {
   return place.graph == 0 && place.stream == PerThreadStream();
@@ -20,22 +18,25 @@ std::uint32_t Doubled(std::uint32_t n, std::uint32_t wanted) {
   return n;
 }
 
+std::size_t CounterBytes(std::uint32_t n_tiles) {
+  return CounterCount(kMaxEntries, n_tiles) * sizeof(std::uint32_t);
+}
+
 }  // namespace
 
 Result<ScratchPool::Scratch*> ScratchPool::For(Place place,
-                                               std::uint32_t n_tiles,
-                                               std::uint32_t n_entries) {
+                                               std::uint32_t n_tiles) {
   Result<Scratch*> found = Find(place);
   if (!found.ok()) return found;
   Scratch* scratch = found.value();
   // After a step the stream may have been destroyed, and its handle given to
   // another one.
-  if (place.graph == 0 && scratch->n_tiles != 0 &&
+  if (place.graph == 0 && scratch->memory.n_tiles != 0 &&
       (!scratch->is_unjoined || IsOfThread(place))) {
     TDBG_RETURN_IF_ERROR(Wait(place.stream, scratch));
   }
-  if (n_tiles > scratch->n_tiles) {
-    TDBG_RETURN_IF_ERROR(Grow(n_tiles, n_entries, scratch));
+  if (n_tiles > scratch->memory.n_tiles) {
+    TDBG_RETURN_IF_ERROR(Grow(n_tiles, scratch));
   }
   scratch->last_used = ++clock_;
   // What runs in a graph is joined by whoever replays it.
@@ -53,13 +54,8 @@ Status ScratchPool::Launched(Scratch* scratch) {
 Result<ScratchPool::Scratch*> ScratchPool::Find(Place place) {
   std::size_t n_streams = 0;
   Scratch* oldest = nullptr;
-  Scratch* orphan = nullptr;
   for (const auto& scratch : all_) {
     if (scratch->place == place) return scratch.get();
-    if (scratch->place.graph == kNoGraph &&
-        (orphan == nullptr || scratch->n_tiles > orphan->n_tiles)) {
-      orphan = scratch.get();
-    }
     if (scratch->place.graph != 0) continue;
     ++n_streams;
     if (scratch->is_unjoined && IsCaptured(*scratch)) continue;
@@ -78,19 +74,7 @@ Result<ScratchPool::Scratch*> ScratchPool::Find(Place place) {
     oldest->place = place;
     return oldest;
   }
-  if (place.graph != 0 && orphan != nullptr) {
-    // Nobody knows whether its graph ever ran and set the counters to zero.
-    const Driver& driver = device_->driver();
-    if (orphan->n_tiles != 0) {
-      TDBG_RETURN_IF_ERROR(
-          driver.Check(driver.memset(orphan->counters, 0,
-                                     orphan->n_counter_bytes, place.stream),
-                       "cuMemsetD8Async"));
-    }
-    orphan->place = place;
-    return orphan;
-  }
-  Result<EventHandle> event = device_->NewEvent();
+  Result<EventHandle> event = TakeEvent();
   if (!event.ok()) return event.status();
   auto scratch = std::make_unique<Scratch>();
   scratch->event = event.value();
@@ -99,28 +83,67 @@ Result<ScratchPool::Scratch*> ScratchPool::Find(Place place) {
   return all_.back().get();
 }
 
-Status ScratchPool::Grow(std::uint32_t n_tiles, std::uint32_t n_entries,
-                         Scratch* scratch) {
-  // The old one stays: launches, and graphs, may still use it.
-  const std::uint32_t n =
-      Doubled(std::max(scratch->n_tiles, kFirstTiles), n_tiles);
-  const std::size_t counter_bytes =
-      CounterCount(std::max(n_entries, kMaxEntries), n) * sizeof(std::uint32_t);
-  const std::size_t partial_bytes = std::size_t{n} * sizeof(DeviceRow);
-  Result<DeviceAddress> memory =
-      device_->Allocate(partial_bytes + counter_bytes);
+Status ScratchPool::Grow(std::uint32_t n_tiles, Scratch* scratch) {
+  Result<Memory> memory =
+      Obtain(Doubled(std::max(scratch->memory.n_tiles, kFirstTiles), n_tiles));
   if (!memory.ok()) return memory.status();
-  const DeviceAddress counters = memory.value() + partial_bytes;
-  const Driver& driver = device_->driver();
   // In the stream's order, so in a graph too.
-  TDBG_RETURN_IF_ERROR(driver.Check(
-      driver.memset(counters, 0, counter_bytes, scratch->place.stream),
-      "cuMemsetD8Async"));
-  scratch->partials = memory.value();
-  scratch->counters = counters;
-  scratch->n_counter_bytes = counter_bytes;
-  scratch->n_tiles = n;
+  const Driver& driver = device_->driver();
+  TDBG_RETURN_IF_ERROR(
+      driver.Check(driver.memset(memory.value().counters, 0,
+                                 CounterBytes(memory.value().n_tiles),
+                                 scratch->place.stream),
+                   "cuMemsetD8Async"));
+  TDBG_RETURN_IF_ERROR(Retire(*scratch));
+  scratch->memory = memory.value();
   return Status::Ok();
+}
+
+Result<ScratchPool::Memory> ScratchPool::Obtain(std::uint32_t n_tiles) {
+  const Driver& driver = device_->driver();
+  const auto is_free = [&](const Retired& retired) {
+    return retired.graph == 0 && retired.memory.n_tiles >= n_tiles &&
+           driver.event_query(retired.event) == kSuccess;
+  };
+  const auto found = std::find_if(retired_.begin(), retired_.end(), is_free);
+  if (found != retired_.end()) {
+    const Memory memory = found->memory;
+    free_events_.push_back(found->event);
+    retired_.erase(found);
+    return memory;
+  }
+  const std::size_t partial_bytes = std::size_t{n_tiles} * sizeof(DeviceRow);
+  Result<DeviceAddress> address =
+      device_->Allocate(partial_bytes + CounterBytes(n_tiles));
+  if (!address.ok()) return address.status();
+  return Memory{.partials = address.value(),
+                .counters = address.value() + partial_bytes,
+                .n_tiles = n_tiles};
+}
+
+// Launches, and the graph, may still use what it has.
+Status ScratchPool::Retire(const Scratch& scratch) {
+  if (scratch.memory.n_tiles == 0) return Status::Ok();
+  Result<EventHandle> event = TakeEvent();
+  if (!event.ok()) return event.status();
+  if (scratch.place.graph == 0) {
+    const Driver& driver = device_->driver();
+    TDBG_RETURN_IF_ERROR(
+        driver.Check(driver.event_record(event.value(), scratch.place.stream),
+                     "cuEventRecord"));
+  }
+  retired_.push_back({.memory = scratch.memory,
+                      .event = event.value(),
+                      .graph = scratch.place.graph});
+  return Status::Ok();
+}
+
+// One that nothing waits for: recorded again before it is used.
+Result<EventHandle> ScratchPool::TakeEvent() {
+  if (free_events_.empty()) return device_->NewEvent();
+  EventHandle event = free_events_.back();
+  free_events_.pop_back();
+  return event;
 }
 
 Status ScratchPool::Join(Stream stream) {
@@ -158,9 +181,16 @@ bool ScratchPool::IsCaptured(const Scratch& scratch) const {
 }
 
 void ScratchPool::Forget(std::uint64_t graph) {
-  for (const auto& scratch : all_) {
-    if (scratch->place.graph == graph) scratch->place = {nullptr, kNoGraph};
+  for (Retired& retired : retired_) {
+    if (retired.graph == graph) retired.graph = 0;
   }
+  std::erase_if(all_, [&](const std::unique_ptr<Scratch>& scratch) {
+    if (scratch->place.graph != graph) return false;
+    // Nothing was ever recorded with its event.
+    retired_.push_back(
+        {.memory = scratch->memory, .event = scratch->event, .graph = 0});
+    return true;
+  });
 }
 
 }  // namespace tdbg::cuda

@@ -11,6 +11,7 @@
 #include "reducers/cuda/merge-inl.h"
 #include "reducers/cuda/sums-inl.h"
 #include "reducers/cuda/wide_sums-inl.h"
+#include "tensor/extremes-inl.h"
 
 namespace tdbg::cuda {
 namespace {  // NOLINT(google-build-namespaces): kernels are one unit.
@@ -154,24 +155,6 @@ __device__ __forceinline__ std::uint32_t ItemSizeOf(std::uint32_t dtype) {
   }
 }
 
-__device__ __forceinline__ ExtremeClass ExtremesOf(std::uint32_t dtype) {
-  switch (static_cast<DType>(dtype)) {
-    case DType::kInt8:
-    case DType::kInt16:
-    case DType::kInt32:
-    case DType::kInt64:
-      return ExtremeClass::kInt64;
-    case DType::kBool:
-    case DType::kUInt8:
-    case DType::kUInt16:
-    case DType::kUInt32:
-    case DType::kUInt64:
-      return ExtremeClass::kUInt64;
-    default:
-      return ExtremeClass::kFloat64;
-  }
-}
-
 // The entry that `tile` belongs to, `from` being that of an earlier tile.  All
 // lanes.
 __device__ __forceinline__ std::uint32_t EntryOf(const TensorEntry* table,
@@ -224,7 +207,7 @@ __device__ __forceinline__ void TakeTiles(
     entry_index = EntryOf(table, n_entries, tile, entry_index);
     const TensorEntry& entry = table[entry_index];
     const std::uint32_t size = ItemSizeOf(entry.dtype);
-    const ExtremeClass extremes = ExtremesOf(entry.dtype);
+    const ExtremeClass extremes = ExtremesOf(static_cast<DType>(entry.dtype));
     const Part part = PartOf(entry, tile, size);
     DeviceRow* share = &state.rows[Warp()];
     if (!TakeShareOf(entry.dtype, part, share)) {

@@ -1,5 +1,6 @@
 #include "reducers/cuda/table_cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "reducers/cuda/entries.h"
@@ -78,6 +79,12 @@ Status TableCache::Used(Table* table) {
   const Driver& driver = device_->driver();
   return driver.Check(driver.event_record(table->event, table->stream),
                       "cuEventRecord");
+}
+
+bool TableCache::is_over() const {
+  return std::none_of(tables_.begin(), tables_.end(), [&](const Table& table) {
+    return device_->driver().event_query(table.event) == kErrorNotReady;
+  });
 }
 
 }  // namespace tdbg::cuda

@@ -38,6 +38,8 @@ class TableCache {
   // After the launch.
   Status Used(Table* table);
 
+  // Whether nothing uses a table now.
+  [[nodiscard]] bool is_over() const;
   [[nodiscard]] std::uint64_t n_uploads() const { return n_uploads_; }
 
  private:

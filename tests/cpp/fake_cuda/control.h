@@ -34,6 +34,8 @@ void fakecuda_forget(void);
 int fakecuda_calls(const char* function);
 // Streams do nothing from now on, or go on.
 void fakecuda_hold(int on);
+// This stream alone does nothing from now on, or goes on.
+void fakecuda_hold_stream(void* stream, int on);
 // Each operation of a stream takes so long at least.
 void fakecuda_delay(int microseconds);
 // How many there are: "device" bytes, "pinned" bytes, "registered" ranges,

@@ -57,6 +57,12 @@ FAKECUDA_EXPORT int cuGetErrorName(int error, const char** name) {
   }
 }
 
+FAKECUDA_EXPORT int cuDriverGetVersion(int* version) {
+  FAKECUDA_CALL(false);
+  *version = 12040;
+  return 0;
+}
+
 FAKECUDA_EXPORT int cuDeviceGetCount(int* count) {
   FAKECUDA_CALL(false);
   *count = state.n_devices;

@@ -133,7 +133,7 @@ void State::StartThread(CUstream_st* stream) {
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
       changed.wait(lock, [&] {
-        return (!stream->queue.empty() && !is_held) ||
+        return (!stream->queue.empty() && !is_held && !stream->is_held) ||
                (stream->queue.empty() && stream->is_ending);
       });
       if (stream->queue.empty()) return;
@@ -217,6 +217,7 @@ FAKECUDA_EXPORT void fakecuda_forget() {
   {
     const std::unique_lock<std::mutex> lock(state.mutex);
     for (CUstream_st* stream : state.streams) {
+      stream->is_held = false;
       stream->is_ending = true;
       streams.push_back(stream);
     }
@@ -255,6 +256,13 @@ FAKECUDA_EXPORT void fakecuda_hold(int on) {
   State& state = State::Get();
   const std::unique_lock<std::mutex> lock(state.mutex);
   state.is_held = on != 0;
+  state.changed.notify_all();
+}
+
+FAKECUDA_EXPORT void fakecuda_hold_stream(void* stream, int on) {
+  State& state = State::Get();
+  const std::unique_lock<std::mutex> lock(state.mutex);
+  static_cast<CUstream_st*>(stream)->is_held = on != 0;
   state.changed.notify_all();
 }
 

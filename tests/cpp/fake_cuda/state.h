@@ -80,6 +80,7 @@ struct CUstream_st {
   bool is_blocking = false;  // With the default stream.
   std::deque<fakecuda::Operation> queue;
   bool is_busy = false;
+  bool is_held = false;
   bool is_ending = false;
   std::thread thread;
 };

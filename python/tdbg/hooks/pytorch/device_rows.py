@@ -73,8 +73,9 @@ def row_words(tensor: torch.Tensor, scale: float | torch.Tensor = 1.0) -> torch.
     mean = total / divisor
     deviations, squared = _deviations(chunks, factor, down, mean)
     correction = deviations / divisor
-    m2 = squared - divisor * correction * correction
-    m2 = torch.where(least == greatest, torch.zeros_like(m2), m2.clamp(min=0.0))
+    # Of a constant both terms are the same: its deviations are a few units in the
+    # last place, so that their sums are exact.
+    m2 = (squared - divisor * correction * correction).clamp(min=0.0)
     if flat.dtype is torch.uint64:
         least, greatest = least ^ _SIGN, greatest ^ _SIGN
     floats = torch.stack(
