@@ -2,7 +2,7 @@
 # keeps registers in memory, that is, spills or has a stack, or when it reported
 # less than all kernels.
 #
-#   cmake -DREPORT=ptxas.txt -P CheckPtxas.cmake
+#   cmake -DREPORT=ptxas.txt -DARCHITECTURES=2 -P CheckPtxas.cmake
 
 cmake_minimum_required(VERSION 3.22)
 
@@ -13,7 +13,9 @@ string(REGEX MATCHALL
              "[0-9]+ bytes stack frame, [0-9]+ bytes spill stores, [0-9]+ bytes spill loads"
              lines "${said}")
 list(LENGTH entries n_entries)
-if(NOT n_entries EQUAL 8)  # Four kernels, two architectures.
+list(LENGTH lines n_lines)
+math(EXPR expected "4 * ${ARCHITECTURES}")  # Four kernels.
+if(NOT n_entries EQUAL expected OR NOT n_lines EQUAL expected)
   message(FATAL_ERROR "${n_entries} kernels were compiled:\n${said}")
 endif()
 if(said MATCHES "[Ww]arning")

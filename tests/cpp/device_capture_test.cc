@@ -260,6 +260,8 @@ TDBG_TEST(UnitsAndHistogramsAreThoseOfTheCpu) {
   const auto values = Numbers(24, 0);
   const CaptureItem item{
       .definition = id, .data = framework.Tensor(values), .strides = {}};
+  EXPECT_TRUE(run.capture().usable(0));
+  fakecuda_hold_stream(stream.stream, 1);
   EXPECT_TRUE(run.capture().UnitSummary(1, units, item, {.call = 2}, -3.0, 4.0,
                                         stream) == DeviceAnswer::kTaken);
   EXPECT_TRUE(run.capture().UnitSummary(1, id, item, {}, -3.0, 4.0, stream) ==
@@ -270,6 +272,9 @@ TDBG_TEST(UnitsAndHistogramsAreThoseOfTheCpu) {
                   1, {.definition = none, .data = nullptr, .strides = {}}, {},
                   {}, stream) == DeviceAnswer::kTaken);
   run.EndStep(1);
+  // Whoever fetched them too early would do it now.
+  std::this_thread::sleep_for(milliseconds(20));
+  fakecuda_hold_stream(stream.stream, 0);
   EXPECT_OK(run.Close());
   run.ExpectBalance();
   auto reader = run.Read();

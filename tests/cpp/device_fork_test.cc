@@ -23,9 +23,12 @@ TDBG_TEST(AChildDoesNothing) {
   DeviceRun run(driver);
   const std::uint32_t id = run.Define("a", DType::kFloat32, {16});
   EXPECT_TRUE(run.Take(1, id, data, stream));
+  // Nobody has the fake driver's lock when the child is made.
+  EXPECT_EQ(framework.Synchronize(stream), 0);
   // Whatever the child called of the driver would wait for threads that it does
   // not have.
   fakecuda_hold(1);
+  const int n_calls = fakecuda_calls("cuCtxPushCurrent_v2");
   const pid_t child = testing::Fork([&] {
     auto& capture = run.capture();
     if (capture.usable(0)) return 1;
@@ -42,7 +45,7 @@ TDBG_TEST(AChildDoesNothing) {
     if (capture.Replayed(1, 1, stream)) return 6;
     if (capture.state(0).rows != 0) return 7;
     run.DropCapture();
-    return 0;
+    return fakecuda_calls("cuCtxPushCurrent_v2") == n_calls ? 0 : 8;
   });
   const testing::Ending ending = testing::WaitFor(child, DeviceRun::kPatience);
   fakecuda_hold(0);

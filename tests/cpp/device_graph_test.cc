@@ -223,6 +223,33 @@ TDBG_TEST(ACaptureIsNotTouchedByAStepThatEndsInIt) {
   EXPECT_EQ(run.writer().counters().losses[8].records, std::uint64_t{kTimes});
 }
 
+// They lie where the step's launches still write.
+TDBG_TEST(RowsThatAreLostToACaptureSpoilNoOthers) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream slow = framework.NewStream();
+  const DeviceStream quick = framework.NewStream();
+  const std::uint32_t id = run.Define("a", DType::kUInt8, {32});
+  void* data[] = {framework.Allocate(32), framework.Allocate(32)};
+  EXPECT_TRUE(run.capture().usable(0));
+  fakecuda_hold_stream(slow.stream, 1);
+  framework.Fill(data[0], 1, 32, slow);
+  EXPECT_TRUE(run.Take(0, id, data[0], slow));
+  const CapturedGraph graph(&framework, slow, [&] { run.EndStep(0); });
+  framework.Fill(data[1], 2, 32, quick);
+  EXPECT_TRUE(run.Take(1, id, data[1], quick));
+  EXPECT_EQ(framework.Synchronize(quick), 0);
+  fakecuda_hold_stream(slow.stream, 0);
+  run.EndStep(1);
+  EXPECT_OK(run.Close());
+  const auto reader = run.Read();
+  const auto rows = reader->Rows(0, reader->n_rows());
+  EXPECT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].step, 1);
+  EXPECT_EQ(rows[0].summary.max.u64, 2U);
+}
+
 // Its launches never cleared what they share.
 TDBG_TEST(AGraphThatNeverRanSpoilsNoOther) {
   const cuda::Driver driver = FreshDriver();

@@ -15,6 +15,7 @@
 namespace tdbg {
 namespace {
 
+using testing::CapturedGraph;
 using testing::DeviceRun;
 using testing::ExpectSame;
 using testing::Framework;
@@ -104,6 +105,63 @@ TDBG_TEST(StepsThatNeverEndHoldFewBlocks) {
   run.ExpectBalance();
   EXPECT_EQ(run.capture().state(0).refused, 0U);
   EXPECT_EQ(run.Read()->n_rows(), std::uint64_t{kSteps});
+}
+
+TDBG_TEST(ALaunchThatFailsIsLeftAndEndsTheUseOfTheDevice) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream stream = framework.NewStream();
+  const std::uint32_t id = run.Define("a", DType::kFloat32, {16});
+  void* data = framework.Tensor(Numbers(16, 2));
+  EXPECT_TRUE(run.Take(1, id, data, stream));
+  fakecuda_fail("cuLaunchKernel", 1, 719);
+  EXPECT_FALSE(run.Take(1, id, data, stream, {.call = 1}));
+  const DeviceState state = run.capture().state(0);
+  EXPECT_FALSE(state.is_usable);
+  EXPECT_EQ(state.failures, 1U);
+  EXPECT_EQ(state.reason.find("cuLaunchKernel: "), 0U);
+  const int n_launches = fakecuda_calls("cuLaunchKernel");
+  EXPECT_FALSE(run.Take(1, id, data, stream, {.call = 2}));
+  EXPECT_TRUE(
+      run.capture().Values(1, {.definition = id, .data = data, .strides = {}},
+                           {}, stream) != DeviceAnswer::kTaken);
+  EXPECT_EQ(fakecuda_calls("cuLaunchKernel"), n_launches);
+  run.EndStep(1);
+  EXPECT_OK(run.Close());
+  run.ExpectBalance();
+  EXPECT_EQ(run.Read()->n_rows(), 1U);  // What was launched before.
+}
+
+TDBG_TEST(AFenceWaitsForWhatIsUnderWayOnly) {
+  const cuda::Driver driver = FreshDriver();
+  Framework framework(driver);
+  DeviceRun run(driver);
+  const DeviceStream stream = framework.NewStream();
+  const std::uint32_t id = run.Define("a", DType::kFloat32, {16});
+  const CaptureItem item{.definition = id,
+                         .data = framework.Tensor(Numbers(16, 2)),
+                         .strides = {}};
+  const auto waits_of_a_fence = [&] {
+    const int before = fakecuda_calls("cuStreamWaitEvent");
+    run.capture().FenceRaw(stream);
+    return fakecuda_calls("cuStreamWaitEvent") - before;
+  };
+  EXPECT_TRUE(run.capture().usable(0));
+  EXPECT_EQ(waits_of_a_fence(), 0);
+  fakecuda_hold(1);
+  EXPECT_TRUE(run.capture().Values(1, item, {}, stream) ==
+              DeviceAnswer::kTaken);
+  EXPECT_EQ(waits_of_a_fence(), 1);
+  {
+    // A graph cannot wait for what is outside of it.
+    const CapturedGraph graph(&framework, stream,
+                              [&] { EXPECT_EQ(waits_of_a_fence(), 0); });
+  }
+  fakecuda_hold(0);
+  run.EndStep(1);
+  EXPECT_OK(run.writer().Flush(false, DeviceRun::kPatience));
+  EXPECT_EQ(waits_of_a_fence(), 0);
 }
 
 // The same handle is another stream in each thread.

@@ -62,8 +62,12 @@ class Framework {
   void Leave() {
     cuda::Context context = nullptr;
     EXPECT_EQ(driver_.context_pop(&context), 0);
+    // Nobody left another one behind, or another mode.
+    EXPECT_TRUE(context == context_);
+    int mode = 0;
+    EXPECT_EQ(driver_.exchange_capture_mode(&mode), 0);
+    EXPECT_EQ(mode, 0);
     fakecuda_exempt(0);
-    EXPECT_TRUE(context == context_);  // Nobody left another one behind.
   }
 
   DeviceStream NewStream(unsigned flags = cuda::kStreamNonBlocking) {

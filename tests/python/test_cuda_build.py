@@ -1,13 +1,18 @@
-"""cmake/TdbgCuda.cmake: which compiler of kernels it takes, and what it says."""
+"""The kernels in the build: which compiler is taken, what is said, what is made."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tdbg import _core
 
 Configure = Callable[[str, str | None], tuple[int, str]]
 
@@ -100,3 +105,36 @@ def test_off_looks_for_nothing(configure: Configure) -> None:
     status, said = configure("OFF", release("13.0"))
     assert status == 0
     assert "none, for TDBG_CUDA=OFF" in said
+
+
+def images(module: bytes) -> list[tuple[str, int]]:
+    """Kind and architecture of what is in the module's fatbin."""
+    (begin,) = (found.start() for found in re.finditer(b"\x50\xed\x55\xba", module))
+    header, size = struct.unpack_from("<6xHQ", module, begin)
+    at, end = begin + header, begin + header + size
+    found = []
+    while at < end:
+        kind, header, size, architecture = struct.unpack_from("<H2xIQ12xI", module, at)
+        found.append(({1: "PTX", 2: "ELF"}[kind], architecture))
+        at += header + size
+    return sorted(found)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="built without kernels")
+def test_the_module_has_kernels_for_each_target() -> None:
+    module = Path(_core.__file__).read_bytes()
+    assert images(module) == [("ELF", 80), ("ELF", 90), ("PTX", 90)]
+
+
+def test_the_module_needs_no_library_of_cuda() -> None:
+    program = "import tdbg._core; print(open('/proc/self/maps').read())"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "_core" in done.stdout
+    assert "libcuda" not in done.stdout
+    assert b"libcudart" not in Path(_core.__file__).read_bytes()

@@ -32,8 +32,11 @@ class Scale(nn.Module):
         weight: Any = cuda.put(torch.arange(64.0))
         weight._is_param = True
         self.weight = weight.requires_grad_()
+        self.fails = False
 
     def forward(self) -> torch.Tensor:
+        if self.fails:
+            raise ArithmeticError
         weight = self.weight.as_subclass(torch.Tensor)
         return (weight * 2.0).sum()
 
@@ -120,6 +123,21 @@ def test_every_micro_batch_has_the_same_weights(
         run.arrive()
         run.optimizer.step()
     assert run.copies() == 2
+    assert run.hook.counters()["refused_tensors"] == 0
+    recorded = run.close()
+    assert len(recorded.values("weight")) == 2
+    assert len(recorded.step_table) == 2
+
+
+def test_an_evaluation_within_the_step_has_the_weights_too(
+    watched: Callable[..., Watched],
+) -> None:
+    run = watched()
+    run.model()
+    run.model.eval()
+    run.model()
+    run.arrive()
+    assert run.copies() == 2
     assert len(run.close().values("weight")) == 2
 
 
@@ -151,8 +169,8 @@ def test_a_weight_changed_before_the_optimizer_is_taken_again(
     run.optimizer.register_step_pre_hook(lambda *_: run.arrive())
     run.optimizer.step()
     assert run.copies() == 2
-    run.cuda.hold(False)
-    run.hook.close()
+    recorded = run.close()
+    assert recorded.step_table["dropped"].tolist() == [0], "it was taken after all"
     assert run.value(0) == [100.0 + i for i in range(64)], "the later one counts"
 
 
@@ -165,6 +183,23 @@ def test_a_weight_changed_in_a_step_that_never_ends_is_counted(
     with torch.no_grad():
         run.model.weight.add_(100.0)
     assert run.close().step_table["dropped"].tolist() == [1]
+
+
+def test_a_weight_changed_after_a_forward_that_raised_is_counted(
+    watched: Callable[..., Watched],
+) -> None:
+    run = watched()
+    run.model.fails = True
+    with pytest.raises(ArithmeticError):
+        run.model()
+    run.arrive()
+    with torch.no_grad():
+        run.model.weight.add_(100.0)
+    run.model.fails = False
+    assert run.hook.counters()["refused_tensors"] == 0
+    run.model()
+    assert run.hook.counters()["refused_tensors"] == 1
+    run.close()
 
 
 def test_memory_lives_until_it_was_copied(watched: Callable[..., Watched]) -> None:

@@ -42,6 +42,8 @@ void fakecuda_delay(int microseconds);
 // "streams", "events", "modules", "contexts" (retained), "objects" (of graphs),
 // "graphs".
 long fakecuda_live(const char* what);
+// How many frees had to wait for streams with something to do since the reset.
+int fakecuda_drained(void);
 // Bytes copied to or from devices since the reset.
 long fakecuda_copied(void);
 

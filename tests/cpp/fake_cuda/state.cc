@@ -159,7 +159,7 @@ void State::Drain(std::unique_lock<std::mutex>* lock, const CUctx_st* context) {
     return stream.context != context ||
            (stream.queue.empty() && !stream.is_busy);
   };
-  changed.wait(*lock, [&] {
+  const auto is_over = [&] {
     for (const auto& [device, stream] : null_streams) {
       if (!is_idle(*stream)) return false;
     }
@@ -170,7 +170,9 @@ void State::Drain(std::unique_lock<std::mutex>* lock, const CUctx_st* context) {
       if (!is_idle(*stream)) return false;
     }
     return true;
-  });
+  };
+  if (!is_over()) ++n_drained;
+  changed.wait(*lock, is_over);
 }
 
 bool State::IsForbidden() {
@@ -199,6 +201,7 @@ FAKECUDA_EXPORT void fakecuda_reset(int n_devices) {
   state.failures.clear();
   state.calls.clear();
   state.copied = 0;
+  state.n_drained = 0;
   for (auto& [device, context] : state.contexts) context.error = 0;
   state.changed.notify_all();
 }
@@ -292,6 +295,12 @@ FAKECUDA_EXPORT long fakecuda_live(const char* what) {
   long n = 0;
   for (const auto& [device, context] : state.contexts) n += context.n_retained;
   return n;
+}
+
+FAKECUDA_EXPORT int fakecuda_drained() {
+  State& state = State::Get();
+  const std::unique_lock<std::mutex> lock(state.mutex);
+  return state.n_drained;
 }
 
 FAKECUDA_EXPORT long fakecuda_copied() {

@@ -109,6 +109,7 @@ struct State {
   std::map<std::string, Failure> failures;
   std::map<std::string, int> calls;
   long copied = 0;
+  int n_drained = 0;
 
   std::map<int, CUctx_st> contexts;  // By device.
   std::map<int, std::unique_ptr<CUstream_st>> null_streams;

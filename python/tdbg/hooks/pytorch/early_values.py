@@ -56,7 +56,7 @@ class EarlyValues:
         """
         if context is self._context:
             return
-        self.fence(is_last=True)
+        self.fence()  # Of a step that ended without its optimizer.
         self._context, self._has = context, frozenset()
         taker = self._recorder.taker
         candidates = [each for each in wanted if tensors.is_on_device(each[1])]
@@ -95,7 +95,7 @@ class EarlyValues:
         self._recorder.fence()
         spoilt = [c for c in copies if _version_of(c.alias) != c.version]
         self._has -= {copy.plan for copy in spoilt}
-        if not is_last and context.takes and context.step.is_open:
+        if not is_last and context.step.is_open:
             return
         for copy in spoilt:
             n_bytes = copy.alias.numel() * copy.alias.element_size()
