@@ -73,9 +73,9 @@ def row_words(tensor: torch.Tensor, scale: float | torch.Tensor = 1.0) -> torch.
     mean = total / divisor
     deviations, squared = _deviations(chunks, factor, down, mean)
     correction = deviations / divisor
-    # Of a constant both terms are the same: its deviations are a few units in the
-    # last place, so that their sums are exact.
-    m2 = (squared - divisor * correction * correction).clamp(min=0.0)
+    # Never negative, and zero of a constant: where the terms are nearly the same,
+    # the deviations are a few units in the last place, and their sums exact.
+    m2 = squared - divisor * correction * correction
     if flat.dtype is torch.uint64:
         least, greatest = least ^ _SIGN, greatest ^ _SIGN
     floats = torch.stack(
