@@ -113,7 +113,9 @@ TDBG_TEST(AnEngineThatGoesWaitsForWhatIsUnderWay) {
     fakecuda_delay(20000);
     scene.Take(1, scene.Tensor(1, stream), stream, &ready);
     scene.engine->EndStep(1, &ready);
-    scene.Take(2, scene.Tensor(1, stream), stream, &ready);
+    for (int i = 0; i < 8; ++i) {
+      scene.Take(2, scene.Tensor(1, stream), stream, &ready);
+    }
     EXPECT_EQ(ready.size(), 1U);
     ready.clear();
     const int n_freed = fakecuda_calls("cuMemFree_v2");
@@ -126,10 +128,12 @@ TDBG_TEST(AnEngineThatGoesWaitsForWhatIsUnderWay) {
 }
 
 // Longer than its patience: it leaves everything where it is.
-TDBG_TEST(AnEngineThatGoesFreesNothingUnderACopyThatHangs) {
+void ExpectNothingFreedUnderACopy(bool is_marked) {
   Scene scene;
   const DeviceStream stream = scene.framework.NewStream();
   fakecuda_hold_stream(stream.stream, 1);
+  // That behind the copy, and that behind all copies of the graph.
+  if (!is_marked) fakecuda_fail("cuEventRecord", 2, 719);
   {
     const auto unwanted = scene.Replay(scene.Tensor(1, stream), stream);
   }
@@ -138,6 +142,16 @@ TDBG_TEST(AnEngineThatGoesFreesNothingUnderACopyThatHangs) {
   EXPECT_EQ(fakecuda_calls("cuMemFreeHost"), 0);
   fakecuda_hold_stream(stream.stream, 0);
   EXPECT_EQ(scene.framework.Synchronize(stream), 0);
+}
+
+TDBG_TEST(AnEngineThatGoesFreesNothingUnderACopyThatHangs) {
+  ExpectNothingFreedUnderACopy(true);
+  fakecuda_forget();
+}
+
+TDBG_TEST(AnEngineThatGoesFreesNothingUnderACopyThatWasNotMarked) {
+  ExpectNothingFreedUnderACopy(false);
+  fakecuda_forget();
 }
 
 // What a completion says in the end.

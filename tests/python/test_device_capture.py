@@ -21,6 +21,7 @@ from fake_cuda import DeviceTensor, FakeCuda
 from tdbg.hooks.pytorch import hook as hook_module
 from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 from tdbg.reference import row
+from tdbg.trial import create_trial
 from torch_helpers import Recorded, bits, make_hook
 
 ROWS_ONLY = SaveConfig(save_interval=10**9, statistics_interval=1)
@@ -154,6 +155,23 @@ def test_two_devices(tmp_path: Path, cuda: FakeCuda) -> None:
     recorded = Recorded(tmp_path)
     for device in range(2):
         assert float(recorded.rows(f"{device}")[0][0]["mean"]) == 1.0 + device
+
+
+@pytest.mark.usefixtures("fallback")
+def test_the_run_tells_how_devices_were_taken(tmp_path: Path, cuda: FakeCuda) -> None:
+    with rows_hook(tmp_path / "first") as hook:
+        hook.save_tensor("a", cuda.put(torch.arange(8.0)))
+        hook.save_tensor("b", cuda.put(torch.arange(8.0), 1))
+    cost = create_trial(tmp_path / "first").overhead()
+    assert [each["device"] for each in cost.devices] == [0, 1]
+    assert all(each["is_usable"] and each["rows"] == 1 for each in cost.devices)
+    assert cost.to_json()["devices"][1]["worker"] == 0
+    assert "device" not in str(cost)
+    cuda.fail("cuLaunchKernel", 1, 719)
+    with rows_hook(tmp_path / "second") as hook:
+        hook.save_tensor("a", cuda.put(torch.arange(8.0)))
+    text = str(create_trial(tmp_path / "second").overhead())
+    assert "; device 0 without kernels: cuLaunchKernel: " in text
 
 
 def test_a_launch_that_fails_leaves_the_tensors_to_pytorch(

@@ -114,6 +114,14 @@ class CostEvents:
             content = {"what": "cost", **self._meter.totals()}
             write_event(self._recorder, CHANGE, content, step)
 
+    def conclude(self) -> None:
+        """Write the totals, and what became of the devices, at the end."""
+        self.tell(-1)
+        devices = self._recorder.device_state()
+        if devices:
+            content = {"what": "devices", "devices": devices}
+            write_event(self._recorder, CHANGE, content)
+
 
 def _is_large(content: dict[str, dict[str, Any]]) -> bool:
     # JSON needs up to six bytes for a character.

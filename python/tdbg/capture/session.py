@@ -280,7 +280,7 @@ class Session:
 
     def _say_goodbye(self, reason: str) -> None:
         self._apply(self.machine.close())
-        self._cost.tell(-1)
+        self._cost.conclude()
         self._collections.tell(-1, time.perf_counter_ns(), at_once=True)
         if self.stop_reason is None:
             self.write_event(STATUS, {"training": "ended", "reason": reason})

@@ -30,6 +30,8 @@ class RunOverhead:
         budget: The share that was allowed, or None.
         changes: What was changed to stay inside it, oldest first: ``step``, ``why``,
             ``measured``, ``level``, ``text``, ...
+        devices: How tensors on CUDA devices were taken, of trainings that have ended:
+            ``worker``, ``device``, and what ``hook.device_state()`` says.
     """
 
     steps: int = 0
@@ -37,6 +39,7 @@ class RunOverhead:
     step_seconds: float = 0.0
     budget: float | None = None
     changes: tuple[dict[str, Any], ...] = ()
+    devices: tuple[dict[str, Any], ...] = ()
 
     @property
     def share(self) -> float:
@@ -53,6 +56,7 @@ class RunOverhead:
             "step_seconds": self.step_seconds,
             "budget": self.budget,
             "changes": list(self.changes),
+            "devices": list(self.devices),
         }
 
     def __str__(self) -> str:
@@ -62,13 +66,16 @@ class RunOverhead:
         if self.changes:
             left_out = str(self.changes[-1].get("text") or "nothing left out now")
             text += f", changed {len(self.changes)} times: {left_out}"
+        for each in self.devices:
+            if not each.get("is_usable"):
+                text += f"; device {each['device']} without kernels: {each['reason']}"
         return text
 
 
 def overhead(run: RunState, mode: ModeKeys) -> RunOverhead:
     """The cost in the newest attempt, in one mode or (GLOBAL) in all."""
     steps = capture = duration = 0
-    budget, changes = None, []
+    budget, changes, devices = None, [], []
     for writer in run.newest:
         counts = _of_writer(writer, mode)
         steps, capture = steps + counts[0], capture + counts[1]
@@ -78,8 +85,10 @@ def overhead(run: RunState, mode: ModeKeys) -> RunOverhead:
             {"step": event.step, "worker": writer.rank, **event.data}
             for event in _changes(writer, "budget")
         ]
+        devices += _devices(writer)
     changes.sort(key=lambda change: int(change["step"]))
-    return RunOverhead(steps, capture / 1e9, duration / 1e9, budget, tuple(changes))
+    seconds = capture / 1e9, duration / 1e9
+    return RunOverhead(steps, *seconds, budget, tuple(changes), tuple(devices))
 
 
 def _of_writer(writer: WriterView, mode: ModeKeys) -> tuple[int, int, int]:
@@ -111,6 +120,19 @@ def _changes(writer: WriterView, what: str) -> list[EventRecord]:
         for event in writer.events
         if event.kind == "change" and event.data.get("what") == what
     ]
+
+
+def _devices(writer: WriterView) -> list[dict[str, Any]]:
+    """What the last event about them says."""
+    for event in reversed(_changes(writer, "devices")):
+        devices = event.data.get("devices")
+        if isinstance(devices, dict):
+            return [
+                {"worker": writer.rank, "device": int(number), "reason": "", **state}
+                for number, state in sorted(devices.items())
+                if number.isdecimal() and isinstance(state, dict)
+            ]
+    return []
 
 
 def _budget(writer: WriterView) -> float | None:
