@@ -121,8 +121,8 @@ class Collection:
     ) -> None:
         self.name = _name(name)
         self.roles = BUILT_IN.get(self.name, frozenset())
-        self.tensor_names: set[str] = set()
         self._changes = _Changes()
+        self.tensor_names: set[str] = set()
         self._patterns: list[re.Pattern[str]] = []
         self._save_config: SaveConfig | None = None
         self._reduction_config: ReductionConfig | None = None
@@ -244,10 +244,16 @@ class CollectionRegistry:
         included: Names of the collections to capture.
         collections: Custom ones, or built-in ones configured; captured as well.
 
+    Attributes:
+        built_in: Names of the collections that are there from the beginning; a face
+            of another library has others.
+
     Raises:
         ConfigurationError: If a name is unknown.
         InvalidCollectionConfiguration: If a collection selects nothing.
     """
+
+    built_in: tuple[str, ...] = tuple(BUILT_IN)
 
     def __init__(
         self,
@@ -257,8 +263,8 @@ class CollectionRegistry:
         self._collections: dict[str, Collection] = {}
         self._included: set[str] = set()
         self._changes = _Changes()
-        for name in BUILT_IN:
-            self._own(Collection(name))
+        for name in self.built_in:
+            self._own(self._make(name))
         for collection in collections:
             self.add(collection)
         for name in [included] if isinstance(included, str) else included:
@@ -309,7 +315,7 @@ class CollectionRegistry:
         """Put a tensor into a collection, which is made if need be."""
         collection = self._collections.get(name)
         if collection is None:
-            collection = self._own(Collection(name))
+            collection = self._own(self._make(name))
         if tensor_name not in collection.tensor_names or name not in self._included:
             collection.tensor_names.add(tensor_name)
             self._included.add(name)
@@ -326,6 +332,10 @@ class CollectionRegistry:
 
     def __iter__(self) -> Iterator[Collection]:
         return iter(self._collections.values())
+
+    def _make(self, name: str) -> Collection:
+        """A new collection of that name."""
+        return Collection(name)
 
     def _own(self, collection: Collection) -> Collection:
         collection._changes = self._changes

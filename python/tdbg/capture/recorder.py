@@ -337,7 +337,11 @@ class Recorder:
         return self._single.n_refused
 
     def scalar(
-        self, context: StepContext, name: str, value: float | RemoteArray | None
+        self,
+        context: StepContext,
+        name: str,
+        value: float | RemoteArray | None,
+        wall_ns: int | None = None,
     ) -> None:
         """Record a number, now or when it has arrived; None counts as refused."""
         if value is None:
@@ -349,7 +353,8 @@ class Recorder:
             identity = self.sink.define(plan.name, int(Role.SCALAR))
             plan.ids[_SCALAR] = identity
         context.has_data = True
-        step, sink, now_ns = context.step, self.sink, time.time_ns()
+        step, sink = context.step, self.sink
+        now_ns = time.time_ns() if wall_ns is None else wall_ns
         if isinstance(value, float):
             sink.scalar(step.number, identity, value, now_ns)
             return

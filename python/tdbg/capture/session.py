@@ -209,9 +209,13 @@ class Session:
 
     # ---- what the user records by hand ---------------------------------------
 
+    def given(self, mode: ModeKeys) -> StepContext | None:
+        """The step that what is recorded now belongs to."""
+        return self._apply(self.machine.record_given(mode))
+
     def record(self, mode: ModeKeys, name: str, role: Role, ref: Any | None) -> None:
         """Record a tensor, or where one lies, under a name; None counts as refused."""
-        context = self._apply(self.machine.record_given(mode))
+        context = self.given(mode)
         if context is None:
             return
         if ref is None:
@@ -226,7 +230,7 @@ class Session:
         """The same into collections, which are made if need be."""
         for collection in collections:
             self.policy.registry.put(collection, name)
-        context = self._apply(self.machine.record_given(mode))
+        context = self.given(mode)
         if context is not None and self.policy.refresh():
             self._collections_change()
             # The new collection holds for this step already.
@@ -235,12 +239,16 @@ class Session:
         self.record(mode, name, Role.OTHER, ref)
 
     def record_scalar(
-        self, mode: ModeKeys, name: str, value: float | RemoteArray | None
+        self,
+        mode: ModeKeys,
+        name: str,
+        value: float | RemoteArray | None,
+        wall_ns: int | None = None,
     ) -> None:
         """Record a number, whatever the schedules say; None counts as refused."""
-        context = self._apply(self.machine.record_given(mode))
+        context = self.given(mode)
         if context is not None:
-            self.recorder.scalar(context, name, value)
+            self.recorder.scalar(context, name, value, wall_ns)
 
     def record_array(
         self, mode: ModeKeys, name: str, collections: list[str], value: object

@@ -128,6 +128,10 @@ class StepMachine:
         begun = self._next_mode_step[TRAIN] + self._next_mode_step[GLOBAL]
         return begun if self._training is None else begun - 1
 
+    def latest(self, mode: ModeKeys) -> tuple[int, int]:
+        """The numbers of the step that began last, of all and of *mode*; -1: none."""
+        return self._next_number - 1, self._next_mode_step[mode] - 1
+
     @property
     def has_optimizer(self) -> bool:
         """Whether an optimizer is known."""

@@ -194,9 +194,17 @@ class TorchHook:
         """
         self._session.run(self._save, name, value, collections_to_write)
 
-    def save_scalar(self, name: str, value: Any) -> None:
-        """Record a number as ``scalar/<name>``, always."""
-        self._session.run(self._save_scalar, name, value)
+    def save_scalar(
+        self, name: str, value: Any, *, timestamp: float | None = None
+    ) -> None:
+        """Record a number as ``scalar/<name>``, always.
+
+        Args:
+            name: Its name.
+            value: The number, or a tensor of one.
+            timestamp: When it was true, in seconds since 1970; None: now.
+        """
+        self._session.run(self._save_scalar, name, value, timestamp)
 
     def set_mode(self, mode: ModeKeys | None) -> None:
         """Say the mode; None goes back to following ``model.training``.
@@ -346,9 +354,10 @@ class TorchHook:
         else:
             self._session.record_array(mode, str(name), names, value)
 
-    def _save_scalar(self, name: str, value: Any) -> None:
+    def _save_scalar(self, name: str, value: Any, timestamp: float | None) -> None:
         number = number_of(value, self._remote)
-        self._session.record_scalar(self._current_mode(), str(name), number)
+        wall_ns = None if timestamp is None else int(timestamp * 1e9)
+        self._session.record_scalar(self._current_mode(), str(name), number, wall_ns)
 
     def _remove(self) -> None:
         hooks: list[Any] = [*self._taps, *self._losses, *self._gradients]

@@ -1,0 +1,3 @@
+"""Faces that other libraries' users know."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""``smdebug.analysis``."""
+
+from __future__ import annotations

@@ -1,0 +1,128 @@
+"""``smdebug.core.reduction_config``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tdbg import config
+from tdbg.compat.smdebug.exceptions import SMDebugTypeError, SMDebugValueError
+from tdbg.errors import ConfigurationError
+
+__all__ = ["ALLOWED_NORMS", "ALLOWED_REDUCTIONS", "ReductionConfig"]
+
+ALLOWED_REDUCTIONS = ["min", "max", "mean", "std", "variance", "sum", "prod"]
+ALLOWED_NORMS = ["l1", "l2"]
+
+_LISTS = ("reductions", "abs_reductions", "norms", "abs_norms")
+
+
+class ReductionConfig(config.ReductionConfig):
+    """Statistics instead of raw values.
+
+    The statistics of a tensor are always taken together, so the lists change
+    nothing but what ``to_json`` says.
+
+    Raises:
+        SMDebugTypeError: If a list is none.
+        SMDebugValueError: If a name is unknown, or a flag no bool.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        reductions: Iterable[str] | None = None,
+        abs_reductions: Iterable[str] | None = None,
+        norms: Iterable[str] | None = None,
+        abs_norms: Iterable[str] | None = None,
+        save_raw_tensor: bool = False,
+        save_shape: bool = False,
+    ) -> None:
+        lists = (reductions, abs_reductions, norms, abs_norms)
+        for name, given in zip(_LISTS, lists, strict=True):
+            if isinstance(given, str) or not isinstance(given, Iterable | None):
+                msg = f"{name} must be a list of names, not {given!r}"
+                raise SMDebugTypeError(msg)
+        flags = {"save_raw_tensor": save_raw_tensor, "save_shape": save_shape}
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):
+                msg = f"{name} must be True or False, not {flag!r}"
+                raise SMDebugValueError(msg)
+        try:
+            super().__init__(
+                *(() if given is None else tuple(given) for given in lists), **flags
+            )
+        except ConfigurationError as error:
+            raise SMDebugValueError(str(error)) from error
+        for name in _LISTS:  # smdebug's are lists.
+            object.__setattr__(self, name, list(getattr(self, name)))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """As a mapping, with one list of all reductions."""
+        found = [
+            *self.reductions,
+            *(f"{name}_norm" for name in self.norms),
+            *(f"abs_{name}" for name in self.abs_reductions),
+            *(f"abs_{name}_norm" for name in self.abs_norms),
+        ]
+        return {
+            "save_raw_tensor": self.save_raw_tensor,
+            "reductions": ",".join(found),
+            "save_shape": self.save_shape,
+        }
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(self.to_json_dict())
+
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any] | None) -> ReductionConfig | None:
+        """From a mapping; None from None.
+
+        ``reductions`` is one text such as ``mean,abs_max,l2_norm,abs_l1_norm``; a
+        norm may go without ``_norm``.
+
+        Raises:
+            SMDebugValueError: If something in it is unknown.
+        """
+        if params is None:
+            return None
+        given: object = params
+        if not isinstance(given, Mapping):
+            msg = f"{given!r} is no mapping"
+            raise SMDebugValueError(msg)
+        names = ("reductions", "save_raw_tensor", "save_shape")
+        for key in params:
+            if key not in names:
+                msg = f"unknown setting {key!r}; {config.nearest(key, names)}"
+                raise SMDebugValueError(msg)
+        found: dict[str, Any] = {name: [] for name in _LISTS}
+        for item in str(params.get("reductions", "")).split(","):
+            name = item.strip()
+            if name:
+                prefix = "abs_" if name.startswith("abs_") else ""
+                name = name.removeprefix("abs_").removesuffix("_norm")
+                kind = "norms" if name in ALLOWED_NORMS else "reductions"
+                found[prefix + kind].append(name)
+        for name in names[1:]:
+            found[name] = params.get(name, False)
+        return cls(**found)
+
+    @classmethod
+    def from_json(cls, json_str: str) -> ReductionConfig | None:
+        """From JSON."""
+        return cls.from_dict(json.loads(json_str))
+
+    @classmethod
+    def of_native(cls, native: config.ReductionConfig) -> ReductionConfig:
+        """From one of tdbg's."""
+        return cls(
+            native.reductions,
+            native.abs_reductions,
+            native.norms,
+            native.abs_norms,
+            native.save_raw_tensor,
+            native.save_shape,
+        )
