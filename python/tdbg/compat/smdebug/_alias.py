@@ -76,4 +76,4 @@ def install() -> None:
             "call tdbg.compat.smdebug.install() before it is imported"
         )
         raise TdbgError(msg)
-    sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder())

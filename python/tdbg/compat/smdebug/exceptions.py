@@ -147,9 +147,7 @@ class TensorUnavailableForStep(SMDebugError, errors.TensorUnavailableForStep):
             f"{_name(self.mode)}"
         )
         if self.has_reductions:
-            text += (
-                "; its statistics are there: use reduction_value or reduction_values"
-            )
+            text += "; its statistics are there: use reduction_value(s)"
         return text
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from tdbg import collections, config
 from tdbg.collections import Role
@@ -248,7 +248,7 @@ class Collection(collections.Collection):
         return json.dumps(self.to_json_dict())
 
     @classmethod
-    def from_dict(cls, params: Mapping[str, Any]) -> Collection:
+    def from_dict(cls, params: Mapping[str, Any]) -> Self:
         """From smdebug's form.
 
         Raises:
@@ -268,12 +268,12 @@ class Collection(collections.Collection):
         )
 
     @classmethod
-    def from_json(cls, json_str: str) -> Collection:
+    def from_json(cls, json_str: str) -> Self:
         """From JSON."""
         return cls.from_dict(json.loads(json_str))
 
     @classmethod
-    def of_native(cls, native: collections.Collection) -> Collection:
+    def of_native(cls, native: collections.Collection) -> Self:
         """From one of tdbg's: as a trial or a configuration file has it."""
         saved = native.save_config
         return cls(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tdbg import collections
+from tdbg import collections as native
 from tdbg.compat.smdebug.core.collection import BUILT_IN, Collection
 from tdbg.compat.smdebug.exceptions import SMDebugError, SMDebugTypeError
 
 __all__ = ["CollectionManager"]
 
 
-class CollectionManager(collections.CollectionRegistry):
+class CollectionManager(native.CollectionRegistry):
     """The collections by name; one that is asked for is made.
 
     What is captured are those whose names the hook was given.
@@ -24,15 +24,15 @@ class CollectionManager(collections.CollectionRegistry):
         super().__init__()
 
     @property
-    def collections(self) -> dict[str, collections.Collection]:
+    def collections(self) -> dict[str, native.Collection]:
         """All of them by name."""
         return {item.name: item for item in self}
 
-    def get_collections(self) -> dict[str, collections.Collection]:
+    def get_collections(self) -> dict[str, native.Collection]:
         """All of them by name."""
         return self.collections
 
-    def get(self, name: str, create: bool = True) -> collections.Collection:
+    def get(self, name: str, create: bool = True) -> native.Collection:
         """The collection of this name, which is made if need be.
 
         Raises:
@@ -56,7 +56,7 @@ class CollectionManager(collections.CollectionRegistry):
         """
         if isinstance(collection, str):
             self.get(collection)
-        elif isinstance(collection, collections.Collection):
+        elif isinstance(collection, native.Collection):
             if not isinstance(collection, Collection):
                 collection = self._kind.of_native(collection)
             self._own(collection)
@@ -75,5 +75,5 @@ class CollectionManager(collections.CollectionRegistry):
             and not item.tensor_names
         )
 
-    def _make(self, name: str) -> collections.Collection:
+    def _make(self, name: str) -> native.Collection:
         return self._kind(name)

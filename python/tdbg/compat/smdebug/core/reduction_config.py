@@ -40,20 +40,23 @@ class ReductionConfig(config.ReductionConfig):
         save_raw_tensor: bool = False,
         save_shape: bool = False,
     ) -> None:
-        lists = (reductions, abs_reductions, norms, abs_norms)
+        fields: dict[str, Any] = {}
+        lists: tuple[object, ...] = (reductions, abs_reductions, norms, abs_norms)
         for name, given in zip(_LISTS, lists, strict=True):
             if isinstance(given, str) or not isinstance(given, Iterable | None):
                 msg = f"{name} must be a list of names, not {given!r}"
                 raise SMDebugTypeError(msg)
-        flags = {"save_raw_tensor": save_raw_tensor, "save_shape": save_shape}
+            fields[name] = tuple(given or ())
+        flags: dict[str, object] = {
+            "save_raw_tensor": save_raw_tensor,
+            "save_shape": save_shape,
+        }
         for name, flag in flags.items():
             if not isinstance(flag, bool):
                 msg = f"{name} must be True or False, not {flag!r}"
                 raise SMDebugValueError(msg)
         try:
-            super().__init__(
-                *(() if given is None else tuple(given) for given in lists), **flags
-            )
+            super().__init__(**fields, **flags)  # type: ignore[arg-type]
         except ConfigurationError as error:
             raise SMDebugValueError(str(error)) from error
         for name in _LISTS:  # smdebug's are lists.

@@ -97,7 +97,8 @@ class SaveConfigMode:
             return None
         names = ("save_interval", "start_step", "end_step", "save_steps")
         given: dict[str, Any] = {}
-        for source in (default_values or {}, params):
+        sources: tuple[object, ...] = (default_values or {}, params)
+        for source in sources:
             if not isinstance(source, Mapping):
                 msg = f"{source!r} is no mapping"
                 raise SMDebugTypeError(msg)
@@ -185,6 +186,15 @@ class SaveConfig:
             msg = f"expected a SaveConfigMode, not {given!r}"
             raise SMDebugValueError(msg)
         self.mode_save_configs[mode] = given
+
+    def of(
+        self, mode: ModeKeys, inherited: config.SaveConfigMode | None = None
+    ) -> config.SaveConfigMode:
+        """The schedules of a mode, for tdbg's policy; *inherited* are the hook's."""
+        own = self.mode_save_configs[mode]
+        if own is not None:
+            return own.native
+        return inherited or SaveConfigMode().native
 
     def should_save_step(self, mode: ModeKeys, step_num: int) -> bool:
         """Whether this step of *mode* is saved."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from tdbg.trial import StepState, TensorHandle
 __all__ = ["StepState", "Tensor"]
 
 # Computed from the value: rows do not have them.
-_OF_VALUES = {"prod": np.prod, "median": np.median}
+_OF_VALUES: dict[str, Callable[[Any], Any]] = {"prod": np.prod, "median": np.median}
 
 
 class Tensor:
@@ -174,12 +174,15 @@ class Tensor:
         except errors.ShapeUnavailableForStep as error:
             raise ShapeUnavailableForStep(self.name, step, mode) from error
         except errors.TensorUnavailableForStep as error:
-            with contextlib.suppress(errors.QueryError):
-                if worker is not None and worker not in self._handle.workers(
-                    step, mode
-                ):
-                    raise InvalidWorker(worker) from error
+            if worker is not None and self._others_saved(step, mode, worker):
+                raise InvalidWorker(worker) from error
             rows = self._handle.steps(mode, "statistics", show_incomplete_steps=True)
             raise TensorUnavailableForStep(
                 self.name, step, mode, step in rows
             ) from error
+
+    def _others_saved(self, step: int, mode: ModeKeys, worker: str) -> bool:
+        try:
+            return worker not in self._handle.workers(step, mode)
+        except errors.QueryError:
+            return False

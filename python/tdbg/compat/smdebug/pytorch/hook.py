@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -24,7 +24,6 @@ from tdbg.compat.smdebug.core.save_config import SaveConfig
 from tdbg.compat.smdebug.core.singleton_utils import set_hook
 from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
 from tdbg.compat.smdebug.pytorch.collection import Collection, name_modules
-from tdbg.compat.smdebug.pytorch.configuration import read_settings
 from tdbg.compat.smdebug.pytorch.naming import SmdebugNames
 from tdbg.hooks.pytorch.distributed import place
 from tdbg.hooks.pytorch.hook import TorchHook
@@ -35,7 +34,6 @@ __all__ = ["Hook"]
 
 # Not in the statistics of a tensor: only its value can say them.
 _OF_VALUES = frozenset({"prod", "median"})
-_Loss = TypeVar("_Loss", bound=Callable[..., Any])
 _log = logging.getLogger("tdbg")
 
 
@@ -99,7 +97,7 @@ class Hook(TorchHook, CallbackHook):
         for name in self.include_collections:
             self.collection_manager.include(name)
         losses = self.collection_manager.get(CollectionKeys.LOSSES)
-        losses.save_config = self.save_config  # type: ignore[assignment]
+        losses.save_config = self.save_config
         self._has_checked = False
         self._naming = SmdebugNames()
         rank, world_size = place()
@@ -126,32 +124,6 @@ class Hook(TorchHook, CallbackHook):
         set_hook(self)
 
     # ---- configuration ---------------------------------------------------------
-
-    @classmethod
-    def create_from_json_file(
-        cls, json_file_path: str | os.PathLike[str] | None = None
-    ) -> Hook:
-        """A hook as a JSON file describes it.
-
-        Args:
-            json_file_path: The file; None: that of ``SMDEBUG_CONFIG_FILE_PATH``.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            ConfigurationError: If something in it can never work.
-        """
-        settings, collections = read_settings(json_file_path)
-        hook = cls(**settings)
-        for collection in collections:
-            hook.add_collection(collection)
-        return hook
-
-    @classmethod
-    def hook_from_config(
-        cls, json_config_path: str | os.PathLike[str] | None = None
-    ) -> Hook:
-        """The older name of ``create_from_json_file``."""
-        return cls.create_from_json_file(json_config_path)
 
     def has_default_hook_configuration(
         self, default_saved_collections: Iterable[str] = (CollectionKeys.LOSSES,)

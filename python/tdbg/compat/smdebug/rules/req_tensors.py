@@ -63,9 +63,8 @@ class RequiredTensorsForTrial:
             StepUnavailable: If nothing was.
             NoMoreData: If the training ended before a step.
         """
-        self.trial.wait_for_steps(
-            sorted({s for own in self._steps.values() for s in own})
-        )
+        needed = {step for steps in self._steps.values() for step in steps}
+        self.trial.wait_for_steps(sorted(needed))
         for name, steps in self._steps.items():
             for step in steps:
                 if not self._tensors[name].has_step(step):

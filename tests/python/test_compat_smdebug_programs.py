@@ -1,0 +1,154 @@
+"""Programs written for smdebug, unedited, on tdbg.
+
+``smdebug_tables`` holds what smdebug 1.0.34 itself recorded of the same programs:
+names, steps by mode, shapes, and the members of collections.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+
+# Both in one process: importing torch takes longer than all the rest.
+TRAIN_AND_READ = """
+import runpy, sys
+from tdbg.compat.smdebug import install
+install()
+program, table, run = sys.argv[1:]
+sys.argv = [program, run]
+runpy.run_path(program, run_name="__main__")
+sys.argv = [table, run]
+runpy.run_path(table, run_name="__main__")
+"""
+
+
+def record(program: str, run: Path, **environment: str) -> dict[str, Any]:
+    """What a program recorded, as smdebug's way of reading tells it."""
+    arguments = [str(PROGRAMS / program), str(PROGRAMS / "smdebug_table.py"), str(run)]
+    result = subprocess.run(
+        [sys.executable, "-c", TRAIN_AND_READ, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**_environment(), **environment},
+    )
+    assert result.returncode == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {key: value for key, value in os.environ.items() if "SMDEBUG" not in key}
+
+
+def expected(name: str) -> dict[str, Any]:
+    table = HERE / "smdebug_tables" / f"{name}.json"
+    found: dict[str, Any] = json.loads(table.read_text())
+    return found
+
+
+def compare(found: dict[str, Any], name: str) -> None:
+    wanted = expected(name)
+    assert found["workers"] == wanted["workers"]
+    assert sorted(found["tensors"]) == sorted(wanted["tensors"])
+    for tensor, entry in wanted["tensors"].items():
+        if tensor.startswith("scalar/"):
+            entry["shape"] = []  # A number is one here, not an array of one.
+        assert found["tensors"][tensor] == entry, tensor
+    assert found["steps"] == wanted["steps"]
+    for collection, members in wanted["collections"].items():
+        assert found["collections"][collection] == members, collection
+
+
+def test_a_custom_loop_records_what_smdebug_recorded(tmp_path: Path) -> None:
+    compare(record("smdebug_custom.py", tmp_path / "run"), "custom")
+
+
+ALIAS = """
+import json, sys
+import smdebug
+import smdebug.pytorch as smd
+from smdebug.core.access_layer.utils import has_training_ended
+from smdebug.exceptions import StepUnavailable
+import tdbg.compat.smdebug.exceptions
+import tdbg.compat.smdebug.pytorch as ours
+try:
+    import smdebug.tensorflow
+    message = ""
+except ModuleNotFoundError as error:
+    message = str(error)
+print(json.dumps({
+    "argv": sys.argv[1:],
+    "path": sys.path[0],
+    "same": smd is ours and sys.modules["smdebug.pytorch"] is ours,
+    "same_error": StepUnavailable is tdbg.compat.smdebug.exceptions.StepUnavailable,
+    "names": [ours.__name__, ours.__spec__.name, smdebug.__spec__.name],
+    "message": message,
+}))
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("as_module", [False, True])
+def test_a_program_that_imports_smdebug_runs_unedited(
+    tmp_path: Path, as_module: bool
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ALIAS)
+    what = ["-m", "script"] if as_module else [str(script)]
+    result = subprocess.run(
+        [sys.executable, "-m", "tdbg.compat.smdebug", *what, "--epochs", "3"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 3, result.stderr
+    found = json.loads(result.stdout)
+    home = "tdbg.compat.smdebug"
+    assert found["argv"] == ["--epochs", "3"]
+    assert found["path"] == str(tmp_path)
+    assert found["same"]
+    assert found["same_error"]
+    assert found["names"] == [f"{home}.pytorch", f"{home}.pytorch", home]
+    assert "migrating-from-smdebug.md" in found["message"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["-m"], ["--help"], ["no_such_file.py"]])
+def test_the_runner_says_how_it_is_used(arguments: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "tdbg.compat.smdebug", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "usage: python -m tdbg.compat.smdebug" in result.stderr
+
+
+def test_a_real_smdebug_that_is_loaded_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from types import ModuleType
+
+    from tdbg.compat.smdebug import install
+    from tdbg.errors import TdbgError
+
+    before = list(sys.meta_path)
+    monkeypatch.setitem(sys.modules, "smdebug", ModuleType("smdebug"))
+    with pytest.raises(TdbgError, match="loaded already"):
+        install()
+    assert sys.meta_path == before
