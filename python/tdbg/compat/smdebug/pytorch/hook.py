@@ -21,7 +21,7 @@ from tdbg.compat.smdebug.core.collection_manager import CollectionManager
 from tdbg.compat.smdebug.core.hook import CallbackHook
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
-from tdbg.compat.smdebug.core.singleton_utils import set_hook
+from tdbg.compat.smdebug.core.singleton_utils import current_hook, del_hook, set_hook
 from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
 from tdbg.compat.smdebug.pytorch.collection import Collection, name_modules
 from tdbg.compat.smdebug.pytorch.naming import SmdebugNames
@@ -349,6 +349,11 @@ def _flatten(names: Iterable[Any]) -> list[str]:
 
 def _closed_hook() -> Hook:
     """What a pickled hook becomes: one that captures nothing."""
+    before = current_hook()
     hook = Hook(os.devnull, dry_run=True)
     hook.close()
+    if before is not None:
+        set_hook(before)
+    else:
+        del_hook()
     return hook
