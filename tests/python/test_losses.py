@@ -165,7 +165,9 @@ def test_a_session_tells_what_its_writer_lost(
     session = Session(capture, Policy(CollectionRegistry()))
     large = np.zeros(1 << 20, np.float32)
     session.record_array(ModeKeys.TRAIN, "small", [], large[:4])
-    session.record_scalar(ModeKeys.TRAIN, "loss", 1.0)
+    context = session.given(ModeKeys.TRAIN)
+    assert context is not None
+    session.recorder.scalar(context, "loss", 1.0)
     identity = capture.define("large", int(Role.OTHER), "float32", large.shape)
     assert capture.n_lost == 0
     assert not capture.values(0, identity, large.ctypes.data)

@@ -238,18 +238,6 @@ class Session:
             context.wants = self.policy.wants(step.mode, step.mode_step)
         self.record(mode, name, Role.OTHER, ref)
 
-    def record_scalar(
-        self,
-        mode: ModeKeys,
-        name: str,
-        value: float | RemoteArray | None,
-        wall_ns: int | None = None,
-    ) -> None:
-        """Record a number, whatever the schedules say; None counts as refused."""
-        context = self.given(mode)
-        if context is not None:
-            self.recorder.scalar(context, name, value, wall_ns)
-
     def record_array(
         self, mode: ModeKeys, name: str, collections: list[str], value: object
     ) -> None:

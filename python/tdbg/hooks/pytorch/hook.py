@@ -357,7 +357,9 @@ class TorchHook:
     def _save_scalar(self, name: str, value: Any, timestamp: float | None) -> None:
         number = number_of(value, self._remote)
         wall_ns = None if timestamp is None else int(timestamp * 1e9)
-        self._session.record_scalar(self._current_mode(), str(name), number, wall_ns)
+        context = self._session.given(self._current_mode())
+        if context is not None:
+            self._session.recorder.scalar(context, str(name), number, wall_ns)
 
     def _remove(self) -> None:
         hooks: list[Any] = [*self._taps, *self._losses, *self._gradients]
