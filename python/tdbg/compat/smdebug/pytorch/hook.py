@@ -96,7 +96,7 @@ class Hook(TorchHook, CallbackHook):
             self.include_collections.append(CollectionKeys.ALL)
         for name in self.include_collections:
             self.collection_manager.include(name)
-        losses = self.collection_manager.get(CollectionKeys.LOSSES)
+        losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
         losses.save_config = self.save_config
         self._has_checked = False
         self._naming = SmdebugNames()
