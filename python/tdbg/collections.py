@@ -218,10 +218,18 @@ class Collection:
             if all(word in each.pattern for word in words)
         ]
 
-    @property
-    def selects_nothing(self) -> bool:
-        """Whether no tensor can ever belong to it."""
-        return not (self.roles or self._patterns or self.tensor_names)
+    def check(self) -> None:
+        """Refuse a collection to which no tensor can ever belong.
+
+        Raises:
+            InvalidCollectionConfiguration: If this is one.
+        """
+        if not (self.roles or self._patterns or self.tensor_names):
+            msg = (
+                f"collection {self.name!r} selects nothing: it is not a built-in one "
+                f"and has no include_regex; {nearest(self.name, BUILT_IN)}"
+            )
+            raise InvalidCollectionConfiguration(msg)
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the collections event, without its tensors."""
@@ -281,12 +289,7 @@ class CollectionRegistry:
         if not isinstance(given, Collection):
             msg = f"expected a Collection, not {given!r}"
             raise ConfigurationError(msg)
-        if collection.selects_nothing:
-            msg = (
-                f"collection {collection.name!r} selects nothing: it is not a "
-                f"built-in one and has no include_regex"
-            )
-            raise InvalidCollectionConfiguration(msg)
+        collection.check()
         self._own(collection)
         self._included.add(collection.name)
 

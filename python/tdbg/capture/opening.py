@@ -120,7 +120,7 @@ def is_disabled() -> bool:
 
 
 def open_session(
-    out_dir: str | os.PathLike[str],
+    out_dir: str | os.PathLike[str] | None,
     policy: Policy,
     options: SessionOptions,
     framework: dict[str, str],
@@ -135,7 +135,7 @@ def open_session(
     stops there as well when it is asked to.
 
     Args:
-        out_dir: The run directory.
+        out_dir: The run directory; may be None in a dry run.
         policy: What is wanted.
         options: How.
         framework: Name and version, for the configuration event.
@@ -158,6 +158,9 @@ def open_session(
             tensors=Tensors(describe, remote=remote, local=local),
             budget=options.budget,
         )
+    if out_dir is None:
+        msg = "no run directory: give out_dir, or set TDBG_OUT"
+        raise ConfigurationError(msg)
     if options.rank not in options.workers:
         policy.silence()
         return Session(

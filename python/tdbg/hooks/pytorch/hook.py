@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -14,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdbg.capture.naming import UniqueNames
-from tdbg.capture.opening import SessionOptions, is_disabled, open_session
+from tdbg.capture.opening import SessionOptions, open_session
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
 from tdbg.capture.session import Session
@@ -23,6 +22,7 @@ from tdbg.collections import Collection, CollectionRegistry, Role
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
 from tdbg.hooks.pytorch.cuda_graphs import GraphTap
+from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.losses import LossTap
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
@@ -31,6 +31,8 @@ from tdbg.hooks.pytorch.paths import class_name, unwrapped
 from tdbg.hooks.pytorch.sharding import Shards
 from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor
 from tdbg.modes import EVAL, TRAIN, ModeKeys
+from tdbg.needs import Needs
+from tdbg.settings import HookConfig
 
 __all__ = ["TorchHook"]
 
@@ -42,25 +44,23 @@ class TorchHook:
 
     After construction nothing raises into the training but ``TrainingStopped``;
     the ``register_...`` methods raise ConfigurationError for what they cannot use.
-    With ``TDBG_DISABLED=1`` the hook does nothing at all.
+
+    Args:
+        config: Its settings; None makes a hook that does nothing at all.
+        needs: What its rules need.
     """
 
-    def __init__(
-        self,
-        out_dir: str | os.PathLike[str],
-        make_policy: Callable[[], Policy],
-        make_options: Callable[[], SessionOptions],
-    ) -> None:
+    def __init__(self, config: HookConfig | None, needs: Iterable[Needs] = ()) -> None:
         self._remote = CudaTensors()
-        if is_disabled():
+        if config is None:
             policy = Policy(CollectionRegistry())
             self._session = Session(NullSink(), policy, is_live=False)
         else:
+            options = _options(config)
             framework = {"name": "pytorch", "version": str(torch.__version__)}
-            options = make_options()
             self._session = open_session(
-                out_dir,
-                make_policy(),
+                config.out_dir,
+                config.policy(needs),
                 options,
                 framework,
                 describe,
@@ -253,6 +253,11 @@ class TorchHook:
         """Who asked and why, or None."""
         return self._session.stop_reason
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run has ended for this hook."""
+        return self._session.is_closed
+
     def counters(self) -> dict[str, int]:
         """Records offered, written, dropped, failed and more; errors of tdbg."""
         own = {
@@ -368,3 +373,16 @@ class TorchHook:
         for watch in (self._watch, self._graphs):
             if watch is not None:
                 watch.remove()
+
+
+def _options(config: HookConfig) -> SessionOptions:
+    """What it says, in this process."""
+    rank, world_size = place()
+    return config.options(
+        # As many as the training's own operations, but no more than gain.
+        threads=max(1, min(4, torch.get_num_threads())),
+        rank=rank,
+        world_size=world_size,
+        board=StoreBoard() if world_size > 1 else None,
+        launch=launch(),
+    )

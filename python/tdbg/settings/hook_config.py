@@ -1,0 +1,203 @@
+"""``HookConfig``: all that a hook is told, as one value."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tdbg.capture.opening import SessionOptions
+from tdbg.capture.policy import Policy
+from tdbg.capture.workers import parse_workers
+from tdbg.collections import BUILT_IN, Collection, CollectionKeys, CollectionRegistry
+from tdbg.config import ReductionConfig, SaveConfig, nearest
+from tdbg.errors import ConfigurationError
+from tdbg.needs import Needs
+from tdbg.settings.collection_config import CollectionConfig
+
+__all__ = ["HookConfig"]
+
+_BOOLEANS = ("save_all", "save_histogram", "export_tensorboard", "dry_run")
+_OF_SESSION = (
+    "on_stop",
+    "overflow",
+    "queue_bytes",
+    "min_free_bytes",
+    "codec",
+    "precise",
+    "budget",
+    "dry_run",
+)
+_MOST_RANKS = 1 << 31
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookConfig:
+    """The settings of a hook: what its constructor, a file and the environment make.
+
+    Every setting has the name of the constructor's argument, is described there
+    (``tdbg.pytorch.Hook``), and is checked here.  A config is for one hook: it holds
+    the collections that become the hook's own.
+
+    Raises:
+        ConfigurationError: If a value can never work; names setting and value.
+    """
+
+    out_dir: str | os.PathLike[str] | None = None
+    include_collections: Iterable[str] = ()
+    include_regex: str | Iterable[str] = ()
+    save_config: Any = None
+    reduction_config: ReductionConfig | None = None
+    save_all: bool = False
+    collections: Iterable[Collection | CollectionConfig] = ()
+    rules: Any = ()
+    include_workers: str | Iterable[int] = "one"
+    export_tensorboard: bool = False
+    tensorboard_dir: str | os.PathLike[str] | None = None
+    dry_run: bool = False
+    on_stop: str = "raise"
+    overflow: str = "block"
+    queue_bytes: int | None = None
+    min_free_bytes: int | None = None
+    codec: str = "auto"
+    save_histogram: bool = False
+    precise: bool = False
+    threads: int | None = None
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)  # The way of a frozen dataclass.
+
+        for name in _BOOLEANS:
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                msg = f"{name} must be True or False, not {value!r}"
+                raise ConfigurationError(msg)
+        for name in ("out_dir", "tensorboard_dir"):
+            put(name, _directory(name, getattr(self, name)))
+        if self.tensorboard_dir is not None:
+            put("export_tensorboard", True)
+        put("include_regex", _regexes(self.include_regex))
+        if self.save_config is not None:
+            put("save_config", SaveConfig.parse(self.save_config))
+        reduction: object = self.reduction_config
+        if reduction is not None and not isinstance(reduction, ReductionConfig):
+            msg = f"reduction_config must be a ReductionConfig, not {reduction!r}"
+            raise ConfigurationError(msg)
+        put("collections", tuple(self._collections()))
+        put("include_collections", tuple(self._included()))
+        put("rules", self.rules if isinstance(self.rules, str) else tuple(self.rules))
+        put("include_workers", _workers(self.include_workers))
+        SessionOptions(**self._of_session(1))  # It checks the rest.
+
+    def policy(self, needs: Iterable[Needs] = ()) -> Policy:
+        """What is captured, with what rules *needs*."""
+        registry = CollectionRegistry(self.include_collections, self.collections)  # type: ignore[arg-type]
+        registry.include(CollectionKeys.LOSSES.value)
+        if self.include_regex:
+            registry.get(CollectionKeys.DEFAULT.value).include(self.include_regex)
+            registry.include(CollectionKeys.DEFAULT.value)
+        if self.save_all:
+            registry.include(CollectionKeys.ALL.value)
+        return Policy(
+            registry,
+            self.save_config,
+            self.reduction_config,
+            needs,
+            save_histogram=self.save_histogram,
+        )
+
+    def options(self, *, threads: int = 1, **place: Any) -> SessionOptions:
+        """How it is written.
+
+        Args:
+            threads: Used where none are set.
+            place: What ``SessionOptions`` has to know of this process.
+
+        Raises:
+            ConfigurationError: If it cannot be in a training of so many ranks.
+        """
+        return SessionOptions(
+            **self._of_session(threads),
+            include_workers=self.include_workers,  # type: ignore[arg-type]
+            **place,
+        )
+
+    def _of_session(self, threads: int) -> dict[str, Any]:
+        given = {name: getattr(self, name) for name in _OF_SESSION}
+        given["threads"] = threads if self.threads is None else self.threads
+        return given
+
+    def _collections(self) -> Iterable[Collection]:
+        given: object = self.collections
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            msg = f"collections must be a list of collections, not {given!r}"
+            raise ConfigurationError(msg)
+        for item in given:
+            if isinstance(item, CollectionConfig):
+                yield item.make(self.save_config)
+            elif isinstance(item, Collection):
+                item.check()
+                yield item
+            else:
+                msg = f"collections: expected a Collection, not {item!r}"
+                raise ConfigurationError(msg)
+
+    def _included(self) -> Iterable[str]:
+        given: object = self.include_collections
+        if isinstance(given, str):
+            given = (given,)
+        if not isinstance(given, Iterable):
+            msg = f"include_collections must be a list of names, not {given!r}"
+            raise ConfigurationError(msg)
+        known = {*BUILT_IN, *(item.name for item in self.collections)}
+        for name in given:
+            if not isinstance(name, str) or name not in known:
+                msg = f"include_collections: no {name!r}; {nearest(name, known)}"
+                raise ConfigurationError(msg)
+            yield str(name)
+
+
+def _directory(name: str, value: object) -> Path | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        msg = f"{name} must be the path of a directory, not {value!r}"
+        raise ConfigurationError(msg)
+    text = os.fsdecode(value)
+    if _URL.match(text):
+        msg = (
+            f"{name} must be a directory of this machine, not {text!r}: "
+            "runs are written to local files"
+        )
+        raise ConfigurationError(msg)
+    return Path(text).expanduser()
+
+
+def _regexes(value: object) -> tuple[str, ...]:
+    patterns = (value,) if isinstance(value, str) else value
+    if not isinstance(patterns, Iterable):
+        msg = f"include_regex must be text or a list of texts, not {value!r}"
+        raise ConfigurationError(msg)
+    found = []
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError, OverflowError, RecursionError) as error:
+            msg = f"include_regex: {pattern!r} is no regular expression: {error}"
+            raise ConfigurationError(msg) from error
+        found.append(pattern)
+    return tuple(found)
+
+
+def _workers(value: object) -> str | tuple[int, ...]:
+    """As it is, ranks in order; how many there will be is not known yet."""
+    if isinstance(value, str):
+        parse_workers(value, 1)
+        return value
+    return parse_workers(value, _MOST_RANKS)
