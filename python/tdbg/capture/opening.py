@@ -14,6 +14,7 @@ from tdbg.capture.agreement import Agreement
 from tdbg.capture.budget import parse_budget
 from tdbg.capture.events import CONFIGURATION, STATUS
 from tdbg.capture.policy import Policy
+from tdbg.capture.process import replace_sessions
 from tdbg.capture.remote import RemoteBackend
 from tdbg.capture.requests import Listener, Requests
 from tdbg.capture.session import Session
@@ -169,6 +170,8 @@ def open_session(
     # Loaded here, so that configurations can be made without the core.
     core = import_module("tdbg._core")
     run = create_run(Path(out_dir).expanduser())
+    writes_to = run.uuid, options.rank
+    replace_sessions(writes_to)
     attempt = find_attempt(run, options.rank, options.board, options.launch)
     bounds = {
         "queue_bytes": options.queue_bytes,
@@ -207,6 +210,7 @@ def open_session(
         raises_on_stop=raises,
         budget=options.budget,
     )
+    session.writes_to = writes_to
     session.run(
         session.write_event,
         CONFIGURATION,

@@ -11,10 +11,13 @@ import sys
 import weakref
 from typing import Protocol
 
-__all__ = ["watch_process"]
+__all__ = ["replace_sessions", "watch_process"]
 
 
 class _Session(Protocol):
+    @property
+    def writes_to(self) -> object: ...
+
     def close(self, reason: str, timeout: float = 5.0) -> bool: ...
 
     def make_inert(self) -> None: ...
@@ -26,6 +29,13 @@ _sessions: weakref.WeakSet[_Session] = weakref.WeakSet()
 def watch_process(session: _Session) -> None:
     """Close the session when the process exits; keep it out of forked children."""
     _sessions.add(session)
+
+
+def replace_sessions(writes_to: object) -> None:
+    """Close the sessions that write there: a notebook has run its cell again."""
+    for session in list(_sessions):
+        if session.writes_to == writes_to:
+            session.close("another hook has taken the run over")
 
 
 def _close_all() -> None:

@@ -72,6 +72,7 @@ class Session:
         forward_context: Of the forward under way, if something is wanted in it.
         quiet: Says when no input or output of a module will be wanted for a while.
         on_request: Who takes the requests of each type.
+        writes_to: Names the run and the rank that it writes for; None: nowhere.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Session:
         self._throttling = None if budget is None else Throttling(budget, policy)
         self._cost = CostEvents(self.recorder, self.meter)
         self.is_live = is_live
+        self.writes_to: Hashable | None = None
         self.is_closed = False
         self.n_faults = 0
         self.takes_activations = True

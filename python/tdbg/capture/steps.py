@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tdbg.modes import EVAL, GLOBAL, PREDICT, TRAIN, ModeKeys
 
-__all__ = ["INTERRUPTED", "SKIPPED", "Change", "Step", "StepMachine"]
+__all__ = ["INTERRUPTED", "SKIPPED", "Change", "Counters", "Step", "StepMachine"]
 
 # Flags of a step, on disk (docs/format.md): never renumber.
 SKIPPED = 1
@@ -63,6 +63,18 @@ class Step:
         self.forwards[root] = count + 1
         self.micro_batch = count
         self.micro_batches = max(self.micro_batches, count + 1)
+
+
+class Counters(NamedTuple):
+    """Numbers of the steps that come next.
+
+    Attributes:
+        step: The global one.
+        modes: Those of each mode.
+    """
+
+    step: int
+    modes: dict[ModeKeys, int]
 
 
 class Change:
@@ -257,6 +269,32 @@ class StepMachine:
                 step = self._training
             return Change(step)
         return Change(*self._open_training(mode))
+
+    # ---- a training that resumes ---------------------------------------------
+
+    def counters(self) -> Counters:
+        """The numbers that a training resumed from here goes on with.
+
+        It repeats an open training step, which is not over.
+        """
+        step, modes = self._next_number, dict(self._next_mode_step)
+        training = self._training
+        if training is not None:
+            modes[training.mode] -= 1
+            if training.number == step - 1:
+                step -= 1
+        return Counters(step, modes)
+
+    def continue_from(self, counters: Counters) -> bool:
+        """Count on from there; False, and nothing changes, if that is a way back."""
+        if counters.step < self._next_number or any(
+            counters.modes.get(mode, 0) < count
+            for mode, count in self._next_mode_step.items()
+        ):
+            return False
+        self._next_number = counters.step
+        self._next_mode_step.update(counters.modes)
+        return True
 
     # ---- the rest ------------------------------------------------------------
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,13 +16,13 @@ from tdbg.capture.opening import SessionOptions, open_session
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
 from tdbg.capture.session import Session
-from tdbg.capture.sink import NullSink
-from tdbg.collections import Collection, CollectionRegistry, Role
+from tdbg.collections import Collection, Role
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
 from tdbg.hooks.pytorch.cuda_graphs import GraphTap
 from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
+from tdbg.hooks.pytorch.lifetime import Lifetime, dead_session
 from tdbg.hooks.pytorch.losses import LossTap
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
@@ -39,7 +38,7 @@ __all__ = ["TorchHook"]
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
 
-class TorchHook:
+class TorchHook(Lifetime):
     """Captures a training of PyTorch.
 
     After construction nothing raises into the training but ``TrainingStopped``;
@@ -53,21 +52,24 @@ class TorchHook:
     def __init__(self, config: HookConfig | None, needs: Iterable[Needs] = ()) -> None:
         self._remote = CudaTensors()
         if config is None:
-            policy = Policy(CollectionRegistry())
-            self._session = Session(NullSink(), policy, is_live=False)
-        else:
-            options = _options(config)
-            framework = {"name": "pytorch", "version": str(torch.__version__)}
-            self._session = open_session(
-                config.out_dir,
-                config.policy(needs),
-                options,
-                framework,
-                describe,
-                TYPES,
-                self._remote,
-                Shards(options.workers).local,
-            )
+            self._set_up(dead_session())
+            return
+        options = _options(config)
+        framework = {"name": "pytorch", "version": str(torch.__version__)}
+        session = open_session(
+            config.out_dir,
+            config.policy(needs),
+            options,
+            framework,
+            describe,
+            TYPES,
+            self._remote,
+            Shards(options.workers).local,
+        )
+        self._set_up(session)
+
+    def _set_up(self, session: Session) -> None:
+        self._session = session
         self._names = UniqueNames()
         self._mode: ModeKeys | None = None
         self._taps: list[ModuleTap] = []
@@ -289,21 +291,6 @@ class TorchHook:
         if self._session.is_live:
             timeout -= self._session.recorder.fetch(timeout)
             self._session.sink.flush(durable, max(0.0, timeout))
-
-    def close(self, timeout: float = 5.0) -> bool:
-        """Take all hooks off and end the run; True if everything was written."""
-        return self._session.close("closed", timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._session.close("closed" if kind is None else kind.__name__)
 
     # ---- inside ----------------------------------------------------------------
 

@@ -133,6 +133,8 @@ class OptimizerWatch:
             self.add(optimizer)
 
     def _holds_ours(self, optimizer: Optimizer) -> bool:
+        if "_optimizer_step_pre_hooks" not in vars(optimizer):
+            return False  # It stands for another one (Lightning's, accelerate's).
         groups = getattr(optimizer, "param_groups", ())
         sizes = [len(group["params"]) for group in groups]
         if self._strangers.get(optimizer) == sizes:
