@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from tdbg.capture.opening import is_disabled
 from tdbg.errors import ConfigurationError
 from tdbg.pytorch import Hook
+from tdbg.rules import resolve as resolve_rules
+from tdbg.settings import resolve
 
 __all__ = ["HookOwner"]
 
@@ -42,7 +45,9 @@ class HookOwner:
         self._counters: dict[str, Any] | None = None
         self._told: dict[str, Any] = {}
         # What is wrong with the options is said now, not when the training begins.
-        Hook(out_dir, **{**self._options, "dry_run": True}).close()
+        if not is_disabled():
+            config = resolve({"out_dir": self._out_dir, **self._options})
+            config.policy([rule.needs for rule in resolve_rules(config.rules)])
 
     def open(self, model: nn.Module) -> Hook:
         """The hook of the training that begins, with its model registered."""

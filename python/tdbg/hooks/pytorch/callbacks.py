@@ -10,14 +10,27 @@ import torch
 
 from tdbg.capture.session import Session
 
-__all__ = ["Callback", "is_in_backward"]
+__all__ = ["Callback", "Inert", "is_in_backward"]
 
 
-class Callback:
-    """A hook of a module that stays where it is.
+class Inert:
+    """Something on a model that does not go into its copies.
 
     A copied or pickled model must neither be captured nor need tdbg when it is
     loaded, so a copy is a callable of the standard library that does nothing.
+    """
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return contextlib.nullcontext().__exit__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class Callback(Inert):
+    """A hook of a module that stays where it is, and is not in copies of it.
 
     Attributes:
         may_go: Whether it is taken off while nothing is wanted of it.
@@ -28,12 +41,6 @@ class Callback:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
-        return contextlib.nullcontext().__exit__
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def is_in_backward() -> bool:

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from tdbg.capture.naming import UniqueNames
 from tdbg.capture.opening import SessionOptions, open_session
 from tdbg.capture.overhead import Overhead
-from tdbg.capture.policy import Policy
 from tdbg.capture.session import Session
 from tdbg.collections import Collection, Role
 from tdbg.errors import ConfigurationError

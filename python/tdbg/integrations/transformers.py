@@ -1,0 +1,154 @@
+"""tdbg in Hugging Face transformers: a callback for its ``Trainer``.
+
+from tdbg.integrations.transformers import TdbgCallback
+
+trainer = Trainer(model, args, callbacks=[TdbgCallback("runs/bert")], ...)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+from transformers.trainer_callback import TrainerCallback
+
+from tdbg.hooks.pytorch.backward import BackwardRoots
+from tdbg.hooks.pytorch.callbacks import Inert
+from tdbg.integrations._owner import HookOwner
+from tdbg.pytorch import Hook
+from tdbg.run_directory import read_small_file
+
+__all__ = ["TdbgCallback"]
+
+COUNTERS_FILE = "tdbg.json"
+
+
+class TdbgCallback(TrainerCallback):
+    """Captures what a ``Trainer`` does, from the beginning of its training to the end.
+
+    The mode follows ``model.training``, as the trainer sets it. The loss that the
+    model answers, or else what the backward pass begins at, is recorded as
+    ``loss_output_0``, whatever is logged as scalars. A request to stop sets
+    ``control.should_training_stop``. Each checkpoint has a file ``tdbg.json`` with
+    the numbers of steps, so that a training resumed from it goes on with them.
+
+    Args:
+        out_dir: The run directory.
+        **options: Those of ``tdbg.pytorch.Hook``.
+
+    Attributes:
+        hook: The hook, while the trainer trains; otherwise None.
+
+    Raises:
+        ConfigurationError: If something asked for can never work.
+    """
+
+    def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__()
+        self._owner = HookOwner(out_dir, options)
+        self._losses: _Losses | None = None
+
+    @property
+    def hook(self) -> Any:
+        """The hook, while the trainer trains; otherwise None."""
+        return self._owner.hook
+
+    def on_train_begin(  # noqa: D102 - the trainer's
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        del control
+        model: nn.Module = kwargs["model"]
+        self._close()  # A training that an exception has ended.
+        self._owner.resume(_counters(args, state.global_step))
+        hook = self._owner.open(model)
+        self._losses = _Losses(hook, model)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:  # noqa: D102
+        self._close()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: D102
+        del args, state
+        if self._owner.hook is not None and self._owner.hook.should_stop:
+            control.should_training_stop = True
+
+    def on_log(  # noqa: D102
+        self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any
+    ) -> None:
+        del args, state, control
+        self._owner.tell_metrics(logs or {}, anew=True)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: D102
+        del control
+        counters = self._owner.counters()
+        if counters is not None and state.is_world_process_zero:
+            folder = _checkpoint(args, state.global_step)
+            with contextlib.suppress(OSError):  # A training goes on without it.
+                (folder / COUNTERS_FILE).write_text(json.dumps(counters))
+
+    def _close(self) -> None:
+        if self._losses is not None:
+            self._losses.remove()
+            self._losses = None
+        self._owner.close()
+
+
+class _Losses:
+    """Records the loss of each forward: the model's own, or of the backward pass."""
+
+    def __init__(self, hook: Hook, model: nn.Module) -> None:
+        self._hook = hook
+        self._is_told = False
+        self._handle = model.register_forward_hook(_Answer(self))
+        self._roots = BackwardRoots(self._begins_at)
+
+    def answered(self, output: Any) -> None:
+        """The model has answered."""
+        loss = output.get("loss") if isinstance(output, Mapping) else None
+        self._is_told = isinstance(loss, torch.Tensor) and loss.numel() == 1
+        if isinstance(loss, torch.Tensor) and self._is_told:
+            self._hook.record_tensor_value("loss", loss)
+
+    def _begins_at(self, root: torch.Tensor) -> None:
+        if not self._is_told:
+            self._hook.record_tensor_value("loss", root)
+        self._is_told = False
+
+    def remove(self) -> None:
+        self._handle.remove()
+        self._roots.remove()
+
+
+class _Answer(Inert):
+    """On the model, so it must not go into copies of it."""
+
+    def __init__(self, losses: _Losses) -> None:
+        self._losses = losses
+
+    def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
+        if not is_compiling():
+            with contextlib.suppress(Exception):
+                self._losses.answered(output)
+
+
+def _checkpoint(args: Any, step: int) -> Path:
+    """Where the trainer puts the checkpoint of this step."""
+    return Path(args.output_dir) / f"checkpoint-{step}"
+
+
+def _counters(args: Any, step: int) -> dict[str, Any]:
+    """Numbers of steps with which a training begins that has made *step* of them."""
+    given = getattr(args, "resume_from_checkpoint", None)
+    folders = [Path(given)] if isinstance(given, str) else []
+    for folder in (*folders, _checkpoint(args, step)) if step else ():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            counters = json.loads(read_small_file(folder / COUNTERS_FILE))
+            if counters["modes"]["TRAIN"] == step:
+                return dict(counters)
+    return {"version": 1, "step": step, "modes": {"TRAIN": step}}
