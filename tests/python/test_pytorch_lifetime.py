@@ -75,6 +75,7 @@ def test_a_step_under_way_at_the_checkpoint_is_repeated(run_dir: Path) -> None:
     optimizer.step()
     assert state == {"version": 1, "step": 2, "modes": {"TRAIN": 2}}
     assert hook.state_dict()["step"] == 3
+    assert hook.close()
 
 
 def test_a_training_can_resume_with_nothing_but_its_number_of_steps(
@@ -225,3 +226,4 @@ def test_a_stop_is_raised_before_a_pass_begins(run_dir: Path) -> None:
     request_stop(run_dir, reason="enough")
     with pytest.raises(TrainingStopped, match="enough"), hook.forward_pass():
         pytest.fail("the pass has begun")
+    assert hook.close()
