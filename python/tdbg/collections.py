@@ -58,6 +58,9 @@ class CollectionKeys(enum.StrEnum):
     SCALARS = "scalars"
     BUFFERS = "buffers"
     OUTPUT_GRADIENTS = "output_gradients"
+    OPTIMIZER_VARIABLES = "optimizer_variables"
+    UPDATES = "updates"
+    UNCLIPPED_GRADIENTS = "unclipped_gradients"
 
 
 # They cost hooks that nothing else needs: captured only where they are named, by
@@ -79,6 +82,9 @@ BUILT_IN: dict[str, frozenset[Role]] = {
     CollectionKeys.SCALARS.value: frozenset({Role.SCALAR}),
     CollectionKeys.BUFFERS.value: frozenset({Role.BUFFER}),
     CollectionKeys.OUTPUT_GRADIENTS.value: frozenset({Role.OUTPUT_GRADIENT}),
+    CollectionKeys.OPTIMIZER_VARIABLES.value: frozenset({Role.OPTIMIZER_STATE}),
+    CollectionKeys.UPDATES.value: frozenset({Role.UPDATE}),
+    CollectionKeys.UNCLIPPED_GRADIENTS.value: frozenset({Role.GRADIENT_UNCLIPPED}),
 }
 """The roles that each built-in collection holds."""
 

@@ -59,7 +59,7 @@ REFUSED: dict[str, Callable[[], torch.Tensor]] = {
     "meta": lambda: torch.empty(3, device="meta"),
     "fake": fake,
     "freed": freed,
-    "coo": lambda: torch.ones(3, 3).to_sparse(),
+    "coo of integers": lambda: torch.ones(3, 3, dtype=torch.int64).to_sparse(),
     "csr": lambda: torch.ones(3, 3).to_sparse_csr(),
     "nested": lambda: nested(torch.strided),
     "jagged": lambda: nested(torch.jagged),

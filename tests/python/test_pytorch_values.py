@@ -40,6 +40,11 @@ def by_hand(
             copied[name] = parameter.detach().clone()
             copied[f"gradient/{name}"] = parameter.grad.clone()
         optimizer.step()
+        for name, parameter in model.named_parameters():
+            after = parameter.detach().clone()
+            copied[f"update/{name}"] = after - copied[name]
+            momentum = optimizer.state[parameter]["momentum_buffer"]
+            copied[f"optimizer/momentum_buffer/{name}"] = momentum.clone()
         root = type(model).__name__
         copied |= {
             f"{root}_input_0": inputs,
@@ -69,7 +74,8 @@ def test_every_value_is_bit_equal_and_every_statistic_within_the_bound(
         train(model, criterion, optimizer, digits(32, images=images), N_STEPS)
     recorded = Recorded(run_dir)
     assert hook.counters()["internal_errors"] == 0
-    assert recorded.names == set(expected[0])
+    scalars = {name for name in recorded.names if name.startswith("scalar/")}
+    assert recorded.names - scalars == set(expected[0])
     n_compared = 0
     for name in expected[0]:
         values, rows = recorded.values(name), recorded.rows(name)
@@ -182,7 +188,7 @@ def test_bfloat16_autocast_is_recorded_as_it_is(run_dir: Path) -> None:
     "tensor",
     [
         torch.ones(3, dtype=torch.complex64),
-        torch.ones(3, 3).to_sparse(),
+        torch.ones(3, 3, dtype=torch.int64).to_sparse(),
         torch.empty(3, device="meta"),
         torch.view_as_complex(torch.ones(3, 2)).conj().imag,
     ],
@@ -247,19 +253,6 @@ def test_quantized_tensors_are_refused(run_dir: Path) -> None:
     with make_hook(run_dir) as hook:
         quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
         hook.save_tensor("t", quantized)
-    assert hook.counters()["refused_tensors"] == 1
-
-
-def test_sparse_gradients_are_refused_and_the_rest_is_recorded(run_dir: Path) -> None:
-    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with make_hook(run_dir) as hook:
-        hook.register_module(model)
-        model(torch.tensor([0, 1])).sum().backward()
-        optimizer.step()
-    recorded = Recorded(run_dir)
-    assert "gradient/0.weight" not in recorded.names
-    assert {"0.weight", "gradient/1.weight"} <= recorded.names
     assert hook.counters()["refused_tensors"] == 1
 
 

@@ -19,10 +19,14 @@ __all__ = [
     "activation_name",
     "buffer_name",
     "gradient_name",
+    "group_scalar_name",
+    "optimizer_state_name",
     "parameter_role",
     "scalar_name",
     "tensors_in",
+    "unclipped_gradient_name",
     "unit_name",
+    "update_name",
 ]
 
 # Deeper structures and longer lists of tensors are cut, so that a call that
@@ -75,6 +79,27 @@ def gradient_name(parameter: str) -> str:
 def buffer_name(buffer: str) -> str:
     """``buffer/norm.running_mean``."""
     return f"buffer/{buffer}"
+
+
+def unclipped_gradient_name(parameter: str) -> str:
+    """``gradient_unclipped/fc.weight``."""
+    return f"gradient_unclipped/{parameter}"
+
+
+def update_name(parameter: str) -> str:
+    """``update/fc.weight``."""
+    return f"update/{parameter}"
+
+
+def optimizer_state_name(state: str, parameter: str) -> str:
+    """``optimizer/exp_avg/fc.weight``."""
+    return f"optimizer/{state}/{parameter}"
+
+
+def group_scalar_name(optimizer: int, group: str, key: str) -> str:
+    """``optimizer/group_0/lr``, a scalar's; optimizers count from 0."""
+    of = f"optimizer_{optimizer + 1}" if optimizer else "optimizer"
+    return f"{of}/{group}/{key}"
 
 
 def scalar_name(name: str) -> str:

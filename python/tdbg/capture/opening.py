@@ -19,7 +19,7 @@ from tdbg.capture.remote import RemoteBackend
 from tdbg.capture.requests import Listener, Requests
 from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
-from tdbg.capture.tensors import Local, TensorRef, Tensors
+from tdbg.capture.tensors import ComputedRow, Local, TensorRef, Tensors
 from tdbg.capture.workers import Board, find_attempt, parse_workers
 from tdbg.config import nearest
 from tdbg.control import Request, RequestListener
@@ -129,6 +129,7 @@ def open_session(
     tensor_types: tuple[type, ...],
     remote: RemoteBackend | None = None,
     local: Callable[[Any], Local | None] = lambda _: None,
+    compute_row: Callable[[Any, float], ComputedRow | None] = lambda *_: None,
 ) -> Session:
     """A session that writes to *out_dir*, which becomes a run if it is none.
 
@@ -145,6 +146,7 @@ def open_session(
         tensor_types: Types of its tensors that the core may read by itself.
         remote: What it does with tensors on its devices; None: it has none.
         local: What of a tensor lies on this rank; None for what is not shared.
+        compute_row: The row of a tensor that has no plain memory; None: it has none.
 
     Raises:
         ConfigurationError: If a value is bad.
@@ -156,7 +158,9 @@ def open_session(
             NullSink(),
             policy,
             raises_on_stop=raises,
-            tensors=Tensors(describe, remote=remote, local=local),
+            tensors=Tensors(
+                describe, remote=remote, local=local, compute_row=compute_row
+            ),
             budget=options.budget,
         )
     if out_dir is None:
@@ -202,6 +206,7 @@ def open_session(
             core.ParameterList,
             remote,
             local,
+            compute_row,
         ),
         requests=_requests(
             options,

@@ -37,7 +37,14 @@ __all__ = ["Policy"]
 # Saved at every step unless configured themselves, and never reduced.
 _EVERY_STEP = frozenset({CollectionKeys.LOSSES.value, CollectionKeys.SCALARS.value})
 # Their collection is meant for training only.
-_TRAINING_ONLY = frozenset({Role.GRADIENT, Role.GRADIENT_UNCLIPPED, Role.UPDATE})
+_TRAINING_ONLY = frozenset(
+    {
+        Role.GRADIENT,
+        Role.GRADIENT_UNCLIPPED,
+        Role.UPDATE,
+        Role.OPTIMIZER_STATE,
+    }
+)
 # Those that hooks inside modules take.
 _ACTIVATIONS = frozenset({Role.INPUT, Role.OUTPUT, Role.OUTPUT_GRADIENT})
 _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
@@ -198,6 +205,10 @@ class Policy:
         return not self._is_silent and any(
             item.may_hold(role) for item in self.registry.captured()
         )
+
+    def captures(self, name: str, role: Role) -> bool:
+        """Whether this tensor may be wanted at some step."""
+        return not self._is_silent and bool(self.profiles[self.profile(name, role)])
 
     def wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
         """What is wanted at this step."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from tdbg.capture.contexts import StepContext
 from tdbg.capture.late import LateSteps
 from tdbg.capture.naming import scalar_name, unit_name
 from tdbg.capture.plans import TensorPlan
@@ -18,7 +19,7 @@ from tdbg.capture.single import SingleTensors
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
 from tdbg.capture.tensors import Part, TensorRef, Tensors
-from tdbg.capture.wants import UNITS, StepWants
+from tdbg.capture.wants import UNITS
 from tdbg.collections import Role
 from tdbg.errors import StorageError
 
@@ -26,59 +27,6 @@ __all__ = ["Recorder", "StepContext", "TensorPlan"]
 
 MAX_MICRO_BATCH = 65_535  # What the field on disk holds.
 _SCALAR = ("", (), None)  # Element type, shape and part of a scalar's definition.
-
-
-class StepContext:
-    """What the capture side keeps for a step.
-
-    Attributes:
-        step: The step.
-        wants: What is wanted at it.
-        start_ns: When it began (monotonic).
-        last_ns: When something last happened in it.
-        has_data: Whether anything was captured.
-        calls: How often each module was called in this forward.
-        done: Parameters and gradients that the step has already.
-        found: Says which more it has, by the table that took them.
-    """
-
-    __slots__ = (
-        "calls",
-        "done",
-        "found",
-        "has_data",
-        "last_ns",
-        "start_ns",
-        "step",
-        "wants",
-    )
-
-    def __init__(self, step: Step, wants: StepWants, start_ns: int) -> None:
-        self.step = step
-        self.wants = wants
-        self.start_ns = self.last_ns = start_ns
-        self.has_data = False
-        self.calls: dict[Any, int] = {}
-        self.done: set[TensorPlan] = set()
-        self.found: dict[Any, Callable[[], Iterable[TensorPlan]]] = {}
-
-    @property
-    def takes(self) -> bool:
-        """Whether anything more may be captured in this step."""
-        return self.wants.is_active and not self.step.is_taken
-
-    def done_so_far(self) -> set[TensorPlan]:
-        """``done``, with all that is ``found``."""
-        for found in self.found.values():
-            self.done.update(found())
-        self.found.clear()
-        return self.done
-
-    def count_call(self, key: Any) -> int:
-        """How often *key* was called before in this forward."""
-        count = self.calls.get(key, 0)
-        self.calls[key] = count + 1
-        return count
 
 
 class _Given(NamedTuple):
@@ -267,11 +215,25 @@ class Recorder:
     ) -> None:
         ref = self._tensors.describe(given.tensor)
         if ref is None:
-            self.refuse(context)
+            self._take_row(context, given, site, scale)
             return
         if given.part is not None:
             ref = ref._replace(part=given.part)
         self._single.take(context.step, given.plan, ref, given.wanted, site, scale)
+
+    def _take_row(
+        self, context: StepContext, given: _Given, site: Site, scale: Any
+    ) -> None:
+        row = None
+        if isinstance(scale, float):
+            row = self._tensors.compute_row(given.tensor, scale)
+        if row is None:
+            self.refuse(context)
+            return
+        ref = TensorRef(0, row.dtype, row.shape, part=given.part)
+        self._single.take_row(
+            context.step, given.plan, ref, row.words, given.wanted, site, scale
+        )
 
     def capture(
         self, context: StepContext, plan: TensorPlan, ref: Any, call: int = 0

@@ -20,10 +20,10 @@ from tdbg.capture.late import Arrival, LateSteps
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
 
-__all__ = ["RemoteArray", "RemoteBackend", "RemoteTensors", "Site"]
+__all__ = ["RESCALED", "RemoteArray", "RemoteBackend", "RemoteTensors", "Site"]
 
 # A row that a factor was applied to (docs/format.md).
-_RESCALED = 1
+RESCALED = 1
 
 
 class Site(NamedTuple):
@@ -107,7 +107,7 @@ class RemoteTensors:
         lane.rows.append(row)
         lane.sites.append(site)
         is_scaled = not isinstance(scale, float) or scale != 1.0
-        lane.flags.append(_RESCALED if is_scaled else 0)
+        lane.flags.append(RESCALED if is_scaled else 0)
         if not step.is_open:
             self.send(step)
 

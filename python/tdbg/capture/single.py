@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy.typing import NDArray
+
 from tdbg.capture.late import LateSteps
 from tdbg.capture.plans import TensorPlan
-from tdbg.capture.remote import RemoteBackend, RemoteTensors, Site
+from tdbg.capture.remote import RESCALED, RemoteBackend, RemoteTensors, Site
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
 from tdbg.capture.tensors import TensorRef
@@ -75,6 +77,39 @@ class SingleTensors:
             self._take_local(step.number, ref, wanted, site, scale, units)
         else:
             self.refuse(step.number, 1, 0)  # The factor lies on a device, it does not.
+
+    def take_row(
+        self,
+        step: Step,
+        plan: TensorPlan,
+        ref: TensorRef,
+        words: NDArray[Any],
+        wanted: int,
+        site: Site,
+        scale: float,
+    ) -> None:
+        """Take the row of a tensor of which there is nothing else.
+
+        Args:
+            step: The step.
+            plan: Its name.
+            ref: Its element type and shape; it lies nowhere.
+            words: Its row, at that scale (``ComputedRow``).
+            wanted: As the step's wants say; what is no row is refused.
+            site: Of which call; its identity is found here.
+            scale: A factor that was applied.
+        """
+        identity = self._define(plan, ref)
+        if wanted & ROWS:
+            _, call, micro_batch = site
+            flags = RESCALED if scale != 1.0 else 0
+            self._sink.add_rows(
+                step.number, (identity,), (call,), (micro_batch,), (flags,), words
+            )
+        n_more = int(_wants_values(wanted, site.micro_batch, ref.shape))
+        n_more += int(bool(wanted & HISTOGRAM))
+        if n_more:
+            self.refuse(step.number, n_more, 0)
 
     def send(self, step: Step) -> None:
         """Begin to fetch what devices have of the step."""

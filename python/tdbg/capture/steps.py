@@ -145,6 +145,15 @@ class StepMachine:
         return self._next_number - 1, self._next_mode_step[mode] - 1
 
     @property
+    def is_in_closure(self) -> bool:
+        """Whether an optimizer is evaluating its closure."""
+        return self._in_closure
+
+    def following(self, mode: ModeKeys) -> int:
+        """The mode step that the next step of this mode will have."""
+        return self._next_mode_step[mode]
+
+    @property
     def has_optimizer(self) -> bool:
         """Whether an optimizer is known."""
         return bool(self._optimizers)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.capture.remote import RemoteBackend
 from tdbg.capture.wants import StepWants
 
-__all__ = ["Local", "Part", "TensorRef", "Tensors", "array_ref"]
+__all__ = ["ComputedRow", "Local", "Part", "TensorRef", "Tensors", "array_ref"]
 
 # The kind of a placement that splits a dimension: docs/format.md, `definition`.
 SHARD = 1
@@ -74,6 +75,20 @@ class TensorRef(NamedTuple):
     part: Part | None = None
 
 
+class ComputedRow(NamedTuple):
+    """The row of a tensor that has no plain memory, as its framework computed it.
+
+    Attributes:
+        dtype: NumPy's or ml_dtypes' name.
+        shape: Of the whole tensor.
+        words: The 12 fields of the core's row, as bits (uint64).
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    words: NDArray[Any]
+
+
 class _Taker(Protocol):
     """What is used of ``_core.Taker``; documented there."""
 
@@ -131,6 +146,8 @@ class Tensors(NamedTuple):
         remote: What the framework does on its devices; None: nothing is taken there.
         local: What of a tensor lies on this rank; None for a tensor that is none of
             several ranks'.
+        compute_row: The row, at a scale, of what cannot be described but counted all
+            the same (sparse tensors); None: it cannot.
     """
 
     describe: Callable[[Any], TensorRef | None] = lambda _: None
@@ -140,6 +157,7 @@ class Tensors(NamedTuple):
     make_parameters: Callable[[Any, Sequence[Any]], Any] = lambda *_: None
     remote: RemoteBackend | None = None
     local: Callable[[Any], Local | None] = lambda _: None
+    compute_row: Callable[[Any, float], ComputedRow | None] = lambda *_: None
 
 
 def array_ref(value: object) -> TensorRef | None:

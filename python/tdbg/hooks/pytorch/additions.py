@@ -1,4 +1,4 @@
-"""Notices modules that are put into others.
+"""Notices modules and parameters that are put into modules.
 
 PyTorch says so for ``add_module``, ``setattr`` and all that comes down to them, of
 every module of the process.  What bypasses them (``module._modules[...] = ...``) is
@@ -11,13 +11,19 @@ import weakref
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 __all__ = ["Additions"]
 
 
 class Additions:
-    """Says whether a module was put into one of those inside a root.
+    """Says whether something was put into one of the modules inside a root.
+
+    That is a module, or a parameter; one in the place of another has its name, and is
+    none.
 
     Args:
         root: Not kept alive.
@@ -39,7 +45,14 @@ class Additions:
             if additions is not None and id(parent) in additions._known:
                 additions.has_any = True
 
-        self._handle = register_module_module_registration_hook(added)
+        def added_parameter(parent: nn.Module, name: str, _: Any) -> None:
+            if parent._parameters.get(name) is None:
+                added(parent, name, None)
+
+        self._handles: list[Any] = [
+            register_module_module_registration_hook(added),
+            register_module_parameter_registration_hook(added_parameter),
+        ]
 
     def look(self) -> None:
         """What is inside now is known from now on."""
@@ -49,4 +62,5 @@ class Additions:
 
     def remove(self) -> None:
         """Look no longer."""
-        self._handle.remove()
+        for handle in self._handles:
+            handle.remove()

@@ -27,6 +27,7 @@ from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.paths import class_name, unwrapped
 from tdbg.hooks.pytorch.sharding import Shards
+from tdbg.hooks.pytorch.sparse import sparse_row
 from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 from tdbg.needs import Needs
@@ -64,6 +65,7 @@ class TorchHook(Lifetime):
             TYPES,
             self._remote,
             Shards(options.workers).local,
+            sparse_row,
         )
         self._set_up(session)
 
@@ -118,6 +120,8 @@ class TorchHook(Lifetime):
             self._watch = OptimizerWatch(
                 self._session, self._taps, self._current_mode, self._remote
             )
+        else:
+            self._watch.around.refresh()
 
     def register_loss(self, loss: _Loss, *, name: str | None = None) -> _Loss:
         """Capture this loss, a module or any function, at every step.
@@ -311,6 +315,8 @@ class TorchHook(Lifetime):
 
     def _prepare(self) -> None:
         """A forward in training is about to begin."""
+        if self._watch is not None:
+            self._watch.around.forward_begins(self._current_mode)
         if self._session.machine.has_optimizer:
             for each in self._gradients:
                 each.remove()
@@ -330,8 +336,8 @@ class TorchHook(Lifetime):
         full_name = f"{name}_output_0"
         mode = self._current_mode()
         if "loss" in str(name).lower():
-            is_good = is_tensor(value) and describe(value) is not None
-            self._session.record(mode, full_name, Role.LOSS, value if is_good else None)
+            given = value if is_tensor(value) else None
+            self._session.record(mode, full_name, Role.LOSS, given)
         else:
             self._save(full_name, value, "default")
 
@@ -340,8 +346,7 @@ class TorchHook(Lifetime):
         mode = self._current_mode()
         value = foreign(value)
         if is_tensor(value):
-            given = None if describe(value) is None else value
-            self._session.record_into(mode, str(name), names, given)
+            self._session.record_into(mode, str(name), names, value)
         else:
             self._session.record_array(mode, str(name), names, value)
 

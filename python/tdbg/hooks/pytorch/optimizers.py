@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.around_step import AroundStep
 from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.modules import ModuleTap
 from tdbg.hooks.pytorch.scaler import unwatch_scalers, watch_scalers
@@ -61,6 +62,9 @@ class OptimizerWatch:
         self._numbers = itertools.count()
         self._searches = SEARCHES
         self._has_stepped = False
+        # Of the scaler whose step is under way.
+        self._loss_scale: Any = None
+        self.around = AroundStep(session, taps, remote)
         # The hook is global: it must not keep this training alive.
         me = weakref.WeakMethod(self._meet)
 
@@ -103,6 +107,7 @@ class OptimizerWatch:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self.around.remove()
 
     # ---- called by optimizers and scalers -------------------------------------
 
@@ -116,6 +121,12 @@ class OptimizerWatch:
 
     def _post_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._session.run(self._end, optimizer)
+        if not self._session.is_live:
+            self.around.forget()
+
+    def scaler_steps(self, scale: Any) -> None:
+        """A scaler begins the step of an optimizer; None: it has ended."""
+        self._loss_scale = scale
 
     def scaler_begins(self, _: Optimizer) -> None:
         """A scaler is about to decide whether the optimizer steps."""
@@ -153,8 +164,11 @@ class OptimizerWatch:
         # PyTorch counts the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
-        if not callable(closure):
+        has_closure = callable(closure)
+        if not has_closure:
             self._capture(context, optimizer)
+        self.around.begin(key, context, optimizer, has_closure=has_closure)
+        if not has_closure:
             return None
         # With a closure the gradients come into being inside the step.
         wrapped = self._wrap(closure, context, optimizer)
@@ -167,7 +181,11 @@ class OptimizerWatch:
         number = 0.0 if found is None else number_of(found, self._remote)
         # Of a device, the step waits for it, not the training.
         skipped = bool(number) if isinstance(number, float) else number or False
-        self._session.optimizer_ends(self._keys[optimizer], skipped)
+        key = self._keys[optimizer]
+        try:
+            self.around.end(key, optimizer, skipped=skipped is True)
+        finally:
+            self._session.optimizer_ends(key, skipped)
 
     def _skip(self, optimizer: Optimizer) -> None:
         if optimizer not in self._keys:
@@ -194,6 +212,9 @@ class OptimizerWatch:
         scale = 1.0 if factor is None else scale_of(factor)
         for tap in self._taps:
             tap.optimizer_steps(context, scale, only)
+        divisor = self._loss_scale
+        undo = scale if divisor is None else scale_of(divisor)
+        self.around.gradients(context, undo, only)
 
     def _wrap(
         self,

@@ -17,9 +17,10 @@ from tdbg.collections import Role
 from tdbg.hooks.pytorch.early_values import EarlyValues
 from tdbg.hooks.pytorch.paths import named_modules
 
-__all__ = ["LOOK_AGAIN", "ParameterTable"]
+__all__ = ["LOOK_AGAIN", "Entry", "ParameterTable"]
 
-# Parameters added to the module later are looked for every so many captures.
+# A parameter that comes or goes past the modules' own methods is noticed after so
+# many captures at the latest.
 LOOK_AGAIN = 100
 _ANY_VALUES = VALUES | SMALL_VALUES
 # Sets of wants that are remembered: more than a schedule has.
@@ -103,7 +104,7 @@ class _Batch:
         self.wanted.append(wanted)
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """A parameter by its place, so that a new one put there is found."""
 
     owner: weakref.ref[nn.Module]
@@ -112,6 +113,7 @@ class _Entry(NamedTuple):
     gradient: TensorPlan
 
     def parameter(self) -> torch.Tensor | None:
+        """The one that stands there now."""
         owner = self.owner()
         return None if owner is None else owner._parameters.get(self.key)
 
@@ -150,6 +152,10 @@ class ParameterTable:
         """The ids of the parameters as they are now."""
         module = self._module()
         return set() if module is None else {id(item) for item in module.parameters()}
+
+    def entries(self) -> list[Entry]:
+        """All parameters; another list when there may be others than before."""
+        return self._entries
 
     def parameters(self) -> list[tuple[torch.Tensor, TensorPlan]]:
         """The parameters with the plans of their gradients."""
@@ -256,7 +262,7 @@ class ParameterTable:
         )
         return self._selected[wants]
 
-    def _find(self) -> list[_Entry]:
+    def _find(self) -> list[Entry]:
         module = self._module()
         if module is None:
             return []
@@ -270,7 +276,7 @@ class ParameterTable:
                     names.setdefault(id(parameter), []).append(self._prefix + name)
         plan = self._session.recorder.plan
         return [
-            _Entry(
+            Entry(
                 weakref.ref(owner),
                 key,
                 plan(all_names[0], parameter_role(all_names[0]), tuple(all_names[1:])),

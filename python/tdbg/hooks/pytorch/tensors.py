@@ -9,7 +9,7 @@ import torch
 from tdbg.capture.tensors import Local, TensorRef
 from tdbg.hooks.pytorch.sharding import local_of
 
-__all__ = ["TYPES", "describe", "is_on_device", "is_tensor"]
+__all__ = ["TYPES", "describe", "is_on_device", "is_tensor", "name_of"]
 
 _NAMES = {
     getattr(torch, name): name
@@ -35,6 +35,11 @@ _NAMES = {
     )
     if hasattr(torch, name)
 }
+
+
+def name_of(dtype: torch.dtype) -> str | None:
+    """NumPy's or ml_dtypes' name of an element type; None where there is none."""
+    return _NAMES.get(dtype)
 
 
 def is_tensor(value: Any) -> bool:
