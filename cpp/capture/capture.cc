@@ -211,10 +211,13 @@ DeviceCapture& Capture::devices() {
 bool Capture::EndStep(const StepRecord& step) {
   if (writer_->inert()) return false;
   MutexLock order(order_mutex_);
-  WriteRows(step.step);
-  if (has_devices_.load(std::memory_order_acquire)) {
-    devices_->EndStep(step.step);
+  const bool has_devices = has_devices_.load(std::memory_order_acquire);
+  for (const std::int64_t each : {last_ended_, step.step}) {
+    if (each == kNoStep) continue;
+    WriteRows(each);
+    if (has_devices) devices_->EndStep(each);
   }
+  last_ended_ = step.step;
   return writer_->EndStep(step);
 }
 

@@ -81,7 +81,9 @@ class Capture {
                    const CaptureItem& item, CallSite site, double low,
                    double high);
 
-  // Writes the rows collected for the step, then ends it.
+  // Writes the rows collected for the step, then ends it.  Rows that come to it
+  // afterwards (of an optimizer that steps after the one that ended the step)
+  // are written when the next step ends, or sooner.
   bool EndStep(const StepRecord& step);
 
   // Writes all collected rows, then flushes the writer.
@@ -125,6 +127,7 @@ class Capture {
   // Held while rows are handed to the writer, so that none falls behind the end
   // of its step.  Taken before mutex_.
   Mutex order_mutex_;
+  std::int64_t last_ended_ TDBG_GUARDED_BY(order_mutex_) = kNoStep;
   Mutex mutex_;
   // By step, in the order of the calls; n_rows_ in all of them together.
   std::map<std::int64_t, std::vector<Row>> rows_ TDBG_GUARDED_BY(mutex_);

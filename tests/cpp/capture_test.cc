@@ -112,6 +112,25 @@ TDBG_TEST(ManyRowsAreWrittenBeforeTheStepEnds) {
   EXPECT_EQ(rows.front().position, 8999U);
 }
 
+TDBG_TEST(RowsThatComeToAStepThatHasEndedAreWrittenWithTheNextOne) {
+  const TemporaryDirectory run;
+  auto capture = OpenIn(run);
+  const float value = 1;
+  const std::array<CaptureItem, 1> item = {
+      CaptureItem{.definition = Define(*capture, "a", DType::kFloat32, {}),
+                  .data = &value,
+                  .strides = {}}};
+  EXPECT_TRUE(capture->EndStep({.step = 0}));
+  capture->Statistics(0, item, {}, 1.0);
+  EXPECT_TRUE(capture->EndStep({.step = 1}));
+  // Of the writer alone: what capture still holds is not written by it.
+  EXPECT_OK(capture->writer().Flush(false, kPatience));
+  auto reader = ReadOf(*capture);
+  EXPECT_EQ(reader->n_rows(), 1U);
+  EXPECT_EQ(reader->Rows(0, 1).front().step, 0);
+  EXPECT_EQ(reader->steps().size(), 2U);
+}
+
 TDBG_TEST(UnitSummariesAreTensorsOfThreeRows) {
   const TemporaryDirectory run;
   auto capture = OpenIn(run);
