@@ -187,6 +187,22 @@ def test_of_a_critic_that_steps_several_times_the_first_step_is_recorded(
         assert [len(rows) for rows in recorded.rows(name).values()] == [1, 1]
 
 
+def test_unfrozen_later_without_an_optimizer(run_dir: Path) -> None:
+    model, criterion, batches = mlp(), nn.CrossEntropyLoss(), digits(16)
+    model.fc1.requires_grad_(False)  # type: ignore[union-attr,operator]
+    with make_hook(run_dir, include_collections=["gradients"]) as hook:
+        hook.register_module(model)
+        for step in range(4):
+            if step == 2:
+                model.fc1.requires_grad_(True)  # type: ignore[union-attr,operator]
+            inputs, labels = next(batches)
+            criterion(model(inputs), labels).backward()
+            model.zero_grad()
+    recorded = Recorded(run_dir)
+    assert rows_of(recorded, "gradient/fc1.weight") == [[2, 3]]
+    assert rows_of(recorded, "gradient/fc2.weight") == [[0, 1, 2, 3]]
+
+
 # ---- parameters that come and go -----------------------------------------------------
 
 

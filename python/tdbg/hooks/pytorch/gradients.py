@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tdbg.capture.recorder import TensorPlan
 from tdbg.capture.session import Session
+from tdbg.capture.wants import StepWants
 from tdbg.hooks.pytorch.modules import ModuleTap
 from tdbg.modes import ModeKeys
 
@@ -30,15 +32,20 @@ class AccumulatedGradients:
     def __init__(self, session: Session, tap: ModuleTap) -> None:
         self._session = session
         self.tap = tap
-        self._handles: list[Any] = []
-        for parameter, plan in tap.parameters.parameters():
+        self._handles: Any = WeakIdKeyDictionary()
+
+    def watch(self, wants: StepWants) -> None:
+        """A step begins: if it wants any, watch what is not watched yet."""
+        for parameter, plan in self.tap.parameters.parameters():
+            if not wants.of_plan(plan) or parameter in self._handles:
+                continue
             if parameter.requires_grad and parameter.is_leaf:
                 register: Any = parameter.register_post_accumulate_grad_hook
-                self._handles.append(register(self._hook(plan)))
+                self._handles[parameter] = register(self._hook(plan))
 
     def remove(self) -> None:
         """Take the hooks off."""
-        for handle in self._handles:
+        for handle in self._handles.values():
             handle.remove()
         self._handles.clear()
 

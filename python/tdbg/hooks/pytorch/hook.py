@@ -331,6 +331,15 @@ class TorchHook(Lifetime):
                     for tap in self._taps
                     if tap not in known
                 ]
+                self._watch_gradients()
+
+    def _watch_gradients(self) -> None:
+        """Of a training without an optimizer: the step that begins, if one does."""
+        mode = self._current_mode()
+        number = self._session.machine.following(mode)
+        wants = self._session.policy.wants(mode, number)
+        for each in self._gradients:
+            each.watch(wants)
 
     def _record_value(self, name: str, value: torch.Tensor) -> None:
         full_name = f"{name}_output_0"

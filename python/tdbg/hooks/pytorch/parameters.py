@@ -159,7 +159,7 @@ class ParameterTable:
 
     def parameters(self) -> list[tuple[torch.Tensor, TensorPlan]]:
         """The parameters with the plans of their gradients."""
-        found = [(entry.parameter(), entry.gradient) for entry in self._entries]
+        found = [(entry.parameter(), entry.gradient) for entry in self.entries()]
         return [(item, plan) for item, plan in found if item is not None]
 
     def begin_values(self, context: StepContext) -> None:
