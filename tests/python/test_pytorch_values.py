@@ -39,6 +39,8 @@ def by_hand(
             assert parameter.grad is not None
             copied[name] = parameter.detach().clone()
             copied[f"gradient/{name}"] = parameter.grad.clone()
+        for name, buffer in model.named_buffers():
+            copied[f"buffer/{name}"] = buffer.clone()
         optimizer.step()
         for name, parameter in model.named_parameters():
             after = parameter.detach().clone()
