@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Never, Self
 import torch
 from torch import nn
 
-from tdbg.capture.opening import is_disabled
+from tdbg.capture.opening import Opening, SessionOptions, is_disabled
 from tdbg.capture.overhead import Overhead
 from tdbg.collections import Collection, CollectionKeys
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError, TrainingStopped
+from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
 from tdbg.hooks.pytorch.hook import TorchHook
 from tdbg.modes import ModeKeys, modes
 from tdbg.settings import (
@@ -210,12 +211,12 @@ class Hook(TorchHook):
         return hook
 
     def _open(self, make_config: Callable[[], HookConfig]) -> None:
-        """Begin, with settings that are not even looked at where it is disabled."""
-        if is_disabled():
-            super().__init__(None)
-        else:
+        def make() -> Opening:
             config = make_config()
-            super().__init__(config, [rule.needs for rule in _resolve(config.rules)])
+            needs = [rule.needs for rule in _resolve(config.rules)]
+            return Opening(config.out_dir, config.policy(needs), _options(config))
+
+        super().__init__(make)
         _process.remember(self)
 
 
@@ -372,3 +373,16 @@ def _resolve(rules: Iterable[str | Rule]) -> Iterable[Rule]:
     from tdbg.rules import resolve as resolve_rules
 
     return resolve_rules(rules)
+
+
+def _options(config: HookConfig) -> SessionOptions:
+    """What it says, in this process."""
+    rank, world_size = place()
+    return config.options(
+        # As many as the training's own operations, but no more than gain.
+        threads=max(1, min(4, torch.get_num_threads())),
+        rank=rank,
+        world_size=world_size,
+        board=StoreBoard() if world_size > 1 else None,
+        launch=launch(),
+    )

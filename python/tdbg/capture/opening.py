@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tdbg.capture.agreement import Agreement
 from tdbg.capture.budget import parse_budget
@@ -26,7 +26,7 @@ from tdbg.control import Request, RequestListener
 from tdbg.errors import ConfigurationError
 from tdbg.run_directory import create_run
 
-__all__ = ["SessionOptions", "is_disabled", "open_session"]
+__all__ = ["Opening", "SessionOptions", "is_disabled", "open_session"]
 
 DISABLED_VARIABLE = "TDBG_DISABLED"
 _CHOICES = {
@@ -113,6 +113,20 @@ class SessionOptions:
     def workers(self) -> tuple[int, ...]:
         """The ranks that write, ascending."""
         return parse_workers(self.include_workers, self.world_size)
+
+
+class Opening(NamedTuple):
+    """What a hook opens.
+
+    Attributes:
+        out_dir: The run directory; may be None in a dry run.
+        policy: What is wanted.
+        options: How it is written.
+    """
+
+    out_dir: str | os.PathLike[str] | None
+    policy: Policy
+    options: SessionOptions
 
 
 def is_disabled() -> bool:

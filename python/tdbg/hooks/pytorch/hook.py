@@ -12,14 +12,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdbg.capture.naming import UniqueNames
-from tdbg.capture.opening import SessionOptions, open_session
+from tdbg.capture.opening import Opening, is_disabled, open_session
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.session import Session
 from tdbg.collections import Collection, Role
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
 from tdbg.hooks.pytorch.cuda_graphs import GraphTap
-from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.lifetime import Lifetime, dead_session
 from tdbg.hooks.pytorch.losses import LossTap
@@ -30,8 +29,6 @@ from tdbg.hooks.pytorch.sharding import Shards
 from tdbg.hooks.pytorch.sparse import sparse_row
 from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor
 from tdbg.modes import EVAL, TRAIN, ModeKeys
-from tdbg.needs import Needs
-from tdbg.settings import HookConfig
 
 __all__ = ["TorchHook"]
 
@@ -44,21 +41,22 @@ class TorchHook(Lifetime):
     After construction nothing raises into the training but ``TrainingStopped``;
     the ``register_...`` methods raise ConfigurationError for what they cannot use.
 
+    With ``TDBG_DISABLED=1`` the hook does nothing at all.
+
     Args:
-        config: Its settings; None makes a hook that does nothing at all.
-        needs: What its rules need.
+        make: Says what it opens; not even called where it is disabled.
     """
 
-    def __init__(self, config: HookConfig | None, needs: Iterable[Needs] = ()) -> None:
+    def __init__(self, make: Callable[[], Opening]) -> None:
         self._remote = CudaTensors()
-        if config is None:
+        if is_disabled():
             self._set_up(dead_session())
             return
-        options = _options(config)
+        out_dir, policy, options = make()
         framework = {"name": "pytorch", "version": str(torch.__version__)}
         session = open_session(
-            config.out_dir,
-            config.policy(needs),
+            out_dir,
+            policy,
             options,
             framework,
             describe,
@@ -373,16 +371,3 @@ class TorchHook(Lifetime):
         for watch in (self._watch, self._graphs):
             if watch is not None:
                 watch.remove()
-
-
-def _options(config: HookConfig) -> SessionOptions:
-    """What it says, in this process."""
-    rank, world_size = place()
-    return config.options(
-        # As many as the training's own operations, but no more than gain.
-        threads=max(1, min(4, torch.get_num_threads())),
-        rank=rank,
-        world_size=world_size,
-        board=StoreBoard() if world_size > 1 else None,
-        launch=launch(),
-    )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from tdbg.capture.opening import SessionOptions
+from tdbg.capture.opening import Opening, SessionOptions
 from tdbg.capture.policy import Policy
 from tdbg.collections import Role
 from tdbg.compat.smdebug.core.collection import LOSS_NAMES, CollectionKeys
@@ -102,24 +102,23 @@ class Hook(TorchHook, CallbackHook):
         self._naming = SmdebugNames()
         rank, world_size = place()
 
-        def make_policy() -> Policy:
-            return Policy(
+        def make() -> Opening:
+            policy = Policy(
                 self.collection_manager,
                 self.save_config.native(),
                 self.reduction_config,
                 save_histogram=export_tensorboard or tensorboard_dir is not None,
                 naming=self._naming,
             )
-
-        def make_options() -> SessionOptions:
-            return SessionOptions(
+            options = SessionOptions(
                 dry_run=dry_run,
                 include_workers=include_workers,
                 rank=rank,
                 world_size=world_size,
             )
+            return Opening(self.out_dir, policy, options)
 
-        super().__init__(self.out_dir, make_policy, make_options)
+        super().__init__(make)
         self.worker = f"worker_{rank}"
         set_hook(self)
 
