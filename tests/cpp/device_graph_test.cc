@@ -1,7 +1,9 @@
 // Statistics inside of CUDA graphs: launched while the graph is captured,
 // delivered after each replay.
 
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "fake_devices.h"
@@ -175,6 +177,8 @@ TDBG_TEST(CopiesOfAllStreamsOfAGraphAreWaitedFor) {
     EXPECT_TRUE(run.capture().Replayed(capture_id, 1, quick));
   }
   const std::uint64_t bytes = run.capture().state(0).device_bytes;
+  // Enough for the quick one alone.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const CapturedGraph next(&framework, quick,
                            [&] { EXPECT_TRUE(run.Take(2, id, data, quick)); });
   EXPECT_TRUE(run.capture().state(0).device_bytes > bytes);
