@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fake_cuda import DeviceTensor, FakeCuda
+from tdbg.capture import session
 from tdbg.hooks.pytorch import tensors
 from tdbg.pytorch import Hook, SaveConfig
 from tdbg.trial import create_trial
@@ -114,8 +115,10 @@ def test_only_the_optimizer_waits_for_weights(watched: Callable[..., Watched]) -
 
 
 def test_every_micro_batch_has_the_same_weights(
-    watched: Callable[..., Watched],
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # No step is recorded but for what it has.
+    monkeypatch.setattr(session, "QUIET_NS", 10**18)
     run = watched()
     for _ in range(2):
         for _ in range(3):
@@ -229,3 +232,14 @@ def test_values_by_hand_are_waited_for_at_once(
     assert (first, second) == (2, 2)
     recorded = run.close()
     assert recorded.values("second")[0].tolist() == list(range(8))
+
+
+def test_weights_of_inference_mode_are_taken(watched: Callable[..., Watched]) -> None:
+    with torch.inference_mode():
+        run = watched()
+        run.model.weight.requires_grad_(False)
+        assert run.model.weight.is_inference()
+    run.model()
+    run.arrive()
+    assert run.close().step_table["dropped"].tolist() == [0]
+    assert run.value(0) == [float(i) for i in range(64)]
