@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
-from torch.optim.optimizer import _global_optimizer_pre_hooks
+from torch.nn.modules import module as torch_module
 
 from tdbg.capture.session import MAX_FAULTS
 from tdbg.control import request_stop
@@ -38,33 +39,83 @@ def hooked(run_dir: Path, **options: Any) -> tuple[Hook, nn.Module, nn.Module, A
     return hook, model, criterion, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def n_hooks(*modules: nn.Module) -> int:
-    return sum(
-        len(each._forward_hooks) + len(each._forward_pre_hooks)
-        for module in modules
-        for each in module.modules()
-    ) + sum(
-        len(parameter._post_accumulate_grad_hooks or ())  # type: ignore[attr-defined]
-        for module in modules
-        for parameter in module.parameters()
-    )
+def hooks_of(*holders: Any) -> dict[str, Any]:
+    """All dicts of hooks that these have, by holder and name, and what is in them."""
+    found = {}
+    for number, holder in enumerate(holders):
+        for name in dir(holder):
+            if "hook" in name:
+                value = getattr(holder, name)
+                if isinstance(value, Mapping | set):
+                    found[f"{number}{name}"] = list(value)
+    return found
 
 
 def test_close_takes_every_hook_off(run_dir: Path) -> None:
-    before = len(_global_optimizer_pre_hooks)
-    hook, model, criterion, optimizer = hooked(run_dir)
-    model(torch.ones(1, 64)).sum().backward()
+    """Sabotaged: with any ``remove`` left out some dict has one more."""
+    collections = ["output_gradients", "gradients", "buffers", "inputs", "outputs"]
+    model, criterion, kept = mlp(), nn.CrossEntropyLoss(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    leaf = torch.ones(1, 64, requires_grad=True)
+
+    def all_hooks() -> dict[str, Any]:
+        modules = [*model.modules(), criterion]
+        tensors = [*model.parameters(), leaf, *kept]
+        processes = [torch_module, sys.modules["torch.optim.optimizer"]]
+        found = hooks_of(*modules, optimizer, *processes, *tensors)
+        found["methods"] = [
+            each.__dict__[name]
+            for each, name in (
+                (GradScaler, "_maybe_opt_step"),
+                (torch.cuda.CUDAGraph, "capture_begin"),
+                (torch.cuda.CUDAGraph, "capture_end"),
+                (torch.cuda.CUDAGraph, "replay"),
+            )
+            if name in each.__dict__
+        ]
+        return found
+
+    before = all_hooks()
+    assert len(before) > 50
+    hook = make_hook(run_dir, include_collections=collections)
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    hook.register_optimizer(optimizer)
     train(model, criterion, optimizer, digits(8), 2)
-    assert n_hooks(model, criterion) > 0
+    kept.append(model(leaf))
+    during = all_hooks()
+    changed = {name for name in during if during[name] != before.get(name, [])}
+    assert {name.lstrip("0123456789") for name in changed} >= {
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_backward_hooks",
+        "_optimizer_step_pre_hooks",
+        "_global_module_registration_hooks",
+        "_global_optimizer_pre_hooks",
+        "methods",
+    }
     assert hook.close()
-    assert n_hooks(model, criterion) == 0
-    assert len(optimizer._optimizer_step_pre_hooks) == 0
-    assert len(optimizer._optimizer_step_post_hooks) == 0
-    assert len(_global_optimizer_pre_hooks) == before
-    assert not hasattr(GradScaler._maybe_opt_step, "_tdbg_original")
+    after = all_hooks()
+    left = {name: each for name, each in after.items() if each != before.get(name, [])}
+    assert left == {}
     train(model, criterion, optimizer, digits(8), 1)
     assert hook.close()
-    assert len(Recorded(run_dir).steps) == 2
+    assert len(Recorded(run_dir).steps) == 3
+
+
+def test_close_takes_off_hooks_of_gradients_without_an_optimizer(run_dir: Path) -> None:
+    model = mlp()
+    parameters = list(model.parameters())
+    before = hooks_of(*parameters)
+    hook = make_hook(run_dir)
+    hook.register_module(model)
+    for _ in range(2):
+        model(torch.ones(1, 64)).sum().backward()
+    during = hooks_of(*parameters)
+    assert sum(map(len, during.values())) == len(parameters)
+    hook.close()
+    after = hooks_of(*parameters)
+    assert {name: each for name, each in after.items() if each} == before
 
 
 def copies(model: nn.Module) -> list[nn.Module]:
@@ -155,7 +206,7 @@ def test_a_disabled_hook_does_nothing(
     hook.save_tensor("x", torch.ones(1))
     hook.record_tensor_value("x", torch.ones(1))
     hook.flush()
-    assert n_hooks(model, criterion) == 0
+    assert not any(hooks_of(*model.modules(), criterion).values())
     assert hook.close()
     assert not run_dir.exists()
 

@@ -154,14 +154,20 @@ def _walk(value: Any, is_tensor: Callable[[Any], bool], depth: int) -> Iterator[
         return
     if depth >= MAX_DEPTH or value is None or isinstance(value, str | bytes | int):
         return
-    children: Any = ()
-    if isinstance(value, Mapping):
-        children = value.values()
-    elif isinstance(value, tuple | list):
-        children = value
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        children = (
-            getattr(value, item.name, None) for item in dataclasses.fields(value)
-        )
-    for child in children:
+    for child in _children(value):
         yield from _walk(child, is_tensor, depth + 1)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    """What a structure holds; nothing of one that raises when it is asked."""
+    if isinstance(value, tuple | list):
+        return value
+    try:
+        if isinstance(value, Mapping):
+            return list(value.values())
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = dataclasses.fields(value)
+            return [getattr(value, item.name, None) for item in fields]
+    except Exception:
+        return ()
+    return ()

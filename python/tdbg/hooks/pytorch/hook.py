@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable
+from types import MethodType
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +22,7 @@ from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
 from tdbg.hooks.pytorch.cuda_graphs import GraphTap
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.lifetime import Lifetime, dead_session
-from tdbg.hooks.pytorch.losses import LossTap
+from tdbg.hooks.pytorch.losses import LossTap, loss_name
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.paths import class_name, unwrapped
@@ -73,7 +74,7 @@ class TorchHook(Lifetime):
         self._mode: ModeKeys | None = None
         self._taps: list[ModuleTap] = []
         self._losses: list[LossTap] = []
-        self._registered_losses: list[weakref.ref[Any]] = []
+        self._registered_losses: list[tuple[weakref.ref[Any], LossTap]] = []
         self._gradients: list[AccumulatedGradients] = []
         self._watch: OptimizerWatch | None = None
         self._graphs: GraphTap | None = None
@@ -134,22 +135,21 @@ class TorchHook(Lifetime):
         if not callable(given):
             msg = f"register_loss needs something to call, not {given!r}"
             raise ConfigurationError(msg)
-        if not self._session.is_live or self._is_registered(loss):
+        if not self._session.is_live:
             return loss
-        kind = loss if hasattr(loss, "__name__") else type(loss)
-        tap = LossTap(
-            self._session,
-            self._names.take(name or kind.__name__),
-            self._current_mode,
-        )
-        self._losses.append(tap)
-        self._session.on_change.append(tap.refresh)
-        self._remember(loss)
+        tap = self._tap_of(loss)
+        if tap is None:
+            full_name = self._names.take(name or loss_name(loss))
+            tap = LossTap(self._session, full_name, self._current_mode)
+            self._losses.append(tap)
+            self._session.on_change.append(tap.refresh)
+            self._remember(loss, tap)
+            if isinstance(loss, nn.Module):
+                tap.hook(loss)
         if isinstance(loss, nn.Module):
-            tap.hook(loss)
             return loss
         wrapped: Any = tap.wrap(loss)
-        self._remember(wrapped)
+        self._remember(wrapped, tap)
         return wrapped  # type: ignore[no-any-return]
 
     def register_optimizer(
@@ -304,12 +304,23 @@ class TorchHook(Lifetime):
                 return TRAIN if module.training else EVAL
         return ModeKeys.TRAIN
 
-    def _is_registered(self, loss: object) -> bool:
-        return any(each() is loss for each in self._registered_losses)
+    def _tap_of(self, loss: object) -> LossTap | None:
+        """The tap of a loss that is registered."""
+        for each, tap in self._registered_losses:
+            known = each()
+            # Every time a method is asked for it is another object.
+            if known is loss or (isinstance(loss, MethodType) and known == loss):
+                return tap
+        return None
 
-    def _remember(self, loss: object) -> None:
+    def _remember(self, loss: object, tap: LossTap) -> None:
         with contextlib.suppress(TypeError):  # Not everything can be referred to.
-            self._registered_losses.append(weakref.ref(loss))
+            ref: weakref.ref[Any] = (
+                weakref.WeakMethod(loss)
+                if isinstance(loss, MethodType)
+                else weakref.ref(loss)
+            )
+            self._registered_losses.append((ref, tap))
 
     def _prepare(self) -> None:
         """A forward in training is about to begin."""

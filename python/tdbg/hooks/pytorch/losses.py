@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.compiler import is_compiling
 
 from tdbg.capture.session import Session
 from tdbg.collections import Role
@@ -16,7 +19,15 @@ from tdbg.hooks.pytorch.callbacks import Callback
 from tdbg.hooks.pytorch.parking import Parking
 from tdbg.modes import ModeKeys
 
-__all__ = ["LossTap"]
+__all__ = ["LossTap", "loss_name"]
+
+
+def loss_name(loss: Callable[..., Any]) -> str:
+    """What a loss is called: by its function or class."""
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    name: str = getattr(loss, "__name__", None) or type(loss).__name__
+    return "lambda" if name == "<lambda>" else name
 
 
 class _Before(Callback):
@@ -37,6 +48,46 @@ class _After(_Before):
 
     def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
         self.session.run(self._tap.outputs.take, output)
+
+
+class _Function:
+    """Stands in for a loss that is no module: calls it, and captures.
+
+    It has the attributes of what it stands for.  A copy, or what is unpickled, is
+    that itself: a copied model is not captured, and needs no tdbg.
+    """
+
+    def __init__(self, tap: LossTap, function: Callable[..., Any]) -> None:
+        self._tdbg_tap = tap
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function: Callable[..., Any] = self.__dict__["__wrapped__"]
+        if is_compiling():
+            return function(*args, **kwargs)
+        tap = self._tdbg_tap
+        tap.function_begins(args, kwargs)
+        result = function(*args, **kwargs)
+        tap.function_ends(result)
+        return result
+
+    def __get__(self, instance: object, _: type | None = None) -> Any:
+        """As the attribute of a class a function is a method."""
+        function = self.__dict__["__wrapped__"]
+        if instance is None or not isinstance(function, types.FunctionType):
+            return self
+        return types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__" or "__wrapped__" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["__wrapped__"], name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.__dict__["__wrapped__"], memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy.copy, (self.__dict__["__wrapped__"],)
 
 
 class LossTap:
@@ -82,18 +133,19 @@ class LossTap:
             self._parking.add(module, "_forward_pre_hooks", before.id)
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that captures at each call of *function*."""
-        session = self._session
+        """What captures at each call of *function*, to be used in its place."""
+        return (
+            function if isinstance(function, _Function) else _Function(self, function)
+        )
 
-        @functools.wraps(function)
-        def loss(*args: Any, **kwargs: Any) -> Any:
-            if not session.quiet.is_quiet:
-                session.run(self.inputs.take, (args, kwargs))
-            result = function(*args, **kwargs)
-            session.run(self.outputs.take, result)
-            return result
+    def function_begins(self, args: Any, kwargs: Any) -> None:
+        """The function is about to be called."""
+        if not self._session.quiet.is_quiet:
+            self._session.run(self.inputs.take, (args, kwargs))
 
-        return loss
+    def function_ends(self, result: Any) -> None:
+        """It has answered."""
+        self._session.run(self.outputs.take, result)
 
     def remove(self) -> None:
         """Take the hooks off; a wrapped function merely calls."""
