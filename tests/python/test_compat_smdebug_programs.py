@@ -78,6 +78,8 @@ def test_a_custom_loop_records_what_smdebug_recorded(tmp_path: Path) -> None:
 ALIAS = """
 import json, sys
 import smdebug
+import smdebug.rules, smdebug.trials
+reading_needs_torch = "torch" in sys.modules
 import smdebug.pytorch as smd
 from smdebug.core.access_layer.utils import has_training_ended
 from smdebug.exceptions import StepUnavailable
@@ -95,6 +97,9 @@ print(json.dumps({
     "same_error": StepUnavailable is tdbg.compat.smdebug.exceptions.StepUnavailable,
     "names": [ours.__name__, ours.__spec__.name, smdebug.__spec__.name],
     "message": message,
+    "reading_needs_torch": reading_needs_torch,
+    "gone": [name for name in ("boto3", "distutils", "google.protobuf",
+                               "pkg_resources") if name in sys.modules],
 }))
 sys.exit(3)
 """
@@ -124,6 +129,8 @@ def test_a_program_that_imports_smdebug_runs_unedited(
     assert found["same_error"]
     assert found["names"] == [f"{home}.pytorch", f"{home}.pytorch", home]
     assert "migrating-from-smdebug.md" in found["message"]
+    assert not found["reading_needs_torch"]
+    assert found["gone"] == []
 
 
 @pytest.mark.parametrize("arguments", [[], ["-m"], ["--help"], ["no_such_file.py"]])
