@@ -75,6 +75,36 @@ def test_a_custom_loop_records_what_smdebug_recorded(tmp_path: Path) -> None:
     compare(record("smdebug_custom.py", tmp_path / "run"), "custom")
 
 
+def test_a_hook_from_a_json_file_records_what_smdebug_recorded(tmp_path: Path) -> None:
+    file, run = tmp_path / "hook.json", tmp_path / "run"
+    settings = {
+        "LocalPath": str(run),
+        "HookParameters": {
+            "save_interval": "4",
+            "eval.save_interval": "1",
+            "include_workers": "one",
+            "include_regex": "relu_input,fc2",
+        },
+        "CollectionConfigurations": [
+            {"CollectionName": "weights"},
+            {
+                "CollectionName": "gradients",
+                "CollectionParameters": {"save_interval": "6"},
+            },
+            {
+                "CollectionName": "relus",
+                "CollectionParameters": {
+                    "include_regex": "relu_output_(0|2)",
+                    "save_interval": "8",
+                },
+            },
+        ],
+    }
+    file.write_text(json.dumps(settings))
+    found = record("smdebug_digits.py", run, SMDEBUG_CONFIG_FILE_PATH=str(file))
+    compare(found, "digits")
+
+
 ALIAS = """
 import json, sys
 import smdebug

@@ -24,6 +24,7 @@ from tdbg.compat.smdebug.core.save_config import SaveConfig
 from tdbg.compat.smdebug.core.singleton_utils import current_hook, del_hook, set_hook
 from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
 from tdbg.compat.smdebug.pytorch.collection import Collection, name_modules
+from tdbg.compat.smdebug.pytorch.configuration import read_settings
 from tdbg.compat.smdebug.pytorch.naming import SmdebugNames
 from tdbg.hooks.pytorch.distributed import place
 from tdbg.hooks.pytorch.hook import TorchHook
@@ -96,8 +97,7 @@ class Hook(TorchHook, CallbackHook):
             self.include_collections.append(CollectionKeys.ALL)
         for name in self.include_collections:
             self.collection_manager.include(name)
-        losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
-        losses.save_config = self.save_config
+        self._schedule_losses()
         self._has_checked = False
         self._naming = SmdebugNames()
         rank, world_size = place()
@@ -123,6 +123,32 @@ class Hook(TorchHook, CallbackHook):
         set_hook(self)
 
     # ---- configuration ---------------------------------------------------------
+
+    @classmethod
+    def create_from_json_file(
+        cls, json_file_path: str | os.PathLike[str] | None = None
+    ) -> Hook:
+        """A hook as a JSON file describes it.
+
+        Args:
+            json_file_path: The file; None: that of ``SMDEBUG_CONFIG_FILE_PATH``.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ConfigurationError: If something in it can never work.
+        """
+        settings, collections = read_settings(json_file_path)
+        hook = cls(**settings)
+        for collection in collections:
+            hook.add_collection(collection)
+        return hook
+
+    @classmethod
+    def hook_from_config(
+        cls, json_config_path: str | os.PathLike[str] | None = None
+    ) -> Hook:
+        """The older name of ``create_from_json_file``."""
+        return cls.create_from_json_file(json_config_path)
 
     def has_default_hook_configuration(
         self, default_saved_collections: Iterable[str] = (CollectionKeys.LOSSES,)
@@ -156,6 +182,7 @@ class Hook(TorchHook, CallbackHook):
             SMDebugTypeError: If it is none.
         """
         self.collection_manager.add(collection)
+        self._schedule_losses()
         self._prepare_collections()
 
     def export_collections(self) -> None:
@@ -172,7 +199,8 @@ class Hook(TorchHook, CallbackHook):
         n_before = len(self._taps)
         super().register_module(module, name=name)
         if len(self._taps) > n_before:
-            name_modules(module, *self._naming.latest)
+            root = self._taps[-1].module  # Without a wrapper.
+            name_modules(root or module, *self._naming.latest)
         self._prepare_collections()
 
     def register_hook(self, module: nn.Module) -> None:
@@ -287,6 +315,12 @@ class Hook(TorchHook, CallbackHook):
         return _closed_hook, ()
 
     # ---- inside ----------------------------------------------------------------
+
+    def _schedule_losses(self) -> None:
+        """Losses come at the steps of the hook, not at every one."""
+        losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
+        if losses.save_config is None:
+            losses.save_config = self.save_config
 
     def _prepare_collections(self) -> None:
         for item in self.collection_manager:

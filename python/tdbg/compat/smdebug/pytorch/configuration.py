@@ -1,0 +1,56 @@
+"""A hook's settings as smdebug's JSON files have them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
+from tdbg.compat.smdebug.core.save_config import SaveConfig
+from tdbg.compat.smdebug.pytorch.collection import Collection
+from tdbg.settings import read_config
+
+__all__ = ["CONFIG_FILE_VARIABLE", "DEFAULT_CONFIG_FILE", "read_settings"]
+
+CONFIG_FILE_VARIABLE = "SMDEBUG_CONFIG_FILE_PATH"
+DEFAULT_CONFIG_FILE = "/opt/ml/input/config/debughookconfig.json"
+
+
+def read_settings(
+    path: str | os.PathLike[str] | None,
+) -> tuple[dict[str, Any], list[Collection]]:
+    """The arguments of a hook, and its collections.
+
+    Args:
+        path: The file; None: that of ``SMDEBUG_CONFIG_FILE_PATH``.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ConfigurationError: If something in it can never work.
+    """
+    if path is None:
+        path = os.environ.get(CONFIG_FILE_VARIABLE) or DEFAULT_CONFIG_FILE
+    if not Path(path).expanduser().exists():
+        msg = f"no file of settings: {os.fspath(path)}"
+        raise FileNotFoundError(msg)
+    config = read_config(path)
+    collections = [Collection.of_native(item) for item in config.collections]  # type: ignore[arg-type]
+    names = [*config.include_collections, *(item.name for item in collections)]
+    saved, reduced = config.save_config, config.reduction_config
+    directory = config.tensorboard_dir
+    settings: dict[str, Any] = {
+        "out_dir": config.out_dir,
+        "export_tensorboard": config.export_tensorboard,
+        "tensorboard_dir": None if directory is None else os.fspath(directory),
+        "dry_run": config.dry_run,
+        "reduction_config": None
+        if reduced is None
+        else ReductionConfig.of_native(reduced),
+        "save_config": None if saved is None else SaveConfig.of_native(saved),
+        "include_regex": list(config.include_regex) or None,
+        "include_collections": names,
+        "save_all": config.save_all,
+        "include_workers": config.include_workers,
+    }
+    return settings, collections
