@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tdbg.capture.naming import Naming
-from tdbg.capture.opening import SessionOptions
+from tdbg.capture.opening import Opening, SessionOptions
 from tdbg.capture.policy import Policy
 from tdbg.collections import CollectionRegistry
 from tdbg.hooks.pytorch.hook import TorchHook
@@ -49,11 +49,9 @@ class Pick(nn.Module):
 
 
 def train_once(run_dir: Path, model: nn.Module, *others: nn.Module) -> Recorded:
-    hook = TorchHook(
-        run_dir,
-        lambda: Policy(CollectionRegistry(["all"]), EVERYTHING, naming=Foreign()),
-        lambda: SessionOptions(min_free_bytes=0),
-    )
+    policy = Policy(CollectionRegistry(["all"]), EVERYTHING, naming=Foreign())
+    options = SessionOptions(min_free_bytes=0)
+    hook = TorchHook(lambda: Opening(run_dir, policy, options))
     hook.register_module(model)
     for other in others:
         hook.register_module(other)

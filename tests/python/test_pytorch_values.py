@@ -303,6 +303,8 @@ def test_scalars_are_recorded_at_every_step_whatever_the_schedules(
             hook.save_scalar("bad", "text")
     recorded = Recorded(run_dir)
     assert recorded.scalars("scalar/after") == [(n, float(n)) for n in range(5)]
+    # Though nothing else was captured in them, and they had ended.
+    assert [step[:3] for step in recorded.steps] == [(n, 1, n) for n in range(5)]
     assert "scalar/bad" not in recorded.names
     assert hook.counters()["internal_errors"] == 0
     assert hook.counters()["refused_tensors"] == 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tdbg.capture.late import LateSteps
 from tdbg.capture.plans import TensorPlan
 from tdbg.capture.steps import Step
 from tdbg.capture.wants import StepWants
@@ -63,3 +64,10 @@ class StepContext:
         count = self.calls.get(key, 0)
         self.calls[key] = count + 1
         return count
+
+    def note_data(self, late: LateSteps) -> None:
+        """There is something of the step, which may have ended with nothing."""
+        if not self.has_data:
+            self.has_data = True
+            if not self.step.is_open:
+                late.revive(self.step.number)

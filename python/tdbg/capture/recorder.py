@@ -241,7 +241,7 @@ class Recorder:
         """Take what is wanted of one tensor of the framework or of a reference, now."""
         wanted = context.wants.of_plan(plan)
         if wanted:
-            context.has_data = True
+            context.note_data(self.late)
             micro_batch = min(context.step.micro_batch, MAX_MICRO_BATCH)
             if isinstance(ref, TensorRef):
                 site = Site(0, call, micro_batch)
@@ -290,7 +290,7 @@ class Recorder:
 
     def refuse(self, context: StepContext, n_bytes: int = 0) -> None:
         """Count a tensor that cannot be captured."""
-        context.has_data = True
+        context.note_data(self.late)
         self._single.refuse(context.step.number, 1, n_bytes)
 
     @property
@@ -314,7 +314,7 @@ class Recorder:
         if identity is None:
             identity = self.sink.define(plan.name, int(Role.SCALAR))
             plan.ids[_SCALAR] = identity
-        context.has_data = True
+        context.note_data(self.late)
         step, sink = context.step, self.sink
         now_ns = time.time_ns() if wall_ns is None else wall_ns
         if isinstance(value, float):

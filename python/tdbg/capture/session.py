@@ -348,19 +348,19 @@ class Session:
             if change is not None:
                 self.write_event(CHANGE, change, step.number)
         self.recorder.step_ends(step)
-        if not is_recorded:
-            self.recorder.late.drop_step(step.number)
-        else:
+        late = self.recorder.late
+        if is_recorded:
             self._last_record_ns = now
-            self.recorder.late.end_step(
-                step.number,
-                step.mode.value,
-                step.mode_step,
-                flags=step.flags,
-                micro_batches=step.micro_batches,
-                capture_ns=charge,
-                duration_ns=duration,
-            )
+        end = late.end_step if is_recorded else late.drop_step
+        end(
+            step.number,
+            step.mode.value,
+            step.mode_step,
+            flags=step.flags,
+            micro_batches=step.micro_batches,
+            capture_ns=charge,
+            duration_ns=duration,
+        )
         if is_training and not self.machine.is_in_forward:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.
