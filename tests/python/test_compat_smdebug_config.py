@@ -177,6 +177,19 @@ def test_a_name_of_another_framework_is_a_custom_collection() -> None:
     assert not collection.has("second_input_0", Role.INPUT)
 
 
+def test_what_smdebug_never_captured_is_only_found_by_name() -> None:
+    collection = Collection("custom", "fc1")
+    for role in (Role.UPDATE, Role.OPTIMIZER_STATE, Role.BUFFER, Role.SCALAR):
+        assert not collection.may_hold(role)
+    assert not collection.has("update/Net_fc1.weight", Role.UPDATE)
+    collection.include(["^update/", "optimizer/exp_avg/", "scalar/optimizer"])
+    assert collection.has("update/Net_fc1.weight", Role.UPDATE)
+    assert collection.may_hold(Role.OPTIMIZER_STATE)
+    assert collection.may_hold(Role.SCALAR)
+    assert not Collection("all").may_hold(Role.SCALAR)
+    assert Collection("all").has("scalar/x", Role.SCALAR)
+
+
 def test_losses_are_told_by_role_and_by_name() -> None:
     losses = Collection(CollectionKeys.LOSSES)
     assert losses.has("MyCriterion_output_0", Role.LOSS)

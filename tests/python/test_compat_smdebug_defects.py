@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import tdbg.compat.smdebug.pytorch as smd
+from tdbg.compat.smdebug.exceptions import TensorUnavailableForStep
 from tdbg.compat.smdebug.trials import Trial
 from torch_helpers import digits, mlp
 
@@ -121,15 +122,21 @@ def test_scalars_are_recorded_at_their_steps_whatever_the_interval(
     }
 
 
-def test_sparse_gradients_do_not_disturb_the_training(run_dir: Path) -> None:
+def test_sparse_gradients_have_statistics(run_dir: Path) -> None:
     model = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 2))
     training = Training(run_dir, model, include_collections=["weights", "gradients"])
-    before = model[0].weight.detach().clone()
-    training.step(torch.tensor([[1, 2], [3, 3]]))
+    model(torch.tensor([[1, 2], [3, 3]])).square().sum().backward()
+    assert model[0].weight.grad is not None
+    gradient = model[0].weight.grad.to_dense().double().numpy()
+    training.optimizer.step()
     trial = training.read()
-    value = trial.tensor("Sequential_0.weight").value(0)
-    np.testing.assert_array_equal(value, before.numpy())
-    assert trial.has_tensor("gradient/Sequential_1.weight")
+    found = trial.tensor("gradient/Sequential_0.weight")
+    assert found.reduction_value(0, "l2") == pytest.approx(np.linalg.norm(gradient))
+    assert found.reduction_value(0, "mean") == pytest.approx(gradient.mean())
+    with pytest.raises(TensorUnavailableForStep) as caught:
+        found.value(0)
+    assert caught.value.has_reductions
+    assert trial.tensor("gradient/Sequential_1.weight").steps() == [0]
 
 
 def test_an_in_place_relu_does_not_change_what_was_saved(run_dir: Path) -> None:

@@ -66,7 +66,6 @@ _ROLES: dict[str, frozenset[Role]] = {
             Role.INPUT,
             Role.OUTPUT,
             Role.LOSS,
-            Role.SCALAR,
             Role.OTHER,
         }
     ),
@@ -76,6 +75,14 @@ _ROLES: dict[str, frozenset[Role]] = {
     CollectionKeys.GRADIENTS: frozenset({Role.GRADIENT}),
     CollectionKeys.LOSSES: frozenset({Role.LOSS}),
     "scalars": frozenset({Role.SCALAR}),
+}
+# What smdebug never captured is found by expressions that name it, not by any that
+# its name happens to match.
+_NAMED_ONLY = {
+    Role.BUFFER: "buffer/",
+    Role.OPTIMIZER_STATE: "optimizer/",
+    Role.UPDATE: "update/",
+    Role.GRADIENT_UNCLIPPED: "gradient_unclipped/",
 }
 DEFAULT_PYTORCH_COLLECTIONS = {
     CollectionKeys.ALL,
@@ -210,12 +217,27 @@ class Collection(collections.Collection):
         """Whether a tensor of this name and role belongs to it."""
         if super().has(name, role):
             return True
+        if role is Role.SCALAR:  # Recorded always, whoever may hold it.
+            return self.name == CollectionKeys.ALL
         # A module inside the model that is a loss by its name.
         return (
             self.name == CollectionKeys.LOSSES
             and role in {Role.OUTPUT, Role.OTHER}
             and LOSS_NAMES.search(name) is not None
         )
+
+    def may_hold(self, role: Role) -> bool:
+        """Whether tensors of this role may belong to it, by role or expression."""
+        if role is Role.SCALAR:  # Those of an optimizer's groups; others are given.
+            return any("scalar/optimizer" in each for each in self.include_regex)
+        return super().may_hold(role)
+
+    def _patterns_for(self, role: Role) -> list[re.Pattern[str]]:
+        found = super()._patterns_for(role)
+        word = _NAMED_ONLY.get(role)
+        if word is None:
+            return found
+        return [pattern for pattern in found if word in pattern.pattern]
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the collections event, without its tensors."""
