@@ -14,8 +14,8 @@ from tdbg.trial import _lookup
 from tdbg.trial._roles import role_of
 from tdbg.trial._run import RunState
 from tdbg.trial._selection import global_step_of, steps_of
+from tdbg.trial._shards import Contributions
 from tdbg.trial._states import StepState, missing_step, mode_key, state_of
-from tdbg.trial._statistics import Contributions
 
 __all__ = ["HistogramQueries"]
 

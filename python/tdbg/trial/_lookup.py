@@ -9,6 +9,7 @@ their definition.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +26,11 @@ __all__ = [
     "Call",
     "RawEntry",
     "RowEntry",
+    "add_up",
     "calls_of",
     "entries",
+    "is_call",
+    "of_call",
     "read_value",
     "reduce_value",
     "row_entries",
@@ -137,6 +141,32 @@ def reduce_value(entry: RawEntry, step: int) -> RowEntry:
     row["definition"] = entry.definition.id
     row["micro_batch"], row["call"] = entry.call
     return RowEntry(entry.lane, row)
+
+
+def is_call(found: Call, call: int | None, micro_batch: int | None) -> bool:
+    """Whether it is the call that is asked for; None asks for any."""
+    return call in (None, found.call) and micro_batch in (None, found.micro_batch)
+
+
+def of_call(entry: RowEntry, call: int | None, micro_batch: int | None) -> RowEntry:
+    """Its rows of the call that is asked for; None asks for any."""
+    rows = entry.rows
+    if call is not None:
+        rows = rows[rows["call"] == call]
+    if micro_batch is not None:
+        rows = rows[rows["micro_batch"] == micro_batch]
+    return RowEntry(entry.lane, rows)
+
+
+def add_up(entries: Sequence[RawEntry]) -> NDArray[Any]:
+    """Unit summaries of the same units, added: they count elements."""
+    first = read_value(entries[0])
+    total = first.copy()
+    for entry in entries[1:]:
+        if entry.definition.shape == first.shape:
+            total += read_value(entry)
+    total.flags.writeable = False
+    return total
 
 
 def saved_steps(

@@ -2,7 +2,8 @@
 
 Rows merge over the calls of a module, over micro-batches, and over workers where
 each has its own part: activations, losses, and parameters that are sharded.  Of
-what all workers hold alike the first worker's rows are taken.
+what all workers hold alike the first worker's rows are taken.  Where a part of a
+sharded parameter is missing there is no row of it.
 
 Thread safety: the result is a value; ``collect`` runs with the trial's lock held.
 """
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from tdbg import statistics
 from tdbg.trial import _merge
 from tdbg.trial._attempts import Lane
-from tdbg.trial._roles import PER_WORKER, SHARD, extreme_class, role_of
+from tdbg.trial._roles import extreme_class
+from tdbg.trial._shards import Contributions, whole_count
 
 __all__ = ["Statistics", "collect", "merge_rows", "with_rows"]
 
@@ -94,33 +96,6 @@ class Statistics:
         dtype = _merge.CLASS_DTYPES[int(self.extreme_classes[i])]
         low, high = self.extreme_bits
         return low[i].view(dtype), high[i].view(dtype)
-
-
-class Contributions:
-    """Which rows count when several workers have some of the same tensor.
-
-    Lanes must be asked about in the order of their ranks.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
-
-    def merges(self, lane: Lane, number: int) -> bool:
-        """Whether the rows of this definition add to those of other workers."""
-        definition = lane.writer.definitions[number]
-        return role_of(definition) in PER_WORKER or _is_shard(definition.placements)
-
-    def counts(self, lane: Lane, number: int) -> bool:
-        """Whether they count: of a part held twice only the first rank's do."""
-        definition = lane.writer.definitions[number]
-        if not _is_shard(definition.placements):
-            return True
-        part = (definition.name, definition.global_shape, definition.global_offset)
-        return self._parts.setdefault(part, lane.writer.rank) == lane.writer.rank
-
-
-def _is_shard(placements: Sequence[tuple[int, int, int, int, int]]) -> bool:
-    return any(placement[0] == SHARD for placement in placements)
 
 
 def collect(
@@ -203,10 +178,14 @@ class _Accumulator:
         self._fields: dict[str, NDArray[Any]] = {
             name: np.zeros(size, _merge.dtype_of(name)) for name in _merge.FIELDS
         }
+        # Elements of the whole, where rows are of parts.
+        self._whole = np.zeros(size, np.uint64)
         self._rank = 0
         # By definition id of the current lane: index of the name (-1: not wanted),
-        # whether its rows add to those of other workers, class of its extremes.
+        # whether its rows add to those of other workers, class of its extremes,
+        # elements of the whole that it is a part of.
         self._index = np.empty(0, np.int64)
+        self._of_whole = np.empty(0, np.uint64)
         self._adds = np.empty(0, np.bool_)
         self._class = np.empty(0, np.uint8)
 
@@ -219,12 +198,14 @@ class _Accumulator:
         self._index = np.full(size, -1, np.int64)
         self._adds = np.zeros(size, np.bool_)
         self._class = np.zeros(size, np.uint8)
+        self._of_whole = np.zeros(size, np.uint64)
         for number in ids.tolist():
             definition = lane.writer.definitions[number]
             if contributions.counts(lane, number):
                 self._index[number] = self._numbers[definition.name]
             self._adds[number] = contributions.merges(lane, number)
             self._class[number] = extreme_class(definition.dtype)
+            self._of_whole[number] = whole_count(definition)
 
     def add(self, rows: NDArray[np.void]) -> None:
         """Merge these rows of the current lane."""
@@ -248,6 +229,7 @@ class _Accumulator:
             for field_name in ("min", "max"):
                 _widen(fields, field_name, changed, self._class[definition])
         self._owner[keys] = self._rank + 1
+        self._whole[keys] = self._of_whole[definition]
         self._put(keys, fields, classes)
 
     def _put(
@@ -271,8 +253,12 @@ class _Accumulator:
             self._fields[name][keys] = values
         self._present[keys] = True
 
-    def result(self) -> Statistics:
-        """What was merged."""
+    def result(self, *, in_parts: bool = False) -> Statistics:
+        """What was merged; what lacks a part counts only if *in_parts*."""
+        if not in_parts:
+            self._present &= self._fields["count"] >= self._whole
+            for name in _merge.COUNTS:
+                self._fields[name][~self._present] = 0
         shape = (len(self._names), len(self._steps))
         bits = {name: self._fields[name].copy() for name in ("min", "max")}
         finite = _merge.finite_count(self._fields) > 0
@@ -321,7 +307,11 @@ def with_rows(
 
 
 def merge_rows(
-    name: str, step: int, rows: Sequence[tuple[Lane, NDArray[np.void]]]
+    name: str,
+    step: int,
+    rows: Sequence[tuple[Lane, NDArray[np.void]]],
+    *,
+    in_parts: bool = False,
 ) -> Statistics:
     """Merge the rows that workers have of one tensor at one step.
 
@@ -329,6 +319,7 @@ def merge_rows(
         name: The tensor.
         step: The global step that all rows belong to.
         rows: Lanes in the order of their ranks, with rows of this name only.
+        in_parts: Whether parts of a sharded tensor are a row, too.
     """
     lanes = [lane for lane, _ in rows]
     steps = np.array([step], np.int64)
@@ -337,4 +328,4 @@ def merge_rows(
     for lane, part in rows:
         merged.begin(lane, lane.writer.ids_of(name), contributions)
         merged.add(part)
-    return merged.result()
+    return merged.result(in_parts=in_parts)

@@ -31,6 +31,7 @@ from tdbg.trial._roles import extreme_class, has_statistics, role_of
 from tdbg.trial._row import TensorStatistics, as_row, extremes_of
 from tdbg.trial._run import RunState
 from tdbg.trial._selection import global_step_of, saved_near, steps_of
+from tdbg.trial._shards import assemble, is_shard, tell_missing, whole_count
 from tdbg.trial._states import StepState, missing_step, mode_key, state_of
 from tdbg.trial._statistics import merge_rows
 
@@ -146,13 +147,15 @@ class TensorHandle(HistogramQueries):
         """The raw value, as an array that cannot be written to.
 
         Where several were saved at the step, it is that of the first worker's first
-        micro-batch and call; unit summaries are added up instead.
+        micro-batch and call; unit summaries are added up instead, and the parts of a
+        sharded tensor put together.
 
         Raises:
             StepUnavailable: If nothing was saved at *step*.
             StepNotYetAvailable: If that step may still come.
             NoMoreData: If the training ended before it.
-            TensorUnavailableForStep: If this tensor has no raw value there.
+            TensorUnavailableForStep: If this tensor has no raw value there, or not
+                all parts of it.
             InvalidWorker: If there is no such worker.
             StorageError: If the value cannot be read.
         """
@@ -160,11 +163,13 @@ class TensorHandle(HistogramQueries):
         with self._run.fresh() as run:
             at = self._global_step(step, key)
             found = _lookup.entries(run, self.name, at, worker)
-            found = [e for e in found if _is_call(e.call, call, micro_batch)]
+            found = [e for e in found if _lookup.is_call(e.call, call, micro_batch)]
             if not found:
                 raise self._unavailable(step, key, worker, call, micro_batch)
             if role_of(found[0].definition) is Role.UNIT_SUMMARY:
-                return _add_up(found)
+                return _lookup.add_up(found)
+            if worker is None and is_shard(found[0].definition):
+                return self._whole(step, found)
             return _lookup.read_value(found[0])
 
     def values(
@@ -188,7 +193,8 @@ class TensorHandle(HistogramQueries):
         """The statistics row: counts, and moments and extremes of what is finite.
 
         Merged over calls, micro-batches and workers, unless one is asked for;
-        computed from the raw value where no row was saved.
+        computed from the raw value where no row was saved. docs/distributed.md says
+        what merges over workers.
 
         Raises:
             QueryError: As ``value`` does.
@@ -243,6 +249,8 @@ class TensorHandle(HistogramQueries):
     ) -> tuple[int, ...]:
         """Its shape at *step*, on the first worker that saved it.
 
+        Of a sharded tensor that of the whole, unless a worker is asked for.
+
         Raises:
             ShapeUnavailableForStep: If it was not saved at that step.
             InvalidWorker: If there is no such worker.
@@ -256,9 +264,10 @@ class TensorHandle(HistogramQueries):
             for entry in _lookup.row_entries(run, self.name, at, worker):
                 calls = _lookup.calls_of(entry)
                 first = entry.rows["definition"][calls.index(min(calls))]
-                return entry.lane.writer.definitions[int(first)].shape
+                definition = entry.lane.writer.definitions[int(first)]
+                return _shape_of(definition, worker)
             for raw in _lookup.entries(run, self.name, at, worker):
-                return raw.definition.shape
+                return _shape_of(raw.definition, worker)
             msg = f"{self.name!r} has no shape at step {step} (mode {key.name})"
             raise ShapeUnavailableForStep(msg)
 
@@ -288,13 +297,13 @@ class TensorHandle(HistogramQueries):
         with self._run.fresh() as run:
             at = self._global_step(step, mode)
             found = _lookup.row_entries(run, self.name, at, worker)
-            found = [_of_call(entry, call, micro_batch) for entry in found]
+            found = [_lookup.of_call(entry, call, micro_batch) for entry in found]
             found = [entry for entry in found if len(entry.rows)]
             if not found:
                 raw = [
                     entry
                     for entry in _lookup.entries(run, self.name, at, worker)
-                    if _is_call(entry.call, call, micro_batch)
+                    if _lookup.is_call(entry.call, call, micro_batch)
                 ]
                 found = [
                     _lookup.reduce_value(entry, at)
@@ -307,12 +316,43 @@ class TensorHandle(HistogramQueries):
                     raise TensorUnavailableForStep(msg)
             if not found:
                 raise self._unavailable(step, mode, worker, call, micro_batch)
-            if len(found) == 1 and len(found[0].rows) == 1:
-                row = found[0].rows[0]
-                definitions = found[0].lane.writer.definitions
-                return row, extreme_class(definitions[int(row["definition"])].dtype)
-            merged = merge_rows(self.name, at, found)
+            definitions = found[0].lane.writer.definitions
+            row = found[0].rows[0]
+            definition = definitions[int(row["definition"])]
+            is_part = worker is None and whole_count(definition) > 0
+            if len(found) == 1 and len(found[0].rows) == 1 and not is_part:
+                return row, extreme_class(definition.dtype)
+            merged = merge_rows(self.name, at, found, in_parts=worker is not None)
+            if not merged.present.all():
+                raise self._incomplete(step, found)
             return as_row(merged), int(merged.extreme_classes[0])
+
+    def _whole(self, step: int, found: Sequence[RawEntry]) -> NDArray[Any]:
+        """The parts that workers saved of one call, put together."""
+        parts = [entry for entry in found if entry.call == found[0].call]
+        whole = assemble([(e.definition, _lookup.read_value(e)) for e in parts])
+        if whole is None:
+            raise self._incomplete(step, parts)
+        return whole
+
+    def _incomplete(
+        self, step: int, found: Sequence[RawEntry | RowEntry]
+    ) -> TensorUnavailableForStep:
+        """The error for a sharded tensor of which there are not all parts."""
+        definitions = []
+        for entry in found:
+            if isinstance(entry, RawEntry):
+                definitions.append(entry.definition)
+            else:
+                number = int(entry.rows["definition"][0])
+                definitions.append(entry.lane.writer.definitions[number])
+        savers = dict.fromkeys(entry.lane.worker for entry in found)
+        msg = (
+            f"{self.name!r} is sharded, and not whole at step {step}: "
+            f"{tell_missing(definitions, savers, self._run.workers)}; worker= gives "
+            f"the part of one"
+        )
+        return TensorUnavailableForStep(msg)
 
     def _unavailable(
         self,
@@ -343,25 +383,6 @@ class TensorHandle(HistogramQueries):
         return TensorUnavailableForStep(msg)
 
 
-def _is_call(found: Call, call: int | None, micro_batch: int | None) -> bool:
-    return call in (None, found.call) and micro_batch in (None, found.micro_batch)
-
-
-def _of_call(entry: RowEntry, call: int | None, micro_batch: int | None) -> RowEntry:
-    rows = entry.rows
-    if call is not None:
-        rows = rows[rows["call"] == call]
-    if micro_batch is not None:
-        rows = rows[rows["micro_batch"] == micro_batch]
-    return RowEntry(entry.lane, rows)
-
-
-def _add_up(entries: Sequence[RawEntry]) -> NDArray[Any]:
-    """Unit summaries of the same units, added: they count elements."""
-    first = _lookup.read_value(entries[0])
-    total = first.copy()
-    for entry in entries[1:]:
-        if entry.definition.shape == first.shape:
-            total += _lookup.read_value(entry)
-    total.flags.writeable = False
-    return total
+def _shape_of(definition: Definition, worker: str | None) -> tuple[int, ...]:
+    is_part = worker is None and is_shard(definition)
+    return definition.global_shape if is_part else definition.shape
