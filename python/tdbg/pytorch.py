@@ -25,7 +25,12 @@ from tdbg.capture.overhead import Overhead
 from tdbg.collections import Collection, CollectionKeys
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError, TrainingStopped
-from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
+from tdbg.hooks.pytorch.distributed import (
+    StoreBoard,
+    launch,
+    place,
+    same_on_all,
+)
 from tdbg.hooks.pytorch.hook import TorchHook
 from tdbg.modes import ModeKeys, modes
 from tdbg.settings import (
@@ -359,7 +364,7 @@ def _of_watch() -> dict[str, Any]:
     from tdbg.rules import default_rules
 
     return {
-        "out_dir": Path("runs") / time,
+        "out_dir": Path("runs") / same_on_all("watch", time),
         "include_collections": _WATCHED,
         "reduction_config": ReductionConfig(),
         "rules": default_rules(),
@@ -383,6 +388,6 @@ def _options(config: HookConfig) -> SessionOptions:
         threads=max(1, min(4, torch.get_num_threads())),
         rank=rank,
         world_size=world_size,
-        board=StoreBoard() if world_size > 1 else None,
+        board=StoreBoard(str(config.out_dir)) if world_size > 1 else None,
         launch=launch(),
     )

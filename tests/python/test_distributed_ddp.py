@@ -170,11 +170,11 @@ def test_what_is_recorded_is_that_of_one_process_with_the_whole_batch(
             assert np.allclose(gradient, parameter.grad, atol=1e-6)
         # The batch is in parts, and the loss a mean of each part.
         assert trial.tensor("CrossEntropyLoss_output_0").stats(step).mean == (
-            pytest.approx(float(loss), rel=1e-5)
+            pytest.approx(float(loss.detach()), rel=1e-5)
         )
         found = trial.tensor("Net_output_0").stats(step)
         assert found.count == output.numel()
-        assert found.l2 == pytest.approx(float(output.double().norm()), rel=1e-5)
+        assert found.l2 == pytest.approx(float(output.detach().double().norm()), rel=1e-5)
         optimizer.step()
 
 

@@ -8,8 +8,8 @@ a store that fails raises RuntimeError.
 
 from __future__ import annotations
 
-import itertools
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import distributed
 
 from tdbg.errors import ConfigurationError
 
-__all__ = ["StoreBoard", "launch", "place"]
+__all__ = ["StoreBoard", "launch", "place", "same_on_all"]
 
 # Variables of rank and number of ranks; the first pair that is there counts.  Those
 # marked may stand alone: their launchers also set one of them around a training.
@@ -34,7 +34,7 @@ _LAUNCHES = (
     ("SLURM_JOB_ID", "SLURM_STEP_ID"),
 )
 
-_boards = itertools.count()
+_boards: Counter[str] = Counter()  # How many of each name were made.
 
 
 def place(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
@@ -79,6 +79,14 @@ def place(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
     return 0, 1
 
 
+def same_on_all(name: str, value: str) -> str:
+    """The value that the first rank to ask gave, where the ranks can agree on it."""
+    try:
+        return StoreBoard(name).settle("value", value)
+    except (OSError, RuntimeError):
+        return value
+
+
 def launch(environment: Mapping[str, str] | None = None) -> str:
     """What the launcher calls this start of the training; empty where it does not.
 
@@ -95,11 +103,17 @@ class StoreBoard:
     """Notes that ranks leave for each other in the default store of PyTorch.
 
     It may be made before ``init_process_group``: until then nothing can be posted,
-    and nobody has.  All ranks must make theirs in the same order.
+    and nobody has.
+
+    Args:
+        name: What it is about, the same on all ranks: the run's directory as it was
+            given.  Of several of one name the first on each rank are one board, and
+            so on.
     """
 
-    def __init__(self) -> None:
-        self._prefix = f"tdbg/{next(_boards)}"
+    def __init__(self, name: str) -> None:
+        self._prefix = f"tdbg/{name}/{_boards[name]}"
+        _boards[name] += 1
 
     def post(self, key: str, value: bytes) -> None:
         """Put the value there; whoever looks from now on sees it.
