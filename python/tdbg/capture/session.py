@@ -70,6 +70,8 @@ class Session:
         takes_activations: False while a forward is under way of which no input or
             output of any module is wanted; saves the hooks the rest.
         forward_context: Of the forward under way, if something is wanted in it.
+        n_replicas: Copies of a root that are being called, in threads of their own:
+            of what is inside them nothing is wanted.
         quiet: Says when no input or output of a module will be wanted for a while.
         on_request: Who takes the requests of each type.
         writes_to: Names the run and the rank that it writes for; None: nowhere.
@@ -99,6 +101,7 @@ class Session:
         self.n_faults = 0
         self.takes_activations = True
         self.forward_context: StepContext | None = None
+        self.n_replicas = 0
         self.quiet = Quiet()
         self.on_change: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
@@ -165,7 +168,8 @@ class Session:
         context = self._apply(self.machine.forward_begins(root, mode))
         if context is not None:
             takes = context.takes
-            self.takes_activations = takes and context.wants.takes_activations
+            wanted = context.wants.takes_activations and not self.n_replicas
+            self.takes_activations = takes and wanted
             self.forward_context = context if takes else None
             if context.calls:
                 context.calls = {}
@@ -178,7 +182,8 @@ class Session:
         """The call of a root is over."""
         context = self._apply(self.machine.forward_ends(failed=failed))
         if not self.machine.is_in_forward:
-            self.takes_activations = True  # Of a module that is called by itself.
+            # Of a module that is called by itself.
+            self.takes_activations = not self.n_replicas
             self.forward_context = None
             self.recorder.end_forward()
         if context is not None:

@@ -20,6 +20,7 @@ from tdbg.hooks.pytorch.buffers import BufferTable
 from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
 from tdbg.hooks.pytorch.inside import InsideHooks
 from tdbg.hooks.pytorch.parameters import LOOK_AGAIN, ParameterTable
+from tdbg.hooks.pytorch.replicas import begin_replica, end_replica, is_replica
 from tdbg.modes import GLOBAL, TRAIN, ModeKeys
 
 __all__ = ["ModuleTap", "is_tapped_by"]
@@ -44,9 +45,9 @@ class _Begin(Callback):
 class _End(_Begin):
     __slots__ = ()
 
-    def __call__(self, *_: Any) -> None:
+    def __call__(self, module: nn.Module, *_: Any) -> None:
         if not is_compiling():
-            self.session.run(self.tap.end)
+            self.session.run(self.tap.end, module)
 
 
 class ModuleTap:
@@ -112,6 +113,8 @@ class ModuleTap:
         """The root is about to be called."""
         if is_in_backward():
             return
+        if is_replica(module) and not begin_replica(self._session, module, self.module):
+            return
         self.follow()
         session = self._session
         if self._calls and _calls_on_stack(module) < 2:
@@ -158,8 +161,10 @@ class ModuleTap:
         if only is None:
             self.buffers.capture(context)
 
-    def end(self) -> None:
+    def end(self, module: nn.Module) -> None:
         """Its call is over, perhaps by an exception."""
+        if is_replica(module) and not end_replica(self._session, module, self.module):
+            return
         if not self._calls:
             return  # It never began: a stop was asked for, or a recomputation.
         before = self._calls.pop()
