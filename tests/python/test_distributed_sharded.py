@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,18 @@ def tensor_parallel(mesh: DeviceMesh, *, keeps_shards: bool = False) -> nn.Modul
 
 
 def train(
-    rank: int, model: nn.Module, folder: Path, name: str, *, splits: int = WORLD
+    rank: int,
+    model: nn.Module,
+    folder: Path,
+    name: str,
+    *,
+    splits: int = WORLD,
+    shard: Callable[[], None] = lambda: None,
 ) -> None:
     """Train on this rank's share, and note what the whole gradients are."""
     hook = make_hook(folder / name, include_workers="all")
     hook.register_module(model)
+    shard()
     hook.register_loss(nn.CrossEntropyLoss())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     source = digits(splits * BATCH)
@@ -128,6 +136,12 @@ def sharded(rank: int, folder: Path) -> None:
     grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     train(rank, fully_sharded(flat), folder, "fsdp")
     train(rank, fully_sharded(grid), folder, "hybrid")
+    late = network()
+
+    def shard_late() -> None:
+        fully_shard(late, mesh=flat)
+
+    train(rank, late, folder, "late", shard=shard_late)
     train(rank, tensor_parallel(grid["tp"]), folder, "tensor", splits=2)
     model = tensor_parallel(grid["tp"], keeps_shards=True)
     train(rank, model, folder, "activations", splits=2)
@@ -154,7 +168,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SHARDED = ["fsdp", "hybrid", "tensor", "activations", "both"]
+SHARDED = ["fsdp", "hybrid", "late", "tensor", "activations", "both"]
 
 
 @pytest.mark.parametrize("kind", SHARDED)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tdbg.capture.contexts import StepContext
 from tdbg.capture.late import LateSteps
 from tdbg.capture.naming import scalar_name, unit_name
+from tdbg.capture.others import OtherTensors
 from tdbg.capture.plans import TensorPlan
 from tdbg.capture.policy import Policy
 from tdbg.capture.remote import RemoteArray, Site
 from tdbg.capture.single import SingleTensors
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
-from tdbg.capture.tensors import Part, TensorRef, Tensors
-from tdbg.capture.wants import UNITS
+from tdbg.capture.tensors import TensorRef, Tensors
 from tdbg.collections import Role
 from tdbg.errors import StorageError
 
@@ -27,19 +27,6 @@ __all__ = ["Recorder", "StepContext", "TensorPlan"]
 
 MAX_MICRO_BATCH = 65_535  # What the field on disk holds.
 _SCALAR = ("", (), None)  # Element type, shape and part of a scalar's definition.
-
-
-class _Given(NamedTuple):
-    """A tensor that the taker could not read at first, or what is here of it."""
-
-    plan: TensorPlan
-    tensor: Any
-    wanted: int
-    part: Part | None = None
-
-
-def _splits_units(part: Part) -> bool:
-    return part.splits(min(1, len(part.global_shape) - 1))
 
 
 class Recorder:
@@ -61,6 +48,7 @@ class Recorder:
         self._tensors = tensors or Tensors()
         self.taker = self._tensors.taker
         self._single = SingleTensors(sink, self.late, self._tensors.remote)
+        self._others = OtherTensors(self._tensors, self._single)
 
     def plan(self, name: str, role: Role, aliases: tuple[str, ...] = ()) -> TensorPlan:
         """The plan for a name; always the same one."""
@@ -146,94 +134,19 @@ class Recorder:
             )
         if left:
             given = [(plans[i], tensors[i], wanted[i]) for i in left]
-            self.take_others(context, given, call, micro_batch, scale, reuses=reuses)
+            site = Site(0, call, micro_batch)
+            self._others.take(context.step, given, site, scale, reuses=reuses)
 
     def take_others(
-        self,
-        context: StepContext,
-        given: Iterable[tuple[TensorPlan, Any, int]],
-        call: int = 0,
-        micro_batch: int = 0,
-        scale: Any = 1.0,
-        *,
-        reuses: bool = False,
+        self, context: StepContext, given: Iterable[tuple[TensorPlan, Any, int]]
     ) -> None:
-        """Take tensors that the taker cannot read: of distributed ones, what is here.
+        """Take tensors that the taker could not read.
 
         Args:
             context: The step.
             given: Plans and tensors, with what is wanted.
-            call: As for ``take``.
-            micro_batch: As for ``take``.
-            scale: As for ``take``.
-            reuses: As for ``take``.
         """
-        site = Site(0, call, micro_batch)
-        locals_: list[_Given] = []
-        for plan, tensor, wanted in given:
-            local = self._tensors.local(tensor)
-            if local is None:
-                self._take_single(context, _Given(plan, tensor, wanted), site, scale)
-            elif local.tensor is None:
-                self.refuse(context)
-            else:
-                part, kept = local.part, wanted
-                if part is not None and wanted & UNITS and _splits_units(part):
-                    self.refuse(context)  # Counts of other units on every rank.
-                    kept &= ~UNITS
-                locals_.append(_Given(plan, local.tensor, kept, part))
-        if not locals_:
-            return
-        left: Iterable[int] | None = range(len(locals_))
-        if self.taker is not None:
-            left = self.taker.take(
-                context.step.number,
-                [self._slot(each.plan, each.part) for each in locals_],
-                [each.tensor for each in locals_],
-                [each.wanted for each in locals_],
-                call,
-                micro_batch,
-                scale,
-                reuses,
-            )
-        for index in left or ():
-            self._take_single(context, locals_[index], site, scale)
-
-    def _slot(self, plan: TensorPlan, part: Part | None) -> Any:
-        if part is None:
-            return plan.slot
-        slot = plan.parts.get(part)
-        if slot is None:
-            units = "" if plan.units is None else plan.units.name
-            slot = plan.parts[part] = self._tensors.make_slot(
-                plan.name, int(plan.role), plan.aliases, units, *part
-            )
-        return slot
-
-    def _take_single(
-        self, context: StepContext, given: _Given, site: Site, scale: Any
-    ) -> None:
-        ref = self._tensors.describe(given.tensor)
-        if ref is None:
-            self._take_row(context, given, site, scale)
-            return
-        if given.part is not None:
-            ref = ref._replace(part=given.part)
-        self._single.take(context.step, given.plan, ref, given.wanted, site, scale)
-
-    def _take_row(
-        self, context: StepContext, given: _Given, site: Site, scale: Any
-    ) -> None:
-        row = None
-        if isinstance(scale, float):
-            row = self._tensors.compute_row(given.tensor, scale)
-        if row is None:
-            self.refuse(context)
-            return
-        ref = TensorRef(0, row.dtype, row.shape, part=given.part)
-        self._single.take_row(
-            context.step, given.plan, ref, row.words, given.wanted, site, scale
-        )
+        self._others.take(context.step, given)
 
     def capture(
         self, context: StepContext, plan: TensorPlan, ref: Any, call: int = 0

@@ -16,6 +16,7 @@ from tdbg.capture.recorder import TensorPlan
 from tdbg.capture.session import Session
 from tdbg.capture.wants import StepWants
 from tdbg.hooks.pytorch.modules import ModuleTap
+from tdbg.hooks.pytorch.paths import is_fully_sharded
 from tdbg.modes import ModeKeys
 
 __all__ = ["AccumulatedGradients"]
@@ -36,6 +37,9 @@ class AccumulatedGradients:
 
     def watch(self, wants: StepWants) -> None:
         """A step begins: if it wants any, watch what is not watched yet."""
+        root = self.tap.module
+        if root is None or is_fully_sharded(root):
+            return  # As a forward begins it holds others than get the gradients.
         for parameter, plan in self.tap.parameters.parameters():
             if not wants.of_plan(plan) or parameter in self._handles:
                 continue

@@ -55,7 +55,7 @@ class OptimizerWatch:
         self._keys: weakref.WeakKeyDictionary[Optimizer, int] = (
             weakref.WeakKeyDictionary()
         )
-        # Those without parameters of ours, with how many they held when asked.
+        # Those that stepped without parameters of ours, with how many they held.
         self._strangers: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
@@ -140,21 +140,21 @@ class OptimizerWatch:
     # ---- what it means --------------------------------------------------------
 
     def _consider(self, optimizer: Optimizer) -> None:
+        groups = getattr(optimizer, "param_groups", ())
+        sizes = [len(group["params"]) for group in groups]
+        if self._strangers.get(optimizer) == sizes:
+            return
         if self._holds_ours(optimizer):
             self.add(optimizer)
+        else:
+            self._strangers[optimizer] = sizes
 
     def _holds_ours(self, optimizer: Optimizer) -> bool:
         if "_optimizer_step_pre_hooks" not in vars(optimizer):
             return False  # It stands for another one (Lightning's, accelerate's).
-        groups = getattr(optimizer, "param_groups", ())
-        sizes = [len(group["params"]) for group in groups]
-        if self._strangers.get(optimizer) == sizes:
-            return False
+        # While a forward begins, a sharded module may hold others than its optimizer.
         ours = set[int]().union(*(tap.parameters.identities() for tap in self._taps))
-        if ours.isdisjoint(_identities(optimizer)):
-            self._strangers[optimizer] = sizes
-            return False
-        return True
+        return not ours.isdisjoint(_identities(optimizer))
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         self._has_stepped = True

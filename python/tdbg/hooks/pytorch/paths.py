@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-__all__ = ["class_name", "named_modules", "unwrapped"]
+__all__ = ["class_name", "is_fully_sharded", "named_modules", "unwrapped"]
 
 # Wrappers that call what they hold and pass on its result, with the attribute that
 # holds it.  Those that are not always loaded go by name.
@@ -41,9 +41,15 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def class_name(module: nn.Module) -> str:
     """The name of the class that its author gave it."""
     kind = type(module)
-    if len(kind.__bases__) > 1 and kind.__bases__[0].__name__ == _SHARDED_BASE:
+    if is_fully_sharded(module):
         kind = kind.__bases__[1]
     return kind.__name__
+
+
+def is_fully_sharded(module: nn.Module) -> bool:
+    """Whether ``fully_shard`` was called for this module itself."""
+    bases = type(module).__bases__
+    return len(bases) > 1 and bases[0].__name__ == _SHARDED_BASE
 
 
 def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
