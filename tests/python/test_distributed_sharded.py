@@ -206,6 +206,23 @@ def test_the_norm_of_a_shard_is_not_that_of_the_gradient(runs: Path) -> None:
     assert of_rank == pytest.approx(truth["local"], rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["fsdp", "hybrid", "both"])
+def test_states_of_the_optimizer_and_updates_are_those_of_the_whole(
+    runs: Path, kind: str
+) -> None:
+    """With AdamW's first step the moments follow from the gradient."""
+    trial = create_trial(runs / kind)
+    truth = read_notes(runs, kind)[0]["truth"]
+    before, after = (np.array(each["fc1.weight"]["weight"]) for each in truth)
+    update = trial.tensor("update/fc1.weight")
+    assert np.allclose(update.value(0), after - before, atol=1e-7)
+    assert update.stats(0).count == 24 * 64
+    moment = trial.tensor("optimizer/exp_avg/fc1.weight")
+    step = moment.steps()[-1]
+    assert moment.stats(step).count == 24 * 64
+    assert moment.value(step).shape == (24, 64)
+
+
 def test_uneven_and_empty_shards(runs: Path) -> None:
     trial = create_trial(runs / "fsdp")
     counts = [
