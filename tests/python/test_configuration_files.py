@@ -36,7 +36,6 @@ OWN: dict[str, Any] = {
     },
     "rules": ["ExplodingTensor"],
     "include_workers": [2, 0],
-    "tensorboard_dir": "boards",
     "dry_run": True,
     "on_stop": "flag",
     "overflow": "sample",
@@ -123,11 +122,12 @@ def test_every_setting_of_the_hook_can_stand_in_a_file(
     assert collection(config, "biases").save_config is None
     assert config.rules == ("ExplodingTensor",)
     assert config.include_workers == (0, 2)
-    assert (config.tensorboard_dir, config.export_tensorboard) == (Path("boards"), True)
     plain = ("dry_run", "on_stop", "overflow", "queue_bytes", "min_free_bytes", "codec")
     for key in (*plain, "save_histogram", "precise", "threads", "budget"):
         assert getattr(config, key) == OWN[key], key
-    assert not set(OWN) ^ ({*HookConfig.__slots__} - {"export_tensorboard"})
+    assert not set(OWN) ^ (
+        {*HookConfig.__slots__} - {"export_tensorboard", "tensorboard_dir"}
+    )
 
 
 def test_yaml_reads_as_people_write_it(tmp_path: Path) -> None:
@@ -199,13 +199,11 @@ def test_in_a_file_for_smdebug_both_schedules_are_the_one_it_knows(
     assert config.out_dir is None
 
 
-def test_tensorboard_and_a_dry_run_in_a_file_for_smdebug(tmp_path: Path) -> None:
-    parameters = {"export_tensorboard": "true", "dry_run": "True", "include_workers": 1}
+def test_a_dry_run_and_ranks_in_a_file_for_smdebug(tmp_path: Path) -> None:
+    parameters = {"dry_run": "True", "include_workers": "2,0"}
     config = read_config(written(tmp_path, {"HookParameters": parameters}))
-    assert config.export_tensorboard
-    assert config.save_histogram
     assert config.dry_run
-    assert config.include_workers == (1,)
+    assert config.include_workers == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -283,6 +281,10 @@ def test_a_fault_is_told_by_file_key_and_nearest(
         (
             {"HookParameters": {"reductions": "mean,sdt"}},
             "HookParameters.reductions: unknown 'sdt'; did you mean 'std'",
+        ),
+        (
+            {"HookParameters": {"export_tensorboard": "true"}},
+            "HookParameters: export_tensorboard.* not written",
         ),
         ({"HookParameters": {"include_workers": "al"}}, "did you mean 'all'"),
         ({"CollectionConfigurations": {}}, "CollectionConfigurations: must be a list"),

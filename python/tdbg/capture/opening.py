@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tdbg.capture.agreement import Agreement
 from tdbg.capture.budget import parse_budget
 from tdbg.capture.events import CONFIGURATION, STATUS
+from tdbg.capture.measuring import MeasuringSink
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import replace_sessions
 from tdbg.capture.remote import RemoteBackend
@@ -169,7 +170,7 @@ def open_session(
     raises = options.on_stop == "raise"
     if options.dry_run:
         return Session(
-            NullSink(),
+            MeasuringSink(options.codec),
             policy,
             raises_on_stop=raises,
             tensors=Tensors(

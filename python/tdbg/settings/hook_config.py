@@ -32,6 +32,11 @@ _OF_SESSION = (
     "dry_run",
 )
 _MOST_RANKS = 1 << 31
+_NO_TENSORBOARD = (
+    "export_tensorboard, tensorboard_dir: files of TensorBoard are not written; leave "
+    "both out, and read scalars and histograms (save_histogram=True) from the run with "
+    "tdbg.create_trial or `tdbg show`"
+)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -80,8 +85,8 @@ class HookConfig:
                 raise ConfigurationError(msg)
         for name in ("out_dir", "tensorboard_dir"):
             put(name, _directory(name, getattr(self, name)))
-        if self.tensorboard_dir is not None:
-            put("export_tensorboard", True)
+        if self.export_tensorboard or self.tensorboard_dir is not None:
+            raise ConfigurationError(_NO_TENSORBOARD)
         put("include_regex", _regexes(self.include_regex))
         if self.save_config is not None:
             put("save_config", SaveConfig.parse(self.save_config))

@@ -38,9 +38,8 @@ def read_smdebug(document: object, place: Place) -> dict[str, Any]:
     """The settings that it gives, by the names of the hook's arguments.
 
     Where it gives no ``save_interval``, that is smdebug's 500, for statistics too:
-    smdebug knows one interval.  Collections that do not say otherwise have
-    histograms if there is a ``tensorboard_dir`` or ``export_tensorboard``.  What lies
-    in ``LocalPath`` is what SageMaker sends to ``S3Path``, which is not used.
+    smdebug knows one interval.  What lies in ``LocalPath`` is what SageMaker sends to
+    ``S3Path``, which is not used.
 
     Raises:
         ConfigurationError: If a key is unknown or a value can never work; names it.
@@ -86,8 +85,6 @@ def _hook(value: object, place: Place) -> dict[str, Any]:
             found["include_workers"] = ",".join(words)
     if "tensorboard_dir" in given:
         found["tensorboard_dir"] = given["tensorboard_dir"]
-    if found.get("export_tensorboard") or found.get("tensorboard_dir"):
-        found["save_histogram"] = True
     every = SaveConfig(statistics_interval=500)
     found["save_config"] = text.save_config(given, place, every) or every
     reductions = text.reduction_config(given, place)

@@ -1,43 +1,26 @@
-"""tdbg for PyTorch: the hook and ``watch``.
-
-    import tdbg.pytorch as td
-
-    hook = td.Hook("runs/digits", include_collections=["weights", "gradients"])
-    hook.register_module(model)
-    hook.register_loss(criterion)
-
-Implements docs/steps.md.
-"""
+"""``Hook``: what users make."""
 
 from __future__ import annotations
 
-import datetime as dt
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Never, Self
 
 import torch
-from torch import nn
 
+from tdbg.capture.dry_run import DryRunSummary, summarize
+from tdbg.capture.measuring import MeasuringSink
 from tdbg.capture.opening import Opening, SessionOptions, is_disabled
-from tdbg.capture.overhead import Overhead
-from tdbg.collections import Collection, CollectionKeys
+from tdbg.collections import Collection
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
-from tdbg.errors import ConfigurationError, TrainingStopped
-from tdbg.hooks.pytorch.distributed import (
-    StoreBoard,
-    launch,
-    place,
-    same_on_all,
-)
+from tdbg.errors import ConfigurationError
+from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
 from tdbg.hooks.pytorch.hook import TorchHook
-from tdbg.modes import ModeKeys, modes
+from tdbg.modes import ModeKeys
 from tdbg.settings import (
     CollectionConfig,
     HookConfig,
-    names_file,
-    names_run,
     read_config,
     resolve,
 )
@@ -45,31 +28,12 @@ from tdbg.settings.current import Current
 
 if TYPE_CHECKING:
     from tdbg.rules import Rule
-    from tdbg.trial import create_trial
 
-__all__ = [
-    "Collection",
-    "CollectionConfig",
-    "CollectionKeys",
-    "Hook",
-    "HookConfig",
-    "ModeKeys",
-    "Overhead",
-    "ReductionConfig",
-    "SaveConfig",
-    "SaveConfigMode",
-    "TrainingStopped",
-    "create_trial",
-    "del_hook",
-    "get_hook",
-    "modes",
-    "set_hook",
-    "watch",
-]
+__all__ = ["Hook", "process_hook"]
 
-_WATCHED = ("weights", "biases", "gradients", "losses", "outputs")
+_log = logging.getLogger("tdbg")
 # The hook of this process, for get_hook.
-_process: Current[Hook] = Current()
+process_hook: Current[Hook] = Current()
 
 
 class Hook(TorchHook):
@@ -93,10 +57,8 @@ class Hook(TorchHook):
             the first; ``all``; or a list. The hooks of the others do nothing, except
             that the training stops on all ranks at the same step.
             docs/distributed.md.
-        export_tensorboard: At ``close()``, write what the run has for TensorBoard:
-            losses, scalars, and histograms of collections that have them.
-        tensorboard_dir: Where to, and that it is wanted; None: ``tensorboard`` in
-            the run directory.
+        export_tensorboard: Refused: files of TensorBoard are not written.
+        tensorboard_dir: Likewise.
         dry_run: Do everything but write; ``dry_run_summary()`` says what would be
             written, and how large it is.
         on_stop: When somebody asks for a stop: ``raise`` (the default)
@@ -222,153 +184,32 @@ class Hook(TorchHook):
             return Opening(config.out_dir, config.policy(needs), _options(config))
 
         super().__init__(make)
-        _process.remember(self)
+        process_hook.remember(self)
+        if isinstance(self._session.sink, MeasuringSink):
+            self._session.on_close.append(self._tell_dry_run)
 
+    def dry_run_summary(self) -> DryRunSummary:
+        """What a hook with ``dry_run=True`` would have captured, and how large it is.
 
-def watch(
-    model: nn.Module,
-    criterion: Callable[..., Any] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-    out: str | os.PathLike[str] | None = None,
-    *,
-    rules: Iterable[str | Rule] | None = None,
-    save_config: SaveConfig | None = None,
-    on_stop: str | None = None,
-    overflow: str | None = None,
-    min_free_bytes: int | None = None,
-    save_histogram: bool | None = None,
-    precise: bool | None = None,
-    threads: int | None = None,
-    budget: float | None = None,
-    include_workers: str | Iterable[int] | None = None,
-) -> Hook:
-    """Capture the statistics of a training, and no raw values.
+        Begins with the first complete step; nothing is known of what is scheduled to
+        begin later. ``print(hook.dry_run_summary())`` shows it as a table, which is
+        also logged when the hook is closed.
 
-    Those of weights, biases, gradients and the outputs of all modules at every
-    tenth step, those of losses at every step, and what rules need; unless the file
-    that ``TDBG_CONFIG`` names says otherwise.
-
-    Args:
-        model: Trained.
-        criterion: Its loss, a module. A function must be registered with the hook,
-            which returns one to use in its place.
-        optimizer: The one whose steps are counted; only needed if there are several.
-        out: The run directory; None: that of the variable ``TDBG_OUT``, or one in
-            ``runs/`` named by the time.
-        rules: Rules, or their names, to capture for; None: the default ones.
-        save_config: Other schedules.
-        on_stop: As of ``Hook``.
-        overflow: As of ``Hook``.
-        min_free_bytes: As of ``Hook``.
-        save_histogram: As of ``Hook``.
-        precise: As of ``Hook``.
-        threads: As of ``Hook``.
-        budget: As of ``Hook``.
-        include_workers: As of ``Hook``.
-
-    Returns:
-        The hook; it ends with the process, unless it is closed before.
-
-    Raises:
-        ConfigurationError: If something asked for can never work.
-        StorageError: If the run cannot be made or written.
-    """
-    if criterion is not None and not isinstance(criterion, nn.Module):
-        msg = (
-            "watch can only hook a criterion that is a module; use "
-            "criterion = hook.register_loss(criterion)"
-        )
+        Raises:
+            ConfigurationError: If the hook is not one of a dry run.
+        """
+        sink = self._session.sink
+        if isinstance(sink, MeasuringSink):
+            return summarize(sink, self._session.recorder)
+        if is_disabled():
+            return DryRunSummary({}, ())
+        msg = "this hook writes: a summary is made by Hook(dry_run=True)"
         raise ConfigurationError(msg)
-    given = {
-        "out_dir": out,
-        "rules": rules,
-        "save_config": save_config,
-        "on_stop": on_stop,
-        "overflow": overflow,
-        "min_free_bytes": min_free_bytes,
-        "save_histogram": save_histogram,
-        "precise": precise,
-        "threads": threads,
-        "budget": budget,
-        "include_workers": include_workers,
-    }
-    hook = Hook._made(lambda: resolve(given, _of_watch()))
-    hook.register_module(model)
-    if criterion is not None:
-        hook.register_loss(criterion)
-    if optimizer is not None:
-        hook.register_optimizer(optimizer, defines_step=True)
-    return hook
 
-
-def get_hook(
-    json_config_path: str | os.PathLike[str] | None = None,
-    create_if_not_exists: bool = False,
-) -> Hook | None:
-    """The hook of this process: the one that was made or set last.
-
-    Args:
-        json_config_path: A file to make it from, as of ``Hook.create_from_file``.
-        create_if_not_exists: Make one if there is none, or only a closed one. Without
-            a file and without a variable that says anything (``TDBG_CONFIG``,
-            ``SMDEBUG_CONFIG_FILE_PATH``, ``TDBG_OUT``) there is still none.
-
-    Raises:
-        ConfigurationError: If it is made, from what can never work.
-        StorageError: If it is made, and the run cannot be.
-    """
-    found: Hook | None = _process.current()
-    if not create_if_not_exists or not (found is None or found.is_closed):
-        return found
-    if json_config_path is not None or names_file():
-        found = Hook.create_from_file(json_config_path)
-    elif is_disabled() or names_run():
-        found = Hook()
-    else:
-        return None
-    _process.keep(found)
-    return found
-
-
-def set_hook(custom_hook: Hook) -> None:
-    """Make this hook the one of this process.
-
-    Raises:
-        ConfigurationError: If it is none.
-    """
-    given: object = custom_hook
-    if not isinstance(given, Hook):
-        msg = f"set_hook needs a Hook, not {given!r}"
-        raise ConfigurationError(msg)
-    _process.keep(given)
-
-
-def del_hook() -> None:
-    """Forget the hook of this process; it is not closed, if others hold it."""
-    _process.forget()
-
-
-def __getattr__(name: str) -> Any:
-    """``create_trial`` is loaded when it is first used."""
-    if name == "create_trial":
-        from tdbg.trial import create_trial
-
-        return create_trial
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
-
-
-def _of_watch() -> dict[str, Any]:
-    """What holds for ``watch`` where nothing else is said."""
-    time = dt.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    from tdbg.rules import default_rules
-
-    return {
-        "out_dir": Path("runs") / same_on_all("watch", time),
-        "include_collections": _WATCHED,
-        "reduction_config": ReductionConfig(),
-        "rules": default_rules(),
-    }
+    def _tell_dry_run(self) -> None:
+        # A warning, as what is less is not shown unless somebody asks for it, and
+        # this is all that a dry run is for.
+        _log.warning("%s", self.dry_run_summary())
 
 
 def _resolve(rules: Iterable[str | Rule]) -> Iterable[Rule]:
