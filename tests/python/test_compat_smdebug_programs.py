@@ -119,6 +119,9 @@ import smdebug
 import smdebug.rules, smdebug.trials
 reading_needs_torch = "torch" in sys.modules
 import smdebug.pytorch as smd
+from smdebug.core.json_config import CONFIG_FILE_PATH_ENV_STR
+from smdebug.pytorch.hook import *
+from smdebug.pytorch.collection import *
 from smdebug.core.access_layer.utils import has_training_ended
 from smdebug.exceptions import StepUnavailable
 import tdbg.compat.smdebug.exceptions
@@ -135,6 +138,8 @@ print(json.dumps({
     "same_error": StepUnavailable is tdbg.compat.smdebug.exceptions.StepUnavailable,
     "names": [ours.__name__, ours.__spec__.name, smdebug.__spec__.name],
     "message": message,
+    "star": [Hook is smd.Hook, CollectionKeys is smdebug.CollectionKeys],
+    "variable": CONFIG_FILE_PATH_ENV_STR,
     "reading_needs_torch": reading_needs_torch,
     "gone": [name for name in ("boto3", "distutils", "google.protobuf",
                                "pkg_resources") if name in sys.modules],
@@ -165,6 +170,8 @@ def test_a_program_that_imports_smdebug_runs_unedited(
     assert found["path"] == str(tmp_path)
     assert found["same"]
     assert found["same_error"]
+    assert found["star"] == [True, True]
+    assert found["variable"] == "SMDEBUG_CONFIG_FILE_PATH"
     assert found["names"] == [f"{home}.pytorch", f"{home}.pytorch", home]
     assert "migrating-from-smdebug.md" in found["message"]
     assert not found["reading_needs_torch"]

@@ -253,6 +253,15 @@ def test_answers_stay_as_they_are_unless_refreshed(run_dir: Path) -> None:
     assert check_dir_exists(run_dir)
 
 
+def test_a_program_sees_what_its_own_hook_has_recorded(run_dir: Path) -> None:
+    training = Training(run_dir)
+    for _ in range(20):
+        training.train(2)
+        trial = create_trial(run_dir)
+        assert trial.steps()[-1] == training.hook.step - 1
+    training.hook.close()
+
+
 def test_a_tensor_of_another_worker_is_an_invalid_worker(run_dir: Path) -> None:
     for rank in (0, 1):
         names = ["both"] if rank else ["both", "first"]

@@ -6,7 +6,16 @@ __all__ = ["BaseHook", "CallbackHook"]
 
 
 class BaseHook:
-    """A hook of any framework."""
+    """A hook of any framework.
+
+    Attributes:
+        out_dir: Its run.
+    """
+
+    out_dir: str = ""
+
+    def flush(self, *, durable: bool = False, timeout: float = 30.0) -> None:
+        """Return when everything recorded so far can be read."""
 
 
 class CallbackHook(BaseHook):

@@ -6,15 +6,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tdbg.compat.smdebug.core.config_constants import (
+    CONFIG_FILE_PATH_ENV_STR,
+    DEFAULT_CONFIG_FILE_PATH,
+)
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
 from tdbg.compat.smdebug.pytorch.collection import Collection
 from tdbg.settings import read_config
 
-__all__ = ["CONFIG_FILE_VARIABLE", "DEFAULT_CONFIG_FILE", "read_settings"]
-
-CONFIG_FILE_VARIABLE = "SMDEBUG_CONFIG_FILE_PATH"
-DEFAULT_CONFIG_FILE = "/opt/ml/input/config/debughookconfig.json"
+__all__ = ["read_settings"]
 
 
 def read_settings(
@@ -30,7 +31,7 @@ def read_settings(
         ConfigurationError: If something in it can never work.
     """
     if path is None:
-        path = os.environ.get(CONFIG_FILE_VARIABLE) or DEFAULT_CONFIG_FILE
+        path = os.environ.get(CONFIG_FILE_PATH_ENV_STR) or DEFAULT_CONFIG_FILE_PATH
     if not Path(path).expanduser().exists():
         msg = f"no file of settings: {os.fspath(path)}"
         raise FileNotFoundError(msg)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
+from tdbg.compat.smdebug.core.singleton_utils import current_hook
 from tdbg.compat.smdebug.exceptions import SMDebugNotImplementedError
 from tdbg.compat.smdebug.trials.s3_trial import S3Trial
 from tdbg.compat.smdebug.trials.trial import LocalTrial, Trial
+from tdbg.errors import TdbgError
 
 __all__ = ["create_trial"]
 
@@ -38,6 +42,7 @@ def create_trial(
         ConfigurationError: If an argument can never work.
     """
     del output_dir
+    _flush_own(path)
     text = os.fspath(path).strip()
     if profiler:
         msg = "tdbg reads no profiler data of smdebug's form"
@@ -47,3 +52,12 @@ def create_trial(
         bucket, _, prefix = rest.partition("/")
         return S3Trial(name, bucket, prefix, **kwargs)
     return LocalTrial(name, text, **kwargs)
+
+
+def _flush_own(path: str | os.PathLike[str]) -> None:
+    """Let a program see what its own hook has recorded, as smdebug's files did."""
+    hook = current_hook()
+    given = Path(os.fspath(path).strip()).expanduser()
+    if hook is not None and Path(hook.out_dir).absolute() == given.absolute():
+        with contextlib.suppress(TdbgError):
+            hook.flush(timeout=5.0)

@@ -1,0 +1,15 @@
+"""``smdebug.core.config_constants``: those that mean something here."""
+
+from __future__ import annotations
+
+__all__ = [
+    "CONFIG_FILE_PATH_ENV_STR",
+    "DEFAULT_CONFIG_FILE_PATH",
+    "DEFAULT_SAVED_COLLECTIONS",
+    "DEFAULT_WORKER_NAME",
+]
+
+CONFIG_FILE_PATH_ENV_STR = "SMDEBUG_CONFIG_FILE_PATH"
+DEFAULT_CONFIG_FILE_PATH = "/opt/ml/input/config/debughookconfig.json"
+DEFAULT_SAVED_COLLECTIONS = ["losses"]
+DEFAULT_WORKER_NAME = "worker_0"
