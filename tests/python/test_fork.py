@@ -54,7 +54,8 @@ def in_child(capture: _core.Capture, id_: int, array: np.ndarray) -> None:
 
 
 @pytest.mark.stress
-def test_a_thousand_forks_while_the_queue_is_busy(run_dir: Path) -> None:
+@pytest.mark.parametrize("forks", [200, pytest.param(1000, marks=pytest.mark.slow)])
+def test_forks_while_the_queue_is_busy(run_dir: Path, forks: int) -> None:
     """Sabotage that it caught: a Writer that is never inert."""
     capture = open_capture(run_dir, queue_bytes=4 << 20)
     array = np.arange(5_000, dtype=np.float32)
@@ -75,7 +76,7 @@ def test_a_thousand_forks_while_the_queue_is_busy(run_dir: Path) -> None:
         thread.start()
     busy = 0
     try:
-        for _ in range(1000):
+        for _ in range(forks):
             allowed += 40
             for _ in range(100):  # Until the threads have begun.
                 if capture.counters()["queued_bytes"] > 0:
@@ -91,7 +92,7 @@ def test_a_thousand_forks_while_the_queue_is_busy(run_dir: Path) -> None:
         for thread in threads:
             thread.join()
     capture.flush()
-    assert busy > 100, "the queue was idle: the test proves nothing"
+    assert busy > forks // 10, "the queue was idle: the test proves nothing"
     counters = capture.counters()
     assert counters["written"] == counters["offered"] - counters["dropped"]
     assert counters["failed"] == 0
