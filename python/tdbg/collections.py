@@ -276,6 +276,7 @@ class CollectionRegistry:
     ) -> None:
         self._collections: dict[str, Collection] = {}
         self._included: set[str] = set()
+        self._narrowed: frozenset[str] | None = None
         self._changes = _Changes()
         for name in self.built_in:
             self._own(self._make(name))
@@ -337,7 +338,21 @@ class CollectionRegistry:
 
     def captured(self) -> list[Collection]:
         """The collections that are captured, in order of their names."""
-        return [self._collections[name] for name in sorted(self._included)]
+        names = self._included
+        if self._narrowed is not None:
+            names = names & self._narrowed
+        return [self._collections[name] for name in sorted(names)]
+
+    def remove(self, name: str) -> None:
+        """Forget the collection of this name, if there is one."""
+        self._included.discard(name)
+        self._collections.pop(name, None)
+        self._changes.count += 1
+
+    def narrow(self, names: Iterable[str] | None) -> None:
+        """Capture of those that are included only these, for a while; None: all."""
+        self._narrowed = None if names is None else frozenset(names)
+        self._changes.count += 1
 
     def __iter__(self) -> Iterator[Collection]:
         return iter(self._collections.values())

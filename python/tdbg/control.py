@@ -137,7 +137,7 @@ def write_request(
         id=uuid.uuid4().hex,
         type=type_,
         generations=generations,
-        created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        created=dt.datetime.now(dt.UTC).isoformat(timespec="microseconds"),
         body=dict(body),
     )
     content = json.dumps(

@@ -14,8 +14,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, TypeVar
 
+from tdbg.capture.attached import Attached
 from tdbg.capture.budget import Throttling
 from tdbg.capture.events import (
     CHANGE,
@@ -108,8 +110,10 @@ class Session:
         self._requests = requests
         self._stopping = Stopping(raises_on_stop)
         self._has_stopped = False
+        self._attached = Attached(policy.registry, partial(_tell, self.recorder))
         self.on_request: dict[str, Callable[[Request], None]] = {
-            "stop": self._stopping.hear
+            "stop": self._stopping.hear,
+            "capture": self._attached.take,
         }
         self._collections = CollectionEvents(self.recorder)
         self._losses = LossWatch(sink)
@@ -303,6 +307,7 @@ class Session:
             return
         is_training = mode in _TRAINING
         number = self.machine.training_number
+        self._attached.step_begins(*self.machine.next_training())
         for request in self._requests.poll(number, is_training=is_training):
             take = self.on_request.get(request.type)
             if take is not None:
@@ -393,3 +398,7 @@ class Session:
         if self.n_faults >= MAX_FAULTS:
             self.is_live = False
             self.recorder.end_forward()
+
+
+def _tell(recorder: Recorder, content: dict[str, Any], step: int) -> None:
+    write_event(recorder, CHANGE, content, step)

@@ -144,6 +144,11 @@ class StepMachine:
         """The numbers of the step that began last, of all and of *mode*; -1: none."""
         return self._next_number - 1, self._next_mode_step[mode] - 1
 
+    def next_training(self) -> tuple[int, int]:
+        """Numbers of the next training step to begin: of training, and global."""
+        begun = self._next_mode_step[TRAIN] + self._next_mode_step[GLOBAL]
+        return begun, self._next_number
+
     @property
     def is_in_closure(self) -> bool:
         """Whether an optimizer is evaluating its closure."""

@@ -28,10 +28,13 @@ __all__ = ["main"]
 # needs.
 VERBS = {
     "demo": "train on real digits, healthy and sick, watched live",
+    "run": "run a training and capture it, without a change of its script",
     "ls": "list runs, or the tensors of a run",
     "show": "statistics over steps, or the values of a tensor",
     "check": "judge a run with rules; exit code 1 on findings",
     "watch": "judge a run while it trains; may stop it",
+    "attach": "let a running training capture something else for a while",
+    "stop": "ask a training to stop",
     "fsck": "verify every checksum of a run",
 }
 

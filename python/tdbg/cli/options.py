@@ -8,7 +8,7 @@ import click
 
 from tdbg.modes import ModeKeys
 
-__all__ = ["as_json", "collection", "mode", "regex", "run"]
+__all__ = ["as_json", "collection", "mode", "regex", "run", "wait_for_answer"]
 
 run = click.argument("run", type=click.Path(file_okay=False))
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -16,6 +16,14 @@ regex = click.option(
     "--regex", multiple=True, help="Only tensors whose name this finds; repeatable."
 )
 collection = click.option("--collection", help="Only tensors of this collection.")
+
+wait_for_answer = click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds to wait for the training's answer; 0: do not wait.",
+)
 
 
 class _Mode(click.Choice[str]):

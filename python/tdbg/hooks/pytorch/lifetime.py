@@ -75,6 +75,16 @@ class Lifetime:
         """
         self.load_state_dict({"version": 1, "step": step, "modes": {TRAIN.name: step}})
 
+    def begin_call(self, module: Any) -> None:
+        """A module was registered while its call had begun already.
+
+        Raises:
+            TrainingStopped: If somebody asked for it.
+        """
+        for tap in self._taps:
+            if tap.module is module:
+                self._session.run(tap.begin, module)
+
     # ---- forwards that are no call of a registered module ----------------------
 
     @contextlib.contextmanager

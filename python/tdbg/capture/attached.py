@@ -1,0 +1,162 @@
+"""What somebody asks to be captured while the training runs, and for how long.
+
+A request of type ``capture`` adds a collection of its own to those of the hook, and
+that goes again after as many steps of training as were asked for; then all is as it
+was.  What was asked, by whom, and what became of it stands in the run as events.
+
+Thread safety: none; the training's thread.
+
+Errors: a bad request is refused, with its reason in the run; nothing is raised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tdbg.attach import CaptureRequest
+from tdbg.collections import Collection, CollectionRegistry, Role
+from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
+from tdbg.control import Request
+from tdbg.errors import ConfigurationError
+from tdbg.modes import ModeKeys
+
+__all__ = ["ACCEPTED", "ENDED", "REFUSED", "Attached"]
+
+ACCEPTED, REFUSED, ENDED = "accepted", "refused", "ended"
+# So many at once: each is looked at for each tensor.
+MAX_ATTACHED = 8
+# Stay as they are whatever is captured instead of the rest.
+_ALWAYS = frozenset({"losses", "scalars"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One request that is in effect, until training step *until* begins."""
+
+    request: str
+    name: str
+    until: int | None
+    instead: bool
+
+
+class Attached:
+    """Captures for requests, beside what the hook captures.
+
+    Args:
+        registry: The collections of the hook.
+        tell: Writes an event of the run.
+    """
+
+    def __init__(
+        self,
+        registry: CollectionRegistry,
+        tell: Callable[[dict[str, Any], int], None],
+    ) -> None:
+        self._registry = registry
+        self._tell = tell
+        self._entries: list[_Entry] = []
+        self._n_taken = 0
+        self._first = 0
+        self._global_step = 0
+
+    def step_begins(self, first: int, global_step: int) -> None:
+        """A forward begins.
+
+        Args:
+            first: Number of the first training step for which a request of now holds.
+            global_step: The same, of all modes.
+        """
+        self._first, self._global_step = first, global_step
+        for entry in self._entries[:]:
+            if entry.until is not None and first >= entry.until:
+                self._remove(entry, "as many steps as were asked for")
+
+    def take(self, request: Request) -> None:
+        """Do what was asked, or say why not."""
+        try:
+            asked = CaptureRequest.parse(request.body)
+            if asked.end:
+                self._end_all(request)
+            else:
+                self._add(request, asked)
+        except (ConfigurationError, TypeError, ValueError, RecursionError) as error:
+            self._say(request.id, REFUSED, reason=str(error)[:1000])
+
+    def _add(self, request: Request, asked: CaptureRequest) -> None:
+        name = f"attached_{self._n_taken}"
+        collection = self._collection(name, asked)
+        if len(self._entries) >= MAX_ATTACHED:
+            msg = f"{MAX_ATTACHED} requests are in effect already; end them first"
+            raise ConfigurationError(msg)
+        self._n_taken += 1
+        self._registry.add(collection)
+        until = None if asked.steps is None else self._first + asked.steps
+        self._entries.append(_Entry(request.id, name, until, asked.instead))
+        self._narrow()
+        self._say(
+            request.id,
+            ACCEPTED,
+            training_step=self._first,
+            until=until,
+            collection=name,
+            who=asked.who,
+            asked={**dataclasses.asdict(asked), "who": None},
+        )
+
+    def _collection(self, name: str, asked: CaptureRequest) -> Collection:
+        roles: frozenset[Role] = frozenset()
+        patterns = list(asked.regex)
+        names: set[str] = set()
+        for each in asked.collections:
+            found = self._registry.get(each)
+            roles |= found.roles
+            patterns += found.include_regex
+            names |= found.tensor_names
+        collection = Collection(
+            name,
+            patterns,
+            save_config=_schedule(asked),
+            reduction_config=ReductionConfig(save_raw_tensor=asked.raw),
+        )
+        collection.roles = roles
+        collection.tensor_names = names
+        collection.check()
+        return collection
+
+    def _end_all(self, request: Request) -> None:
+        n_ended = len(self._entries)
+        for entry in self._entries[:]:
+            self._remove(entry, "somebody asked for it")
+        self._say(request.id, ACCEPTED, training_step=self._first, n_ended=n_ended)
+
+    def _remove(self, entry: _Entry, reason: str) -> None:
+        self._entries.remove(entry)
+        self._registry.remove(entry.name)
+        self._narrow()
+        self._say(entry.request, ENDED, training_step=self._first, reason=reason)
+
+    def _narrow(self) -> None:
+        instead = any(entry.instead for entry in self._entries)
+        names = _ALWAYS | {entry.name for entry in self._entries}
+        self._registry.narrow(names if instead else None)
+
+    def _say(self, request: str, state: str, **more: Any) -> None:
+        content: Mapping[str, Any] = {
+            "what": "capture",
+            "request": request,
+            "state": state,
+            **more,
+        }
+        self._tell(dict(content), self._global_step)
+
+
+def _schedule(asked: CaptureRequest) -> SaveConfig:
+    config = SaveConfigMode(
+        save_interval=asked.interval, statistics_interval=asked.interval
+    )
+    if asked.mode is None:
+        return SaveConfig.parse(config)
+    return SaveConfig({ModeKeys[asked.mode]: config}, end_step=0)

@@ -1,0 +1,97 @@
+"""``tdbg attach``: let a running training capture something else for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tdbg.attach import request_capture
+from tdbg.cli import options
+from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
+from tdbg.cli.waiting import answer_of
+from tdbg.modes import ModeKeys
+
+__all__ = ["command"]
+
+
+@click.command("attach")
+@options.run
+@click.option(
+    "--collection", multiple=True, help="A collection of the training; repeatable."
+)
+@click.option("--regex", multiple=True, help="Names to find; repeatable.")
+@click.option(
+    "--interval", type=click.IntRange(min=1), default=1, help="Every so many steps."
+)
+@click.option(
+    "--for",
+    "steps",
+    type=click.IntRange(min=1),
+    help="For so many steps of training.  Default: until it ends, or --end.",
+)
+@click.option(
+    "--raw/--statistics", default=False, help="Values as well, or statistics only."
+)
+@click.option(
+    "--mode",
+    type=click.Choice([key.name for key in ModeKeys], case_sensitive=False),
+    help="Only in steps of that mode.",
+)
+@click.option("--instead", is_flag=True, help="Of all else but losses and scalars.")
+@click.option("--end", is_flag=True, help="End what was asked for before.")
+@options.wait_for_answer
+@options.as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run: str,
+    collection: tuple[str, ...],
+    regex: tuple[str, ...],
+    interval: int,
+    steps: int | None,
+    raw: bool,
+    mode: str | None,
+    instead: bool,
+    end: bool,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Let the training that writes to RUN capture this as well, for a while.
+
+    All its ranks take it at one step; what they made of it is said in the run, and
+    here.  Exit code 1: it was refused, or did not answer in time.
+    """
+    request = request_capture(
+        run,
+        collections=collection,
+        regex=regex,
+        interval=interval,
+        steps=steps,
+        raw=raw,
+        mode=mode,
+        instead=instead,
+        end=end,
+    )
+    answer: dict[str, Any] = {"state": "asked"}
+    if wait > 0:
+        answer = answer_of(run, request, wait) or {"state": "unanswered"}
+    if as_json:
+        emit_json({**answer, "request": request.id})
+    else:
+        console().print(plain(_sentence(answer, wait)))
+    if answer["state"] in {"refused", "unanswered"}:
+        ctx.exit(EXIT_FOUND)
+
+
+def _sentence(answer: dict[str, Any], wait: float) -> str:
+    state = answer["state"]
+    if state == "refused":
+        return f"refused: {answer.get('reason')}"
+    if state == "unanswered":
+        return f"no answer within {wait:g} s; it stands, and is taken at a next step"
+    if state == "asked":
+        return "asked; the run will say what becomes of it"
+    until = answer.get("until")
+    end = "" if until is None else f", until step {until}"
+    return f"accepted at training step {answer.get('training_step')}{end}"

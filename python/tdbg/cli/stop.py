@@ -1,0 +1,44 @@
+"""``tdbg stop``: ask a training to stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tdbg.cli import options
+from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
+from tdbg.cli.waiting import stopped
+from tdbg.control import request_stop
+
+__all__ = ["command"]
+
+
+@click.command("stop")
+@options.run
+@click.option("--reason", default="tdbg stop", help="Why, in one sentence.")
+@options.wait_for_answer
+@options.as_json
+@click.pass_context
+def command(
+    ctx: click.Context, run: str, reason: str, wait: float, as_json: bool
+) -> None:
+    """Ask the training that writes to RUN to stop at its next forward.
+
+    Exit code 1: it has not stopped in time.
+    """
+    request = request_stop(run, reason=reason)
+    answer: dict[str, Any] = {"state": "asked"}
+    if wait > 0:
+        answer = {"state": "stopped" if stopped(run, request, wait) else "unanswered"}
+    if as_json:
+        emit_json({**answer, "request": request.id})
+    else:
+        texts = {
+            "asked": "asked; it stops at its next forward",
+            "stopped": "stopped",
+            "unanswered": f"not stopped within {wait:g} s; the request stands",
+        }
+        console().print(plain(texts[answer["state"]]))
+    if answer["state"] == "unanswered":
+        ctx.exit(EXIT_FOUND)

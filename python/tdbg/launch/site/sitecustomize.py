@@ -1,0 +1,91 @@
+"""Runs first in every Python process below ``tdbg run``; see ``tdbg.launch``.
+
+Imports nothing but what the interpreter has loaded by then, and does nothing at all
+until torch is imported, in the processes that may train.  The user's own
+``sitecustomize``, which this one hides, is run in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+_PID, _IS_PYTHON = "TDBG_LAUNCH_PID", "TDBG_LAUNCH_PYTHON"
+
+
+def _may_train() -> bool:
+    """Whether this is the program that was launched, or a worker of torchrun."""
+    environment = os.environ
+    if environment.get("TDBG_DISABLED", "0") not in {"", "0"}:
+        return False
+    launched = environment.get(_PID, "")
+    if launched == str(os.getpid()):
+        environment[_IS_PYTHON] = "1"
+        return True
+    if "TORCHELASTIC_RUN_ID" in environment and "RANK" in environment:
+        # Of torchrun; not what a worker starts itself.
+        return environment.get("TDBG_LAUNCH_WORKER") in {None, str(os.getpid())}
+    # Python below a shell script.
+    return _IS_PYTHON not in environment and launched == str(os.getppid())
+
+
+def _watch_torch() -> None:
+    """Begin when torch has been imported."""
+
+    class Finder:
+        def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+            if name != "torch":
+                return None
+            sys.meta_path.remove(self)
+            spec = None
+            for finder in sys.meta_path:
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    break
+            loader = getattr(spec, "loader", None)
+            if loader is not None:
+                execute = loader.exec_module
+
+                def execute_and_begin(module):  # type: ignore[no-untyped-def]
+                    execute(module)
+                    _begin()
+
+                loader.exec_module = execute_and_begin
+            return spec
+
+    sys.meta_path.insert(0, Finder())
+
+
+def _begin() -> None:
+    try:
+        from tdbg.launch.discovery import begin
+
+        begin()
+    except Exception as error:  # noqa: BLE001, RUF100 - the script runs as without us
+        sys.stderr.write(f"tdbg: nothing is captured: {error!r}\n")
+
+
+def _chain() -> None:
+    """Run the ``sitecustomize`` that would have been found without this one."""
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    sys.path[:] = [
+        path
+        for path in sys.path
+        if os.path.abspath(path) != _HERE  # noqa: PTH100
+    ]
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+if _may_train():
+    if "RANK" in os.environ:
+        os.environ["TDBG_LAUNCH_WORKER"] = str(os.getpid())
+    _watch_torch()
+_chain()

@@ -1,0 +1,190 @@
+"""A running training captures something else for a while, because it is asked to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tdbg.attach import CaptureRequest, request_capture
+from tdbg.capture.attached import MAX_ATTACHED
+from tdbg.cli import _tdbg
+from tdbg.control import write_request
+from tdbg.errors import ConfigurationError
+from tdbg.modes import EVAL, TRAIN
+from tdbg.pytorch import SaveConfig, create_trial
+from torch_helpers import Recorded, make_hook, parts, train
+
+pytestmark = pytest.mark.torch
+PROGRAM = Path(__file__).parent / "programs" / "train_until_stopped.py"
+RARELY = SaveConfig(save_interval=10**6, statistics_interval=10**6)
+# Listeners look at most ten times a second.
+PATIENCE = 0.11
+
+
+def hooked(run_dir: Path, **options: Any) -> tuple[Any, ...]:
+    settings = {"include_collections": ["losses"], "save_config": RARELY, **options}
+    hook = make_hook(run_dir, **settings)
+    model, criterion, optimizer, batches = parts()
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    return hook, (model, criterion, optimizer, batches)
+
+
+def answers(run_dir: Path) -> list[dict[str, Any]]:
+    events = [event.data for event in create_trial(run_dir).events("change")]
+    return [event for event in events if event.get("what") == "capture"]
+
+
+def test_what_is_asked_for_is_captured_for_so_long(run_dir: Path) -> None:
+    """Sabotage that it caught: the collection not removed at the end."""
+    hook, training = hooked(run_dir)
+    train(*training, 7)
+    time.sleep(PATIENCE)
+    request_capture(
+        run_dir,
+        collections=["outputs", "gradients"],
+        regex=["^fc1\\.weight$"],
+        interval=2,
+        steps=6,
+        raw=True,
+    )
+    train(*training, 12)
+    assert hook.close()
+    trial = create_trial(run_dir)
+    for name in ("relu_output_0", "gradient/fc2.weight", "fc1.weight"):
+        tensor = trial.tensor(name)
+        assert tensor.steps(mode=TRAIN, what="values") == [8, 10, 12], name
+        assert tensor.steps(mode=TRAIN) == [8, 10, 12], name
+    assert not trial.has_tensor("fc2.weight")
+    assert trial.tensor("CrossEntropyLoss_output_0").steps(mode=TRAIN) == list(
+        range(19)
+    )
+    accepted, ended = answers(run_dir)
+    assert (accepted["state"], accepted["training_step"]) == ("accepted", 7)
+    assert (accepted["until"], accepted["asked"]["interval"]) == (13, 2)
+    assert "@" in accepted["who"]
+    assert (ended["state"], ended["training_step"]) == ("ended", 13)
+    assert ended["request"] == accepted["request"]
+
+
+def test_statistics_of_one_mode_instead_of_all_else_until_it_is_ended(
+    run_dir: Path,
+) -> None:
+    hook, training = hooked(
+        run_dir,
+        include_collections=["weights"],
+        save_config=SaveConfig(save_interval=1, statistics_interval=1),
+    )
+    model, _, _, batches = training
+    request_capture(run_dir, collections=["outputs"], mode=EVAL, instead=True)
+    train(*training, 2)
+    model.eval()
+    model(next(batches)[0])
+    model.train()
+    time.sleep(PATIENCE)
+    request_capture(run_dir, end=True)
+    train(*training, 2)
+    assert hook.close()
+    trial = create_trial(run_dir)
+    outputs = trial.tensor("fc1_output_0")
+    assert outputs.steps(mode=EVAL) == [0]
+    assert outputs.steps(mode=TRAIN) == []
+    assert outputs.steps(mode=EVAL, what="values") == []
+    assert trial.tensor("fc1.weight").steps(mode=TRAIN) == [2, 3]
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"collections": ["outptus"]}, "did you mean 'outputs'"),
+    ({"regex": ["("]}, "no regular expression"),
+    ({"regex": ["(a+)+$"]}, "for ever"),
+    ({"regex": ["(a|a)*$"]}, "for ever"),
+    ({"regex": [".*.*.*x"]}, "for ever"),
+    ({"regex": ["x" * 1000]}, "no text"),
+    ({"regex": ["a"] * 1000}, "at most"),
+    ({"regex": "weight"}, "list of texts"),
+    ({"regex": [["a"]]}, "no text"),
+    ({"regex": ["a"], "interval": 0}, "number of steps"),
+    ({"regex": ["a"], "interval": "5"}, "number of steps"),
+    ({"regex": ["a"], "steps": -1}, "number of steps"),
+    ({"regex": ["a"], "steps": 1 << 70}, "number of steps"),
+    ({"regex": ["a"], "raw": 1}, "true or false"),
+    ({"regex": ["a"], "mode": "TRIAN"}, "did you mean 'TRAIN'"),
+    ({"regex": ["a"], "mode": ["TRAIN"]}, "mode"),
+    ({"regex": ["a"], "intervall": 5}, "did you mean 'interval'"),
+    ({}, "nothing is asked for"),
+    ({"collections": ["default"]}, "selects nothing"),
+]
+
+
+def test_a_wrong_request_is_refused_with_its_reason_and_the_training_goes_on(
+    run_dir: Path,
+) -> None:
+    """Sabotage that it caught: TypeError not caught in `Attached.take`."""
+    hook, training = hooked(run_dir)
+    for body, _ in BAD:
+        write_request(run_dir, "capture", body)
+    for _ in range(MAX_ATTACHED + 1):
+        write_request(run_dir, "capture", {"regex": ["fc1"]})
+    train(*training, 3)
+    assert hook.counters()["internal_errors"] == 0
+    assert hook.close()
+    assert [step[0] for step in Recorded(run_dir).steps] == [0, 1, 2]
+    refused = [each for each in answers(run_dir) if each["state"] == "refused"]
+    reasons = " / ".join(each["reason"] for each in refused)
+    for _, reason in BAD:
+        assert reason in reasons
+    assert len(refused) == len(BAD) + 1
+    assert "in effect already" in reasons
+
+
+@pytest.mark.parametrize(("body", "reason"), BAD[:-1])
+def test_a_wrong_request_is_refused_where_it_is_made(
+    body: dict[str, Any], reason: str
+) -> None:
+    if "collections" in body:
+        CaptureRequest.parse(body)  # Only the training knows its collections.
+        return
+    with pytest.raises(ConfigurationError, match=reason):
+        CaptureRequest.parse(body)
+
+
+def call(*arguments: object) -> tuple[int, dict[str, Any]]:
+    texts = [str(argument) for argument in arguments]
+    result = CliRunner().invoke(_tdbg, [*texts, "--json"])
+    return result.exit_code, json.loads(result.stdout) if result.stdout else {}
+
+
+def test_the_command_line_says_what_the_training_made_of_it(run_dir: Path) -> None:
+    training = subprocess.Popen(
+        [sys.executable, PROGRAM, run_dir], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(run_dir.glob("w/train-0-1/COMMIT")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        code, answer = call("attach", run_dir, "--collection", "weights", "--for", 20)
+        assert (code, answer["state"]) == (0, "accepted")
+        assert answer["until"] - answer["training_step"] == 20
+        code, answer = call("attach", run_dir, "--collection", "wieghts")
+        assert (code, answer["state"]) == (1, "refused")
+        assert "did you mean 'weights'" in answer["reason"]
+        code, answer = call("attach", run_dir, "--regex", "fc1", "--wait", 0)
+        assert (code, answer["state"]) == (0, "asked")
+        code, _ = call("attach", run_dir)
+        assert code == 2
+        code, answer = call("stop", run_dir, "--reason", "seen enough")
+        assert (code, answer["state"]) == (0, "stopped")
+        output, _ = training.communicate(timeout=60)
+        assert output == "stopped: seen enough\n"
+        assert training.returncode == 0
+    finally:
+        training.kill()
+    assert len(create_trial(run_dir).tensor("fc2.weight").steps(mode=TRAIN)) == 20

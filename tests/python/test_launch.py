@@ -1,0 +1,145 @@
+"""``tdbg run``: scripts that know no tdbg, captured as they stand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tdbg.modes import TRAIN
+from tdbg.pytorch import create_trial
+
+pytestmark = pytest.mark.torch
+PROGRAM = str(Path(__file__).parent / "programs" / "plain_training.py")
+PYTHON = sys.executable
+
+
+def tdbg_run(
+    run_dir: Path, *command: str, given: tuple[str, ...] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
+    settings: dict[str, Any] = {
+        "input": "",
+        "capture_output": True,
+        "text": True,
+        "timeout": 120,
+    }
+    return subprocess.run(
+        [PYTHON, "-m", "tdbg", "run", "--out", str(run_dir), *given, "--", *command],
+        check=False,
+        **{**settings, **options},
+    )
+
+
+def alone(*arguments: str, **options: Any) -> str:
+    """What Python prints without tdbg."""
+    settings: dict[str, Any] = {"capture_output": True, "text": True, "input": ""}
+    command = [PYTHON, *arguments]
+    return str(subprocess.run(command, check=True, **{**settings, **options}).stdout)
+
+
+def losses_of(output: str) -> list[float]:
+    lines = output.splitlines()
+    return [float(line.split()[1]) for line in lines if line.startswith("loss")]
+
+
+def test_a_script_is_captured_from_its_first_step(run_dir: Path) -> None:
+    """Sabotage that it caught: `begin_call` left out."""
+    given = ("--statistics-interval", "1", "--include", "weights")
+    result = tdbg_run(
+        run_dir,
+        *(PYTHON, PROGRAM, "--workers", "1", "--child", "--exit", "5"),
+        given=(*given, "--save-interval", "2"),
+        input="some input",
+    )
+    assert result.returncode == 5, result.stderr
+    last = result.stdout.splitlines()[-1]
+    assert "--exit" in last
+    assert last.endswith("input some input")
+    assert f"tdbg: what is captured goes to {run_dir}" in result.stderr
+    assert result.stderr.count(f"next: tdbg check {run_dir}") == 1
+    trial = create_trial(run_dir)
+    assert trial.workers() == ["worker_0"]
+    assert len(trial.attempts()) == 1, "the child and the loader's worker are alone"
+    assert trial.steps(mode=TRAIN) == [0, 1, 2, 3]
+    for name in ("0_output_0", "1_output_0", "gradient/0.weight", "2.weight"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2, 3], name
+    assert trial.tensor("0.weight").steps(mode=TRAIN, what="values") == [0, 2]
+    loss = trial.tensor("CrossEntropyLoss_output_0")
+    values = [float(loss.value(step, mode=TRAIN)) for step in range(4)]
+    printed = losses_of(result.stdout)
+    assert np.allclose(values, printed[:4], atol=1e-6)
+    assert losses_of(alone(PROGRAM, "--child")) == printed, "as without tdbg"
+
+
+def test_a_loss_that_is_a_function_is_found_by_its_backward(run_dir: Path) -> None:
+    result = tdbg_run(run_dir, PROGRAM, "--loss", "function")
+    assert result.returncode == 0, result.stderr
+    loss = create_trial(run_dir).tensor("loss_output_0")
+    values = [float(loss.value(step, mode=TRAIN)) for step in range(4)]
+    assert np.allclose(values, losses_of(result.stdout), atol=1e-6)
+
+
+def test_workers_of_torchrun_are_captured(run_dir: Path) -> None:
+    result = tdbg_run(
+        run_dir,
+        *(PYTHON, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", "2", PROGRAM, "--distributed"),
+        given=("--statistics-interval", "1"),
+    )
+    assert result.returncode == 0, result.stderr
+    trial = create_trial(run_dir)
+    assert trial.steps(mode=TRAIN) == [0, 1, 2, 3]
+    assert trial.tensor("gradient/0.weight").steps(mode=TRAIN) == [0, 1, 2, 3]
+    assert len(trial.attempts()) == 1
+
+
+def test_a_module_and_the_users_own_sitecustomize_are_run(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['MINE'] = '1'\n")
+    job = "import os, sys; print(os.environ['MINE'], len(sys.modules))\n"
+    (tmp_path / "job.py").write_text(job)
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": path}
+    result = tdbg_run(run_dir, "-m", "job", env=environment)
+    assert result.returncode == 0, result.stderr
+    mine, n_modules = result.stdout.split()
+    assert mine == "1"
+    n_alone = int(alone("-m", "job", env=environment).split()[1])
+    assert int(n_modules) <= n_alone + 1, "nothing is imported"
+    assert not run_dir.exists()
+
+
+def test_a_signal_reaches_the_script_and_its_code_comes_back(run_dir: Path) -> None:
+    with subprocess.Popen(
+        [PYTHON, "-m", "tdbg", "run", "--out", run_dir, PYTHON, PROGRAM, "--wait"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        while "waiting" not in process.stdout.readline():
+            assert process.poll() is None
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 7
+    assert len(create_trial(run_dir).steps(mode=TRAIN)) > 0
+
+
+def test_disabled_broken_and_missing(run_dir: Path, tmp_path: Path) -> None:
+    disabled = {**os.environ, "TDBG_DISABLED": "1"}
+    assert tdbg_run(run_dir, PROGRAM, env=disabled).returncode == 0
+    assert not run_dir.exists()
+    (tmp_path / "file").write_text("in the way")
+    broken = tdbg_run(tmp_path / "file" / "run", PROGRAM)
+    assert broken.returncode == 0, broken.stderr
+    assert len(losses_of(broken.stdout)) == 4
+    assert "tdbg captures nothing" in broken.stderr
+    assert tdbg_run(run_dir, "no-such-program-here").returncode == 127
+    assert tdbg_run(run_dir, PROGRAM, given=("--rules", "NoSuchRule")).returncode == 2
