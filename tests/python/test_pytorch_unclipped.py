@@ -221,6 +221,38 @@ def test_a_closure_that_clips(run_dir: Path) -> None:
     assert recorded.rows("gradient/fc1.weight")[0][0]["l2"] <= 1e-3
 
 
+def test_gradients_are_reduced_over_ranks_before_they_are_copied(
+    run_dir: Path,
+) -> None:
+    """One rank, whose reduction doubles: what it has made must be seen."""
+
+    def double(_: Any, bucket: Any) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(bucket.buffer() * 2)
+        return future
+
+    model, criterion, optimizer, batches = parts()
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(model)
+        parallel.register_comm_hook(None, double)
+        with make_hook(run_dir, include_collections=WANTED) as hook:
+            hook.register_module(parallel)
+            inputs, labels = next(batches)
+            criterion(parallel(inputs), labels).backward()
+            reduced = gradients_of(model)
+            clip(model)
+            optimizer.step()
+    finally:
+        torch.distributed.destroy_process_group()
+    recorded = Recorded(run_dir)
+    assert {
+        name: recorded.values(f"gradient_unclipped/{name}")[0].tobytes()
+        for name in reduced
+    } == reduced
+
+
 def test_without_an_optimizer_the_first_backward_counts(run_dir: Path) -> None:
     model, criterion, batches = mlp(), nn.CrossEntropyLoss(), digits(16)
     before = []
