@@ -187,10 +187,12 @@ def test_a_parameter_that_is_unfrozen_later_is_followed_at_once(run_dir: Path) -
         hook.register_module(model)
         train(model, criterion, optimizer, batches, 2)
         model.fc1.requires_grad_(True)  # type: ignore[union-attr,operator]
+        # So that no other parameter tells of the backward.
+        model.fc2.requires_grad_(False)  # type: ignore[union-attr,operator]
         train(model, criterion, optimizer, batches, 2)
     recorded = Recorded(run_dir)
     assert sorted(recorded.rows("gradient_unclipped/fc1.weight")) == [2, 3]
-    assert sorted(recorded.rows("gradient_unclipped/fc2.weight")) == [0, 1, 2, 3]
+    assert sorted(recorded.rows("gradient_unclipped/fc2.weight")) == [0, 1]
 
 
 def test_a_closure_that_clips(run_dir: Path) -> None:
@@ -226,11 +228,13 @@ def test_gradients_are_reduced_over_ranks_before_they_are_copied(
 ) -> None:
     """One rank, whose reduction doubles: what it has made must be seen."""
 
-    def double(_: Any, bucket: Any) -> Any:
+    def doubled(buffer: torch.Tensor) -> Any:
         future: Any = torch.futures.Future()
-        future.set_result(bucket.buffer() * 2)
+        future.set_result(buffer * 2)
         return future
 
+    # DDP looks at annotations: a lambda has none.
+    double: Any = lambda _, bucket: doubled(bucket.buffer())  # noqa: E731
     model, criterion, optimizer, batches = parts()
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
