@@ -96,7 +96,8 @@ def request_stop(
     """Ask the training that writes to this run to stop.
 
     It stops at its next root forward, unless it was started with
-    ``TDBG_NO_STOP=1``.
+    ``TDBG_NO_STOP=1``; if it has several ranks, at a step that all of them agree on
+    (docs/distributed.md).
 
     Raises:
         NotARun: If the directory is no run.
