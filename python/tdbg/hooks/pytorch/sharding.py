@@ -43,23 +43,43 @@ class Shards:
     def __init__(self, workers: Collection[int]) -> None:
         self._workers = workers
         self._has_warned = False
+        # By the id of what DTensors of one kind share, which is kept for it.
+        self._known: dict[int, tuple[Any, Part | None]] = {}
 
     def local(self, tensor: torch.Tensor) -> Local | None:
         """What of the tensor lies here; None for one that is not shared."""
+        kind = type(tensor)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            return None
+        shared: Any = tensor
+        spec = getattr(shared, "_spec", None)
+        known = self._known.get(id(spec))
+        if known is not None:
+            inner = shared._local_tensor
+            if type(inner) is torch.Tensor:
+                part = known[1]
+                return Local(None if part is None else inner, part)
         found = local_of(tensor)
-        if found is None or found.part is None or self._has_warned:
-            return found
-        if any(each[0] == _SHARD for each in found.part.placements):
-            mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
-            missing = set(mesh.mesh.flatten().tolist()).difference(self._workers)
-            if missing:
-                self._has_warned = True
-                _log.warning(
-                    "tensors are sharded over ranks of which %d write nothing: what "
-                    "is recorded of them is incomplete; use include_workers='all'",
-                    len(missing),
-                )
+        if found is not None and spec is not None:
+            if len(self._known) >= _MAX_PARTS:
+                self._known.clear()
+            self._known[id(spec)] = spec, found.part
+            if found.part is not None:
+                self._check(found.part, shared.device_mesh)
         return found
+
+    def _check(self, part: Part, mesh: Any) -> None:
+        """Warn, once, where others have parts and do not write."""
+        if self._has_warned or all(each[0] != _SHARD for each in part.placements):
+            return
+        missing = set(mesh.mesh.flatten().tolist()).difference(self._workers)
+        if missing:
+            self._has_warned = True
+            _log.warning(
+                "tensors are sharded over ranks of which %d write nothing: what is "
+                "recorded of them is incomplete; use include_workers='all'",
+                len(missing),
+            )
 
 
 def local_of(tensor: torch.Tensor) -> Local | None:
