@@ -203,5 +203,6 @@ def _array(
     if strides is not None:
         steps = zip(shape, strides, strict=True)
         extent = sum((n - 1) * step for n, step in steps) + dtype.itemsize
-    memory = np.frombuffer((ctypes.c_uint8 * extent).from_address(pointer), np.uint8)
+    place = memoryview((ctypes.c_uint8 * extent).from_address(pointer))
+    memory = np.frombuffer(place, np.uint8)
     return np.ndarray(shape, dtype, memory, strides=strides)
