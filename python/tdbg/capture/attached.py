@@ -12,11 +12,12 @@ Errors: a bad request is refused, with its reason in the run; nothing is raised.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tdbg.attach import CaptureRequest
+from tdbg.capture.events import CHANGE, write_event
+from tdbg.capture.recorder import Recorder
 from tdbg.collections import Collection, CollectionRegistry, Role
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.control import Request
@@ -47,16 +48,16 @@ class Attached:
 
     Args:
         registry: The collections of the hook.
-        tell: Writes an event of the run.
+        recorder: Writes the events.
     """
 
     def __init__(
         self,
         registry: CollectionRegistry,
-        tell: Callable[[dict[str, Any], int], None],
+        recorder: Recorder,
     ) -> None:
         self._registry = registry
-        self._tell = tell
+        self._recorder = recorder
         self._entries: list[_Entry] = []
         self._n_taken = 0
         self._first = 0
@@ -144,13 +145,8 @@ class Attached:
         self._registry.narrow(names if instead else None)
 
     def _say(self, request: str, state: str, **more: Any) -> None:
-        content: Mapping[str, Any] = {
-            "what": "capture",
-            "request": request,
-            "state": state,
-            **more,
-        }
-        self._tell(dict(content), self._global_step)
+        content = {"what": "capture", "request": request, "state": state, **more}
+        write_event(self._recorder, CHANGE, content, self._global_step)
 
 
 def _schedule(asked: CaptureRequest) -> SaveConfig:

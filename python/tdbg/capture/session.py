@@ -14,7 +14,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import Any, TypeVar
 
 from tdbg.capture.attached import Attached
@@ -110,7 +109,7 @@ class Session:
         self._requests = requests
         self._stopping = Stopping(raises_on_stop)
         self._has_stopped = False
-        self._attached = Attached(policy.registry, partial(_tell, self.recorder))
+        self._attached = Attached(policy.registry, self.recorder)
         self.on_request: dict[str, Callable[[Request], None]] = {
             "stop": self._stopping.hear,
             "capture": self._attached.take,
@@ -398,7 +397,3 @@ class Session:
         if self.n_faults >= MAX_FAULTS:
             self.is_live = False
             self.recorder.end_forward()
-
-
-def _tell(recorder: Recorder, content: dict[str, Any], step: int) -> None:
-    write_event(recorder, CHANGE, content, step)
