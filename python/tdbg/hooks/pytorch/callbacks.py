@@ -36,7 +36,7 @@ class Callback(Inert):
         may_go: Whether it is taken off while nothing is wanted of it.
     """
 
-    __slots__ = ("session",)
+    __slots__ = ("__weakref__", "session")
     may_go = False
 
     def __init__(self, session: Session) -> None:

@@ -13,6 +13,7 @@ from tdbg.capture.session import Session
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.activations import Activations, take_both
 from tdbg.hooks.pytorch.callbacks import Callback
+from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
 from tdbg.hooks.pytorch.output_gradients import GradientHooks, OutputGradient
 from tdbg.hooks.pytorch.parking import Parking
 from tdbg.hooks.pytorch.paths import named_modules
@@ -27,11 +28,12 @@ _WITH_UNITS = (nn.ReLU, nn.ReLU6, nn.Threshold)
 class _Quick(Callback):
     """A hook that asks the core first, which takes what is simple by itself."""
 
-    __slots__ = ("_quick", "_take")
+    __slots__ = ("_quick", "_take", "target")
     may_go = True
 
     def __init__(self, session: Session, activations: Activations) -> None:
         super().__init__(session)
+        self.target = new_target(self)
         self._quick = activations.quick()
         self._take = _take_nothing if self._quick is None else self._quick.take
 
@@ -43,23 +45,31 @@ class _Input(_Quick):
         super().__init__(session, activations)
         self._activations = activations
 
-    def __call__(self, _: nn.Module, args: Any, kwargs: Any) -> None:
-        # What is compiled skips all of it: nothing to guard, nothing to compile anew.
-        if is_compiling() or not self.session.takes_activations:
-            return
-        if not self._take(args, kwargs, None):
+    def __call__(self, _: Any, args: Any, kwargs: Any) -> None:
+        # Of what follows nothing is traced: nothing to guard or to compile anew.
+        if is_compiling():
+            tell(self.target, (args, kwargs) if kwargs else args, None)
+        elif self.session.takes_activations and not self._take(args, kwargs, None):
             value = (args, kwargs) if kwargs else args
             self.session.run(self._activations.take, value, self._quick)
+
+    def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
+        """A compiled graph calls."""
+        self(None, given if type(given) is tuple else (given,), None)
 
 
 class _Output(_Input):
     __slots__ = ()
 
-    def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
-        if is_compiling() or not self.session.takes_activations:
-            return
-        if not self._take(None, None, output):
+    def __call__(self, _: Any, __: Any, output: Any) -> None:
+        if is_compiling():
+            tell(self.target, None, output)
+        elif self.session.takes_activations and not self._take(None, None, output):
             self.session.run(self._activations.take, output, self._quick)
+
+    def called(self, given: Any, answered: Any) -> None:
+        """A compiled graph calls."""
+        self(None, given, answered)
 
 
 class _Both(_Quick):
@@ -72,15 +82,24 @@ class _Both(_Quick):
         self._inputs = inputs
         self._outputs = outputs
 
-    def __call__(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        session = self.session
-        if is_compiling() or not session.takes_activations:
+    def __call__(self, _: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if is_compiling():
+            tell(self.target, (args, kwargs) if kwargs else args, output)
             return
-        if not self._take(args, kwargs, output):
+        session = self.session
+        if session.takes_activations and not self._take(args, kwargs, output):
             inputs, outputs = self._inputs, self._outputs
             session.run(
                 take_both, session, inputs, outputs, args, kwargs, output, self._quick
             )
+
+    def called(self, given: Any, answered: Any) -> None:
+        """A compiled graph calls."""
+        self(None, given if type(given) is tuple else (given,), None, answered)
+
+
+# One that the compiler comes across by itself is that of a module outside the graph.
+never_compiled(_Input.__call__, _Output.__call__, _Both.__call__)
 
 
 def _take_nothing(_: Any, __: Any, ___: Any) -> bool:

@@ -18,6 +18,7 @@ from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.additions import Additions
 from tdbg.hooks.pytorch.buffers import BufferTable
 from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
+from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
 from tdbg.hooks.pytorch.inside import InsideHooks
 from tdbg.hooks.pytorch.parameters import LOOK_AGAIN, ParameterTable
 from tdbg.hooks.pytorch.replicas import begin_replica, end_replica, is_replica
@@ -31,23 +32,37 @@ _ModeOf = Callable[[], ModeKeys]
 
 
 class _Begin(Callback):
-    __slots__ = ("tap",)
+    __slots__ = ("tap", "target")
 
     def __init__(self, session: Session, tap: ModuleTap) -> None:
         super().__init__(session)
         self.tap = tap
+        self.target = new_target(self)
 
-    def __call__(self, module: nn.Module, _: Any) -> None:
-        if not is_compiling():
+    def __call__(self, module: Any, *_: Any) -> None:
+        if is_compiling():
+            tell(self.target, None, None)
+        else:
             self.session.run(self.tap.begin, module)
+
+    def called(self, *_: Any) -> None:
+        """A compiled graph calls."""
+        module = self.tap.module
+        if module is not None:
+            self(module)
 
 
 class _End(_Begin):
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, *_: Any) -> None:
-        if not is_compiling():
+    def __call__(self, module: Any, *_: Any) -> None:
+        if is_compiling():
+            tell(self.target, None, None)
+        else:
             self.session.run(self.tap.end, module)
+
+
+never_compiled(_Begin.__call__, _End.__call__)
 
 
 class ModuleTap:

@@ -23,6 +23,7 @@ _NAMED = frozenset(
     {
         "_checkpoint_wrapped_module",  # torch.distributed: activation checkpointing
         "_fsdp_wrapped_module",  # FullyShardedDataParallel
+        "_orig_mod",  # torch.compile
     }
 )
 # A class that `fully_shard` has put in the place of the module's own.
