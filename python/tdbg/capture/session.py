@@ -74,6 +74,7 @@ class Session:
         n_replicas: Copies of a root that are being called, in threads of their own:
             of what is inside them nothing is wanted.
         quiet: Says when no input or output of a module will be wanted for a while.
+        unfinished: Ends of what goes on; called once, before the next event.
         on_request: Who takes the requests of each type.
         writes_to: Names the run and the rank that it writes for; None: nowhere.
     """
@@ -104,6 +105,7 @@ class Session:
         self.forward_context: StepContext | None = None
         self.n_replicas = 0
         self.quiet = Quiet()
+        self.unfinished: list[Callable[[], None]] = []
         self.on_change: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self._requests = requests
@@ -128,6 +130,8 @@ class Session:
         """Call *function*; nothing escapes but ``TrainingStopped``."""
         if not self.is_live:
             return None
+        while self.unfinished:
+            self.unfinished.pop()()
         start = time.perf_counter_ns()
         try:
             return function(*arguments)

@@ -32,7 +32,7 @@ from torch.compiler import is_exporting
 from tdbg.capture.naming import MAX_TENSORS
 from tdbg.capture.session import Session
 
-__all__ = ["GraphTarget", "never_compiled", "new_target", "tell", "was_traced"]
+__all__ = ["GraphTarget", "never_compiled", "new_target", "now", "tell", "was_traced"]
 
 _Tensor = torch.Tensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -40,7 +40,7 @@ _MAX_DEPTH = 8
 
 
 class GraphTarget(Protocol):
-    """A hook that a compiled graph calls."""
+    """A hook that a compiled graph calls; it can be referred to weakly."""
 
     def called(self, given: Any, answered: Any) -> None:
         """Its place in the graph was reached; must not raise but TrainingStopped.
@@ -60,7 +60,7 @@ _DEFINITIONS = (
 # A graph that has the operator in it cannot be recorded there by CUDA.
 _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 
-_library = torch.library.Library("tdbg", "DEF")
+_library: Any = torch.library.Library("tdbg", "DEF")  # type: ignore[no-untyped-call]
 for _definition in _DEFINITIONS:
     _library.define(_definition, tags=() if _UNSAFE is None else (_UNSAFE,))
 
@@ -69,7 +69,7 @@ _numbers = itertools.count()
 _targets: dict[int, weakref.ref[Any]] = {}
 # Stands for a tensor that was not handed to the operator: refused, and counted.
 _UNREADABLE = torch.empty(0, device="meta")
-_state = {"was_traced": False}
+_state = {"traced": -1}
 
 
 def _run_call(
@@ -95,7 +95,7 @@ def _hook_of(target: _Tensor) -> Any:
     """The hook that is called; None: it is gone, or the compiler tries its graph."""
     if torch.compiler._is_compiling_flag:
         return None
-    reference = _targets.get(target.item())  # type: ignore[call-overload]
+    reference = _targets.get(target.item())  # type: ignore[arg-type]
     return None if reference is None else reference()
 
 
@@ -105,7 +105,7 @@ def _readable(tensors: Sequence[_Tensor | None]) -> tuple[_Tensor, ...]:
 
 def _trace(*_: Any) -> None:
     """The compiler asks what the operator returns."""
-    _state["was_traced"] = True
+    _state["traced"] = next(_numbers)
 
 
 def _batched_call(
@@ -140,14 +140,22 @@ _calls: Any = torch.ops.tdbg.calls.default
 def new_target(hook: GraphTarget) -> _Tensor:
     """What a graph holds in the place of the hook, which it does not keep alive."""
     number = next(_numbers)
-    _targets[number] = weakref.ref(hook)
-    weakref.finalize(hook, _targets.pop, number, None).atexit = False
+
+    def gone(_: object, targets: dict[int, weakref.ref[Any]] = _targets) -> None:
+        targets.pop(number, None)
+
+    _targets[number] = weakref.ref(hook, gone)
     return torch.tensor([number])
 
 
-def was_traced() -> bool:
-    """Whether any hook is part of a graph: then hooks stay where they are."""
-    return _state["was_traced"]
+def now() -> int:
+    """The present, for ``was_traced``."""
+    return next(_numbers)
+
+
+def was_traced(since: int) -> bool:
+    """Whether any hook has become part of a graph since then."""
+    return _state["traced"] > since
 
 
 def tell(target: _Tensor, given: Any, answered: Any) -> None:

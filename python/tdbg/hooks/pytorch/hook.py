@@ -267,6 +267,7 @@ class TorchHook(Lifetime):
             "refused_tensors": self._session.recorder.n_refused,
             "repeated_rows": self._session.recorder.n_repeated,
             "internal_errors": self._session.n_faults,
+            "unseen_modules": sum(tap.n_unseen for tap in self._taps),
             "is_live": int(self._session.is_live),
         }
         return {**self._session.sink.counters(), **own}

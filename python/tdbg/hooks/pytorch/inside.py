@@ -14,6 +14,7 @@ from tdbg.collections import Role
 from tdbg.hooks.pytorch.activations import Activations, take_both
 from tdbg.hooks.pytorch.callbacks import Callback
 from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
+from tdbg.hooks.pytorch.compiled_late import compiled_part, warn_of
 from tdbg.hooks.pytorch.output_gradients import GradientHooks, OutputGradient
 from tdbg.hooks.pytorch.parking import Parking
 from tdbg.hooks.pytorch.paths import named_modules
@@ -36,6 +37,10 @@ class _Quick(Callback):
         self.target = new_target(self)
         self._quick = activations.quick()
         self._take = _take_nothing if self._quick is None else self._quick.take
+
+    def called(self, given: Any, answered: Any) -> None:
+        """A compiled graph calls."""
+        raise NotImplementedError
 
 
 class _Input(_Quick):
@@ -107,11 +112,12 @@ def _take_nothing(_: Any, __: Any, ___: Any) -> bool:
 
 
 class _Hooked(NamedTuple):
-    """A module that has hooks, the names it has by them, and their handles."""
+    """A module that has hooks, its names, the hooks' handles, and what they take."""
 
     module: weakref.ref[nn.Module]
     paths: tuple[str, ...]
     handles: list[Any]
+    takes: list[Activations]
 
 
 class InsideHooks:
@@ -123,6 +129,10 @@ class InsideHooks:
         name: What the names of the root's own inputs and outputs begin with.
         prefix: Goes before all names inside it.
         mode: Says the present mode.
+
+    Attributes:
+        n_unseen: Modules of which a forward told nothing, because they were compiled
+            before they had hooks.
     """
 
     def __init__(
@@ -143,6 +153,8 @@ class InsideHooks:
         self._roles: list[Role] = []
         self._hooked: dict[int, _Hooked] = {}
         self._gradients = GradientHooks()
+        self._is_new = False
+        self.n_unseen = 0
 
     def refresh(self) -> None:
         """Hook for what the collections ask for by now."""
@@ -168,7 +180,7 @@ class InsideHooks:
             return
         paths_now = self._paths()
         stay = {id(module): paths for module, paths in paths_now.items()}
-        for key, (_, paths, handles) in list(self._hooked.items()):
+        for key, (_, paths, handles, _) in list(self._hooked.items()):
             if stay.get(key) != paths:
                 del self._hooked[key]
                 for handle in handles:
@@ -181,10 +193,32 @@ class InsideHooks:
                 self._hook(module, paths, self._roles)
         self._settle()
 
+    def forward_ends(self) -> None:
+        """A forward is over: look once whether the new hooks were called in it."""
+        context, root = self._session.forward_context, self._root()
+        if not self._is_new or context is None or root is None:
+            return
+        if not self._session.takes_activations:
+            return
+        seen: list[str] = []
+        unseen: list[str] = []
+        for module, paths, _, takes in self._hooked.values():
+            if module() is not root:
+                is_seen = any(each.calls_so_far(context) for each in takes)
+                path = paths[0].removeprefix(self._prefix)
+                (seen if is_seen else unseen).append(path)
+        part = compiled_part(root, seen, unseen)
+        if part is None:
+            self._is_new, self.n_unseen = False, 0
+        else:
+            if not self.n_unseen:
+                warn_of(f"{self._name}.{part}" if part else self._name)
+            self.n_unseen = len(unseen)
+
     def remove(self) -> None:
         """Take all of them off."""
         self._parking.close()
-        for _, _, handles in self._hooked.values():
+        for _, _, handles, _ in self._hooked.values():
             for handle in handles:
                 handle.remove()
         self._hooked.clear()
@@ -209,8 +243,9 @@ class InsideHooks:
     def _hook(
         self, module: nn.Module, paths: tuple[str, ...], roles: list[Role]
     ) -> None:
-        new = _Hooked(weakref.ref(module), paths, [])
-        handles = self._hooked.setdefault(id(module), new).handles
+        self._is_new = True
+        new = _Hooked(weakref.ref(module), paths, [], [])
+        _, _, handles, takes = self._hooked.setdefault(id(module), new)
         session = self._session
 
         def keep(name: str, handle: Any) -> None:
@@ -229,6 +264,7 @@ class InsideHooks:
             for role in roles
             if role is not Role.OUTPUT_GRADIENT
         }
+        takes += captured.values()
         inputs, outputs = captured.get(Role.INPUT), captured.get(Role.OUTPUT)
         register = module.register_forward_hook
         if inputs is not None and outputs is not None and _leaves_inputs_alone(module):

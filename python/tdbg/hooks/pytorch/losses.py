@@ -16,6 +16,7 @@ from tdbg.capture.session import Session
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.activations import Activations
 from tdbg.hooks.pytorch.callbacks import Callback
+from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
 from tdbg.hooks.pytorch.parking import Parking
 from tdbg.modes import ModeKeys
 
@@ -31,23 +32,42 @@ def loss_name(loss: Callable[..., Any]) -> str:
 
 
 class _Before(Callback):
-    __slots__ = ("_tap",)
+    __slots__ = ("_tap", "target")
     may_go = True
 
     def __init__(self, session: Session, tap: LossTap) -> None:
         super().__init__(session)
         self._tap = tap
+        self.target = new_target(self)
 
-    def __call__(self, _: nn.Module, args: Any, kwargs: Any) -> None:
-        self.session.run(self._tap.inputs.take, (args, kwargs))
+    def __call__(self, _: Any, args: Any, kwargs: Any) -> None:
+        if is_compiling():
+            tell(self.target, (args, kwargs) if kwargs else args, None)
+        else:
+            self.called((args, kwargs), None)
+
+    def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
+        """Also by a compiled graph."""
+        if not self.session.quiet.is_quiet:
+            self.session.run(self._tap.inputs.take, given)
 
 
 class _After(_Before):
     __slots__ = ()
     may_go = False
 
-    def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
-        self.session.run(self._tap.outputs.take, output)
+    def __call__(self, _: Any, __: Any, output: Any) -> None:
+        if is_compiling():
+            tell(self.target, None, output)
+        else:
+            self.called(None, output)
+
+    def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
+        """Also by a compiled graph."""
+        self.session.run(self._tap.outputs.take, answered)
+
+
+never_compiled(_Before.__call__, _After.__call__)
 
 
 class _Function:
@@ -58,17 +78,15 @@ class _Function:
     """
 
     def __init__(self, tap: LossTap, function: Callable[..., Any]) -> None:
-        self._tdbg_tap = tap
+        self._tdbg_before = _Before(tap.session, tap)
+        self._tdbg_after = _After(tap.session, tap)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function: Callable[..., Any] = self.__dict__["__wrapped__"]
-        if is_compiling():
-            return function(*args, **kwargs)
-        tap = self._tdbg_tap
-        tap.function_begins(args, kwargs)
+        self._tdbg_before(None, args, kwargs)
         result = function(*args, **kwargs)
-        tap.function_ends(result)
+        self._tdbg_after(None, args, result)
         return result
 
     def __get__(self, instance: object, _: type | None = None) -> Any:
@@ -102,7 +120,7 @@ class LossTap:
     def __init__(
         self, session: Session, name: str, mode: Callable[[], ModeKeys]
     ) -> None:
-        self._session = session
+        self.session = session
         self._handles: list[Any] = []
         self._parking = Parking()
         session.quiet.on_change.append(self._parking.park)
@@ -115,7 +133,7 @@ class LossTap:
     def hook(self, module: nn.Module) -> None:
         """Capture at each call of a module."""
         self._module = weakref.ref(module)
-        after = module.register_forward_hook(_After(self._session, self))
+        after = module.register_forward_hook(_After(self.session, self))
         self._handles.append(after)
         self.refresh()
 
@@ -124,10 +142,10 @@ class LossTap:
         module = None if self._module is None else self._module()
         if self._has_inputs or module is None:
             return
-        if self._session.policy.may_capture(Role.INPUT):
+        if self.session.policy.may_capture(Role.INPUT):
             self._has_inputs = True
             before = module.register_forward_pre_hook(
-                _Before(self._session, self), with_kwargs=True
+                _Before(self.session, self), with_kwargs=True
             )
             self._handles.append(before)
             self._parking.add(module, "_forward_pre_hooks", before.id)
@@ -137,15 +155,6 @@ class LossTap:
         return (
             function if isinstance(function, _Function) else _Function(self, function)
         )
-
-    def function_begins(self, args: Any, kwargs: Any) -> None:
-        """The function is about to be called."""
-        if not self._session.quiet.is_quiet:
-            self._session.run(self.inputs.take, (args, kwargs))
-
-    def function_ends(self, result: Any) -> None:
-        """It has answered."""
-        self._session.run(self.outputs.take, result)
 
     def remove(self) -> None:
         """Take the hooks off; a wrapped function merely calls."""

@@ -89,6 +89,7 @@ class ModuleTap:
         self._session = session
         self._module = weakref.ref(module)
         self._mode = mode
+        self._name = name
         self._before_training = before_training
         # The exception under way at the beginning of each call that goes on.
         self._calls: list[BaseException | None] = []
@@ -103,6 +104,16 @@ class ModuleTap:
         )
         self._end_handle: Any = None
         self.refresh()
+
+    @property
+    def name(self) -> str:
+        """What the names of the root's own inputs and outputs begin with."""
+        return self._name
+
+    @property
+    def n_unseen(self) -> int:
+        """Modules that were compiled before they had hooks, and tell nothing."""
+        return self._inside.n_unseen
 
     @property
     def module(self) -> nn.Module | None:
@@ -182,6 +193,7 @@ class ModuleTap:
             return
         if not self._calls:
             return  # It never began: a stop was asked for, or a recomputation.
+        self._inside.forward_ends()
         before = self._calls.pop()
         error = sys.exception()
         self._session.forward_ends(error is not None and error is not before)

@@ -13,12 +13,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.around_step import AroundStep
+from tdbg.hooks.pytorch.compiled import never_compiled
+from tdbg.hooks.pytorch.compiled_late import Unheard
+from tdbg.hooks.pytorch.compiled_steps import StepBegins, StepEnds
 from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.modules import ModuleTap
 from tdbg.hooks.pytorch.scaler import unwatch_scalers, watch_scalers
@@ -65,14 +69,16 @@ class OptimizerWatch:
         # Of the scaler whose step is under way.
         self._loss_scale: Any = None
         self.around = AroundStep(session, taps, remote)
+        self._unheard = Unheard(taps)
         # The hook is global: it must not keep this training alive.
         me = weakref.WeakMethod(self._meet)
 
         def meet(optimizer: Optimizer, *_: Any) -> None:
-            method = me()
+            method = None if is_compiling() else me()
             if method is not None:
                 method(optimizer)
 
+        never_compiled(meet)
         self._handles = [register_optimizer_step_pre_hook(meet)]
         watch_scalers(self)
 
@@ -86,8 +92,10 @@ class OptimizerWatch:
             # On the optimizer itself, so as to come after the hooks that it has:
             # what they change (clipping, say) it is about to use.
             self._handles += [
-                optimizer.register_step_pre_hook(self._pre_step),
-                optimizer.register_step_post_hook(self._post_step),
+                optimizer.register_step_pre_hook(StepBegins(optimizer, self._pre_step)),
+                optimizer.register_step_post_hook(
+                    StepEnds(optimizer, self._post_step, self._session)
+                ),
             ]
         self._session.machine.optimizer_found(key, defines_step=defines_step)
 
@@ -103,6 +111,8 @@ class OptimizerWatch:
 
     def remove(self) -> None:
         """Watch no longer."""
+        while self._session.unfinished:
+            self._session.unfinished.pop()()
         unwatch_scalers(self)
         for handle in self._handles:
             handle.remove()
@@ -161,6 +171,7 @@ class OptimizerWatch:
         self._fence()
         key = self._keys[optimizer]
         context = self._session.optimizer_begins(key, self._mode())
+        self._unheard.step(context)
         # PyTorch counts the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")

@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 
 from tdbg.hooks.pytorch.callbacks import Callback
+from tdbg.hooks.pytorch.compiled import now
+from tdbg.hooks.pytorch.compiled_hooks import hooks_may_go
 
 __all__ = ["Parking"]
 
@@ -24,6 +26,7 @@ class Parking:
     """
 
     def __init__(self) -> None:
+        self.born = now()
         # By key: a module, the name of its dict, and what stands there; the module
         # is not kept alive.
         self._places: dict[
@@ -52,6 +55,8 @@ class Parking:
                     hooks.move_to_end(key, last=False)
             return
         if any(_is_compiled(place()) for place, _, _ in places.values()):
+            return
+        if not hooks_may_go(self):
             return
         for key, (place, name, _) in places.items():
             module = place()

@@ -1,0 +1,202 @@
+"""Hooks and a compiler that looks at them once: when they come, stay and go."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from tdbg.pytorch import SaveConfig
+from torch_helpers import Recorded, digits, make_hook, mlp
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+@dataclasses.dataclass
+class _Pair:
+    first: torch.Tensor
+    rest: list[torch.Tensor]
+
+
+class _Giver(nn.Module):
+    """Answers with whatever it was made for."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor, *, extra: dict[str, torch.Tensor]) -> Any:
+        y = self.fc(x) + extra["bias"]
+        if self.kind == "tuple":
+            return y, (y + 1, None, "text")
+        if self.kind == "dict":
+            return {"b": y, "a": [y + 1]}
+        if self.kind == "dataclass":
+            return _Pair(y, [y + 1, y + 2])
+        return {"both": _Pair(y, [y + 1]), "number": 3}
+
+
+class _Taker(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.giver = _Giver(kind)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        answer: Any = self.giver(x, extra={"bias": x * 2})
+        if isinstance(answer, dict):
+            answer = next(iter(answer.values()))
+        if isinstance(answer, tuple):
+            answer = answer[0]
+        result: torch.Tensor = getattr(answer, "first", answer)
+        return result
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict", "dataclass", "nested"])
+def test_structures_have_the_same_tensors_as_without_the_compiler(
+    run_dir: Path, kind: str
+) -> None:
+    def run(directory: Path, wrap: Callable[..., Any]) -> Recorded:
+        torch.manual_seed(3)
+        model = _Taker(kind)
+        hook = make_hook(directory)
+        hook.register_module(model)
+        wrap(model)(torch.ones(2, 4))
+        hook.close()
+        return Recorded(directory)
+
+    def wrap(model: nn.Module) -> Any:
+        return torch.compile(model, backend="eager", fullgraph=True)
+
+    plain, found = run(run_dir / "a", lambda each: each), run(run_dir / "b", wrap)
+    assert found.names == plain.names
+    assert "giver_output_1" in found.names
+    for name in plain.names:
+        for step, value in plain.values(name).items():
+            assert (found.values(name)[step] == value).all(), name
+
+
+def test_under_vmap_a_tensor_is_refused_and_counted(run_dir: Path) -> None:
+    """As without the compiler, which finds no memory to read either."""
+    model = mlp()
+    hook = make_hook(run_dir, include_collections=["outputs"])
+    hook.register_module(model)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(model.fc1)(x)
+
+    assert torch.allclose(function(torch.ones(3, 64)), model.fc1(torch.ones(3, 64)))
+    assert hook.counters()["internal_errors"] == 0
+    assert hook.counters()["refused_tensors"] == 1
+    hook.close()
+
+
+def _late(kind: str) -> tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
+    """A model that is compiled already, and how it is called."""
+    model = nn.Sequential(mlp(), nn.Linear(10, 4))
+    call: Any = model
+    if kind == "wrapper":
+        call = torch.compile(model, backend="aot_eager")
+    elif kind == "part":
+        model[0].compile(backend="aot_eager")
+    elif kind == "function":
+        call = torch.compile(lambda x: model(x) * 1, backend="aot_eager")
+    call(torch.ones(2, 64))
+    return model, call
+
+
+@pytest.mark.parametrize("kind", ["wrapper", "part", "function"])
+def test_a_hook_that_comes_too_late_says_so(
+    run_dir: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """Sabotaged: without the look nothing is captured, and nobody says so."""
+    model, call = _late(kind)
+    hook = make_hook(run_dir)
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook.register_optimizer(optimizer)
+    with caplog.at_level(logging.WARNING, "tdbg"):
+        for _ in range(3):
+            call(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+    told = [each.getMessage() for each in caplog.records if each.name == "tdbg"]
+    assert len(told) == 1
+    assert "torch.compiler.reset()" in told[0]
+    assert ("Sequential.0:" if kind == "part" else "Sequential:") in told[0]
+    torch.compiler.reset()
+    call(torch.ones(2, 64)).sum().backward()
+    optimizer.step()
+    assert hook.counters()["unseen_modules"] == 0
+    hook.close()
+    assert set(Recorded(run_dir).rows("0.relu_output_0")) == {3}
+
+
+def test_a_module_that_is_never_called_is_no_reason_to_warn(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = mlp()
+    model.add_module("idle", nn.Linear(1, 1))
+    model.compile(backend="aot_eager")
+    hook = make_hook(run_dir)
+    hook.register_module(model)
+    model(torch.ones(2, 64))
+    hook.close()
+    assert not [each for each in caplog.records if each.name == "tdbg"]
+    assert hook.counters()["unseen_modules"] == 0
+
+
+def test_hooks_that_are_away_are_back_before_anything_is_traced(run_dir: Path) -> None:
+    """Sabotaged: a graph that is made at a quiet step has no hooks for ever."""
+    model = mlp()
+    every_third = SaveConfig(save_interval=3, statistics_interval=3)
+    hook = make_hook(run_dir, save_config=every_third)
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = model(x)
+        return result
+
+    for step in range(8):
+        inputs, _ = next(digits(8))
+        if step in {1, 2}:
+            assert not model.fc1._forward_hooks
+        call = model if step < 2 else function
+        call(inputs).sum().backward()
+        optimizer.step()
+    assert model.fc1._forward_hooks
+    hook.close()
+    assert int(counters["stats"]["unique_graphs"]) == 1
+    assert set(Recorded(run_dir).rows("relu_output_0")) == {0, 3, 6}
+
+
+def test_a_hook_after_a_closed_one_is_heard(run_dir: Path) -> None:
+    """What a closed hook left in a graph is gone, and the next one says it is late."""
+    model = mlp()
+    first = make_hook(run_dir / "first")
+    first.register_module(model)
+    wrapper = torch.compile(model, backend="aot_eager", fullgraph=True)
+    wrapper(torch.ones(2, 64))
+    second = make_hook(run_dir / "second")
+    second.register_module(model)
+    wrapper(torch.ones(2, 64))
+    wrapper(torch.ones(2, 64))
+    seen = second.counters()["unseen_modules"]
+    second.close()
+    rows = Recorded(run_dir / "second").rows("fc1_output_0")
+    assert (len(rows), seen) in {(2, 0), (0, 3)}
