@@ -18,7 +18,6 @@ from tdbg.control import request_stop
 from tdbg.pytorch import Hook, SaveConfig, TrainingStopped
 from torch_helpers import Recorded, cnn, digits, make_hook, mlp
 
-Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 EVERY_SECOND = SaveConfig(save_interval=2, statistics_interval=2)
 N_STEPS = 5
 
@@ -113,6 +112,17 @@ def _eager(run_dir: Path, model: nn.Module, loss: nn.Module) -> Any:
     return _hook(run_dir, model, loss), lambda x, y: loss(model(x), y)
 
 
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.relu(self.fc(x))
+        return result
+
+
 class _Net(nn.Module):
     """One whose class is not PyTorch's own, around one whose classes are."""
 
@@ -126,12 +136,16 @@ class _Net(nn.Module):
 
 
 def _train(
-    run_dir: Path, arrange: Callable[..., Any], dtype: torch.dtype = torch.float32
+    run_dir: Path,
+    arrange: Callable[..., Any],
+    dtype: torch.dtype = torch.float32,
+    *,
+    is_small: bool = False,
 ) -> Recorded:
-    model = _Net(dtype)
+    model = mlp() if is_small else _Net(dtype)
     hook, forward = arrange(run_dir, model, nn.CrossEntropyLoss())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    batches = digits(8, images=True)
+    batches = digits(8, images=not is_small)
     for _ in range(N_STEPS):
         for _ in range(2):
             inputs, labels = next(batches)
@@ -169,8 +183,10 @@ def test_backends_agree(run_dir: Path, backend: str) -> None:
         hook, wrapper = _hook(run_dir, model, loss), compiled(model, backend)
         return hook, lambda x, y: loss(wrapper(x), y)
 
-    expected = _train(run_dir / "without", _eager)
-    same(_train(run_dir / "with", arrange), expected, 1e-4)
+    is_small = backend == "inductor"  # It calls a compiler of C++ for each graph.
+    expected = _train(run_dir / "without", _eager, is_small=is_small)
+    found = _train(run_dir / "with", arrange, is_small=is_small)
+    same(found, expected, 1e-4 if is_small else 0.0)
     assert graphs() == 1
 
 
@@ -262,15 +278,13 @@ def test_a_block_that_is_there_many_times_is_compiled_once(run_dir: Path) -> Non
 
     Sabotaged: hooks told by a number fail at the ninth block.
     """
-    blocks = nn.Sequential(
-        *(nn.Sequential(mlp(), nn.Linear(10, 64)) for _ in range(10))
-    )
+    blocks = nn.Sequential(*(_Block() for _ in range(10)))
 
     def run() -> int:
         for block in blocks:
-            block[0].compile(backend="aot_eager", fullgraph=True)
+            block.compile(backend="aot_eager", fullgraph=True)
         for _ in range(2):
-            blocks(torch.ones(2, 64)).sum().backward()
+            blocks(torch.ones(2, 4)).sum().backward()
         return graphs()
 
     alone = run()
@@ -279,9 +293,9 @@ def test_a_block_that_is_there_many_times_is_compiled_once(run_dir: Path) -> Non
     hook.register_module(blocks)
     assert run() == alone
     hook.close()
-    assert {f"{number}.0.relu_output_0" for number in range(10)} <= Recorded(
-        run_dir
-    ).names
+    found = Recorded(run_dir)
+    for number in range(10):
+        assert len(found.rows(f"{number}.relu_output_0")) == 2
 
 
 def test_other_shapes_do_not_compile_more_often_than_without(run_dir: Path) -> None:
