@@ -193,10 +193,12 @@ class ModuleTap:
             return
         if not self._calls:
             return  # It never began: a stop was asked for, or a recomputation.
-        self._inside.forward_ends()
         before = self._calls.pop()
         error = sys.exception()
-        self._session.forward_ends(error is not None and error is not before)
+        has_failed = error is not None and error is not before
+        if not has_failed:
+            self._inside.forward_ends()
+        self._session.forward_ends(has_failed)
 
     def remove(self) -> None:
         """Take all hooks off."""
