@@ -43,7 +43,6 @@ def answers(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_what_is_asked_for_is_captured_for_so_long(run_dir: Path) -> None:
-    """Sabotage that it caught: the collection not removed at the end."""
     hook, training = hooked(run_dir)
     train(*training, 7)
     time.sleep(PATIENCE)
@@ -126,7 +125,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_a_wrong_request_is_refused_with_its_reason_and_the_training_goes_on(
     run_dir: Path,
 ) -> None:
-    """Sabotage that it caught: TypeError not caught in `Attached.take`."""
     hook, training = hooked(run_dir)
     for body, _ in BAD:
         write_request(run_dir, "capture", body)

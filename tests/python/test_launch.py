@@ -50,7 +50,6 @@ def losses_of(output: str) -> list[float]:
 
 
 def test_a_script_is_captured_from_its_first_step(run_dir: Path) -> None:
-    """Sabotage that it caught: `begin_call` left out."""
     given = ("--statistics-interval", "1", "--include", "weights")
     result = tdbg_run(
         run_dir,

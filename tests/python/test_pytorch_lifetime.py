@@ -38,7 +38,6 @@ def evaluate(model: nn.Module, n_steps: int) -> None:
 
 
 def test_a_resumed_training_goes_on_at_its_checkpoint(run_dir: Path) -> None:
-    """Sabotage that it caught: counters of the mode left at 0."""
     hook, *training = hooked(run_dir)
     train(*training, 3)
     evaluate(training[0], 2)
@@ -122,7 +121,6 @@ def test_a_checkpoint_of_something_else_is_refused(run_dir: Path, state: Any) ->
 
 
 def test_a_cell_that_is_run_again_replaces_its_hook(run_dir: Path) -> None:
-    """Sabotage that it caught: `replace_sessions` not called."""
     first, *training = hooked(run_dir)
     train(*training, 3)
     for _ in range(2):  # The cell makes everything anew.
@@ -194,7 +192,6 @@ def test_a_copy_of_a_hook_does_nothing(run_dir: Path) -> None:
 
 
 def test_parts_of_a_model_called_one_by_one_are_one_forward(run_dir: Path) -> None:
-    """Sabotage that it caught: `forward_ends` left out at the end of the pass."""
     model: Any = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = digits(8)
