@@ -1,6 +1,6 @@
 """What hooks cost between the steps at which something is saved.
 
-    python -m benchmarks.overhead.idle_hooks [--modules 1000] [--quick]
+    python -m benchmarks.hooks.idle [--modules 1000] [--quick]
 
 The model has a linear layer and a thousand modules that do nothing, with a parameter
 each, so that a step is short and what hooks cost stands out.  Equal trainings of it
@@ -185,7 +185,7 @@ def measure(given: argparse.Namespace, folder: Path) -> Report:
     }
     for name, collections in HOOKED.items():
         contenders[name] = Contender(n, collections, folder / name.replace(" ", "_"))
-    n_steps = max(1, 50_000 // n)
+    n_steps = 20 if given.quick else max(1, min(500, 50_000 // n))
     for each in contenders.values():
         each.block(2)()  # The only step that is captured, and one more.
     samples = interleave(
@@ -209,7 +209,7 @@ def measure(given: argparse.Namespace, folder: Path) -> Report:
         f"A plain step takes {1e3 * samples.seconds_of('plain') / n_steps:.1f} ms."
     )
     return Report(
-        "overhead/idle_hooks",
+        "hooks/idle",
         given,
         packages=("torch", "tdbg"),
         tables=[table],
