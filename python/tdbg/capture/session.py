@@ -11,7 +11,6 @@ after ten times the session rests.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from tdbg.capture.events import (
     CostEvents,
     write_event,
 )
+from tdbg.capture.faults import tell_fault
 from tdbg.capture.losses import LossWatch
 from tdbg.capture.overhead import Overhead, OverheadMeter
 from tdbg.capture.policy import Policy
@@ -49,7 +49,6 @@ MAX_FAULTS = 10
 QUIET_NS = 1_000_000_000
 _TRAINING = frozenset({TRAIN, GLOBAL})
 
-_log = logging.getLogger("tdbg")
 _Result = TypeVar("_Result")
 
 
@@ -388,16 +387,7 @@ class Session:
 
     def _fault(self, error: Exception) -> None:
         self.n_faults += 1
-        with contextlib.suppress(Exception):
-            if self.n_faults == 1:
-                _log.warning(
-                    "tdbg met an error of its own; the training goes on", exc_info=error
-                )
-            if self.n_faults == MAX_FAULTS:
-                _log.warning(
-                    "tdbg met %d errors of its own and captures nothing from now on",
-                    MAX_FAULTS,
-                )
+        tell_fault(error, self.n_faults, MAX_FAULTS)
         if self.n_faults >= MAX_FAULTS:
             self.is_live = False
             self.recorder.end_forward()
