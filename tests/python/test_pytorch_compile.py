@@ -170,8 +170,8 @@ def test_all_is_captured_in_one_graph_whatever_the_order(
 ) -> None:
     """Bit for bit as without the compiler, in-place ReLU and micro-batches included.
 
-    Sabotaged: hooks that go at quiet steps make a second graph; an operator that is
-    not kept in order, or reads what was written in place, records other values.
+    Hooks that go at quiet steps would make a second graph; an operator that is not
+    kept in order, or reads what was written in place, would record other values.
     """
     found = _train(run_dir / "compiled", arrange)
     assert graphs() == 1
@@ -224,7 +224,7 @@ def _train_with_steps(run_dir: Path, wrap: Callable[..., Any]) -> Any:
 
 
 def test_a_compiled_step_and_a_compiled_loss(run_dir: Path) -> None:
-    """Parameters as before the update.  Sabotaged: an end told inside the graph."""
+    """Parameters as before the update, though values are written as the graph ends."""
     plain = _train_with_steps(run_dir / "plain", lambda each: each)
     found = _train_with_steps(run_dir / "compiled", compiled)
     broken = dict(counters["graph_break"])
@@ -278,7 +278,7 @@ def test_evaluation_and_stops_are_those_of_a_plain_model(run_dir: Path) -> None:
 def test_a_block_that_is_there_many_times_is_compiled_once(run_dir: Path) -> None:
     """More often than the compiler allows one function to be compiled.
 
-    Sabotaged: hooks told by a number fail at the ninth block.
+    Hooks named by a number would be compiled anew for each block.
     """
     blocks = nn.Sequential(*(_Block() for _ in range(10)))
 

@@ -123,7 +123,7 @@ def _late(kind: str) -> tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]
 def test_a_hook_that_comes_too_late_says_so(
     run_dir: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    """Sabotaged: without the look nothing is captured, and nobody says so."""
+    """Nothing of it can be captured any more, which must not pass in silence."""
     model, call = _late(kind)
     hook = make_hook(run_dir)
     hook.register_module(model)
@@ -160,7 +160,7 @@ def test_a_module_that_is_never_called_is_no_reason_to_warn(
 
 
 def test_hooks_that_are_away_are_back_before_anything_is_traced(run_dir: Path) -> None:
-    """Sabotaged: a graph that is made at a quiet step has no hooks for ever."""
+    """A graph that is made at a quiet step would have no hooks for ever."""
     model = mlp()
     every_third = SaveConfig(save_interval=3, statistics_interval=3)
     hook = make_hook(run_dir, save_config=every_third)
