@@ -36,8 +36,9 @@ constexpr milliseconds kPatience{20000};
 
 bool all_errors = false;
 
-// Of the calls of a training one in so many fails.  The steps are alike, so that
-// a sanitizer sees all the code; that every single call may fail is seen without.
+// Of the calls of a training one in so many fails.  The steps are alike, so
+// that a sanitizer sees all the code; that every single call may fail is seen
+// without.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kStride = 17;
 #elif defined(__SANITIZE_ADDRESS__)
