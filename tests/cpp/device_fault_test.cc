@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fake_devices.h"
+#include "sanitized.h"
 #include "testing.h"
 
 namespace tdbg {
@@ -21,13 +22,8 @@ constexpr int kSteps = 2;
 
 // Calls of a function that fail in turn: the first ones, which make everything,
 // and some of those after.
-#ifdef __SANITIZE_ADDRESS__
-constexpr int kFirst = 1;
-constexpr int kPlaces = 1;
-#else
-constexpr int kFirst = 4;
-constexpr int kPlaces = 4;
-#endif
+constexpr int kFirst = testing::kHasAddressSanitizer ? 1 : 4;
+constexpr int kPlaces = testing::kHasAddressSanitizer ? 1 : 4;
 
 #define TDBG_NAME_OF(symbol, member, parameters) #symbol,
 constexpr const char* kFunctions[] = {TDBG_CUDA_FUNCTIONS(TDBG_NAME_OF)};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fake_devices.h"
+#include "sanitized.h"
 #include "testing.h"
 
 namespace tdbg {
@@ -19,11 +20,7 @@ using testing::Framework;
 using testing::FreshDriver;
 
 // Calls that fail in turn.
-#ifdef __SANITIZE_ADDRESS__
-constexpr int kPlaces = 2;
-#else
-constexpr int kPlaces = 8;
-#endif
+constexpr int kPlaces = testing::kHasAddressSanitizer ? 2 : 8;
 
 #define TDBG_NAME_OF(symbol, member, parameters) #symbol,
 constexpr const char* kFunctions[] = {TDBG_CUDA_FUNCTIONS(TDBG_NAME_OF)};

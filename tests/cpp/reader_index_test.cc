@@ -15,16 +15,13 @@
 #include "complete_shard.h"
 #include "many_rows.h"
 #include "reader/run_reader.h"
+#include "sanitized.h"
 #include "testing.h"
 
 namespace tdbg::testing {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr unsigned kFlipStep = 128;
-#else
-constexpr unsigned kFlipStep = 64;
-#endif
+constexpr unsigned kFlipStep = kIsSanitized ? 128 : 64;
 
 // Each table of the index is asked for, by questions and as a whole.
 Answers Ask(RunReader* asked) {

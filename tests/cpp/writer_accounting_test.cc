@@ -22,6 +22,7 @@
 
 #include "fault_injection.h"
 #include "reader/run_reader.h"
+#include "sanitized.h"
 #include "temporary_directory.h"
 #include "testing.h"
 #include "writer/writer.h"
@@ -37,11 +38,7 @@ constexpr std::uint64_t kBurst = 512;
 constexpr std::uint64_t kTensors = 7;  // A step.
 constexpr std::int64_t kStepsOfThread = 1'000'000'000;
 
-#if defined(__SANITIZE_THREAD__)
-std::uint64_t n_records = 100'000;  // Ten times slower.
-#else
-std::uint64_t n_records = 1'000'000;
-#endif
+std::uint64_t n_records = testing::kHasThreadSanitizer ? 100'000 : 1'000'000;
 
 struct Thread {
   std::uint32_t scalar = 0;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "fault_injection.h"
+#include "sanitized.h"
 #include "temporary_directory.h"
 #include "testing.h"
 #include "writer/writer.h"
@@ -39,14 +40,8 @@ bool all_errors = false;
 // Of the calls of a training one in so many fails.  The steps are alike, so
 // that a sanitizer sees all the code; that every single call may fail is seen
 // without.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kStride = 17;
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kStride = 3;
-#else
-constexpr std::uint64_t kStride = 1;
-#endif
-constexpr bool kIsSlow = kStride > 1;
+constexpr std::uint64_t kStride =
+    testing::kHasThreadSanitizer ? 17 : (testing::kHasAddressSanitizer ? 5 : 1);
 
 struct Outcome {
   bool opened = false;
@@ -166,7 +161,7 @@ Exposure FailEveryCall(FaultPlan plan, CodecPolicy codec = CodecPolicy::kAuto) {
 }
 
 std::vector<int> Errors() {
-  if (kIsSlow) return {ENOSPC};
+  if (testing::kIsSanitized) return {ENOSPC};
   if (!all_errors) return {ENOSPC, EIO};
   return {ENOSPC, EIO,    EDQUOT, EROFS,  EACCES, EMFILE,
           ENFILE, EAGAIN, ENOMEM, ESTALE, EFBIG,  ENODEV};
@@ -191,7 +186,7 @@ TDBG_TEST(EveryCallAndSomeAfterItFail) {
         {.count = 4, .every = every, .error = ENOSPC, .only = {}});
     EXPECT_GE(exposure.sites, 80U);
     EXPECT_GE(exposure.runs_with_loss, 50U);
-    if (kIsSlow) break;
+    if (testing::kIsSanitized) break;
   }
 }
 

@@ -1,7 +1,9 @@
 // The process forks while producers and writer are busy: the child's copy does
 // nothing and blocks nowhere, and the parent's data is its own.
 //
-//   writer_fork_test [FILTER [FORKS]]     1,000 forks when not told
+//   writer_fork_test [FILTER [FORKS]]     1,000 forks when not told, under
+//   AddressSanitizer
+//                                         150
 
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 
 #include "child_process.h"
 #include "reader/run_reader.h"
+#include "sanitized.h"
 #include "temporary_directory.h"
 #include "testing.h"
 #include "writer/writer.h"
@@ -28,7 +31,7 @@ using std::chrono::milliseconds;
 constexpr std::int64_t kChildStep = 1LL << 40;
 constexpr int kProducers = 4;
 
-std::uint64_t n_forks = 1000;
+std::uint64_t n_forks = testing::kHasAddressSanitizer ? 150 : 1000;
 
 // Uses every method of the parent's writer; 0 when all of them are inert.
 int UseInChild(std::unique_ptr<Writer>* writer, std::uint32_t definition) {

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "child_process.h"
+#include "sanitized.h"
 #include "temporary_directory.h"
 #include "testing.h"
 #include "writer/writer.h"
@@ -27,12 +28,8 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-#if defined(__SANITIZE_ADDRESS__)
-// What a kill leaves is no matter of memory, and a step takes longer.
-std::uint64_t n_kills = 500;
-#else
-std::uint64_t n_kills = 2000;
-#endif
+// What a kill leaves is no matter of memory.
+std::uint64_t n_kills = testing::kHasAddressSanitizer ? 250 : 2000;
 std::uint64_t seed = 20261120;
 
 // What the child does until it is killed: trains, and says on the pipe which

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "reader/run_reader.h"
+#include "sanitized.h"
 #include "temporary_directory.h"
 #include "testing.h"
 #include "writer/shard_writer.h"
@@ -31,11 +32,7 @@ constexpr std::uint64_t kDefinitions = 8;
 constexpr std::uint64_t kRecordsPerStep =
     100;  // The one that ends it included.
 
-#if defined(__SANITIZE_THREAD__)
-std::uint64_t n_records = 100'000;  // Ten times slower.
-#else
-std::uint64_t n_records = 1'000'000;
-#endif
+std::uint64_t n_records = testing::kHasThreadSanitizer ? 100'000 : 1'000'000;
 
 // Writes `n` records.  The k-th of a kind carries k, so that a reader knows
 // what must come next.

@@ -23,6 +23,7 @@
 
 #include "fault_injection.h"
 #include "reader/run_reader.h"
+#include "sanitized.h"
 #include "temporary_directory.h"
 #include "testing.h"
 #include "writer/writer.h"
@@ -39,11 +40,7 @@ using testing::TemporaryDirectory;
 constexpr milliseconds kPatience{60000};
 constexpr std::uint64_t kMiB = 1ULL << 20;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
+using testing::kIsSanitized;
 
 int PressureSeconds() {
   const char* text = std::getenv("TDBG_PRESSURE_SECONDS");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -159,30 +160,39 @@ def call(*arguments: object) -> tuple[int, dict[str, Any]]:
     return result.exit_code, json.loads(result.stdout) if result.stdout else {}
 
 
+def ask_until_it_stops(training: subprocess.Popen[str], run_dir: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not list(run_dir.glob("w/train-0-1/COMMIT")):
+        assert time.monotonic() < deadline
+        assert training.poll() is None, "it has ended"
+        time.sleep(0.05)
+    code, answer = call("attach", run_dir, "--collection", "weights", "--for", 20)
+    assert (code, answer["state"]) == (0, "accepted")
+    assert answer["until"] - answer["training_step"] == 20
+    code, answer = call("attach", run_dir, "--collection", "wieghts")
+    assert (code, answer["state"]) == (1, "refused")
+    assert "did you mean 'weights'" in answer["reason"]
+    code, answer = call("attach", run_dir, "--regex", "fc1", "--wait", 0)
+    assert (code, answer["state"]) == (0, "asked")
+    code, _ = call("attach", run_dir)
+    assert code == 2
+    code, answer = call("stop", run_dir, "--reason", "seen enough")
+    assert (code, answer["state"]) == (0, "stopped")
+    output, _ = training.communicate(timeout=60)
+    assert output == "stopped: seen enough\n"
+    assert training.returncode == 0
+
+
 def test_the_command_line_says_what_the_training_made_of_it(run_dir: Path) -> None:
-    training = subprocess.Popen(
-        [sys.executable, PROGRAM, run_dir], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not list(run_dir.glob("w/train-0-1/COMMIT")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        code, answer = call("attach", run_dir, "--collection", "weights", "--for", 20)
-        assert (code, answer["state"]) == (0, "accepted")
-        assert answer["until"] - answer["training_step"] == 20
-        code, answer = call("attach", run_dir, "--collection", "wieghts")
-        assert (code, answer["state"]) == (1, "refused")
-        assert "did you mean 'weights'" in answer["reason"]
-        code, answer = call("attach", run_dir, "--regex", "fc1", "--wait", 0)
-        assert (code, answer["state"]) == (0, "asked")
-        code, _ = call("attach", run_dir)
-        assert code == 2
-        code, answer = call("stop", run_dir, "--reason", "seen enough")
-        assert (code, answer["state"]) == (0, "stopped")
-        output, _ = training.communicate(timeout=60)
-        assert output == "stopped: seen enough\n"
-        assert training.returncode == 0
-    finally:
-        training.kill()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, PROGRAM, run_dir],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as training:
+        try:
+            ask_until_it_stops(training, run_dir)
+        finally:
+            training.kill()
     assert len(create_trial(run_dir).tensor("fc2.weight").steps(mode=TRAIN)) == 20
