@@ -242,7 +242,7 @@ def test_what_capture_cost_ends_each_summary(tmp_path: Path, verb: str) -> None:
         for step in range(4):
             loss = {"loss": np.ones(1)}
             builder.step(step, loss, capture_ns=20_000, duration_ns=1_020_000)
-    line = "measured cost 2.0 % of the training thread"
+    line = "measured cost: steps take 2.0 % longer"
     assert line in call(verb, path).output
     output = call(verb, path, "--json").stdout
     cost = json.loads(output.splitlines()[-1] if verb == "watch" else output)["cost"]

@@ -306,7 +306,7 @@ def test_the_cost_and_the_losses_of_capture_are_summed_up(run_dir: Path) -> None
     assert (cost.steps, cost.capture_seconds, cost.step_seconds) == (4, 1e-7, 4e-6)
     assert cost.share == pytest.approx(100 / 3900)
     assert trial.overhead("train").share == pytest.approx(60 / 2940)
-    assert str(cost) == "measured cost 2.6 % of the training thread"
+    assert str(cost) == "measured cost: steps take 2.6 % longer"
     counters = trial.counters()
     assert counters["dropped"] == 3
     assert counters["failed"] == 0

@@ -60,7 +60,7 @@ class RunOverhead:
         }
 
     def __str__(self) -> str:
-        text = f"measured cost {100 * self.share:.1f} % of the training thread"
+        text = f"measured cost: steps take {100 * self.share:.1f} % longer"
         if self.budget is not None:
             text += f", budget {100 * self.budget:g} %"
         if self.changes:

@@ -130,7 +130,7 @@ class Trial:
         """What capture cost the training thread, as measured there.
 
         Example:
-            print(trial.overhead())  # measured cost 1.3 % of the training thread
+            print(trial.overhead())  # measured cost: steps take 1.3 % longer
         """
         with self._run.fresh() as run:
             return _overhead.overhead(run, mode_key(mode))
