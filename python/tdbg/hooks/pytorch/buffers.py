@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from tdbg.capture.session import Session
 from tdbg.capture.wants import StepWants
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.parameters import LOOK_AGAIN
-from tdbg.hooks.pytorch.paths import named_modules
+from tdbg.hooks.pytorch.paths import places_of
 
 __all__ = ["BufferTable"]
 
@@ -105,19 +106,13 @@ class BufferTable:
         module = self._module()
         if module is None:
             return []
-        places: dict[int, tuple[nn.Module, str]] = {}
-        names: dict[int, list[str]] = {}
-        for path, owner in named_modules(module):
-            for key, buffer in owner._buffers.items():
-                if buffer is not None:
-                    places.setdefault(id(buffer), (owner, key))
-                    name = f"{path}.{key}" if path else key
-                    full = buffer_name(self._prefix + name)
-                    names.setdefault(id(buffer), []).append(full)
         plan = self._session.recorder.plan
-        return [
-            _Entry(weakref.ref(owner), key, plan(first, Role.BUFFER, tuple(others)))
-            for (owner, key), (first, *others) in zip(
-                places.values(), names.values(), strict=True
-            )
-        ]
+        entries = []
+        for owner, key, paths in places_of(module, _buffers_of):
+            first, *others = (buffer_name(self._prefix + path) for path in paths)
+            entries.append(_Entry(owner, key, plan(first, Role.BUFFER, tuple(others))))
+        return entries
+
+
+def _buffers_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
+    return module._buffers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from tdbg.capture.session import Session
 from tdbg.capture.wants import SMALL_VALUES, VALUES, StepWants
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.early_values import EarlyValues
-from tdbg.hooks.pytorch.paths import named_modules
+from tdbg.hooks.pytorch.paths import places_of
 
 __all__ = ["LOOK_AGAIN", "Entry", "ParameterTable"]
 
@@ -266,27 +267,21 @@ class ParameterTable:
         module = self._module()
         if module is None:
             return []
-        places: dict[int, tuple[nn.Module, str]] = {}
-        names: dict[int, list[str]] = {}
-        for path, owner in named_modules(module):
-            for key, parameter in owner._parameters.items():
-                if parameter is not None:
-                    places.setdefault(id(parameter), (owner, key))
-                    name = f"{path}.{key}" if path else key
-                    names.setdefault(id(parameter), []).append(self._prefix + name)
         plan = self._session.recorder.plan
-        return [
-            Entry(
-                weakref.ref(owner),
-                key,
-                plan(all_names[0], parameter_role(all_names[0]), tuple(all_names[1:])),
-                plan(
-                    gradient_name(all_names[0]),
-                    Role.GRADIENT,
-                    tuple(gradient_name(name) for name in all_names[1:]),
-                ),
+        entries = []
+        for owner, key, paths in places_of(module, _parameters_of):
+            first, *others = (self._prefix + path for path in paths)
+            gradient, *aliases = (gradient_name(name) for name in (first, *others))
+            entries.append(
+                Entry(
+                    owner,
+                    key,
+                    plan(first, parameter_role(first), tuple(others)),
+                    plan(gradient, Role.GRADIENT, tuple(aliases)),
+                )
             )
-            for (owner, key), all_names in zip(
-                places.values(), names.values(), strict=True
-            )
-        ]
+        return entries
+
+
+def _parameters_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
+    return module._parameters

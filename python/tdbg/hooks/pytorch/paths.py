@@ -9,12 +9,22 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
+import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-__all__ = ["class_name", "is_fully_sharded", "named_modules", "unwrapped"]
+__all__ = [
+    "Place",
+    "class_name",
+    "is_fully_sharded",
+    "named_modules",
+    "places_of",
+    "unwrapped",
+]
 
 # Wrappers that call what they hold and pass on its result, with the attribute that
 # holds it.  Those that are not always loaded go by name.
@@ -28,6 +38,43 @@ _NAMED = frozenset(
 )
 # A class that `fully_shard` has put in the place of the module's own.
 _SHARDED_BASE = "FSDPModule"
+
+
+class Place(NamedTuple):
+    """Where a tensor of a module stands, so that a new one put there is found.
+
+    Attributes:
+        owner: The module that has it; not kept alive.
+        key: Its name there.
+        names: All its paths from the root; a tied one has several.
+    """
+
+    owner: weakref.ref[nn.Module]
+    key: str
+    names: tuple[str, ...]
+
+
+def places_of(
+    root: nn.Module, tensors: Callable[[nn.Module], Mapping[str, torch.Tensor | None]]
+) -> list[Place]:
+    """The places of all tensors in a module, each tensor once.
+
+    Args:
+        root: The module; wrappers leave no trace in paths.
+        tensors: Those of one module by name: its parameters or its buffers.
+    """
+    owners: dict[int, tuple[nn.Module, str]] = {}
+    names: dict[int, list[str]] = {}
+    for path, owner in named_modules(root):
+        for key, tensor in tensors(owner).items():
+            if tensor is not None:
+                owners.setdefault(id(tensor), (owner, key))
+                name = f"{path}.{key}" if path else key
+                names.setdefault(id(tensor), []).append(name)
+    return [
+        Place(weakref.ref(owner), key, tuple(names[identity]))
+        for identity, (owner, key) in owners.items()
+    ]
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
