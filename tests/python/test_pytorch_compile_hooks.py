@@ -186,7 +186,7 @@ def test_hooks_that_are_away_are_back_before_anything_is_traced(run_dir: Path) -
 
 
 def test_a_hook_after_a_closed_one_is_heard(run_dir: Path) -> None:
-    """What a closed hook left in a graph is gone, and the next one says it is late."""
+    """The first one's hooks are gone, so the model is compiled anew with its own."""
     model = mlp()
     first = make_hook(run_dir / "first")
     first.register_module(model)
@@ -199,4 +199,4 @@ def test_a_hook_after_a_closed_one_is_heard(run_dir: Path) -> None:
     seen = second.counters()["unseen_modules"]
     second.close()
     rows = Recorded(run_dir / "second").rows("fc1_output_0")
-    assert (len(rows), seen) in {(2, 0), (0, 3)}
+    assert (len(rows), seen) == (2, 0)
