@@ -1,6 +1,6 @@
 """The default rules, on trainings of real data: healthy ones and sick ones.
 
-The figures that the defaults were chosen by are in docs/rules.md.
+The figures that the defaults were chosen by are in docs/rules/.
 """
 
 from __future__ import annotations
