@@ -161,11 +161,11 @@ class History:
     def tables(
         self, value: Callable[[str, int], NDArray[np.generic] | None]
     ) -> tuple[Table, ...]:
-        """A table for each mode with new steps."""
+        """A table for each mode, with new steps in it or not."""
         if not self._tensors:
             return ()
         result = []
-        for mode in np.unique(self._steps.modes[self._start :]).tolist():
+        for mode in np.unique(self._steps.modes).tolist():
             at = np.flatnonzero(self._steps.modes == mode)
             steps = self._steps.take(at)
             ordinal = self._ordinal[:, at]

@@ -262,6 +262,14 @@ class Window:
             if (not modes or table.mode in modes) and table.start < len(table.steps):
                 yield table
 
+    def table(self, mode: ModeKeys) -> Table | None:
+        """What is seen of a mode, with new steps in it or not; None: nothing.
+
+        For rules that judge steps of one mode by those of another.  Steps of the other
+        mode that come after the one that is judged are not to be looked at.
+        """
+        return next((table for table in self._tables if table.mode is mode), None)
+
     def units(self, *modes: ModeKeys) -> Iterator[UnitTable]:
         """The unit summaries that have new steps, of these modes, or of all."""
         for table in self._unit_tables:
