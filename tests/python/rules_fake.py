@@ -11,6 +11,7 @@ import numpy as np
 
 from tdbg.errors import TensorUnavailableForStep
 from tdbg.findings import Finding
+from tdbg.histogram import Histogram
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine, Rule
 from tdbg.rules.window import FIELDS
@@ -23,6 +24,7 @@ STEP = np.dtype(
         ("lossless", "?"),
         ("settled", "?"),
         ("skipped", "?"),
+        ("wall_ns", "i8"),
     ]
 )
 
@@ -56,15 +58,33 @@ class FakeTensor:
     position: int
     rows: dict[int, dict[str, float]] = field(default_factory=dict)
     values: dict[int, np.ndarray] = field(default_factory=dict)
+    histograms: dict[int, Histogram] = field(default_factory=dict)
+    of_workers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    dtype: str = "float32"
+    reads: int = 0
 
-    def steps(self) -> list[int]:
-        return sorted({*self.rows, *self.values})
+    def steps(self, *, what: str = "any") -> list[int]:
+        found = {"values": self.values, "histograms": self.histograms}
+        return sorted(found.get(what, {*self.rows, *self.values, *self.histograms}))
 
     def value(self, step: int) -> np.ndarray:
-        if step not in self.values:
-            msg = f"no value at {step}"
+        return self._at(self.values, step)
+
+    def histogram(self, step: int) -> Histogram:
+        return self._at(self.histograms, step)
+
+    def workers(self, step: int) -> list[str]:
+        return list(self._at(self.of_workers, step))
+
+    def stats(self, step: int, *, worker: str | None = None) -> Any:
+        return self._at(self.of_workers, step)[str(worker)]
+
+    def _at(self, of_steps: dict[int, Any], step: int) -> Any:
+        self.reads += 1
+        if step not in of_steps:
+            msg = f"nothing at {step}"
             raise TensorUnavailableForStep(msg)
-        return self.values[step]
+        return of_steps[step]
 
 
 class FakeRun:
@@ -72,8 +92,11 @@ class FakeRun:
 
     def __init__(self) -> None:
         self.tensors: dict[str, FakeTensor] = {}
-        self.steps: dict[int, tuple[ModeKeys, bool, bool, bool]] = {}
+        self.steps: dict[int, tuple[ModeKeys, bool, bool, bool, int]] = {}
         self.custom: dict[str, list[str]] = {}
+        self.known_facts: list[Any] = []
+        self.n_workers = 1
+        self.status = "closed"
         self.shown: int | None = None
         self.ended = True
         self.reads = 0
@@ -87,13 +110,32 @@ class FakeRun:
         complete: bool = True,
         lossless: bool = True,
         skipped: bool = False,
+        wall_ns: int | None = None,
     ) -> None:
         """Record a step with the statistics of these values, by name."""
         for name, values in (rows or {}).items():
             self.tensor_of(name).rows[step] = (
                 values if isinstance(values, dict) else row_of(values)
             )
-        self.steps[step] = (mode, complete, lossless, skipped)
+        at = 10**9 * step if wall_ns is None else wall_ns
+        self.steps[step] = (mode, complete, lossless, skipped, at)
+
+    def value(self, step: int, name: str, values: Any) -> None:
+        """Record raw values."""
+        self.tensor_of(name).values[step] = np.asarray(values)
+
+    def histogram(self, step: int, name: str, values: Any) -> None:
+        """Record the histogram of these values."""
+        array = np.asarray(values, dtype=np.float32)
+        self.tensor_of(name).histograms[step] = Histogram.of(array)
+
+    def by_worker(self, step: int, name: str, values: dict[str, Any]) -> None:
+        """Record the rows that workers have of a tensor, of these values."""
+        rows = {
+            worker: SimpleNamespace(**row_of(content))
+            for worker, content in values.items()
+        }
+        self.tensor_of(name).of_workers[step] = rows
 
     def units(self, step: int, name: str, active: Iterable[int], count: int) -> None:
         """Record a unit summary."""
@@ -116,6 +158,12 @@ class FakeRun:
     def refresh(self) -> bool:
         return True
 
+    def workers(self) -> list[str]:
+        return [f"worker_{rank}" for rank in range(self.n_workers)]
+
+    def facts(self) -> list[Any]:
+        return self.known_facts
+
     def tensor_names(self) -> list[str]:
         last = np.inf if self.shown is None else self.shown
         return sorted(
@@ -137,8 +185,8 @@ class FakeRun:
         last = np.inf if self.shown is None else self.shown
         return np.array(
             [
-                (step, mode.value, complete, complete and lossless, True, skipped)
-                for step, (mode, complete, lossless, skipped) in sorted(
+                (step, mode.value, complete, complete and lossless, True, skipped, at)
+                for step, (mode, complete, lossless, skipped, at) in sorted(
                     self.steps.items()
                 )
                 if (start or 0) <= step <= last

@@ -12,6 +12,7 @@ from tdbg.rules.activations import DeadRelu
 from tdbg.rules.engine import Engine, Report, check, watch
 from tdbg.rules.gradients import VanishingGradient
 from tdbg.rules.loss import LossNotDecreasing
+from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import (
     default_rules,
     get,
@@ -40,6 +41,7 @@ __all__ = [
     "Finding",
     "Judgement",
     "LossNotDecreasing",
+    "Quiet",
     "Report",
     "Rule",
     "RuleStatus",

@@ -20,6 +20,7 @@ from tdbg.modes import ModeKeys
 
 if TYPE_CHECKING:
     from tdbg.needs import Needs
+    from tdbg.rules.quiet import Quiet
     from tdbg.rules.window import Judgement, TensorInfo, Window
 
 __all__ = [
@@ -84,6 +85,15 @@ class Rule(ABC):
         A verdict on a step may depend on that step, on the ``look_back`` rows of
         the tensor before it and on its ``anchor`` first rows, and on nothing else.
         """
+
+    def silence(self, quiet: Quiet) -> Iterable[Judgement]:
+        """Judge that nothing new has come; asked about once a second meanwhile.
+
+        For rules about a standstill; others leave it.  A judgement is of the last
+        step: ``quiet.judge`` makes one.
+        """
+        del quiet
+        return ()
 
     def parameters(self) -> dict[str, object]:
         """Its parameters by name."""

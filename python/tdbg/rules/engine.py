@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +25,11 @@ from tdbg.findings import Finding, Severity
 from tdbg.rules._base import Rule
 from tdbg.rules.episodes import Episodes
 from tdbg.rules.feed import Feed
+from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import resolve
 from tdbg.rules.source import Source
 from tdbg.rules.status import RuleStatus, Status
+from tdbg.rules.verdicts import Judgement
 
 if TYPE_CHECKING:
     from tdbg.rules.journal import Journal
@@ -34,6 +38,8 @@ __all__ = ["POLL_SECONDS", "Engine", "Report", "check", "watch"]
 
 # How long the engine sleeps when a live run has nothing new.
 POLL_SECONDS = 0.05
+# How often rules are asked about a standstill.
+QUIET_SECONDS = 1.0
 
 RunPath = str | os.PathLike[str]
 
@@ -142,6 +148,7 @@ class Engine:
             self.run = str(getattr(run, "path", ""))
             self._source = run
         self._feed = Feed(self._source, chosen, max_window)
+        self._began = self._asked = time.monotonic()
         self._record_statuses(self._judges)
 
     def poll(self) -> list[Finding]:
@@ -154,6 +161,30 @@ class Engine:
         found: list[Finding] = []
         while self._feed.advance():
             found += self._judge_window()
+        if not found and time.monotonic() - self._asked >= QUIET_SECONDS:
+            found += self.ask_silence()
+        return found
+
+    def ask_silence(self) -> list[Finding]:
+        """Ask rules about a standstill, now; ``poll`` does so once a second.
+
+        Raises:
+            StorageError: If the run cannot be read.
+        """
+        self._asked = time.monotonic()
+        asked = [
+            judge
+            for judge in self._judges
+            if type(judge.rule).silence is not Rule.silence
+            and judge.status is not Status.ERROR
+        ]
+        if not asked or self._feed.pending():
+            return []
+        quiet = self._quiet()
+        found: list[Finding] = []
+        for judge in asked:
+            found += self._fold(judge, partial(judge.rule.silence, quiet))
+        self._tell(found)
         return found
 
     def follow(self, poll_seconds: float = POLL_SECONDS) -> Iterator[list[Finding]]:
@@ -166,10 +197,13 @@ class Engine:
             # Asked before the poll: what was written until then is judged.
             ended = self._source.loaded_all_steps
             found = self.poll()
+            if ended and not self._feed.pending():
+                found += self.ask_silence()
+                if found:
+                    yield found
+                return
             if found:
                 yield found
-            if ended and not self._feed.pending():
-                return
             self._stop_asked.wait(poll_seconds)
         self._set_all(Status.STOPPING)
 
@@ -213,7 +247,30 @@ class Engine:
             if i in self._feed.failures:
                 self._fail(judge, self._feed.failures[i])
             if judge.status is not Status.ERROR:
-                found += self._evaluate(i, judge)
+                found += self._fold(judge, partial(self._evaluate, i, judge.rule))
+        self._tell(found)
+        return found
+
+    def _evaluate(self, i: int, rule: Rule) -> Iterable[Judgement]:
+        return rule.evaluate(self._feed.window(i))
+
+    def _quiet(self) -> Quiet:
+        mode = None
+        seconds = time.monotonic() - self._began
+        if self._feed.last is not None:
+            mode, wall_ns = self._feed.last
+            seconds = max(0.0, (time.time_ns() - wall_ns) / 1e9)
+        status = self._source.status
+        alive = {"running": True, "stalled": True, "dead": False, "closed": False}
+        return Quiet(
+            seconds=seconds,
+            last_step=self._feed.next_step - 1,
+            mode=mode,
+            alive=alive.get(status),
+            ended=status == "closed",
+        )
+
+    def _tell(self, found: list[Finding]) -> None:
         # Where both are the same: in the order of rules and tensors.
         found.sort(key=lambda finding: (finding.step, -finding.severity))
         for finding in found:
@@ -222,12 +279,13 @@ class Engine:
             self._act(finding)
         if found and self._journal is not None:
             self._journal.flush()
-        return found
 
-    def _evaluate(self, i: int, judge: _Judge) -> list[Finding]:
+    def _fold(
+        self, judge: _Judge, ask: Callable[[], Iterable[Judgement]]
+    ) -> list[Finding]:
         found: list[Finding] = []
         try:
-            for judgement in judge.rule.evaluate(self._feed.window(i)):
+            for judgement in ask():
                 found += judge.episodes.fold(judgement)
         except Exception as error:  # A rule is anybody's code.
             self._fail(judge, error)
@@ -294,6 +352,7 @@ def check(
     """
     engine = Engine(run, rules, record=record)
     engine.poll()
+    engine.ask_silence()
     return engine.finish()
 
 

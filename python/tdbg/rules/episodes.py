@@ -17,7 +17,7 @@ import numpy as np
 
 from tdbg.findings import Finding, Phase, Severity
 from tdbg.modes import ModeKeys
-from tdbg.rules.window import HEALTHY, Judgement
+from tdbg.rules.verdicts import HEALTHY, Judgement
 
 __all__ = ["CLEAR_AFTER", "Episodes"]
 
@@ -121,10 +121,15 @@ class Episodes:
         episode.healthy = 0
         if phase is not None:
             yield replace(episode.finding, n_steps=episode.finding.n_steps + 1)
+        steps = judgement.steps[columns]
+        # A step of which it is said again, because nothing new has come, counts once.
+        begun = episode.finding.n_steps > 0
+        last = episode.finding.last_step
         episode.finding = replace(
             episode.finding,
-            last_step=int(judgement.steps[columns[-1]]),
-            n_steps=episode.finding.n_steps + len(columns),
+            last_step=max(last, int(steps[-1])),
+            n_steps=episode.finding.n_steps
+            + (int(np.count_nonzero(steps > last)) if begun else len(steps)),
         )
         self._all[episode.number] = episode.finding
 

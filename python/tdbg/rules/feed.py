@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.errors import QueryError, StorageError
 from tdbg.modes import ModeKeys
 from tdbg.rules._base import Rule
+from tdbg.rules.cells import CellReader
 from tdbg.rules.history import Block, History, NewSteps
 from tdbg.rules.source import Source
 from tdbg.rules.unit_history import PREFIX, UnitHistory
@@ -23,8 +24,6 @@ __all__ = ["Feed"]
 
 # Entries of names x steps that are read at once: about 50 MB of statistics.
 CELLS = 500_000
-# For so few steps it is cheaper to try than to ask at which steps there is a value.
-FEW_STEPS = 8
 # How long a step of evaluation waits for one of training with a lower number.
 PATIENCE_SECONDS = 5.0
 
@@ -54,6 +53,10 @@ class Feed:
         self.failures: dict[int, Exception] = {}
         self._histories = [History(rule.look_back, rule.anchor) for rule in rules]
         self._chosen: list[frozenset[str]] = [frozenset() for _ in rules]
+        self._cells = CellReader(source)
+        self._facts: tuple[Any, ...] | None = None
+        self._n_workers = 1
+        self._last: tuple[ModeKeys, int] | None = None
         self._units = UnitHistory(max((rule.look_back for rule in rules), default=0))
         self._next_step = 0
         self._window = (-1, -1)
@@ -69,6 +72,11 @@ class Feed:
     def next_step(self) -> int:
         """The first step that was not taken in yet."""
         return self._next_step
+
+    @property
+    def last(self) -> tuple[ModeKeys, int] | None:
+        """Mode of the last step that was taken in, and when it was recorded, in ns."""
+        return self._last
 
     @property
     def n_new(self) -> int:
@@ -89,6 +97,10 @@ class Feed:
         limit = min(limit, self._max_steps or limit)
         new = new.take(slice(limit))
         first, last = int(new.steps[0]), int(new.steps[-1])
+        self._cells.begin(len(new))
+        self._facts = None
+        self._n_workers = max(1, len(self._source.workers()))
+        self._last = ModeKeys(int(new.modes[-1])), int(new.wall_ns[-1])
         statistics = self._source.statistics(
             [tensor.name for tensor in self._columns], start=first, end=last + 1
         )
@@ -107,8 +119,10 @@ class Feed:
         return Window(
             first=first,
             last=last,
-            _tables=self._histories[i].tables(self._value),
+            n_workers=self._n_workers,
+            _tables=self._histories[i].tables(self._cells),
             _unit_tables=self._units.tables(self._chosen[i]),
+            _facts=self._read_facts,
         )
 
     def _new_steps(self) -> NewSteps:
@@ -122,6 +136,7 @@ class Feed:
             modes=table["mode"].astype(np.int64),
             usable=table["complete"] & table["lossless"],
             skipped=table["skipped"].astype(bool),
+            wall_ns=table["wall_ns"].astype(np.int64),
         )
 
     def _n_in_order(self, table: NDArray[np.void]) -> int:
@@ -163,6 +178,7 @@ class Feed:
                     name=name,
                     role=self._source.tensor(name).role,
                     collections=frozenset(members.get(name, ())),
+                    dtype=self._source.tensor(name).dtype,
                 )
         self._chosen = [self._choice(i) for i in range(len(self._rules))]
         chosen = frozenset[str]().union(*self._chosen)
@@ -188,20 +204,17 @@ class Feed:
             self.failures[i] = error
             return self._chosen[i]
 
+    def _read_facts(self) -> tuple[Any, ...]:
+        """What is known of the model, by step, once a window and if asked for."""
+        if self._facts is None:
+            read = getattr(self._source, "facts", tuple)
+            self._facts = tuple(read())
+        return self._facts
+
     def _summaries(
         self, name: str, steps: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-        if len(steps) > FEW_STEPS:
-            saved = self._source.tensor(name).steps()
-            steps = np.intersect1d(steps, np.array(saved, dtype=np.int64))
         for step in steps.tolist():
-            value = self._value(name, step)
+            value = self._cells.value(name, step)
             if value is not None:
                 yield step, value.astype(np.uint64)
-
-    def _value(self, name: str, step: int) -> NDArray[np.generic] | None:
-        # What is damaged is as good as missing: it is for fsck to complain.
-        try:
-            return self._source.tensor(name).value(step)
-        except (QueryError, StorageError):
-            return None

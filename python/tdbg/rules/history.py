@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
 from tdbg.rules.source import StatisticsSource
-from tdbg.rules.window import FIELDS, Bools, Floats, Table, TensorInfo
+from tdbg.rules.table import FIELDS, Bools, Cells, Floats, Table, TensorInfo
 
 __all__ = ["Block", "History", "NewSteps"]
 
@@ -33,6 +33,7 @@ class NewSteps:
     modes: Ints
     usable: Bools
     skipped: Bools
+    wall_ns: Ints
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -44,6 +45,7 @@ class NewSteps:
             modes=self.modes[which],
             usable=self.usable[which],
             skipped=self.skipped[which],
+            wall_ns=self.wall_ns[which],
         )
 
     def followed_by(self, other: NewSteps) -> NewSteps:
@@ -53,6 +55,7 @@ class NewSteps:
             modes=np.concatenate((self.modes, other.modes)),
             usable=np.concatenate((self.usable, other.usable)),
             skipped=np.concatenate((self.skipped, other.skipped)),
+            wall_ns=np.concatenate((self.wall_ns, other.wall_ns)),
         )
 
 
@@ -61,6 +64,7 @@ NO_STEPS = NewSteps(
     modes=np.empty(0, np.int64),
     usable=np.empty(0, np.bool_),
     skipped=np.empty(0, np.bool_),
+    wall_ns=np.empty(0, np.int64),
 )
 
 
@@ -158,9 +162,7 @@ class History:
         self._steps = self._steps.followed_by(new)
         self._ordinal = np.concatenate((self._ordinal, ordinal), axis=1)
 
-    def tables(
-        self, value: Callable[[str, int], NDArray[np.generic] | None]
-    ) -> tuple[Table, ...]:
+    def tables(self, cells: Cells) -> tuple[Table, ...]:
         """A table for each mode, with new steps in it or not."""
         if not self._tensors:
             return ()
@@ -181,7 +183,9 @@ class History:
                     skipped=steps.skipped,
                     ordinal=ordinal,
                     columns=self._reader(at),
-                    value=value,
+                    dtypes=tuple(tensor.dtype for tensor in self._tensors),
+                    wall_ns=steps.wall_ns,
+                    _cells=cells,
                 )
             )
         return tuple(result)

@@ -3,12 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CollectionSource", "Source", "StatisticsSource", "TensorSource"]
+if TYPE_CHECKING:
+    from tdbg.histogram import Histogram
+
+__all__ = [
+    "CollectionSource",
+    "RowSource",
+    "Source",
+    "StatisticsSource",
+    "TensorSource",
+]
+
+
+class RowSource(Protocol):
+    """One row of statistics; has every field of a row by its name."""
+
+    @property
+    def count(self) -> int:
+        """How many elements."""
+        ...
+
+    @property
+    def nan(self) -> int:
+        """How many of them are NaN."""
+        ...
+
+    @property
+    def positive_infinity(self) -> int:
+        """How many are +Inf."""
+        ...
+
+    @property
+    def negative_infinity(self) -> int:
+        """How many are -Inf."""
+        ...
+
+    @property
+    def zero(self) -> int:
+        """How many are zero."""
+        ...
+
+    @property
+    def min(self) -> float:
+        """The least finite one."""
+        ...
+
+    @property
+    def max(self) -> float:
+        """The greatest."""
+        ...
+
+    @property
+    def abs_min(self) -> float:
+        """The least absolute value."""
+        ...
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+        ...
+
+    @property
+    def m2(self) -> float:
+        """Sum of squared deviations from the mean."""
+        ...
+
+    @property
+    def l1(self) -> float:
+        """Sum of absolute values."""
+        ...
+
+    @property
+    def l2(self) -> float:
+        """Square root of the sum of squares."""
+        ...
 
 
 class StatisticsSource(Protocol):
@@ -43,12 +116,29 @@ class TensorSource(Protocol):
         """Its place in the order of execution."""
         ...
 
-    def steps(self) -> Sequence[int]:
-        """Global steps at which it was saved in any way."""
+    @property
+    def dtype(self) -> str:
+        """Its element type."""
+        ...
+
+    def steps(self, *, what: str = "any") -> Sequence[int]:
+        """Global steps at which it was saved: "any", "values" or "histograms"."""
         ...
 
     def value(self, step: int) -> NDArray[Any]:
         """Its values at a global step; raises QueryError if there are none."""
+        ...
+
+    def histogram(self, step: int) -> Histogram:
+        """Its histogram at a global step; raises QueryError if there is none."""
+        ...
+
+    def workers(self, step: int) -> Sequence[str]:
+        """Workers that saved it at a global step; raises QueryError if none did."""
+        ...
+
+    def stats(self, step: int, *, worker: str | None = None) -> RowSource:
+        """Its row at a global step; raises QueryError if there is none."""
         ...
 
 
@@ -67,6 +157,15 @@ class Source(Protocol):
     @property
     def loaded_all_steps(self) -> bool:
         """Whether the training has ended and everything was read."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """Of the training: "running", "stalled", "closed", "dead" or "unknown"."""
+        ...
+
+    def workers(self) -> Sequence[str]:
+        """Names of the workers."""
         ...
 
     def refresh(self) -> object:
@@ -88,7 +187,7 @@ class Source(Protocol):
     def step_table(self, start: int | None = None) -> NDArray[np.void]:
         """Recorded steps from *start* on.
 
-        Fields: step, mode, complete, lossless, settled, skipped, and others.
+        Fields: step, mode, wall_ns, complete, lossless, settled, skipped, and others.
         """
         ...
 

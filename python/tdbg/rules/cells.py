@@ -1,0 +1,137 @@
+"""Single values, histograms and rows of workers, read when a rule asks for them.
+
+What was read is kept for a while, so that several rules, and several windows, read it
+once; memory is bounded.
+
+Thread safety: none; owned by the engine.
+
+Errors: what is damaged is as good as missing: it is for fsck to complain.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.errors import QueryError, StorageError
+
+if TYPE_CHECKING:
+    from tdbg.histogram import Histogram
+    from tdbg.rules.source import RowSource, Source
+
+__all__ = ["CellReader"]
+
+# Of everything that is kept together; a value that is larger is read every time.
+LIMIT_BYTES = 32 << 20
+# What an entry costs beside its content.
+ENTRY_BYTES = 400
+# For so few steps it is cheaper to try than to ask at which steps there is a value.
+FEW_STEPS = 8
+
+Found = TypeVar("Found")
+
+
+class CellReader:
+    """Reads cells of a run; the ``Cells`` of its tables.
+
+    Args:
+        source: The run.
+        limit_bytes: How much to keep.
+    """
+
+    def __init__(self, source: Source, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._source = source
+        self._limit = limit_bytes
+        self._n_bytes = 0
+        self._kept: OrderedDict[tuple[str, str, int], tuple[Any, int]] = OrderedDict()
+        self._steps: dict[tuple[str, str], NDArray[np.int64]] = {}
+        self._is_large = False
+
+    def begin(self, n_steps: int) -> None:
+        """What follows is asked about a window of so many new steps."""
+        self._steps = {}
+        self._is_large = n_steps > FEW_STEPS
+
+    def value(self, name: str, step: int) -> NDArray[np.generic] | None:
+        """The values of a tensor at a step; None if there are none."""
+        if self._is_large and not self._has("values", name, step):
+            return None
+        return self._read(
+            ("values", name, step), lambda: self._source.tensor(name).value(step), None
+        )
+
+    def histogram(self, name: str, step: int) -> Histogram | None:
+        """The histogram of a tensor at a step; None if there is none."""
+        if self._is_large and not self._has("histograms", name, step):
+            return None
+        return self._read(
+            ("histograms", name, step),
+            lambda: self._source.tensor(name).histogram(step),
+            None,
+        )
+
+    def by_worker(self, name: str, step: int) -> Mapping[str, RowSource]:
+        """The row of each worker that has one, in the order of their ranks."""
+        return self._read(
+            ("workers", name, step), lambda: self._rows(name, step), dict[str, Any]()
+        )
+
+    def steps(self, name: str, what: str = "values") -> NDArray[np.int64]:
+        """Steps at which a tensor has a value (or "histograms"), ascending."""
+        found = self._steps.get((what, name))
+        if found is None:
+            try:
+                known = self._source.tensor(name).steps(what=what)
+            except (QueryError, StorageError):
+                known = []
+            found = np.array(known, dtype=np.int64)
+            self._steps[what, name] = found
+        return found
+
+    def _has(self, what: str, name: str, step: int) -> bool:
+        steps = self.steps(name, what)
+        at = int(np.searchsorted(steps, step))
+        return at < len(steps) and int(steps[at]) == step
+
+    def _rows(self, name: str, step: int) -> Mapping[str, RowSource]:
+        tensor = self._source.tensor(name)
+        return {
+            worker: tensor.stats(step, worker=worker) for worker in tensor.workers(step)
+        }
+
+    def _read(
+        self, key: tuple[str, str, int], read: Callable[[], Found], missing: Any
+    ) -> Found:
+        kept = self._kept.get(key)
+        if kept is not None:
+            self._kept.move_to_end(key)
+            found: Found = kept[0]
+            return found
+        try:
+            found = read()
+        except (QueryError, StorageError):
+            found = missing
+        size = ENTRY_BYTES + _size(found)
+        if size <= self._limit // 4:
+            self._kept[key] = (found, size)
+            self._n_bytes += size
+            while self._n_bytes > self._limit:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._n_bytes -= dropped
+        return found
+
+
+def _size(content: object) -> int:
+    if isinstance(content, np.ndarray):
+        return content.nbytes
+    if isinstance(content, Mapping):
+        return sum(ENTRY_BYTES for _ in content)
+    keys, counts = getattr(content, "keys", None), getattr(content, "counts", None)
+    if isinstance(keys, np.ndarray) and isinstance(counts, np.ndarray):
+        return keys.nbytes + counts.nbytes
+    return sys.getsizeof(content)

@@ -1,0 +1,225 @@
+"""Columns of statistics over a stretch of steps, as a rule sees them.
+
+Implements docs/rules.md, "Windows".
+
+Thread safety: read-only once made; values and histograms are read when asked for, by
+the engine's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.rules.verdicts import HEALTHY, UNKNOWN, Description, Judgement
+
+if TYPE_CHECKING:
+    from tdbg.histogram import Histogram
+    from tdbg.rules.source import RowSource
+
+__all__ = ["FIELDS", "Bools", "Cells", "Floats", "Table", "TensorInfo"]
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+FIELDS = (
+    "count",
+    "nan",
+    "positive_infinity",
+    "negative_infinity",
+    "zero",
+    "min",
+    "max",
+    "abs_min",
+    "mean",
+    "m2",
+    "l1",
+    "l2",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorInfo:
+    """What a rule chooses tensors by.
+
+    Attributes:
+        name: The tensor's name.
+        role: "weight", "bias", "gradient", "output", "loss", ...
+        collections: Which of the collections that rules ask for it belongs to.
+        dtype: Its element type, as "float32".
+    """
+
+    name: str
+    role: str
+    collections: frozenset[str] = frozenset()
+    dtype: str = ""
+
+
+class Cells(Protocol):
+    """What is read cell by cell."""
+
+    def value(self, name: str, step: int) -> NDArray[np.generic] | None:
+        """The values of a tensor at a step."""
+        ...
+
+    def histogram(self, name: str, step: int) -> Histogram | None:
+        """The histogram of a tensor at a step."""
+        ...
+
+    def by_worker(self, name: str, step: int) -> Mapping[str, RowSource]:
+        """The row of each worker."""
+        ...
+
+    def steps(self, name: str) -> NDArray[np.int64]:
+        """Steps at which a tensor has values."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Statistics of some tensors, names x steps, all steps of one mode.
+
+    Attributes:
+        names: The tensors, in the order in which the run defined them.
+        roles: Their roles.
+        steps: Global steps, ascending.
+        mode: The mode of the steps.
+        start: Index of the first new step; those before it are looked back at.
+        present: Names x steps: whether the tensor has a row there.
+        usable: Steps: whether everything that was captured there is also here.
+        skipped: Steps: whether the loss scaler skipped the optimizer.
+        ordinal: Names x steps: which row of its tensor in this mode it is, from 1;
+            0 where there is none.
+        columns: Gives a field of the rows by its name, names x steps.
+        dtypes: Their element types, as "float32".
+        wall_ns: When each step was recorded, in ns since 1970 UTC.
+    """
+
+    names: tuple[str, ...]
+    roles: tuple[str, ...]
+    steps: NDArray[np.int64]
+    mode: ModeKeys
+    start: int
+    present: Bools
+    usable: Bools
+    skipped: Bools
+    ordinal: NDArray[np.int64]
+    columns: Callable[[str], Floats]
+    dtypes: tuple[str, ...]
+    wall_ns: NDArray[np.int64]
+    _cells: Cells
+
+    def __getitem__(self, column: str) -> Floats:
+        """One field of the rows, names x steps; meaningless where not present."""
+        return self.columns(column)
+
+    def value(self, name: str, step: int) -> NDArray[np.generic] | None:
+        """The values of a tensor at a step, as they were saved; None: there are none.
+
+        Any tensor and step may be asked for, and asking twice reads once.  Those at
+        which there are values are ``value_steps``.
+        """
+        return self._cells.value(name, step)
+
+    def value_steps(self, name: str) -> NDArray[np.int64]:
+        """The steps of this table, old and new, at which a tensor has values."""
+        return np.intersect1d(self.steps, self._cells.steps(name), assume_unique=True)
+
+    def histogram(self, name: str, step: int) -> Histogram | None:
+        """The histogram of a tensor at a step, or None."""
+        return self._cells.histogram(name, step)
+
+    def by_worker(self, name: str, step: int) -> Mapping[str, RowSource]:
+        """The row of each worker that has one of its own, by its name, by rank.
+
+        Of what all workers hold alike there may be one only.
+        """
+        return self._cells.by_worker(name, step)
+
+    @property
+    def known(self) -> Bools:
+        """Where there is a row, of a step that is there without loss."""
+        return self.present & self.usable[np.newaxis, :]
+
+    @property
+    def not_finite(self) -> Floats:
+        """How many elements are NaN or infinite."""
+        infinite = self["positive_infinity"] + self["negative_infinity"]
+        return self["nan"] + infinite
+
+    def select(self, chosen: Sequence[int] | NDArray[np.intp]) -> Table:
+        """The same steps of some of the tensors."""
+        rows = np.asarray(chosen, dtype=np.intp)
+        return Table(
+            names=tuple(self.names[i] for i in rows),
+            roles=tuple(self.roles[i] for i in rows),
+            steps=self.steps,
+            mode=self.mode,
+            start=self.start,
+            present=self.present[rows],
+            usable=self.usable,
+            skipped=self.skipped,
+            ordinal=self.ordinal[rows],
+            columns=lambda name: self.columns(name)[rows],
+            dtypes=tuple(self.dtypes[i] for i in rows),
+            wall_ns=self.wall_ns,
+            _cells=self._cells,
+        )
+
+    def streak(self, holds: Bools, known: Bools | None = None) -> NDArray[np.int64]:
+        """For how many rows in a row *holds* has held, up to each one.
+
+        Steps at which a tensor was not due are passed over.  A step that is not
+        usable or was skipped, and a row that is there but not *known*, break the
+        row: what is not known cannot be counted.
+        """
+        known = self.known if known is None else known
+        result = np.zeros(holds.shape, dtype=np.int64)
+        current = np.zeros(len(self.names), dtype=np.int64)
+        grows = holds & known
+        passed = ~self.present & (self.usable & ~self.skipped)[np.newaxis, :]
+        for j in range(len(self.steps)):
+            grown = np.where(grows[:, j], current + 1, 0)
+            current = np.where(passed[:, j], current, grown)
+            result[:, j] = np.where(passed[:, j], 0, current)
+        return result
+
+    def judge(
+        self,
+        levels: NDArray[np.integer],
+        describe: Callable[[int, int], Description],
+        known: Bools | None = None,
+    ) -> Judgement:
+        """Verdicts for the new steps.
+
+        Args:
+            levels: Names x steps, for all steps of the table.
+            describe: Called with the row and the column of a finding in this table.
+            known: Where a verdict is possible; elsewhere it is ``UNKNOWN``.
+        """
+        known = self.known if known is None else known & self.known
+        start = self.start
+        verdicts = np.where(known, levels, UNKNOWN).astype(np.int8)
+        return Judgement(
+            names=self.names,
+            steps=self.steps[start:],
+            mode=self.mode,
+            levels=verdicts[:, start:],
+            describe=lambda i, j: describe(i, j + start),
+        )
+
+    def judge_bad(
+        self,
+        bad: Bools,
+        severity: Severity,
+        describe: Callable[[int, int], Description],
+    ) -> Judgement:
+        """Verdicts of one severity, wherever *bad* holds."""
+        levels = np.where(bad, int(severity), HEALTHY)
+        return self.judge(levels, describe)
