@@ -42,6 +42,9 @@ class Role(enum.IntEnum):
     GRADIENT_UNCLIPPED = 13
     OUTPUT_GRADIENT = 14
     OTHER = 15
+    PREDICTION = 16
+    LABEL = 17
+    MODEL_INPUT = 18
 
 
 class CollectionKeys(enum.StrEnum):
@@ -61,6 +64,15 @@ class CollectionKeys(enum.StrEnum):
     OPTIMIZER_VARIABLES = "optimizer_variables"
     UPDATES = "updates"
     UNCLIPPED_GRADIENTS = "unclipped_gradients"
+    PREDICTIONS = "predictions"
+    LABELS = "labels"
+    MODEL_INPUTS = "model_inputs"
+    METRICS = "metrics"
+    HYPERPARAMETERS = "hyperparameters"
+    FEATURE_IMPORTANCE = "feature_importance"
+    AVERAGE_SHAP = "average_shap"
+    FULL_SHAP = "full_shap"
+    TREES = "trees"
 
 
 # They cost hooks that nothing else needs: captured only where they are named, by
@@ -77,7 +89,9 @@ BUILT_IN: dict[str, frozenset[Role]] = {
     CollectionKeys.BIASES.value: frozenset({Role.BIAS}),
     CollectionKeys.GRADIENTS.value: frozenset({Role.GRADIENT}),
     CollectionKeys.LOSSES.value: frozenset({Role.LOSS}),
-    CollectionKeys.INPUTS.value: frozenset({Role.INPUT}),
+    CollectionKeys.INPUTS.value: frozenset(
+        {Role.INPUT, Role.PREDICTION, Role.LABEL, Role.MODEL_INPUT}
+    ),
     CollectionKeys.OUTPUTS.value: frozenset({Role.OUTPUT}),
     CollectionKeys.SCALARS.value: frozenset({Role.SCALAR}),
     CollectionKeys.BUFFERS.value: frozenset({Role.BUFFER}),
@@ -85,6 +99,16 @@ BUILT_IN: dict[str, frozenset[Role]] = {
     CollectionKeys.OPTIMIZER_VARIABLES.value: frozenset({Role.OPTIMIZER_STATE}),
     CollectionKeys.UPDATES.value: frozenset({Role.UPDATE}),
     CollectionKeys.UNCLIPPED_GRADIENTS.value: frozenset({Role.GRADIENT_UNCLIPPED}),
+    CollectionKeys.PREDICTIONS.value: frozenset({Role.PREDICTION}),
+    CollectionKeys.LABELS.value: frozenset({Role.LABEL}),
+    CollectionKeys.MODEL_INPUTS.value: frozenset({Role.MODEL_INPUT}),
+    # Those of trees hold what their hooks put there.
+    CollectionKeys.METRICS.value: frozenset(),
+    CollectionKeys.HYPERPARAMETERS.value: frozenset(),
+    CollectionKeys.FEATURE_IMPORTANCE.value: frozenset(),
+    CollectionKeys.AVERAGE_SHAP.value: frozenset(),
+    CollectionKeys.FULL_SHAP.value: frozenset(),
+    CollectionKeys.TREES.value: frozenset(),
 }
 """The roles that each built-in collection holds."""
 

@@ -7,7 +7,6 @@ import pytest
 from tdbg.collections import Collection, CollectionKeys, CollectionRegistry, Role
 from tdbg.config import SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError, InvalidCollectionConfiguration
-from tdbg.needs import Needs, merge_needs
 
 
 def members(registry: CollectionRegistry, name: str, role: Role) -> set[str]:
@@ -102,26 +101,3 @@ def test_a_schedule_of_one_mode_is_taken_for_all() -> None:
 def test_keys_are_the_names() -> None:
     assert CollectionKeys.WEIGHTS == "weights"
     assert CollectionRegistry([CollectionKeys.WEIGHTS]).get("weights")
-
-
-def test_needs_merge_to_what_serves_all() -> None:
-    merged = merge_needs(
-        [
-            Needs(collections=frozenset({"weights"}), interval=5),
-            Needs(collections=frozenset({"outputs"}), unit_summaries=True),
-            Needs(statistics=False, raw=True, interval=3),
-        ]
-    )
-    assert merged == Needs(
-        collections=frozenset({"weights", "outputs"}),
-        statistics=True,
-        unit_summaries=True,
-        raw=True,
-        interval=3,
-    )
-    assert merge_needs([]) == Needs(statistics=False)
-
-
-def test_needs_name_built_in_collections() -> None:
-    with pytest.raises(ConfigurationError, match="did you mean 'gradients'"):
-        Needs(collections=frozenset({"gradient"}))

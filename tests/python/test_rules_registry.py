@@ -10,8 +10,16 @@ import pytest
 
 from tdbg import rules
 from tdbg.errors import ConfigurationError, UnknownRule
-from tdbg.needs import Needs
-from tdbg.rules import Judgement, Rule, VanishingGradient, Window, registry
+from tdbg.needs import Needs, every_need
+from tdbg.rules import (
+    DeadRelu,
+    Judgement,
+    Rule,
+    TensorInfo,
+    VanishingGradient,
+    Window,
+    registry,
+)
 
 BUILT_IN = [
     "DeadRelu",
@@ -29,12 +37,24 @@ class ThirdParty(Rule):
     limit: float = 1.0
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Needs | tuple[Needs, ...]:
         return Needs(collections=frozenset({"weights"}), interval=5)
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         del window
         yield from ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Several(ThirdParty):
+    """A rule that needs different things of different tensors."""
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        return (
+            Needs(collections=frozenset({"weights"})),
+            Needs(collections=frozenset({"labels"}), raw=True, interval=5),
+        )
 
 
 @pytest.fixture
@@ -111,14 +131,22 @@ def test_a_name_is_not_taken_twice():
         rules.register(other)
 
 
-def test_needs_of_several_rules_are_put_together():
-    needs = rules.needs_of(["DeadRelu", VanishingGradient(), ThirdParty()])
-    assert needs.collections == {"outputs", "gradients", "weights"}
-    assert needs.statistics
-    assert needs.unit_summaries
-    assert not needs.raw
-    assert needs.interval == 5
+def test_needs_of_several_rules_are_theirs_side_by_side():
+    dead, vanishing, third = DeadRelu(), VanishingGradient(), ThirdParty()
+    needs = rules.needs_of(["DeadRelu", vanishing, third])
+    assert needs == (dead.needs, vanishing.needs, third.needs)
+    assert rules.needs_of(["DeadRelu", dead]) == (dead.needs,)
+    assert rules.needs_of(Several()) == every_need(Several().needs)
     assert rules.needs_of(None) == rules.needs_of(BUILT_IN)
+
+
+def test_a_rule_of_several_needs_sees_what_any_of_them_names():
+    labels, weights = (TensorInfo(name="t", role=r) for r in ("label", "weight"))
+    inputs, biases = (TensorInfo(name="t", role=r) for r in ("input", "bias"))
+    assert Several().selects(labels)
+    assert Several().selects(weights)
+    assert not Several().selects(inputs)
+    assert not Several().selects(biases)
 
 
 def test_rules_are_values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tdbg.capture.naming import Naming
@@ -30,7 +30,7 @@ from tdbg.collections import (
 )
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs, merge_needs
+from tdbg.needs import Needs, every_need
 
 __all__ = ["Policy"]
 
@@ -46,7 +46,16 @@ _TRAINING_ONLY = frozenset(
     }
 )
 # Those that hooks inside modules take.
-_ACTIVATIONS = frozenset({Role.INPUT, Role.OUTPUT, Role.OUTPUT_GRADIENT})
+_ACTIVATIONS = frozenset(
+    {
+        Role.INPUT,
+        Role.PREDICTION,
+        Role.LABEL,
+        Role.MODEL_INPUT,
+        Role.OUTPUT,
+        Role.OUTPUT_GRADIENT,
+    }
+)
 _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
 
 # These stand among the names of collections; none is like them.
@@ -93,7 +102,7 @@ class Policy:
         registry: CollectionRegistry,
         save_config: SaveConfig | None = None,
         reduction_config: ReductionConfig | None = None,
-        needs: Iterable[Needs] = (),
+        needs: Iterable[Needs | Iterable[Needs]] = (),
         *,
         save_histogram: bool = False,
         naming: Naming | None = None,
@@ -107,8 +116,8 @@ class Policy:
         self.reduction_config = reduction_config or ReductionConfig(
             save_raw_tensor=True
         )
-        every = list(needs)
-        self.needs = merge_needs(every)
+        every = [each for need in needs for each in every_need(need)]
+        self.needs = _merged(every)
         self._needed_roles = _roles(
             need for need in every if need.statistics or need.raw
         )
@@ -129,7 +138,7 @@ class Policy:
     def silence(self) -> None:
         """Capture nothing, for good: this rank is not one of those that write."""
         self._is_silent = True
-        self.needs = merge_needs(())
+        self.needs = _merged(())
         self._needed_roles = self._histogram_roles = frozenset()
         self.units_profile = self._intern(())
         self._forget()
@@ -275,6 +284,7 @@ class Policy:
             "needs": {
                 **dataclasses.asdict(self.needs),
                 "collections": sorted(self.needs.collections),
+                "modules": sorted(self.needs.modules),
             },
         }
 
@@ -346,6 +356,19 @@ class Policy:
                 save_interval=config.save_interval * factor,
             )
         return _Schedule(config, saves_values, flags, item.may_hold_activations)
+
+
+def _merged(every: Sequence[Needs]) -> Needs:
+    """What serves all of them."""
+    intervals = [need.interval for need in every if need.interval is not None]
+    return Needs(
+        collections=frozenset().union(*(need.collections for need in every)),
+        statistics=any(need.statistics for need in every),
+        unit_summaries=any(need.unit_summaries for need in every),
+        histogram=any(need.histogram for need in every),
+        raw=any(need.raw for need in every),
+        interval=min(intervals) if intervals else None,
+    )
 
 
 def _roles(needs: Iterable[Needs]) -> frozenset[Role]:

@@ -13,7 +13,7 @@ from torch import nn
 from tdbg.capture.opening import is_disabled
 from tdbg.errors import ConfigurationError
 from tdbg.pytorch import Hook
-from tdbg.rules import resolve as resolve_rules
+from tdbg.rules import needs_of
 from tdbg.settings import resolve
 
 __all__ = ["HookOwner"]
@@ -47,7 +47,7 @@ class HookOwner:
         # What is wrong with the options is said now, not when the training begins.
         if not is_disabled():
             config = resolve({"out_dir": self._out_dir, **self._options})
-            config.policy([rule.needs for rule in resolve_rules(config.rules)])
+            config.policy(needs_of(config.rules))
 
     def open(self, model: nn.Module) -> Hook:
         """The hook of the training that begins, with its model registered."""

@@ -27,6 +27,7 @@ from tdbg.settings import (
 from tdbg.settings.current import Current
 
 if TYPE_CHECKING:
+    from tdbg.needs import Needs
     from tdbg.rules import Rule
 
 __all__ = ["Hook", "process_hook"]
@@ -180,8 +181,8 @@ class Hook(TorchHook):
     def _open(self, make_config: Callable[[], HookConfig]) -> None:
         def make() -> Opening:
             config = make_config()
-            needs = [rule.needs for rule in _resolve(config.rules)]
-            return Opening(config.out_dir, config.policy(needs), _options(config))
+            policy = config.policy(_needs(config.rules))
+            return Opening(config.out_dir, policy, _options(config))
 
         super().__init__(make)
         process_hook.remember(self)
@@ -212,13 +213,13 @@ class Hook(TorchHook):
         _log.warning("%s", self.dry_run_summary())
 
 
-def _resolve(rules: Iterable[str | Rule]) -> Iterable[Rule]:
+def _needs(rules: Iterable[str | Rule]) -> Iterable[Needs]:
     if not rules:
         return ()
     # Only where rules are asked for: a hook does not need them.
-    from tdbg.rules import resolve as resolve_rules
+    from tdbg.rules import needs_of
 
-    return resolve_rules(rules)
+    return needs_of(rules)
 
 
 def _options(config: HookConfig) -> SessionOptions:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from tdbg.collections import BUILT_IN
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
+from tdbg.needs import Needs, every_need
 
 if TYPE_CHECKING:
-    from tdbg.needs import Needs
     from tdbg.rules.quiet import Quiet
     from tdbg.rules.window import Judgement, TensorInfo, Window
 
@@ -33,14 +33,10 @@ __all__ = [
     "mode_of",
 ]
 
-# The roles that a built-in collection selects; other collections select by name.
+# The roles that a built-in collection selects, as a tensor's info names them.
 ROLES = {
-    "weights": {"weight"},
-    "biases": {"bias"},
-    "gradients": {"gradient"},
-    "losses": {"loss"},
-    "inputs": {"input"},
-    "outputs": {"output"},
+    name: frozenset(role.name.lower() for role in roles)
+    for name, roles in BUILT_IN.items()
 }
 
 
@@ -61,8 +57,8 @@ class Rule(ABC):
 
     @property
     @abstractmethod
-    def needs(self) -> Needs:
-        """What has to be captured for it."""
+    def needs(self) -> Needs | tuple[Needs, ...]:
+        """What has to be captured for it: one thing, or several."""
 
     @property
     def look_back(self) -> int:
@@ -76,7 +72,9 @@ class Rule(ABC):
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Whether it wants to see this tensor: by default, if a collection has it."""
-        return in_collections(tensor, self.needs.collections)
+        return any(
+            in_collections(tensor, need.collections) for need in every_need(self.needs)
+        )
 
     @abstractmethod
     def evaluate(self, window: Window) -> Iterable[Judgement]:

@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from tdbg.errors import ConfigurationError, UnknownRule
-from tdbg.needs import Needs, merge_needs
+from tdbg.needs import Needs, every_need
 from tdbg.rules._base import Rule
 
 __all__ = ["default_rules", "get", "make", "names", "needs_of", "register", "resolve"]
@@ -121,14 +121,17 @@ def resolve(rules: Iterable[str | Rule] | str | Rule | None) -> tuple[Rule, ...]
     return tuple(_resolve(rule) for rule in rules)
 
 
-def needs_of(rules: Iterable[str | Rule] | str | Rule | None) -> Needs:
-    """What has to be captured for all of these rules together.
+def needs_of(
+    rules: Iterable[str | Rule] | str | Rule | None,
+) -> tuple[Needs, ...]:
+    """What has to be captured for all of these rules; of what is equal only one.
 
     Raises:
         UnknownRule: If a name is of none.
         ConfigurationError: If something is neither a rule nor a name.
     """
-    return merge_needs(rule.needs for rule in resolve(rules))
+    needs = [need for rule in resolve(rules) for need in every_need(rule.needs)]
+    return tuple(dict.fromkeys(needs))
 
 
 def _resolve(rule: object) -> Rule:

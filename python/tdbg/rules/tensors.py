@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.needs import Needs
 from tdbg.rules._base import (
+    ROLES,
     Rule,
     built_in,
     check_names,
@@ -24,6 +25,7 @@ from tdbg.rules.window import FIELDS, Description, Judgement, Table, TensorInfo,
 
 __all__ = ["ExplodingTensor", "UnchangedTensor"]
 
+INPUT_ROLES = ROLES["inputs"]
 GRADIENT_ROLES = {"gradient", "gradient_unclipped", "output_gradient"}
 GRADIENT_PREFIX = "gradient/"
 
@@ -76,7 +78,8 @@ class ExplodingTensor(Rule):
         bad = table["nan"]
         if not self.only_nan:
             # Masks of attention go in as -Inf, on purpose.
-            masks = (roles == "input")[:, np.newaxis]
+            masks = np.array([role in INPUT_ROLES for role in roles], dtype=bool)
+            masks = masks[:, np.newaxis]
             minus = np.where(masks, 0.0, table["negative_infinity"])
             bad = bad + table["positive_infinity"] + minus
         # The loss scaler skips a step because its gradients are not finite, and
@@ -259,7 +262,7 @@ def _selects(
 
 def _exploding_advice(role: str) -> str:
     """What to do, by what kind of tensor was the first."""
-    if role == "input":
+    if role in INPUT_ROLES:
         return "the data holds it already: check its loading and normalization"
     if role == "gradient":
         return (

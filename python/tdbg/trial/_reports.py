@@ -87,7 +87,8 @@ def configuration(run: RunState) -> dict[str, Any]:
     """What the first worker said of its configuration; empty if nothing."""
     for writer in run.newest:
         for event in reversed(writer.events):
-            if event.kind == "configuration":
+            # One that is about something in particular is not that.
+            if event.kind == "configuration" and "what" not in event.data:
                 return event.data
     return {}
 

@@ -25,7 +25,16 @@ __all__ = [
 # run are those of all workers together.  Parameters and their gradients are the
 # same on every worker, unless their placement says otherwise.
 PER_WORKER = frozenset(
-    {Role.INPUT, Role.OUTPUT, Role.LOSS, Role.UNIT_SUMMARY, Role.OUTPUT_GRADIENT}
+    {
+        Role.INPUT,
+        Role.MODEL_INPUT,
+        Role.PREDICTION,
+        Role.LABEL,
+        Role.OUTPUT,
+        Role.LOSS,
+        Role.UNIT_SUMMARY,
+        Role.OUTPUT_GRADIENT,
+    }
 )
 SHARD = 1  # The kind of a placement: docs/format.md, record type `definition`.
 

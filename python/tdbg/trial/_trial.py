@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from tdbg.collections import Collection
 from tdbg.errors import QueryError, TensorUnavailable
+from tdbg.facts import Facts
 from tdbg.findings import Finding
 from tdbg.modes import ModeKeys
-from tdbg.trial import _overhead, _reports, _selection, _statistics
+from tdbg.trial import _facts, _overhead, _reports, _selection, _statistics
 from tdbg.trial._attempts import NO_END, Attempt
 from tdbg.trial._overhead import RunOverhead
 from tdbg.trial._reports import ScalarSeries
@@ -143,6 +144,11 @@ class Trial:
         """
         with self._run.fresh() as run:
             return _reports.events(run, kind)
+
+    def facts(self) -> tuple[Facts, ...]:
+        """What the training said of its model, by the step from which it holds."""
+        with self._run.fresh() as run:
+            return _facts.facts(run)
 
     def findings(self) -> list[Finding]:
         """What rules found that judged the run, by step."""
