@@ -122,7 +122,9 @@ class FakeRun:
 
     def value(self, step: int, name: str, values: Any) -> None:
         """Record raw values."""
-        self.tensor_of(name).values[step] = np.asarray(values)
+        array = np.asarray(values)
+        self.tensor_of(name).values[step] = array
+        self.tensor_of(name).dtype = array.dtype.name
 
     def histogram(self, step: int, name: str, values: Any) -> None:
         """Record the histogram of these values."""
@@ -238,10 +240,17 @@ def _role(name: str) -> str:
         ("unit/", "unit_summary"),
         ("gradient/", "gradient"),
         ("buffer/", "buffer"),
+        ("Model_input_", "model_input"),
     ):
         if name.startswith(prefix):
             return role
-    for part, role in (("_input_", "input"), ("Loss_", "loss"), ("_output_", "output")):
+    for part, role in (
+        ("Loss_input_0", "prediction"),
+        ("Loss_input_1", "label"),
+        ("_input_", "input"),
+        ("Loss_", "loss"),
+        ("_output_", "output"),
+    ):
         if part in name:
             return role
     return "bias" if "bias" in name else "weight"

@@ -21,14 +21,6 @@ from tdbg.rules import (
     registry,
 )
 
-BUILT_IN = [
-    "DeadRelu",
-    "ExplodingTensor",
-    "LossNotDecreasing",
-    "UnchangedTensor",
-    "VanishingGradient",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThirdParty(Rule):
@@ -76,17 +68,26 @@ def _load(point: EntryPoint) -> object:
     return ThirdParty
 
 
-def test_the_built_in_rules_are_these():
-    assert set(BUILT_IN) <= set(rules.names())
-    assert [rule.name for rule in rules.default_rules()] == BUILT_IN
-    for name in BUILT_IN:
+def test_rules_of_tdbg_are_there_by_name_and_by_default():
+    assert list(registry.BUILT_IN) == sorted(registry.BUILT_IN)
+    assert set(registry.BUILT_IN) <= set(rules.names())
+    default = [rule.name for rule in rules.default_rules()]
+    assert default == [n for n in registry.BUILT_IN if n not in registry.NOT_BY_DEFAULT]
+    for name in registry.BUILT_IN:
         assert rules.get(name).__name__ == name
+        assert getattr(rules, name) is rules.get(name)
+        assert name in rules.__all__
+
+
+def test_what_is_no_rule_is_no_attribute():
+    with pytest.raises(AttributeError, match="NoSuchRule"):
+        _ = rules.NoSuchRule
 
 
 def test_an_unknown_name_says_what_is_near():
     with pytest.raises(UnknownRule, match="did you mean VanishingGradient"):
         rules.get("vanishinggradient")
-    with pytest.raises(UnknownRule, match="there are DeadRelu, "):
+    with pytest.raises(UnknownRule, match="there are ClassImbalance, "):
         rules.get("zzz")
 
 
@@ -137,7 +138,7 @@ def test_needs_of_several_rules_are_theirs_side_by_side():
     assert needs == (dead.needs, vanishing.needs, third.needs)
     assert rules.needs_of(["DeadRelu", dead]) == (dead.needs,)
     assert rules.needs_of(Several()) == every_need(Several().needs)
-    assert rules.needs_of(None) == rules.needs_of(BUILT_IN)
+    assert rules.needs_of(None) == rules.needs_of(rules.default_rules())
 
 
 def test_a_rule_of_several_needs_sees_what_any_of_them_names():

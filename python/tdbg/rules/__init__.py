@@ -6,14 +6,15 @@ describes the rules and how to write one.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from tdbg.findings import Finding, Severity
 from tdbg.rules._base import Rule
-from tdbg.rules.activations import DeadRelu
 from tdbg.rules.engine import Engine, Report, check, watch
-from tdbg.rules.gradients import VanishingGradient
-from tdbg.rules.loss import LossNotDecreasing
 from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import (
+    BUILT_IN,
     default_rules,
     get,
     make,
@@ -23,7 +24,6 @@ from tdbg.rules.registry import (
     resolve,
 )
 from tdbg.rules.status import RuleStatus, Status
-from tdbg.rules.tensors import ExplodingTensor, UnchangedTensor
 from tdbg.rules.window import (
     Description,
     Judgement,
@@ -33,7 +33,23 @@ from tdbg.rules.window import (
     Window,
 )
 
+if TYPE_CHECKING:
+    from tdbg.rules.activations import DeadRelu
+    from tdbg.rules.classification import ClassImbalance, Confusion
+    from tdbg.rules.generalization import Overfit, Overtraining
+    from tdbg.rules.gradients import VanishingGradient
+    from tdbg.rules.inputs import NotNormalizedData
+    from tdbg.rules.loss import LossNotDecreasing
+    from tdbg.rules.loss_spike import LossSpike
+    from tdbg.rules.other_runs import SimilarAcrossRuns
+    from tdbg.rules.stalled import StalledTraining
+    from tdbg.rules.tensors import ExplodingTensor, UnchangedTensor
+    from tdbg.rules.tokens import NLPSequenceRatio
+    from tdbg.rules.underfitting import Underfitting
+
 __all__ = [
+    "ClassImbalance",
+    "Confusion",
     "DeadRelu",
     "Description",
     "Engine",
@@ -41,15 +57,23 @@ __all__ = [
     "Finding",
     "Judgement",
     "LossNotDecreasing",
+    "LossSpike",
+    "NLPSequenceRatio",
+    "NotNormalizedData",
+    "Overfit",
+    "Overtraining",
     "Quiet",
     "Report",
     "Rule",
     "RuleStatus",
     "Severity",
+    "SimilarAcrossRuns",
+    "StalledTraining",
     "Status",
     "Table",
     "TensorInfo",
     "UnchangedTensor",
+    "Underfitting",
     "UnitTable",
     "VanishingGradient",
     "Window",
@@ -63,3 +87,15 @@ __all__ = [
     "resolve",
     "watch",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Each rule's module is imported when it is asked for: there are many.
+    if name in BUILT_IN:
+        return getattr(importlib.import_module(BUILT_IN[name]), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *BUILT_IN})

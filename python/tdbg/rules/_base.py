@@ -31,6 +31,7 @@ __all__ = [
     "check_regex",
     "in_collections",
     "mode_of",
+    "selects_by",
 ]
 
 # The roles that a built-in collection selects, as a tensor's info names them.
@@ -107,6 +108,15 @@ def in_collections(tensor: TensorInfo, collections: Iterable[str]) -> bool:
         or name in tensor.collections
         for name in collections
     )
+
+
+def selects_by(
+    tensor: TensorInfo, collections: Iterable[str], regex: str | None
+) -> bool:
+    """Whether one of the collections, or the expression, names the tensor."""
+    if in_collections(tensor, collections):
+        return True
+    return regex is not None and re.search(regex, tensor.name) is not None
 
 
 def built_in(collections: Iterable[str]) -> frozenset[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
@@ -15,6 +14,7 @@ from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number, check_regex, mode_of
 from tdbg.rules.registry import register
+from tdbg.rules.stretches import Trend, trend_of
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
@@ -27,10 +27,6 @@ from tdbg.rules.window import (
 
 __all__ = ["LossNotDecreasing"]
 
-# The median of a normal sample scatters by this much more than its mean, and the
-# median absolute deviation is this much smaller than the standard deviation.
-MEDIAN_SPREAD = 1.2533
-MAD_TO_DEVIATION = 1.4826
 # How sure to be, in standard errors.
 CERTAINTY = 2.0
 
@@ -104,48 +100,25 @@ class LossNotDecreasing(Rule):
                     yield judgement
 
     def _judge(self, table: Table, i: int) -> Judgement | None:
-        n = self.num_steps
-        rows = np.flatnonzero(table.known[i])
-        new = rows[rows >= table.start]
-        if not len(new):
+        trend = trend_of(table, i, self.num_steps)
+        if trend is None:
             return None
-        loss = np.where(table.not_finite[i] == 0, table["mean"][i], np.nan)[rows]
-        first = loss[table.ordinal[i, rows] <= n]
-        first = first[np.isfinite(first)]
-        levels = np.full(len(new), UNKNOWN, dtype=np.int8)
-        # Position among the known rows of each new one; those before it must fill
-        # both stretches.
-        ends = np.searchsorted(rows, new) + 1
-        full = ends >= 2 * n
-        before = np.full(len(new), np.nan)
-        now = np.full(len(new), np.nan)
-        error = np.full(len(new), np.nan)
-        start = float(np.median(first)) if len(first) else np.nan
-        if full.any() and len(first):
-            stretches = sliding_window_view(loss, 2 * n)[ends[full] - 2 * n]
-            before[full], before_error = _median(stretches[:, :n])
-            now[full], now_error = _median(stretches[:, n:])
-            error[full] = np.hypot(before_error, now_error)
-            levels = self._levels(before, now, error, start)
 
         def describe(_: int, j: int) -> Description:
-            return self._describe(float(before[j]), float(now[j]), start)
+            return self._describe(
+                float(trend.before[j]), float(trend.now[j]), trend.start
+            )
 
         return Judgement(
             names=(table.names[i],),
-            steps=table.steps[new],
+            steps=table.steps[trend.columns],
             mode=table.mode,
-            levels=levels[np.newaxis, :],
+            levels=self._levels(trend)[np.newaxis, :],
             describe=describe,
         )
 
-    def _levels(
-        self,
-        before: NDArray[np.float64],
-        now: NDArray[np.float64],
-        error: NDArray[np.float64],
-        start: float,
-    ) -> NDArray[np.int8]:
+    def _levels(self, trend: Trend) -> NDArray[np.int8]:
+        before, now, error, start = trend.before, trend.now, trend.error, trend.start
         # Comparisons with NaN are false: what is not known stays so.
         wanted = self.diff_percent / 100.0 * np.abs(before)
         has_learned = now <= start - self.learned_percent / 100.0 * abs(start)
@@ -181,13 +154,3 @@ class LossNotDecreasing(Rule):
                 "learn a single batch by heart"
             ),
         )
-
-
-def _median(
-    stretches: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The median of each row, and its standard error."""
-    middle = np.median(stretches, axis=1)
-    spread = np.median(np.abs(stretches - middle[:, np.newaxis]), axis=1)
-    deviation = MAD_TO_DEVIATION * spread
-    return middle, MEDIAN_SPREAD * deviation / np.sqrt(stretches.shape[1])

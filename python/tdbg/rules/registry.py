@@ -23,12 +23,24 @@ __all__ = ["default_rules", "get", "make", "names", "needs_of", "register", "res
 GROUP = "tdbg.rules"
 # Where the built-in rules are, so that a name imports one module.
 BUILT_IN = {
+    "ClassImbalance": "tdbg.rules.classification",
+    "Confusion": "tdbg.rules.classification",
     "DeadRelu": "tdbg.rules.activations",
     "ExplodingTensor": "tdbg.rules.tensors",
     "LossNotDecreasing": "tdbg.rules.loss",
+    "LossSpike": "tdbg.rules.loss_spike",
+    "NLPSequenceRatio": "tdbg.rules.tokens",
+    "NotNormalizedData": "tdbg.rules.inputs",
+    "Overfit": "tdbg.rules.generalization",
+    "Overtraining": "tdbg.rules.generalization",
+    "SimilarAcrossRuns": "tdbg.rules.other_runs",
+    "StalledTraining": "tdbg.rules.stalled",
     "UnchangedTensor": "tdbg.rules.tensors",
+    "Underfitting": "tdbg.rules.underfitting",
     "VanishingGradient": "tdbg.rules.gradients",
 }
+# Rules that say nothing without parameters of their own: only where they are named.
+NOT_BY_DEFAULT = frozenset({"SimilarAcrossRuns"})
 # The one mutable global: rules of this process, by name.
 _registered: dict[str, type[Rule]] = {}
 
@@ -103,8 +115,8 @@ def make(name: str, **parameters: object) -> Rule:
 
 
 def default_rules() -> tuple[Rule, ...]:
-    """All rules of tdbg, with their default parameters."""
-    return tuple(make(name) for name in BUILT_IN)
+    """All rules of tdbg that need no parameters, with their defaults."""
+    return tuple(make(name) for name in BUILT_IN if name not in NOT_BY_DEFAULT)
 
 
 def resolve(rules: Iterable[str | Rule] | str | Rule | None) -> tuple[Rule, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from tdbg.rules._base import (
     check_names,
     check_number,
     check_regex,
-    in_collections,
+    selects_by,
 )
 from tdbg.rules.registry import register
 from tdbg.rules.window import FIELDS, Description, Judgement, Table, TensorInfo, Window
@@ -66,7 +65,7 @@ class ExplodingTensor(Rule):
 
     def selects(self, tensor: TensorInfo) -> bool:
         """What the collections or the expression name."""
-        return _selects(tensor, self.collections, self.tensor_regex)
+        return selects_by(tensor, self.collections, self.tensor_regex)
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge every row by its counts."""
@@ -156,7 +155,7 @@ class UnchangedTensor(Rule):
         """What the collections or the expression name, and the gradients."""
         if tensor.role == "gradient":
             return True
-        return _selects(tensor, self.collections, self.tensor_regex)
+        return selects_by(tensor, self.collections, self.tensor_regex)
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Compare every row with the one before it."""
@@ -169,7 +168,7 @@ class UnchangedTensor(Rule):
         info = TensorInfo(name=table.names[i], role=table.roles[i])
         if info.role != "gradient":
             return True
-        return _selects(info, self.collections, self.tensor_regex)
+        return selects_by(info, self.collections, self.tensor_regex)
 
     @staticmethod
     def _trained(table: Table, chosen: list[int]) -> NDArray[np.bool_]:
@@ -250,14 +249,6 @@ class UnchangedTensor(Rule):
             return new.tobytes() != old.tobytes()
         a, b = new.astype(np.float64), old.astype(np.float64)
         return not np.allclose(a, b, self.rtol, self.atol, equal_nan=True)
-
-
-def _selects(
-    tensor: TensorInfo, collections: tuple[str, ...], regex: str | None
-) -> bool:
-    if in_collections(tensor, collections):
-        return True
-    return regex is not None and re.search(regex, tensor.name) is not None
 
 
 def _exploding_advice(role: str) -> str:

@@ -1,0 +1,242 @@
+"""Batches of a classifier, as class numbers, from what a loss was given.
+
+Thread safety: functions and values only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tdbg.facts import Facts
+    from tdbg.rules.window import Table
+
+__all__ = ["Batch", "Pair", "Stretch", "batch_of", "pairs_of", "stretches"]
+
+Ints = NDArray[np.int64]
+
+# What torch's losses leave out of a batch, unless they are told otherwise.
+IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A loss's labels and, if they were captured, its predictions: rows of a table."""
+
+    label: int
+    prediction: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was right and what was said, one entry a sample.
+
+    Attributes:
+        labels: Class numbers.
+        predicted: Class numbers; None: predictions were not captured.
+        n_classes: How many classes there are, as far as it can be seen here.
+    """
+
+    labels: Ints
+    predicted: Ints | None
+    n_classes: int
+
+    def confusion(self, n_classes: int) -> Ints:
+        """Samples by label and prediction; without predictions all are right."""
+        predicted = self.labels if self.predicted is None else self.predicted
+        cells = self.labels * n_classes + predicted
+        counts = np.bincount(cells, minlength=n_classes * n_classes)
+        return counts.reshape(n_classes, n_classes).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The last batches up to a step, as many as are needed to judge.
+
+    Attributes:
+        column: The step, as a column of the table.
+        confusion: Samples by label and prediction.
+        has_predictions: Whether predictions were captured.
+        n_steps: How many batches there are.
+    """
+
+    column: int
+    confusion: Ints
+    has_predictions: bool
+    n_steps: int
+
+
+def pairs_of(table: Table, labels: str | None, predictions: str | None) -> list[Pair]:
+    """Labels and predictions that belong together, by the loss that was given both.
+
+    Args:
+        table: Where to look.
+        labels: Regular expression for names of labels; None: by their role.
+        predictions: The same for predictions.
+    """
+    found = _chosen(table, "label", labels)
+    given = _chosen(table, "prediction", predictions)
+    by_loss = {_loss(table.names[i]): i for i in given}
+    only = given[0] if len(given) == 1 and len(found) == 1 else None
+    return [Pair(i, by_loss.get(_loss(table.names[i]), only)) for i in found]
+
+
+def batch_of(
+    labels: NDArray[np.generic], predictions: NDArray[np.generic] | None
+) -> Batch | None:
+    """Class numbers of a batch; None where it is not one of a classifier.
+
+    Labels are class numbers, or one-hot rows, or zeros and ones beside a single
+    output.  Predictions are scores of classes (samples x classes), or of the
+    positive class: logits above 0, or probabilities above 0.5.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2 and _is_one_hot(labels):
+        classes = labels.shape[1]
+        labels = labels.argmax(axis=1)
+    elif labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer):
+        classes = 0
+    elif labels.ndim == 1 and _is_binary(labels):
+        classes = 2
+    else:
+        return None
+    given = labels.astype(np.int64)
+    kept = given != IGNORED
+    if (given[kept] < 0).any():
+        return None
+    predicted = None
+    if predictions is not None:
+        classes, predicted = _predicted(predictions, len(given), classes)
+        if predicted is None:
+            return None
+        predicted = predicted[kept]
+    given = given[kept]
+    classes = max(classes, int(given.max(initial=-1)) + 1)
+    return Batch(given, predicted, classes)
+
+
+def stretches(
+    table: Table,
+    pair: Pair,
+    facts_at: Callable[[int], Facts | None],
+    *,
+    samples: int,
+    per_class: int,
+    max_steps: int,
+    max_classes: int,
+) -> Iterator[Stretch]:
+    """For each new step with a batch: the fewest last batches that are enough.
+
+    Enough are *samples* and *per_class* for each class, on average; looked at are the
+    last *max_steps* rows.  Nothing comes where there are not enough, nor where the
+    classes are the tokens of a language model, whose frequencies are what they are.
+    """
+    rows = np.flatnonzero(table.known[pair.label])
+    batches: dict[int, Batch | None] = {}
+
+    def batch(k: int) -> Batch | None:
+        if k not in batches:
+            batches[k] = _read(table, pair, int(rows[k]))
+        return batches[k]
+
+    for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
+        column = int(rows[at])
+        now = batch(at)
+        if now is None or now.n_classes < 2:
+            continue
+        if _is_vocabulary(facts_at(int(table.steps[column])), now.n_classes):
+            continue
+        used: list[Batch] = []
+        n, classes = 0, 0
+        for k in range(at, max(-1, at - max_steps), -1):
+            part = batch(k)
+            if part is None:
+                continue
+            used.append(part)
+            n += len(part.labels)
+            classes = max(classes, part.n_classes)
+            if classes > max_classes:
+                break
+            if n >= max(samples, per_class * classes):
+                yield _joined(column, used, classes)
+                break
+
+
+def _joined(column: int, batches: list[Batch], n_classes: int) -> Stretch:
+    counts = np.zeros((n_classes, n_classes), np.int64)
+    for batch in batches:
+        counts += batch.confusion(n_classes)
+    return Stretch(
+        column=column,
+        confusion=counts,
+        has_predictions=all(batch.predicted is not None for batch in batches),
+        n_steps=len(batches),
+    )
+
+
+def _read(table: Table, pair: Pair, column: int) -> Batch | None:
+    step = int(table.steps[column])
+    labels = table.value(table.names[pair.label], step)
+    if labels is None:
+        return None
+    predictions = None
+    if pair.prediction is not None:
+        predictions = table.value(table.names[pair.prediction], step)
+    return batch_of(labels, predictions)
+
+
+def _chosen(table: Table, role: str, regex: str | None) -> list[int]:
+    if regex is None:
+        return [i for i, given in enumerate(table.roles) if given == role]
+    return [i for i, name in enumerate(table.names) if re.search(regex, name)]
+
+
+def _loss(name: str) -> str:
+    """``CrossEntropyLoss`` of ``CrossEntropyLoss_input_1``."""
+    return name.rpartition("_input_")[0]
+
+
+def _is_binary(values: NDArray[np.generic]) -> bool:
+    return bool(np.isin(values.astype(np.float64), (0.0, 1.0)).all())
+
+
+def _is_one_hot(labels: NDArray[np.generic]) -> bool:
+    if labels.shape[1] < 2 or not _is_binary(labels):
+        return False
+    return bool((labels.astype(np.float64).sum(axis=1) == 1).all())
+
+
+def _predicted(
+    given: NDArray[np.generic], n: int, classes: int
+) -> tuple[int, Ints | None]:
+    """How many classes there are, and the one that each sample was taken for."""
+    scores = given.astype(np.float64)
+    if scores.ndim == 2 and scores.shape[1] == 1:
+        scores = scores[:, 0]
+    if scores.ndim == 2 and len(scores) == n:
+        return scores.shape[1], scores.argmax(axis=1).astype(np.int64)
+    if scores.ndim != 1 or len(scores) != n:
+        return classes, None
+    if np.issubdtype(given.dtype, np.integer):
+        return max(classes, int(scores.max(initial=-1)) + 1), scores.astype(np.int64)
+    # Negative numbers, or such above one, cannot be probabilities.
+    are_probabilities = bool(((scores >= 0) & (scores <= 1)).all())
+    threshold = 0.5 if are_probabilities else 0.0
+    return max(classes, 2), (scores > threshold).astype(np.int64)
+
+
+def _is_vocabulary(facts: Facts | None, n_classes: int) -> bool:
+    if facts is None:
+        return False
+    return any(
+        parameter.module.startswith("Embedding") and parameter.shape[0] == n_classes
+        for parameter in facts.parameters.values()
+        if parameter.shape
+    )

@@ -1,0 +1,222 @@
+"""Training and validation that part: overfitting, and training for too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.findings import Severity
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number
+from tdbg.rules.passes import LOOK_BACK, N_START, Passes, is_loss, judge_passes
+from tdbg.rules.registry import register
+from tdbg.rules.window import HEALTHY, Description, Judgement, TensorInfo, Window
+
+__all__ = ["Overfit", "Overtraining"]
+
+LOSSES = Needs(collections=frozenset({"losses"}))
+
+
+class _OfLosses(Rule):
+    """What rules about losses of both modes have in common."""
+
+    __slots__ = ()
+
+    @property
+    def needs(self) -> Needs:
+        """Losses, of training and of evaluation."""
+        return LOSSES
+
+    @property
+    def look_back(self) -> int:
+        """Passes, and training before each of them."""
+        return LOOK_BACK
+
+    @property
+    def anchor(self) -> int:
+        """Where training began."""
+        return N_START
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Losses."""
+        return is_loss(tensor)
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overfit(_OfLosses):
+    """Report models that learn their training data by heart.
+
+    Either the validation loss has risen from its best while the training loss fell, or
+    training has come far and little of it holds in validation.
+
+    Args:
+        rise: The validation loss may rise by this share of its best.
+        rise_of_start: And by this share of the loss at which training began.
+        ratio_threshold: Only if validation is above training by this share of it.
+        learned: Training has come far when its loss fell by this share of where it
+            began.
+        carried_over: So much of that fall must be found in validation.
+        patience: Passes in a row at which this must hold.
+        start_step: Nothing is said before this global step.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    rise: float = 0.1
+    rise_of_start: float = 0.05
+    ratio_threshold: float = 0.1
+    learned: float = 0.5
+    carried_over: float = 0.5
+    patience: int = 2
+    start_step: int = 0
+
+    def __post_init__(self) -> None:
+        check_number(self, "rise", least=0.0)
+        check_number(self, "rise_of_start", least=0.0)
+        check_number(self, "ratio_threshold", least=0.0)
+        check_number(self, "learned", above=0.0)
+        check_number(self, "carried_over", least=0.0, most=1.0)
+        check_number(self, "patience", least=1, whole=True)
+        check_number(self, "start_step", least=0, whole=True)
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge each loss at the end of each pass of evaluation."""
+        for judgement in judge_passes(window, self._level, self._describe):
+            judgement.levels[0, judgement.steps < self.start_step] = HEALTHY
+            yield judgement
+
+    def _level(self, passes: Passes) -> int:
+        n = len(passes.validation)
+        last = range(max(0, n - self.patience), n)
+        bad = n >= self.patience and (
+            all(self._rises(passes, k) for k in last)
+            or all(self._stays_behind(passes, k) for k in last)
+        )
+        return int(Severity.WARNING) if bad else HEALTHY
+
+    def _rises(self, passes: Passes, k: int) -> bool:
+        best = int(np.argmin(passes.validation[: k + 1]))
+        low, now = passes.validation[best], passes.validation[k]
+        training = passes.training[k]
+        return bool(
+            now - low > self.rise * abs(low)
+            and now - low > self.rise_of_start * abs(passes.start)
+            and training < passes.training[best]
+            and now - training > self.ratio_threshold * abs(training)
+        )
+
+    def _stays_behind(self, passes: Passes, k: int) -> bool:
+        fell = passes.start - passes.training[k]
+        held = passes.start - passes.validation[k]
+        return bool(
+            fell >= self.learned * abs(passes.start) and held < self.carried_over * fell
+        )
+
+    def _describe(self, passes: Passes) -> Description:
+        best = int(np.argmin(passes.validation))
+        low, now = float(passes.validation[best]), float(passes.validation[-1])
+        training = float(passes.training[-1])
+        ago = len(passes.validation) - 1 - best
+        if self._rises(passes, len(passes.validation) - 1):
+            return Description(
+                message=(
+                    f"the validation loss has risen from {low:.4g} to {now:.4g} in "
+                    f"{ago} passes, while the training loss fell from "
+                    f"{passes.training[best]:.4g} to {training:.4g}"
+                ),
+                value=(now - low) / abs(low) if low else now - low,
+                threshold=self.rise,
+                advice=_OVERFIT,
+            )
+        fell, held = passes.start - training, passes.start - now
+        return Description(
+            message=(
+                f"training has brought the loss from {passes.start:.4g} to "
+                f"{training:.4g}, but in validation it is {now:.4g}: "
+                f"{max(held, 0.0) / fell:.0%} of the fall hold there"
+            ),
+            value=held / fell,
+            threshold=self.carried_over,
+            advice=_OVERFIT,
+        )
+
+
+_OVERFIT = (
+    "go back to the checkpoint of the best validation; then: more data or "
+    "augmentation, weight decay, dropout, a smaller model, or early stopping; and see "
+    "whether validation data are like training data"
+)
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtraining(_OfLosses):
+    """Report trainings that go on though validation has long stopped to improve.
+
+    An information once there was no new best in ``patience_validation`` passes; a
+    warning if by then validation is worse than its best by ``worse``.
+
+    Args:
+        patience_validation: Passes without a new best of validation.
+        patience_train: And without one of training: 0 does not ask for it.
+        delta: A new best is better than the last by this share of it, at least.
+        worse: Share of the best by which validation may be above it.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    patience_validation: int = 10
+    patience_train: int = 0
+    delta: float = 0.01
+    worse: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_number(self, "patience_validation", least=1, whole=True)
+        check_number(self, "patience_train", least=0, whole=True)
+        check_number(self, "delta", least=0.0)
+        check_number(self, "worse", least=0.0)
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge each loss at the end of each pass of evaluation."""
+        return judge_passes(window, self._level, self._describe)
+
+    def _level(self, passes: Passes) -> int:
+        if self._since_best(passes.validation) < self.patience_validation:
+            return HEALTHY
+        if self._since_best(passes.training) < self.patience_train:
+            return HEALTHY
+        low = float(passes.validation.min())
+        recent = float(np.median(passes.validation[-self.patience_validation :]))
+        worse = recent - low > self.worse * abs(low)
+        return int(Severity.WARNING if worse else Severity.INFO)
+
+    def _since_best(self, loss: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
+        """How many passes ago the last new best was."""
+        best, at = float(loss[0]), 0
+        for k, value in enumerate(loss.tolist()):
+            if value < best - self.delta * abs(best):
+                best, at = value, k
+        return len(loss) - 1 - at
+
+    def _describe(self, passes: Passes) -> Description:
+        best = int(np.argmin(passes.validation))
+        low, now = float(passes.validation[best]), float(passes.validation[-1])
+        ago = self._since_best(passes.validation)
+        return Description(
+            message=(
+                f"no new best of the validation loss in {ago} passes: it was {low:.4g} "
+                f"and is {now:.4g}; the training loss went from "
+                f"{passes.training[best]:.4g} to {passes.training[-1]:.4g} meanwhile"
+            ),
+            value=float(ago),
+            threshold=float(self.patience_validation),
+            advice=(
+                "stop here and keep the checkpoint of the best validation; or lower "
+                "the learning rate, if it was never lowered"
+            ),
+        )

@@ -1,0 +1,215 @@
+"""What a model is fed: inputs that were not normalized."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number, check_regex
+from tdbg.rules.registry import register
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
+
+if TYPE_CHECKING:
+    from tdbg.facts import Facts
+
+__all__ = ["NotNormalizedData"]
+
+Floats = NDArray[np.float64]
+
+NORMALIZATIONS = ("BatchNorm", "LayerNorm", "InstanceNorm", "GroupNorm", "RMSNorm")
+# Losses whose targets are numbers on a scale of their own.
+REGRESSION = re.compile(r"mse|l1|huber", re.IGNORECASE)
+# Columns that are named in a message.
+SHOWN = 3
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotNormalizedData(Rule):
+    """Report inputs and targets that are far from mean 0 and deviation 1.
+
+    Only floating-point numbers are judged, and no inputs of a model that begins with a
+    normalization.  Rows are merged until there are ``min_elements`` of them.
+
+    Args:
+        max_mean: The mean may be this far from 0.
+        max_std: The standard deviation may be this large.
+        min_std: It must be at least this large.
+        target_scale: Targets of regressions may have so many times the limits of
+            inputs.
+        min_elements: Numbers to judge by, at least.
+        num_steps: Recorded steps to merge, at most.
+        tensor_regex: Judge tensors of such names; None: inputs of the model, and what
+            a regression's loss is given as target.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    max_mean: float = 3.0
+    max_std: float = 5.0
+    min_std: float = 0.02
+    target_scale: float = 10.0
+    min_elements: int = 500
+    num_steps: int = 20
+    tensor_regex: str | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self, "max_mean", above=0.0)
+        check_number(self, "max_std", above=0.0)
+        check_number(self, "min_std", least=0.0, most=self.max_std)
+        check_number(self, "target_scale", above=0.0)
+        check_number(self, "min_elements", least=2, whole=True)
+        check_number(self, "num_steps", least=1, whole=True)
+        check_regex(self, "tensor_regex")
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """Rows of inputs and targets; one batch of values, to name columns."""
+        inputs = frozenset({"model_inputs"})
+        return (
+            Needs(collections=inputs | {"labels"}),
+            Needs(collections=inputs, statistics=False, raw=True, first_steps=1),
+        )
+
+    @property
+    def look_back(self) -> int:
+        """The steps that are merged."""
+        return self.num_steps - 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Inputs and targets."""
+        if self.tensor_regex is not None:
+            return bool(re.search(self.tensor_regex, tensor.name))
+        if tensor.role == "label":
+            return bool(REGRESSION.search(tensor.name))
+        return tensor.role == "model_input"
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge training, where the model gets used to its data."""
+        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+            facts = window.facts_at(int(table.steps[-1]))
+            for i in range(len(table.names)):
+                if "float" in table.dtypes[i]:
+                    normalized = table.roles[i] != "label" and _begins_normalized(facts)
+                    yield self._judge(table, i, normalized=normalized)
+
+    def _judge(self, table: Table, i: int, *, normalized: bool) -> Judgement:
+        scale = self.target_scale if table.roles[i] == "label" else 1.0
+        new = np.arange(table.start, len(table.steps))
+        mean, std = self._merged(table, i, new)
+        with np.errstate(invalid="ignore"):
+            far = np.abs(mean) > self.max_mean * scale
+            far |= (std > self.max_std * scale) | (std < self.min_std / scale)
+        levels = np.where(far & ~normalized, int(Severity.WARNING), HEALTHY)
+        levels[np.isnan(mean)] = UNKNOWN
+
+        def describe(_: int, j: int) -> Description:
+            return self._describe(table, i, float(mean[j]), float(std[j]), scale)
+
+        return Judgement(
+            names=(table.names[i],),
+            steps=table.steps[table.start :],
+            mode=table.mode,
+            levels=levels.astype(np.int8)[np.newaxis, :],
+            describe=describe,
+        )
+
+    def _merged(
+        self, table: Table, i: int, columns: NDArray[np.intp]
+    ) -> tuple[Floats, Floats]:
+        """Mean and deviation up to each column; NaN where too little is known."""
+        known = table.known[i]
+        # NaN and Inf are for ExplodingTensor; what is finite is judged here.
+        n = np.where(known, table["count"][i] - table.not_finite[i], 0.0)
+        mean = np.where(n > 0, table["mean"][i], 0.0)
+        m2 = np.where(n > 0, table["m2"][i], 0.0)
+        rows = np.flatnonzero(known)
+        means = np.full(len(columns), np.nan)
+        deviations = np.full(len(columns), np.nan)
+        for k, column in enumerate(columns.tolist()):
+            if n[column] <= 0:
+                continue
+            at = int(np.searchsorted(rows, column))
+            last = rows[max(0, at + 1 - self.num_steps) : at + 1][::-1]
+            enough = np.flatnonzero(np.cumsum(n[last]) >= self.min_elements)
+            if not len(enough):
+                continue
+            used = last[: int(enough[0]) + 1]
+            total = n[used].sum()
+            middle = float((n[used] * mean[used]).sum() / total)
+            spread = m2[used] + n[used] * (mean[used] - middle) ** 2
+            means[k] = middle
+            deviations[k] = np.sqrt(spread.sum() / total)
+        return means, deviations
+
+    def _describe(
+        self, table: Table, i: int, mean: float, std: float, scale: float
+    ) -> Description:
+        kind = "target" if table.roles[i] == "label" else "input"
+        if abs(mean) > self.max_mean * scale:
+            value, limit, said = mean, self.max_mean * scale, "the mean is far from 0"
+        elif std > self.max_std * scale:
+            value, limit, said = std, self.max_std * scale, "the deviation is large"
+        else:
+            value, limit, said = std, self.min_std / scale, "the deviation is tiny"
+        return Description(
+            message=(
+                f"mean {mean:.4g}, standard deviation {std:.4g}: {said}"
+                f"{self._columns(table, i)}"
+            ),
+            value=value,
+            threshold=limit,
+            advice=(
+                f"subtract the mean of the training set from each {kind} and divide by "
+                "its standard deviation (torchvision.transforms.Normalize, "
+                "sklearn.preprocessing.StandardScaler), in validation with the same "
+                "numbers" + ("; turn predictions back" if kind == "target" else "")
+            ),
+        )
+
+    def _columns(self, table: Table, i: int) -> str:
+        """Which columns of tabular data are worst, where a batch was kept."""
+        for step in table.steps[table.present[i]].tolist():
+            values = table.value(table.names[i], step)
+            if values is not None and values.ndim == 2 and len(values) > 1:
+                x = values.astype(np.float64)
+                scale = np.hypot(x.mean(axis=0), x.std(axis=0))
+                worst = np.argsort(-scale)[:SHOWN].tolist()
+                told = ", ".join(
+                    f"{k} (mean {x[:, k].mean():.3g}, std {x[:, k].std():.3g})"
+                    for k in worst
+                )
+                return f"; of {x.shape[1]} columns the largest are {told}"
+        return ""
+
+
+def _begins_normalized(facts: Facts | None) -> bool:
+    """Whether the first module that does anything to its input normalizes it."""
+    if facts is None:
+        return False
+    parents = {path.rpartition(".")[0] for path in facts.modules}
+    leaves = [
+        kind
+        for path, kind in facts.modules.items()
+        if path not in parents
+        and path not in facts.models
+        and not kind.startswith(("Flatten", "Identity"))
+    ]
+    return bool(leaves) and leaves[0].startswith(NORMALIZATIONS)

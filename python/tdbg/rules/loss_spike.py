@@ -1,0 +1,149 @@
+"""Losses that jump back up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number
+from tdbg.rules.registry import register
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
+
+__all__ = ["LossSpike"]
+
+Floats = NDArray[np.float64]
+
+MAD_TO_DEVIATION = 1.4826
+# Where training began: the median of so many steps.
+N_START = 10
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSpike(Rule):
+    """Report losses that jump far above what they had come to.
+
+    Args:
+        num_steps: Recorded steps before, whose median the loss is compared with.
+        deviations: It must be above it by so many robust standard deviations
+            (1.4826 times the median absolute deviation),
+        of_way: by this share of the way that the loss had come down from its start,
+        of_level: and by this share of that median itself.
+        patience: Recorded steps in a row at which this must hold.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    num_steps: int = 50
+    deviations: float = 8.0
+    of_way: float = 0.5
+    of_level: float = 0.5
+    patience: int = 2
+
+    def __post_init__(self) -> None:
+        check_number(self, "num_steps", least=5, whole=True)
+        check_number(self, "deviations", above=0.0)
+        check_number(self, "of_way", least=0.0)
+        check_number(self, "of_level", least=0.0)
+        check_number(self, "patience", least=1, most=self.num_steps // 2, whole=True)
+
+    @property
+    def needs(self) -> Needs:
+        """Losses."""
+        return Needs(collections=frozenset({"losses"}))
+
+    @property
+    def look_back(self) -> int:
+        """The steps before, for each of those that patience counts."""
+        return self.num_steps + self.patience
+
+    @property
+    def anchor(self) -> int:
+        """Where the loss began."""
+        return N_START
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Losses."""
+        return tensor.role == "loss"
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge each loss of training."""
+        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+            for i in range(len(table.names)):
+                yield self._judge(table, i)
+
+    def _judge(self, table: Table, i: int) -> Judgement:
+        rows = np.flatnonzero(table.known[i])
+        # What is no number is unknown, and so is what is compared with it.
+        loss = np.where(table.not_finite[i] == 0, table["mean"][i], np.nan)[rows]
+        first = loss[table.ordinal[i, rows] <= N_START]
+        first = first[np.isfinite(first)]
+        start = float(np.median(first)) if len(first) else np.nan
+        level = np.full(len(rows), np.nan)
+        excess = np.full(len(rows), np.nan)
+        limit = np.full(len(rows), np.nan)
+        n = self.num_steps
+        if len(rows) > n:
+            before = sliding_window_view(loss, n)[:-1]
+            middle = np.median(before, axis=1)
+            spread = np.median(np.abs(before - middle[:, np.newaxis]), axis=1)
+            level[n:] = middle
+            excess[n:] = loss[n:] - middle
+            limit[n:] = np.maximum.reduce(
+                (
+                    self.deviations * MAD_TO_DEVIATION * spread,
+                    self.of_way * np.maximum(start - middle, 0.0),
+                    self.of_level * np.abs(middle),
+                )
+            )
+        high = excess > limit
+        streak = np.zeros(len(rows), dtype=np.int64)
+        for k in np.flatnonzero(high).tolist():
+            streak[k] = streak[k - 1] + 1 if k else 1
+        levels = np.full(len(table.steps), UNKNOWN, dtype=np.int8)
+        levels[rows] = np.where(np.isnan(excess), UNKNOWN, HEALTHY)
+        # High, but not yet for long enough: neither a finding nor well again.
+        levels[rows[high]] = UNKNOWN
+        levels[rows[streak >= self.patience]] = Severity.WARNING
+        place = dict(zip(rows.tolist(), range(len(rows)), strict=True))
+
+        def describe(_: int, j: int) -> Description:
+            k = place[j + table.start]
+            return Description(
+                message=(
+                    f"the loss has jumped to {loss[k]:.4g} from {level[k]:.4g}, the "
+                    f"median of {n} steps before; it began at {start:.4g}"
+                ),
+                value=float(excess[k]),
+                threshold=float(limit[k]),
+                advice=(
+                    "look at the batches of these steps; go back to a checkpoint "
+                    "before and skip them, clip gradients, lower the learning rate or "
+                    "warm it up longer, and with Adam lower beta2 (0.95) or raise "
+                    "epsilon"
+                ),
+            )
+
+        return Judgement(
+            names=(table.names[i],),
+            steps=table.steps[table.start :],
+            mode=table.mode,
+            levels=levels[np.newaxis, table.start :],
+            describe=describe,
+        )

@@ -1,0 +1,164 @@
+"""Runs that should be the same, and are not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.errors import ConfigurationError
+from tdbg.findings import Severity
+from tdbg.needs import Needs
+from tdbg.rules._base import (
+    Rule,
+    built_in,
+    check_names,
+    check_number,
+    check_regex,
+    selects_by,
+)
+from tdbg.rules.registry import register
+from tdbg.rules.table import FIELDS, Table
+from tdbg.rules.verdicts import Description, Judgement
+from tdbg.rules.window import TensorInfo, Window
+
+if TYPE_CHECKING:
+    from tdbg.trial import Trial
+
+__all__ = ["SimilarAcrossRuns"]
+
+# Trials that are kept open from window to window.
+OPEN_RUNS = 16
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimilarAcrossRuns(Rule):
+    """Report tensors that differ from those of another run at the same step.
+
+    Compared are the rows of statistics, field by field.  What the other run does not
+    have at a step is unknown.
+
+    Args:
+        other_runs: Directories of the runs to compare with; one at least.
+        collections: What to compare.
+        tensor_regex: Compare tensors of such names too.
+        rtol: Fields may differ by this share of them.
+        atol: And by this much.
+
+    Raises:
+        ConfigurationError: If a parameter is not of its kind.
+
+    Example::
+
+        tdbg check runs/b --rule 'SimilarAcrossRuns(other_runs=["runs/a"])'
+    """
+
+    other_runs: tuple[str, ...] = ()
+    collections: tuple[str, ...] = ("losses", "weights", "biases", "gradients")
+    tensor_regex: str | None = None
+    rtol: float = 1e-6
+    atol: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_names(self, "other_runs")
+        if not self.other_runs:
+            msg = (
+                f"{self.name}.other_runs is empty; give the runs to compare with, as "
+                '("runs/first",)'
+            )
+            raise ConfigurationError(msg)
+        check_names(self, "collections")
+        check_regex(self, "tensor_regex")
+        check_number(self, "rtol", least=0.0)
+        check_number(self, "atol", least=0.0)
+
+    @property
+    def needs(self) -> Needs:
+        """The rows of the collections."""
+        return Needs(collections=built_in(self.collections))
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """What the collections or the expression name."""
+        return selects_by(tensor, self.collections, self.tensor_regex)
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Compare with each of the other runs."""
+        others = [_open(run) for run in self.other_runs]
+        for trial in others:
+            trial.refresh()
+        for table in window.tables():
+            yield self._judge(table, others)
+
+    def _judge(self, table: Table, others: list[Trial]) -> Judgement:
+        known = np.zeros(table.present.shape, bool)
+        differs = np.zeros(table.present.shape, bool)
+        worst: dict[tuple[int, int], tuple[str, str, float, float]] = {}
+        for run, trial in zip(self.other_runs, others, strict=True):
+            theirs = _rows_of(trial, table)
+            both = table.known & ~np.isnan(theirs["count"])
+            known |= both
+            for field in FIELDS:
+                a, b = table[field], theirs[field]
+                with np.errstate(invalid="ignore"):
+                    near = np.abs(a - b) <= self.atol + self.rtol * np.abs(b)
+                near |= (a == b) | (np.isnan(a) & np.isnan(b))
+                for i, j in np.argwhere(both & ~near & ~differs).tolist():
+                    worst[i, j] = run, field, float(a[i, j]), float(b[i, j])
+                differs |= both & ~near
+
+        def describe(i: int, j: int) -> Description:
+            run, field, ours, other = worst[i, j]
+            same = int(np.count_nonzero(known[:, j] & ~differs[:, j]))
+            return Description(
+                message=(
+                    f"differs from {run}: {field} is {ours:.9g} and not {other:.9g}; "
+                    f"{same} of {np.count_nonzero(known[:, j])} tensors are the same "
+                    "at this step"
+                ),
+                value=abs(ours - other),
+                threshold=self.atol + self.rtol * abs(other),
+                advice=(
+                    "if the runs should be the same: seeds (torch.manual_seed, of "
+                    "loaders and workers too), torch.use_deterministic_algorithms("
+                    "True), the order of files, versions and hardware; the first "
+                    "tensor that differs tells where to look"
+                ),
+            )
+
+        return table.judge(np.where(differs, int(Severity.WARNING), 0), describe, known)
+
+
+@functools.lru_cache(maxsize=OPEN_RUNS)
+def _open(run: str) -> Trial:
+    from tdbg.trial import create_trial
+
+    return create_trial(run)
+
+
+def _rows_of(trial: Trial, table: Table) -> dict[str, NDArray[np.float64]]:
+    """Their rows, like those of the table; NaN where there are none."""
+    shape = table.present.shape
+    result = {field: np.full(shape, np.nan) for field in FIELDS}
+    there = set(trial.tensor_names())
+    names = [name for name in table.names if name in there]
+    if not names or not len(table.steps):
+        return result
+    first, last = int(table.steps[0]), int(table.steps[-1])
+    theirs = trial.statistics(names, start=first, end=last + 1)
+    row = {name: i for i, name in enumerate(table.names)}
+    rows = np.array([row[name] for name in theirs.names], np.intp)
+    steps = np.asarray(theirs.steps)
+    shared, mine, other = np.intersect1d(table.steps, steps, return_indices=True)
+    usable = trial.step_table(start=first)
+    sound = usable["step"][usable["complete"] & usable["lossless"]]
+    kept = np.isin(shared, sound)
+    mine, other = mine[kept], other[kept]
+    for field in FIELDS:
+        values = np.where(theirs.present, getattr(theirs, field), np.nan)
+        result[field][np.ix_(rows, mine)] = values[:, other].astype(np.float64)
+    return result

@@ -1,0 +1,159 @@
+"""Losses of training and evaluation side by side, a pass of evaluation at a time.
+
+A pass is a run of evaluation steps with no other step between them; its loss is the
+mean over its steps.  Beside it stands the loss of training just before it: the median
+of the last recorded steps.  A pass is judged when it is as long as the one before was.
+
+Thread safety: functions and values only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.modes import ModeKeys
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
+
+__all__ = ["LOOK_BACK", "Passes", "is_loss", "judge_passes"]
+
+Floats = NDArray[np.float64]
+
+# Recorded steps of each mode that are looked back at: losses are small.
+LOOK_BACK = 2000
+# Training steps whose median is what training has come to, and at least so many.
+N_TRAIN = 50
+FEW_TRAIN = 5
+# Where training began: the median of so many steps.
+N_START = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Passes of evaluation of one loss up to a step, the last one complete.
+
+    Attributes:
+        validation: Mean loss of each pass, oldest first.
+        training: Loss of training just before each.
+        start: Loss at which training began.
+        column: The last step, as a column of the table of evaluation.
+    """
+
+    validation: Floats
+    training: Floats
+    start: float
+    column: int
+
+
+def is_loss(tensor: TensorInfo) -> bool:
+    """Whether it is a loss."""
+    return tensor.role == "loss"
+
+
+def judge_passes(
+    window: Window,
+    judge: Callable[[Passes], int],
+    describe: Callable[[Passes], Description],
+) -> Iterator[Judgement]:
+    """Verdicts on losses at the ends of passes of evaluation.
+
+    Args:
+        window: What a rule is shown; it looks back ``LOOK_BACK`` rows.
+        judge: The severity of what a loss has come to, or ``HEALTHY``.
+        describe: It in words.
+    """
+    trained = window.table(ModeKeys.TRAIN)
+    for table in window.tables(ModeKeys.EVAL):
+        for i, name in enumerate(table.names):
+            levels = np.full((1, len(table.steps) - table.start), UNKNOWN, np.int8)
+            found: dict[int, Passes] = {}
+            for passes in _passes(table, trained, i):
+                j = passes.column - table.start
+                level = judge(passes)
+                levels[0, j] = level
+                if level > HEALTHY:
+                    found[j] = passes
+
+            def told(_: int, j: int, found: dict[int, Passes] = found) -> Description:
+                return describe(found[j])
+
+            yield Judgement(
+                names=(name,),
+                steps=table.steps[table.start :],
+                mode=table.mode,
+                levels=levels,
+                describe=told,
+            )
+
+
+def _passes(table: Table, trained: Table | None, i: int) -> Iterator[Passes]:
+    """For each new step that completes a pass: the passes up to it."""
+    if trained is None or table.names[i] not in trained.names:
+        return
+    rows = np.flatnonzero(table.present[i])
+    steps, loss = table.steps[rows], _loss(table, i)[rows]
+    begins = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 2) > 1)
+    train = _Training(trained, trained.names.index(table.names[i]))
+    for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
+        oldest = max(0, at + 1 - LOOK_BACK)
+        # Of the pass in which looking back begins only a part may be seen.
+        first = int(np.searchsorted(begins, oldest, side="left"))
+        last = int(np.searchsorted(begins, at, side="right"))
+        edges = begins[first:last]
+        if len(edges) < 2 or at + 1 - edges[-1] != edges[-1] - edges[-2]:
+            continue
+        sums = np.add.reduceat(loss[: at + 1], edges)
+        validation = sums / np.diff(edges, append=at + 1)
+        before = np.array(
+            [train.at(int(step), int(steps[at])) for step in steps[edges]]
+        )
+        known = np.isfinite(validation) & np.isfinite(before)
+        if known[-1] and np.isfinite(train.start):
+            yield Passes(validation[known], before[known], train.start, int(rows[at]))
+
+
+class _Training:
+    """What training had come to at a step."""
+
+    def __init__(self, table: Table, i: int) -> None:
+        rows = np.flatnonzero(table.known[i])
+        self._steps, self._loss = table.steps[rows], _loss(table, i)[rows]
+        self.start = _median(self._loss[table.ordinal[i, rows] <= N_START])
+        self._cache: dict[int, float] = {}
+
+    def at(self, step: int, now: int) -> float:
+        """The loss before *step*, as it can be seen *now*; NaN: not any more."""
+        end = int(np.searchsorted(self._steps, step))
+        oldest = max(0, int(np.searchsorted(self._steps, now)) - LOOK_BACK)
+        if end - FEW_TRAIN < oldest:
+            return np.nan
+        low = max(oldest, end - N_TRAIN)
+        # What is seen of long ago depends on now: only the rest is worth keeping.
+        if low > end - N_TRAIN:
+            return _median(self._loss[low:end])
+        if step not in self._cache:
+            self._cache[step] = _median(self._loss[low:end])
+        return self._cache[step]
+
+
+def _median(loss: Floats) -> float:
+    """Of the losses that are numbers; NaN if none is."""
+    finite = loss[np.isfinite(loss)]
+    return float(np.median(finite)) if len(finite) else np.nan
+
+
+def _loss(table: Table, i: int) -> Floats:
+    """Losses of a mode; NaN where one is not known or no number."""
+    known = table.known[i] & (table.not_finite[i] == 0)
+    return np.where(known, table["mean"][i], np.nan)

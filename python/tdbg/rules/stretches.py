@@ -1,0 +1,76 @@
+"""Losses in stretches of recorded steps: their medians, and how sure these are.
+
+Thread safety: functions and values only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from tdbg.rules.window import Table
+
+__all__ = ["Trend", "trend_of"]
+
+Floats = NDArray[np.float64]
+
+# The median of a normal sample scatters by this much more than its mean, and the
+# median absolute deviation is this much smaller than the standard deviation.
+MEDIAN_SPREAD = 1.2533
+MAD_TO_DEVIATION = 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """What a loss did over the last two stretches, at each new step with a row.
+
+    Attributes:
+        columns: These steps, as columns of the table.
+        before: Median of the stretch before the last; NaN where there is none yet.
+        now: Median of the last.
+        error: Standard error of their difference.
+        start: Median of the first stretch of all.
+    """
+
+    columns: NDArray[np.intp]
+    before: Floats
+    now: Floats
+    error: Floats
+    start: float
+
+
+def trend_of(table: Table, i: int, n: int) -> Trend | None:
+    """How the loss in row *i* moves, by stretches of *n* rows; None: nothing new.
+
+    REQUIRES: the table looks back 2 n - 1 rows, and has the first n.
+    """
+    rows = np.flatnonzero(table.known[i])
+    new = rows[rows >= table.start]
+    if not len(new):
+        return None
+    loss = np.where(table.not_finite[i] == 0, table["mean"][i], np.nan)[rows]
+    first = loss[table.ordinal[i, rows] <= n]
+    first = first[np.isfinite(first)]
+    before, now, error = (np.full(len(new), np.nan) for _ in range(3))
+    # Position among the known rows of each new one; those before it must fill
+    # both stretches.
+    ends = np.searchsorted(rows, new) + 1
+    full = ends >= 2 * n
+    if full.any():
+        both = sliding_window_view(loss, 2 * n)[ends[full] - 2 * n]
+        before[full], before_error = _median(both[:, :n])
+        now[full], now_error = _median(both[:, n:])
+        error[full] = np.hypot(before_error, now_error)
+    start = float(np.median(first)) if len(first) else np.nan
+    return Trend(new, before, now, error, start)
+
+
+def _median(stretches: Floats) -> tuple[Floats, Floats]:
+    """The median of each row, and its standard error."""
+    middle = np.median(stretches, axis=1)
+    spread = np.median(np.abs(stretches - middle[:, np.newaxis]), axis=1)
+    deviation = MAD_TO_DEVIATION * spread
+    return middle, MEDIAN_SPREAD * deviation / np.sqrt(stretches.shape[1])

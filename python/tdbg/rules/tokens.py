@@ -1,0 +1,198 @@
+"""What a language model is fed: sequences that are mostly one token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.errors import ConfigurationError
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number, check_regex
+from tdbg.rules.registry import register
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
+
+__all__ = ["NLPSequenceRatio"]
+
+Ints = NDArray[np.int64]
+
+INTERVAL = 10
+EMBEDDINGS = frozenset({"Embedding", "EmbeddingBag"})
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NLPSequenceRatio(Rule):
+    """Report token sequences of which one token makes up too much.
+
+    Args:
+        token_values: Tokens to watch, as padding.
+        token_thresholds_percent: The largest percentage of each of them; one number
+            holds for all.
+        any_percent: The largest percentage of any token.
+        min_vocabulary: Embeddings of fewer rows are no vocabulary, and not judged.
+        min_tokens: Tokens to judge by, at least.
+        max_steps: Recorded steps to take together, at most.
+        tensor_regex: Judge tensors of such names; None: inputs of embeddings.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    token_values: tuple[int, ...] = (0,)
+    token_thresholds_percent: tuple[float, ...] = (50.0,)
+    any_percent: float = 80.0
+    min_vocabulary: int = 10
+    min_tokens: int = 1000
+    max_steps: int = 20
+    tensor_regex: str | None = None
+
+    def __post_init__(self) -> None:
+        self._check_tokens()
+        check_number(self, "any_percent", above=0.0, most=100.0)
+        check_number(self, "min_vocabulary", least=1, whole=True)
+        check_number(self, "min_tokens", least=1, whole=True)
+        check_number(self, "max_steps", least=1, whole=True)
+        check_regex(self, "tensor_regex")
+
+    def _check_tokens(self) -> None:
+        tokens, limits = self.token_values, self.token_thresholds_percent
+        if not (isinstance(tokens, tuple) and all(isinstance(t, int) for t in tokens)):
+            msg = f"{self.name}.token_values is {tokens!r}; give whole numbers, as (0,)"
+            raise ConfigurationError(msg)
+        sound = isinstance(limits, tuple) and all(
+            isinstance(limit, int | float) and 0 < limit <= 100 for limit in limits
+        )
+        if not sound or len(limits) not in {1, len(tokens)}:
+            msg = (
+                f"{self.name}.token_thresholds_percent is {limits!r}; give one "
+                "percentage above 0 for all tokens, or one for each"
+            )
+            raise ConfigurationError(msg)
+
+    @property
+    def needs(self) -> Needs:
+        """Tokens, as embeddings are given them."""
+        return Needs(
+            collections=frozenset({"inputs"}),
+            modules=EMBEDDINGS,
+            statistics=False,
+            raw=True,
+            interval=INTERVAL,
+        )
+
+    @property
+    def look_back(self) -> int:
+        """The steps that are taken together."""
+        return self.max_steps - 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Inputs; which of them are an embedding's, the facts say."""
+        if self.tensor_regex is not None:
+            return bool(re.search(self.tensor_regex, tensor.name))
+        return tensor.role in {"input", "model_input"}
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge training."""
+        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+            for i, name in enumerate(table.names):
+                integers = "int" in table.dtypes[i]
+                if integers and self._is_of_vocabulary(window, table, name):
+                    yield self._judge(table, i)
+
+    def _is_of_vocabulary(self, window: Window, table: Table, name: str) -> bool:
+        if self.tensor_regex is not None:
+            return True
+        facts = window.facts_at(int(table.steps[-1]))
+        if facts is None or facts.module_of(name) not in EMBEDDINGS:
+            return False
+        weight = facts.parameters.get(f"{name.rpartition('_input_')[0]}.weight")
+        return weight is None or weight.shape[0] >= self.min_vocabulary
+
+    def _judge(self, table: Table, i: int) -> Judgement:
+        name = table.names[i]
+        rows = np.flatnonzero(table.known[i])
+        levels = np.full((1, len(table.steps) - table.start), UNKNOWN, np.int8)
+        worst: dict[int, tuple[int, float, float, int]] = {}
+        for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
+            if table.value(name, int(table.steps[rows[at]])) is None:
+                continue
+            last = rows[max(0, at + 1 - self.max_steps) : at + 1]
+            tokens = self._last_tokens(table, name, last)
+            if tokens is None:
+                continue
+            j = int(rows[at]) - table.start
+            found = self._worst(tokens)
+            levels[0, j] = HEALTHY if found is None else int(Severity.WARNING)
+            if found is not None:
+                worst[j] = (*found, len(tokens))
+
+        def describe(_: int, j: int) -> Description:
+            token, percent, limit, n = worst[j]
+            return Description(
+                message=(
+                    f"{percent:.0f} % of the last {n} tokens are token {token}, where "
+                    f"{limit:g} % are allowed"
+                ),
+                value=percent,
+                threshold=limit,
+                advice=(
+                    f"if {token} is padding: batch sequences of like length, pack "
+                    "them, cut what is too long, and mask padding in attention and "
+                    "loss; if it is the unknown token, the vocabulary does not fit the "
+                    "text"
+                ),
+            )
+
+        return Judgement(
+            names=(name,),
+            steps=table.steps[table.start :],
+            mode=table.mode,
+            levels=levels,
+            describe=describe,
+        )
+
+    def _last_tokens(
+        self, table: Table, name: str, columns: NDArray[np.intp]
+    ) -> Ints | None:
+        """As few of the last batches as are enough."""
+        parts: list[Ints] = []
+        n = 0
+        for column in columns[::-1].tolist():
+            values = table.value(name, int(table.steps[column]))
+            if values is None:
+                continue
+            parts.append(values.astype(np.int64).ravel())
+            n += len(parts[-1])
+            if n >= self.min_tokens:
+                return np.concatenate(parts)
+        return None
+
+    def _worst(self, tokens: Ints) -> tuple[int, float, float] | None:
+        """The token that is furthest beyond its limit, its percentage, and that."""
+        unique, counts = np.unique(tokens, return_counts=True)
+        percent = 100.0 * counts / len(tokens)
+        share = dict(zip(unique.tolist(), percent.tolist(), strict=True))
+        limits = self.token_thresholds_percent
+        if len(limits) < len(self.token_values):
+            limits *= len(self.token_values)
+        watched = dict(zip(self.token_values, limits, strict=True))
+        found = [
+            (token, given, watched.get(token, self.any_percent))
+            for token, given in share.items()
+            if given > watched.get(token, self.any_percent)
+        ]
+        return max(found, key=lambda item: item[1] - item[2], default=None)

@@ -1,0 +1,214 @@
+"""ClassImbalance and Confusion: what the labels and predictions of a loss show."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.errors import ConfigurationError
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.rules import ClassImbalance, Confusion
+
+LABELS, SCORES = "CrossEntropyLoss_input_1", "CrossEntropyLoss_input_0"
+BATCH = 64
+
+
+def run_of(
+    shares: list[float],
+    recall: list[float] | None = None,
+    mistaken_for: dict[int, int] | None = None,
+    n_steps: int = 40,
+    seed: int = 0,
+    mode: ModeKeys = ModeKeys.TRAIN,
+) -> FakeRun:
+    """Batches with these shares of classes, of which so many are recognized."""
+    random = np.random.default_rng(seed)
+    n = len(shares)
+    run = FakeRun()
+    for step in range(n_steps):
+        labels = random.choice(n, BATCH, p=np.array(shares) / sum(shares))
+        scores = random.random((BATCH, n)).astype(np.float32)
+        for row, label in enumerate(labels.tolist()):
+            right = recall is None or random.random() < recall[label]
+            other = (mistaken_for or {}).get(label, (label + 1 + step) % n)
+            scores[row, label if right else other] += 5.0
+        record(run, step, labels, scores, mode=mode)
+    return run
+
+
+def record(
+    run: FakeRun, step: int, labels: np.ndarray, scores: np.ndarray, **flags: object
+) -> None:
+    run.step(step, {SCORES: scores, LABELS: labels}, **flags)
+    run.value(step, SCORES, scores)
+    run.value(step, LABELS, labels)
+
+
+BALANCED = [1.0] * 10
+RARE = [1.0] * 9 + [0.04]
+
+
+def test_a_rare_class_is_a_warning_that_names_it():
+    (finding,) = judge(run_of(RARE), ClassImbalance())
+    assert finding.severity is Severity.WARNING
+    assert finding.tensor == LABELS
+    assert "class 9" in finding.message
+    assert finding.value > 10 == finding.threshold
+    assert "9" in finding.advice
+
+
+def test_it_is_found_as_soon_as_there_are_500_labels():
+    (finding,) = judge(run_of(RARE), ClassImbalance())
+    assert finding.step == 500 // BATCH
+
+
+def test_a_class_that_never_comes_is_known_from_the_scores():
+    (finding,) = judge(run_of([1.0] * 9 + [0.0]), ClassImbalance())
+    assert " 0 of class 9" in finding.message
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("shares", [BALANCED, [1.0, 3.0], [3.0] * 5 + [1.0] * 5])
+def test_mild_imbalance_is_silent(shares: list[float], seed: int):
+    assert judge(run_of(shares, seed=seed), ClassImbalance()) == []
+
+
+def test_a_class_that_alone_is_not_learned_is_found():
+    recall = [0.95] * 9 + [0.1]
+    (finding,) = judge(run_of(BALANCED, recall, {9: 4}), ClassImbalance())
+    assert "class 9" in finding.message
+    assert "mostly for 4" in finding.message
+
+
+def test_before_anything_is_learned_nothing_is_said_of_mispredictions():
+    assert judge(run_of(BALANCED, [0.1] * 10), ClassImbalance(), Confusion()) == []
+
+
+def test_labels_alone_are_enough_for_counts():
+    run = run_of(RARE)
+    del run.tensors[SCORES]
+    assert judge(run, ClassImbalance())
+    assert judge(run, Confusion()) == []
+
+
+def test_tokens_of_a_language_model_are_no_classes():
+    run = run_of(RARE)
+    rows = SimpleNamespace(module="Embedding", shape=(10, 8))
+    run.known_facts = [SimpleNamespace(step=0, parameters={"emb.weight": rows})]
+    assert judge(run, ClassImbalance()) == []
+    rows.module = "Linear"
+    assert judge(run, ClassImbalance())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_pair_that_stays_mixed_up_is_found_and_named(seed: int):
+    recall = [0.97] * 10
+    recall[2] = 0.5
+    run = run_of(BALANCED, recall, {2: 5}, n_steps=60, seed=seed)
+    finding = judge(run, Confusion())[0]
+    assert finding.severity is Severity.WARNING
+    assert "2 is taken for 5" in finding.message
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_mistakes_that_are_spread_out_are_no_confusion(seed: int):
+    run = run_of(BALANCED, [0.85] * 10, n_steps=80, seed=seed)
+    assert judge(run, Confusion()) == []
+
+
+def test_a_class_that_is_not_recognized_is_found():
+    recall = [0.97] * 9 + [0.2]
+    finding = judge(run_of(BALANCED, recall, n_steps=60), Confusion())[0]
+    assert "class 9" in finding.message
+    assert finding.threshold == 0.5
+
+
+def test_with_two_classes_there_is_nothing_to_compare_with():
+    assert judge(run_of([1.0, 1.0], [0.95, 0.2]), Confusion()) == []
+
+
+def test_evaluation_is_judged_by_itself():
+    run = run_of(RARE, mode=ModeKeys.EVAL)
+    (finding,) = judge(run, ClassImbalance())
+    assert finding.mode is ModeKeys.EVAL
+
+
+@pytest.mark.parametrize("rule", [ClassImbalance(), Confusion()])
+@pytest.mark.parametrize("step", [13, 14])
+def test_the_cut_into_windows_changes_nothing(rule: ClassImbalance, step: int):
+    recall = [0.97] * 9 + [0.3]
+    run = run_of(RARE, recall, {9: 4}, n_steps=70)
+    # A class more appears late, and some steps hold no values.
+    for late in range(30, 70, 7):
+        del run.tensors[LABELS].values[late]
+    random = np.random.default_rng(1)
+    for late in range(50, 70):
+        labels, scores = random.integers(0, 11, BATCH), random.random((BATCH, 11))
+        record(run, late, labels, scores)
+    assert judge_in_parts(run, range(0, 70, step), rule) == judge(run, rule)
+    assert judge_in_parts(run, range(70), rule) == judge(run, rule)
+
+
+def test_steps_with_losses_are_not_counted():
+    run = run_of(RARE)
+    for step in run.steps:
+        mode, complete, _, skipped, wall = run.steps[step]
+        run.steps[step] = (mode, complete, False, skipped, wall)
+    assert judge(run, ClassImbalance()) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores"),
+    [
+        (np.eye(10)[[0] * 60 + [1] * 4], np.zeros((64, 10))),  # One-hot.
+        (np.array([[0.0]] * 62 + [[1.0]] * 2), np.full((64, 1), -1.0)),  # Binary.
+        (np.array([0.0] * 62 + [1.0] * 2), np.full(64, 0.2)),
+        (np.array([0] * 30 + [-100] * 32 + [1] * 2), np.zeros((64, 2))),
+    ],
+)
+def test_labels_of_every_shape_are_understood(labels: np.ndarray, scores: np.ndarray):
+    run = FakeRun()
+    for step in range(30):
+        record(run, step, labels, scores)
+    assert judge(run, ClassImbalance())
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores"),
+    [
+        (np.random.default_rng(0).normal(size=64), np.zeros(64)),  # A regression.
+        (np.zeros((4, 8, 8), np.int64), np.zeros((4, 3, 8, 8))),  # A segmentation.
+        (np.full(64, -1), np.zeros((64, 10))),
+        (np.zeros(0, np.int64), np.zeros((0, 10))),
+        (np.zeros(64, np.int64), np.zeros((32, 10))),
+    ],
+)
+def test_what_is_no_classification_is_unknown(labels: np.ndarray, scores: np.ndarray):
+    run = FakeRun()
+    for step in range(30):
+        record(run, step, labels, scores)
+    assert judge(run, ClassImbalance(), Confusion()) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "parameters"),
+    [
+        (ClassImbalance, {"threshold_imbalance": 1.0}),
+        (ClassImbalance, {"threshold_misprediction": 1.5}),
+        (ClassImbalance, {"samples": 0}),
+        (ClassImbalance, {"labels_regex": "("}),
+        (Confusion, {"max_off_diag": 0.0}),
+        (Confusion, {"min_diag": -1.0}),
+        (Confusion, {"max_classes": 1}),
+    ],
+)
+def test_parameters_out_of_range_are_refused_by_name(
+    rule: type, parameters: dict[str, object]
+):
+    (name,) = parameters
+    with pytest.raises(ConfigurationError, match=f"{rule.__name__}.{name}"):
+        rule(**parameters)
