@@ -124,7 +124,8 @@ class FakeRun:
         """Record raw values."""
         array = np.asarray(values)
         self.tensor_of(name).values[step] = array
-        self.tensor_of(name).dtype = array.dtype.name
+        if array.dtype.kind in "iu":
+            self.tensor_of(name).dtype = array.dtype.name
 
     def histogram(self, step: int, name: str, values: Any) -> None:
         """Record the histogram of these values."""

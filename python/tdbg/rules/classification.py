@@ -30,8 +30,8 @@ __all__ = ["ClassImbalance", "Confusion"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Labels and predictions are small; every fifth step tells the same as every one.
-INTERVAL = 5
+# Every tenth step tells the same as every one.
+INTERVAL = 10
 # Of a standard normal: how sure to be of a share before it is called too large.
 CERTAINTY = 1.96
 # Classes and pairs that are named in a message.
