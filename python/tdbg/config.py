@@ -83,6 +83,12 @@ class SaveConfigMode:
             mode_step % self.statistics_interval == 0 and self._is_within(mode_step)
         ) or self.should_save(mode_step)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no step between its bounds, nor any beside them."""
+        ends = self.end_step is not None and self.end_step <= self.start_step
+        return ends and not self.save_steps
+
     def _is_within(self, mode_step: int) -> bool:
         return self.start_step <= mode_step and (
             self.end_step is None or mode_step < self.end_step

@@ -43,6 +43,16 @@ def trained(n_steps: int, **options: Any) -> td.Hook:
             "codec": "none",
             "save_config": td.SaveConfig(save_interval=5, statistics_interval=2),
         },
+        {
+            "save_all": True,
+            "reduction_config": td.ReductionConfig(),
+            "save_config": td.SaveConfig(statistics_interval=1),
+        },
+        {
+            "save_all": True,
+            "reduction_config": td.ReductionConfig(),
+            "save_config": td.SaveConfig(statistics_interval=10),
+        },
     ],
 )
 def test_a_thousand_steps_take_what_a_dry_run_of_two_says(
@@ -53,6 +63,35 @@ def test_a_thousand_steps_take_what_a_dry_run_of_two_says(
     expected = told.part("total").bytes_per_1000_steps / 4
     # The rest is padding, definitions and events; in histograms, what they hold.
     assert run_size(run_dir) == pytest.approx(expected, rel=0.12)
+
+
+def test_what_begins_later_is_known_at_once(run_dir: Path) -> None:
+    def late(begins: int) -> dict[str, Any]:
+        return {
+            "save_config": td.SaveConfig(
+                save_interval=20, statistics_interval=5, start_step=begins
+            ),
+            "save_all": True,
+            "codec": "none",
+        }
+
+    trained(250, out_dir=run_dir, **late(150))
+    told = trained(2, dry_run=True, **late(900)).dry_run_summary()
+    always = trained(2, dry_run=True, **late(0)).dry_run_summary()
+    assert [each.name for each in told.parts] == [each.name for each in always.parts]
+    for part, other in zip(told.parts, always.parts, strict=True):
+        assert part.raw_bytes == other.raw_bytes
+        assert part.statistics_bytes == other.statistics_bytes
+        assert part.bytes_per_1000_steps < other.bytes_per_1000_steps / 5
+    # The same hundred steps.
+    expected = told.part("total").bytes_per_1000_steps
+    assert run_size(run_dir) == pytest.approx(expected, rel=0.12)
+
+
+def test_what_never_comes_is_not_told() -> None:
+    never = td.SaveConfig(end_step=0)
+    hook = trained(2, dry_run=True, save_all=True, save_config=never)
+    assert sum(part.tensors for part in hook.dry_run_summary().parts) == 0
 
 
 def test_names_rows_and_raw_bytes_are_those_of_a_real_run(run_dir: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tdbg.capture.measuring import MeasuringSink, Seen
+from tdbg.capture.naming import GROUP_SCALARS
 from tdbg.capture.plans import TensorPlan
 from tdbg.capture.recorder import Recorder
 from tdbg.capture.sizes import ROW, SCALAR, step_bytes
@@ -137,33 +138,54 @@ class _Schedule:
     """What is wanted at the first steps of a mode, each kind of step once."""
 
     def __init__(self, recorder: Recorder, mode: ModeKeys) -> None:
-        self._kinds: dict[int, tuple[StepWants, int]] = {}
+        self._policy = recorder.policy
+        self._mode = mode
+        # With how many there are of it, and whether the hook takes statistics there.
+        self._kinds: dict[tuple[int, bool], tuple[StepWants, int, bool]] = {}
         for step in range(STEPS):
-            wants = recorder.policy.wants(mode, step)
-            _, count = self._kinds.get(id(wants), (wants, 0))
-            self._kinds[id(wants)] = wants, count + 1
+            wants = self._policy.scheduled(mode, step)
+            is_due = self._policy.reduces(mode, step)
+            _, count, _ = self._kinds.get((id(wants), is_due), (wants, 0, is_due))
+            self._kinds[id(wants), is_due] = wants, count + 1, is_due
 
     def cost(self, plan: TensorPlan, seen: Seen) -> int:
         """Bytes of a tensor in all these steps."""
-        if plan.role is Role.SCALAR:
-            return STEPS * SCALAR * seen.scalars
         return sum(
-            count * _bytes(wants.of_plan(plan), seen)
-            for wants, count in self._kinds.values()
+            count * self._bytes(plan, seen, wants, is_due=is_due)
+            for wants, count, is_due in self._kinds.values()
         )
 
     def cost_of_steps(self, items: list[tuple[TensorPlan, Seen]]) -> int:
         """Bytes of the steps themselves, those in which anything is captured."""
-        n_scalars = sum(seen.scalars for _, seen in items)
         total = 0
-        for wants, count in self._kinds.values():
+        for wants, count, is_due in self._kinds.values():
             n_rows = sum(
                 seen.rows for plan, seen in items if wants.of_plan(plan) & ROWS
             )
-            wanted = any(wants.of_plan(plan) for plan, _ in items)
-            if wanted or n_scalars:
-                total += count * step_bytes(n_rows, n_scalars)
+            if any(
+                self._bytes(plan, seen, wants, is_due=is_due) for plan, seen in items
+            ):
+                total += count * step_bytes(n_rows)
         return total
+
+    def _bytes(
+        self, plan: TensorPlan, seen: Seen, wants: StepWants, *, is_due: bool
+    ) -> int:
+        """Of a tensor in one of the steps in which this is wanted."""
+        if plan.role is not Role.SCALAR:
+            return _bytes(wants.of_plan(plan), seen)
+        is_here = is_due or not self._is_rare(plan, seen)
+        return SCALAR * seen.scalars if is_here else 0
+
+    def _is_rare(self, plan: TensorPlan, seen: Seen) -> bool:
+        """Whether it is a number of an optimizer's group that does not change.
+
+        Those that do, and others' numbers, are taken to come at every step.
+        """
+        return plan.name.startswith(GROUP_SCALARS) and all(
+            step == 0 or self._policy.reduces(self._mode, step)
+            for step in seen.scalar_steps
+        )
 
 
 def _bytes(wanted: int, seen: Seen) -> int:

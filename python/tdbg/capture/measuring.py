@@ -22,6 +22,8 @@ __all__ = ["MeasuringSink", "Seen"]
 
 # Of a larger tensor so many bytes are compressed, and stand for all.
 _SAMPLE = 4 << 20
+# Of a number so many steps are noted.
+_STEPS = 64
 
 
 class _Definition:
@@ -53,13 +55,15 @@ class Seen:
         histogram: Bytes of its histograms, as they were taken.
         units: Bytes of its unit summaries, likewise.
         scalars: Numbers.
+        scalar_steps: Of its mode, in which numbers were recorded; the first ones.
     """
 
-    __slots__ = ("calls", "histogram", "rows", "scalars", "units")
+    __slots__ = ("calls", "histogram", "rows", "scalar_steps", "scalars", "units")
 
     def __init__(self) -> None:
         self.rows = self.histogram = self.units = self.scalars = 0
         self.calls: dict[int, _Definition] = {}
+        self.scalar_steps: list[int] = []
 
     @property
     def raw_bytes(self) -> int:
@@ -159,12 +163,14 @@ class MeasuringSink(NullSink):
         self._of(step, self._definitions[id]).scalars += 1
         return True
 
-    def end_step(self, step: int, mode: int, *_: Any, **__: Any) -> bool:
+    def end_step(self, step: int, mode: int, mode_step: int, **_: Any) -> bool:
         """The step is complete: what it had counts."""
         self.steps[mode] = self.steps.get(mode, 0) + 1
         known = self.seen.setdefault(mode, {})
         for key, seen in self._open.pop(step, {}).items():
-            known.setdefault(key, seen)
+            first = known.setdefault(key, seen)
+            if seen.scalars and len(first.scalar_steps) < _STEPS:
+                first.scalar_steps.append(mode_step)
         return True
 
     def _of(self, step: int, definition: _Definition) -> Seen:

@@ -13,6 +13,7 @@ from typing import Any
 from tdbg.collections import Role
 
 __all__ = [
+    "GROUP_SCALARS",
     "MAX_CALLS",
     "Naming",
     "UniqueNames",
@@ -94,6 +95,10 @@ def update_name(parameter: str) -> str:
 def optimizer_state_name(state: str, parameter: str) -> str:
     """``optimizer/exp_avg/fc.weight``."""
     return f"optimizer/{state}/{parameter}"
+
+
+# What numbers of parameter groups begin with.
+GROUP_SCALARS = "scalar/optimizer"
 
 
 def group_scalar_name(optimizer: int, group: str, key: str) -> str:

@@ -169,6 +169,7 @@ def open_session(
     """
     raises = options.on_stop == "raise"
     if options.dry_run:
+        policy.measure()
         return Session(
             MeasuringSink(options.codec),
             policy,

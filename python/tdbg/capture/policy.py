@@ -81,6 +81,12 @@ class _Schedule(NamedTuple):
             return ROWS | VALUES | self.flags
         return ROWS | self.flags if config.should_reduce(mode_step) else 0
 
+    def wants_ever(self) -> int:
+        """What is wanted at any step."""
+        if self.config.is_empty:
+            return 0
+        return ROWS | (VALUES if self.saves_values else 0) | self.flags
+
 
 class Policy:
     """What one hook captures.
@@ -111,6 +117,7 @@ class Policy:
         self.naming = naming or Naming()
         self.save_histogram = save_histogram
         self._is_silent = False
+        self._measures = False
         self.throttle = Throttle()
         self.save_config = save_config or SaveConfig()
         self.reduction_config = reduction_config or ReductionConfig(
@@ -142,6 +149,10 @@ class Policy:
         self._needed_roles = self._histogram_roles = frozenset()
         self.units_profile = self._intern(())
         self._forget()
+
+    def measure(self) -> None:
+        """Want at the first step of each mode what any step wants: for a dry run."""
+        self._measures = True
 
     def set_throttle(self, throttle: Throttle) -> None:
         """Leave this out from the next step on."""
@@ -236,6 +247,20 @@ class Policy:
             found = cycle[place] = self._find_wants(mode, mode_step)
         return found
 
+    def scheduled(self, mode: ModeKeys, mode_step: int) -> StepWants:
+        """What is wanted at this step where nothing is measured."""
+        schedules = self._schedules_of(mode)
+        return self._intern_wants(
+            mode, tuple(item.wants(mode_step) for item in schedules.values())
+        )
+
+    def reduces(self, mode: ModeKeys, mode_step: int) -> bool:
+        """Whether the hook, whatever its collections do, takes statistics there."""
+        config = self.save_config.of(mode)
+        return config.should_reduce(mode_step) or (
+            self._measures and mode_step == 0 and not config.is_empty
+        )
+
     def _cycle_length(self, mode: ModeKeys) -> int:
         """Steps after which all schedules begin anew; 0: that is never, or late."""
         configs = [item.config for item in self._schedules_of(mode).values()]
@@ -257,11 +282,19 @@ class Policy:
         return schedules
 
     def _find_wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
+        if not self._measures or mode_step != 0:
+            return self.scheduled(mode, mode_step)
         schedules = self._schedules_of(mode)
-        key = (mode.value, *(item.wants(mode_step) for item in schedules.values()))
+        return self._intern_wants(
+            mode, tuple(item.wants_ever() for item in schedules.values())
+        )
+
+    def _intern_wants(self, mode: ModeKeys, wanted: tuple[int, ...]) -> StepWants:
+        schedules = self._schedules_of(mode)
+        key = (mode.value, *wanted)
         found = self._wants.get(key)
         if found is None:
-            flags = dict(zip(schedules, key[1:], strict=True))
+            flags = dict(zip(schedules, wanted, strict=True))
             takes_activations = any(
                 flags[name] and item.may_hold_activations
                 for name, item in schedules.items()

@@ -20,8 +20,8 @@ _CHUNK = 256 * 1024
 _ENTRY = 64  # In the `index` record, for each record.
 # A statistics row, and its copy in the column of its tensor.
 ROW = 112 + 120
-# A number, its entry in the index, and its posting.
-SCALAR = 32 + 32 + 4
+# A number, which is a record of its own, its entries in the index, and its posting.
+SCALAR = 128 + _ENTRY + 32 + 4
 
 
 def head_bytes(raw: int) -> int:
@@ -40,15 +40,12 @@ def histogram_bytes(n_bins: int) -> int:
     return _padded(_HEADER + payload) + 2 * _ENTRY
 
 
-def step_bytes(n_rows: int, n_scalars: int = 0) -> int:
-    """The `step` record of a step and what its rows and scalars take as records."""
+def step_bytes(n_rows: int) -> int:
+    """The `step` record of a step and what its rows take as a record."""
     total = _padded(_HEADER + 88) + _ENTRY + 104
     if n_rows:
         rows = 112 * n_rows
         total += _padded(_HEADER + 16 + rows) - rows + _ENTRY + 48
-    if n_scalars:
-        scalars = 32 * n_scalars
-        total += _padded(_HEADER + 8 + scalars) - scalars + _ENTRY
     return total
 
 
