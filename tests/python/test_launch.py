@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+import runpy
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from tdbg.modes import TRAIN
 from tdbg.pytorch import create_trial
 
 pytestmark = pytest.mark.torch
-PROGRAM = str(Path(__file__).parent / "programs" / "plain_training.py")
+PROGRAMS = Path(__file__).parent / "programs"
+PROGRAM = str(PROGRAMS / "plain_training.py")
 PYTHON = sys.executable
 
 
@@ -37,11 +39,15 @@ def tdbg_run(
     )
 
 
-def alone(*arguments: str, **options: Any) -> str:
-    """What Python prints without tdbg."""
-    settings: dict[str, Any] = {"capture_output": True, "text": True, "input": ""}
-    command = [PYTHON, *arguments]
-    return str(subprocess.run(command, check=True, **{**settings, **options}).stdout)
+def alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, n_steps: int
+) -> list[float]:
+    """The losses without tdbg."""
+    monkeypatch.setattr(sys, "argv", [PROGRAM, "--steps", str(n_steps)])
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(SystemExit):
+        runpy.run_path(PROGRAM, run_name="__main__")
+    return losses_of(capsys.readouterr().out)
 
 
 def losses_of(output: str) -> list[float]:
@@ -49,7 +55,11 @@ def losses_of(output: str) -> list[float]:
     return [float(line.split()[1]) for line in lines if line.startswith("loss")]
 
 
-def test_a_script_is_captured_from_its_first_step(run_dir: Path) -> None:
+def test_a_script_is_captured_from_its_first_step(
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given = ("--statistics-interval", "1", "--include", "weights")
     result = tdbg_run(
         run_dir,
@@ -74,15 +84,29 @@ def test_a_script_is_captured_from_its_first_step(run_dir: Path) -> None:
     values = [float(loss.value(step, mode=TRAIN)) for step in range(4)]
     printed = losses_of(result.stdout)
     assert np.allclose(values, printed[:4], atol=1e-6)
-    assert losses_of(alone(PROGRAM, "--child")) == printed, "as without tdbg"
+    own, childs = alone(capsys, monkeypatch, 4), alone(capsys, monkeypatch, 2)
+    assert printed == own + childs, "as without tdbg"
 
 
-def test_a_loss_that_is_a_function_is_found_by_its_backward(run_dir: Path) -> None:
-    result = tdbg_run(run_dir, PROGRAM, "--loss", "function")
+def test_two_models_one_of_them_compiled(run_dir: Path) -> None:
+    command = [PYTHON, "-W", "error", str(PROGRAMS / "two_models.py"), "--compile"]
+    result = tdbg_run(run_dir, *command, given=("--statistics-interval", "1"))
     assert result.returncode == 0, result.stderr
-    loss = create_trial(run_dir).tensor("loss_output_0")
-    values = [float(loss.value(step, mode=TRAIN)) for step in range(4)]
-    assert np.allclose(values, losses_of(result.stdout), atol=1e-6)
+    assert result.stderr.count("\n") == 2, "nothing is said but where the run is"
+    trial = create_trial(run_dir)
+    steps = trial.tensor("Critic.0.weight").steps(mode=TRAIN)
+    assert steps == [0, 1, 2]
+    for name in ("Critic.1_output_0", "1_output_0", "gradient/Critic.0.weight"):
+        assert set(steps) <= set(trial.tensor(name).steps(mode=TRAIN)), name
+    # That of the generator, which steps last, in the step that ends with the critic's.
+    assert trial.tensor("gradient/0.weight").steps(mode=TRAIN) == [1, 2, 3]
+    rates = {
+        name: float(trial.tensor(f"scalar/{name}/group_0/lr").value(2, mode=TRAIN))
+        for name in ("optimizer", "optimizer_2")
+    }
+    assert rates == {"optimizer": 0.02, "optimizer_2": 0.01}
+    loss = trial.tensor("BCEWithLogitsLoss_output_0")
+    assert loss.steps(mode=TRAIN) == [0, 1, 2, 3]
 
 
 def test_workers_of_torchrun_are_captured(run_dir: Path) -> None:
@@ -111,30 +135,39 @@ def test_a_module_and_the_users_own_sitecustomize_are_run(
     assert result.returncode == 0, result.stderr
     mine, n_modules = result.stdout.split()
     assert mine == "1"
-    n_alone = int(alone("-m", "job", env=environment).split()[1])
+    command = [PYTHON, "-m", "job"]
+    plain = subprocess.run(
+        command, check=True, env=environment, capture_output=True, text=True
+    )
+    n_alone = int(plain.stdout.split()[1])
     assert int(n_modules) <= n_alone + 1, "nothing is imported"
     assert not run_dir.exists()
 
 
-def test_a_signal_reaches_the_script_and_its_code_comes_back(run_dir: Path) -> None:
+def test_a_loss_that_is_a_function_and_a_signal_that_reaches_the_script(
+    run_dir: Path,
+) -> None:
+    script = [PROGRAM, "--wait", "--loss", "function"]
     with subprocess.Popen(
-        [PYTHON, "-m", "tdbg", "run", "--out", run_dir, PYTHON, PROGRAM, "--wait"],
+        [PYTHON, "-m", "tdbg", "run", "--out", run_dir, *script],
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stdout is not None
-        while "waiting" not in process.stdout.readline():
+        lines = []
+        while "waiting" not in (line := process.stdout.readline()):
             assert process.poll() is None
-        time.sleep(0.1)
+            lines.append(line)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 7
-    assert len(create_trial(run_dir).steps(mode=TRAIN)) > 0
+    trial = create_trial(run_dir)
+    assert trial.loaded_all_steps
+    loss = trial.tensor("loss_output_0")
+    values = [float(loss.value(step, mode=TRAIN)) for step in range(4)]
+    assert np.allclose(values, losses_of("".join(lines)), atol=1e-6)
 
 
-def test_disabled_broken_and_missing(run_dir: Path, tmp_path: Path) -> None:
-    disabled = {**os.environ, "TDBG_DISABLED": "1"}
-    assert tdbg_run(run_dir, PROGRAM, env=disabled).returncode == 0
-    assert not run_dir.exists()
+def test_broken_and_missing(run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     broken = tdbg_run(tmp_path / "file" / "run", PROGRAM)
     assert broken.returncode == 0, broken.stderr

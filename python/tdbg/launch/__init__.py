@@ -4,9 +4,9 @@ The command is run as it stands (``exec``), in an environment whose ``PYTHONPATH
 begins with the folder ``site``: its ``sitecustomize`` waits for torch to be imported,
 and ``discovery`` then finds the model, the optimizer and the loss as they are used.
 
-Processes that are captured: the one that was launched, the workers of ``torchrun``,
-and Python that a launched shell script runs.  All others (workers of data loaders,
-whatever the script starts) are left alone.
+Processes that are captured: the Python that was launched, the one that launched shell
+scripts or ``accelerate launch`` run, and the workers of ``torchrun``.  All others
+(workers of data loaders, whatever the script starts) are left alone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from typing import Any
 __all__ = ["LAUNCH_VARIABLE", "command_of", "environment_of"]
 
 LAUNCH_VARIABLE = "TDBG_LAUNCH"
-PID_VARIABLE = "TDBG_LAUNCH_PID"
 _SITE = Path(__file__).parent / "site"
 
 
 def environment_of(
     settings: Mapping[str, Any], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of the command, which has the process id of this process.
+    """The environment of the command.
 
     Args:
         settings: What ``discovery`` reads: out_dir, rules, ...
@@ -44,7 +43,6 @@ def environment_of(
         **result,
         "PYTHONPATH": str(_SITE) + (os.pathsep + path if path else ""),
         LAUNCH_VARIABLE: json.dumps(settings),
-        PID_VARIABLE: str(os.getpid()),
     }
 
 

@@ -11,11 +11,13 @@ Errors: none reach the script, but ``TrainingStopped``.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import logging
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +39,7 @@ __all__ = ["Discovery", "begin"]
 _log = logging.getLogger("tdbg")
 # What these wrap has the names that the user knows.
 _INSIDE = ("module", "_orig_mod")
+_OF_GLOBAL_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")
 
 
@@ -65,6 +68,7 @@ class Discovery:
         self._handles: list[Any] = []
         self._backward: BackwardRoots | None = None
         self._make: Callable[..., None] | None = None
+        self._filter: Any = None
 
     def start(self) -> None:
         """Look from now on."""
@@ -82,6 +86,9 @@ class Discovery:
             register_module_forward_pre_hook(self._called),
             register_optimizer_step_post_hook(self._stepped),
         ]
+        # A compiled module warns of hooks on all modules, which are ours, and harmless.
+        warnings.filterwarnings("ignore", message=_OF_GLOBAL_HOOKS)
+        self._filter = warnings.filters[0]
 
     # ---- called by torch -----------------------------------------------------
 
@@ -179,6 +186,8 @@ class Discovery:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        with contextlib.suppress(ValueError):  # Somebody has reset them.
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         if self._make is not None:
             Optimizer.__init__ = self._make  # type: ignore[method-assign]
             self._make = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["watch"]
 
-_WATCHED = ("weights", "biases", "gradients", "losses", "outputs")
+_WATCHED = ("weights", "biases", "gradients", "losses", "outputs", "scalars")
 
 
 def watch(
@@ -45,8 +45,9 @@ def watch(
     """Capture the statistics of a training, and no raw values.
 
     Those of weights, biases, gradients and the outputs of all modules at every
-    tenth step, those of losses at every step, and what rules need; unless the file
-    that ``TDBG_CONFIG`` names says otherwise.
+    tenth step, those of losses at every step, the numbers of the optimizer's groups
+    (learning rate, ...) when they change, and what rules need; unless the file that
+    ``TDBG_CONFIG`` names says otherwise.
 
     Args:
         model: Trained.

@@ -79,7 +79,7 @@ class GroupScalars:
         """Record what has changed, or all of it if that is due at this step."""
         policy, step = self._recorder.policy, context.step
         config, place = policy.save_config.of(step.mode), step.mode_step
-        is_due = config.should_reduce(place)
+        is_due = policy.reduces(step.mode, place)
         is_over = config.end_step is not None and place >= config.end_step
         if not is_due and (place < config.start_step or is_over):
             return

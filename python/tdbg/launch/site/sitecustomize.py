@@ -11,7 +11,16 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-_PID, _IS_PYTHON = "TDBG_LAUNCH_PID", "TDBG_LAUNCH_PYTHON"
+# The process ids of the first Python that was launched, and of a worker of torchrun:
+# what these start themselves is left alone.
+_FIRST, _WORKER = "TDBG_LAUNCH_FIRST", "TDBG_LAUNCH_WORKER"
+# Run the training in a process of their own, as a shell script does.
+_LAUNCHERS = (
+    ["accelerate", "launch"],
+    ["accelerate-launch"],
+    ["-m", "accelerate.commands.launch"],
+    ["-m", "accelerate.commands.accelerate_cli", "launch"],
+)
 
 
 def _may_train() -> bool:
@@ -19,15 +28,15 @@ def _may_train() -> bool:
     environment = os.environ
     if environment.get("TDBG_DISABLED", "0") not in {"", "0"}:
         return False
-    launched = environment.get(_PID, "")
-    if launched == str(os.getpid()):
-        environment[_IS_PYTHON] = "1"
-        return True
-    if "TORCHELASTIC_RUN_ID" in environment and "RANK" in environment:
-        # Of torchrun; not what a worker starts itself.
-        return environment.get("TDBG_LAUNCH_WORKER") in {None, str(os.getpid())}
-    # Python below a shell script.
-    return _IS_PYTHON not in environment and launched == str(os.getppid())
+    is_worker = "TORCHELASTIC_RUN_ID" in environment and "RANK" in environment
+    name, own = _WORKER if is_worker else _FIRST, str(os.getpid())
+    if environment.get(name, own) != own:
+        return False
+    words = [os.path.basename(word) for word in sys.orig_argv[1:4]]  # noqa: PTH119
+    if any(words[: len(each)] == each for each in _LAUNCHERS):
+        return False
+    environment[name] = own
+    return True
 
 
 def _watch_torch() -> None:
@@ -85,7 +94,5 @@ def _chain() -> None:
 
 
 if _may_train():
-    if "RANK" in os.environ:
-        os.environ["TDBG_LAUNCH_WORKER"] = str(os.getpid())
     _watch_torch()
 _chain()
