@@ -16,6 +16,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+import tdbg.compat.smdebug.pytorch as smd
 from ranks import read_notes, run_ranks, write_note
 from tdbg import _core
 from tdbg.capture.agreement import INTERVAL
@@ -270,12 +271,20 @@ def train_until_stopped(hook: Hook | None, before: Callable[[int], None]) -> int
     return -1
 
 
+# The one of smdebug's face.
+SMDEBUG = 3
+
+
 def stop(rank: int, folder: Path) -> None:
     chance = random.Random(rank)
     for trial in range(4):
         run_dir = folder / f"stop{trial}"
         workers = ("one", "all")[trial % 2]
-        hook = make_hook(run_dir, include_workers=workers, include_collections=[])
+        hook: Any = (
+            smd.Hook(run_dir, include_workers=workers)
+            if trial == SMDEBUG
+            else make_hook(run_dir, include_workers=workers, include_collections=[])
+        )
         ask = ask_at(trial)
 
         def before(
@@ -362,6 +371,8 @@ def test_all_ranks_stop_at_the_same_step(stopped: Path, trial: int) -> None:
     assert found[0][0] > 0, "nobody was stopped"
     assert found[0][0] % INTERVAL == 0
     assert list(found.values()) == [[found[0][0], "enough"]] * WORLD
+    if trial == SMDEBUG:
+        assert len(create_trial(stopped / f"stop{trial}").attempts()) == 1
 
 
 def test_a_hook_on_the_first_rank_alone_hangs_nobody(stopped: Path) -> None:

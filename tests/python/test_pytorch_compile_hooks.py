@@ -185,6 +185,29 @@ def test_hooks_that_are_away_are_back_before_anything_is_traced(run_dir: Path) -
     assert set(Recorded(run_dir).rows("relu_output_0")) == {0, 3, 6}
 
 
+def test_hooks_that_are_away_are_back_after_the_compiler_was_reset(
+    run_dir: Path,
+) -> None:
+    """A reset forgets the callback that puts them back."""
+    model = mlp()
+    every_third = SaveConfig(save_interval=3, statistics_interval=3)
+    hook = make_hook(run_dir, save_config=every_third)
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    function: Any = torch.compile(lambda x: model(x) * 1, backend="aot_eager")
+    for step in range(8):
+        inputs, _ = next(digits(8))
+        if step in {1, 2, 4}:
+            assert not model.fc1._forward_hooks
+        if step in {2, 4}:
+            torch.compiler.reset()
+        call = model if step < 5 else function
+        call(inputs).sum().backward()
+        optimizer.step()
+    hook.close()
+    assert set(Recorded(run_dir).rows("relu_output_0")) == {0, 3, 6}
+
+
 def test_a_hook_after_a_closed_one_is_heard(run_dir: Path) -> None:
     """The first one's hooks are gone, so the model is compiled anew with its own."""
     model = mlp()

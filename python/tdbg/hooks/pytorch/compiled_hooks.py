@@ -11,6 +11,7 @@ Errors: none.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ class _Parking(Protocol):
     def park(self, is_quiet: bool) -> None: ...
 
 
+_MARK = "_tdbg_puts_back"
 # Those whose hooks are away.
 _away: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -45,11 +47,30 @@ def hooks_may_go(parking: _Parking) -> bool:
     callbacks = getattr(handler, "start_callbacks", None)
     if callbacks is not None and _put_back not in callbacks:
         callbacks.append(_put_back)
+        _watch_reset(handler)
     return True
 
 
+def _watch_reset(handler: Any) -> None:
+    """``torch.compiler.reset()`` forgets all callbacks: hooks go back before it does.
+
+    They may go again afterwards, and are then put back by a new callback.
+    """
+    clear = getattr(handler, "clear", None)
+    if clear is None or hasattr(clear, _MARK):
+        return
+
+    @functools.wraps(clear)
+    def put_back_and_clear(*args: Any, **kwargs: Any) -> Any:
+        _put_back(None)
+        return clear(*args, **kwargs)
+
+    setattr(put_back_and_clear, _MARK, True)
+    handler.clear = put_back_and_clear
+
+
 def _put_back(_: Any) -> None:
-    """The compiler is about to trace something."""
+    """The compiler is about to trace something, or forgets what it was told."""
     for parking in list(_away):
         parking.park(False)
     _away.clear()

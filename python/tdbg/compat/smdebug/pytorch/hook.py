@@ -26,7 +26,7 @@ from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
 from tdbg.compat.smdebug.pytorch.collection import Collection, name_modules
 from tdbg.compat.smdebug.pytorch.configuration import read_settings
 from tdbg.compat.smdebug.pytorch.naming import SmdebugNames
-from tdbg.hooks.pytorch.distributed import place
+from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
 from tdbg.hooks.pytorch.hook import TorchHook
 from tdbg.hooks.pytorch.tensors import describe, is_tensor
 from tdbg.modes import ModeKeys
@@ -115,6 +115,8 @@ class Hook(TorchHook, CallbackHook):
                 include_workers=include_workers,
                 rank=rank,
                 world_size=world_size,
+                board=StoreBoard(self.out_dir) if world_size > 1 else None,
+                launch=launch(),
             )
             return Opening(self.out_dir, policy, options)
 
