@@ -22,6 +22,8 @@ from tdbg.compat.smdebug.exceptions import (
     SMDebugTypeError,
 )
 from tdbg.errors import ConfigurationError
+from tdbg.export import export_tensorboard
+from tensorboard_helpers import Board
 from torch_helpers import Recorded, digits, mlp, train
 
 
@@ -324,10 +326,12 @@ def test_a_pickled_hook_captures_nothing(run_dir: Path) -> None:
     hook.close()
 
 
-def test_histograms_are_stored_where_tensorboard_was_asked_for(run_dir: Path) -> None:
+def test_histograms_are_stored_where_tensorboard_was_asked_for(
+    run_dir: Path, tmp_path: Path
+) -> None:
     hook = smd.Hook(
         run_dir,
-        tensorboard_dir="somewhere",
+        tensorboard_dir=str(tmp_path / "somewhere"),
         save_config=EVERY,
         include_collections=["weights", "biases"],
     )
@@ -340,3 +344,22 @@ def test_histograms_are_stored_where_tensorboard_was_asked_for(run_dir: Path) ->
     trial = smd.create_trial(run_dir)._trial
     assert trial.tensor("Net_fc1.weight").steps(what="histograms") == [0]
     assert trial.tensor("Net_fc1.bias").steps(what="histograms") == []
+    # The tags that smdebug gave them; raw values are saved of the biases, too.
+    board = Board(tmp_path / "somewhere" / "TRAIN")
+    assert board.histogram_tags == {f"weights/Net_fc{n}.weight" for n in (1, 2)}
+    export_tensorboard(run_dir, tmp_path / "later")
+    assert Board(tmp_path / "later" / "TRAIN").histogram_tags == board.histogram_tags
+
+
+def test_scalars_and_losses_are_exported_beside_the_run_by_default(
+    run_dir: Path,
+) -> None:
+    found = run(run_dir, n_steps=3, export_tensorboard=True)
+    name = "CrossEntropyLoss_output_0"
+    board = Board(run_dir / "tensorboard" / "TRAIN")
+    assert board.scalar_tags == {name}
+    values = found.values(name)
+    assert board.scalars(name) == {step: float(x) for step, x in values.items()}
+    hook = smd.Hook(run_dir.parent / "b", export_tensorboard=True)
+    assert hook.tensorboard_dir == str(run_dir.parent / "b" / "tensorboard")
+    hook.close()

@@ -12,6 +12,7 @@ from torch import nn
 
 import tdbg.compat.smdebug.pytorch as smd
 from tdbg.errors import ConfigurationError
+from tensorboard_helpers import Board
 from torch_helpers import Recorded, digits, mlp, train
 
 
@@ -90,3 +91,40 @@ def test_a_misspelt_key_of_a_json_file_is_named(run_dir: Path, tmp_path: Path) -
     with pytest.raises(ConfigurationError, match="save_interval"):
         smd.get_hook(file, create_if_not_exists=True)
     assert smd.get_hook() is None
+
+
+@pytest.mark.parametrize("says", ["parameters", "sagemaker"])
+def test_files_of_tensorboard_go_where_the_json_file_or_sagemaker_says(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    file, out = tmp_path / "hook.json", tmp_path / "tb"
+    of_sagemaker = tmp_path / "output.json"
+    monkeypatch.setenv("TENSORBOARD_CONFIG_FILE_PATH", str(of_sagemaker))
+    if says == "parameters":  # The other file is not there: then it says nothing.
+        parameters = {"export_tensorboard": "true", "tensorboard_dir": str(out)}
+    else:
+        of_sagemaker.write_text(json.dumps({"LocalPath": str(out)}))
+        parameters = {"tensorboard_dir": str(tmp_path / "not here")}
+    write_settings(file, run_dir, save_interval="1", **parameters)
+    hook = smd.Hook.create_from_json_file(file)
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = train(model, criterion, optimizer, digits(16), 2)
+    hook.close()
+    board = Board(out / "TRAIN")
+    assert list(board.scalars("CrossEntropyLoss_output_0").values()) == losses
+    assert not (tmp_path / "not here").exists()
+
+
+def test_a_file_of_sagemaker_that_says_nothing_sensible_is_refused(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, of_sagemaker = tmp_path / "hook.json", tmp_path / "output.json"
+    write_settings(file, run_dir)
+    monkeypatch.setenv("TENSORBOARD_CONFIG_FILE_PATH", str(of_sagemaker))
+    of_sagemaker.write_text('{"LocalPath": 3}')
+    with pytest.raises(ConfigurationError, match=r"output.json: LocalPath: must be te"):
+        smd.Hook.create_from_json_file(file)
+    assert not run_dir.exists()

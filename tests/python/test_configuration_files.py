@@ -36,6 +36,8 @@ OWN: dict[str, Any] = {
     },
     "rules": ["ExplodingTensor"],
     "include_workers": [2, 0],
+    "export_tensorboard": True,
+    "tensorboard_dir": "tb",
     "dry_run": True,
     "on_stop": "flag",
     "overflow": "sample",
@@ -125,9 +127,9 @@ def test_every_setting_of_the_hook_can_stand_in_a_file(
     plain = ("dry_run", "on_stop", "overflow", "queue_bytes", "min_free_bytes", "codec")
     for key in (*plain, "save_histogram", "precise", "threads", "budget"):
         assert getattr(config, key) == OWN[key], key
-    assert not set(OWN) ^ (
-        {*HookConfig.__slots__} - {"export_tensorboard", "tensorboard_dir"}
-    )
+    assert config.export_tensorboard
+    assert config.tensorboard_dir == Path("tb")
+    assert set(OWN) == {*HookConfig.__slots__}
 
 
 def test_yaml_reads_as_people_write_it(tmp_path: Path) -> None:
@@ -283,8 +285,8 @@ def test_a_fault_is_told_by_file_key_and_nearest(
             "HookParameters.reductions: unknown 'sdt'; did you mean 'std'",
         ),
         (
-            {"HookParameters": {"export_tensorboard": "true"}},
-            "HookParameters: export_tensorboard.* not written",
+            {"HookParameters": {"export_tensorboard": "si"}},
+            "HookParameters.export_tensorboard: must be",
         ),
         ({"HookParameters": {"include_workers": "al"}}, "did you mean 'all'"),
         ({"CollectionConfigurations": {}}, "CollectionConfigurations: must be a list"),

@@ -126,8 +126,8 @@ def test_every_argument_reaches_the_run(run_dir: Path) -> None:
         ({"include_workers": [True]}, "include_workers: True is no rank"),
         ({"out_dir": "s3://bucket/run"}, "out_dir must be a directory of this machine"),
         ({"out_dir": ""}, "out_dir must be the path of a directory"),
-        ({"export_tensorboard": True}, "TensorBoard are not written; leave both out"),
-        ({"tensorboard_dir": "x"}, "TensorBoard are not written; leave both out"),
+        ({"export_tensorboard": "yes"}, "export_tensorboard must be True or False"),
+        ({"tensorboard_dir": "s3://x"}, "tensorboard_dir must be a directory of this"),
         ({"rules": ["ExplodingTensr"]}, "did you mean ExplodingTensor"),
     ],
 )

@@ -76,6 +76,7 @@ class Session:
         unfinished: Ends of what goes on; called once, before the next event.
         on_request: Who takes the requests of each type.
         writes_to: Names the run and the rank that it writes for; None: nowhere.
+        on_closed: Called when the run has ended and everything is written.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Session:
         self.unfinished: list[Callable[[], None]] = []
         self.on_change: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
+        self.on_closed: list[Callable[[], None]] = []
         self._requests = requests
         self._stopping = Stopping(raises_on_stop)
         self._has_stopped = False
@@ -277,8 +279,9 @@ class Session:
         with contextlib.suppress(Exception):
             timeout -= self.recorder.late.wait(timeout / 2, gives_up=True)
         all_written = self.sink.close(timeout)
-        with contextlib.suppress(Exception):
-            self._losses.close()
+        for end in (self._losses.close, *self.on_closed):
+            with contextlib.suppress(Exception):
+                end()
         return all_written
 
     def make_inert(self) -> None:

@@ -35,6 +35,7 @@ VERBS = {
     "watch": "judge a run while it trains; may stop it",
     "attach": "let a running training capture something else for a while",
     "stop": "ask a training to stop",
+    "export": "write a run as files of TensorBoard",
     "fsck": "verify every checksum of a run",
 }
 

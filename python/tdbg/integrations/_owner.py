@@ -48,6 +48,10 @@ class HookOwner:
         if not is_disabled():
             config = resolve({"out_dir": self._out_dir, **self._options})
             config.policy(needs_of(config.rules))
+            if config.exports_tensorboard:
+                from tdbg.export.events import require_tensorboard
+
+                require_tensorboard()
 
     def open(self, model: nn.Module) -> Hook:
         """The hook of the training that begins, with its model registered."""

@@ -16,8 +16,8 @@ from tdbg.collections import Collection
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
-from tdbg.hooks.pytorch.hook import TorchHook
 from tdbg.modes import ModeKeys
+from tdbg.pytorch.exporting import ExportingHook
 from tdbg.settings import (
     CollectionConfig,
     HookConfig,
@@ -37,7 +37,7 @@ _log = logging.getLogger("tdbg")
 process_hook: Current[Hook] = Current()
 
 
-class Hook(TorchHook):
+class Hook(ExportingHook):
     """Captures a training; losses unless told otherwise.
 
     An argument that is None is one that was not given: then the file that
@@ -58,8 +58,10 @@ class Hook(TorchHook):
             the first; ``all``; or a list. The hooks of the others do nothing, except
             that the training stops on all ranks at the same step.
             docs/distributed.md.
-        export_tensorboard: Refused: files of TensorBoard are not written.
-        tensorboard_dir: Likewise.
+        export_tensorboard: When the run has ended, write losses, scalars and
+            histograms of it as files of TensorBoard. docs/tensorboard.md.
+        tensorboard_dir: Where, which switches it on; None: ``tensorboard`` in
+            *out_dir*.
         dry_run: Do everything but write; ``dry_run_summary()`` says what would be
             written, and how large it is.
         on_stop: When somebody asks for a stop: ``raise`` (the default)
@@ -72,7 +74,8 @@ class Hook(TorchHook):
         min_free_bytes: Free disk space that is left to others.
         codec: How raw values are stored: "none", "auto" (the default) or "max".
         save_histogram: Store histograms wherever statistics are taken, of all
-            collections that do not say otherwise.
+            collections that do not say otherwise. None: if TensorBoard is to show
+            them.
         precise: Statistics of floats of up to 32 bits as exactly as those of
             float64.
         threads: That reduce one large tensor, at most; None: as many as PyTorch
@@ -181,8 +184,11 @@ class Hook(TorchHook):
     def _open(self, make_config: Callable[[], HookConfig]) -> None:
         def make() -> Opening:
             config = make_config()
+            options = _options(config)
+            if config.exports_tensorboard:
+                self._export_to(config.tensorboard_dir, config.out_dir, options)
             policy = config.policy(_needs(config.rules))
-            return Opening(config.out_dir, policy, _options(config))
+            return Opening(config.out_dir, policy, options)
 
         super().__init__(make)
         process_hook.remember(self)

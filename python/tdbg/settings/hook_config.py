@@ -20,7 +20,7 @@ from tdbg.settings.collection_config import CollectionConfig
 
 __all__ = ["HookConfig"]
 
-_BOOLEANS = ("save_all", "save_histogram", "export_tensorboard", "dry_run")
+_BOOLEANS = ("save_all", "export_tensorboard", "save_histogram", "dry_run")
 _OF_SESSION = (
     "on_stop",
     "overflow",
@@ -32,11 +32,6 @@ _OF_SESSION = (
     "dry_run",
 )
 _MOST_RANKS = 1 << 31
-_NO_TENSORBOARD = (
-    "export_tensorboard, tensorboard_dir: files of TensorBoard are not written; leave "
-    "both out, and read scalars and histograms (save_histogram=True) from the run with "
-    "tdbg.create_trial or `tdbg show`"
-)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -69,7 +64,7 @@ class HookConfig:
     queue_bytes: int | None = None
     min_free_bytes: int | None = None
     codec: str = "auto"
-    save_histogram: bool = False
+    save_histogram: bool | None = None
     precise: bool = False
     threads: int | None = None
     budget: float | None = None
@@ -78,6 +73,8 @@ class HookConfig:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)  # The way of a frozen dataclass.
 
+        if self.save_histogram is None:  # TensorBoard shows them.
+            put("save_histogram", self.exports_tensorboard)
         for name in _BOOLEANS:
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -85,8 +82,6 @@ class HookConfig:
                 raise ConfigurationError(msg)
         for name in ("out_dir", "tensorboard_dir"):
             put(name, _directory(name, getattr(self, name)))
-        if self.export_tensorboard or self.tensorboard_dir is not None:
-            raise ConfigurationError(_NO_TENSORBOARD)
         put("include_regex", _regexes(self.include_regex))
         if self.save_config is not None:
             put("save_config", SaveConfig.parse(self.save_config))
@@ -114,8 +109,13 @@ class HookConfig:
             self.save_config,
             self.reduction_config,
             needs,
-            save_histogram=self.save_histogram,
+            save_histogram=bool(self.save_histogram),
         )
+
+    @property
+    def exports_tensorboard(self) -> bool:
+        """Whether files of TensorBoard are written when the run ends."""
+        return self.export_tensorboard or self.tensorboard_dir is not None
 
     def options(self, *, threads: int = 1, **place: Any) -> SessionOptions:
         """How it is written.

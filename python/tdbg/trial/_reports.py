@@ -119,7 +119,11 @@ def _collections_of(data: Mapping[str, Any]) -> dict[str, Collection]:
         if not isinstance(description, Mapping):
             continue
         try:
-            collection = Collection(name, description.get("include_regex") or None)
+            collection = Collection(
+                name,
+                description.get("include_regex") or None,
+                save_histogram=description.get("save_histogram"),
+            )
         except ConfigurationError:
             continue  # A later tdbg's; the event itself is in events().
         names = description.get("tensor_names")

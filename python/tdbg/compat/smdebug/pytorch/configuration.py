@@ -9,11 +9,15 @@ from typing import Any
 from tdbg.compat.smdebug.core.config_constants import (
     CONFIG_FILE_PATH_ENV_STR,
     DEFAULT_CONFIG_FILE_PATH,
+    DEFAULT_SAGEMAKER_TENSORBOARD_PATH,
+    TENSORBOARD_CONFIG_FILE_PATH_ENV_STR,
 )
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
 from tdbg.compat.smdebug.pytorch.collection import Collection
 from tdbg.settings import read_config
+from tdbg.settings.documents import read_document
+from tdbg.settings.place import Place, short
 
 __all__ = ["read_settings"]
 
@@ -39,7 +43,7 @@ def read_settings(
     collections = [Collection.of_native(item) for item in config.collections]  # type: ignore[arg-type]
     names = [*config.include_collections, *(item.name for item in collections)]
     saved, reduced = config.save_config, config.reduction_config
-    directory = config.tensorboard_dir
+    directory = _of_sagemaker() or config.tensorboard_dir
     settings: dict[str, Any] = {
         "out_dir": config.out_dir,
         "export_tensorboard": config.export_tensorboard,
@@ -55,3 +59,19 @@ def read_settings(
         "include_workers": config.include_workers,
     }
     return settings, collections
+
+
+def _of_sagemaker() -> str | None:
+    """Where SageMaker wants files of TensorBoard; None if it does not say."""
+    path = (
+        os.environ.get(TENSORBOARD_CONFIG_FILE_PATH_ENV_STR)
+        or DEFAULT_SAGEMAKER_TENSORBOARD_PATH
+    )
+    if not Path(path).is_file():
+        return None
+    place = Place(path)
+    found = place.mapping(read_document(path, place)).get("LocalPath")
+    if not (found is None or isinstance(found, str)):
+        msg = f"must be text, not {short(found)}"
+        raise place.key("LocalPath").error(msg)
+    return found

@@ -27,9 +27,9 @@ from tdbg.compat.smdebug.pytorch.collection import Collection, name_modules
 from tdbg.compat.smdebug.pytorch.configuration import read_settings
 from tdbg.compat.smdebug.pytorch.naming import SmdebugNames
 from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
-from tdbg.hooks.pytorch.hook import TorchHook
 from tdbg.hooks.pytorch.tensors import describe, is_tensor
 from tdbg.modes import ModeKeys
+from tdbg.pytorch.exporting import ExportingHook
 
 __all__ = ["Hook"]
 
@@ -38,14 +38,14 @@ _OF_VALUES = frozenset({"prod", "median"})
 _log = logging.getLogger("tdbg")
 
 
-class Hook(TorchHook, CallbackHook):
+class Hook(ExportingHook, CallbackHook):
     """Captures a training; losses unless told otherwise.
 
     Args:
         out_dir: The run directory.
-        export_tensorboard: Store histograms in the run, of the collections that do
-            not refuse them. Files of TensorBoard are not written.
-        tensorboard_dir: Switches ``export_tensorboard`` on.
+        export_tensorboard: Write files of TensorBoard when the run has ended, with
+            histograms of the collections that do not refuse them.
+        tensorboard_dir: Where, which switches it on; None: in *out_dir*.
         dry_run: Do everything but write.
         reduction_config: Statistics only, or raw values as well (the default).
         save_config: When; every 500 steps by default.
@@ -77,7 +77,9 @@ class Hook(TorchHook, CallbackHook):
             msg = "out_dir is a required argument: the directory of the run"
             raise SMDebugRuntimeError(msg)
         self.out_dir = os.path.expanduser(os.fspath(out_dir))  # noqa: PTH111 - text
-        self.tensorboard_dir = tensorboard_dir
+        if export_tensorboard and not tensorboard_dir:
+            tensorboard_dir = os.path.join(self.out_dir, "tensorboard")  # noqa: PTH118
+        self.tensorboard_dir = tensorboard_dir and os.path.expanduser(tensorboard_dir)  # noqa: PTH111
         self.dry_run = dry_run
         self.save_all = save_all
         given = SaveConfig.parse(save_config)
@@ -107,7 +109,7 @@ class Hook(TorchHook, CallbackHook):
                 self.collection_manager,
                 self.save_config.native(),
                 self.reduction_config,
-                save_histogram=export_tensorboard or tensorboard_dir is not None,
+                save_histogram=bool(self.tensorboard_dir),
                 naming=self._naming,
             )
             options = SessionOptions(
@@ -118,6 +120,8 @@ class Hook(TorchHook, CallbackHook):
                 board=StoreBoard(self.out_dir) if world_size > 1 else None,
                 launch=launch(),
             )
+            if self.tensorboard_dir:
+                self._export_to(self.tensorboard_dir, self.out_dir, options)
             return Opening(self.out_dir, policy, options)
 
         super().__init__(make)

@@ -1,0 +1,134 @@
+"""``tdbg export``: write a run as files of other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.progress import Progress
+
+from tdbg.cli import options
+from tdbg.cli.output import console, emit_json, plain
+from tdbg.export import ExportReport, export_tensorboard, follow_tensorboard
+
+__all__ = ["command"]
+
+
+@click.group("export")
+def command() -> None:
+    """Write a run as files of other tools."""
+
+
+@command.command("tensorboard")
+@options.run
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    help="Folder for the files.  Default: tensorboard in RUN.",
+)
+@options.regex
+@options.collection
+@click.option(
+    "--statistics",
+    multiple=True,
+    help="A statistic to show of each tensor, such as l2; repeatable.",
+)
+@click.option(
+    "--histograms",
+    type=click.Choice(["all", "stored", "none"]),
+    default="all",
+    show_default=True,
+    help="Also those of raw values, those that were stored, or none.",
+)
+@click.option(
+    "--steps",
+    type=click.Choice(["global", "mode"]),
+    default="global",
+    show_default=True,
+    help="Numbers of steps: over all modes, or of each.",
+)
+@click.option("--follow", is_flag=True, help="Go on until the training has ended.")
+@options.as_json
+def _tensorboard(
+    run: str,
+    out: str | None,
+    regex: tuple[str, ...],
+    collection: str | None,
+    statistics: tuple[str, ...],
+    histograms: str,
+    steps: str,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Write RUN's losses, scalars and histograms for TensorBoard.
+
+    Each mode becomes a run of TensorBoard.  An earlier export of RUN to the same
+    folder is replaced.
+    """
+    selection: dict[str, Any] = {
+        "regex": list(regex) or None,
+        "collection": collection,
+        "statistics": [name for text in statistics for name in text.split(",")],
+        "histograms": histograms,
+        "steps": steps,
+    }
+    report = None
+    with _progress() as progress:
+        if not follow:
+            report = export_tensorboard(run, out, progress=progress, **selection)
+        else:
+            try:
+                for report in follow_tensorboard(
+                    run, out, progress=progress, **selection
+                ):
+                    progress(report.steps, 0)
+            except KeyboardInterrupt:
+                pass
+    if as_json:
+        emit_json({} if report is None else report.to_json())
+    elif report is not None:
+        _print(report)
+
+
+class _Bar:
+    """Shows on a terminal how far an export is."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("exporting", total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many of *total* steps are done; 0: nobody knows of how many."""
+        what = f"exporting, step {done}" if not total else "exporting"
+        self._bar.update(
+            self._task, completed=done, total=total or None, description=what
+        )
+
+
+@contextmanager
+def _progress() -> Iterator[_Bar]:
+    out = console(stderr=True)
+    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
+        yield _Bar(bar)
+
+
+def _print(report: ExportReport) -> None:
+    out = console()
+    out.print(
+        plain(
+            f"{report.steps} steps, {report.scalars} numbers and "
+            f"{report.histograms} histograms of {report.run}"
+        )
+    )
+    if report.unreadable:
+        out.print(
+            plain(
+                f"{report.unreadable} histograms could not be read: "
+                f"tdbg fsck {report.run} says why"
+            )
+        )
+    if not report.complete:
+        out.print(plain("the training goes on: --follow follows it"))
+    out.print(plain(f"tensorboard --logdir {report.out}"))

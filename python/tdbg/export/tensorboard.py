@@ -1,0 +1,148 @@
+"""Exports a run to TensorBoard: docs/tensorboard.md.
+
+    from tdbg.export import export_tensorboard
+
+    export_tensorboard("runs/digits", "tb/digits", statistics=["l2"])
+
+Each mode is a run of TensorBoard: ``tb/digits/TRAIN``, ``tb/digits/EVAL``.  Steps come
+in their order and only when nothing more will come for them, so that the files of a
+run that grows grow at their ends.
+
+Thread safety: functions; one export into a folder at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tdbg.errors import StorageError
+from tdbg.export.events import require_tensorboard
+from tdbg.export.folder import ExportFolder
+from tdbg.export.report import ExportReport
+from tdbg.export.selection import Plan, Selection
+from tdbg.export.writing import Writing
+from tdbg.trial import Trial, create_trial
+
+__all__ = ["FOLDER", "export_tensorboard", "follow_tensorboard"]
+
+FOLDER = "tensorboard"
+LOOK_SECONDS = 1.0
+
+Progress = Callable[[int, int], None]
+
+
+def export_tensorboard(
+    run: str | os.PathLike[str] | Trial,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    regex: str | Iterable[str] | None = None,
+    collection: str | None = None,
+    statistics: Iterable[str] = (),
+    histograms: str = "all",
+    steps: str = "global",
+    timeout: float | None = None,
+    progress: Progress | None = None,
+    beside: bool = False,
+) -> ExportReport:
+    """Write what a run has so far as event files of TensorBoard.
+
+    Losses and scalars, and histograms of all tensors that have them.  An earlier
+    export of the run into the same folder is replaced as a whole, at the end.
+
+    Args:
+        run: The run, or a trial of it.
+        out: The folder; None: ``tensorboard`` in that of the run.
+        regex: Only what has a name in which one of these expressions is found.
+        collection: Only what is in this collection.
+        statistics: Of tensors, as numbers: see ``Selection``.
+        histograms: "all", also of raw values where none were stored; "stored"; or
+            "none".
+        steps: Whether steps have their "global" number or that of their "mode".
+        timeout: Seconds after which it ends with what it has; also those to wait for
+            another export into the folder.  None: no end, and no wait.
+        progress: Called now and then with the steps that are done and all of them.
+        beside: Go on where the folder holds the export of another run.
+
+    Raises:
+        ConfigurationError: If the package ``tensorboard`` is missing, an argument can
+            never work, or the folder holds the export of another run.
+        NotARun: If there is no run.
+        QueryError: If there is no such collection.
+        StorageError: If the run cannot be read or the folder not be written.
+    """
+    selection = Selection(
+        regex=regex,
+        collection=collection,
+        statistics=statistics,
+        histograms=histograms,
+        steps=steps,
+    )
+    deadline = None if timeout is None else time.monotonic() + timeout
+    messages = require_tensorboard()
+    trial = run if isinstance(run, Trial) else create_trial(run)
+    Plan.of(trial, selection)  # It says what is wrong before anything is written.
+    with _folder(trial, out, beside=beside, wait=timeout or 0.0) as folder:
+        writing = Writing(trial, folder, selection, messages)
+        writing.advance(deadline, progress)
+        folder.publish()
+        return writing.report()
+
+
+def follow_tensorboard(
+    run: str | os.PathLike[str] | Trial,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    interval: float = LOOK_SECONDS,
+    progress: Progress | None = None,
+    **selection: Any,
+) -> Iterator[ExportReport]:
+    """The same, and go on until the training has ended.
+
+    Args:
+        run: The run, or a trial of it.
+        out: As of ``export_tensorboard``.
+        interval: Seconds between two looks at the run.
+        progress: As of ``export_tensorboard``, of the first look.
+        selection: regex, collection, statistics, histograms, steps.
+
+    Yields:
+        What was written so far, each time after something was.
+
+    Raises:
+        TdbgError: As ``export_tensorboard`` does.
+    """
+    chosen = Selection(**selection)
+    messages = require_tensorboard()
+    trial = run if isinstance(run, Trial) else create_trial(run)
+    Plan.of(trial, chosen)
+    with _folder(trial, out) as folder:
+        writing = Writing(trial, folder, chosen, messages)
+        while True:
+            if writing.advance(None, progress):
+                folder.publish()
+                yield writing.report()
+            progress = None
+            if writing.has_all:
+                return
+            time.sleep(interval)
+
+
+def _folder(
+    trial: Trial,
+    out: str | os.PathLike[str] | None,
+    *,
+    beside: bool = False,
+    wait: float = 0.0,
+) -> ExportFolder:
+    if out is None:
+        path = Path(trial.path) / FOLDER
+        if path.is_symlink():  # Whoever made the run says where; we do not follow.
+            msg = f"{path} is a symbolic link: say where to export to"
+            raise StorageError(msg, file=str(path), kind="io")
+    else:
+        path = Path(out).expanduser()
+    return ExportFolder(path, trial.uuid, trial.created, beside=beside, wait=wait)
