@@ -288,6 +288,9 @@ def test_following_begins_anew_when_the_training_is_resumed(run_dir: Path) -> No
             add_step(again, step)
     last = list(following)[-1]
     assert (last.steps, last.last_step) == (5, 4)
+    followed = files(run_dir / "tensorboard")
+    export_tensorboard(run_dir)
+    assert files(run_dir / "tensorboard") == followed
     assert list(Board(run_dir / "tensorboard" / "TRAIN").scalars("scalar/lr")) == [
         *range(5)
     ]

@@ -52,7 +52,7 @@ def test_the_export_of_another_run_is_refused_unless_it_may_be_beside(
     simple_run(other, steps=range(2))
     export_tensorboard(run, out)
     before = files(out)
-    with pytest.raises(ConfigurationError, match="export of another run .* choose"):
+    with pytest.raises(ConfigurationError, match=r"export of another run .* choose"):
         export_tensorboard(other, out)
     assert files(out) == before
     export_tensorboard(other, out, beside=True)
@@ -100,11 +100,11 @@ def test_what_a_killed_export_left_is_removed(run: Path, tmp_path: Path) -> None
 def test_a_folder_that_cannot_be_written_is_named(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "tb"):
-        with pytest.raises(StorageError, match="cannot make .*file"):
+        with pytest.raises(StorageError, match=r"cannot make .*file"):
             export_tensorboard(run, out)
     (tmp_path / "tb").mkdir()
     (tmp_path / "tb" / "TRAIN").write_text("")
-    with pytest.raises(StorageError, match="cannot write .*tb/TRAIN"):
+    with pytest.raises(StorageError, match=r"cannot write .*tb/TRAIN"):
         export_tensorboard(run, tmp_path / "tb")
 
 
@@ -170,9 +170,12 @@ def test_the_verb_exports_and_says_what(run: Path, tmp_path: Path) -> None:
     result = call(run, *options, "--statistics", "max", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    assert document == export_tensorboard(
-        run, out, regex="^fc", statistics=["l2", "nan", "max"]
-    ).to_json()
+    assert (
+        document
+        == export_tensorboard(
+            run, out, regex="^fc", statistics=["l2", "nan", "max"]
+        ).to_json()
+    )
     assert Board(out / "TRAIN").scalar_tags == {
         f"weights/fc.weight/{name}" for name in ("l2", "nan", "max")
     }

@@ -60,7 +60,9 @@ def test_a_training_has_its_files_when_it_is_closed(run_dir: Path) -> None:
     assert train_board.scalar_tags == {name, "scalar/accuracy"}
     found = {**train_board.scalars(name), **eval_board.scalars(name)}
     assert [found[step] for step in range(5)] == losses
-    tags = {f"{layer}.{kind}" for layer in ("fc1", "fc2") for kind in ("weight", "bias")}
+    tags = {
+        f"{layer}.{kind}" for layer in ("fc1", "fc2") for kind in ("weight", "bias")
+    }
     weights = {tag for tag in tags if "weight" in tag}
     assert train_board.histogram_tags == {
         *(f"weights/{tag}" for tag in weights),

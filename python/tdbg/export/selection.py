@@ -27,6 +27,9 @@ _HISTOGRAMS = ("all", "stored", "none")
 _STEPS = ("global", "mode")
 # Numbers already, or no tensors at all.
 _NO_TENSORS = frozenset({Role.LOSS, Role.SCALAR, Role.UNIT_SUMMARY, Role.SPAN})
+# Other collections go by name.
+_BY_ROLE = {name for name, roles in BUILT_IN.items() if roles}
+_BY_ROLE.add(CollectionKeys.DEFAULT.value)
 _GROUPS = {
     role: name
     for name, roles in BUILT_IN.items()
@@ -119,7 +122,7 @@ class Plan:
         own = {
             tensor: name
             for name, collection in sorted(collections.items(), reverse=True)
-            if name not in BUILT_IN
+            if name not in _BY_ROLE
             for tensor in collection.tensor_names
         }
         losses, tags = [], {}
