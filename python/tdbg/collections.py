@@ -285,6 +285,7 @@ class CollectionRegistry:
     Attributes:
         built_in: Names of the collections that are there from the beginning; a face
             of another library has others.
+        changes: Its ``count`` is the ``revision``, for who looks often.
 
     Raises:
         ConfigurationError: If a name is unknown.
@@ -301,7 +302,7 @@ class CollectionRegistry:
         self._collections: dict[str, Collection] = {}
         self._included: set[str] = set()
         self._narrowed: frozenset[str] | None = None
-        self._changes = _Changes()
+        self.changes = _Changes()
         for name in self.built_in:
             self._own(self._make(name))
         for collection in collections:
@@ -331,7 +332,7 @@ class CollectionRegistry:
             ConfigurationError: If there is none.
         """
         self._included.add(self.get(name).name)
-        self._changes.count += 1
+        self.changes.count += 1
 
     def get(self, name: str) -> Collection:
         """The collection of this name.
@@ -353,12 +354,12 @@ class CollectionRegistry:
         if tensor_name not in collection.tensor_names or name not in self._included:
             collection.tensor_names.add(tensor_name)
             self._included.add(name)
-            self._changes.count += 1
+            self.changes.count += 1
 
     @property
     def revision(self) -> int:
         """Grows whenever membership or a configuration may have changed."""
-        return self._changes.count
+        return self.changes.count
 
     def captured(self) -> list[Collection]:
         """The collections that are captured, in order of their names."""
@@ -371,12 +372,12 @@ class CollectionRegistry:
         """Forget the collection of this name, if there is one."""
         self._included.discard(name)
         self._collections.pop(name, None)
-        self._changes.count += 1
+        self.changes.count += 1
 
     def narrow(self, names: Iterable[str] | None) -> None:
         """Capture of those that are included only these, for a while; None: all."""
         self._narrowed = None if names is None else frozenset(names)
-        self._changes.count += 1
+        self.changes.count += 1
 
     def __iter__(self) -> Iterator[Collection]:
         return iter(self._collections.values())
@@ -386,9 +387,9 @@ class CollectionRegistry:
         return Collection(name)
 
     def _own(self, collection: Collection) -> Collection:
-        collection._changes = self._changes
+        collection._changes = self.changes
         self._collections[collection.name] = collection
-        self._changes.count += 1
+        self.changes.count += 1
         return collection
 
 

@@ -89,6 +89,25 @@ class SaveConfigMode:
         ends = self.end_step is not None and self.end_step <= self.start_step
         return ends and not self.save_steps
 
+    def steady_until(self, mode_step: int) -> int | None:
+        """The next step at which other things are due than at this one; None: never.
+
+        No later than that, that is: now and then it is one at which the same are.
+        """
+        changes = [step for step in self.save_steps if step > mode_step]
+        if mode_step in self.save_steps:
+            changes.append(mode_step + 1)
+        if mode_step < self.start_step:
+            changes.append(self.start_step)
+        elif self.end_step is None or mode_step < self.end_step:
+            if self.end_step is not None:
+                changes.append(self.end_step)
+            for interval in (self.save_interval, self.statistics_interval):
+                if interval > 1:
+                    phase = mode_step % interval
+                    changes.append(mode_step + (interval - phase if phase else 1))
+        return min(changes, default=None)
+
     def _is_within(self, mode_step: int) -> bool:
         return self.start_step <= mode_step and (
             self.end_step is None or mode_step < self.end_step

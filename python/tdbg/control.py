@@ -47,7 +47,7 @@ MAX_FILES = 10_000
 # recent may hide another one behind the same time.
 _STAMP_NS = 2_500_000_000
 # Look at the folder this often even where its time never changes.
-_RESCAN_SECONDS = 5.0
+_RESCAN_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +180,9 @@ class RequestListener:
         generation: Generation of this process's writer.
         rank: Its rank.
         interval: Seconds between two looks at the folder.
+
+    Attributes:
+        next_ns: When the folder is looked at next (``time.perf_counter_ns``).
     """
 
     def __init__(
@@ -195,26 +198,26 @@ class RequestListener:
         self._run = run_uuid.hex()
         self._generation = generation
         self._rank = rank
-        self._interval = interval
+        self._interval_ns = int(interval * 1e9)
         self._owner: int | None = None
-        self._next_look = 0.0
-        self._next_scan = 0.0
+        self.next_ns = 0
+        self._next_scan_ns = 0
         self._stamp = -1
         self._seen_names: set[str] = set()
         self._seen_ids: set[str] = set()
 
     def poll(self) -> list[Request]:
         """Requests that have come since the last call, oldest first."""
-        now = time.monotonic()
-        if now < self._next_look:
+        now = time.perf_counter_ns()
+        if now < self.next_ns:
             return []
-        self._next_look = now + self._interval
+        self.next_ns = now + self._interval_ns
         try:
             stamp = self._folder.stat().st_mtime_ns
             settled = time.time_ns() - stamp > _STAMP_NS
-            if stamp == self._stamp and settled and now < self._next_scan:
+            if stamp == self._stamp and settled and now < self._next_scan_ns:
                 return []
-            self._next_scan = now + _RESCAN_SECONDS
+            self._next_scan_ns = now + _RESCAN_NS
             requests = self._scan()
             # Only after the scan: a change during it is looked at again.
             self._stamp = stamp

@@ -15,6 +15,9 @@ class ModeKeys(enum.Enum):
     PREDICT = 3
     GLOBAL = 4
 
+    # Enum's own is written in Python, and every step looks its mode up several times.
+    __hash__ = object.__hash__
+
 
 # smdebug's name.  The members are names of this module too, so that
 # `from tdbg import modes; modes.TRAIN` means the same as there.

@@ -122,7 +122,7 @@ def test_both_ways_record_the_same(
         options["save_histogram"] = True
         options["rules"] = ["DeadRelu"]
     quick = _train(run_dir / "quick", **options)
-    spent = quick._session.recorder.spent_ns()
+    spent = quick._session.recorder.taker.spent_ns
     assert spent > 0
     quick.close()
     monkeypatch.setattr(Recorder, "calls_of", lambda *_: None)

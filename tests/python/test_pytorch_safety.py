@@ -295,7 +295,7 @@ def test_the_hook_keeps_no_model_alive_and_ends_with_it(run_dir: Path) -> None:
     del model, optimizer
     gc.collect()
     assert alive() is None
-    assert hook._session.machine.has_optimizer is False
+    assert not hook._session.machine.optimizers
     del hook, criterion
     gc.collect()
     assert Recorded(run_dir).events(5)[-1]["training"] == "ended"

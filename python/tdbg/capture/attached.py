@@ -63,6 +63,11 @@ class Attached:
         self._first = 0
         self._global_step = 0
 
+    @property
+    def is_active(self) -> bool:
+        """Whether any request is in effect."""
+        return bool(self._entries)
+
     def step_begins(self, first: int, global_step: int) -> None:
         """A forward begins.
 

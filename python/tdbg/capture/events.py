@@ -44,26 +44,25 @@ class CollectionEvents:
 
     Args:
         recorder: Knows the tensors.
+
+    Attributes:
+        has_changed: Whether a collection has, so that telling it does not wait.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._has_changed = True
+        self.has_changed = True
         self._n_told = 0
         self._told_ns = 0
-
-    def change(self) -> None:
-        """A collection has changed: do not wait with telling it."""
-        self._has_changed = True
 
     def tell(self, step: int, now_ns: int, *, at_once: bool = False) -> None:
         """Write the event, if there is something new and it is due."""
         n_plans = len(self._recorder.plans)
-        if not self._has_changed:
+        if not self.has_changed:
             is_due = at_once or now_ns - self._told_ns >= QUIET_NS
             if n_plans == self._n_told or not is_due:
                 return
-        self._has_changed = False
+        self.has_changed = False
         self._n_told = n_plans
         self._told_ns = now_ns
         registry = self._recorder.policy.registry
@@ -90,27 +89,28 @@ class CostEvents:
     Args:
         recorder: Writes the event.
         meter: Knows the totals.
+
+    Attributes:
+        has_news: Whether a step without a record has ended since; set by who ends it.
     """
 
     def __init__(self, recorder: Recorder, meter: OverheadMeter) -> None:
         self._recorder = recorder
         self._meter = meter
-        self._has_news = False
+        self.has_news = False
         self._told_ns = 0
 
-    def step_ended(self, step: int, now_ns: int, *, is_recorded: bool) -> None:
-        """A step has ended; its own record says what it has cost, if it has one."""
+    def step_ended(self, step: int, now_ns: int) -> None:
+        """A step has ended and is recorded, which says what it has cost."""
         self._told_ns = self._told_ns or now_ns
-        if not is_recorded:
-            self._has_news = True
-        elif self._has_news and now_ns - self._told_ns >= COST_NS:
+        if self.has_news and now_ns - self._told_ns >= COST_NS:
             self._told_ns = now_ns
             self.tell(step)
 
     def tell(self, step: int) -> None:
         """Write the totals, if a step without a record has ended since."""
-        if self._has_news:
-            self._has_news = False
+        if self.has_news:
+            self.has_news = False
             content = {"what": "cost", **self._meter.totals()}
             write_event(self._recorder, CHANGE, content, step)
 

@@ -55,7 +55,7 @@ class GraphRecording(StepMachine):
     @property
     def has_optimizer(self) -> bool:
         """As the real one has it."""
-        return self.machine.has_optimizer
+        return bool(self.machine.optimizers)
 
     def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
         """Told to the real one."""
@@ -67,7 +67,7 @@ class GraphRecording(StepMachine):
 
     def defines_step(self, key: Hashable) -> bool:
         """As the real one has it; the first one does where none is known."""
-        return self.machine.defines_step(key) or not self.machine.has_optimizer
+        return self.machine.defines_step(key) or not self.machine.optimizers
 
     def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> Change:  # noqa: ARG002
         """The optimizer's step is recorded."""

@@ -78,7 +78,7 @@ class LateSteps:
         self._ended: deque[_Waiting] = deque()
         self._n_bytes = 0
         # By mode, the last step that ended without a record, and what it would say.
-        self._dropped: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._dropped: dict[int, tuple[int, int, dict[str, Any]]] = {}
 
     @property
     def n_waiting(self) -> int:
@@ -142,19 +142,20 @@ class LateSteps:
 
     def drop_step(self, number: int, mode: int, mode_step: int, **rest: Any) -> None:
         """A step of which nothing is recorded has ended; so far, see ``revive``."""
-        with self._lock:
-            self._dropped[mode] = (number, {"mode_step": mode_step, **rest})
-            step = self._open.pop(number, None)
-            if step is not None:
-                self._ended.append(step)
+        self._dropped[mode] = number, mode_step, rest  # At once, for any thread.
+        if self._open:
+            with self._lock:
+                step = self._open.pop(number, None)
+                if step is not None:
+                    self._ended.append(step)
 
     def revive(self, number: int) -> None:
         """Something is recorded of a step after its end: so is the step, by now."""
         with self._lock:
-            for mode, (dropped, rest) in list(self._dropped.items()):
+            for mode, (dropped, mode_step, rest) in list(self._dropped.items()):
                 if dropped == number:
                     del self._dropped[mode]
-                    self.end_step(number, mode, **rest)
+                    self.end_step(number, mode, mode_step, **rest)
 
     def poll(self) -> None:
         """Take what has arrived; never waits."""

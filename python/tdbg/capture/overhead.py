@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 __all__ = ["Overhead", "OverheadMeter"]
 
@@ -43,19 +43,26 @@ class Overhead:
         return f"{text}: {self.left_out}" if self.left_out else text
 
 
+class _Core(Protocol):
+    """What counts the time of calls that reach the core without a word to Python."""
+
+    @property
+    def spent_ns(self) -> int: ...
+
+
 class OverheadMeter:
     """Sums up the time between entry and exit of every call of tdbg.
 
     Args:
-        of_core: Time of the calls that reach the core without a word to Python.
+        core: Knows the time of calls that come past Python; None: there are none.
 
     Attributes:
         total_ns: The sum of all others; whoever enters adds to it on exit.
     """
 
-    def __init__(self, of_core: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, core: _Core | None = None) -> None:
         self.total_ns = 0
-        self._of_core = of_core
+        self._core = core
         self._charged = 0
         self._step_time = 0
         self._steps = 0
@@ -66,7 +73,8 @@ class OverheadMeter:
 
         The call that ends a step is itself charged to the next one.
         """
-        total = self.total_ns + self._of_core()
+        core = self._core
+        total = self.total_ns if core is None else self.total_ns + core.spent_ns
         charge = total - self._charged
         self._charged = total
         self._steps += 1
@@ -86,9 +94,10 @@ class OverheadMeter:
         self, budget: float | None = None, changes: int = 0, left_out: str = ""
     ) -> Overhead:
         """The cost so far."""
+        of_core = 0 if self._core is None else self._core.spent_ns
         return Overhead(
             self._steps,
-            (self.total_ns + self._of_core()) / 1e9,
+            (self.total_ns + of_core) / 1e9,
             self._step_time / 1e9,
             _share(*self._last),
             budget,

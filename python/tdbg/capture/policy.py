@@ -62,8 +62,6 @@ _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
 _NEEDS = "\0needs"
 _HISTOGRAMS = "\0histograms"
 _UNITS = "\0units"
-# Longer cycles are not kept: a list of so many steps.
-_LONGEST_CYCLE = 5000
 _TRAINING = "\0training "  # Before a name: of it, what is for training only.
 
 
@@ -74,6 +72,7 @@ class _Schedule(NamedTuple):
     saves_values: bool
     flags: int  # Wanted beside the statistics.
     may_hold_activations: bool
+    is_light: bool = False  # Of what comes by itself: losses and scalars.
 
     def wants(self, mode_step: int) -> int:
         config = self.config
@@ -88,11 +87,20 @@ class _Schedule(NamedTuple):
         return ROWS | (VALUES if self.saves_values else 0) | self.flags
 
 
+class _Span(NamedTuple):
+    """Steps of a mode, from *first* to before *end*, that want the same."""
+
+    first: int
+    end: float
+    wants: StepWants
+
+
 class Policy:
     """What one hook captures.
 
     Attributes:
         profiles: For each profile, what its tensors belong to.
+        revision: Of the registry, at the last ``refresh``.
 
     Args:
         registry: Its collections.
@@ -131,13 +139,11 @@ class Policy:
         self._histogram_roles = _roles(need for need in every if need.histogram)
         self.profiles: list[tuple[str, ...]] = []
         self._schedules: dict[ModeKeys, dict[str, _Schedule]] = {}
-        # What is wanted at each step of a cycle of schedules, by mode.
-        self._cycles: dict[ModeKeys, list[StepWants | None]] = {}
         self._periods: dict[ModeKeys, int] = {}
         self._wants: dict[tuple[int, ...], StepWants] = {}
-        # The end of a step asks for the next one, as does its beginning.
-        self._latest: tuple[ModeKeys, int, StepWants] | None = None
-        self._revision = registry.revision
+        # What was asked for last, by mode; nothing is decided again within it.
+        self._spans: dict[ModeKeys, _Span] = {}
+        self.revision = registry.revision
         self.units_profile = self._intern(
             (_UNITS,) if self.needs.unit_summaries else ()
         )
@@ -190,18 +196,17 @@ class Policy:
     def refresh(self) -> bool:
         """Whether collections have changed since the last call."""
         revision = self.registry.revision
-        if revision == self._revision:
+        if revision == self.revision:
             return False
-        self._revision = revision
+        self.revision = revision
         self._forget()
         return True
 
     def _forget(self) -> None:
         self._schedules.clear()
-        self._cycles.clear()
         self._periods.clear()
         self._wants.clear()
-        self._latest = None
+        self._spans.clear()
 
     def membership(self, name: str, role: Role) -> list[str]:
         """Names of all collections that this tensor belongs to."""
@@ -232,20 +237,10 @@ class Policy:
 
     def wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
         """What is wanted at this step."""
-        cycle = self._cycles.get(mode)
-        if cycle is None:
-            cycle = self._cycles[mode] = [None] * self._cycle_length(mode)
-        if not cycle:
-            latest = self._latest
-            if latest is None or latest[0] is not mode or latest[1] != mode_step:
-                latest = mode, mode_step, self._find_wants(mode, mode_step)
-                self._latest = latest
-            return latest[2]
-        place = mode_step % len(cycle)
-        found = cycle[place]
-        if found is None:
-            found = cycle[place] = self._find_wants(mode, mode_step)
-        return found
+        span = self._spans.get(mode)
+        if span is None or not span.first <= mode_step < span.end:
+            span = self._spans[mode] = self._find_span(mode, mode_step)
+        return span.wants
 
     def scheduled(self, mode: ModeKeys, mode_step: int) -> StepWants:
         """What is wanted at this step where nothing is measured."""
@@ -261,19 +256,13 @@ class Policy:
             self._measures and mode_step == 0 and not config.is_empty
         )
 
-    def _cycle_length(self, mode: ModeKeys) -> int:
-        """Steps after which all schedules begin anew; 0: that is never, or late."""
-        configs = [item.config for item in self._schedules_of(mode).values()]
-        if any(
-            item.start_step or item.end_step is not None or item.save_steps
-            for item in configs
-        ):
-            return 0
-        length = math.lcm(
-            *(item.save_interval for item in configs),
-            *(item.statistics_interval for item in configs),
-        )
-        return length if length <= _LONGEST_CYCLE else 0
+    def _find_span(self, mode: ModeKeys, mode_step: int) -> _Span:
+        configs = {item.config for item in self._schedules_of(mode).values()}
+        ends = [config.steady_until(mode_step) for config in configs]
+        end = min((end for end in ends if end is not None), default=math.inf)
+        if self._measures and mode_step == 0:
+            end = 1
+        return _Span(mode_step, end, self._find_wants(mode, mode_step))
 
     def _schedules_of(self, mode: ModeKeys) -> dict[str, _Schedule]:
         schedules = self._schedules.get(mode)
@@ -291,7 +280,7 @@ class Policy:
 
     def _intern_wants(self, mode: ModeKeys, wanted: tuple[int, ...]) -> StepWants:
         schedules = self._schedules_of(mode)
-        key = (mode.value, *wanted)
+        key = (mode._value_, *wanted)
         found = self._wants.get(key)
         if found is None:
             flags = dict(zip(schedules, wanted, strict=True))
@@ -299,10 +288,13 @@ class Policy:
                 flags[name] and item.may_hold_activations
                 for name, item in schedules.items()
             )
+            is_light = not any(
+                flags[name] and not item.is_light for name, item in schedules.items()
+            )
             if mode not in _EVALUATION:
                 flags |= {_TRAINING + name: flag for name, flag in flags.items()}
             found = self._wants[key] = StepWants(
-                self.profiles, flags, takes_activations
+                self.profiles, flags, takes_activations, is_light=is_light
             )
         return found
 
@@ -365,12 +357,13 @@ class Policy:
             flags = HISTOGRAM if counts else 0
             return self._throttled(_Schedule(config, saves_values, flags, holds))
         flags = HISTOGRAM if item.save_histogram else 0
+        is_light = not item.include_regex and not item.tensor_names
         if item.save_config is not None:
-            return _Schedule(config, True, flags, holds)
+            return _Schedule(config, True, flags, holds, is_light)
         # The statistics at every step; values of losses that are one number, too,
         # of larger ones (not reduced over the batch) as the hook says.
         config = dataclasses.replace(hook, statistics_interval=1)
-        return _Schedule(config, saves_values, SMALL_VALUES | flags, holds)
+        return _Schedule(config, saves_values, SMALL_VALUES | flags, holds, is_light)
 
     def _throttled(self, item: _Schedule) -> _Schedule:
         throttle, config, flags = self.throttle, item.config, item.flags
@@ -388,7 +381,7 @@ class Policy:
                 statistics_interval=interval * factor,
                 save_interval=config.save_interval * factor,
             )
-        return _Schedule(config, saves_values, flags, item.may_hold_activations)
+        return item._replace(config=config, saves_values=saves_values, flags=flags)
 
 
 def _merged(every: Sequence[Needs]) -> Needs:

@@ -36,6 +36,9 @@ class Recorder:
         sink: The core's writer.
         policy: What is wanted.
         tensors: How the framework's tensors are read.
+
+    Attributes:
+        is_in_forward: Whether a forward has begun here and not ended.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Recorder:
         self.taker = self._tensors.taker
         self._single = SingleTensors(sink, self.late, self._tensors.remote)
         self._others = OtherTensors(self._tensors, self._single)
+        self.is_in_forward = False
 
     def plan(self, name: str, role: Role, aliases: tuple[str, ...] = ()) -> TensorPlan:
         """The plan for a name; always the same one."""
@@ -172,6 +176,7 @@ class Recorder:
     def begin_forward(self, context: StepContext) -> None:
         """Until ``end_forward``, what is simple is taken without a word to Python."""
         if self.taker is not None:
+            self.is_in_forward = True
             step = context.step
             self.taker.begin_forward(
                 context, context.calls, context.wants, step.number, step.micro_batch
@@ -179,12 +184,9 @@ class Recorder:
 
     def end_forward(self) -> None:
         """From now on modules ask in Python what is wanted."""
+        self.is_in_forward = False
         if self.taker is not None:
             self.taker.end_forward()
-
-    def spent_ns(self) -> int:
-        """Time of what was taken without a word to Python."""
-        return 0 if self.taker is None else self.taker.spent_ns
 
     @property
     def n_repeated(self) -> int:
@@ -272,4 +274,6 @@ class Recorder:
 
     def step_ends(self, step: Step) -> None:
         """Nothing more will be taken in this step: begin to fetch what is far."""
-        self._single.send(step)
+        remote = self._single.remote
+        if remote is not None and remote.lanes:
+            remote.send(step)

@@ -81,6 +81,9 @@ class RemoteTensors:
         late: Waits for what was asked for.
         backend: The framework.
         refuse: Counts step, records and bytes that are not taken.
+
+    Attributes:
+        lanes: The rows that were not sent, by the number of their step.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class RemoteTensors:
         self._late = late
         self._backend = backend
         self._refuse = refuse
-        self._lanes: dict[int, tuple[Step, dict[Hashable, _Lane]]] = {}
+        self.lanes: dict[int, tuple[Step, dict[Hashable, _Lane]]] = {}
 
     def row(self, step: Step, tensor: Any, site: Site, scale: Any) -> None:
         """Take its row; it goes with the others of the step, at ``send``."""
@@ -102,7 +105,7 @@ class RemoteTensors:
         if row is None:
             self._refuse(step.number, 1, 0)
             return
-        _, lanes = self._lanes.setdefault(step.number, (step, {}))
+        _, lanes = self.lanes.setdefault(step.number, (step, {}))
         lane = lanes.setdefault(self._backend.lane(tensor), _Lane([], [], []))
         lane.rows.append(row)
         lane.sites.append(site)
@@ -125,7 +128,7 @@ class RemoteTensors:
 
     def send(self, step: Step) -> None:
         """Send the rows that the step has so far."""
-        _, lanes = self._lanes.pop(step.number, (step, {}))
+        _, lanes = self.lanes.pop(step.number, (step, {}))
         for name, lane in lanes.items():
             arrival = self._backend.bring(name, lane.rows)
             if arrival is None:
@@ -140,7 +143,7 @@ class RemoteTensors:
 
     def send_all(self) -> None:
         """Send the rows of all steps."""
-        for step, _ in list(self._lanes.values()):
+        for step, _ in list(self.lanes.values()):
             self.send(step)
 
     def _expect(

@@ -32,6 +32,8 @@ class Requests:
 
     Attributes:
         agreement: The same.
+        next_ns: Before that time (``time.perf_counter_ns``) nothing comes, so that
+            nobody need ask; 0: ask at every forward.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Requests:
     ) -> None:
         self._listener = listener
         self.agreement = agreement
+        self.next_ns = 0
 
     def poll(self, step: int, *, is_training: bool = True) -> list[Request]:
         """Those that take effect now, oldest first; it never raises.
@@ -49,5 +52,7 @@ class Requests:
             is_training: Whether a forward of that step begins.
         """
         if self.agreement is None:
-            return self._listener.poll()
+            requests = self._listener.poll()
+            self.next_ns = getattr(self._listener, "next_ns", 0)
+            return requests
         return self.agreement.poll(step, is_training, self._listener.poll)

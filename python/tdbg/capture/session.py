@@ -11,6 +11,7 @@ after ten times the session rests.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -94,7 +95,7 @@ class Session:
         self.policy = policy
         self.recorder = Recorder(sink, policy, tensors)
         self.machine = StepMachine()
-        self.meter = OverheadMeter(self.recorder.spent_ns)
+        self.meter = OverheadMeter(self.recorder.taker)
         self._throttling = None if budget is None else Throttling(budget, policy)
         self._cost = CostEvents(self.recorder, self.meter)
         self.is_live = is_live
@@ -109,6 +110,7 @@ class Session:
         self.on_change: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self.on_closed: list[Callable[[], None]] = []
+        self.on_rest: list[Callable[[], None]] = []
         self._requests = requests
         self._stopping = Stopping(raises_on_stop)
         self._has_stopped = False
@@ -120,6 +122,10 @@ class Session:
         self._collections = CollectionEvents(self.recorder)
         self._losses = LossWatch(sink)
         self._last_record_ns = 0
+        # When the call that goes on began: that is "now" until it ends.
+        self._now_ns = 0
+        # Before that nothing is asked of the training, or under way of what was.
+        self._hear_ns = 0 if requests is not None else sys.maxsize
         if is_live:
             watch_process(self)
 
@@ -133,7 +139,7 @@ class Session:
             return None
         while self.unfinished:
             self.unfinished.pop()()
-        start = time.perf_counter_ns()
+        self._now_ns = start = time.perf_counter_ns()
         try:
             return function(*arguments)
         except TrainingStopped:
@@ -171,31 +177,36 @@ class Session:
         Raises:
             TrainingStopped: If somebody asked for it.
         """
-        if not self.machine.is_in_forward:
+        if self._now_ns >= self._hear_ns and not self.machine.depth:
             self._hear(mode)
         context = self._apply(self.machine.forward_begins(root, mode))
         if context is not None:
-            takes = context.takes
-            wanted = context.wants.takes_activations and not self.n_replicas
-            self.takes_activations = takes and wanted
+            wants = context.wants
+            takes = wants.is_active and not context.step.is_taken
             self.forward_context = context if takes else None
             if context.calls:
                 context.calls = {}
-            if self.takes_activations:
+            if takes and wants.takes_activations and not self.n_replicas:
+                self.takes_activations = True
                 self.quiet.tell(False)
                 self.recorder.begin_forward(context)
+            else:
+                self.takes_activations = False
         return context
 
     def forward_ends(self, failed: bool = False) -> None:
         """The call of a root is over."""
-        context = self._apply(self.machine.forward_ends(failed=failed))
-        if not self.machine.is_in_forward:
+        change = self.machine.forward_ends(failed=failed)
+        if change.ended:
+            self._apply(change)
+        if not self.machine.depth:
+            if self.recorder.is_in_forward:
+                self.recorder.end_forward()
             # Of a module that is called by itself.
             self.takes_activations = not self.n_replicas
             self.forward_context = None
-            self.recorder.end_forward()
-        if context is not None:
-            context.last_ns = time.perf_counter_ns()
+        if change.step is not None and change.step.context is not None:
+            change.step.context.last_ns = self._now_ns
 
     def forward_lost(self) -> None:
         """The call of a root ended without a word (an interrupt)."""
@@ -203,15 +214,24 @@ class Session:
 
     def module_called(self, mode: ModeKeys) -> StepContext | None:
         """A module or a loss was called: the step it belongs to, if captured."""
-        context = self._apply(self.machine.module_called(mode))
+        change = self.machine.module_called(mode)
+        if change.began:
+            self._apply(change)
+        context: StepContext | None
+        context = None if change.step is None else change.step.context
         if context is None or not context.takes:
             return None
-        context.last_ns = time.perf_counter_ns()
+        context.last_ns = self._now_ns
         return context
 
     def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> StepContext | None:
         """An optimizer is about to step."""
-        return self._apply(self.machine.optimizer_begins(key, mode))
+        change = self.machine.optimizer_begins(key, mode)
+        if change.began:
+            self._apply(change)
+        context: StepContext | None
+        context = None if change.step is None else change.step.context
+        return context
 
     def optimizer_ends(
         self, key: Hashable, skipped: bool | RemoteArray = False
@@ -220,7 +240,8 @@ class Session:
         if not isinstance(skipped, bool):
             self.recorder.flag_later(self.machine.training, SKIPPED, skipped)
             skipped = False
-        self._apply(self.machine.optimizer_ends(key, skipped=skipped))
+        for step in self.machine.optimizer_ends(key, skipped=skipped).ended:
+            self._end(step)
 
     # ---- what the user records by hand ---------------------------------------
 
@@ -286,9 +307,8 @@ class Session:
 
     def make_inert(self) -> None:
         """Do nothing from now on: this is a forked child."""
-        self.is_live = False
         self.is_closed = True
-        self.recorder.end_forward()
+        self._rest()
 
     def _say_goodbye(self, reason: str) -> None:
         self._apply(self.machine.close())
@@ -308,6 +328,7 @@ class Session:
 
     def _hear(self, mode: ModeKeys) -> None:
         """Do what is asked of the training."""
+        self._hear_ns = 0  # Until nothing is left to do.
         if self._requests is None:
             return
         is_training = mode in _TRAINING
@@ -323,6 +344,8 @@ class Session:
             self._tell_stopped()
             step = change.ended[-1].number if change.ended else None
             raise TrainingStopped(self._stopping.reason or "", step)
+        if self._stopping.request is None and not self._attached.is_active:
+            self._hear_ns = self._requests.next_ns
 
     # ---- steps ---------------------------------------------------------------
 
@@ -338,52 +361,57 @@ class Session:
         return context
 
     def _begin(self, step: Step) -> None:
-        if self.policy.refresh():
+        policy = self.policy
+        if policy.registry.changes.count != policy.revision and policy.refresh():
             self._collections_change()
-        wants = self.policy.wants(step.mode, step.mode_step)
+        wants = policy.wants(step.mode, step.mode_step)
         if wants.takes_activations:
             self.quiet.tell(False)
-        step.context = StepContext(step, wants, time.perf_counter_ns())
+        step.context = StepContext(step, wants, self._now_ns)
 
     def _end(self, step: Step) -> None:
         context: StepContext | None = step.context
         if context is None:
             return  # An interrupt came between its beginning and this.
-        now = time.perf_counter_ns()
-        is_training = step.mode in _TRAINING
+        now, mode = self._now_ns, step.mode
+        is_training = mode in _TRAINING
         duration = (now if is_training else context.last_ns) - context.start_ns
-        self._losses.step_ended(step.number)
         charge = self.meter.end_step(duration)
-        self._collections.tell(step.number, now)
-        is_due = now - self._last_record_ns >= QUIET_NS
-        is_recorded = context.has_data or step.flags or is_due
-        self._cost.step_ended(step.number, now, is_recorded=bool(is_recorded))
         if self._throttling is not None:
-            change = self._throttling.end_step(step.mode, charge, duration)
+            change = self._throttling.end_step(mode, charge, duration)
             if change is not None:
                 self.write_event(CHANGE, change, step.number)
-        self.recorder.step_ends(step)
-        late = self.recorder.late
+        is_due = now - self._last_record_ns >= QUIET_NS
+        is_recorded = context.has_data or step.flags or is_due
+        if is_recorded or self._collections.has_changed:
+            self._collections.tell(step.number, now)
         if is_recorded:
             self._last_record_ns = now
-        end = late.end_step if is_recorded else late.drop_step
+            self._losses.step_ended(step.number)
+            if self._cost.has_news:
+                self._cost.step_ended(step.number, now)
+            self.recorder.step_ends(step)
+            end = self.recorder.late.end_step
+        else:
+            self._cost.has_news = True
+            end = self.recorder.late.drop_step
         end(
             step.number,
-            step.mode.value,
+            mode._value_,
             step.mode_step,
             flags=step.flags,
             micro_batches=step.micro_batches,
             capture_ns=charge,
             duration_ns=duration,
         )
-        if is_training and not self.machine.is_in_forward:
+        if is_training and not self.machine.depth:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.
-            following = self.policy.wants(step.mode, step.mode_step + 1)
+            following = self.policy.wants(mode, step.mode_step + 1)
             self.quiet.tell(bool(step.forwards) and not following.takes_activations)
 
     def _collections_change(self) -> None:
-        self._collections.change()
+        self._collections.has_changed = True
         self.recorder.refresh()
         for callback in self.on_change:
             callback()
@@ -392,5 +420,12 @@ class Session:
         self.n_faults += 1
         tell_fault(error, self.n_faults, MAX_FAULTS)
         if self.n_faults >= MAX_FAULTS:
-            self.is_live = False
-            self.recorder.end_forward()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is captured from now on."""
+        self.is_live = False
+        self.recorder.end_forward()
+        for callback in self.on_rest:
+            with contextlib.suppress(Exception):
+                callback()

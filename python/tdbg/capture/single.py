@@ -35,15 +35,16 @@ class SingleTensors:
 
     Attributes:
         n_refused: Tensors that could not be captured.
+        remote: Takes those on devices; None: nothing does.
     """
 
     def __init__(
         self, sink: Sink, late: LateSteps, backend: RemoteBackend | None
     ) -> None:
         self._sink = sink
-        self._remote: RemoteTensors | None = None
+        self.remote: RemoteTensors | None = None
         if backend is not None:
-            self._remote = RemoteTensors(sink, late, backend, self.refuse)
+            self.remote = RemoteTensors(sink, late, backend, self.refuse)
         self.n_refused = 0
 
     def take(
@@ -111,15 +112,10 @@ class SingleTensors:
         if n_more:
             self.refuse(step.number, n_more, 0)
 
-    def send(self, step: Step) -> None:
-        """Begin to fetch what devices have of the step."""
-        if self._remote is not None:
-            self._remote.send(step)
-
     def send_all(self) -> None:
         """Begin to fetch what devices have of any step."""
-        if self._remote is not None:
-            self._remote.send_all()
+        if self.remote is not None:
+            self.remote.send_all()
 
     def refuse(self, number: int, n_records: int, n_bytes: int) -> None:
         """Count what cannot be captured."""
@@ -179,7 +175,7 @@ class SingleTensors:
         scale: Any,
         units: int | None,
     ) -> None:
-        remote = self._remote
+        remote = self.remote
         if remote is None:
             self.refuse(step.number, 1, 0)
             return

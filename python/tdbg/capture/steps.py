@@ -11,7 +11,8 @@ next call of a root, and leaves an open training step alone.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import functools
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -77,8 +78,8 @@ class Counters(NamedTuple):
     modes: dict[ModeKeys, int]
 
 
-class Change:
-    """What an event led to: a plain object, since every event makes one.
+class Change(NamedTuple):
+    """What an event led to.
 
     Attributes:
         step: The step that the event belongs to, or None.
@@ -86,14 +87,14 @@ class Change:
         ended: Steps that ended, in this order; before *step* began.
     """
 
-    __slots__ = ("began", "ended", "step")
+    step: Step | None
+    began: bool = False
+    ended: tuple[Step, ...] = ()
 
-    def __init__(
-        self, step: Step | None, began: bool = False, ended: tuple[Step, ...] = ()
-    ) -> None:
-        self.step = step
-        self.began = began
-        self.ended = ended
+
+# The same without a call of Python's: several events of every step make one.
+_change: Callable[[tuple[Step | None, bool, tuple[Step, ...]]], Change]
+_change = functools.partial(tuple.__new__, Change)  # type: ignore[arg-type]
 
 
 class StepMachine:
@@ -102,18 +103,23 @@ class StepMachine:
     Roots and optimizers are named by keys, any hashable values.
 
     Thread safety: none; a training has one thread that calls its model.
+
+    Attributes:
+        training: The training step that is open; to be read only.
+        depth: How many calls of roots are under way, one in the other; likewise.
+        optimizers: The keys of those that are known; likewise.
     """
 
     def __init__(self) -> None:
+        self.training: Step | None = None
+        self.depth = 0
         self._next_number = 0
         self._next_mode_step = dict.fromkeys(ModeKeys, 0)
-        self._training: Step | None = None
         self._evaluation: Step | None = None
         self._latest: dict[ModeKeys, Step] = {}
-        # The step of the root forward under way, and how deep it is nested.
+        # The step of the root forward under way.
         self._forward: Step | None = None
-        self._depth = 0
-        self._optimizers: set[Hashable] = set()
+        self.optimizers: set[Hashable] = set()
         self._defining: Hashable | None = None
         self._is_explicit = False
         self._strays: dict[Hashable, int] = {}
@@ -123,12 +129,7 @@ class StepMachine:
     @property
     def is_in_forward(self) -> bool:
         """Whether a root is being called."""
-        return self._depth > 0
-
-    @property
-    def training(self) -> Step | None:
-        """The training step that is open."""
-        return self._training
+        return self.depth > 0
 
     @property
     def training_number(self) -> int:
@@ -138,7 +139,7 @@ class StepMachine:
         of evaluation only some of them have made.
         """
         begun = self._next_mode_step[TRAIN] + self._next_mode_step[GLOBAL]
-        return begun if self._training is None else begun - 1
+        return begun if self.training is None else begun - 1
 
     def latest(self, mode: ModeKeys) -> tuple[int, int]:
         """The numbers of the step that began last, of all and of *mode*; -1: none."""
@@ -158,23 +159,18 @@ class StepMachine:
         """The mode step that the next step of this mode will have."""
         return self._next_mode_step[mode]
 
-    @property
-    def has_optimizer(self) -> bool:
-        """Whether an optimizer is known."""
-        return bool(self._optimizers)
-
     # ---- optimizers ----------------------------------------------------------
 
     def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
         """An optimizer of the model's parameters exists; it need not have stepped."""
-        self._optimizers.add(key)
+        self.optimizers.add(key)
         if defines_step:
             self._defining = key
             self._is_explicit = True
 
     def optimizer_gone(self, key: Hashable) -> None:
         """The optimizer does not exist any longer."""
-        self._optimizers.discard(key)
+        self.optimizers.discard(key)
         self._strays.pop(key, None)
         if self._defining == key:
             self._defining = None
@@ -187,18 +183,22 @@ class StepMachine:
 
         The step may have ended, by another optimizer's step.
         """
-        self._optimizers.add(key)
+        self.optimizers.add(key)
         if not self._in_closure:
-            self._depth = 0  # Whatever a forward that failed has left behind.
+            self.depth = 0  # Whatever a forward that failed has left behind.
         is_inner = self._stepping is not None and self._stepping != key
         if not is_inner:
             self._stepping = key
-            self._consider(key)
-        if self._training is None and key != self._defining:
+            if key != self._defining:
+                self._consider(key)
+        step = self.training
+        if step is not None:
+            return _change((step, False, ()))
+        if key != self._defining:
             latest = self._latest.get(TRAIN) or self._latest.get(GLOBAL)
             if latest is not None:
                 return Change(latest)  # It comes after the one that ended the step.
-        return Change(*self._open_training(mode))
+        return Change(self._begin_training(mode), began=True)
 
     def defines_step(self, key: Hashable) -> bool:
         """Whether the end of this optimizer's step is the end of a step."""
@@ -211,9 +211,9 @@ class StepMachine:
     def closure_ends(self) -> None:
         """The evaluation is over; the first one is the step's."""
         self._in_closure = False
-        self._depth = 0
-        if self._training is not None:
-            self._training.is_taken = True
+        self.depth = 0
+        if self.training is not None:
+            self.training.is_taken = True
 
     def closure_fails(self) -> None:
         """The evaluation raised; so will the optimizer's step."""
@@ -221,7 +221,7 @@ class StepMachine:
 
     def optimizer_ends(self, key: Hashable, *, skipped: bool = False) -> Change:
         """The optimizer has stepped, or was skipped."""
-        step = self._training
+        step = self.training
         if self._stepping == key:
             self._stepping = None
             self._in_closure = False
@@ -233,36 +233,39 @@ class StepMachine:
             step.is_taken = False
             return Change(step)
         self._strays.clear()
-        return Change(step, ended=self._end(step))
+        return _change((step, False, self._end(step)))
 
     # ---- forwards ------------------------------------------------------------
 
     def forward_begins(self, root: Hashable, mode: ModeKeys) -> Change:
         """A root is about to be called."""
-        self._depth += 1
-        if self._depth > 1:
+        self.depth += 1
+        if self.depth > 1:
             return Change(self._forward)
-        ended = self._end(self._evaluation)
+        ended: tuple[Step, ...] = ()
+        if self._evaluation is not None:
+            ended = self._end(self._evaluation)
         if mode in _EVALUATION:
-            step = self._evaluation = self._begin(mode)
-            began = True
+            began, step = True, self._begin(mode)
+            self._evaluation = step
         else:
-            if self._training is not None and self._is_over(root, mode):
-                ended += self._end(self._training)
-            step, began = self._open_training(mode)
+            if self.training is not None and self._is_over(root, mode):
+                ended += self._end(self.training)
+            began = self.training is None
+            step = self.training or self._begin_training(mode)
         step.add_forward(root)
         self._forward = step
-        return Change(step, began, ended)
+        return _change((step, began, ended))
 
     def forward_ends(self, *, failed: bool = False) -> Change:
         """The call of a root is over; *failed* if it raised."""
-        self._depth = max(0, self._depth - 1)
+        self.depth = self.depth - 1 if self.depth > 0 else 0
         step = self._forward
-        if self._depth > 0 or step is None:
+        if self.depth > 0 or step is None:
             return Change(step)
         self._forward = None
         if not failed or not step.is_open:
-            return Change(step)
+            return _change((step, False, ()))
         step.flags |= INTERRUPTED
         if self._stepping is not None:
             return Change(step)
@@ -270,19 +273,21 @@ class StepMachine:
 
     def forward_lost(self) -> Change:
         """The call of a root ended without a word (an interrupt)."""
-        self._depth = min(self._depth, 1)
+        self.depth = min(self.depth, 1)
         return self.forward_ends(failed=True)
 
     def module_called(self, mode: ModeKeys) -> Change:
         """A module or a loss was called, perhaps outside the call of a root."""
-        if self._depth > 0:
+        if self.depth > 0:
             return Change(self._forward)
+        step = self.training
         if mode in _EVALUATION:
-            step = self._evaluation
-            if step is None or step.mode is not mode:
-                step = self._training
-            return Change(step)
-        return Change(*self._open_training(mode))
+            evaluation = self._evaluation
+            if evaluation is not None and evaluation.mode is mode:
+                step = evaluation
+        elif step is None:
+            return Change(self._begin_training(mode), began=True)
+        return _change((step, False, ()))
 
     # ---- a training that resumes ---------------------------------------------
 
@@ -292,7 +297,7 @@ class StepMachine:
         It repeats an open training step, which is not over.
         """
         step, modes = self._next_number, dict(self._next_mode_step)
-        training = self._training
+        training = self.training
         if training is not None:
             modes[training.mode] -= 1
             if training.number == step - 1:
@@ -314,12 +319,12 @@ class StepMachine:
 
     def record_given(self, mode: ModeKeys) -> Change:
         """Somebody records a value by hand; the step may have ended already."""
-        if self._depth > 0:
+        if self.depth > 0:
             return Change(self._forward)
         steps = (
             self._open(mode),
             self._latest.get(mode),
-            self._training,
+            self.training,
             self._evaluation,
         )
         for step in steps:
@@ -329,26 +334,30 @@ class StepMachine:
         if mode in _EVALUATION:
             self._evaluation = step
         else:
-            self._training = step
+            self.training = step
         return Change(step, began=True)
 
     def close(self) -> Change:
         """No further event will come."""
-        ended = self._end(self._evaluation)
-        step = self._training
-        if step is not None and step.forwards and self._optimizers:
-            step.flags |= INTERRUPTED  # Its optimizer's step never came.
-        return Change(None, ended=ended + self._end(step))
+        ended: tuple[Step, ...] = ()
+        if self._evaluation is not None:
+            ended = self._end(self._evaluation)
+        step = self.training
+        if step is not None:
+            if step.forwards and self.optimizers:
+                step.flags |= INTERRUPTED  # Its optimizer's step never came.
+            ended += self._end(step)
+        return Change(None, ended=ended)
 
     def _open(self, mode: ModeKeys) -> Step | None:
-        for step in (self._training, self._evaluation):
+        for step in (self.training, self._evaluation):
             if step is not None and step.mode is mode:
                 return step
         return None
 
     def _is_over(self, root: Hashable, mode: ModeKeys) -> bool:
         """Whether this call of a root is not of the open training step."""
-        step = self._training
+        step = self.training
         if step is None or step.mode is not mode:
             return step is not None
         if self._in_closure:
@@ -358,38 +367,34 @@ class StepMachine:
             self._stepping = None
             step.flags |= INTERRUPTED
             return True
-        return not self._optimizers and root in step.forwards
+        return not self.optimizers and root in step.forwards
 
     def _consider(self, key: Hashable) -> None:
         """Let the optimizer define the steps if none does, or not any longer."""
         if self._defining is None:
             self._defining = key
-        elif key != self._defining and not self._is_explicit:
+        elif not self._is_explicit:
             self._strays[key] = self._strays.get(key, 0) + 1
             if self._strays[key] >= _TAKEOVER:
                 self._defining = key
                 self._strays.clear()
 
-    def _open_training(self, mode: ModeKeys) -> tuple[Step, bool]:
-        """The open training step, and whether it begins here."""
-        if self._training is not None:
-            return self._training, False
-        self._training = self._begin(TRAIN if mode in _EVALUATION else mode)
-        return self._training, True
-
-    def _begin(self, mode: ModeKeys) -> Step:
-        step = Step(self._next_number, mode, self._next_mode_step[mode])
-        self._next_number += 1
-        self._next_mode_step[mode] += 1
+    def _begin_training(self, mode: ModeKeys) -> Step:
+        step = self._begin(TRAIN if mode in _EVALUATION else mode)
+        self.training = step
         return step
 
-    def _end(self, step: Step | None) -> tuple[Step, ...]:
-        if step is None:
-            return ()
+    def _begin(self, mode: ModeKeys) -> Step:
+        number, mode_step = self._next_number, self._next_mode_step[mode]
+        self._next_number = number + 1
+        self._next_mode_step[mode] = mode_step + 1
+        return Step(number, mode, mode_step)
+
+    def _end(self, step: Step) -> tuple[Step, ...]:
         step.is_open = False
         self._latest[step.mode] = step
-        if step is self._training:
-            self._training = None
+        if step is self.training:
+            self.training = None
         else:
             self._evaluation = None
         return (step,)

@@ -15,24 +15,25 @@ class Stopping:
 
     Attributes:
         reason: Who asked and why, once the request was seen.
+        request: The same, from when it was heard.
     """
 
     def __init__(self, raises: bool) -> None:
         self.reason: str | None = None
         self._raises = raises
-        self._request: StopRequest | None = None
+        self.request: StopRequest | None = None
         self._has_raised = False
 
     def hear(self, request: Request) -> None:
         """Somebody asks."""
-        if self._request is None:
-            self._request = stop_request(request)
+        if self.request is None:
+            self.request = stop_request(request)
 
     def is_due(self, *, is_training: bool) -> bool:
         """Whether to raise now; never while ``TDBG_NO_STOP`` is set."""
-        if self._request is None or stopping_is_off():
+        if self.request is None or stopping_is_off():
             return False
-        self.reason = self._request.reason
+        self.reason = self.request.reason
         # Once raised, a last evaluation may go on; training may not.
         if not self._raises or (self._has_raised and not is_training):
             return False

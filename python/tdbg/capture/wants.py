@@ -69,6 +69,8 @@ class StepWants:
     Attributes:
         is_active: Whether anything may be.
         takes_activations: Whether inputs or outputs of modules may be.
+        is_light: Whether nothing is but what comes by itself, losses and scalars: who
+            would fetch tensors need not even ask.
         by_profile: What of the tensors of each profile; grows with the profiles.
     """
 
@@ -78,6 +80,7 @@ class StepWants:
         "_profiles",
         "by_profile",
         "is_active",
+        "is_light",
         "takes_activations",
     )
 
@@ -86,12 +89,15 @@ class StepWants:
         profiles: list[tuple[str, ...]],
         flags: dict[str, int],
         takes_activations: bool,
+        *,
+        is_light: bool = False,
     ) -> None:
         self._profiles = profiles
         self._flags = flags
         self._by_plan: dict[_Plan, int] = {}
         self.is_active = any(flags.values())
         self.takes_activations = takes_activations
+        self.is_light = is_light
         self.by_profile: list[int] = []
 
     def only(self, mask: int) -> StepWants:

@@ -13,13 +13,13 @@ from tdbg.capture.recorder import StepContext, TensorPlan
 from tdbg.capture.session import Session
 from tdbg.capture.wants import StepWants
 from tdbg.collections import Role
+from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD
 from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys
 
 __all__ = ["Activations", "take_both"]
 
 _Tensor = torch.Tensor
-_NOT_IN_BACKWARD = -1
 _NOTHING = (None, 0)  # A slot and what is wanted of it.
 
 
@@ -84,14 +84,18 @@ class Activations:
             value: What the call was given or answered.
             quick: Is told what is wanted of a single tensor, for the next time.
         """
-        context = self.context()
+        if _current_graph_task_id() != NOT_IN_BACKWARD:
+            return  # A checkpointed forward that is recomputed.
+        session = self._session
+        context = session.forward_context or session.module_called(self._mode())
         if context is None:
             return
         call = self.count_call(context)
         if type(value) is tuple and len(value) == 1:
             value = value[0]
         if type(value) is _Tensor and call == 0:
-            choice, tensors = self.single(context.wants), (value,)
+            choice = self._single.get(context.wants) or self.single(context.wants)
+            tensors = (value,)
             if quick is not None:
                 wanted = choice.of_single()
                 given, answered = (_NOTHING, wanted)
@@ -101,7 +105,7 @@ class Activations:
         else:
             choice, tensors = self.choose(value, call, context)
         if choice.plans:
-            self._session.recorder.take(
+            session.recorder.take(
                 context,
                 choice.plans,
                 tensors,
@@ -113,7 +117,7 @@ class Activations:
 
     def context(self) -> StepContext | None:
         """The step that a call belongs to now, if anything is captured in it."""
-        if _current_graph_task_id() != _NOT_IN_BACKWARD:
+        if _current_graph_task_id() != NOT_IN_BACKWARD:
             return None  # A checkpointed forward that is recomputed.
         session = self._session
         return session.forward_context or session.module_called(self._mode())

@@ -39,6 +39,11 @@ class AroundStep:
         session: Where it goes.
         taps: The registered modules; grows.
         remote: Reads what optimizers hold on devices.
+
+    Attributes:
+        contexts: The step that each optimizer, by its key, is stepping for.
+        has_scalars: Whether numbers of parameter groups may be captured.
+        has_unclipped: The same of gradients before clipping.
     """
 
     def __init__(
@@ -54,23 +59,23 @@ class AroundStep:
             weakref.WeakKeyDictionary()
         )
         self._n_optimizers = 0
-        # The step that each optimizer, by its key, is stepping for.
-        self._contexts: dict[int, StepContext] = {}
+        self.contexts: dict[int, StepContext] = {}
         self.refresh()
         session.on_change.append(self.refresh)
+        session.on_rest.append(self.forget)
 
     def refresh(self) -> None:
         """Think again after a change of collections."""
         may_capture = self._session.policy.may_capture
         self._has_updates = may_capture(Role.UPDATE)
         self._has_states = may_capture(Role.OPTIMIZER_STATE)
-        self._has_scalars = may_capture(Role.SCALAR)
-        self._has_unclipped = may_capture(Role.GRADIENT_UNCLIPPED)
+        self.has_scalars = may_capture(Role.SCALAR)
+        self.has_unclipped = may_capture(Role.GRADIENT_UNCLIPPED)
         self._updates.refresh()
         self._states.refresh()
         for each in self._scalars.values():
             each.refresh()
-        if self._has_unclipped:
+        if self.has_unclipped:
             self._unclipped.refresh()
         else:
             self._unclipped.remove()
@@ -78,10 +83,10 @@ class AroundStep:
     def forward_begins(self, mode: Callable[[], ModeKeys]) -> None:
         """A forward in training is about to begin, in this mode."""
         machine = self._session.machine
-        if self._contexts and not machine.is_in_closure:
-            self._contexts.clear()  # An optimizer raised: its step never ended.
+        if self.contexts and not machine.is_in_closure:
+            self.contexts.clear()  # An optimizer raised: its step never ended.
             self._updates.forget()
-        if self._has_unclipped and machine.training is None:
+        if self.has_unclipped and machine.training is None:
             training = mode()
             number = machine.following(training)
             self._unclipped.prepare(self._session.policy.wants(training, number))
@@ -97,12 +102,12 @@ class AroundStep:
         """The optimizer is about to step, and the step has its parameters."""
         if context is None:
             return
-        if self._has_scalars:
+        if self.has_scalars:
             self._follow(context, optimizer)
         if not context.wants.is_active:
             return
         if self._has_states or self._has_updates:
-            self._contexts[key] = context
+            self.contexts[key] = context
         if self._has_updates:
             self._updates.begin(key, context, optimizer, has_closure=has_closure)
 
@@ -113,14 +118,12 @@ class AroundStep:
         only: AbstractSet[int] | None,
     ) -> None:
         """The step takes the gradients of these parameters now."""
-        if self._has_unclipped:
+        if self.has_unclipped:
             self._unclipped.take(context, scale=scale, only=only)
 
     def end(self, key: int, optimizer: Optimizer, *, skipped: bool) -> None:
-        """The optimizer has stepped."""
-        context = self._contexts.pop(key, None)
-        if context is None:
-            return
+        """The optimizer of ``contexts`` has stepped."""
+        context = self.contexts.pop(key)
         if skipped:
             self._updates.forget(key)
             return
@@ -131,7 +134,7 @@ class AroundStep:
 
     def forget(self) -> None:
         """Nothing more is captured: free what is held."""
-        self._contexts.clear()
+        self.contexts.clear()
         self._updates.forget()
         self._unclipped.forget()
 

@@ -6,11 +6,14 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch._C import _current_graph_task_id
 
 from tdbg.capture.session import Session
 
-__all__ = ["Callback", "Inert", "is_in_backward"]
+__all__ = ["NOT_IN_BACKWARD", "Callback", "Inert", "is_in_backward"]
+
+NOT_IN_BACKWARD = -1
+"""What ``_current_graph_task_id()`` answers where autograd is not calling."""
 
 
 class Inert:
@@ -45,5 +48,4 @@ class Callback(Inert):
 
 def is_in_backward() -> bool:
     """Whether autograd is calling: a checkpointed forward that is recomputed."""
-    number: int = torch._C._current_graph_task_id()
-    return number != -1
+    return _current_graph_task_id() != NOT_IN_BACKWARD

@@ -78,18 +78,22 @@ class Unheard:
 
     Args:
         roots: The registered modules; grows.
+
+    Attributes:
+        listens: Whether it still wants to know of steps.
     """
 
     def __init__(self, roots: Sequence[_Root]) -> None:
         self._roots = roots
         self._n_steps = 0
+        self.listens = True
 
     def step(self, context: StepContext | None) -> None:
         """An optimizer is about to step."""
-        if context is None or self._n_steps > _STEPS or not self._roots:
+        if context is None or not self._roots:
             return
         if context.step.forwards:
-            self._n_steps = _STEPS + 1  # It is heard of.
+            self.listens = False  # It is heard of.
             return
         self._n_steps += 1
         if self._n_steps == _STEPS and _n_graphs():

@@ -33,18 +33,24 @@ class StepBegins:
 
     Args:
         optimizer: Not kept alive.
-        tell_begin: Called with the optimizer and the arguments of the step.
+        key: Of the optimizer.
+        session: What runs *tell_begin*.
+        tell_begin: Called with key, optimizer and the arguments of the step.
     """
 
-    def __init__(self, optimizer: Optimizer, tell_begin: _Tell) -> None:
+    def __init__(
+        self, optimizer: Optimizer, key: int, session: Session, tell_begin: _Tell
+    ) -> None:
         self._optimizer = weakref.ref(optimizer)
+        self._key = key
+        self._session = session
         self._tell = tell_begin
         self.target = new_target(self)
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """It is about to step, or this is traced."""
         if not is_compiling():
-            return self._tell(optimizer, args, kwargs)
+            return self._session.run(self._tell, self._key, optimizer, args, kwargs)
         held = [each for group in optimizer.param_groups for each in group["params"]]
         gradients = [each.grad for each in held if each.grad is not None]
         tell(self.target, held, gradients)
@@ -54,7 +60,7 @@ class StepBegins:
         """A compiled step is about to update."""
         optimizer = self._optimizer()
         if optimizer is not None:
-            self._tell(optimizer, (), {})
+            self._session.run(self._tell, self._key, optimizer, (), {})
 
 
 class StepEnds:
@@ -62,14 +68,18 @@ class StepEnds:
 
     Args:
         optimizer: Not kept alive.
-        tell_end: Called with the optimizer.
-        session: Whose next event a compiled step ends before.
+        key: Of the optimizer.
+        session: What runs *tell_end*; a compiled step ends before its next event.
+        tell_end: Called with key and optimizer.
     """
 
-    def __init__(self, optimizer: Optimizer, tell_end: _Tell, session: Session) -> None:
+    def __init__(
+        self, optimizer: Optimizer, key: int, session: Session, tell_end: _Tell
+    ) -> None:
         self._optimizer = weakref.ref(optimizer)
-        self._tell = tell_end
+        self._key = key
         self._session = session
+        self._tell = tell_end
         self.target = new_target(self)
 
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:
@@ -77,7 +87,7 @@ class StepEnds:
         if is_compiling():
             tell(self.target, None, None)
         else:
-            self._tell(optimizer)
+            self._session.run(self._tell, self._key, optimizer)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """A compiled step is over, but for what the end of the graph writes."""
@@ -86,7 +96,7 @@ class StepEnds:
     def _end(self) -> None:
         optimizer = self._optimizer()
         if optimizer is not None:
-            self._tell(optimizer)
+            self._session.run(self._tell, self._key, optimizer)
 
 
 never_compiled(StepBegins.__call__, StepEnds.__call__)

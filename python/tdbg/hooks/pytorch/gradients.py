@@ -63,7 +63,7 @@ class AccumulatedGradients:
 
     def _take(self, plan: TensorPlan, parameter: torch.Tensor) -> None:
         session = self._session
-        if session.machine.has_optimizer:
+        if session.machine.optimizers:
             return
         context = session.module_called(ModeKeys.TRAIN)
         gradient = parameter.grad

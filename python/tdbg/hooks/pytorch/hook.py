@@ -73,6 +73,7 @@ class TorchHook(Lifetime):
         self._names = UniqueNames()
         self._mode: ModeKeys | None = None
         self._taps: list[ModuleTap] = []
+        self._roots: list[weakref.ref[nn.Module]] = []
         self._losses: list[LossTap] = []
         self._registered_losses: list[tuple[weakref.ref[Any], LossTap]] = []
         self._gradients: list[AccumulatedGradients] = []
@@ -114,6 +115,7 @@ class TorchHook(Lifetime):
             self._session, module, root, prefix, self._current_mode, self._prepare
         )
         self._taps.append(tap)
+        self._roots.append(weakref.ref(module))
         self._session.on_change.append(tap.refresh)
         if self._watch is None:
             self._watch = OptimizerWatch(
@@ -299,11 +301,11 @@ class TorchHook(Lifetime):
     def _current_mode(self) -> ModeKeys:
         if self._mode is not None:
             return self._mode
-        for tap in self._taps:
-            module = tap.module
+        for root in self._roots:
+            module = root()
             if module is not None:
                 return TRAIN if module.training else EVAL
-        return ModeKeys.TRAIN
+        return TRAIN
 
     def _tap_of(self, loss: object) -> LossTap | None:
         """The tap of a loss that is registered."""
@@ -325,16 +327,17 @@ class TorchHook(Lifetime):
 
     def _prepare(self) -> None:
         """A forward in training is about to begin."""
-        if self._watch is not None:
-            self._watch.around.forward_begins(self._current_mode)
-        if self._session.machine.has_optimizer:
+        around = None if self._watch is None else self._watch.around
+        if around is not None and (around.contexts or around.has_unclipped):
+            around.forward_begins(self._current_mode)
+        if self._session.machine.optimizers:
             for each in self._gradients:
                 each.remove()
             self._gradients.clear()
         elif self._watch is not None:
             self._watch.search()
             wanted = self._session.policy.may_capture(Role.GRADIENT)
-            if wanted and not self._session.machine.has_optimizer:
+            if wanted and not self._session.machine.optimizers:
                 known = {each.tap for each in self._gradients}
                 self._gradients += [
                     AccumulatedGradients(self._session, tap)

@@ -194,11 +194,9 @@ class InsideHooks:
         self._settle()
 
     def forward_ends(self) -> None:
-        """A forward is over: look once whether the new hooks were called in it."""
+        """A forward is over whose activations were wanted: were new hooks called?"""
         context, root = self._session.forward_context, self._root()
         if not self._is_new or context is None or root is None:
-            return
-        if not self._session.takes_activations:
             return
         seen: list[str] = []
         unseen: list[str] = []

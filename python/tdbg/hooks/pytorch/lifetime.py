@@ -120,7 +120,7 @@ class Lifetime:
         if context is None or not context.takes:
             return
         for tap in self._taps:
-            if not is_training or not self._session.machine.has_optimizer:
+            if not is_training or not self._session.machine.optimizers:
                 tap.parameters.capture(context, gradients=False)
             else:
                 tap.parameters.begin_values(context)

@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C import _current_graph_task_id
 from torch.compiler import is_compiling
 
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.additions import Additions
 from tdbg.hooks.pytorch.buffers import BufferTable
-from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
+from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD, Callback
 from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
 from tdbg.hooks.pytorch.inside import InsideHooks
 from tdbg.hooks.pytorch.parameters import LOOK_AGAIN, ParameterTable
-from tdbg.hooks.pytorch.replicas import begin_replica, end_replica, is_replica
+from tdbg.hooks.pytorch.replicas import IS_REPLICA, begin_replica, end_replica
 from tdbg.modes import GLOBAL, TRAIN, ModeKeys
 
 __all__ = ["ModuleTap", "is_tapped_by"]
@@ -137,12 +138,15 @@ class ModuleTap:
 
     def begin(self, module: nn.Module) -> None:
         """The root is about to be called."""
-        if is_in_backward():
-            return
-        if is_replica(module) and not begin_replica(self._session, module, self.module):
-            return
-        self.follow()
+        if _current_graph_task_id() != NOT_IN_BACKWARD:
+            return  # A checkpointed forward that is recomputed.
         session = self._session
+        if IS_REPLICA in vars(module) and not begin_replica(
+            session, module, self.module
+        ):
+            return
+        if self._additions.has_any:
+            self._look_again()
         if self._calls and _calls_on_stack(module) < 2:
             # An exception that is no Exception (an interrupt) ended that call.
             self._calls.clear()
@@ -153,12 +157,12 @@ class ModuleTap:
             self._before_training()
         context = session.forward_begins(id(self), mode)
         self._calls.append(sys.exception())
-        if context is None or not context.takes:
+        if context is None or context.wants.is_light or not context.takes:
             return
         if context.wants.takes_activations:
             self._count_capture()
         # Without an optimizer nobody says when the weights are about to change.
-        if not is_training or not session.machine.has_optimizer:
+        if not is_training or not session.machine.optimizers:
             self.parameters.capture(context, gradients=False)
             self.buffers.capture(context)
         else:
@@ -189,16 +193,17 @@ class ModuleTap:
 
     def end(self, module: nn.Module) -> None:
         """Its call is over, perhaps by an exception."""
-        if is_replica(module) and not end_replica(self._session, module, self.module):
+        session = self._session
+        if IS_REPLICA in vars(module) and not end_replica(session, module, self.module):
             return
         if not self._calls:
             return  # It never began: a stop was asked for, or a recomputation.
         before = self._calls.pop()
         error = sys.exception()
         has_failed = error is not None and error is not before
-        if not has_failed:
+        if session.takes_activations and not has_failed:
             self._inside.forward_ends()
-        self._session.forward_ends(has_failed)
+        session.forward_ends(has_failed)
 
     def remove(self) -> None:
         """Take all hooks off."""

@@ -7,6 +7,7 @@ a global hook.
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import weakref
@@ -56,9 +57,9 @@ class OptimizerWatch:
         self._remote = remote
         self._taps = taps
         self._mode = mode
-        self._keys: weakref.WeakKeyDictionary[Optimizer, int] = (
-            weakref.WeakKeyDictionary()
-        )
+        # By references without a callback, which all of an object are one: to look
+        # for a key takes no call of Python's.
+        self._keys: dict[weakref.ref[Optimizer], int] = {}
         # Those that stepped without parameters of ours, with how many they held.
         self._strangers: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
@@ -71,12 +72,14 @@ class OptimizerWatch:
         self.around = AroundStep(session, taps, remote)
         self._unheard = Unheard(taps)
         # The hook is global: it must not keep this training alive.
-        me = weakref.WeakMethod(self._meet)
+        me, keys = weakref.ref(self), self._keys
 
         def meet(optimizer: Optimizer, *_: Any) -> None:
-            method = None if is_compiling() else me()
-            if method is not None:
-                method(optimizer)
+            if is_compiling() or weakref.ref(optimizer) in keys:
+                return
+            watch = me()
+            if watch is not None:
+                watch._session.run(watch._consider, optimizer)
 
         never_compiled(meet)
         self._handles = [register_optimizer_step_pre_hook(meet)]
@@ -84,24 +87,27 @@ class OptimizerWatch:
 
     def add(self, optimizer: Optimizer, *, defines_step: bool = False) -> None:
         """Watch this optimizer."""
-        key = self._keys.get(optimizer)
+        key = self._keys.get(weakref.ref(optimizer))
         if key is None:
-            key = self._keys[optimizer] = next(self._numbers)
+            key = self._keys[weakref.ref(optimizer)] = next(self._numbers)
             gone = self._session.machine.optimizer_gone
-            weakref.finalize(optimizer, gone, key).atexit = False
+            forget = functools.partial(_forget, self._keys, key, gone)
+            weakref.finalize(optimizer, forget).atexit = False
             # On the optimizer itself, so as to come after the hooks that it has:
             # what they change (clipping, say) it is about to use.
             self._handles += [
-                optimizer.register_step_pre_hook(StepBegins(optimizer, self._pre_step)),
+                optimizer.register_step_pre_hook(
+                    StepBegins(optimizer, key, self._session, self._begin)
+                ),
                 optimizer.register_step_post_hook(
-                    StepEnds(optimizer, self._post_step, self._session)
+                    StepEnds(optimizer, key, self._session, self._end)
                 ),
             ]
         self._session.machine.optimizer_found(key, defines_step=defines_step)
 
     def search(self) -> None:
         """Look for an optimizer that has not stepped yet."""
-        if self._searches == 0 or self._session.machine.has_optimizer:
+        if self._searches == 0 or self._session.machine.optimizers:
             return
         self._searches -= 1
         for item in gc.get_objects():
@@ -120,19 +126,6 @@ class OptimizerWatch:
         self.around.remove()
 
     # ---- called by optimizers and scalers -------------------------------------
-
-    def _meet(self, optimizer: Optimizer) -> None:
-        """Any optimizer of the process is about to step."""
-        if optimizer not in self._keys:
-            self._session.run(self._consider, optimizer)
-
-    def _pre_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        return self._session.run(self._begin, optimizer, args, kwargs)
-
-    def _post_step(self, optimizer: Optimizer, *_: Any) -> None:
-        self._session.run(self._end, optimizer)
-        if not self._session.is_live:
-            self.around.forget()
 
     def scaler_steps(self, scale: Any) -> None:
         """A scaler begins the step of an optimizer; None: it has ended."""
@@ -166,57 +159,63 @@ class OptimizerWatch:
         ours = set[int]().union(*(tap.parameters.identities() for tap in self._taps))
         return not ours.isdisjoint(_identities(optimizer))
 
-    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def _begin(self, key: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """The optimizer is about to step: other arguments, or None to leave them."""
         self._has_stepped = True
         self._fence()
-        key = self._keys[optimizer]
         context = self._session.optimizer_begins(key, self._mode())
-        self._unheard.step(context)
+        if self._unheard.listens:
+            self._unheard.step(context)
         # PyTorch counts the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
         has_closure = callable(closure)
-        if not has_closure:
-            self._capture(context, optimizer)
-        self.around.begin(key, context, optimizer, has_closure=has_closure)
+        is_light = context is None or context.wants.is_light
+        if not is_light and not has_closure:
+            self._capture(key, context, optimizer)
+        if not is_light or self.around.has_scalars:
+            self.around.begin(key, context, optimizer, has_closure=has_closure)
         if not has_closure:
             return None
         # With a closure the gradients come into being inside the step.
-        wrapped = self._wrap(closure, context, optimizer)
+        wrapped = self._wrap(closure, key, context, optimizer)
         if len(args) > place:
             return (*args[:place], wrapped, *args[place + 1 :]), kwargs
         return args, {**kwargs, "closure": wrapped}
 
-    def _end(self, optimizer: Optimizer) -> None:
+    def _end(self, key: int, optimizer: Optimizer) -> None:
+        """The optimizer has stepped."""
         found = getattr(optimizer, "found_inf", None)
         number = 0.0 if found is None else number_of(found, self._remote)
         # Of a device, the step waits for it, not the training.
         skipped = bool(number) if isinstance(number, float) else number or False
-        key = self._keys[optimizer]
         try:
-            self.around.end(key, optimizer, skipped=skipped is True)
+            if key in self.around.contexts:
+                self.around.end(key, optimizer, skipped=skipped is True)
         finally:
             self._session.optimizer_ends(key, skipped)
 
     def _skip(self, optimizer: Optimizer) -> None:
-        if optimizer not in self._keys:
+        if weakref.ref(optimizer) not in self._keys:
             self._consider(optimizer)
-        key = self._keys.get(optimizer)
+        key = self._keys.get(weakref.ref(optimizer))
         if key is not None:
             context = self._session.optimizer_begins(key, self._mode())
             self._fence()
-            self._capture(context, optimizer)
+            self._capture(key, context, optimizer)
             self._session.optimizer_ends(key, True)
 
     def _fence(self) -> None:
         for tap in self._taps:
             tap.parameters.fence()
 
-    def _capture(self, context: StepContext | None, optimizer: Optimizer) -> None:
+    def _capture(
+        self, key: int, context: StepContext | None, optimizer: Optimizer
+    ) -> None:
         if context is None or not context.takes or not context.step.is_open:
             return
         # The defining optimizer's step is the last chance for all parameters.
-        is_last = self._session.machine.defines_step(self._keys[optimizer])
+        is_last = self._session.machine.defines_step(key)
         only = None if is_last else frozenset(_identities(optimizer))
         # Fused optimizers divide by the loss scale themselves.
         factor = getattr(optimizer, "grad_scale", None)
@@ -230,6 +229,7 @@ class OptimizerWatch:
     def _wrap(
         self,
         closure: Callable[[], Any],
+        key: int,
         context: StepContext | None,
         optimizer: Optimizer,
     ) -> Callable[[], Any]:
@@ -244,11 +244,21 @@ class OptimizerWatch:
                 raise
             run(self._fence)
             # The first evaluation is that with the weights before the update.
-            run(self._capture, context, optimizer)
+            run(self._capture, key, context, optimizer)
             run(machine.closure_ends)
             return loss
 
         return evaluate
+
+
+def _forget(
+    keys: dict[weakref.ref[Optimizer], int], key: int, gone: Callable[[int], None]
+) -> None:
+    """The optimizer of that key does not exist any longer."""
+    for each, number in list(keys.items()):
+        if number == key:
+            del keys[each]
+    gone(key)
 
 
 def _identities(optimizer: Optimizer) -> list[int]:

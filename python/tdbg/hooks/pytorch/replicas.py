@@ -16,14 +16,12 @@ from torch import nn
 
 from tdbg.capture.session import Session
 
-__all__ = ["begin_replica", "end_replica", "is_replica"]
+__all__ = ["IS_REPLICA", "begin_replica", "end_replica"]
+
+IS_REPLICA = "_is_replica"
+"""The attribute that such a copy has of its own."""
 
 _lock = threading.Lock()
-
-
-def is_replica(module: nn.Module) -> bool:
-    """Whether it is such a copy."""
-    return "_is_replica" in vars(module)
 
 
 def begin_replica(session: Session, replica: nn.Module, root: nn.Module | None) -> bool:

@@ -187,7 +187,7 @@ class UnclippedGradients:
                 gradient = None if parameter is None else parameter.grad
                 if gradient is not None and plan not in context.done:
                     self._keep(context, plan, gradient.detach())
-        if not self._session.machine.has_optimizer:
+        if not self._session.machine.optimizers:
             self.take(context)  # Nobody else will say when.
 
     def _keep(
