@@ -4,9 +4,11 @@
 
 The model has a linear layer and a thousand modules that do nothing, with a parameter
 each, so that a step is short and what hooks cost stands out.  Equal trainings of it
-take turns, block by block: a plain one; some with a hook that captures losses, and
-parameters, or inputs and outputs of all modules, or gradients of outputs as well,
-of steps that come so rarely that none is among those measured.  In the last pair every
+take turns, block by block, each in a process of its own (but for ``--quick``), since a
+hook on all optimizers costs every training of its process: plain ones; one with a hook
+that captures nothing; some with one that captures losses, and parameters, or inputs and
+outputs of all modules, or gradients of outputs as well, of steps that come so rarely
+that none is among those measured.  In the last pair every
 module has a hook of somebody else, beside which ours stays: one training has theirs
 only, the other ours too.
 
@@ -19,10 +21,11 @@ was captured must be the first step.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +46,13 @@ from benchmarks._harness import (
     interleave,
     options,
 )
+from benchmarks._harness.apart import Maker, apart
 
 #: Losses are captured at every step; of the others only the first step is.
 NEVER = 1_000_000
+NOTHING = "nothing"
 HOOKED: dict[str, tuple[str, ...]] = {
+    NOTHING: (),
     "losses": (),
     "parameters": ("weights", "gradients", "buffers"),
     "inputs, outputs": ("inputs", "outputs"),
@@ -101,6 +107,7 @@ class Contender:
         folder: Path,
         *,
         has_others: bool = False,
+        has_loss: bool = True,
     ) -> None:
         self.training = Training(n_modules)
         self.n_modules = n_modules
@@ -119,7 +126,9 @@ class Contender:
                 ),
             )
             self.hook.register_module(self.training.model)
-            self.hook.register_loss(self.training.criterion)
+            if has_loss:
+                self.hook.register_loss(self.training.criterion)
+        self.has_loss = has_loss
 
     def block(self, n_steps: int) -> Callable[[], Measured]:
         """Does so many steps and answers their losses."""
@@ -140,6 +149,8 @@ class Contender:
         counters = self.hook.counters()
         check(counters["internal_errors"] == 0, "no error of tdbg")
         check(self.hook.close(timeout=60.0), "everything is written")
+        if not self.has_loss:
+            return
         trial = tdbg.create_trial(self.folder)
         n_losses = len(trial.tensor("CrossEntropyLoss_output_0").steps())
         check_equal(n_losses, self.training.n_steps, "steps with a loss")
@@ -155,6 +166,25 @@ class Contender:
                 check_equal(steps, [0], f"steps of {names[-1]}")
 
 
+def make(
+    arguments: tuple[Any, ...], options: dict[str, bool], n_steps: int
+) -> tuple[Callable[[], Measured], Callable[[], None]]:
+    """A contender, in this process: what does a block of steps, and what verifies."""
+    torch.set_num_threads(1)
+    contender = Contender(*arguments, **options)
+    contender.block(2)()  # The only step that is captured, and one more.
+    return contender.block(n_steps), contender.check
+
+
+@contextlib.contextmanager
+def together(makers: Mapping[str, Maker]) -> Iterator[dict[str, Callable[[], Any]]]:
+    """As ``apart`` does, but in this process: quick, and the same is verified."""
+    made = {name: make(*arguments) for name, (make, arguments) in makers.items()}
+    yield {name: run for name, (run, _) in made.items()}
+    for _, end in made.values():
+        end()
+
+
 def _nothing(_module: nn.Module, _inputs: object, _output: object) -> None:
     """A hook of somebody else."""
 
@@ -166,7 +196,6 @@ def main() -> None:
     given = parser.parse_args()
     if given.quick:
         given.modules, given.seconds = 50, 5.0
-    torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="idle-"))
     try:
         measure(given, folder).save()
@@ -177,27 +206,29 @@ def main() -> None:
 def measure(given: argparse.Namespace, folder: Path) -> Report:
     """All contenders, verified."""
     n = given.modules
-    contenders = {
-        "plain": Contender(n, None, folder),
-        CONTROL: Contender(n, None, folder),
-        OTHERS: Contender(n, None, folder, has_others=True),
-        BESIDE: Contender(n, ("inputs", "outputs"), folder / "beside", has_others=True),
+    n_steps = 20 if given.quick else max(1, min(500, 50_000 // n))
+    both = ("inputs", "outputs")
+    arms: dict[str, tuple[tuple[str, ...] | None, dict[str, bool]]] = {
+        "plain": (None, {}),
+        CONTROL: (None, {}),
+        OTHERS: (None, {"has_others": True}),
+        BESIDE: (both, {"has_others": True}),
     }
     for name, collections in HOOKED.items():
-        contenders[name] = Contender(n, collections, folder / name.replace(" ", "_"))
-    n_steps = 20 if given.quick else max(1, min(500, 50_000 // n))
-    for each in contenders.values():
-        each.block(2)()  # The only step that is captured, and one more.
-    samples = interleave(
-        {name: each.block(n_steps) for name, each in contenders.items()},
-        baseline="plain",
-        rounds=given.rounds or (3 if given.quick else 1000),
-        seed=given.seed,
-        at_most_seconds=given.seconds,
-        verify=check_losses,
-    )
-    for each in contenders.values():
-        each.check()
+        arms[name] = collections, {"has_loss": name != NOTHING}
+    makers: dict[str, Maker] = {
+        name: (make, ((n, collections, folder / str(number)), kwargs, n_steps))
+        for number, (name, (collections, kwargs)) in enumerate(arms.items())
+    }
+    with (together if given.quick else apart)(makers) as runs:
+        samples = interleave(
+            runs,
+            baseline="plain",
+            rounds=given.rounds or (3 if given.quick else 1000),
+            seed=given.seed,
+            at_most_seconds=given.seconds,
+            verify=check_losses,
+        )
     n_hooked = n + 2  # With the linear layer and the model itself.
     table = Table(f"Hooks between steps that save, {n:,} modules", COLUMNS)
     for name in HOOKED:

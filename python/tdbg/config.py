@@ -19,6 +19,8 @@ __all__ = ["ReductionConfig", "SaveConfig", "SaveConfigMode", "nearest"]
 
 REDUCTIONS = ("min", "max", "median", "mean", "std", "variance", "sum", "prod")
 NORMS = ("l1", "l2")
+# Of more steps to save at than this, the next one is not looked for.
+_MANY = 64
 
 
 def nearest(value: object, valid: Iterable[str]) -> str:
@@ -94,6 +96,8 @@ class SaveConfigMode:
 
         No later than that, that is: now and then it is one at which the same are.
         """
+        if len(self.save_steps) > _MANY:
+            return mode_step + 1
         changes = [step for step in self.save_steps if step > mode_step]
         if mode_step in self.save_steps:
             changes.append(mode_step + 1)

@@ -47,18 +47,31 @@ def test_save_steps_add_wherever_they_lie() -> None:
     assert saved(config, 20) == reduced(config, 20) == [0, 5, 7]
 
 
-@given(
-    st.builds(
-        SaveConfigMode,
-        save_interval=st.integers(1, 9),
-        statistics_interval=st.integers(1, 9),
-        start_step=st.integers(0, 20),
-        end_step=st.none() | st.integers(0, 30),
-        save_steps=st.frozensets(st.integers(0, 40)),
-    )
+SCHEDULES = st.builds(
+    SaveConfigMode,
+    save_interval=st.integers(1, 9),
+    statistics_interval=st.integers(1, 9),
+    start_step=st.integers(0, 20),
+    end_step=st.none() | st.integers(0, 30),
+    save_steps=st.frozensets(st.integers(0, 40)),
 )
+
+
+@given(SCHEDULES)
 def test_statistics_are_taken_wherever_a_value_is_saved(config: SaveConfigMode) -> None:
     assert set(saved(config, 50)) <= set(reduced(config, 50))
+
+
+@given(SCHEDULES, st.integers(0, 45))
+def test_the_same_is_due_until_a_schedule_changes(
+    config: SaveConfigMode, first: int
+) -> None:
+    """Sabotaged: a save step forgotten; the step after one; the end."""
+    end = config.steady_until(first)
+    assert end is None or end > first
+    due = config.should_save(first), config.should_reduce(first)
+    for step in range(first, 60 if end is None else min(end, 60)):
+        assert (config.should_save(step), config.should_reduce(step)) == due
 
 
 def test_modes_have_schedules_of_their_own() -> None:

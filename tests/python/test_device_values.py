@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fake_cuda import DeviceTensor, FakeCuda
-from tdbg.capture import session
+from tdbg.capture import records
 from tdbg.hooks.pytorch import tensors
 from tdbg.pytorch import Hook, SaveConfig
 from tdbg.trial import create_trial
@@ -118,7 +118,7 @@ def test_every_micro_batch_has_the_same_weights(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No step is recorded but for what it has.
-    monkeypatch.setattr(session, "QUIET_NS", 10**18)
+    monkeypatch.setattr(records, "QUIET_NS", 10**18)
     run = watched()
     for _ in range(2):
         for _ in range(3):
@@ -208,7 +208,7 @@ def test_a_weight_changed_after_a_forward_that_raised_is_counted(
 def test_memory_lives_until_it_was_copied(watched: Callable[..., Watched]) -> None:
     run = watched()
     run.model()
-    (copy,) = run.hook._taps[0].parameters._early._copies
+    (copy,) = run.hook._taps[0].parameters.early.copies
     address = run.model.weight.data_ptr()
     run.model.weight.data = torch.zeros(64)
     assert copy.alias.data_ptr() == address

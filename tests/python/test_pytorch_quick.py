@@ -128,7 +128,7 @@ def test_both_ways_record_the_same(
     monkeypatch.setattr(Recorder, "calls_of", lambda *_: None)
     monkeypatch.setattr(Recorder, "parameters", lambda *_: None)
     slow = _train(run_dir / "slow", **options)
-    assert slow._session.recorder.spent_ns() == 0
+    assert slow._session.recorder.taker.spent_ns == 0
     slow.close()
     assert _everything(run_dir / "quick") == _everything(run_dir / "slow")
 

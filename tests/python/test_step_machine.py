@@ -240,7 +240,7 @@ def test_a_nested_root_is_part_of_the_outer_one() -> None:
     outer = training.note(machine.forward_begins("outer", TRAIN))
     assert training.note(machine.forward_begins("inner", EVAL)) is outer
     training.note(machine.forward_ends())
-    assert machine.is_in_forward
+    assert machine.depth
     training.note(machine.forward_ends())
     assert outer is not None
     assert outer.micro_batches == 1

@@ -34,7 +34,7 @@ class GraphRecording(StepMachine):
 
     Attributes:
         root: That was called in it, if any.
-        optimizers: Those that stepped in it, in order.
+        stepped: The optimizers that stepped in it, in order.
         wants: What was wanted in it.
     """
 
@@ -43,19 +43,10 @@ class GraphRecording(StepMachine):
         self.machine = machine
         self.graph = graph
         self.root: Hashable | None = None
-        self.optimizers: list[Hashable] = []
+        self.optimizers = machine.optimizers
+        self.stepped: list[Hashable] = []
         self.wants: StepWants = step.context.wants
         self._step = step
-
-    @property
-    def training(self) -> Step | None:
-        """None that is open."""
-        return None
-
-    @property
-    def has_optimizer(self) -> bool:
-        """As the real one has it."""
-        return bool(self.machine.optimizers)
 
     def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
         """Told to the real one."""
@@ -75,18 +66,18 @@ class GraphRecording(StepMachine):
 
     def optimizer_ends(self, key: Hashable, *, skipped: bool = False) -> Change:  # noqa: ARG002
         """So it was."""
-        self.optimizers.append(key)
+        self.stepped.append(key)
         return Change(self._step)
 
     def forward_begins(self, root: Hashable, mode: ModeKeys) -> Change:  # noqa: ARG002
         """The call of a root is recorded."""
-        self._depth += 1
+        self.depth += 1
         self.root = root
         return Change(self._step)
 
     def forward_ends(self, *, failed: bool = False) -> Change:  # noqa: ARG002
         """So it was."""
-        self._depth = max(0, self._depth - 1)
+        self.depth = max(0, self.depth - 1)
         return Change(self._step)
 
     def module_called(self, mode: ModeKeys) -> Change:  # noqa: ARG002
@@ -137,12 +128,12 @@ class Recordings:
         machine = session.machine
         if isinstance(machine, GraphRecording):
             return  # A graph within a graph.
-        is_forward = recording.root is not None and not machine.is_in_forward
+        is_forward = recording.root is not None and not machine.depth
         if is_forward:
             context = session.forward_begins(recording.root, mode)
         else:
             context = session.module_called(mode)
-        for key in recording.optimizers:
+        for key in recording.stepped:
             context = session.optimizer_begins(key, mode) or context
         if (
             recording.graph
@@ -156,7 +147,7 @@ class Recordings:
             )
         if is_forward:
             session.forward_ends()
-        for key in recording.optimizers:
+        for key in recording.stepped:
             session.optimizer_ends(key)
 
 

@@ -17,21 +17,14 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from tdbg.capture.attached import Attached
-from tdbg.capture.budget import Throttling
-from tdbg.capture.events import (
-    CHANGE,
-    STATUS,
-    CollectionEvents,
-    CostEvents,
-    write_event,
-)
+from tdbg.capture.events import STATUS, write_event
 from tdbg.capture.faults import tell_fault
-from tdbg.capture.losses import LossWatch
-from tdbg.capture.overhead import Overhead, OverheadMeter
+from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import watch_process
 from tdbg.capture.quiet import Quiet
 from tdbg.capture.recorder import Recorder, StepContext
+from tdbg.capture.records import StepRecords
 from tdbg.capture.remote import RemoteArray
 from tdbg.capture.requests import Requests
 from tdbg.capture.sink import Sink
@@ -46,8 +39,6 @@ from tdbg.modes import GLOBAL, TRAIN, ModeKeys
 __all__ = ["MAX_FAULTS", "Session"]
 
 MAX_FAULTS = 10
-# A step that saved nothing is recorded if the last record is older than this.
-QUIET_NS = 1_000_000_000
 _TRAINING = frozenset({TRAIN, GLOBAL})
 
 _Result = TypeVar("_Result")
@@ -75,6 +66,7 @@ class Session:
             of what is inside them nothing is wanted.
         quiet: Says when no input or output of a module will be wanted for a while.
         unfinished: Ends of what goes on; called once, before the next event.
+        on_rest: Called when an error, or a fork, ends capture without ``close``.
         on_request: Who takes the requests of each type.
         writes_to: Names the run and the rank that it writes for; None: nowhere.
         on_closed: Called when the run has ended and everything is written.
@@ -95,9 +87,8 @@ class Session:
         self.policy = policy
         self.recorder = Recorder(sink, policy, tensors)
         self.machine = StepMachine()
-        self.meter = OverheadMeter(self.recorder.taker)
-        self._throttling = None if budget is None else Throttling(budget, policy)
-        self._cost = CostEvents(self.recorder, self.meter)
+        self._records = StepRecords(self.recorder, policy, budget)
+        self.meter = self._records.meter
         self.is_live = is_live
         self.writes_to: Hashable | None = None
         self.is_closed = False
@@ -119,9 +110,6 @@ class Session:
             "stop": self._stopping.hear,
             "capture": self._attached.take,
         }
-        self._collections = CollectionEvents(self.recorder)
-        self._losses = LossWatch(sink)
-        self._last_record_ns = 0
         # When the call that goes on began: that is "now" until it ends.
         self._now_ns = 0
         # Before that nothing is asked of the training, or under way of what was.
@@ -152,12 +140,7 @@ class Session:
 
     def overhead(self) -> Overhead:
         """What capture has cost so far."""
-        throttling = self._throttling
-        if throttling is None:
-            return self.meter.summary()
-        return self.meter.summary(
-            throttling.budget, throttling.n_changes, throttling.throttle.text()
-        )
+        return self._records.overhead()
 
     @property
     def stop_reason(self) -> str | None:
@@ -179,10 +162,18 @@ class Session:
         """
         if self._now_ns >= self._hear_ns and not self.machine.depth:
             self._hear(mode)
-        context = self._apply(self.machine.forward_begins(root, mode))
+        change = self.machine.forward_begins(root, mode)
+        for ended in change.ended:
+            self._end(ended)
+        step = change.step
+        if step is None:
+            return None
+        if change.began:
+            self._begin(step)
+        context: StepContext | None = step.context
         if context is not None:
             wants = context.wants
-            takes = wants.is_active and not context.step.is_taken
+            takes = wants.is_active and not step.is_taken
             self.forward_context = context if takes else None
             if context.calls:
                 context.calls = {}
@@ -217,8 +208,9 @@ class Session:
         change = self.machine.module_called(mode)
         if change.began:
             self._apply(change)
-        context: StepContext | None
-        context = None if change.step is None else change.step.context
+        if change.step is None:
+            return None
+        context: StepContext | None = change.step.context
         if context is None or not context.takes:
             return None
         context.last_ns = self._now_ns
@@ -229,8 +221,9 @@ class Session:
         change = self.machine.optimizer_begins(key, mode)
         if change.began:
             self._apply(change)
-        context: StepContext | None
-        context = None if change.step is None else change.step.context
+        context: StepContext | None = None
+        if change.step is not None:
+            context = change.step.context
         return context
 
     def optimizer_ends(
@@ -300,7 +293,7 @@ class Session:
         with contextlib.suppress(Exception):
             timeout -= self.recorder.late.wait(timeout / 2, gives_up=True)
         all_written = self.sink.close(timeout)
-        for end in (self._losses.close, *self.on_closed):
+        for end in (self._records.close, *self.on_closed):
             with contextlib.suppress(Exception):
                 end()
         return all_written
@@ -312,8 +305,7 @@ class Session:
 
     def _say_goodbye(self, reason: str) -> None:
         self._apply(self.machine.close())
-        self._cost.conclude()
-        self._collections.tell(-1, time.perf_counter_ns(), at_once=True)
+        self._records.conclude()
         if self.stop_reason is None:
             self.write_event(STATUS, {"training": "ended", "reason": reason})
         else:
@@ -376,42 +368,17 @@ class Session:
         now, mode = self._now_ns, step.mode
         is_training = mode in _TRAINING
         duration = (now if is_training else context.last_ns) - context.start_ns
-        charge = self.meter.end_step(duration)
-        if self._throttling is not None:
-            change = self._throttling.end_step(mode, charge, duration)
-            if change is not None:
-                self.write_event(CHANGE, change, step.number)
-        is_due = now - self._last_record_ns >= QUIET_NS
-        is_recorded = context.has_data or step.flags or is_due
-        if is_recorded or self._collections.has_changed:
-            self._collections.tell(step.number, now)
-        if is_recorded:
-            self._last_record_ns = now
-            self._losses.step_ended(step.number)
-            if self._cost.has_news:
-                self._cost.step_ended(step.number, now)
-            self.recorder.step_ends(step)
-            end = self.recorder.late.end_step
-        else:
-            self._cost.has_news = True
-            end = self.recorder.late.drop_step
-        end(
-            step.number,
-            mode._value_,
-            step.mode_step,
-            flags=step.flags,
-            micro_batches=step.micro_batches,
-            capture_ns=charge,
-            duration_ns=duration,
-        )
+        self._records.step_ended(step, now, duration, has_data=context.has_data)
         if is_training and not self.machine.depth:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.
             following = self.policy.wants(mode, step.mode_step + 1)
-            self.quiet.tell(bool(step.forwards) and not following.takes_activations)
+            is_quiet = bool(step.forwards) and not following.takes_activations
+            if is_quiet is not self.quiet.is_quiet:
+                self.quiet.tell(is_quiet)
 
     def _collections_change(self) -> None:
-        self._collections.has_changed = True
+        self._records.collections_change()
         self.recorder.refresh()
         for callback in self.on_change:
             callback()

@@ -59,8 +59,8 @@ class Step:
     forwards: dict[Hashable, int] = field(default_factory=dict)
 
     def add_forward(self, root: Hashable) -> None:
-        """A root was called; a second call of the same is a further micro-batch."""
-        count = self.forwards.get(root, 0)
+        """A root was called again: that is a further micro-batch."""
+        count = self.forwards[root]
         self.forwards[root] = count + 1
         self.micro_batch = count
         self.micro_batches = max(self.micro_batches, count + 1)
@@ -125,11 +125,6 @@ class StepMachine:
         self._strays: dict[Hashable, int] = {}
         self._stepping: Hashable | None = None
         self._in_closure = False
-
-    @property
-    def is_in_forward(self) -> bool:
-        """Whether a root is being called."""
-        return self.depth > 0
 
     @property
     def training_number(self) -> int:
@@ -246,14 +241,19 @@ class StepMachine:
         if self._evaluation is not None:
             ended = self._end(self._evaluation)
         if mode in _EVALUATION:
-            began, step = True, self._begin(mode)
-            self._evaluation = step
+            began = True
+            step = self._evaluation = self._begin(mode)
         else:
             if self.training is not None and self._is_over(root, mode):
                 ended += self._end(self.training)
             began = self.training is None
-            step = self.training or self._begin_training(mode)
-        step.add_forward(root)
+            step = self.training or self._begin(mode)
+            self.training = step
+        if root in step.forwards:
+            step.add_forward(root)
+        else:
+            step.forwards[root] = 1
+            step.micro_batch = 0
         self._forward = step
         return _change((step, began, ended))
 
@@ -380,9 +380,8 @@ class StepMachine:
                 self._strays.clear()
 
     def _begin_training(self, mode: ModeKeys) -> Step:
-        step = self._begin(TRAIN if mode in _EVALUATION else mode)
-        self.training = step
-        return step
+        self.training = self._begin(TRAIN if mode in _EVALUATION else mode)
+        return self.training
 
     def _begin(self, mode: ModeKeys) -> Step:
         number, mode_step = self._next_number, self._next_mode_step[mode]

@@ -36,12 +36,15 @@ class EarlyValues:
 
     Args:
         recorder: Where the values go.
+
+    Attributes:
+        copies: Those that are under way.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._context: StepContext | None = None
-        self._copies: list[_Copy] = []
+        self.copies: list[_Copy] = []
         # Of the step that is under way: what it has the values of.
         self._has: frozenset[TensorPlan] = frozenset()
 
@@ -72,8 +75,8 @@ class EarlyValues:
         )
         if begun:
             context.has_data = True
-        self._copies = [_Copy(plans[i], aliases[i], versions[i]) for i in begun]
-        self._has = frozenset(copy.plan for copy in self._copies)
+        self.copies = [_Copy(plans[i], aliases[i], versions[i]) for i in begun]
+        self._has = frozenset(copy.plan for copy in self.copies)
 
     def has(self, context: StepContext) -> frozenset[TensorPlan]:
         """Those whose values the step has, or will have."""
@@ -88,7 +91,7 @@ class EarlyValues:
             is_last: Nothing more will be taken in the step: what was changed is
                 counted as dropped.
         """
-        copies, self._copies = self._copies, []
+        copies, self.copies = self.copies, []
         context = self._context
         if not copies or context is None:
             return

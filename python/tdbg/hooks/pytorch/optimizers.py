@@ -27,7 +27,7 @@ from tdbg.hooks.pytorch.compiled_steps import StepBegins, StepEnds
 from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.modules import ModuleTap
 from tdbg.hooks.pytorch.scaler import unwatch_scalers, watch_scalers
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAIN, ModeKeys
 
 __all__ = ["OptimizerWatch"]
 
@@ -163,7 +163,10 @@ class OptimizerWatch:
         """The optimizer is about to step: other arguments, or None to leave them."""
         self._has_stepped = True
         self._fence()
-        context = self._session.optimizer_begins(key, self._mode())
+        # The mode only matters where a step begins here.
+        is_open = self._session.machine.training is not None
+        mode = TRAIN if is_open else self._mode()
+        context = self._session.optimizer_begins(key, mode)
         if self._unheard.listens:
             self._unheard.step(context)
         # PyTorch counts the optimizer itself among the arguments.
@@ -207,7 +210,8 @@ class OptimizerWatch:
 
     def _fence(self) -> None:
         for tap in self._taps:
-            tap.parameters.fence()
+            if tap.parameters.early.copies:
+                tap.parameters.fence()
 
     def _capture(
         self, key: int, context: StepContext | None, optimizer: Optimizer

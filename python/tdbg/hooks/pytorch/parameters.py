@@ -128,6 +128,9 @@ class ParameterTable:
         session: Where they go.
         module: Whose parameters they are; not kept alive.
         prefix: Goes before the names.
+
+    Attributes:
+        early: Copies values while the step goes on.
     """
 
     def __init__(self, session: Session, module: nn.Module, prefix: str) -> None:
@@ -135,7 +138,7 @@ class ParameterTable:
         self._module = weakref.ref(module)
         self._prefix = prefix
         self._countdown = LOOK_AGAIN
-        self._early = EarlyValues(session.recorder)
+        self.early = EarlyValues(session.recorder)
         self._entries = self._find()
         self.refresh()
 
@@ -171,11 +174,11 @@ class ParameterTable:
         """
         selected = self._selected.get(context.wants) or self._select(context.wants)
         if selected.has_values:
-            self._early.begin(context, selected.values())
+            self.early.begin(context, selected.values())
 
     def fence(self, *, is_last: bool = False) -> None:
         """Parameters are about to change; if *is_last*, nothing more is captured."""
-        self._early.fence(is_last=is_last)
+        self.early.fence(is_last=is_last)
 
     def capture(
         self,
@@ -203,7 +206,7 @@ class ParameterTable:
         if self._countdown <= 0:
             self.look_again()
             selected = self._select(wants)
-        early = self._early.has(context)
+        early = self.early.has(context)
         is_first = not early and not context.done and self not in context.found
         is_scaled = not isinstance(scale, float) or scale != 1.0
         is_whole = gradients and only is None and not is_scaled
