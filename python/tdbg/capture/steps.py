@@ -94,7 +94,7 @@ class Change(NamedTuple):
 
 # The same without a call of Python's: several events of every step make one.
 _change: Callable[[tuple[Step | None, bool, tuple[Step, ...]]], Change]
-_change = functools.partial(tuple.__new__, Change)  # type: ignore[arg-type]
+_change = functools.partial(tuple.__new__, Change)
 
 
 class StepMachine:
