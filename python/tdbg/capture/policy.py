@@ -244,10 +244,8 @@ class Policy:
 
     def scheduled(self, mode: ModeKeys, mode_step: int) -> StepWants:
         """What is wanted at this step where nothing is measured."""
-        schedules = self._schedules_of(mode)
-        return self._intern_wants(
-            mode, tuple(item.wants(mode_step) for item in schedules.values())
-        )
+        wanted = [item.wants(mode_step) for item in self._schedules_of(mode).values()]
+        return self._intern_wants(mode, tuple(wanted))
 
     def reduces(self, mode: ModeKeys, mode_step: int) -> bool:
         """Whether the hook, whatever its collections do, takes statistics there."""
@@ -265,18 +263,15 @@ class Policy:
         return _Span(mode_step, end, self._find_wants(mode, mode_step))
 
     def _schedules_of(self, mode: ModeKeys) -> dict[str, _Schedule]:
-        schedules = self._schedules.get(mode)
-        if schedules is None:
-            schedules = self._schedules[mode] = self._compile(mode)
-        return schedules
+        if mode not in self._schedules:
+            self._schedules[mode] = self._compile(mode)
+        return self._schedules[mode]
 
     def _find_wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
         if not self._measures or mode_step != 0:
             return self.scheduled(mode, mode_step)
-        schedules = self._schedules_of(mode)
-        return self._intern_wants(
-            mode, tuple(item.wants_ever() for item in schedules.values())
-        )
+        schedules = self._schedules_of(mode).values()
+        return self._intern_wants(mode, tuple(item.wants_ever() for item in schedules))
 
     def _intern_wants(self, mode: ModeKeys, wanted: tuple[int, ...]) -> StepWants:
         schedules = self._schedules_of(mode)
