@@ -111,6 +111,38 @@ def test_each_part_of_a_sharded_tensor_counts_once(run_dir: Path) -> None:
     assert found == Histogram.of(np.concatenate(halves))
 
 
+def test_a_sharded_tensor_without_a_part_has_no_merged_histogram(
+    run_dir: Path,
+) -> None:
+    """As it has no merged row: quantiles of a part are not those of the whole."""
+    whole = draw(5, 3)
+    parts = [whole[:2], whole[2:4], whole[4:]]
+    for rank, part in enumerate(parts):
+        with RunBuilder(run_dir, rank=rank, world_size=3) as run:
+            place = {
+                "global_shape": whole.shape,
+                "global_offset": (2 * rank, 0),
+                "placements": [(1, 0, 0, 3, rank)],
+            }
+            for step in range(3):
+                if (rank, step) != (1, 1):
+                    run.histogram(step, "w", part, **place)
+                run.save(step, "w", part, what="statistics", **place)
+                # Of an activation nobody knows how many parts there are.
+                if (rank, step) != (1, 1):
+                    site = {**place, "role": Role.OUTPUT}
+                    run.histogram(step, "relu_output_0", part, **site)
+                run.end_step(step)
+    w = create_trial(run_dir).tensor("w")
+    assert w.histogram(0) == w.histogram(2) == Histogram.of(whole)
+    with pytest.raises(TensorUnavailableForStep, match=r"2 of 3 parts .* coordinate 1"):
+        w.histogram(1)
+    assert w.stats(1).count == whole.size
+    assert w.histogram(1, worker="worker_2") == Histogram.of(parts[2])
+    output = create_trial(run_dir).tensor("relu_output_0")
+    assert output.histogram(1).count == 3 * 3
+
+
 def test_what_is_not_there_is_told_apart(run_dir: Path) -> None:
     run = RunBuilder(run_dir)
     run.save(0, "w", draw(3))

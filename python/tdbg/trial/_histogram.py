@@ -14,7 +14,7 @@ from tdbg.trial import _lookup
 from tdbg.trial._roles import role_of
 from tdbg.trial._run import RunState
 from tdbg.trial._selection import global_step_of, steps_of
-from tdbg.trial._shards import Contributions
+from tdbg.trial._shards import Contributions, tell_missing, whole_count
 from tdbg.trial._states import StepState, missing_step, mode_key, state_of
 
 __all__ = ["HistogramQueries"]
@@ -43,13 +43,15 @@ class HistogramQueries:
         """The histogram at *step*: quantiles, and what a narrow type would lose.
 
         Merged over calls, micro-batches and workers as ``stats`` is, unless one is
-        asked for.  Histograms are saved where a collection or a rule asks for them.
+        asked for; like there, a sharded parameter has one only where no part is
+        missing.  Histograms are saved where a collection or a rule asks for them.
 
         Raises:
             StepUnavailable: If nothing was saved at *step*.
             StepNotYetAvailable: If that step may still come.
             NoMoreData: If the training ended before it.
-            TensorUnavailableForStep: If this tensor has no histogram there.
+            TensorUnavailableForStep: If this tensor has no histogram there, or only
+                those of some of its parts.
             InvalidWorker: If there is no such worker.
             StorageError: If it cannot be read.
             CorruptionError: If its checksum does not match.
@@ -108,9 +110,14 @@ def _merged(
         worker: Of this worker alone.
         call: Of this call alone.
         micro_batch: Of this micro-batch alone.
+
+    Raises:
+        TensorUnavailableForStep: If parts of it are missing.
     """
     contributions = Contributions()
     parts: list[Histogram] = []
+    of_parts: dict[str, Definition] = {}  # By worker.
+    expected = 0
     owner: int | None = None  # The rank whose histograms count where all hold alike.
     for lane in run.lanes_of(worker):
         if not lane.start <= step < lane.stop:
@@ -129,9 +136,22 @@ def _merged(
             if not contributions.merges(lane, number) and owner not in (None, rank):
                 continue
             owner = rank
-            on_edges = _is_on_edges(run, lane.writer.definitions[number], step)
+            definition = lane.writer.definitions[number]
+            of_parts.setdefault(lane.worker, definition)
+            expected = whole_count(definition)
+            on_edges = _is_on_edges(run, definition, step)
             parts += [Histogram(*saved.read(p), on_edges=on_edges) for p in places]
-    return Histogram.merge(parts) if parts else None
+    if not parts:
+        return None
+    merged = Histogram.merge(parts)
+    if worker is None and merged.count < expected:
+        msg = (
+            f"the histogram of {name!r} is not whole at step {step}: "
+            f"{tell_missing(of_parts.values(), of_parts, run.workers)}; worker= gives "
+            f"that of one part"
+        )
+        raise TensorUnavailableForStep(msg)
+    return merged
 
 
 def _is_on_edges(run: RunState, definition: Definition, step: int) -> bool:
