@@ -26,7 +26,7 @@ from tdbg.hooks.pytorch.losses import LossTap, loss_name
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.paths import class_name, unwrapped
-from tdbg.hooks.pytorch.sharding import Shards
+from tdbg.hooks.pytorch.sharding import Shards, warn_of_flat_parameters
 from tdbg.hooks.pytorch.sparse import sparse_row
 from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor
 from tdbg.modes import EVAL, TRAIN, ModeKeys
@@ -103,6 +103,7 @@ class TorchHook(Lifetime):
             raise ConfigurationError(msg)
         if not self._session.is_live:
             return
+        warn_of_flat_parameters(module)
         module = unwrapped(module)
         previous = is_tapped_by(module)
         if previous is self._session:

@@ -22,7 +22,7 @@ import torch
 
 from tdbg.capture.tensors import Local, Part
 
-__all__ = ["Shards", "is_whole", "local_of"]
+__all__ = ["Shards", "is_whole", "local_of", "warn_of_flat_parameters"]
 
 _SHARD, _REPLICATE = 1, 2  # docs/format.md, record type `definition`.
 _TENSOR = "torch.distributed.tensor"
@@ -80,6 +80,21 @@ class Shards:
                 "recorded of them is incomplete; use include_workers='all'",
                 len(missing),
             )
+
+
+def warn_of_flat_parameters(model: torch.nn.Module) -> None:
+    """Say so where parameters are divided by a wrapper that does not say how."""
+    for module in model.modules():
+        strategy = getattr(module, "sharding_strategy", None)
+        is_wrapper = type(module).__name__ == "FullyShardedDataParallel"
+        if is_wrapper and getattr(strategy, "name", "") != "NO_SHARD":
+            _log.warning(
+                "FullyShardedDataParallel does not say which part of a parameter a "
+                "rank has: what is recorded of parameters and gradients is each "
+                "rank's part, and what readers merge is that of one rank; use "
+                "fully_shard"
+            )
+            return
 
 
 def local_of(tensor: torch.Tensor) -> Local | None:
