@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 from tdbg.capture.workers import AttemptId, find_attempt, parse_workers
 from tdbg.collections import Collection
 from tdbg.errors import ConfigurationError
-from tdbg.hooks.pytorch.distributed import launch, place
+from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
 from tdbg.hooks.pytorch.paths import class_name, named_modules, unwrapped
 from tdbg.pytorch import Hook
 from tdbg.run_directory import create_run, writer_directories
@@ -191,6 +192,41 @@ class Board:
     def settle(self, key: str, value: str) -> str:
         return self.settled.setdefault(key, value)
 
+    def keep_pace(self) -> bool:
+        raise NotImplementedError
+
+
+def test_a_rank_does_not_run_ahead_of_its_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By more than from one look to the look after the next."""
+    log: list[str] = []
+    capturing = [False]
+
+    class Event:
+        n_made = 0
+
+        def __init__(self, *, blocking: bool) -> None:
+            assert blocking, "a processor that spins is of no use to others"
+            self.name = str(Event.n_made)
+            Event.n_made += 1
+
+        def record(self) -> None:
+            log.append(f"ask {self.name}")
+
+        def synchronize(self) -> None:
+            log.append(f"wait {self.name}")
+
+    board = StoreBoard("pace")
+    assert not board.keep_pace()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    for number in range(4):
+        capturing[0] = number == 2  # Where waiting is an error.
+        assert board.keep_pace()
+    assert log == ["ask 0", "ask 1", "wait 0", "ask 2", "wait 1"]
+
 
 def test_ranks_share_the_attempt_that_the_first_of_them_settled(run_dir: Path) -> None:
     run = create_run(run_dir)
@@ -232,6 +268,34 @@ def test_wrappers_leave_no_trace_in_names() -> None:
     kinds = [type(module) for _, module in named_modules(model)]
     assert kinds == [nn.Sequential, nn.Linear, nn.Linear]
     assert class_name(inner) == "Sequential"
+
+
+class FullyShardedDataParallel(nn.Module):
+    """Stands for PyTorch's, which needs a process group."""
+
+    def __init__(self, module: nn.Module, strategy: str) -> None:
+        super().__init__()
+        self._fsdp_wrapped_module = module
+        self.sharding_strategy = SimpleNamespace(name=strategy)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self._fsdp_wrapped_module(x)
+        return result
+
+
+@pytest.mark.parametrize(
+    ("strategy", "n_warnings"), [("FULL_SHARD", 1), ("NO_SHARD", 0)]
+)
+def test_a_wrapper_that_says_nothing_of_its_parts_is_warned_of_once(
+    strategy: str, n_warnings: int, run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = FullyShardedDataParallel(nn.Linear(2, 2), strategy)
+    model = FullyShardedDataParallel(nn.Sequential(inner, nn.ReLU()), strategy)
+    with make_hook(run_dir) as hook:
+        hook.register_module(model)
+        model(torch.ones(1, 2))
+        assert hook.counters()["internal_errors"] == 0
+    assert caplog.text.count("use fully_shard") == n_warnings
 
 
 def test_a_module_that_is_only_called_module_keeps_its_name() -> None:

@@ -28,6 +28,7 @@ from torch_helpers import digits, make_hook
 WORLD = 4
 BATCH = 4  # On each rank.
 N_STEPS = 2
+CLIPPED = ["gradients", "unclipped_gradients", "updates"]
 
 
 def network() -> nn.Module:
@@ -71,9 +72,11 @@ def train(
     *,
     splits: int = WORLD,
     shard: Callable[[], None] = lambda: None,
+    clip: float | None = None,
 ) -> None:
     """Train on this rank's share, and note what the whole gradients are."""
-    hook = make_hook(folder / name, include_workers="all")
+    wanted: dict[str, Any] = {} if clip is None else {"include_collections": CLIPPED}
+    hook = make_hook(folder / name, include_workers="all", **wanted)
     hook.register_module(model)
     shard()
     hook.register_loss(nn.CrossEntropyLoss())
@@ -101,6 +104,8 @@ def train(
             found["gradient"] = gradient.tolist()
             found["weight"] = weight.tolist()
             of_step[path] = found
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
         truth.append(of_step)
         optimizer.step()
     write_note(folder, name, rank, {"truth": truth, "counters": hook.counters()})
@@ -136,6 +141,7 @@ def sharded(rank: int, folder: Path) -> None:
     grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     train(rank, fully_sharded(flat), folder, "fsdp")
     train(rank, fully_sharded(grid), folder, "hybrid")
+    train(rank, fully_sharded(flat), folder, "clipped", clip=1e-2)
     late = network()
 
     def shard_late() -> None:
@@ -221,6 +227,32 @@ def test_states_of_the_optimizer_and_updates_are_those_of_the_whole(
     step = moment.steps()[-1]
     assert moment.stats(step).count == 24 * 64
     assert moment.value(step).shape == (24, 64)
+
+
+def test_gradients_before_clipping_and_updates_are_those_of_the_whole(
+    runs: Path,
+) -> None:
+    """Rows of shards merged; each rank clips by the norm of the whole."""
+    trial = create_trial(runs / "clipped")
+    notes = read_notes(runs, "clipped")
+    truth = notes[0]["truth"]
+    squares = 0.0
+    for path, of_tensor in truth[0].items():
+        before = trial.tensor(f"gradient_unclipped/{path}")
+        assert before.stats(0).l2 == pytest.approx(of_tensor["norm"], rel=1e-6)
+        whole = np.float32(of_tensor["gradient"])
+        assert np.array_equal(before.value(0), whole)
+        after = trial.tensor(f"gradient/{path}").stats(0)
+        assert after.count == whole.size
+        squares += after.l2**2
+        update = trial.tensor(f"update/{path}")
+        step = np.float64(truth[1][path]["weight"]) - np.float64(of_tensor["weight"])
+        assert update.stats(0).l2 == pytest.approx(np.linalg.norm(step), rel=1e-4)
+        assert update.stats(0).count == whole.size
+        assert update.stats(0).max == pytest.approx(step.max(), rel=1e-4)
+    assert squares**0.5 == pytest.approx(1e-2, rel=1e-3)
+    for note in notes.values():
+        assert note["counters"]["refused_tensors"] == 0
 
 
 def test_uneven_and_empty_shards(runs: Path) -> None:

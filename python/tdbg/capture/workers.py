@@ -34,6 +34,13 @@ class Board(Protocol):
     def settle(self, key: str, value: str) -> str:
         """The value of whoever was first to settle this key: this one, or another's."""
 
+    def keep_pace(self) -> bool:
+        """Wait for what this rank had asked of its device before the last such call.
+
+        Returns:
+            Whether it has a device that works behind its processor.
+        """
+
 
 class AttemptId(NamedTuple):
     """Names one start of a training, in the headers of its writers.

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import distributed
 
 from tdbg.errors import ConfigurationError
@@ -114,6 +115,7 @@ class StoreBoard:
     def __init__(self, name: str) -> None:
         self._prefix = f"tdbg/{name}/{_boards[name]}"
         _boards[name] += 1
+        self._asked: Any = None  # An event of the device.
 
     def post(self, key: str, value: bytes) -> None:
         """Put the value there; whoever looks from now on sees it.
@@ -149,6 +151,28 @@ class StoreBoard:
             msg = "there is no process group"
             raise RuntimeError(msg)
         return bytes(store.compare_set(self._name(key), "", value)).decode()
+
+    def keep_pace(self) -> bool:
+        """Wait for what this rank had asked of its device before the last such call.
+
+        Collective operations of a device are far behind those who asked for them;
+        so far, and no farther.
+
+        Returns:
+            Whether there is such a device.
+
+        Raises:
+            RuntimeError: If the device failed.
+        """
+        cuda: Any = torch.cuda
+        if not cuda.is_initialized():
+            return False
+        if not cuda.is_current_stream_capturing():
+            before, self._asked = self._asked, cuda.Event(blocking=True)
+            self._asked.record()
+            if before is not None:
+                before.synchronize()
+        return True
 
     def _name(self, key: str) -> str:
         return f"{self._prefix}/{key}"
