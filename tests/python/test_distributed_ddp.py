@@ -64,7 +64,6 @@ def train(
     *,
     micro_batches: int = 1,
     first: bool = False,
-    clip: float | None = None,
     **options: Any,
 ) -> dict[str, list[float]]:
     """Train, hooked before it is wrapped or after; the norms of all gradients."""
@@ -91,8 +90,6 @@ def train(
             if parameter.grad is not None:
                 norm = float(parameter.grad.double().norm())
                 norms.setdefault(name, []).append(norm)
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
     hook.close()
     return norms
@@ -114,9 +111,6 @@ def data_parallel(rank: int, folder: Path) -> None:
         model = Branched() if name == "unused" else mlp()
         norms = train(rank, model, hook, **options)
         write_note(folder, name, rank, {"norms": norms, "counters": hook.counters()})
-    wanted = {"include_collections": ["gradients", "unclipped_gradients"]}
-    hook = make_hook(folder / "clipped", include_workers="all", **wanted)
-    write_note(folder, "clipped", rank, train(rank, mlp(), hook, clip=1e-2))
     hook = make_hook(folder / "one")
     train(rank, mlp(), hook)
     write_note(folder, "one", rank, hook.counters())
@@ -148,17 +142,6 @@ def test_gradients_are_those_the_optimizer_uses(runs: Path, variant: str) -> Non
     for note in notes.values():
         counters = note["counters"]
         assert (counters["refused_tensors"], counters["internal_errors"]) == (0, 0)
-
-
-def test_gradients_before_clipping_are_reduced_ones(runs: Path) -> None:
-    trial = create_trial(runs / "clipped")
-    for name, norms in read_notes(runs, "clipped")[0].items():
-        for step, norm in enumerate(norms):
-            assert trial.tensor(f"gradient/{name}").stats(step).l2 < 1.01e-2 < norm
-            before = trial.tensor(f"gradient_unclipped/{name}")
-            for worker in (None, "worker_0", "worker_2"):
-                found = before.stats(step, worker=worker).l2
-                assert found == pytest.approx(norm, rel=1e-6)
 
 
 def whole_batches(n: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
