@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from tdbg.attach import CaptureRequest, request_capture
 from tdbg.capture.attached import MAX_ATTACHED
 from tdbg.cli import _tdbg
+from tdbg.collections import Collection
 from tdbg.control import write_request
 from tdbg.errors import ConfigurationError
 from tdbg.modes import EVAL, TRAIN
@@ -27,6 +28,7 @@ PROGRAM = Path(__file__).parent / "programs" / "train_until_stopped.py"
 RARELY = SaveConfig(save_interval=10**6, statistics_interval=10**6)
 # Listeners look at most ten times a second.
 PATIENCE = 0.11
+WAIT = ["--wait", "0.01"]
 
 
 def hooked(run_dir: Path, **options: Any) -> tuple[Any, ...]:
@@ -106,6 +108,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"regex": ["(a+)+$"]}, "for ever"),
     ({"regex": ["(a|a)*$"]}, "for ever"),
     ({"regex": [".*.*.*x"]}, "for ever"),
+    ({"regex": ["(a+){3}"]}, "for ever"),
+    ({"regex": ["(a{0,100}){0,100}$"]}, "for ever"),
+    ({"regex": ["a"], "interval": True}, "number of steps"),
     ({"regex": ["x" * 1000]}, "no text"),
     ({"regex": ["a"] * 1000}, "at most"),
     ({"regex": "weight"}, "list of texts"),
@@ -152,6 +157,60 @@ def test_a_wrong_request_is_refused_where_it_is_made(
         return
     with pytest.raises(ConfigurationError, match=reason):
         CaptureRequest.parse(body)
+
+
+def test_what_an_expression_may_have_and_who_asks() -> None:
+    asked = CaptureRequest.parse(
+        {"regex": ["^layer[0-9]{1,3}.*weight.*$"], "who": "x" * 1000}
+    )
+    assert len(asked.who) == 256
+
+
+def test_collections_of_ones_own_and_losses_besides_what_is_instead(
+    run_dir: Path,
+) -> None:
+    mine = Collection("mine", "relu_output")
+    mine.tensor_names = {"fc1.weight"}
+    hook, training = hooked(run_dir, collections=[mine])
+    request_capture(run_dir, collections=["mine"], instead=True)
+    train(*training, 1)
+    hook.save_scalar("accuracy", 0.5)
+    train(*training, 1)
+    assert hook.close()
+    trial = create_trial(run_dir)
+    for name in ("relu_output_0", "fc1.weight", "CrossEntropyLoss_output_0"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 1], name
+    assert trial.tensor("scalar/accuracy").steps(mode=TRAIN) == [0]
+
+
+def test_the_command_line_asks_for_what_it_was_told(
+    run_dir: Path,
+) -> None:
+    hook, training = hooked(run_dir)
+    train(*training, 1)
+    options = "--regex fc1 --interval 3 --for 6 --raw --mode train --instead"
+    code, _ = call("attach", run_dir, *options.split(), "--wait", 0)
+    assert code == 0
+    code, _ = call("attach", run_dir, "--end", "--wait", 0)
+    assert code == 0
+    unanswered, _ = call("attach", run_dir, "--regex", "fc1", "--wait", 0.01)
+    assert unanswered == 1
+    result = CliRunner().invoke(_tdbg, ["attach", str(run_dir), "--regex", "x", *WAIT])
+    assert "no answer within 0.01 s" in result.stdout
+    time.sleep(PATIENCE)
+    train(*training, 1)
+    assert hook.close()
+    first, *_, last = answers(run_dir)
+    asked = first["asked"]
+    assert {key: asked[key] for key in ("interval", "steps", "raw", "mode")} == {
+        "interval": 3,
+        "steps": 6,
+        "raw": True,
+        "mode": "TRAIN",
+    }
+    assert asked["instead"]
+    assert last["state"] == "accepted"
+    assert "somebody asked for it" in {each.get("reason") for each in answers(run_dir)}
 
 
 def call(*arguments: object) -> tuple[int, dict[str, Any]]:

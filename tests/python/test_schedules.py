@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tdbg.capture.policy import ROWS, SMALL_VALUES, VALUES, Policy
+from tdbg.capture.policy import Policy
+from tdbg.capture.wants import ROWS, SMALL_VALUES, VALUES
 from tdbg.collections import Collection, CollectionRegistry, Role
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.modes import ModeKeys

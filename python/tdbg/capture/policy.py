@@ -10,14 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tdbg.capture.naming import Naming
+from tdbg.capture.schedule import Schedule, Span
 from tdbg.capture.wants import (
     HISTOGRAM,
-    ROWS,
     SMALL_VALUES,
-    VALUES,
     StepWants,
     Throttle,
 )
@@ -65,36 +64,6 @@ _UNITS = "\0units"
 _TRAINING = "\0training "  # Before a name: of it, what is for training only.
 
 
-class _Schedule(NamedTuple):
-    """How one collection is captured in one mode."""
-
-    config: SaveConfigMode
-    saves_values: bool
-    flags: int  # Wanted beside the statistics.
-    may_hold_activations: bool
-    is_light: bool = False  # Of what comes by itself: losses and scalars.
-
-    def wants(self, mode_step: int) -> int:
-        config = self.config
-        if self.saves_values and config.should_save(mode_step):
-            return ROWS | VALUES | self.flags
-        return ROWS | self.flags if config.should_reduce(mode_step) else 0
-
-    def wants_ever(self) -> int:
-        """What is wanted at any step."""
-        if self.config.is_empty:
-            return 0
-        return ROWS | (VALUES if self.saves_values else 0) | self.flags
-
-
-class _Span(NamedTuple):
-    """Steps of a mode, from *first* to before *end*, that want the same."""
-
-    first: int
-    end: float
-    wants: StepWants
-
-
 class Policy:
     """What one hook captures.
 
@@ -138,11 +107,11 @@ class Policy:
         )
         self._histogram_roles = _roles(need for need in every if need.histogram)
         self.profiles: list[tuple[str, ...]] = []
-        self._schedules: dict[ModeKeys, dict[str, _Schedule]] = {}
+        self._schedules: dict[ModeKeys, dict[str, Schedule]] = {}
         self._periods: dict[ModeKeys, int] = {}
         self._wants: dict[tuple[int, ...], StepWants] = {}
         # What was asked for last, by mode; nothing is decided again within it.
-        self._spans: dict[ModeKeys, _Span] = {}
+        self._spans: dict[ModeKeys, Span] = {}
         self.revision = registry.revision
         self.units_profile = self._intern(
             (_UNITS,) if self.needs.unit_summaries else ()
@@ -254,15 +223,15 @@ class Policy:
             self._measures and mode_step == 0 and not config.is_empty
         )
 
-    def _find_span(self, mode: ModeKeys, mode_step: int) -> _Span:
+    def _find_span(self, mode: ModeKeys, mode_step: int) -> Span:
         configs = {item.config for item in self._schedules_of(mode).values()}
         ends = [config.steady_until(mode_step) for config in configs]
         end = min((end for end in ends if end is not None), default=math.inf)
         if self._measures and mode_step == 0:
             end = 1
-        return _Span(mode_step, end, self._find_wants(mode, mode_step))
+        return Span(mode_step, end, self._find_wants(mode, mode_step))
 
-    def _schedules_of(self, mode: ModeKeys) -> dict[str, _Schedule]:
+    def _schedules_of(self, mode: ModeKeys) -> dict[str, Schedule]:
         if mode not in self._schedules:
             self._schedules[mode] = self._compile(mode)
         return self._schedules[mode]
@@ -313,9 +282,9 @@ class Policy:
             self.profiles.append(names)
         return self.profiles.index(names)
 
-    def _compile(self, mode: ModeKeys) -> dict[str, _Schedule]:
+    def _compile(self, mode: ModeKeys) -> dict[str, Schedule]:
         hook = self.save_config.of(mode)
-        schedules: dict[str, _Schedule] = {}
+        schedules: dict[str, Schedule] = {}
         if self._is_silent:
             return schedules
         for item in self.registry.captured():
@@ -327,20 +296,20 @@ class Policy:
         if self._needed_roles:
             holds = not _ACTIVATIONS.isdisjoint(self._needed_roles)
             schedules[_NEEDS] = self._throttled(
-                _Schedule(needed, self.needs.raw, 0, holds)
+                Schedule(needed, self.needs.raw, 0, holds)
             )
         if self._histogram_roles:
             holds = not _ACTIVATIONS.isdisjoint(self._histogram_roles)
             schedules[_HISTOGRAMS] = self._throttled(
-                _Schedule(needed, False, HISTOGRAM, holds)
+                Schedule(needed, False, HISTOGRAM, holds)
             )
         if self.needs.unit_summaries:
-            schedules[_UNITS] = self._throttled(_Schedule(needed, False, 0, True))
+            schedules[_UNITS] = self._throttled(Schedule(needed, False, 0, True))
         return schedules
 
     def _schedule(
         self, item: Collection, hook: SaveConfigMode, mode: ModeKeys
-    ) -> _Schedule:
+    ) -> Schedule:
         reduction = item.reduction_config or self.reduction_config
         saves_values = reduction.save_raw_tensor
         holds = bool(item.include_regex) or not _ACTIVATIONS.isdisjoint(item.roles)
@@ -350,17 +319,17 @@ class Policy:
             counts = item.save_histogram
         if item.name not in _EVERY_STEP:
             flags = HISTOGRAM if counts else 0
-            return self._throttled(_Schedule(config, saves_values, flags, holds))
+            return self._throttled(Schedule(config, saves_values, flags, holds))
         flags = HISTOGRAM if item.save_histogram else 0
         is_light = not item.include_regex and not item.tensor_names
         if item.save_config is not None:
-            return _Schedule(config, True, flags, holds, is_light)
+            return Schedule(config, True, flags, holds, is_light)
         # The statistics at every step; values of losses that are one number, too,
         # of larger ones (not reduced over the batch) as the hook says.
         config = dataclasses.replace(hook, statistics_interval=1)
-        return _Schedule(config, saves_values, SMALL_VALUES | flags, holds, is_light)
+        return Schedule(config, saves_values, SMALL_VALUES | flags, holds, is_light)
 
-    def _throttled(self, item: _Schedule) -> _Schedule:
+    def _throttled(self, item: Schedule) -> Schedule:
         throttle, config, flags = self.throttle, item.config, item.flags
         if not throttle.histograms:
             flags &= ~HISTOGRAM
