@@ -92,6 +92,7 @@ class _Judge:
     status: Status = Status.IN_PROGRESS
     message: str = ""
     n_findings: int = 0
+    seconds: float = 0.0
 
     @property
     def report(self) -> RuleStatus:
@@ -228,6 +229,10 @@ class Engine:
             self._journal = None
         return self.report()
 
+    def seconds(self) -> dict[str, float]:
+        """How long each rule has taken so far."""
+        return {judge.rule.name: judge.seconds for judge in self._judges}
+
     def report(self) -> Report:
         """What has come of it so far."""
         findings = [f for judge in self._judges for f in judge.episodes.all]
@@ -284,11 +289,13 @@ class Engine:
         self, judge: _Judge, ask: Callable[[], Iterable[Judgement]]
     ) -> list[Finding]:
         found: list[Finding] = []
+        started = time.perf_counter()
         try:
             for judgement in ask():
                 found += judge.episodes.fold(judgement)
         except Exception as error:  # A rule is anybody's code.
             self._fail(judge, error)
+        judge.seconds += time.perf_counter() - started
         begun = sum(finding.phase == "begin" for finding in found)
         judge.n_findings += begun
         if begun and judge.status is Status.IN_PROGRESS:

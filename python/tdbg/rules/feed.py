@@ -51,13 +51,15 @@ class Feed:
         self._rules = rules
         self._max_steps = max_steps
         self.failures: dict[int, Exception] = {}
-        self._histories = [History(rule.look_back, rule.anchor) for rule in rules]
+        # Histories by what rules have in common, and which one each rule has.
+        self._histories: dict[_Key, History] = {}
         self._chosen: list[frozenset[str]] = [frozenset() for _ in rules]
+        self._looks = [self._look(i) for i in range(len(rules))]
         self._cells = CellReader(source)
-        self._facts: tuple[Any, ...] | None = None
+        self._facts: tuple[Facts, ...] | None = None
         self._n_workers = 1
         self._last: tuple[ModeKeys, int] | None = None
-        self._units = UnitHistory(max((rule.look_back for rule in rules), default=0))
+        self._units = UnitHistory()
         self._next_step = 0
         self._window = (-1, -1)
         self._n_new = 0
@@ -66,6 +68,8 @@ class Feed:
         self._position: dict[str, int] = {}
         self._seen: tuple[str, ...] = ()
         self._columns: list[TensorInfo] = []
+        self._names: list[str] = []
+        self._ordinals = Ordinals()
         self._unit_tensors: list[TensorInfo] = []
 
     @property
@@ -92,20 +96,21 @@ class Feed:
         new = self._new_steps()
         if not len(new):
             return False
+        for history in self._histories.values():
+            history.trim()
+        self._units.trim()
         self._refresh_tensors()
         limit = max(1, CELLS // max(1, len(self._columns)))
-        limit = min(limit, self._max_steps or limit)
+        limit = min(limit, self._max_steps or limit, self._units.max_steps)
         new = new.take(slice(limit))
         first, last = int(new.steps[0]), int(new.steps[-1])
         self._cells.begin(len(new))
         self._facts = None
         self._n_workers = max(1, len(self._source.workers()))
         self._last = ModeKeys(int(new.modes[-1])), int(new.wall_ns[-1])
-        statistics = self._source.statistics(
-            [tensor.name for tensor in self._columns], start=first, end=last + 1
-        )
-        block = Block(new, statistics)
-        for history in self._histories:
+        columns = self._source.columns(self._names, start=first, end=last + 1)
+        block = Block(new, columns, self._ordinals)
+        for history in self._histories.values():
             history.append(block)
         self._units.append(new, self._unit_tensors, self._summaries)
         self._window = (first, last)
@@ -120,7 +125,7 @@ class Feed:
             first=first,
             last=last,
             n_workers=self._n_workers,
-            _tables=self._histories[i].tables(self._cells),
+            _tables=self._histories[self._key(i)].tables(self._cells),
             _unit_tables=self._units.tables(self._chosen[i]),
             _facts=self._read_facts,
         )
@@ -187,11 +192,40 @@ class Feed:
             key=lambda tensor: (self._position[tensor.name], tensor.name),
         )
         self._unit_tensors = [t for t in wanted if t.name.startswith(PREFIX)]
-        self._columns = [t for t in wanted if not t.name.startswith(PREFIX)]
-        for history, choice in zip(self._histories, self._chosen, strict=True):
-            rows = [i for i, t in enumerate(self._columns) if t.name in choice]
-            tensors = [self._columns[i] for i in rows]
-            history.set_tensors(tensors, np.array(rows, dtype=np.intp))
+        looks = zip(self._looks, self._chosen, strict=True)
+        self._units.look_back = max(
+            (
+                look_back
+                for (look_back, _), choice in looks
+                if any(tensor.name in choice for tensor in self._unit_tensors)
+            ),
+            default=0,
+        )
+        self._set_columns([t for t in wanted if not t.name.startswith(PREFIX)])
+
+    def _set_columns(self, tensors: list[TensorInfo]) -> None:
+        """Read these from now on, which include those so far."""
+        before = {name: i for i, name in enumerate(self._names)}
+        self._columns = tensors
+        self._names = [tensor.name for tensor in tensors]
+        self._ordinals.set_tensors(
+            np.array([before.get(name, -1) for name in self._names], np.intp)
+        )
+        old, self._histories = self._histories, {}
+        for i, choice in enumerate(self._chosen):
+            key = self._key(i)
+            if key in self._histories:
+                continue
+            # Its look back goes on: of what the rule saw before, or of nothing.
+            history = old.get(self._had.get(i, key)) or History(*self._looks[i], self._reread)
+            rows = [j for j, name in enumerate(self._names) if name in choice]
+            history.set_tensors(
+                [tensors[j] for j in rows], np.array(rows, dtype=np.intp)
+            )
+            self._histories[key] = history
+
+    def _key(self, i: int) -> _Key:
+        return (self._chosen[i], *self._looks[i])
 
     def _choice(self, i: int) -> frozenset[str]:
         """What a rule wants to see; nothing more once it has failed."""

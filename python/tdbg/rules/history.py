@@ -1,9 +1,12 @@
-"""Statistics of recent steps: the new ones, and those that a rule looks back at.
+"""Statistics of recent steps: the new ones, and those that rules look back at.
 
 Between two windows a step is kept while it holds one of the last rows of some tensor
-that the rule may look back at, or one of its first; the rest is forgotten.  So what a
+that a rule may look back at, or one of its first; the rest is forgotten.  So what a
 rule sees of the past is the same however the steps were cut into windows, and
 memory does not grow with the run.
+
+Rules that want the same tensors and look back as far share a history.  Of the past
+it keeps the fields that were asked for; another one is read again when it is.
 
 Thread safety: none; owned by the engine.
 """
@@ -11,232 +14,200 @@ Thread safety: none; owned by the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.rules.source import StatisticsSource
-from tdbg.rules.table import FIELDS, Bools, Cells, Floats, Table, TensorInfo
+from tdbg.rules.block import NO_STEPS, Block, Ints, NewSteps, as_index
+from tdbg.rules.table import Bools, Cells, Floats, Table, TensorInfo
 
-__all__ = ["Block", "History", "NewSteps"]
+__all__ = ["History"]
 
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSteps:
-    """Steps to judge: one entry each, ascending."""
-
-    steps: Ints
-    modes: Ints
-    usable: Bools
-    skipped: Bools
-    wall_ns: Ints
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def take(self, which: NDArray[np.intp] | slice) -> NewSteps:
-        """Some of them."""
-        return NewSteps(
-            steps=self.steps[which],
-            modes=self.modes[which],
-            usable=self.usable[which],
-            skipped=self.skipped[which],
-            wall_ns=self.wall_ns[which],
-        )
-
-    def followed_by(self, other: NewSteps) -> NewSteps:
-        """These, then others."""
-        return NewSteps(
-            steps=np.concatenate((self.steps, other.steps)),
-            modes=np.concatenate((self.modes, other.modes)),
-            usable=np.concatenate((self.usable, other.usable)),
-            skipped=np.concatenate((self.skipped, other.skipped)),
-            wall_ns=np.concatenate((self.wall_ns, other.wall_ns)),
-        )
-
-
-NO_STEPS = NewSteps(
-    steps=np.empty(0, np.int64),
-    modes=np.empty(0, np.int64),
-    usable=np.empty(0, np.bool_),
-    skipped=np.empty(0, np.bool_),
-    wall_ns=np.empty(0, np.int64),
-)
-
-
-class Block:
-    """What was read of new steps, once for all rules: tensors x steps.
-
-    Args:
-        new: The steps.
-        statistics: The rows at those of them that have any.
-    """
-
-    def __init__(self, new: NewSteps, statistics: StatisticsSource) -> None:
-        self.new = new
-        self._statistics = statistics
-        self._at = np.searchsorted(new.steps, statistics.steps)
-        self._columns: dict[str, Floats] = {}
-        self.present = np.zeros((len(statistics.names), len(new)), dtype=bool)
-        self.present[:, self._at] = statistics.present
-
-    def column(self, name: str) -> Floats:
-        """One field of the rows; NaN where there is none."""
-        column = self._columns.get(name)
-        if column is None:
-            column = np.full(self.present.shape, np.nan)
-            column[:, self._at] = getattr(self._statistics, name)
-            column[~self.present] = np.nan
-            self._columns[name] = column
-        return column
+# Gives a field of tensors at steps of the past, read from the run.
+Reread = Callable[[Sequence[str], Ints, str], Floats]
 
 
 class History:
-    """What one rule sees: its tensors x old and new steps of all modes.
+    """Some tensors x old and new steps of all modes.
 
     Args:
         look_back: How many rows of a tensor and mode to keep.
         anchor: How many of its first rows to keep.
+        reread: Reads what was not kept.
     """
 
-    def __init__(self, look_back: int, anchor: int) -> None:
+    def __init__(self, look_back: int, anchor: int, reread: Reread) -> None:
         self._look_back = look_back
         self._anchor = anchor
+        self._reread = reread
         self._tensors: tuple[TensorInfo, ...] = ()
-        # Of the block: which of its tensors are this rule's.
-        self._rows = np.empty(0, np.intp)
+        self._names: tuple[str, ...] = ()
+        self._roles: tuple[str, ...] = ()
+        self._dtypes: tuple[str, ...] = ()
+        # Of a block: which of its tensors these are.
+        self._rows: slice | NDArray[np.intp] = slice(0, 0)
         self._block: Block | None = None
         # Old and new steps; the first new one is at _start.
         self._steps = NO_STEPS
         self._start = 0
         self._ordinal = np.empty((0, 0), np.int64)
-        # Old steps only.
-        self._columns: dict[str, Floats] = {name: np.empty((0, 0)) for name in FIELDS}
-        # Rows of each tensor so far, by mode.
-        self._counts: dict[int, Ints] = {}
+        # Of old steps only; and which fields were ever asked for.
+        self._columns: dict[str, Floats] = {}
+        self._asked: set[str] = set()
+        # What tables of the last block have in common, by mode.
+        self._tables: dict[int, Table] | None = None
 
     def set_tensors(
         self, tensors: Sequence[TensorInfo], rows: NDArray[np.intp]
     ) -> None:
         """From now on these, which include those so far, at these rows of blocks."""
-        self._trim()
+        self.trim()
         old = {tensor.name: i for i, tensor in enumerate(self._tensors)}
         source = np.array([old.get(t.name, -1) for t in tensors], dtype=np.intp)
         known = np.flatnonzero(source >= 0)
-
-        def moved(array: Ints) -> Ints:
-            result = np.zeros((len(tensors), *array.shape[1:]), array.dtype)
-            result[known] = array[source[known]]
-            return result
-
-        self._ordinal = moved(self._ordinal)
-        self._counts = {mode: moved(counts) for mode, counts in self._counts.items()}
+        ordinal = np.zeros((len(tensors), len(self._steps)), np.int64)
+        ordinal[known] = self._ordinal[source[known]]
+        self._ordinal = ordinal
         for name, column in self._columns.items():
-            wider = np.full((len(tensors), column.shape[1]), np.nan)
+            wider = np.full(ordinal.shape, np.nan)
             wider[known] = column[source[known]]
             self._columns[name] = wider
         self._tensors = tuple(tensors)
-        self._rows = rows
+        self._names = tuple(tensor.name for tensor in tensors)
+        self._roles = tuple(tensor.role for tensor in tensors)
+        self._dtypes = tuple(tensor.dtype for tensor in tensors)
+        self._rows = as_index(rows)
 
     def append(self, block: Block) -> None:
-        """Forget what is no longer looked back at; then take in new steps.
+        """Take in new steps.
 
-        REQUIRES: the block comes after everything before, and holds the rule's
-        tensors at the rows that were set.
+        REQUIRES: the block comes after everything before, and holds the tensors at
+        the rows that were set; ``trim`` was called since the last one.
         """
-        self._trim()
-        new = block.new
-        present = block.present[self._rows]
-        ordinal = np.zeros(present.shape, dtype=np.int64)
-        for mode in np.unique(new.modes).tolist():
-            of_mode = new.modes == mode
-            before = self._counts.setdefault(mode, np.zeros(len(self._rows), np.int64))
-            counted = before[:, np.newaxis] + np.cumsum(present[:, of_mode], axis=1)
-            ordinal[:, of_mode] = np.where(present[:, of_mode], counted, 0)
-            self._counts[mode] = counted[:, -1]
         self._block = block
-        self._steps = self._steps.followed_by(new)
-        self._ordinal = np.concatenate((self._ordinal, ordinal), axis=1)
+        ordinal = block.ordinal[self._rows]
+        self._steps = self._steps.followed_by(block.new)
+        self._ordinal = (
+            np.concatenate((self._ordinal, ordinal), axis=1)
+            if self._start
+            else ordinal
+        )
 
     def tables(self, cells: Cells) -> tuple[Table, ...]:
         """A table for each mode, with new steps in it or not."""
         if not self._tensors:
             return ()
-        result = []
-        for mode in np.unique(self._steps.modes).tolist():
-            at = np.flatnonzero(self._steps.modes == mode)
-            steps = self._steps.take(at)
-            ordinal = self._ordinal[:, at]
-            result.append(
-                Table(
-                    names=tuple(tensor.name for tensor in self._tensors),
-                    roles=tuple(tensor.role for tensor in self._tensors),
-                    steps=steps.steps,
-                    mode=ModeKeys(mode),
-                    start=int(np.searchsorted(at, self._start)),
-                    present=ordinal > 0,
-                    usable=steps.usable,
-                    skipped=steps.skipped,
-                    ordinal=ordinal,
-                    columns=self._reader(at),
-                    dtypes=tuple(tensor.dtype for tensor in self._tensors),
-                    wall_ns=steps.wall_ns,
-                    _cells=cells,
-                )
-            )
-        return tuple(result)
+        if self._tables is None:
+            modes = np.unique(self._steps.modes).tolist()
+            self._tables = {mode: self._table(mode, cells) for mode in modes}
+        return tuple(self._tables.values())
 
-    def _reader(self, at: NDArray[np.intp]) -> Callable[[str], Floats]:
+    def trim(self) -> None:
+        """Forget what is no longer looked back at."""
+        if self._block is None:
+            return
+        keep = self._kept()
+        self._columns = {
+            name: self._field(name, keep) for name in self._asked if len(keep)
+        }
+        self._steps = self._steps.take(keep)
+        self._ordinal = self._ordinal[:, keep]
+        self._start = len(keep)
+        self._block = None
+        self._tables = None
+
+    def _table(self, mode: int, cells: Cells) -> Table:
+        of_mode = self._steps.modes == mode
+        at = as_index(np.flatnonzero(of_mode))
+        steps = self._steps.take(at)
+        ordinal = self._ordinal[:, at]
+        present = ordinal > 0
+        for array in (ordinal, present):
+            array.flags.writeable = False
+        return Table(
+            names=self._names,
+            roles=self._roles,
+            steps=steps.steps,
+            mode=ModeKeys(mode),
+            start=int(np.count_nonzero(of_mode[: self._start])),
+            present=present,
+            usable=steps.usable,
+            skipped=steps.skipped,
+            ordinal=ordinal,
+            columns=self._reader(at),
+            dtypes=self._dtypes,
+            wall_ns=steps.wall_ns,
+            _cells=cells,
+        )
+
+    def _reader(self, at: slice | NDArray[np.intp]) -> Callable[[str], Floats]:
         """Gives fields at some steps when a rule asks for them; it needs few."""
         cut: dict[str, Floats] = {}
 
         def read(name: str) -> Floats:
             if name not in cut:
-                cut[name] = self._field(name, at)
+                self._asked.add(name)
+                column = self._field(name, at)
+                column.flags.writeable = False
+                cut[name] = column
             return cut[name]
 
         return read
 
-    def _field(self, name: str, at: NDArray[np.intp]) -> Floats:
-        old = self._columns[name][:, at[at < self._start]]
-        if self._block is None:
-            return old
-        new = at[at >= self._start] - self._start
-        cells = np.ix_(self._rows, new)
-        return np.concatenate((old, self._block.column(name)[cells]), axis=1)
+    def _field(self, name: str, at: slice | NDArray[np.intp]) -> Floats:
+        """A field at these of the old and new steps."""
+        if self._block is None or (not isinstance(at, slice) and not len(at)):
+            return np.empty((len(self._tensors), 0))
+        if self._start == 0:
+            return self._block.column(name)[self._rows][:, at]
+        if isinstance(at, slice):
+            at = np.arange(at.start, at.stop, dtype=np.intp)
+        n_old = int(np.searchsorted(at, self._start))
+        old = self._old(name)[:, as_index(at[:n_old])]
+        new = self._block.column(name)[self._rows]
+        return np.concatenate((old, new[:, as_index(at[n_old:] - self._start)]), axis=1)
 
-    def _trim(self) -> None:
-        """Make what is still looked back at the old steps."""
-        if self._block is None:
-            return
-        keep = np.flatnonzero(self._is_kept())
-        self._columns = {name: self._field(name, keep) for name in FIELDS}
-        self._steps = self._steps.take(keep)
-        self._ordinal = self._ordinal[:, keep]
-        self._start = len(keep)
-        self._block = None
+    def _old(self, name: str) -> Floats:
+        """A field at the steps of the past."""
+        if name not in self._columns:
+            steps = self._steps.steps[: self._start]
+            column = self._reread(self._names, steps, name)
+            column[self._ordinal[:, : self._start] == 0] = np.nan
+            self._columns[name] = column
+        return self._columns[name]
 
-    def _is_kept(self) -> Bools:
+    def _kept(self) -> NDArray[np.intp]:
+        """Which of the steps are still looked back at."""
+        if not self._look_back and not self._anchor:
+            return np.empty(0, np.intp)
         keep = np.zeros(len(self._steps), dtype=bool)
         for mode in np.unique(self._steps.modes).tolist():
             at = np.flatnonzero(self._steps.modes == mode)
-            ordinal = self._ordinal[:, at]
-            usable = self._steps.usable[at]
+            keep[at] = self._kept_of_mode(at)
+        return np.flatnonzero(keep)
+
+    def _kept_of_mode(self, at: NDArray[np.intp]) -> Bools:
+        usable = self._steps.usable[at]
+        ordinal = self._ordinal[:, as_index(at)]
+        needed = np.zeros(len(at), dtype=bool)
+        if self._anchor:
+            needed |= ((ordinal > 0) & (ordinal <= self._anchor)).any(axis=0)
+        # Mostly the last rows of all tensors are those of the last steps.
+        last = ordinal[:, -self._look_back :] > 0
+        if not self._look_back:
+            pass
+        elif last.shape[1] == self._look_back and last.all() and usable[-self._look_back :].all():
+            needed[-self._look_back :] = True
+        else:
             present = ordinal > 0
             known = present & usable[np.newaxis, :]
-            counted = np.cumsum(known[:, ::-1], axis=1, dtype=np.int64)[:, ::-1]
-            later = counted - known.astype(np.int64)
-            needed = present & (later < self._look_back)
-            needed |= present & (ordinal <= self._anchor)
-            of_any = needed.any(axis=0)
-            # A step that is lost or skipped separates rows; of several one does.
-            breaks = ~usable | self._steps.skipped[at]
-            breaks[1:] &= ~breaks[:-1]
-            oldest = np.flatnonzero(of_any)[:1]
-            breaks[: oldest[0] if len(oldest) else None] = False
-            keep[at] = of_any | breaks
-        return keep
+            counted = np.cumsum(known[:, ::-1], axis=1, dtype=np.int32)[:, ::-1]
+            later = counted - known
+            needed |= (present & (later < self._look_back)).any(axis=0)
+        # A step that is lost or skipped separates rows; of several one does.
+        breaks = ~usable | self._steps.skipped[at]
+        breaks[1:] &= ~breaks[:-1]
+        oldest = np.flatnonzero(needed)[:1]
+        breaks[: oldest[0] if len(oldest) else None] = False
+        return needed | breaks

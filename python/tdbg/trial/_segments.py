@@ -37,7 +37,7 @@ class Segments:
 
     def definitions(self, segments: NDArray[np.void]) -> NDArray[np.uint32]:
         """All definitions that have a row in *segments*."""
-        used = [self._signature(i) for i in np.unique(segments["signature"]).tolist()]
+        used = [self.signature(i) for i in np.unique(segments["signature"]).tolist()]
         return np.unique(np.concatenate(used)) if used else np.empty(0, np.uint32)
 
     def counts(
@@ -93,14 +93,15 @@ class Segments:
         for start in range(0, len(rows), CHUNK_ROWS):
             yield rows[start : start + CHUNK_ROWS]
 
-    def _signature(self, number: int) -> NDArray[np.uint32]:
+    def signature(self, number: int) -> NDArray[np.uint32]:
+        """The definitions of the rows of a segment, in their order."""
         found = self._signatures.get(number)
         if found is None:
             found = self._signatures[number] = self._reader.signature(number)
         return found
 
     def _count(self, number: int, ids: NDArray[np.uint32]) -> int:
-        signature = self._signature(number)
+        signature = self.signature(number)
         if len(ids) == 1:
             return int(np.count_nonzero(signature == ids[0]))
         return int(np.count_nonzero(np.isin(signature, ids)))

@@ -25,6 +25,7 @@ from tdbg.findings import Finding
 from tdbg.modes import ModeKeys
 from tdbg.trial import _facts, _overhead, _reports, _selection, _statistics
 from tdbg.trial._attempts import NO_END, Attempt
+from tdbg.trial._columns import ColumnReader, Columns
 from tdbg.trial._overhead import RunOverhead
 from tdbg.trial._reports import ScalarSeries
 from tdbg.trial._run import RunState
@@ -41,6 +42,7 @@ class Trial:
 
     def __init__(self, run: RunState, name: str) -> None:
         self._run = run
+        self._columns = ColumnReader()
         self.name = name
 
     def __repr__(self) -> str:
@@ -358,3 +360,18 @@ class Trial:
             if names is None:
                 wanted = _statistics.with_rows(lanes, wanted, first, stop)
             return _statistics.collect(lanes, wanted, recorded, first, stop)
+
+    def columns(self, names: Sequence[str], *, start: int, end: int) -> Columns:
+        """What ``statistics`` gives, each field read when it is asked for.
+
+        Quick for who asks again and again for the same names, as the engine of the
+        rules does.
+
+        Args:
+            names: Tensors, each once; what is unknown so far has no row.
+            start: First global step.
+            end: First global step that is not wanted any more.
+        """
+        with self._run.fresh() as run:
+            lanes, recorded = run.lanes_of(None), run.table.steps
+            return self._columns.read(lanes, names, recorded, start, end)

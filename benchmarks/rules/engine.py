@@ -1,0 +1,155 @@
+"""How long all rules take over a run of a thousand tensors and a thousand steps.
+
+    python -m benchmarks.rules.engine [--tensors 1000] [--steps 1000] [--quick]
+
+The run is written by the writer that a training has, with faults planted in known
+tensors at known steps; each must be found there, and nothing else by these rules.  A
+fresh process judges it, page cache warm.  The figures are the median and the 95 %
+interval of the time of judging from an opened trial to the last finding, the peak of
+memory beyond what the process had before, and the share of each rule.  Baseline: the
+statistics of all tensors read at once, ``Trial.statistics()``, in chunks of steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks._harness import Report, Table, check, options
+from benchmarks._harness.intervals import median_interval
+from benchmarks.rules._run import build, faults
+
+CHUNK_STEPS = 100
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--tensors", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.measure:
+        print(json.dumps(measure(given.measure, given.tensors, given.steps)))
+        return
+    if given.quick:
+        given.tensors, given.steps = given.tensors // 10, given.steps // 2
+    rounds = given.rounds or (2 if given.quick else 10)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        build(path, given.tensors, given.steps)
+        results = [_fresh(path, given) for _ in range(rounds + 1)][1:]
+    report(given, results)
+
+
+def _fresh(path: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """What a process of its own measures."""
+    sizes = ["--tensors", str(given.tensors), "--steps", str(given.steps)]
+    done = subprocess.run(
+        [sys.executable, "-m", __spec__.name, "--measure", str(path), *sizes],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def measure(path: Path, n_tensors: int, n_steps: int) -> dict[str, Any]:
+    """Judge the run in this process."""
+    from tdbg.rules import Engine
+    from tdbg.trial import create_trial
+
+    trial = create_trial(path)
+    trial.refresh()
+    names = [n for n in trial.tensor_names() if not n.startswith("unit/")]
+    started = time.perf_counter()
+    for first in range(0, n_steps, CHUNK_STEPS):
+        rows = trial.statistics(names, start=first, end=first + CHUNK_STEPS)
+    baseline = time.perf_counter() - started
+    check(rows.present.all(), "not every row is there")
+    del rows, trial
+    trial = create_trial(path)
+    trial.refresh()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _memory("VmRSS")
+    started = time.perf_counter()
+    processor = time.process_time()
+    engine = Engine(trial)
+    engine.poll()
+    seconds = time.perf_counter() - started
+    processor = time.process_time() - processor
+    peak = _memory("VmHWM") - before
+    verify(engine.report(), n_tensors, n_steps)
+    return {
+        "seconds": seconds,
+        "processor": processor,
+        "peak": peak,
+        "baseline": baseline,
+        "rules": engine.seconds(),
+    }
+
+
+def verify(found: Any, n_tensors: int, n_steps: int) -> None:
+    """Every fault is found where it is, and of these rules nothing else."""
+    expected = faults(n_tensors, n_steps)
+    rules = {rule for rule, _ in expected}
+    first = {
+        (finding.rule, finding.tensor): finding.first_step
+        for finding in found.findings
+        if finding.rule in rules
+    }
+    check(first.keys() == expected.keys(), f"found {sorted(first)}")
+    for which, step in expected.items():
+        late = 0 <= first[which] - step <= 100
+        check(late, f"{which} since {step}: found at {first[which]}")
+    check(found.n_steps == n_steps, f"{found.n_steps} steps were judged")
+    failed = [status for status in found.statuses if status.message]
+    check(not failed, f"a rule failed: {failed}")
+
+
+def _memory(what: str) -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith(what + ":"))
+    return 1024 * int(line.split()[1])
+
+
+def report(given: argparse.Namespace, results: list[dict[str, Any]]) -> None:
+    table = Table(
+        f"All rules over {given.tensors:,} tensors and {given.steps:,} steps",
+        ("what", "median", "95 %"),
+    )
+    for what, key, factor, unit in (
+        ("time of judging", "seconds", 1.0, "s"),
+        ("of it processor time", "processor", 1.0, "s"),
+        ("reading all statistics (baseline)", "baseline", 1.0, "s"),
+        ("peak memory beyond before", "peak", 1e-6, "MB"),
+    ):
+        values = [factor * result[key] for result in results]
+        low, high = median_interval(values)
+        middle = sorted(values)[len(values) // 2]
+        table.add(f"{what}, {unit}", f"{middle:.3g}", f"{low:.3g}-{high:.3g}")
+    shares = Table("Of it each rule", ("rule", "ms"))
+    rules = {
+        rule: sorted(1e3 * result["rules"][rule] for result in results)[
+            len(results) // 2
+        ]
+        for rule in results[0]["rules"]
+    }
+    for rule, milliseconds in sorted(rules.items(), key=lambda item: -item[1]):
+        shares.add(rule, f"{milliseconds:.1f}")
+    shares.add("all rules", f"{sum(rules.values()):.1f}")
+    Report(
+        "rules/engine", given, tables=[table, shares], data={"results": results}
+    ).save()
+
+
+if __name__ == "__main__":
+    main()
