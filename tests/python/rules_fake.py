@@ -197,6 +197,11 @@ class FakeRun:
             dtype=STEP,
         )
 
+    def columns(self, names: Any, *, start: int, end: int) -> Any:
+        found = self.statistics(names, start=start, end=end)
+        found.column = lambda name: getattr(found, name)
+        return found
+
     def statistics(
         self,
         names: Any = None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tdbg.findings import Finding, Severity
 from tdbg.rules._base import Rule
 from tdbg.rules.engine import Engine, Report, check, watch
+from tdbg.rules.process import Limits
 from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import (
     BUILT_IN,
@@ -56,6 +57,7 @@ __all__ = [
     "ExplodingTensor",
     "Finding",
     "Judgement",
+    "Limits",
     "LossNotDecreasing",
     "LossSpike",
     "NLPSequenceRatio",

@@ -106,7 +106,9 @@ class Block:
         ordinals: Numbers the rows.
     """
 
-    def __init__(self, new: NewSteps, columns: ColumnSource, ordinals: Ordinals) -> None:
+    def __init__(
+        self, new: NewSteps, columns: ColumnSource, ordinals: Ordinals
+    ) -> None:
         self.new = new
         self._source = columns
         self._at = as_index(np.searchsorted(new.steps, columns.steps))

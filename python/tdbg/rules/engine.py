@@ -14,21 +14,25 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdbg import actions as named_actions
 from tdbg.actions import Action
+from tdbg.errors import ConfigurationError
 from tdbg.findings import Finding, Severity
 from tdbg.rules._base import Rule
-from tdbg.rules.episodes import Episodes
 from tdbg.rules.feed import Feed
+from tdbg.rules.isolation import Isolated
+from tdbg.rules.judge import Judge
+from tdbg.rules.process import Limits
 from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import resolve
+from tdbg.rules.report import Report
 from tdbg.rules.source import Source
-from tdbg.rules.status import RuleStatus, Status
+from tdbg.rules.status import RuleStatus
+from tdbg.rules.transport import is_foreign
 from tdbg.rules.verdicts import Judgement
 
 if TYPE_CHECKING:
@@ -44,66 +48,6 @@ QUIET_SECONDS = 1.0
 RunPath = str | os.PathLike[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What came of judging a run.
-
-    Attributes:
-        run: The run.
-        findings: Every episode as one finding, as it stood at last, by first step,
-            and of the same step the worst first.
-        statuses: One a rule, in the order in which the rules were given.
-        n_steps: How many recorded steps were judged.
-        last_step: The last of them, or -1.
-        notes: What did not work: recording, an action.
-    """
-
-    run: str
-    findings: tuple[Finding, ...]
-    statuses: tuple[RuleStatus, ...]
-    n_steps: int
-    last_step: int
-    notes: tuple[str, ...] = ()
-
-    @property
-    def healthy(self) -> bool:
-        """Whether nothing was found, and every rule could judge."""
-        failed = any(status.status is Status.ERROR for status in self.statuses)
-        return not self.findings and not failed
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary that JSON can hold."""
-        return {
-            "run": self.run,
-            "findings": [finding.to_json() for finding in self.findings],
-            "statuses": [status.to_json() for status in self.statuses],
-            "n_steps": self.n_steps,
-            "last_step": self.last_step,
-            "notes": list(self.notes),
-        }
-
-
-@dataclass(slots=True)
-class _Judge:
-    """A rule at work on this run."""
-
-    rule: Rule
-    episodes: Episodes
-    status: Status = Status.IN_PROGRESS
-    message: str = ""
-    n_findings: int = 0
-    seconds: float = 0.0
-
-    @property
-    def report(self) -> RuleStatus:
-        return RuleStatus(
-            rule=self.rule.name,
-            status=self.status,
-            message=self.message,
-            n_findings=self.n_findings,
-        )
-
-
 class Engine:
     """Judges one run with a set of rules.
 
@@ -113,6 +57,13 @@ class Engine:
         actions: What is done about each finding.
         record: Whether to write findings and statuses into the run.
         max_window: Steps to judge at once, at most; None: as many as fit.
+        isolate: Whether rules that are not tdbg's run in processes of their own;
+            only if *run* is a directory.
+        limits: What such a process may take.
+
+    Attributes:
+        run: The run's directory, as given.
+        on_window: Called before each window is judged.
 
     Raises:
         UnknownRule: If a name is of none.
@@ -127,15 +78,18 @@ class Engine:
         *,
         record: bool = True,
         max_window: int | None = None,
+        isolate: bool = True,
+        limits: Limits | None = None,
     ) -> None:
         chosen = resolve(rules)
-        self._judges = [_Judge(rule, Episodes(rule.name)) for rule in chosen]
+        self.on_window: Callable[[], None] | None = None
         self._actions = tuple(actions)
         self._notes: list[str] = []
         self._n_steps = 0
         self._stop_asked = threading.Event()
         self._journal: Journal | None = None
         self._source: Source
+        isolate &= isinstance(run, str | os.PathLike)
         if isinstance(run, str | os.PathLike):
             from tdbg.trial import create_trial
 
@@ -148,9 +102,16 @@ class Engine:
         else:
             self.run = str(getattr(run, "path", ""))
             self._source = run
-        self._feed = Feed(self._source, chosen, max_window)
+        self._limits = limits or Limits()
+        self._max_window = max_window
+        self._judges = [self._judge(rule, isolate=isolate) for rule in chosen]
+        self._local = [judge for judge in self._judges if isinstance(judge, Judge)]
+        self._apart = [judge for judge in self._judges if isinstance(judge, Isolated)]
+        local = [judge.rule for judge in self._local]
+        self._feed = Feed(self._source, local, max_window)
         self._began = self._asked = time.monotonic()
-        self._record_statuses(self._judges)
+        for judge in self._judges:
+            self._record(judge.status)
 
     def poll(self) -> list[Finding]:
         """Judge all that is new; what begins, gets worse and ends, by step.
@@ -158,13 +119,7 @@ class Engine:
         Raises:
             StorageError: If the run cannot be read.
         """
-        self._source.refresh()
-        found: list[Finding] = []
-        while self._feed.advance():
-            found += self._judge_window()
-        if not found and time.monotonic() - self._asked >= QUIET_SECONDS:
-            found += self.ask_silence()
-        return found
+        return self._poll(wait=True)
 
     def ask_silence(self) -> list[Finding]:
         """Ask rules about a standstill, now; ``poll`` does so once a second.
@@ -172,24 +127,28 @@ class Engine:
         Raises:
             StorageError: If the run cannot be read.
         """
+        return self._ask_silence(apart=True)
+
+    def _ask_silence(self, *, apart: bool) -> list[Finding]:
+        """Those in processes of their own ask themselves, but not always now."""
         self._asked = time.monotonic()
-        asked = [
-            judge
-            for judge in self._judges
-            if type(judge.rule).silence is not Rule.silence
-            and judge.status is not Status.ERROR
-        ]
-        if not asked or self._feed.pending():
-            return []
-        quiet = self._quiet()
         found: list[Finding] = []
-        for judge in asked:
-            found += self._fold(judge, partial(judge.rule.silence, quiet))
+        asked = [j for j in self._local if type(j.rule).silence is not Rule.silence]
+        if asked and not self._feed.pending():
+            quiet = self._quiet()
+            for judge in asked:
+                found += judge.ask(partial(judge.rule.silence, quiet))
+        for other in self._apart if apart else ():
+            if type(other.rule).silence is not Rule.silence:
+                found += other.poll(ask="silence", wait=True)
         self._tell(found)
         return found
 
     def follow(self, poll_seconds: float = POLL_SECONDS) -> Iterator[list[Finding]]:
         """Yield what each poll finds, until the run has ended or ``stop`` is called.
+
+        A rule in a process of its own is waited for at the end only, so that it
+        delays nobody else.
 
         Raises:
             StorageError: If the run cannot be read.
@@ -197,7 +156,7 @@ class Engine:
         while not self._stop_asked.is_set():
             # Asked before the poll: what was written until then is judged.
             ended = self._source.loaded_all_steps
-            found = self.poll()
+            found = self._poll(wait=ended)
             if ended and not self._feed.pending():
                 found += self.ask_silence()
                 if found:
@@ -206,22 +165,17 @@ class Engine:
             if found:
                 yield found
             self._stop_asked.wait(poll_seconds)
-        self._set_all(Status.STOPPING)
+        for judge in self._judges:
+            judge.stop()
 
     def stop(self) -> None:
         """Make ``follow`` return soon; the training is left alone."""
         self._stop_asked.set()
 
     def finish(self) -> Report:
-        """Settle the statuses, close the engine's writer, and report."""
+        """Settle the statuses, end all processes, close the writer, and report."""
         for judge in self._judges:
-            if judge.status is Status.STOPPING:
-                judge.status = Status.STOPPED
-            elif judge.status is Status.IN_PROGRESS:
-                judge.status = Status.NO_ISSUES_FOUND
-            else:
-                continue
-            self._record_statuses([judge])
+            judge.finish()
         if self._journal is not None:
             self._journal.close()
             if self._journal.trouble:
@@ -230,29 +184,63 @@ class Engine:
         return self.report()
 
     def seconds(self) -> dict[str, float]:
-        """How long each rule has taken so far."""
+        """How long each rule has taken so far; 0 for those in other processes."""
         return {judge.rule.name: judge.seconds for judge in self._judges}
+
+    def episodes(self) -> list[Finding]:
+        """Every episode so far as one finding, as it stands, by rule."""
+        return [finding for judge in self._judges for finding in judge.findings]
 
     def report(self) -> Report:
         """What has come of it so far."""
-        findings = [f for judge in self._judges for f in judge.episodes.all]
         return Report(
             run=self.run,
-            findings=tuple(sorted(findings, key=_first_and_worst)),
-            statuses=tuple(judge.report for judge in self._judges),
+            findings=tuple(sorted(self.episodes(), key=_first_and_worst)),
+            statuses=tuple(judge.status for judge in self._judges),
             n_steps=self._n_steps,
             last_step=self._feed.next_step - 1,
             notes=tuple(self._notes),
         )
 
+    def _judge(self, rule: Rule, *, isolate: bool) -> Judge | Isolated:
+        if not isolate or not is_foreign(rule):
+            return Judge(rule, self._record)
+        try:
+            return Isolated(
+                rule, self.run, self._record, self._limits, self._max_window
+            )
+        except ConfigurationError as error:
+            self._note(f"rule {rule.name} runs in this process: {error}")
+            return Judge(rule, self._record)
+
+    def _poll(self, *, wait: bool) -> list[Finding]:
+        self._source.refresh()
+        found: list[Finding] = []
+        last = self._feed.next_step
+        while self._feed.advance():
+            found += self._judge_window()
+        is_due = time.monotonic() - self._asked >= QUIET_SECONDS
+        # Of a run that stands still nothing is asked more often than that.
+        ask = "poll" if wait or is_due or self._feed.next_step > last else None
+        apart = [each for judge in self._apart for each in judge.poll(ask=ask)]
+        if wait:
+            for judge in self._apart:
+                apart += judge.poll(ask=None, wait=True)
+        self._tell(apart)
+        found += apart
+        if not found and is_due:
+            found += self._ask_silence(apart=False)
+        return found
+
     def _judge_window(self) -> list[Finding]:
         self._n_steps += self._feed.n_new
+        if self.on_window is not None:
+            self.on_window()
         found: list[Finding] = []
-        for i, judge in enumerate(self._judges):
+        for i, judge in enumerate(self._local):
             if i in self._feed.failures:
-                self._fail(judge, self._feed.failures[i])
-            if judge.status is not Status.ERROR:
-                found += self._fold(judge, partial(self._evaluate, i, judge.rule))
+                judge.fail(self._feed.failures[i])
+            found += judge.ask(partial(self._evaluate, i, judge.rule))
         self._tell(found)
         return found
 
@@ -285,31 +273,6 @@ class Engine:
         if found and self._journal is not None:
             self._journal.flush()
 
-    def _fold(
-        self, judge: _Judge, ask: Callable[[], Iterable[Judgement]]
-    ) -> list[Finding]:
-        found: list[Finding] = []
-        started = time.perf_counter()
-        try:
-            for judgement in ask():
-                found += judge.episodes.fold(judgement)
-        except Exception as error:  # A rule is anybody's code.
-            self._fail(judge, error)
-        judge.seconds += time.perf_counter() - started
-        begun = sum(finding.phase == "begin" for finding in found)
-        judge.n_findings += begun
-        if begun and judge.status is Status.IN_PROGRESS:
-            judge.status = Status.ISSUES_FOUND
-            self._record_statuses([judge])
-        return found
-
-    def _fail(self, judge: _Judge, error: Exception) -> None:
-        if judge.status is Status.ERROR:
-            return
-        judge.status = Status.ERROR
-        judge.message = f"{type(error).__name__}: {error}"
-        self._record_statuses([judge])
-
     def _act(self, finding: Finding) -> None:
         for action in self._actions:
             try:
@@ -321,18 +284,10 @@ class Engine:
         if text not in self._notes:
             self._notes.append(text)
 
-    def _set_all(self, status: Status) -> None:
-        changed = [judge for judge in self._judges if judge.status is not Status.ERROR]
-        for judge in changed:
-            judge.status = status
-        self._record_statuses(changed)
-
-    def _record_statuses(self, judges: Iterable[_Judge]) -> None:
-        if self._journal is None:
-            return
-        for judge in judges:
-            self._journal.status(judge.report, self._feed.next_step - 1)
-        self._journal.flush()
+    def _record(self, status: RuleStatus) -> None:
+        if self._journal is not None:
+            self._journal.status(status, self._feed.next_step - 1)
+            self._journal.flush()
 
 
 def _first_and_worst(finding: Finding) -> tuple[int, int]:

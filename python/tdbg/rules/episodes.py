@@ -45,6 +45,8 @@ class Episodes:
         self._rule = rule
         self._open: dict[tuple[str, ModeKeys], _Episode] = {}
         self._all: list[Finding] = []
+        self._last_names: tuple[str, ...] = ()
+        self._index: dict[str, int] = {}
 
     @property
     def all(self) -> list[Finding]:
@@ -54,10 +56,22 @@ class Episodes:
     def fold(self, judgement: Judgement) -> Iterator[Finding]:
         """Take in verdicts; yield what begins, gets worse or ends."""
         levels = judgement.levels
-        bad = set(np.flatnonzero((levels > HEALTHY).any(axis=1)).tolist())
-        for i, name in enumerate(judgement.names):
-            if i in bad or (name, judgement.mode) in self._open:
-                yield from self._fold_tensor(judgement, i)
+        concerned = set(np.flatnonzero((levels > HEALTHY).any(axis=1)).tolist())
+        if self._open:
+            names = self._names(judgement.names)
+            found = (
+                names.get(name) for name, mode in self._open if mode is judgement.mode
+            )
+            concerned.update(i for i in found if i is not None)
+        for i in sorted(concerned):
+            yield from self._fold_tensor(judgement, i)
+
+    def _names(self, names: tuple[str, ...]) -> dict[str, int]:
+        """Where each is; mostly they are those of the last time."""
+        if self._last_names is not names:
+            self._last_names = names
+            self._index = {name: i for i, name in enumerate(names)}
+        return self._index
 
     def _fold_tensor(self, judgement: Judgement, i: int) -> Iterator[Finding]:
         key = (judgement.names[i], judgement.mode)

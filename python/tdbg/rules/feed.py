@@ -7,25 +7,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.facts import Facts
 from tdbg.modes import ModeKeys
 from tdbg.rules._base import Rule
+from tdbg.rules.block import Block, Ints, NewSteps, Ordinals
 from tdbg.rules.cells import CellReader
-from tdbg.rules.history import Block, History, NewSteps
+from tdbg.rules.history import History
 from tdbg.rules.source import Source
+from tdbg.rules.table import Floats, TensorInfo
 from tdbg.rules.unit_history import PREFIX, UnitHistory
-from tdbg.rules.window import TensorInfo, Window
+from tdbg.rules.window import Window
 
 __all__ = ["Feed"]
 
-# Entries of names x steps that are read at once: about 50 MB of statistics.
-CELLS = 500_000
+# Entries of names x steps that are read at once: 12 MB of rows.  A column of them is
+# 0.8 MB, so that rules work within the cache of the processor.
+CELLS = 100_000
+# Steps of the past that are further apart are read one by one.
+FAR_STEPS = 100
 # How long a step of evaluation waits for one of training with a lower number.
 PATIENCE_SECONDS = 5.0
+
+# Tensors, look back and anchor of a rule.
+_Key = tuple[frozenset[str], int, int]
 
 EVALUATION = (ModeKeys.EVAL.value, ModeKeys.PREDICT.value)
 
@@ -51,10 +59,13 @@ class Feed:
         self._rules = rules
         self._max_steps = max_steps
         self.failures: dict[int, Exception] = {}
-        # Histories by what rules have in common, and which one each rule has.
-        self._histories: dict[_Key, History] = {}
         self._chosen: list[frozenset[str]] = [frozenset() for _ in rules]
         self._looks = [self._look(i) for i in range(len(rules))]
+        # Histories by what rules have in common, and which one each rule has.
+        self._keys: list[_Key] = [(frozenset(), *look) for look in self._looks]
+        self._histories = {
+            key: History(key[1], key[2], self._reread) for key in self._keys
+        }
         self._cells = CellReader(source)
         self._facts: tuple[Facts, ...] | None = None
         self._n_workers = 1
@@ -125,7 +136,7 @@ class Feed:
             first=first,
             last=last,
             n_workers=self._n_workers,
-            _tables=self._histories[self._key(i)].tables(self._cells),
+            _tables=self._histories[self._keys[i]].tables(self._cells),
             _unit_tables=self._units.tables(self._chosen[i]),
             _facts=self._read_facts,
         )
@@ -211,21 +222,23 @@ class Feed:
         self._ordinals.set_tensors(
             np.array([before.get(name, -1) for name in self._names], np.intp)
         )
+        keys = [(self._chosen[i], *self._looks[i]) for i in range(len(self._rules))]
         old, self._histories = self._histories, {}
-        for i, choice in enumerate(self._chosen):
-            key = self._key(i)
-            if key in self._histories:
-                continue
-            # Its look back goes on: of what the rule saw before, or of nothing.
-            history = old.get(self._had.get(i, key)) or History(*self._looks[i], self._reread)
-            rows = [j for j, name in enumerate(self._names) if name in choice]
-            history.set_tensors(
-                [tensors[j] for j in rows], np.array(rows, dtype=np.intp)
-            )
-            self._histories[key] = history
+        for i, key in enumerate(keys):
+            if key not in self._histories:
+                rows = [j for j, name in enumerate(self._names) if name in key[0]]
+                self._histories[key] = old[self._keys[i]].of(
+                    [tensors[j] for j in rows], np.array(rows, dtype=np.intp)
+                )
+        self._keys = keys
 
-    def _key(self, i: int) -> _Key:
-        return (self._chosen[i], *self._looks[i])
+    def _look(self, i: int) -> tuple[int, int]:
+        """How far a rule looks back, and at how many first rows."""
+        try:
+            return int(self._rules[i].look_back), int(self._rules[i].anchor)
+        except Exception as error:  # A rule is anybody's code.
+            self.failures[i] = error
+            return 0, 0
 
     def _choice(self, i: int) -> frozenset[str]:
         """What a rule wants to see; nothing more once it has failed."""
@@ -238,11 +251,22 @@ class Feed:
             self.failures[i] = error
             return self._chosen[i]
 
-    def _read_facts(self) -> tuple[Any, ...]:
+    def _reread(self, names: Sequence[str], steps: Ints, field: str) -> Floats:
+        """A field at steps of the past."""
+        result = np.full((len(names), len(steps)), np.nan)
+        edges = np.flatnonzero(np.diff(steps) > FAR_STEPS) + 1
+        for part in np.split(np.arange(len(steps)), edges):
+            first, last = int(steps[part[0]]), int(steps[part[-1]])
+            found = self._source.columns(list(names), start=first, end=last + 1)
+            here = np.isin(found.steps, steps[part])
+            to = np.searchsorted(steps, found.steps[here])
+            result[:, to] = found.column(field)[:, here]
+        return result
+
+    def _read_facts(self) -> tuple[Facts, ...]:
         """What is known of the model, by step, once a window and if asked for."""
         if self._facts is None:
-            read = getattr(self._source, "facts", tuple)
-            self._facts = tuple(read())
+            self._facts = tuple(self._source.facts())
         return self._facts
 
     def _summaries(

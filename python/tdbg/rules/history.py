@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.rules.block import NO_STEPS, Block, Ints, NewSteps, as_index
+from tdbg.rules.block import NO_STEPS, Block, Ints, as_index
 from tdbg.rules.table import Bools, Cells, Floats, Table, TensorInfo
 
 __all__ = ["History"]
@@ -55,29 +55,32 @@ class History:
         # Of old steps only; and which fields were ever asked for.
         self._columns: dict[str, Floats] = {}
         self._asked: set[str] = set()
-        # What tables of the last block have in common, by mode.
+        # Those of the last block, by mode.
         self._tables: dict[int, Table] | None = None
 
-    def set_tensors(
-        self, tensors: Sequence[TensorInfo], rows: NDArray[np.intp]
-    ) -> None:
-        """From now on these, which include those so far, at these rows of blocks."""
-        self.trim()
-        old = {tensor.name: i for i, tensor in enumerate(self._tensors)}
+    def of(self, tensors: Sequence[TensorInfo], rows: NDArray[np.intp]) -> History:
+        """Of these tensors, which include those so far, at these rows of blocks.
+
+        REQUIRES: ``trim`` was called since the last ``append``.
+        """
+        result = History(self._look_back, self._anchor, self._reread)
+        old = {name: i for i, name in enumerate(self._names)}
         source = np.array([old.get(t.name, -1) for t in tensors], dtype=np.intp)
         known = np.flatnonzero(source >= 0)
-        ordinal = np.zeros((len(tensors), len(self._steps)), np.int64)
-        ordinal[known] = self._ordinal[source[known]]
-        self._ordinal = ordinal
+        result._ordinal = np.zeros((len(tensors), len(self._steps)), np.int64)
+        result._ordinal[known] = self._ordinal[source[known]]
         for name, column in self._columns.items():
-            wider = np.full(ordinal.shape, np.nan)
+            wider = np.full(result._ordinal.shape, np.nan)
             wider[known] = column[source[known]]
-            self._columns[name] = wider
-        self._tensors = tuple(tensors)
-        self._names = tuple(tensor.name for tensor in tensors)
-        self._roles = tuple(tensor.role for tensor in tensors)
-        self._dtypes = tuple(tensor.dtype for tensor in tensors)
-        self._rows = as_index(rows)
+            result._columns[name] = wider
+        result._asked = set(self._asked)
+        result._steps, result._start = self._steps, self._start
+        result._tensors = tuple(tensors)
+        result._names = tuple(tensor.name for tensor in tensors)
+        result._roles = tuple(tensor.role for tensor in tensors)
+        result._dtypes = tuple(tensor.dtype for tensor in tensors)
+        result._rows = as_index(rows)
+        return result
 
     def append(self, block: Block) -> None:
         """Take in new steps.
@@ -89,9 +92,7 @@ class History:
         ordinal = block.ordinal[self._rows]
         self._steps = self._steps.followed_by(block.new)
         self._ordinal = (
-            np.concatenate((self._ordinal, ordinal), axis=1)
-            if self._start
-            else ordinal
+            np.concatenate((self._ordinal, ordinal), axis=1) if self._start else ordinal
         )
 
     def tables(self, cells: Cells) -> tuple[Table, ...]:
@@ -194,11 +195,9 @@ class History:
         if self._anchor:
             needed |= ((ordinal > 0) & (ordinal <= self._anchor)).any(axis=0)
         # Mostly the last rows of all tensors are those of the last steps.
-        last = ordinal[:, -self._look_back :] > 0
-        if not self._look_back:
-            pass
-        elif last.shape[1] == self._look_back and last.all() and usable[-self._look_back :].all():
-            needed[-self._look_back :] = True
+        last = slice(max(0, len(at) - self._look_back), len(at))
+        if (ordinal[:, last] > 0).all() and usable[last].all():
+            needed[last] = True
         else:
             present = ordinal > 0
             known = present & usable[np.newaxis, :]

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from tdbg.facts import Facts
     from tdbg.histogram import Histogram
 
 __all__ = [
     "CollectionSource",
+    "ColumnSource",
     "RowSource",
     "Source",
-    "StatisticsSource",
     "TensorSource",
 ]
 
@@ -84,8 +85,8 @@ class RowSource(Protocol):
         ...
 
 
-class StatisticsSource(Protocol):
-    """Statistics, names x steps; also has every field of a row by its name."""
+class ColumnSource(Protocol):
+    """Statistics, names x steps."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -100,6 +101,10 @@ class StatisticsSource(Protocol):
     @property
     def present(self) -> NDArray[np.bool_]:
         """Where there is a row."""
+        ...
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """One field of the rows; NaN where there is none."""
         ...
 
 
@@ -168,6 +173,10 @@ class Source(Protocol):
         """Names of the workers."""
         ...
 
+    def facts(self) -> Sequence[Facts]:
+        """What is known of the model, by step."""
+        ...
+
     def refresh(self) -> object:
         """Take in what was written since."""
         ...
@@ -191,12 +200,6 @@ class Source(Protocol):
         """
         ...
 
-    def statistics(
-        self,
-        names: Sequence[str] | None = None,
-        *,
-        start: int | None = None,
-        end: int | None = None,
-    ) -> StatisticsSource:
+    def columns(self, names: Sequence[str], *, start: int, end: int) -> ColumnSource:
         """Rows of these tensors in ``start <= step < end``."""
         ...

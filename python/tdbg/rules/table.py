@@ -180,15 +180,14 @@ class Table:
         row: what is not known cannot be counted.
         """
         known = self.known if known is None else known
-        result = np.zeros(holds.shape, dtype=np.int64)
-        current = np.zeros(len(self.names), dtype=np.int64)
         grows = holds & known
         passed = ~self.present & (self.usable & ~self.skipped)[np.newaxis, :]
-        for j in range(len(self.steps)):
-            grown = np.where(grows[:, j], current + 1, 0)
-            current = np.where(passed[:, j], current, grown)
-            result[:, j] = np.where(passed[:, j], 0, current)
-        return result
+        counted = np.cumsum(grows, axis=1, dtype=np.int64)
+        # What was counted up to the last cell that breaks the row, itself included.
+        broken = np.where(grows | passed, 0, counted)
+        counted -= np.maximum.accumulate(broken, axis=1)
+        counted[passed] = 0
+        return counted
 
     def judge(
         self,

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.facts import Facts
 from tdbg.modes import ModeKeys
 from tdbg.rules.table import FIELDS, Bools, Cells, Floats, Table, TensorInfo
 from tdbg.rules.verdicts import HEALTHY, UNKNOWN, Description, Judgement, Levels
@@ -78,10 +78,10 @@ class Window:
     n_workers: int = 1
     _tables: tuple[Table, ...] = ()
     _unit_tables: tuple[UnitTable, ...] = ()
-    _facts: Callable[[], Sequence[Any]] = tuple
+    _facts: Callable[[], Sequence[Facts]] = tuple
 
-    def facts_at(self, step: int) -> Any:
-        """What was known of the model at a step (``tdbg.facts.Facts``), or None.
+    def facts_at(self, step: int) -> Facts | None:
+        """What was known of the model at a step, or None.
 
         Of what was written down later nothing is seen, so that a verdict does not
         depend on when it is asked for.

@@ -1,0 +1,204 @@
+"""Rules of somebody else, each in a process of its own.
+
+Such a rule may raise, crash, hang, leak, fork or print without end: the engine, the
+other rules and the training are not touched.  Its process reads the run by itself
+and sends findings as lines of JSON.  It is killed with all that it has started when
+it makes no progress, or takes more than its limits; it is restarted a few times, from
+the first step on, and then its status is ``Error`` with the reason.  What was found
+before counts once.
+
+This keeps accidents apart; it is no sandbox: the rule has the rights of the user.
+
+Thread safety: none; owned by the engine.
+
+Errors: those of a process are in the status of its rule.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tdbg.findings import Finding
+from tdbg.rules._base import Rule
+from tdbg.rules.process import Limits, Process
+from tdbg.rules.status import RuleStatus, Status
+from tdbg.rules.transport import describe
+
+__all__ = ["Isolated"]
+
+# Of all that a rule has found.
+MAX_EPISODES = 10_000
+
+
+class Isolated:
+    """A rule at work in a process of its own; has what ``Judge`` has.
+
+    Args:
+        rule: The rule.
+        run: The run's directory.
+        on_status: Called whenever the status has changed.
+        limits: What it may take.
+        max_window: Steps to judge at once, at most.
+
+    Attributes:
+        rule: The rule.
+
+    Raises:
+        ConfigurationError: If another process could not make the same rule.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        run: str,
+        on_status: Callable[[RuleStatus], None],
+        limits: Limits,
+        max_window: int | None = None,
+    ) -> None:
+        self.rule = rule
+        self.seconds = 0.0
+        self._on_status = on_status
+        self._limits = limits
+        self._task = {
+            "rule": describe(rule),
+            "run": str(Path(run).absolute()),
+            "path": sys.path,
+            "max_window": max_window,
+        }
+        self._status = Status.IN_PROGRESS
+        self._message = ""
+        self._n_findings = 0
+        self._n_starts = 0
+        self._process: Process | None = None
+        self._seen: set[tuple[str, str, int, str]] = set()
+        self._episodes: dict[tuple[str, str, int], Finding] = {}
+
+    @property
+    def status(self) -> RuleStatus:
+        """How far it has come."""
+        return RuleStatus(
+            rule=self.rule.name,
+            status=self._status,
+            message=self._message,
+            n_findings=self._n_findings,
+        )
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it judges no more."""
+        return self._status is Status.ERROR
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Every episode as one finding, as it stands."""
+        return list(self._episodes.values())
+
+    def poll(self, *, ask: str | None, wait: bool = False) -> list[Finding]:
+        """What has come; begins, worsens and ends.
+
+        Args:
+            ask: "poll" or "silence", if it is to look what is new; None: it is not.
+            wait: Whether to return only when that is answered, or when it has failed.
+        """
+        found: list[Finding] = []
+        while not self.has_failed:
+            process = self._running()
+            found += self._take_in(process)
+            if self._process is not process:
+                continue  # It was restarted, or has failed.
+            if not process.is_busy:
+                if ask is None:
+                    return found
+                process.ask(ask)
+                ask = None
+            if not wait:
+                return found
+            process.wait()
+        return found
+
+    def stop(self) -> None:
+        """Somebody asked the engine to stop."""
+        if not self.has_failed:
+            self._set_status(Status.STOPPING)
+
+    def finish(self, message: str = "") -> None:
+        """No more will come.
+
+        Args:
+            message: What to say where nothing was found.
+        """
+        self.close()
+        if self._status is Status.STOPPING:
+            self._set_status(Status.STOPPED)
+        elif self._status is Status.IN_PROGRESS:
+            self._set_status(Status.NO_ISSUES_FOUND, message)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def _running(self) -> Process:
+        if self._process is None:
+            self._n_starts += 1
+            self._process = Process(self._task, self._limits)
+            self._process.ask("poll")
+        return self._process
+
+    def _take_in(self, process: Process) -> list[Finding]:
+        found: list[Finding] = []
+        # Asked first: then everything that it has sent before its end is read.
+        ended = process.has_ended()
+        try:
+            for message in process.messages():
+                found += self._take(message)
+            trouble = process.trouble(ended=ended)
+        except (ValueError, KeyError, TypeError) as error:
+            trouble = f"what it sent is no answer: {error}"
+        if trouble and not self.has_failed:
+            self.close()
+            if self._n_starts > self._limits.restarts:
+                again = f" ({self._n_starts} times)" if self._n_starts > 1 else ""
+                tail = process.tail()
+                said = f"; it printed: {tail}" if tail else ""
+                self._set_status(Status.ERROR, f"{trouble}{again}{said}")
+        return found
+
+    def _take(self, message: Mapping[str, Any]) -> list[Finding]:
+        if "episode" in message:
+            finding = self._finding(message["episode"])
+            key = (finding.tensor, finding.mode.name, finding.first_step)
+            self._episodes[key] = finding
+            if len(self._episodes) > MAX_EPISODES:
+                self.close()
+                msg = f"it found more than {MAX_EPISODES} episodes"
+                self._set_status(Status.ERROR, msg)
+        elif "status" in message:
+            self.close()
+            self._set_status(Status.ERROR, str(message.get("message", "")))
+        elif "finding" in message:
+            finding = self._finding(message["finding"])
+            name, mode = finding.tensor, finding.mode.name
+            once = (name, mode, finding.step, finding.phase)
+            if once not in self._seen:
+                self._seen.add(once)
+                self._episodes[name, mode, finding.first_step] = finding
+                if finding.phase == "begin":
+                    self._n_findings += 1
+                if self._status is Status.IN_PROGRESS:
+                    self._set_status(Status.ISSUES_FOUND)
+                return [finding]
+        return []
+
+    def _finding(self, document: Mapping[str, Any]) -> Finding:
+        # Whatever it says, it speaks for itself.
+        return replace(Finding.from_json(document), rule=self.rule.name)
+
+    def _set_status(self, status: Status, message: str = "") -> None:
+        self._status, self._message = status, message or self._message
+        self._on_status(self.status)

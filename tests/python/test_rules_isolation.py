@@ -1,0 +1,199 @@
+"""Rules of somebody else cannot harm the engine, the other rules or the machine."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hostile_rules import Foreign, Hostile, Refusing
+from run_builder import RunBuilder
+from tdbg.modes import ModeKeys
+from tdbg.rules import Engine, ExplodingTensor, Limits, Report, Rule, Status, transport
+from tdbg.trial import create_trial
+
+N_STEPS, BROKEN_AT = 30, 10
+# Little of everything, so that tests are quick.
+SMALL = Limits(seconds=10.0, memory_bytes=1 << 30, processes=12, restarts=0)
+HANGING = {"loop", "ignore_sigterm", "print_"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Steps with a weight that is NaN for a while."""
+    path = tmp_path_factory.mktemp("isolation") / "run"
+    with RunBuilder(path) as builder:
+        for step in range(N_STEPS):
+            value = np.nan if BROKEN_AT <= step < BROKEN_AT + 5 else 1.0
+            sick, sound = (np.full(3, x, dtype=np.float32) for x in (value, step))
+            builder.step(step, {"a.weight": sick, "b.weight": sound})
+    return path
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Marks the processes that are started, of which none may be left."""
+    value = uuid.uuid4().hex
+    monkeypatch.setenv("TDBG_TEST_MARK", value)
+    yield value
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while marked(value) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert marked(value) == []
+
+
+def marked(value: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if value.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def judge(run: Path, *rules: Rule, limits: Limits = SMALL, **options: bool) -> Report:
+    engine = Engine(run, rules, record=False, limits=limits, **options)
+    engine.poll()
+    engine.ask_silence()
+    return engine.finish()
+
+
+def test_a_rule_finds_the_same_in_a_process_of_its_own(run: Path, mark: str):
+    apart = judge(run, Foreign(), limits=Limits())
+    here = judge(run, Foreign(), isolate=False)
+    assert apart == here
+    assert [(f.tensor, f.first_step, f.n_steps) for f in apart.findings] == [
+        ("a.weight", BROKEN_AT, 5)
+    ]
+    engine = Engine(run, Foreign(), record=False)
+    (first, last) = engine.poll()
+    assert (first.phase, last.phase) == ("begin", "end")
+    assert len(marked(mark)) >= 2
+    engine.finish()
+
+
+@pytest.mark.usefixtures("mark")
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("raise_", "RuntimeError: no more"),
+        ("segfault", "killed by SIGSEGV.*it printed: about to segfault"),
+        ("loop", "made no progress for 1 s"),
+        ("ignore_sigterm", "made no progress for 1 s"),
+        ("leak", "MemoryError|more than 1024 MB"),
+        ("leak_in_children", "more than 1024 MB"),
+        ("fork", "more than 12 processes"),
+        ("print_", "made no progress for 1 s; it printed: x*$"),
+        ("exit", "ended with exit code 7"),
+    ],
+)
+def test_a_rule_that_misbehaves_is_an_error_and_the_others_go_on(
+    run: Path, what: str, message: str
+):
+    limits = replace(SMALL, seconds=1.0 if what in HANGING else 10.0)
+    report = judge(run, Hostile(what=what), ExplodingTensor(), limits=limits)
+    hostile, good = report.statuses
+    assert hostile.status is Status.ERROR
+    assert re.search(message, hostile.message), hostile.message
+    assert len(hostile.message) < 3000
+    assert good.status is Status.ISSUES_FOUND
+    assert [(f.rule, f.tensor) for f in report.findings] == [
+        ("ExplodingTensor", "a.weight")
+    ]
+
+
+@pytest.mark.usefixtures("mark")
+def test_a_child_that_is_left_behind_goes_with_its_rule(run: Path):
+    report = judge(run, Hostile(what="leave_a_child"))
+    assert report.statuses[0].status is Status.NO_ISSUES_FOUND
+
+
+@pytest.mark.usefixtures("mark")
+def test_a_process_is_restarted_a_few_times(run: Path):
+    limits = Limits(seconds=1.0, restarts=2)
+    engine = Engine(run, Hostile(what="exit", at=20), limits=limits, max_window=10)
+    engine.poll()
+    status = engine.finish().statuses[0]
+    assert status.message.startswith("its process ended with exit code 7 (3 times)")
+    assert create_trial(run).rule_statuses()["Hostile"] == status.to_json()
+
+
+@pytest.mark.usefixtures("mark")
+def test_a_rule_that_hangs_delays_nobody(run: Path):
+    engine = Engine(
+        run,
+        (Hostile(what="loop"), Foreign(), ExplodingTensor()),
+        record=False,
+        limits=Limits(seconds=2.0, restarts=0),
+    )
+    follow = engine.follow(0.01)
+    assert [finding.rule for finding in engine._poll(wait=False)] == [
+        "ExplodingTensor"
+    ] * 2
+    assert {f.rule for f in next(follow)} == {"Foreign"}
+    assert list(follow) == []
+    states = [status.status for status in engine.finish().statuses]
+    assert states == [Status.ERROR, Status.ISSUES_FOUND, Status.ISSUES_FOUND]
+
+
+@pytest.mark.usefixtures("mark")
+def test_a_rule_that_cannot_be_made_again_is_an_error(run: Path):
+    (status,) = judge(run, Refusing()).statuses
+    assert status.status is Status.ERROR
+    assert status.message == "ConfigurationError: not here"
+
+
+def test_a_rule_that_is_in_no_module_runs_here_and_it_is_said(run: Path):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Inner(Foreign):
+        pass
+
+    report = judge(run, Inner())
+    assert len(report.findings) == 1
+    (note,) = report.notes
+    assert note.startswith("rule Inner runs in this process: its class ")
+    report = judge(run, Foreign(limit=np.float32(0)))
+    assert report.notes == (
+        "rule Foreign runs in this process: its parameter limit is a float32",
+    )
+
+
+def test_rules_travel_with_their_parameters(tmp_path: Path):
+    rule = Foreign(names=("weights", "losses"), mode=ModeKeys.EVAL, limit=2.5)
+    assert transport.build(transport.describe(rule)) == rule
+    assert transport.is_foreign(rule)
+    assert not transport.is_foreign(ExplodingTensor())
+    # A module that no name imports is found by its file.
+    file = tmp_path / "my_rules.py"
+    file.write_text(Path(str(Foreign.__init__.__globals__["__file__"])).read_text())
+    found = transport.build(transport.describe(rule) | {"file": str(file)})
+    assert found.parameters() == rule.parameters()
+    assert type(found).__module__ == transport.ALIAS
+
+
+def test_an_engine_that_is_forgotten_leaves_no_process(run: Path, mark: str):
+    engine = Engine(run, Foreign(), record=False)
+    engine.poll()
+    assert marked(mark)
+    del engine
+
+
+@pytest.mark.usefixtures("mark")
+def test_processes_end_with_a_parent_that_dies(run: Path):
+    child = os.fork()
+    if not child:
+        engine = Engine(run, Foreign(), record=False)
+        engine._poll(wait=False)
+        os._exit(0)
+    os.waitpid(child, 0)
