@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,7 @@ class Process:
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
         control, self._control = os.pipe()
+        self._output, output = os.pipe()
         worker = [sys.executable, "-c", PROGRAM, str(Path(tdbg.__file__).parents[1])]
         of_all = {"memory_bytes": limits.memory_bytes, "processes": limits.processes}
         supervisor = [sys.executable, "-I", "-S", str(Path(_supervisor.__file__))]
@@ -89,15 +90,13 @@ class Process:
                 *(*worker, str(commands), str(answers)),
             ],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=output,
+            stderr=output,
             pass_fds=(commands, answers, control),
             start_new_session=True,
         )
-        for descriptor in (commands, answers, control):
+        for descriptor in (commands, answers, control, output):
             os.close(descriptor)
-        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        self._output = self._process.stdout.fileno()
         for descriptor in (self._answers, self._output):
             os.set_blocking(descriptor, False)
         self._tail = b""
@@ -109,7 +108,7 @@ class Process:
         # Whoever forgets to close it leaves no process behind.
         ends = self._commands, self._control
         self._release = weakref.finalize(
-            self, _abandon, self._process, self._answers, *ends
+            self, _abandon, self._process, (self._answers, self._output), ends
         )
         self._send(json.dumps(task))
 
@@ -169,9 +168,9 @@ class Process:
     def close(self) -> None:
         """Take it down, with all that it has started."""
         self._release.detach()
-        _end(self._process, self._commands, self._control)
+        _end(self._process, (self._commands, self._control))
         self._read_output()
-        _close(self._process, self._answers)
+        _close((self._answers, self._output))
 
     def _reason(self, code: int) -> str:
         if code in REASONS:
@@ -212,10 +211,9 @@ class Process:
         self._tail = self._tail[-TAIL_BYTES:]
 
 
-def _end(process: subprocess.Popen[bytes], *ends: int) -> None:
+def _end(process: subprocess.Popen[bytes], ends: Iterable[int]) -> None:
     """Close the ends of the pipes that it listens to, and see it go."""
-    for descriptor in ends:
-        os.close(descriptor)
+    _close(ends)
     try:
         process.wait(_supervisor.KILL_SECONDS + 1.0)
     except subprocess.TimeoutExpired:
@@ -223,12 +221,13 @@ def _end(process: subprocess.Popen[bytes], *ends: int) -> None:
         process.wait()
 
 
-def _close(process: subprocess.Popen[bytes], answers: int) -> None:
-    os.close(answers)
-    if process.stdout is not None:
-        process.stdout.close()
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
-def _abandon(process: subprocess.Popen[bytes], answers: int, *ends: int) -> None:
-    _end(process, *ends)
-    _close(process, answers)
+def _abandon(
+    process: subprocess.Popen[bytes], ours: Iterable[int], ends: Iterable[int]
+) -> None:
+    _end(process, ends)
+    _close(ours)
