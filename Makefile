@@ -179,12 +179,17 @@ stubs: $(STAMPS)/editable ## compare _core.pyi with the module
 
 # ---- the rest ----------------------------------------------------------------
 
-.PHONY: bench bench-environments bench-report clean distclean
+.PHONY: bench bench-detection bench-environments bench-report clean distclean
 # FULL=1 for all rounds; SECONDS=60 bounds each slowdown; ONLY has beginnings of
 # names, with commas: make bench ONLY=overhead/resnet,writer
 bench: | $(BIN)/pip ## benchmarks, quickly: make bench ONLY=overhead/resnet FULL=1
 	@$(BIN)/python -m benchmarks.run --only '$(ONLY)' $(if $(FULL),--full) \
 	  $(if $(SECONDS),--seconds $(SECONDS))
+
+# Recorded runs are kept in build/detection: a second time takes a minute.
+bench-detection: $(STAMPS)/editable ## what rules find, on sick and healthy trainings: make bench-detection ONLY=raw SEEDS=1
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.detection --only '$(ONLY)' \
+	  --seeds $(or $(SEEDS),5) --jobs $(JOBS) $(if $(WRITE),--write docs/detection.md)
 
 bench-environments: | $(BIN)/pip ## what the benchmarks' contenders need
 	@$(BIN)/python -m benchmarks.environments.create

@@ -6,6 +6,8 @@ That every predicate holds where it should and nowhere else takes minutes and is
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +15,15 @@ import pytest
 
 pytest.importorskip("torch")
 
+from benchmarks.detection import __main__ as program
+from benchmarks.detection import table
 from benchmarks.detection.corpus import case
 from benchmarks.detection.corpus.case import TWIN, Case, cases, load
 from benchmarks.detection.corpus.training import Training
+from benchmarks.detection.halves import HALVES, half_of
+from benchmarks.detection.judge import Judged, Named
 from benchmarks.detection.verify import run, trouble
+from tdbg.findings import Severity
 
 pytestmark = pytest.mark.torch
 
@@ -94,3 +101,76 @@ def test_cases_are_added_from_elsewhere(
     load([file])
     assert run(named("one_of_ours"), 0).visible_at == 0
     assert run(named("one_of_ours.twin"), 0).visible_at is None
+
+
+def test_a_twin_is_in_the_half_of_its_case_and_the_halves_are_halves() -> None:
+    load()
+    halves = {one.name: half_of(one.name) for one in cases()}
+    assert all(halves[name] == halves[name.removesuffix(TWIN)] for name in halves)
+    sick = [halves[one.name] for one in cases() if one.is_sick]
+    assert all(sick.count(half) > len(sick) / 3 for half in HALVES)
+
+
+# Made so that each figure of the tables is another.
+def judged(
+    name: str, visible: int | None, *found: tuple[str, Severity, int], sick: bool = True
+) -> Judged:
+    return Judged(
+        case=name,
+        seed=0,
+        half=HALVES[0],
+        is_sick=sick,
+        named_by=frozenset({"DeadRelu"} if sick else ()),
+        visible_at=visible,
+        n_steps=100,
+        findings=tuple(
+            Named(rule=rule, severity=severity, step=step, tensor="t", message="m")
+            for rule, severity, step in found
+        ),
+    )
+
+
+def test_what_counts_as_found_and_as_in_time() -> None:
+    warning, error, info = Severity.WARNING, Severity.ERROR, Severity.INFO
+    early = judged("a", 20, ("DeadRelu", warning, 12), ("DeadRelu", error, 30))
+    assert early.in_time
+    assert early.delay == -8
+    late = judged("b", 20, ("DeadRelu", error, 21), ("DeadRelu", info, 3))
+    assert not late.in_time
+    assert late.delay == 1
+    other = judged("c", 20, ("Overfit", error, 3))
+    assert other.found is None
+    assert other.delay is None
+    well = judged("d", None, ("Overfit", warning, 7), sick=False)
+    rows = table.by_half([early, late, other, well]).rows
+    assert rows[0][1:] == ["3", "2 (67%)", "1 (33%)", "-3.5, 1", "1", "0", "1"]
+    assert [row[0] for row in table.missed([early, late, other]).rows] == ["b", "c"]
+    assert table.false_alarms([early, well]).rows[0][:4] == [
+        "d",
+        HALVES[0],
+        "warning",
+        "Overfit",
+    ]
+
+
+def test_cases_are_recorded_once_and_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def judge(*more: str) -> list[dict[str, object]]:
+        arguments = ["--only=constant_columns", "--seeds=1", "--jobs=1", "--json"]
+        given = ["detection", *arguments, f"--cache={tmp_path}", *more]
+        monkeypatch.setattr(sys, "argv", given)
+        program.main()
+        answer: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+        return answer
+
+    sick, twin = judge()
+    (outcome,) = tmp_path.glob("*/constant_columns/*/outcome.json")
+    written = outcome.stat().st_mtime_ns
+    assert sick["visible_at"] == 0
+    assert sick["delay"] == 0
+    assert not [one for one in twin["findings"] if one["rule"] == "ExplodingTensor"]
+    # Another rule only, over the same recording.
+    (sick, _) = judge("--rules", "DeadRelu")
+    assert sick["delay"] is None
+    assert outcome.stat().st_mtime_ns == written

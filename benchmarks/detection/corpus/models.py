@@ -155,6 +155,7 @@ class CharacterTransformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_tokens, bias=False)
         nn.init.normal_(self.embedding.weight, std=0.02)
+        nn.init.normal_(self.place.weight, std=0.02)
         if tied:
             self.head.weight = self.embedding.weight
 

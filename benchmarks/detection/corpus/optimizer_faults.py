@@ -177,7 +177,7 @@ def layer_replaced_later(t: Training) -> None:
 
 @sick(
     named_by={
-        "LearningRateZero",
+        "ZeroLearningRate",
         "UnchangedTensor",
         "WeightUpdateRatio",
         "LossNotDecreasing",
@@ -208,7 +208,7 @@ def warm_up_by_integers(t: Training) -> None:
 
 
 @sick(
-    named_by={"LearningRateZero", "UnchangedTensor", "WeightUpdateRatio"},
+    named_by={"ZeroLearningRate", "UnchangedTensor", "WeightUpdateRatio"},
     diagnosis="the schedule ends at step 30, the training at 200",
 )
 def schedule_too_short(t: Training) -> None:

@@ -14,7 +14,7 @@ from benchmarks.detection.corpus.loops import Predicate, Probe, fit
 from benchmarks.detection.corpus.models import mlp
 from benchmarks.detection.corpus.training import Training
 
-OTHER = {"other": "{other}"}
+OTHER = {"other_runs": ("{other}",)}
 
 
 def tracked(model: nn.Module) -> list[Tensor]:

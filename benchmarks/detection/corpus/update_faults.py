@@ -15,7 +15,7 @@ from benchmarks.detection.corpus.training import Training
 
 
 @sick(
-    named_by={"WeightUpdateRatio", "LossNotDecreasing", "LearningRateZero"},
+    named_by={"WeightUpdateRatio", "LossNotDecreasing", "ZeroLearningRate"},
     diagnosis="the learning rate is decayed at each batch instead of each epoch",
 )
 def decay_per_batch(t: Training) -> None:

@@ -1,0 +1,216 @@
+"""What came of it: found, in time, false alarms; by half and by rule.
+
+The same tables go to the terminal and into docs/detection.md, between its markers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks._harness.tables import Table
+from benchmarks.detection.halves import HALVES
+from benchmarks.detection.judge import Judged
+from tdbg.findings import Severity
+
+__all__ = ["by_half", "by_rule", "false_alarms", "missed", "tables", "write"]
+
+BEGIN, END = "<!-- tables begin -->", "<!-- tables end -->"
+
+
+def tables(judged: Sequence[Judged]) -> list[Table]:
+    """All of them."""
+    return [by_half(judged), by_rule(judged), missed(judged), false_alarms(judged)]
+
+
+def by_half(judged: Sequence[Judged]) -> Table:
+    """Recall and false alarms of both halves, and of all."""
+    table = Table(
+        "both halves",
+        (
+            "half",
+            "sick runs",
+            "found",
+            "in time",
+            "delay: median, longest",
+            "healthy runs",
+            "with an error",
+            "with a warning",
+        ),
+        note="Delay in training steps from the one at which the fault is visible to "
+        "the first finding that names it; negative: found before. A healthy run counts "
+        "once, however many findings it has.",
+    )
+    for name, half in [*((half, (half,)) for half in HALVES), ("all", HALVES)]:
+        here = [one for one in judged if one.half in half]
+        sick = [one for one in here if one.is_sick]
+        well = [one for one in here if not one.is_sick]
+        table.add(
+            name,
+            len(sick),
+            share(one.found is not None for one in sick),
+            share(one.in_time for one in sick),
+            delays(sick),
+            len(well),
+            count(bool(one.alarms(Severity.ERROR)) for one in well),
+            count(bool(one.alarms(Severity.WARNING)) for one in well),
+        )
+    return table
+
+
+def by_rule(judged: Sequence[Judged]) -> Table:
+    """Of each rule: what it found by itself of the runs that it may name."""
+    table = Table(
+        "each rule by itself",
+        (
+            "rule",
+            "half",
+            "runs it may name",
+            "named",
+            "in time",
+            "delay: median, longest",
+            "healthy runs with its error",
+            "with its warning",
+        ),
+        note="Most faults may be named by several rules, of which one is enough.",
+    )
+    rules = {rule for one in judged for rule in one.named_by}
+    rules |= {named.rule for one in judged for named in one.findings}
+    for rule in sorted(rules):
+        for half in HALVES:
+            here = [one for one in judged if one.half == half]
+            sick = [one for one in here if rule in one.named_by]
+            alone = [one.first_of([rule]) for one in sick]
+            late = [
+                named.step - one.visible_at
+                for named, one in zip(alone, sick, strict=True)
+                if named is not None and one.visible_at is not None
+            ]
+            well = [one for one in here if not one.is_sick]
+            table.add(
+                rule if half == HALVES[0] else "",
+                half,
+                len(sick),
+                share(named is not None for named in alone),
+                fraction(sum(delay <= 0 for delay in late), len(sick)),
+                spread(late),
+                count(_has(one, rule, Severity.ERROR) for one in well),
+                count(_has(one, rule, Severity.WARNING) for one in well),
+            )
+    return table
+
+
+def missed(judged: Sequence[Judged]) -> Table:
+    """Sick cases that were not found, or late, with at least one seed."""
+    table = Table(
+        "missed, or late",
+        (
+            "case",
+            "half",
+            "seeds",
+            "visible",
+            "delays",
+            "may be named by",
+            "was named by",
+        ),
+        note="Delays by seed; -: not found.",
+    )
+    for name, runs in _by_case(one for one in judged if one.is_sick).items():
+        if all(one.in_time for one in runs):
+            continue
+        others = sorted({n.rule for one in runs for n in one.findings})
+        table.add(
+            name,
+            runs[0].half,
+            len(runs),
+            " ".join(_text(one.visible_at) for one in runs),
+            " ".join(_text(one.delay) for one in runs),
+            ", ".join(sorted(runs[0].named_by)),
+            ", ".join(others) or "nothing",
+        )
+    return table
+
+
+def false_alarms(judged: Sequence[Judged]) -> Table:
+    """Healthy cases about which something was said."""
+    table = Table(
+        "false alarms",
+        ("case", "half", "severity", "rule", "seeds", "first at step", "says"),
+    )
+    for name, runs in _by_case(one for one in judged if not one.is_sick).items():
+        said = defaultdict(list)
+        for one in runs:
+            for named in one.findings:
+                if named.severity >= Severity.WARNING:
+                    said[named.severity, named.rule].append(named)
+        for (severity, rule), all_of in sorted(said.items(), reverse=True):
+            first = min(all_of, key=lambda named: named.step)
+            table.add(
+                name,
+                runs[0].half,
+                severity.label,
+                rule,
+                f"{len(all_of)} of {len(runs)}",
+                first.step,
+                f"{first.tensor}: {first.message}".replace("|", "\\|"),
+            )
+    return table
+
+
+def write(path: Path, tables: Iterable[Table]) -> None:
+    """Put tables between the markers of a page.
+
+    Raises:
+        ValueError: If the page has no markers.
+    """
+    page = path.read_text(encoding="utf-8")
+    if BEGIN not in page or END not in page:
+        msg = f"{path} has no {BEGIN} and {END}"
+        raise ValueError(msg)
+    before, rest = page.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    body = "\n".join(table.markdown() for table in tables)
+    path.write_text(f"{before}{BEGIN}\n\n{body}\n{END}{after}", encoding="utf-8")
+
+
+def share(holds: Iterable[bool]) -> str:
+    """How many of them hold, of how many."""
+    every = list(holds)
+    return fraction(sum(every), len(every))
+
+
+def fraction(part: int, whole: int) -> str:
+    """A part of a whole, in per cent too."""
+    return f"{part} ({part / whole:.0%})" if whole else "-"
+
+
+def count(holds: Iterable[bool]) -> int:
+    """How many of them hold."""
+    return sum(holds)
+
+
+def delays(judged: Iterable[Judged]) -> str:
+    """Median and longest delay of those that were found."""
+    return spread([one.delay for one in judged if one.delay is not None])
+
+
+def spread(numbers: Sequence[int]) -> str:
+    """Median and largest."""
+    return f"{median(numbers):g}, {max(numbers)}" if numbers else "-"
+
+
+def _by_case(judged: Iterable[Judged]) -> dict[str, list[Judged]]:
+    grouped: dict[str, list[Judged]] = {}
+    for one in judged:
+        grouped.setdefault(one.case, []).append(one)
+    return grouped
+
+
+def _has(judged: Judged, rule: str, severity: Severity) -> bool:
+    return any(one.rule == rule for one in judged.alarms(severity))
+
+
+def _text(number: int | None) -> str:
+    return "-" if number is None else str(number)
