@@ -1,13 +1,27 @@
 """Actions: what to do about a finding.
 
-``tdbg.actions.get("stop", run)`` gives the action of that name for a run.  An action
-is called with every finding, when it begins, gets worse and ends.
+``tdbg.actions.make("webhook:https://...", run)`` gives an action for a run.  It is
+called with every finding, when it begins, gets worse and ends; docs/actions.md lists
+them.
 """
 
 from __future__ import annotations
 
-from tdbg.actions._base import Action, get, names
+from tdbg.actions._base import Action, close_all
+from tdbg.actions.registry import get, make, names
 from tdbg.actions.report import Report
+from tdbg.actions.spec import ActionSpec, parse, read_specs
 from tdbg.actions.stop import Stop
 
-__all__ = ["Action", "Report", "Stop", "get", "names"]
+__all__ = [
+    "Action",
+    "ActionSpec",
+    "Report",
+    "Stop",
+    "close_all",
+    "get",
+    "make",
+    "names",
+    "parse",
+    "read_specs",
+]

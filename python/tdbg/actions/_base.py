@@ -1,25 +1,24 @@
-"""What an action is, and actions by name."""
+"""What an action is, and what all of them share.
+
+Thread safety: an action belongs to the engine's thread, unless its file says otherwise.
+"""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import os
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol
 
-from tdbg.errors import ConfigurationError
-from tdbg.findings import Finding, Severity
+from tdbg.findings import Finding
 
-__all__ = ["Action", "get", "names"]
-
-_ACTIONS = {
-    "report": ("tdbg.actions.report", "Report"),
-    "stop": ("tdbg.actions.stop", "Stop"),
-}
+__all__ = ["Action", "close_all", "message_of"]
 
 
 class Action(Protocol):
-    """Something that is done about findings."""
+    """Something that is done about findings.
+
+    May also have ``close(seconds)``, which finishes what was begun within so many
+    seconds and returns what went wrong, a line each.
+    """
 
     @property
     def name(self) -> str:
@@ -31,41 +30,28 @@ class Action(Protocol):
         ...
 
 
-def names() -> list[str]:
-    """Names of all actions."""
-    return sorted(_ACTIONS)
-
-
-def get(
-    name: str,
-    run_directory: str | os.PathLike[str],
-    *,
-    stop_on: str | Severity = Severity.ERROR,
-) -> Action:
-    """The action of that name, for one run.
-
-    Args:
-        name: "report" or "stop".
-        run_directory: The run that it acts upon.
-        stop_on: Severity from which on "stop" stops.
-
-    Raises:
-        ConfigurationError: If there is no such action or severity.
-    """
-    if name not in _ACTIONS:
-        near = difflib.get_close_matches(name, _ACTIONS, n=1)
-        hint = (
-            f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names())}"
-        )
-        msg = f"there is no action {name!r}; {hint}"
-        raise ConfigurationError(msg)
-    if isinstance(stop_on, str):
+def close_all(actions: Iterable[Action], seconds: float = 10.0) -> list[str]:
+    """Finish all actions; what went wrong, a line each.  Never raises."""
+    troubles: list[str] = []
+    for action in actions:
+        close: Any = getattr(action, "close", None)
+        if close is None:
+            continue
         try:
-            stop_on = Severity.of(stop_on)
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from None
-    module, class_ = _ACTIONS[name]
-    action: Action = getattr(importlib.import_module(module), class_)(
-        run_directory, severity=stop_on
-    )
-    return action
+            troubles += close(seconds) or ()
+        except Exception as error:  # An action may be anybody's.
+            troubles.append(f"action {action.name}: {type(error).__name__}: {error}")
+    return troubles
+
+
+def message_of(finding: Finding, run: str) -> str:
+    """A finding in words, for people.
+
+    Example:
+        error in runs/digits: DeadRelu at step 120: fc1.act_output_0: 60 of 64 units ...
+        -> restart with a lower learning rate
+    """
+    gone = " is over" if finding.is_over else ""
+    head = f"{finding.severity.label}{gone} in {run}: {finding.rule} at step "
+    text = f"{head}{finding.step}: {finding.tensor}: {finding.message}"
+    return f"{text}\n-> {finding.advice}" if finding.advice and not gone else text

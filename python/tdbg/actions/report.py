@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import os
 
-from tdbg.findings import Finding, Severity
+from tdbg.findings import Finding
 
 __all__ = ["Report"]
 
 
 class Report:
-    """Does nothing more: the engine returns and records every finding anyway.
-
-    Args:
-        run_directory: The run.
-        severity: Unused, as every finding is reported.
-    """
+    """Does nothing more: the engine returns and records every finding anyway."""
 
     name = "report"
 
-    def __init__(
-        self,
-        run_directory: str | os.PathLike[str],
-        *,
-        severity: Severity = Severity.INFO,
-    ) -> None:
-        del run_directory, severity
+    def __init__(self, run_directory: str | os.PathLike[str]) -> None:
+        del run_directory
 
     def __call__(self, finding: Finding) -> None:
         """Nothing is left to do."""

@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 
 from tdbg.control import request_stop
-from tdbg.findings import Finding, Severity
+from tdbg.findings import Finding
 
 __all__ = ["Stop"]
 
 
 class Stop:
-    """Asks the training to stop at the first finding that is bad enough.
+    """Asks the training to stop at the first finding that it is given.
 
     Args:
         run_directory: The run.
-        severity: From which severity on.
 
     Attributes:
         requested: The finding that led to the request, or None.
@@ -26,24 +25,18 @@ class Stop:
 
     name = "stop"
 
-    def __init__(
-        self,
-        run_directory: str | os.PathLike[str],
-        *,
-        severity: Severity = Severity.ERROR,
-    ) -> None:
+    def __init__(self, run_directory: str | os.PathLike[str]) -> None:
         self.requested: Finding | None = None
         self._run_directory = run_directory
-        self._severity = severity
 
     def __call__(self, finding: Finding) -> None:
-        """Ask, unless the finding is over or mild, or it was asked before.
+        """Ask, unless the finding is over, or it was asked before.
 
         Raises:
-            TdbgError: If the request could not be written; the next finding that is
-                bad enough tries again.
+            TdbgError: If the request could not be written; the next finding tries
+                again.
         """
-        if self.requested or finding.is_over or finding.severity < self._severity:
+        if self.requested or finding.is_over:
             return
         request_stop(
             self._run_directory,

@@ -9,9 +9,12 @@ from typing import Any
 
 import click
 
+from tdbg.cli.acting import action_options, parse_actions
+from tdbg.cli.beside import Beside
+from tdbg.cli.findings import parse_rules
 from tdbg.collections import CollectionRegistry
 from tdbg.launch import command_of, environment_of
-from tdbg.rules import resolve
+from tdbg.launch.supervise import end_like, holding_signals, supervise
 
 __all__ = ["command"]
 
@@ -33,7 +36,8 @@ EXIT_NOT_EXECUTABLE = 126
     "--rules",
     multiple=True,
     metavar="NAME",
-    help="Capture what this rule needs; repeatable.  Default: all, as 'default'.",
+    help="Capture what this rule needs, and judge by it where --on-finding is given; "
+    "repeatable.  Default: all, as 'default'.",
 )
 @click.option("--include", multiple=True, help="A further collection; repeatable.")
 @click.option(
@@ -42,6 +46,7 @@ EXIT_NOT_EXECUTABLE = 126
 @click.option(
     "--save-interval", type=click.IntRange(min=1), help="Of values of --include."
 )
+@action_options
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def command(
@@ -52,20 +57,25 @@ def command(
     include: tuple[str, ...],
     statistics_interval: int | None,
     save_interval: int | None,
+    on_finding: tuple[str, ...],
+    stop_on: str,
+    file: str | None,
+    dry_run: bool,
     program: tuple[str, ...],
 ) -> None:
     """Run PROGRAM, and capture the training in it.
 
     PROGRAM is run in the place of tdbg: its input, output, signals and exit code are
-    its own.
+    its own.  With --on-finding or --actions rules judge the run meanwhile.
 
         tdbg run -- python train.py --epochs 3
 
+        tdbg run --rules default --on-finding stop -- python train.py
+
         tdbg run --out runs/digits -- torchrun --nproc-per-node 2 train.py
     """
-    names = None if not rules or rules == ("default",) else list(rules)
-    if names is not None:
-        list(resolve(names))
+    named = () if rules == ("default",) else rules
+    chosen = parse_rules(named)
     CollectionRegistry(include)
     if out is None:
         out = str(
@@ -73,7 +83,7 @@ def command(
         )
     settings: dict[str, Any] = {
         "out_dir": str(Path(out).absolute()),
-        "rules": names,
+        "rules": [rule.name for rule in chosen] if named else None,
         "include_collections": list(include),
         "statistics_interval": statistics_interval,
         "save_interval": save_interval,
@@ -84,7 +94,15 @@ def command(
     arguments = command_of(program)
     click.echo(f"tdbg: what is captured goes to {out}", err=True)
     try:
-        os.execvpe(arguments[0], arguments, environment)  # noqa: S606 - what it is for
+        if not on_finding and file is None:
+            os.execvpe(arguments[0], arguments, environment)  # noqa: S606
+        with holding_signals() as before:
+            actions = parse_actions(out, on_finding, stop_on, file, dry_run=dry_run)
+            beside = Beside(out, chosen, actions)
+            beside.start()
+            status = supervise(arguments, environment, before)
+            beside.finish()
+        end_like(status)
     except OSError as error:
         click.echo(f"tdbg: {arguments[0]}: {error.strerror}", err=True)
         is_missing = isinstance(error, FileNotFoundError)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from tdbg import actions
 from tdbg.cli import options
+from tdbg.cli.acting import action_options, parse_actions
 from tdbg.cli.check import conclude, overhead_of
 from tdbg.cli.findings import parse_rules, print_findings, rule_option
 from tdbg.cli.output import EXIT_FOUND, console, emit_json_line, plain
@@ -24,20 +24,7 @@ LOOK_SECONDS = 0.1
 @click.command("watch")
 @options.run
 @rule_option
-@click.option(
-    "--on-finding",
-    type=click.Choice(actions.names()),
-    default="report",
-    show_default=True,
-    help="What to do about a finding.",
-)
-@click.option(
-    "--stop-on",
-    type=click.Choice(["info", "warning", "error"]),
-    default="error",
-    show_default=True,
-    help="Severity from which on the training is stopped.",
-)
+@action_options
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
@@ -51,8 +38,10 @@ def command(
     ctx: click.Context,
     run: str,
     rules: tuple[str, ...],
-    on_finding: str,
+    on_finding: tuple[str, ...],
     stop_on: str,
+    file: str | None,
+    dry_run: bool,
     wait: float,
     as_json: bool,
 ) -> None:
@@ -62,9 +51,9 @@ def command(
     "ended".
     """
     chosen = parse_rules(rules)
+    actions = parse_actions(run, on_finding, stop_on, file, dry_run=dry_run)
     _wait_for(run, wait)
-    action = actions.get(on_finding, run, stop_on=stop_on)
-    engine = Engine(run, chosen, (action,))
+    engine = Engine(run, chosen, actions)
     out = console()
     if as_json:
         names = [rule.name for rule in chosen]

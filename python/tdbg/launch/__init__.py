@@ -1,8 +1,9 @@
 """``tdbg run``: a training is captured without a change of its script.
 
-The command is run as it stands (``exec``), in an environment whose ``PYTHONPATH``
-begins with the folder ``site``: its ``sitecustomize`` waits for torch to be imported,
-and ``discovery`` then finds the model, the optimizer and the loss as they are used.
+The command is run as it stands (``exec``, or as a child while rules judge what it
+writes), in an environment whose ``PYTHONPATH`` begins with the folder ``site``: its
+``sitecustomize`` waits for torch to be imported, and ``discovery`` then finds the
+model, the optimizer and the loss as they are used.
 
 Processes that are captured: the Python that was launched, the one that launched shell
 scripts or ``accelerate launch`` run, and the workers of ``torchrun``.  All others

@@ -43,8 +43,21 @@ _OF_GLOBAL_HOOKS = r"Using `torch\.compile\(module\)` when there are global hook
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")
 
 
+def _end_quietly(before: Callable[..., Any]) -> Callable[..., Any]:
+    """An ``excepthook`` that tells of a stop in a line: the script is not at fault."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, TrainingStopped):
+            sys.stderr.write(f"tdbg: stopped at step {error.step}: {error.reason}\n")
+        else:
+            before(kind, error, trace)
+
+    return hook
+
+
 def begin() -> None:
     """Look for a training in this process; torch has just been imported."""
+    sys.excepthook = _end_quietly(sys.excepthook)
     settings = json.loads(os.environ[LAUNCH_VARIABLE])
     Discovery(settings).start()
 

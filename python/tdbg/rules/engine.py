@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdbg import actions as named_actions
-from tdbg.actions import Action
+from tdbg.actions import Action, close_all
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Finding, Severity
 from tdbg.rules._base import Rule
@@ -181,6 +181,9 @@ class Engine:
             if self._journal.trouble:
                 self._note(self._journal.trouble)
             self._journal = None
+        for trouble in close_all(self._actions):
+            self._note(trouble)
+        self._actions = ()
         return self.report()
 
     def seconds(self) -> dict[str, float]:
@@ -322,7 +325,7 @@ def watch(
     run: RunPath,
     rules: Iterable[str | Rule] | str | Rule | None = None,
     *,
-    on_finding: str | Action = "report",
+    on_finding: str | Action | Sequence[str | Action] = (),
     stop_on: str | Severity = Severity.ERROR,
     record: bool = True,
     poll_seconds: float = POLL_SECONDS,
@@ -332,7 +335,8 @@ def watch(
     Args:
         run: Directory of the run.
         rules: Rules or names of rules; None: all of tdbg's.
-        on_finding: Name of an action ("report", "stop"), or an action.
+        on_finding: An action, as ``"stop"`` or ``"webhook:https://..."``
+            (docs/actions.md), or several.
         stop_on: Severity from which on "stop" stops.
         record: Whether to write findings and statuses into the run.
         poll_seconds: How long to sleep when there is nothing new.
@@ -342,9 +346,13 @@ def watch(
         NotARun: If the directory is no run.
         StorageError: If it cannot be read.
     """
-    if isinstance(on_finding, str):
-        on_finding = named_actions.get(on_finding, run, stop_on=stop_on)
-    engine = Engine(run, rules, (on_finding,), record=record)
+    asked = [on_finding] if not isinstance(on_finding, Sequence) else on_finding
+    asked = [on_finding] if isinstance(on_finding, str) else asked
+    taken = [
+        named_actions.get(each, run, stop_on=stop_on) if isinstance(each, str) else each
+        for each in asked
+    ]
+    engine = Engine(run, rules, taken, record=record)
     for _ in engine.follow(poll_seconds):
         pass
     return engine.finish()

@@ -69,14 +69,20 @@ class NLPSequenceRatio(Rule):
         check_regex(self, "tensor_regex")
 
     def _check_tokens(self) -> None:
-        tokens, limits = self.token_values, self.token_thresholds_percent
+        # Whatever was given: the annotations hold nobody to anything.
+        tokens: object = self.token_values
+        limits: object = self.token_thresholds_percent
         if not (isinstance(tokens, tuple) and all(isinstance(t, int) for t in tokens)):
             msg = f"{self.name}.token_values is {tokens!r}; give whole numbers, as (0,)"
             raise ConfigurationError(msg)
-        sound = isinstance(limits, tuple) and all(
-            isinstance(limit, int | float) and 0 < limit <= 100 for limit in limits
+        sound = (
+            isinstance(limits, tuple)
+            and len(limits) in {1, len(tokens)}
+            and all(
+                isinstance(limit, int | float) and 0 < limit <= 100 for limit in limits
+            )
         )
-        if not sound or len(limits) not in {1, len(tokens)}:
+        if not sound:
             msg = (
                 f"{self.name}.token_thresholds_percent is {limits!r}; give one "
                 "percentage above 0 for all tokens, or one for each"

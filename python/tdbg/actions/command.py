@@ -1,0 +1,87 @@
+"""Command: run a command of the user's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+
+from tdbg.actions.checks import seconds_of, text_of
+from tdbg.errors import TdbgError
+from tdbg.findings import Finding
+
+__all__ = ["Command"]
+
+# Of what it prints, if it fails.
+MAX_TAIL = 500
+
+
+class Command:
+    """Runs a shell command for each finding it is given.
+
+    The finding is on its standard input as JSON, and its main fields are in variables:
+    ``TDBG_RUN``, ``TDBG_RULE``, ``TDBG_SEVERITY``, ``TDBG_STEP``, ``TDBG_TENSOR``,
+    ``TDBG_MESSAGE``, ``TDBG_ADVICE``.
+
+    Args:
+        run_directory: The run.
+        command: For ``/bin/sh -c``.
+        timeout: Seconds after which it and its children are killed.
+
+    Raises:
+        ConfigurationError: If the command is empty or the timeout not positive.
+    """
+
+    name = "command"
+
+    def __init__(self, run_directory: str, command: str, timeout: float = 60.0) -> None:
+        self._run_directory = run_directory
+        self._command = text_of(self.name, "command", command, "a shell command")
+        self._timeout = seconds_of(self.name, "timeout", timeout)
+
+    def __call__(self, finding: Finding) -> None:
+        """Run it, and wait for its end.
+
+        Raises:
+            TdbgError: If it fails or takes too long.
+            OSError: If it cannot be started.
+        """
+        process = subprocess.Popen(  # noqa: S602 - the user's own shell command
+            self._command,
+            shell=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **self._variables(finding)},
+            start_new_session=True,
+        )
+        document = {"run": self._run_directory, **finding.to_json()}
+        try:
+            output, _ = process.communicate(
+                json.dumps(document).encode(), timeout=self._timeout
+            )
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            msg = f"the command took more than {self._timeout:g} s and was killed"
+            raise TdbgError(msg) from None
+        if process.returncode:
+            tail = output[-MAX_TAIL:].decode(errors="replace").strip()
+            msg = f"the command ended with {process.returncode}: {tail}"
+            raise TdbgError(msg)
+
+    def _variables(self, finding: Finding) -> dict[str, str]:
+        values = {
+            "RUN": self._run_directory,
+            "RULE": finding.rule,
+            "SEVERITY": finding.severity.label,
+            "STEP": str(finding.step),
+            "TENSOR": finding.tensor,
+            "MESSAGE": finding.message,
+            "ADVICE": finding.advice,
+        }
+        # A variable cannot hold a NUL.
+        return {f"TDBG_{key}": text.replace("\0", "") for key, text in values.items()}

@@ -1,0 +1,63 @@
+"""Notify: mail, SMS, Slack and a hundred other services, through apprise."""
+
+from __future__ import annotations
+
+import logging
+
+from tdbg.actions._base import message_of
+from tdbg.actions.checks import text_of
+from tdbg.errors import ConfigurationError, TdbgError
+from tdbg.findings import Finding, Severity
+
+__all__ = ["Notify"]
+
+
+class Notify:
+    """Sends each finding to a service that apprise knows by its URL.
+
+    Args:
+        run_directory: The run.
+        url: As ``mailto://user:password@example.com``, ``slack://token...``,
+            ``twilio://...``; several are separated by blanks or commas.
+
+    Raises:
+        ConfigurationError: If apprise knows no such service.
+    """
+
+    name = "notify"
+
+    def __init__(self, run_directory: str, url: str) -> None:
+        import apprise
+
+        # It prints URLs, with the secrets that they hold.
+        logging.getLogger("apprise").setLevel(logging.CRITICAL)
+        self._run_directory = run_directory
+        self._services = apprise.Apprise()
+        if not self._services.add(text_of(self.name, "url", url, "a URL of apprise's")):
+            scheme = url.partition("://")[0]
+            msg = (
+                f"action notify: {scheme}:// is no service with what it needs; "
+                "https://appriseit.com/services lists them"
+            )
+            raise ConfigurationError(msg)
+        kinds = apprise.NotifyType
+        self._kinds = {
+            Severity.INFO: kinds.INFO,
+            Severity.WARNING: kinds.WARNING,
+            Severity.ERROR: kinds.FAILURE,
+        }
+
+    def __call__(self, finding: Finding) -> None:
+        """Send it, and wait for the service.
+
+        Raises:
+            TdbgError: If a service does not take it.
+        """
+        sent = self._services.notify(
+            title=f"tdbg: {finding.rule}",
+            body=message_of(finding, self._run_directory),
+            notify_type=self._kinds[finding.severity],
+        )
+        if not sent:
+            msg = "a service did not take the message"
+            raise TdbgError(msg)

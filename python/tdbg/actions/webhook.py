@@ -1,0 +1,102 @@
+"""Webhook: tell a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdbg.actions._base import message_of
+from tdbg.actions.checks import seconds_of, url_of
+from tdbg.errors import ConfigurationError, TdbgError
+from tdbg.findings import Finding
+
+__all__ = ["Webhook"]
+
+# Answers after which it is worth trying again.
+TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+BACKOFF_SECONDS = 0.5
+MAX_RETRIES = 10
+
+
+class Webhook:
+    """Posts each finding as JSON.
+
+    ``{"event": "finding", "run": ..., "text": ..., "finding": {...}}``: the text is
+    what Slack, Mattermost and Discord's Slack face show.
+
+    Args:
+        run_directory: The run.
+        url: Where to; it may hold a secret, and is never printed but for its host.
+        timeout: Seconds for each try.
+        retries: Further tries, after 0.5, 1, 2, ... seconds, or when the server says.
+        headers: Of the request, as ``{"Authorization": "Bearer ..."}``.
+
+    Raises:
+        ConfigurationError: If the URL is none, or a number is out of its range.
+    """
+
+    name = "webhook"
+
+    def __init__(
+        self,
+        run_directory: str,
+        url: str,
+        timeout: float = 10.0,
+        retries: int = 3,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        import urllib3
+
+        parts = url_of(self.name, "url", url)
+        self._timeout = seconds_of(self.name, "timeout", timeout)
+        if retries not in range(MAX_RETRIES + 1):
+            msg = f"action webhook: retries is {retries!r}; give 0 to {MAX_RETRIES}"
+            raise ConfigurationError(msg)
+        self._run_directory = run_directory
+        self._url = url
+        self._host = parts.hostname
+        self._headers = dict(headers or {})
+        self._pool: Any = urllib3.PoolManager(
+            retries=urllib3.Retry(
+                total=retries,
+                redirect=False,
+                status_forcelist=TRY_AGAIN,
+                allowed_methods=None,
+                backoff_factor=BACKOFF_SECONDS,
+            )
+        )
+
+    def __call__(self, finding: Finding) -> None:
+        """Post it, and wait for the answer.
+
+        Raises:
+            TdbgError: If the server cannot be reached, or refuses.
+        """
+        import urllib3
+
+        document = {
+            "event": "finding",
+            "run": self._run_directory,
+            "text": message_of(finding, self._run_directory),
+            "finding": finding.to_json(),
+        }
+        try:
+            response = self._pool.request(
+                "POST",
+                self._url,
+                json=document,
+                headers={"User-Agent": "tdbg", **self._headers},
+                timeout=self._timeout,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            # Its text has the URL in it, with whatever secret that holds.
+            cause = getattr(error, "reason", None) or error
+            msg = f"{self._host} cannot be told: {type(cause).__name__}"
+            raise TdbgError(msg) from None
+        if not 200 <= response.status < 300:
+            msg = f"{self._host} answered {response.status}"
+            raise TdbgError(msg)
+
+    def close(self, _: float) -> list[str]:
+        """Close its connections."""
+        self._pool.clear()
+        return []
