@@ -71,5 +71,5 @@ def clamped_labels(t: Training) -> None:
         Adam(model.parameters(), 3e-3),
         n_steps=150,
         visible=every(10, lasting(mistakes_for((9, 8), 0.6, 0.85), 2), 40),
-        learned=0.95,
+        learned=0.92,
     )

@@ -171,8 +171,8 @@ def explosive_depth(t: Training) -> None:
         t,
         model,
         digits(),
-        SGD(model.parameters(), 0.01),
-        n_steps=120,
+        SGD(model.parameters(), 0.02),
+        n_steps=160,
         visible=large,
         learned=0.7,
     )
