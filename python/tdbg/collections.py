@@ -153,7 +153,7 @@ class Collection:
         self.roles = BUILT_IN.get(self.name, frozenset())
         self._changes = _Changes()
         self.tensor_names: set[str] = set()
-        self._patterns: list[re.Pattern[str]] = []
+        self._patterns: list[NamePattern] = []
         self._save_config: SaveConfig | None = None
         self._reduction_config: ReductionConfig | None = None
         self._save_histogram: bool | None = None
@@ -171,7 +171,7 @@ class Collection:
         """
         for pattern in [regex] if isinstance(regex, str) else list(regex):
             try:
-                self._patterns.append(re.compile(pattern))
+                self._patterns.append(NamePattern(pattern))
             except (re.error, TypeError) as error:
                 msg = (
                     f"collection {self.name!r}: {pattern!r} is no regular "
@@ -235,7 +235,7 @@ class Collection:
         """Whether tensors of this role may belong to it, by role or expression."""
         return role in self.roles or bool(self._patterns_for(role))
 
-    def _patterns_for(self, role: Role) -> list[re.Pattern[str]]:
+    def _patterns_for(self, role: Role) -> list[NamePattern]:
         """Those expressions that find tensors of this role at all."""
         if role in {Role.UNIT_SUMMARY, Role.SPAN}:
             return []

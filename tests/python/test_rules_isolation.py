@@ -23,6 +23,18 @@ from tdbg.trial import create_trial
 N_STEPS, BROKEN_AT = 30, 10
 # Little of everything, so that tests are quick.
 SMALL = Limits(seconds=10.0, memory_bytes=1 << 30, processes=12, restarts=0)
+# What a rule does, and what is said of it.
+MISDEEDS = [
+    ("raise_", "RuntimeError: no more"),
+    ("segfault", "killed by SIGSEGV.*it printed: about to segfault"),
+    ("loop", "made no progress for 1 s"),
+    ("ignore_sigterm", "made no progress for 1 s"),
+    ("leak", "MemoryError|more than 1024 MB"),
+    ("leak_in_children", "more than 1024 MB"),
+    ("fork", "more than 12 processes"),
+    ("print_", "made no progress for 1 s; it printed: x*$"),
+    ("exit", "ended with exit code 7"),
+]
 HANGING = {"loop", "ignore_sigterm", "print_"}
 
 
@@ -84,23 +96,24 @@ def test_a_rule_finds_the_same_in_a_process_of_its_own(run: Path, mark: str):
 
 
 @pytest.mark.usefixtures("mark")
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("raise_", "RuntimeError: no more"),
-        ("segfault", "killed by SIGSEGV.*it printed: about to segfault"),
-        ("loop", "made no progress for 1 s"),
-        ("ignore_sigterm", "made no progress for 1 s"),
-        ("leak", "MemoryError|more than 1024 MB"),
-        ("leak_in_children", "more than 1024 MB"),
-        ("fork", "more than 12 processes"),
-        ("print_", "made no progress for 1 s; it printed: x*$"),
-        ("exit", "ended with exit code 7"),
-    ],
-)
+@pytest.mark.parametrize(("what", "message"), MISDEEDS)
 def test_a_rule_that_misbehaves_is_an_error_and_the_others_go_on(
     run: Path, what: str, message: str
 ):
+    misbehave(run, what, message)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("mark")
+@pytest.mark.parametrize(("what", "message"), MISDEEDS)
+def test_a_hundred_rules_that_misbehave(run: Path, what: str, message: str):
+    for _ in range(100):
+        misbehave(run, what, message)
+
+
+def misbehave(run: Path, what: str, message: str) -> None:
+    """Judge by such a rule and by a good one."""
     limits = replace(SMALL, seconds=1.0 if what in HANGING else 10.0)
     report = judge(run, Hostile(what=what), ExplodingTensor(), limits=limits)
     hostile, good = report.statuses

@@ -7,6 +7,7 @@ Thread safety: rules are immutable and hold no state.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ from tdbg.collections import BUILT_IN
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs, every_need
+from tdbg.patterns import NamePattern
 
 if TYPE_CHECKING:
     from tdbg.rules.quiet import Quiet
@@ -29,6 +31,7 @@ __all__ = [
     "check_names",
     "check_number",
     "check_regex",
+    "finds",
     "in_collections",
     "mode_of",
     "selects_by",
@@ -116,7 +119,7 @@ def selects_by(
     """Whether one of the collections, or the expression, names the tensor."""
     if in_collections(tensor, collections):
         return True
-    return regex is not None and re.search(regex, tensor.name) is not None
+    return regex is not None and finds(regex, tensor.name)
 
 
 def built_in(collections: Iterable[str]) -> frozenset[str]:
@@ -174,6 +177,16 @@ def check_names(rule: Rule, parameter: str) -> None:
     raise ConfigurationError(msg)
 
 
+def finds(regex: str, name: str) -> bool:
+    """Whether an expression is found in a name, in time that grows with the name."""
+    return _compiled(regex).search(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(regex: str) -> NamePattern:
+    return NamePattern(regex)
+
+
 def check_regex(rule: Rule, parameter: str) -> None:
     """Insist that a parameter is None or a regular expression.
 
@@ -184,7 +197,7 @@ def check_regex(rule: Rule, parameter: str) -> None:
     if value is None:
         return
     try:
-        re.compile(value)
+        _compiled(value)
     except (re.error, TypeError) as error:
         msg = f"{rule.name}.{parameter} is {value!r}, no regular expression: {error}"
         raise ConfigurationError(msg) from error
