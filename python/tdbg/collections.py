@@ -14,6 +14,7 @@ from typing import Any
 
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode, nearest
 from tdbg.errors import ConfigurationError, InvalidCollectionConfiguration
+from tdbg.patterns import NamePattern
 
 __all__ = [
     "BUILT_IN",

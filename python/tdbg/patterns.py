@@ -64,8 +64,9 @@ class NamePattern:
 
     def __init__(self, pattern: str) -> None:
         compiled = re.compile(pattern)
-        if not isinstance(pattern, str):
-            msg = f"{pattern!r} is no text"
+        given: object = pattern
+        if not isinstance(given, str):
+            msg = f"{given!r} is no text"
             raise TypeError(msg)
         self.pattern = pattern
         self._search: Callable[[str], bool]

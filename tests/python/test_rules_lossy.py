@@ -190,6 +190,7 @@ def test_what_was_lost_makes_no_finding(seed: int):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_hundred_thousand_lossy_steps_make_no_finding():
     for seed in range(10):
         check(10_000, 100 + seed)

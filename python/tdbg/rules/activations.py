@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number, check_regex
+from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -82,7 +81,7 @@ class DeadRelu(Rule):
         if not tensor.name.startswith("unit/"):
             return False
         name = tensor.name.removeprefix("unit/")
-        return self.tensor_regex is None or bool(re.search(self.tensor_regex, name))
+        return self.tensor_regex is None or finds(self.tensor_regex, name)
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge every layer by its last batches of training."""

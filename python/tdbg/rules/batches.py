@@ -5,7 +5,6 @@ Thread safety: functions and values only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from tdbg.facts import Facts
-    from tdbg.rules.window import Table
+    from tdbg.rules._base import finds
+from tdbg.rules.window import Table
 
 __all__ = ["Batch", "Pair", "Stretch", "batch_of", "pairs_of", "stretches"]
 
@@ -195,7 +195,7 @@ def _read(table: Table, pair: Pair, column: int) -> Batch | None:
 def _chosen(table: Table, role: str, regex: str | None) -> list[int]:
     if regex is None:
         return [i for i, given in enumerate(table.roles) if given == role]
-    return [i for i, name in enumerate(table.names) if re.search(regex, name)]
+    return [i for i, name in enumerate(table.names) if finds(regex, name)]
 
 
 def _loss(name: str) -> str:

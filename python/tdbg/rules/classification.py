@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number, check_regex
+from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.batches import Pair, pairs_of, stretches
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
@@ -78,9 +77,7 @@ class _OfClassifiers(Rule):
         """What a loss was given, or what the expressions find."""
         given = {"label": self.labels_regex, "prediction": self.predictions_regex}
         return any(
-            tensor.role == role
-            if regex is None
-            else bool(re.search(regex, tensor.name))
+            tensor.role == role if regex is None else finds(regex, tensor.name)
             for role, regex in given.items()
         )
 

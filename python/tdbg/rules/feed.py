@@ -27,6 +27,9 @@ __all__ = ["Feed"]
 # Entries of names x steps that are read at once: 12 MB of rows.  A column of them is
 # 0.8 MB, so that rules work within the cache of the processor.
 CELLS = 100_000
+# Steps in a window, at most, however few tensors there are: what rules work out for a
+# window is bounded.
+WINDOW_STEPS = 1000
 # Steps of the past that are further apart are read one by one.
 FAR_STEPS = 100
 # How long a step of evaluation waits for one of training with a lower number.
@@ -111,7 +114,7 @@ class Feed:
             history.trim()
         self._units.trim()
         self._refresh_tensors()
-        limit = max(1, CELLS // max(1, len(self._columns)))
+        limit = max(1, min(WINDOW_STEPS, CELLS // max(1, len(self._columns))))
         limit = min(limit, self._max_steps or limit, self._units.max_steps)
         new = new.take(slice(limit))
         first, last = int(new.steps[0]), int(new.steps[-1])
@@ -189,12 +192,13 @@ class Feed:
             # A tensor that is known stays what it was, so that it is judged alike
             # whenever it was first seen.
             if name not in self._known:
-                self._position[name] = self._source.tensor(name).position
+                tensor = self._source.tensor(name)
+                self._position[name] = tensor.position
                 self._known[name] = TensorInfo(
                     name=name,
-                    role=self._source.tensor(name).role,
+                    role=tensor.role,
                     collections=frozenset(members.get(name, ())),
-                    dtype=self._source.tensor(name).dtype,
+                    dtype=tensor.dtype,
                 )
         self._chosen = [self._choice(i) for i in range(len(self._rules))]
         chosen = frozenset[str]().union(*self._chosen)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number, check_regex
+from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -96,7 +96,7 @@ class NotNormalizedData(Rule):
     def selects(self, tensor: TensorInfo) -> bool:
         """Inputs and targets."""
         if self.tensor_regex is not None:
-            return bool(re.search(self.tensor_regex, tensor.name))
+            return finds(self.tensor_regex, tensor.name)
         if tensor.role == "label":
             return bool(REGRESSION.search(tensor.name))
         return tensor.role == "model_input"

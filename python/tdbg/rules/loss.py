@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number, check_regex, mode_of
+from tdbg.rules._base import Rule, check_number, check_regex, finds, mode_of
 from tdbg.rules.registry import register
 from tdbg.rules.stretches import Trend, trend_of
 from tdbg.rules.window import (
@@ -85,9 +84,7 @@ class LossNotDecreasing(Rule):
         """Losses."""
         if tensor.role != "loss":
             return False
-        return self.tensor_regex is None or bool(
-            re.search(self.tensor_regex, tensor.name)
-        )
+        return self.tensor_regex is None or bool(finds(self.tensor_regex, tensor.name))
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each loss by itself."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number, check_regex
+from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -108,7 +107,7 @@ class NLPSequenceRatio(Rule):
     def selects(self, tensor: TensorInfo) -> bool:
         """Inputs; which of them are an embedding's, the facts say."""
         if self.tensor_regex is not None:
-            return bool(re.search(self.tensor_regex, tensor.name))
+            return finds(self.tensor_regex, tensor.name)
         return tensor.role in {"input", "model_input"}
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:

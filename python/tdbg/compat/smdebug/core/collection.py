@@ -18,6 +18,7 @@ from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig, SaveConfigMode
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError, SMDebugValueError
 from tdbg.modes import ModeKeys
+from tdbg.patterns import NamePattern
 
 __all__ = [
     "DEFAULT_PYTORCH_COLLECTIONS",
@@ -232,7 +233,7 @@ class Collection(collections.Collection):
             return any("scalar/optimizer" in each for each in self.include_regex)
         return super().may_hold(role)
 
-    def _patterns_for(self, role: Role) -> list[re.Pattern[str]]:
+    def _patterns_for(self, role: Role) -> list[NamePattern]:
         found = super()._patterns_for(role)
         word = _NAMED_ONLY.get(role)
         if word is None:
