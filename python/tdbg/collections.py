@@ -174,10 +174,8 @@ class Collection:
             try:
                 self._patterns.append(NamePattern(pattern))
             except (re.error, TypeError) as error:
-                msg = (
-                    f"collection {self.name!r}: {pattern!r} is no regular "
-                    f"expression: {error}"
-                )
+                what = f"{pattern!r} is no regular expression: {error}"
+                msg = f"collection {self.name!r}: {what}"
                 raise ConfigurationError(msg) from error
         self._changes.count += 1
 

@@ -31,8 +31,10 @@ VERBS = {
     "run": "run a training and capture it, without a change of its script",
     "ls": "list runs, or the tensors of a run",
     "show": "statistics over steps, or the values of a tensor",
-    "check": "judge a run with rules; exit code 1 on findings",
-    "watch": "judge a run while it trains; may stop it",
+    "check": "judge runs with rules; exit code 1 on findings",
+    "watch": "judge runs while they train; may stop them",
+    "rules": "list rules, what they need captured and what that costs",
+    "new-rule": "write a rule of one's own to begin with, and its test",
     "attach": "let a running training capture something else for a while",
     "stop": "ask a training to stop",
     "export": "write a run as files of TensorBoard",
@@ -49,7 +51,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"tdbg.cli.{cmd_name}")
+        module = importlib.import_module(f"tdbg.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tdbg.cli.output import SEVERITY_STYLES, plain, table
-from tdbg.errors import ConfigurationError
-from tdbg.rules import Rule, default_rules, make
+from tdbg.rules.asking import parse_rules
 
 __all__ = ["parse_rules", "print_findings", "print_statuses", "rule_option"]
 
@@ -21,38 +19,9 @@ rule_option = click.option(
     "rules",
     multiple=True,
     metavar="NAME",
-    help="A rule, or 'NAME(parameter=value)'; repeatable.  Default: all.",
+    help="A rule, 'NAME(parameter=value)' or FILE.py:CLASS; repeatable.  Default: all "
+    "of tdbg's.",
 )
-
-
-def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
-    """Make the rules that the command line names; none named: the default ones.
-
-    Raises:
-        ConfigurationError: If a text is not NAME or NAME(parameter=literal, ...), or
-            the rule or a parameter is unknown or out of range.
-    """
-    return tuple(_parse(text) for text in texts) or default_rules()
-
-
-def _parse(text: str) -> Rule:
-    try:
-        expression = ast.parse(text, mode="eval").body
-        if isinstance(expression, ast.Name):
-            return make(expression.id)
-        if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
-            if expression.args:
-                raise SyntaxError
-            parameters = {
-                str(keyword.arg): ast.literal_eval(keyword.value)
-                for keyword in expression.keywords
-            }
-            return make(expression.func.id, **parameters)
-    except (SyntaxError, ValueError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
-    msg = f"rule {text!r}: write NAME or 'NAME(parameter=value, ...)'"
-    raise ConfigurationError(msg)
 
 
 def print_findings(findings: Sequence[Mapping[str, Any]], out: Console) -> None:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from tdbg.errors import ConfigurationError, UnknownRule
 from tdbg.needs import Needs, every_need
 from tdbg.rules._base import Rule
+from tdbg.rules.files import is_in_file, load
 
 __all__ = ["default_rules", "get", "make", "names", "needs_of", "register", "resolve"]
 
@@ -75,12 +76,15 @@ def names() -> list[str]:
 
 
 def get(name: str) -> type[Rule]:
-    """The class of that name.
+    """The class of that name, or of ``FILE.py:CLASS``.
 
     Raises:
         UnknownRule: If there is none; names the nearest.
-        ConfigurationError: If another package brings it and cannot be imported.
+        ConfigurationError: If another package brings it and cannot be imported, or
+            the file or its class cannot be used.
     """
+    if is_in_file(name):
+        return load(name)
     if name in BUILT_IN:
         importlib.import_module(BUILT_IN[name])
     if name in _registered:
@@ -120,7 +124,9 @@ def default_rules() -> tuple[Rule, ...]:
 
 
 def resolve(rules: Iterable[str | Rule] | str | Rule | None) -> tuple[Rule, ...]:
-    """Rules from rules or names of rules; None: the default ones.
+    """Rules from rules or what asks for one by text; None: the default ones.
+
+    A text is ``NAME``, ``NAME(parameter=value)`` or the same with ``FILE.py:CLASS``.
 
     Raises:
         UnknownRule: If a name is of none.
@@ -150,7 +156,9 @@ def _resolve(rule: object) -> Rule:
     if isinstance(rule, Rule):
         return rule
     if isinstance(rule, str):
-        return make(rule)
+        from tdbg.rules.asking import parse_rule
+
+        return parse_rule(rule)
     msg = f"{rule!r} is neither a rule nor the name of one"
     raise ConfigurationError(msg)
 

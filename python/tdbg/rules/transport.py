@@ -19,6 +19,7 @@ from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.rules._base import Rule
+from tdbg.rules.files import FACE, as_rule, execute
 
 __all__ = ["build", "describe", "is_foreign"]
 
@@ -45,6 +46,8 @@ def describe(rule: Rule) -> dict[str, Any]:
     found: Any = module
     for part in made.__qualname__.split("."):
         found = getattr(found, part, None)
+    if found is not made and hasattr(found, FACE):
+        found = as_rule(found)
     if found is not made:
         msg = f"its class {made.__qualname__} cannot be imported from {made.__module__}"
         raise ConfigurationError(msg)
@@ -71,6 +74,8 @@ def build(description: Mapping[str, Any]) -> Rule:
     found: Any = _module(description["module"], description["file"])
     for part in description["class"].split("."):
         found = getattr(found, part)
+    if hasattr(found, FACE):
+        found = as_rule(found)
     parameters = description["parameters"]
     made: Rule = found(**{name: _decode(value) for name, value in parameters.items()})
     return made
@@ -79,14 +84,7 @@ def build(description: Mapping[str, Any]) -> Rule:
 def _module(name: str, file: str | None) -> ModuleType:
     if file is None or (name != "__main__" and _is_at(name, file)):
         return importlib.import_module(name)
-    spec = importlib.util.spec_from_file_location(ALIAS, file)
-    if spec is None or spec.loader is None:
-        msg = f"{file} cannot be loaded as a module"
-        raise ImportError(msg)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[ALIAS] = module
-    spec.loader.exec_module(module)
-    return module
+    return execute(file, ALIAS)
 
 
 def _is_at(name: str, file: str) -> bool:

@@ -1,0 +1,216 @@
+"""``tdbg rules``: which rules there are, what they need and what that costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from tdbg.cli import options
+from tdbg.cli.output import console, emit_json, n_bytes, plain, table
+from tdbg.errors import ConfigurationError
+from tdbg.needs import Needs, every_need
+from tdbg.rules import Rule, Severity, get, names, registry
+from tdbg.rules.files import is_in_file
+
+__all__ = ["command", "severities"]
+
+# Of hooks that are told nothing else.
+USUAL_INTERVAL = 10
+# docs/overhead.md, "What costs what".
+COSTS = (
+    "A row of statistics costs one read of the tensor (half a microsecond if it is "
+    "small), counts of units one row more, a histogram two rows more, a raw value one "
+    "copy. Rules that need the same share it. docs/overhead.md has the figures."
+)
+
+
+@click.command("rules")
+@click.argument("rules", nargs=-1, metavar="[NAME]...")
+@options.as_json
+def command(rules: tuple[str, ...], as_json: bool) -> None:
+    """List rules, or tell all about those of a NAME or FILE.py:CLASS."""
+    described = [_describe(name, named=bool(rules)) for name in rules or names()]
+    if as_json:
+        emit_json({"rules": described, "cost": COSTS})
+        return
+    out = console()
+    if rules:
+        for rule in described:
+            _print_rule(rule)
+    else:
+        out.print(
+            table(
+                ("rule", "severity", "finds"),
+                [
+                    (r["rule"], ", ".join(r["severities"]), r["error"] or r["meaning"])
+                    for r in described
+                ],
+            )
+        )
+        out.print(plain("tdbg rules NAME tells what it needs, costs, and takes"))
+
+
+def severities(rule: type[Rule]) -> list[str]:
+    """Which severities its findings may have: those that its source names."""
+    found: set[str] = set()
+    for parent in rule.__mro__[: rule.__mro__.index(Rule)]:
+        try:
+            source = inspect.getsource(parent)
+        except (OSError, TypeError):
+            continue
+        found |= set(re.findall(r"Severity\.([A-Z]+)\b", source))
+    return [each.label for each in Severity if each.name in found]
+
+
+def _describe(name: str, *, named: bool) -> dict[str, Any]:
+    try:
+        rule = get(name)
+    except ConfigurationError as error:
+        # One that cannot be imported is no reason to hide the others.
+        if named:
+            raise
+        return {**_empty(name), "error": str(error)}
+    given: Any = rule
+    document = inspect.getdoc(rule) or ""
+    return {
+        **_empty(rule.__name__),
+        "meaning": " ".join(document.partition("\n\n")[0].split()),
+        "severities": severities(rule),
+        "by_default": _is_default(name),
+        "source": name if is_in_file(name) else rule.__module__,
+        "needs": [_need(need) for need in _needs(rule)],
+        "captures": [captures(need) for need in _needs(rule)],
+        "parameters": [
+            {
+                "name": field.name,
+                "default": _plain(field.default),
+                "required": field.default is dataclasses.MISSING
+                and field.default_factory is dataclasses.MISSING,
+                "meaning": _meanings(document).get(field.name, ""),
+            }
+            for field in dataclasses.fields(given)
+        ],
+    }
+
+
+def _empty(name: str) -> dict[str, Any]:
+    return {
+        "rule": name,
+        "meaning": "",
+        "severities": [],
+        "by_default": False,
+        "source": "",
+        "needs": [],
+        "captures": [],
+        "parameters": [],
+        "error": "",
+    }
+
+
+def _is_default(name: str) -> bool:
+    return name in registry.BUILT_IN and name not in registry.NOT_BY_DEFAULT
+
+
+def _needs(rule: type[Rule]) -> Sequence[Needs]:
+    """What it needs with its defaults; without them where it has none."""
+    try:
+        return every_need(rule().needs)
+    except (ConfigurationError, TypeError):
+        pass
+    # Not constructed: what it needs rests on its defaults alone.
+    given: Any = rule
+    blank = object.__new__(rule)
+    for field in dataclasses.fields(given):
+        if field.default is not dataclasses.MISSING:
+            object.__setattr__(blank, field.name, field.default)
+    try:
+        return every_need(blank.needs)
+    except Exception:  # A rule is anybody's code.
+        return ()
+
+
+def _need(need: Needs) -> dict[str, Any]:
+    return {
+        field.name: sorted(value) if isinstance(value, frozenset) else value
+        for field in dataclasses.fields(need)
+        for value in [getattr(need, field.name)]
+    }
+
+
+def captures(need: Needs) -> str:
+    """What a hook does for a need, in words.
+
+    Example:
+        >>> captures(Needs(collections=frozenset({"labels"}), raw=True, interval=5))
+        'rows and raw values (to 1.0 MB) of labels every 5 steps'
+    """
+    if not need.collections:
+        return "nothing"
+    asked = {
+        "rows": need.statistics,
+        "counts of units": need.unit_summaries,
+        "histograms": need.histogram,
+        f"raw values (to {n_bytes(need.raw_limit)})": need.raw,
+    }
+    what = " and ".join(name for name, wanted in asked.items() if wanted) or "nothing"
+    of = ", ".join(sorted(need.collections))
+    if need.modules:
+        of += f" of {', '.join(sorted(need.modules))}"
+    if need.collections == {"losses"}:
+        when = "every step"
+    elif need.interval is None:
+        when = f"as the hook does (every {USUAL_INTERVAL} steps by default)"
+    else:
+        when = "every step" if need.interval == 1 else f"every {need.interval} steps"
+    if need.first_steps is not None:
+        when += f", in the first {need.first_steps} steps"
+    return f"{what} of {of} {when}"
+
+
+def _meanings(document: str) -> dict[str, str]:
+    """What the docstring says of each argument."""
+    match = re.search(r"^Args:\n((?: +.*\n?|\n)+)", document, re.MULTILINE)
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in (match[1] if match else "").splitlines():
+        begin = re.match(r" {4}(\w+): (.*)", line)
+        if begin:
+            current = found.setdefault(begin[1], [begin[2]])
+        elif line.startswith(" " * 8):
+            current.append(line.strip())
+    return {name: " ".join(lines) for name, lines in found.items()}
+
+
+def _plain(value: object) -> object:
+    if value is dataclasses.MISSING:
+        return None
+    if isinstance(value, frozenset | tuple):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _print_rule(rule: dict[str, Any]) -> None:
+    out = console()
+    levels = ", ".join(rule["severities"]) or "severity not known"
+    asked = "" if rule["by_default"] else "; judged only where it is named"
+    out.print(plain(f"{rule['rule']} ({levels}{asked})"), style="bold")
+    out.print(plain(f"  {rule['meaning']}"))
+    out.print(plain(f"  from {rule['source']}"))
+    for text in rule["captures"]:
+        out.print(plain(f"  captures {text}"))
+    rows = [
+        (
+            f"  {parameter['name']}",
+            "required" if parameter["required"] else repr(parameter["default"]),
+            parameter["meaning"],
+        )
+        for parameter in rule["parameters"]
+    ]
+    if rows:
+        out.print(table(("  parameter", "default", "meaning"), rows))
+    out.print(plain(f"  {COSTS}"))
