@@ -138,11 +138,13 @@ bool CountHistogram(Capture& capture, std::int64_t step, std::int64_t id,
 bool TakeUnitSummary(Capture& capture, std::int64_t step, std::int64_t unit_id,
                      std::int64_t id, std::uint64_t pointer,
                      const py::object& strides, std::int64_t call,
-                     std::int64_t micro_batch, double low, double high) {
+                     std::int64_t micro_batch, double low, double high,
+                     bool of_rows) {
   const Items parsed = ParseItem(id, pointer, strides);
   const ReleaseGil released;
   return capture.UnitSummary(step, ParseId(unit_id), parsed.items.front(),
-                             Site(call, micro_batch), low, high);
+                             Site(call, micro_batch),
+                             {.low = low, .high = high, .of_rows = of_rows});
 }
 
 bool AddScalar(Capture& capture, std::int64_t step, std::int64_t id,
@@ -333,7 +335,7 @@ void RegisterCapture(py::module_& module) {
            py::arg("unit_id"), py::arg("id"), py::arg("pointer"),
            py::arg("strides") = py::none(), py::kw_only(), py::arg("call") = 0,
            py::arg("micro_batch") = 0, py::arg("low") = -kInfinity,
-           py::arg("high") = kInfinity)
+           py::arg("high") = kInfinity, py::arg("of_rows") = false)
       .def("scalar", &AddScalar, py::arg("step"), py::arg("id"),
            py::arg("value"), py::arg("wall_ns"))
       .def("event", &AddEvent, py::arg("step"), py::arg("kind"),

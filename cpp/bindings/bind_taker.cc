@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -19,6 +20,8 @@
 
 namespace tdbg::bindings {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Slots and tensors as requests, which they keep alive.
 std::vector<Request> RequestsOf(const py::tuple& slots,
@@ -165,7 +168,8 @@ void RegisterTaker(py::module_& module) {
                        const py::sequence& aliases, const py::str& units,
                        std::vector<std::int64_t> global_shape,
                        std::vector<std::int64_t> global_offset,
-                       const Placements& placements) {
+                       const Placements& placements, double low, double high,
+                       bool of_rows) {
              std::vector<std::string> others;
              for (const py::handle alias : aliases) {
                others.push_back(Utf8(alias));
@@ -173,19 +177,25 @@ void RegisterTaker(py::module_& module) {
              return Slot(Utf8(name), static_cast<TensorRole>(role),
                          std::move(others), Utf8(units),
                          ParseShard(std::move(global_shape),
-                                    std::move(global_offset), placements));
+                                    std::move(global_offset), placements),
+                         {.low = low, .high = high, .of_rows = of_rows});
            }),
            py::arg("name"), py::arg("role"), py::arg("aliases") = py::tuple(),
            py::arg("units") = "",
            py::arg("global_shape") = std::vector<std::int64_t>{},
            py::arg("global_offset") = std::vector<std::int64_t>{},
-           py::arg("placements") = Placements{});
+           py::arg("placements") = Placements{}, py::kw_only(),
+           py::arg("low") = -kInfinity, py::arg("high") = kInfinity,
+           py::arg("of_rows") = false)
+      .def_property("raw_limit", &Slot::raw_limit, &Slot::set_raw_limit)
+      .def_property_readonly("too_large", &Slot::too_large);
   py::class_<Taker> taker(module, "Taker", PlainType());
   taker
       .def(py::init<Capture&, const py::tuple&>(), py::arg("capture"),
            py::arg("types"), py::keep_alive<1, 2>())
       .def_property_readonly("can_read", &Taker::CanRead)
       .def_property_readonly("n_repeated", &Taker::n_repeated)
+      .def_property_readonly("n_too_large", &Taker::n_too_large)
       .def_property_readonly("spent_ns", &Taker::spent_ns)
       .def_property_readonly("devices", &Taker::devices)
       .def("begin_forward", &BeginForward, py::arg("context"), py::arg("calls"),
@@ -198,7 +208,8 @@ void RegisterTaker(py::module_& module) {
   taker.attr("WANTED") = py::dict(
       py::arg("ROWS") = want::kRows, py::arg("VALUES") = want::kValues,
       py::arg("SMALL_VALUES") = want::kSmallValues,
-      py::arg("HISTOGRAM") = want::kHistogram, py::arg("UNITS") = want::kUnits);
+      py::arg("HISTOGRAM") = want::kHistogram, py::arg("UNITS") = want::kUnits,
+      py::arg("LIMITED_VALUES") = want::kLimitedValues);
 
   py::class_<CallTaker> call_taker(module, "CallTaker", PlainType());
   call_taker

@@ -1,7 +1,6 @@
 #include "bindings/taker.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "bindings/convert.h"
@@ -14,8 +13,6 @@ namespace {
 // Less than this is reduced without giving the GIL away: to get it back costs
 // more, and beside busy threads up to 5 ms.
 constexpr std::uint64_t kQuickBytes = 128 << 10;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
@@ -47,6 +44,15 @@ bool Taker::WantsValues(const Occasion& when, const Job& job) {
           ((job.wanted & want::kSmallValues) != 0 && job.read.count == 1));
 }
 
+void Taker::Limit(const Occasion& when, Slot* slot, Job* job) {
+  if (when.site.micro_batch != 0) return;
+  if (slot->Keeps(job->read.n_bytes())) {
+    job->wanted |= want::kValues;
+  } else {
+    ++n_too_large_;
+  }
+}
+
 void Taker::TakeRest(const Occasion& when, const Job& job) {
   if (WantsValues(when, job)) capture_.Values(when.step, job.item(), when.site);
   if ((job.wanted & want::kHistogram) != 0) {
@@ -54,7 +60,7 @@ void Taker::TakeRest(const Occasion& when, const Job& job) {
   }
   if (job.units_id != 0) {
     capture_.UnitSummary(when.step, job.units_id, job.item(), when.site,
-                         -kInfinity, kInfinity);
+                         job.question);
   }
 }
 
@@ -70,7 +76,11 @@ std::vector<std::size_t> Taker::Take(const Occasion& when,
     Job& job = scratch.jobs.emplace_back();
     job.wanted = request.wanted;
     job.request = i;
-    if (!exchange_.Read(request.tensor, &job.read) || !CanTake(when, job)) {
+    const bool is_read = exchange_.Read(request.tensor, &job.read);
+    if (is_read && (job.wanted & want::kLimitedValues) != 0) {
+      Limit(when, request.slot, &job);
+    }
+    if (!is_read || !CanTake(when, job)) {
       scratch.jobs.pop_back();
       left.push_back(i);
       continue;
@@ -80,8 +90,9 @@ std::vector<std::size_t> Taker::Take(const Occasion& when,
     const std::size_t n = job.read.n_dimensions;
     if ((job.wanted & want::kUnits) != 0 && request.slot->has_units() &&
         n > 0) {
-      job.units_id =
-          request.slot->UnitsOf(job.read.extents[UnitAxis(n)], capture_);
+      job.question = request.slot->question();
+      job.units_id = request.slot->UnitsOf(
+          job.read.extents[job.question.Axis(n)], capture_);
     }
   }
   if (left.empty() || !all_or_none) {
@@ -254,8 +265,8 @@ void Taker::TakeOnDevice(const Occasion& when, const Scratch& scratch,
     }
     if (job->units_id != 0) {
       answers.push_back(devices.UnitSummary(when.step, job->units_id,
-                                            job->item(), when.site, -kInfinity,
-                                            kInfinity, where));
+                                            job->item(), when.site,
+                                            job->question, where));
     }
     const auto n_left = static_cast<std::uint64_t>(
         std::ranges::count(answers, DeviceAnswer::kLeft));

@@ -32,6 +32,7 @@ inline constexpr long kValues = 2;
 inline constexpr long kSmallValues = 4;
 inline constexpr long kHistogram = 8;
 inline constexpr long kUnits = 16;
+inline constexpr long kLimitedValues = 32;
 }  // namespace want
 
 // Where and how the tensors of one call are taken.
@@ -72,6 +73,8 @@ class Taker {
 
   [[nodiscard]] bool CanRead() const { return !exchange_.empty(); }
   [[nodiscard]] std::uint64_t n_repeated() const { return n_repeated_; }
+  // Values that were not kept because their slots have a limit.
+  [[nodiscard]] std::uint64_t n_too_large() const { return n_too_large_; }
   [[nodiscard]] bool IsPlain(PyObject* object) const {
     return reinterpret_cast<PyObject*>(Py_TYPE(object)) == plain_.ptr();
   }
@@ -109,6 +112,7 @@ class Taker {
     Exchanged read;
     std::uint32_t id = 0;
     std::uint32_t units_id = 0;
+    UnitQuestion question;
     long wanted = 0;
     std::size_t request = 0;
 
@@ -134,6 +138,8 @@ class Taker {
   bool Repeats(const Occasion& when, PyObject* tensor, const Job& job,
                void* stream = nullptr);
   static bool WantsValues(const Occasion& when, const Job& job);
+  // Wants the values of a job if they are small enough for its slot.
+  void Limit(const Occasion& when, Slot* slot, Job* job);
   void TakeRest(const Occasion& when, const Job& job);
 
   Capture& capture_;
@@ -145,6 +151,7 @@ class Taker {
   std::set<int> devices_;
   std::set<int> unfenced_;  // Devices with copies of BeginValues.
   std::uint64_t n_repeated_ = 0;
+  std::uint64_t n_too_large_ = 0;
   std::int64_t spent_ns_ = 0;
 };
 

@@ -166,8 +166,8 @@ float Capture::ZeroShare(std::int64_t step, std::uint32_t definition,
 }
 
 bool Capture::UnitSummary(std::int64_t step, std::uint32_t unit_definition,
-                          const CaptureItem& item, CallSite site, double low,
-                          double high) {
+                          const CaptureItem& item, CallSite site,
+                          UnitQuestion question) {
   if (writer_->inert()) return false;
   TensorView view;
   if (!ViewOf(*writer_, item, &view) || !HasStatistics(view.dtype) ||
@@ -175,15 +175,16 @@ bool Capture::UnitSummary(std::int64_t step, std::uint32_t unit_definition,
     RefuseTensor(writer_.get(), step, unit_definition);
     return false;
   }
-  const std::size_t axis = UnitAxis(view.shape.size());
+  const std::size_t axis = question.Axis(view.shape.size());
   const auto n_units = static_cast<std::size_t>(view.shape[axis]);
   std::vector<UnitCounts> units(n_units);
-  CountUnits(view, axis, low, high, units);
+  CountUnits(view, axis, question.CountedLow(), question.CountedHigh(), units);
 
   std::vector<std::uint64_t> counts(3 * n_units);
   for (std::size_t i = 0; i < n_units; ++i) {
-    counts[i] = units[i].active;
-    counts[n_units + i] = units[i].beyond;
+    const UnitCounts& unit = units[i];
+    counts[i] = question.of_rows ? unit.active + unit.beyond : unit.active;
+    counts[n_units + i] = question.of_rows ? 0 : unit.beyond;
     counts[2 * n_units + i] = units[i].count;
   }
   const std::array<std::int64_t, 2> shape = {

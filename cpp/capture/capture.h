@@ -23,6 +23,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "capture/capture_item.h"
+#include "capture/unit_question.h"
 #include "format/record.h"
 #include "tensor/tensor_view.h"
 #include "writer/writer.h"
@@ -78,8 +79,8 @@ class Capture {
   // Counts the units of `item` and stores them as the tensor `unit_definition`
   // (uint64, shape (3, units): active, beyond, count).
   bool UnitSummary(std::int64_t step, std::uint32_t unit_definition,
-                   const CaptureItem& item, CallSite site, double low,
-                   double high);
+                   const CaptureItem& item, CallSite site,
+                   UnitQuestion question);
 
   // Writes the rows collected for the step, then ends it.  Rows that come to it
   // afterwards (of an optimizer that steps after the one that ended the step)

@@ -193,7 +193,7 @@ DeviceAnswer DeviceCapture::Refuse(std::int64_t step,
 DeviceAnswer DeviceCapture::UnitSummary(std::int64_t step,
                                         std::uint32_t unit_definition,
                                         const CaptureItem& item, CallSite site,
-                                        double low, double high,
+                                        UnitQuestion question,
                                         DeviceStream where) {
   if (writer_->inert()) return DeviceAnswer::kRefused;
   TensorView view;
@@ -202,8 +202,10 @@ DeviceAnswer DeviceCapture::UnitSummary(std::int64_t step,
     return Refuse(step, unit_definition);
   }
   cuda::UnitEntry entry;
-  if (view.count() == 0 || !cuda::ToUnitEntry(view, UnitAxis(view.shape.size()),
-                                              low, high, &entry)) {
+  if (view.count() == 0 ||
+      !cuda::ToUnitEntry(view, question.Axis(view.shape.size()),
+                         question.CountedLow(), question.CountedHigh(),
+                         &entry)) {
     return DeviceAnswer::kLeft;
   }
   // The table has the size that the definition says, or it is refused.
@@ -221,7 +223,8 @@ DeviceAnswer DeviceCapture::UnitSummary(std::int64_t step,
   const bool is_taken = writer_->AddTensorLater(
       step, unit_definition,
       [&](std::span<std::byte>) {
-        return UnitsFrom(std::move(fetch), entry.n_units, entry.count_per_unit);
+        return UnitsFrom(std::move(fetch), entry.n_units, entry.count_per_unit,
+                         question);
       },
       site.call, site.micro_batch);
   return Answer(is_taken);

@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "capture/capture_item.h"
+#include "capture/unit_question.h"
 #include "format/record.h"
 #include "writer/writer.h"
 
@@ -110,8 +111,8 @@ class DeviceCapture {
   // Like those of Capture.  While `where` is captured into a graph they are
   // left.
   DeviceAnswer UnitSummary(std::int64_t step, std::uint32_t unit_definition,
-                           const CaptureItem& item, CallSite site, double low,
-                           double high, DeviceStream where);
+                           const CaptureItem& item, CallSite site,
+                           UnitQuestion question, DeviceStream where);
   DeviceAnswer CountHistogram(std::int64_t step, const CaptureItem& item,
                               CallSite site, DeviceScale scale,
                               DeviceStream where);

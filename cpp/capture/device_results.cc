@@ -71,23 +71,38 @@ class RowsArrival : public FromFetch {
 class UnitsArrival : public FromFetch {
  public:
   UnitsArrival(std::unique_ptr<Fetch> fetch, std::uint64_t n_units,
-               std::uint64_t count_per_unit)
+               std::uint64_t count_per_unit, UnitQuestion question)
       : FromFetch(std::move(fetch)),
         n_units_(n_units),
-        count_per_unit_(count_per_unit) {}
+        count_per_unit_(count_per_unit),
+        question_(question) {}
 
  private:
   void Make(const std::byte* results, std::span<std::byte>* bytes) override {
     const std::size_t n = 2 * n_units_ * sizeof(std::uint64_t);
     std::memcpy(bytes->data(), results, n);
+    if (question_.of_rows) AddBeyondToActive(results, bytes->data());
     for (std::uint64_t i = 0; i < n_units_; ++i) {
       std::memcpy(bytes->data() + n + i * sizeof(count_per_unit_),
                   &count_per_unit_, sizeof(count_per_unit_));
     }
   }
 
+  // What is above zero and what is below it are not told apart.
+  void AddBeyondToActive(const std::byte* results, std::byte* out) const {
+    constexpr std::size_t kSize = sizeof(std::uint64_t);
+    for (std::uint64_t i = 0; i < n_units_; ++i) {
+      const std::uint64_t active =
+          Read<std::uint64_t>(results + i * kSize) +
+          Read<std::uint64_t>(results + (n_units_ + i) * kSize);
+      std::memcpy(out + i * kSize, &active, kSize);
+    }
+    std::memset(out + n_units_ * kSize, 0, n_units_ * kSize);
+  }
+
   const std::uint64_t n_units_;
   const std::uint64_t count_per_unit_;
+  const UnitQuestion question_;
 };
 
 class BinsArrival : public FromFetch {
@@ -161,9 +176,10 @@ std::unique_ptr<Completion> RowsFrom(std::unique_ptr<Fetch> fetch,
 
 std::unique_ptr<Completion> UnitsFrom(std::unique_ptr<Fetch> fetch,
                                       std::uint64_t n_units,
-                                      std::uint64_t count_per_unit) {
+                                      std::uint64_t count_per_unit,
+                                      UnitQuestion question) {
   return std::make_unique<UnitsArrival>(std::move(fetch), n_units,
-                                        count_per_unit);
+                                        count_per_unit, question);
 }
 
 std::unique_ptr<Completion> BinsFrom(std::unique_ptr<Fetch> fetch,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "capture/capture_item.h"
+#include "capture/unit_question.h"
 #include "format/record.h"
 #include "reducers/cuda/driver.h"
 #include "reducers/cuda/result_ring.h"
@@ -64,7 +65,8 @@ std::unique_ptr<Completion> RowsFrom(std::unique_ptr<Fetch> fetch,
 // A unit summary (active, beyond, count) from the first two of these arrays.
 std::unique_ptr<Completion> UnitsFrom(std::unique_ptr<Fetch> fetch,
                                       std::uint64_t n_units,
-                                      std::uint64_t count_per_unit);
+                                      std::uint64_t count_per_unit,
+                                      UnitQuestion question);
 
 // An encoded histogram from a counter for each key.
 std::unique_ptr<Completion> BinsFrom(std::unique_ptr<Fetch> fetch,

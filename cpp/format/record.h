@@ -61,6 +61,9 @@ enum class TensorRole : std::uint16_t {
   kGradientUnclipped = 13,
   kOutputGradient = 14,
   kOther = 15,
+  kPrediction = 16,
+  kLabel = 17,
+  kModelInput = 18,
 };
 enum class PlacementKind : std::uint8_t {
   kShard = 1,

@@ -198,6 +198,7 @@ class Capture:
         micro_batch: int = 0,
         low: float = ...,
         high: float = ...,
+        of_rows: bool = False,
     ) -> bool: ...
     def add_rows(
         self,
@@ -293,7 +294,14 @@ class Slot:
         global_shape: Sequence[int] = (),
         global_offset: Sequence[int] = (),
         placements: Sequence[tuple[int, int, int, int, int]] = (),
+        *,
+        low: float = ...,
+        high: float = ...,
+        of_rows: bool = False,
     ) -> None: ...
+    raw_limit: int  # Bytes of a value that is kept where LIMITED_VALUES are wanted.
+    @property
+    def too_large(self) -> int: ...  # Bytes of the largest one that was not; 0: none.
 
 class Taker:
     """Takes tensors of these types, read by DLPack's C exchange API, into a Capture."""
@@ -305,6 +313,8 @@ class Taker:
     def can_read(self) -> bool: ...  # Whether any of the types has the API.
     @property
     def n_repeated(self) -> int: ...  # Rows copied, of memory reduced before.
+    @property
+    def n_too_large(self) -> int: ...  # Values over the limits of their slots.
     @property
     def spent_ns(self) -> int: ...  # In CallTaker.take, of this taker.
     @property

@@ -5,14 +5,16 @@ A rule states it, a hook acts on it; neither imports the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from tdbg.collections import BUILT_IN
 from tdbg.config import nearest
 from tdbg.errors import ConfigurationError
 
-__all__ = ["Needs", "every_need"]
+__all__ = ["Needs", "every_need", "missing"]
 
 _NUMBERS = {"interval": 1, "first_steps": 1, "raw_limit": 0}
 
@@ -81,3 +83,120 @@ def every_need(needs: Needs | Iterable[Needs]) -> tuple[Needs, ...]:
         True
     """
     return (needs,) if isinstance(needs, Needs) else tuple(needs)
+
+
+class _Collection(Protocol):
+    """What is used of a collection of a run."""
+
+    @property
+    def tensor_names(self) -> Iterable[str]: ...
+
+
+# Where nothing of these is there although it was asked for.
+_UNREGISTERED = {
+    "losses": "no loss was registered: hook.register_loss(criterion)",
+    "labels": "no registered loss was given any: hook.register_loss(criterion)",
+    "predictions": "no registered loss was given any: hook.register_loss(criterion)",
+    "model_inputs": "no model was registered: hook.register_module(model)",
+}
+
+
+def missing(
+    needs: Needs | Iterable[Needs],
+    collections: Mapping[str, _Collection],
+    configuration: Mapping[str, Any],
+    rule: str = "",
+) -> list[str]:
+    """Which needs a run does not serve, and the setting that would have.
+
+    Args:
+        needs: What a rule needs.
+        collections: Those of the run, with the names in them:
+            ``trial.collections()``.
+        configuration: How capture was configured: ``trial.configuration()``; empty
+            where that is not known, and then nothing is said.
+        rule: Name of the rule.
+
+    Example:
+        >>> weights = Needs(collections=frozenset({"weights"}))
+        >>> missing(weights, {}, {"include_collections": ["losses"]}, "DeadRelu")[0]
+        'weights were not captured; include_collections=["weights"] or \
+rules=["DeadRelu"] captures them'
+    """
+    told_of_hook = configuration.get("hook", configuration)
+    if "include_collections" not in told_of_hook:
+        return []
+    told = [each for each in map(_from_json, told_of_hook.get("needs") or ()) if each]
+    by_rule = f'rules=["{rule}"]' if rule else "a rule that needs them"
+    found: list[str] = []
+    for need in every_need(needs):
+        for name in sorted(need.collections):
+            mine = dataclasses.replace(need, collections=frozenset({name}))
+            if any(_serves(each, mine) for each in told):
+                members = collections.get(name)
+                is_there = members is not None and any(members.tensor_names)
+                if not is_there and name in _UNREGISTERED:
+                    found.append(f"{name} were asked for, but {_UNREGISTERED[name]}")
+            else:
+                found += _unserved(mine, name, collections, told_of_hook, by_rule)
+    return list(dict.fromkeys(found))
+
+
+def _unserved(
+    need: Needs,
+    name: str,
+    collections: Mapping[str, _Collection],
+    configuration: Mapping[str, Any],
+    by_rule: str,
+) -> Iterable[str]:
+    """What of a need for one collection the hook's own settings do not capture."""
+    include = f'include_collections=["{name}"]'
+    included = configuration["include_collections"]
+    members = collections.get(name)
+    is_there = members is not None and any(members.tensor_names)
+    if need.unit_summaries:
+        yield f"units of {name} were not counted; {by_rule} counts them"
+    if not (need.statistics or need.raw or need.histogram):
+        return
+    if not (is_there or {name, "all"}.intersection(included)):
+        yield f"{name} were not captured; {include} or {by_rule} captures them"
+        return
+    if need.raw and not (configuration.get("reduction_config") or {}).get(
+        "save_raw_tensor", True
+    ):
+        yield (
+            f"values of {name} were not saved; "
+            f"ReductionConfig(save_raw_tensor=True) or {by_rule} saves them"
+        )
+    if need.histogram and not configuration.get("save_histogram"):
+        yield (
+            f"histograms of {name} were not stored; save_histogram=True or {by_rule} "
+            "stores them"
+        )
+
+
+def _serves(told: Needs, need: Needs) -> bool:
+    """Whether what was captured for one need is enough for another."""
+    if not need.collections <= told.collections:
+        return False
+    if told.modules and not (need.modules and need.modules <= told.modules):
+        return False
+    kinds = ("statistics", "unit_summaries", "histogram", "raw")
+    if any(getattr(need, kind) and not getattr(told, kind) for kind in kinds):
+        return False
+    if need.raw and told.raw_limit < need.raw_limit:
+        return False
+    return told.first_steps is None or (
+        need.first_steps is not None and need.first_steps <= told.first_steps
+    )
+
+
+def _from_json(document: object) -> Needs | None:
+    """The needs that a configuration event tells of; None where that is none."""
+    if not isinstance(document, Mapping):
+        return None
+    known = {field.name for field in dataclasses.fields(Needs)}
+    try:
+        return Needs(**{key: document[key] for key in known & set(document)})
+    except (ConfigurationError, TypeError):
+        return None

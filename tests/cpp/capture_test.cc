@@ -140,8 +140,8 @@ TDBG_TEST(UnitSummariesAreTensorsOfThreeRows) {
   const std::uint32_t unit =
       Define(*capture, "unit/relu", DType::kUInt64, {3, 3});
   EXPECT_TRUE(capture->UnitSummary(
-      4, unit, {.definition = id, .data = values.data(), .strides = {}}, {}, -5,
-      5));
+      4, unit, {.definition = id, .data = values.data(), .strides = {}}, {},
+      {.low = -5, .high = 5}));
   EXPECT_TRUE(capture->EndStep({.step = 4}));
   EXPECT_OK(capture->Close(kPatience));
   auto reader = ReadOf(*capture);
@@ -149,6 +149,27 @@ TDBG_TEST(UnitSummariesAreTensorsOfThreeRows) {
   const auto read = reader->ReadTensor(0);
   EXPECT_OK(read);
   const std::array<std::uint64_t, 9> expected = {2, 0, 1, 0, 0, 1, 2, 2, 2};
+  EXPECT_EQ(read.value().bytes.size(), sizeof(expected));
+  EXPECT_EQ(
+      std::memcmp(read.value().bytes.data(), expected.data(), sizeof(expected)),
+      0);
+}
+
+TDBG_TEST(RowsOfAnEmbeddingAreUnitsOfWhatIsNotZero) {
+  const TemporaryDirectory run;
+  auto capture = OpenIn(run);
+  const std::vector<float> values = {1, 0, -1, 0, 0, 0};
+  const std::uint32_t id = Define(*capture, "g", DType::kFloat32, {2, 3});
+  const std::uint32_t unit = Define(*capture, "unit/g", DType::kUInt64, {3, 2});
+  EXPECT_TRUE(capture->UnitSummary(
+      4, unit, {.definition = id, .data = values.data(), .strides = {}}, {},
+      {.of_rows = true}));
+  EXPECT_TRUE(capture->EndStep({.step = 4}));
+  EXPECT_OK(capture->Close(kPatience));
+  auto reader = ReadOf(*capture);
+  const auto read = reader->ReadTensor(0);
+  EXPECT_OK(read);
+  const std::array<std::uint64_t, 6> expected = {2, 0, 0, 0, 3, 3};
   EXPECT_EQ(read.value().bytes.size(), sizeof(expected));
   EXPECT_EQ(
       std::memcmp(read.value().bytes.data(), expected.data(), sizeof(expected)),
@@ -213,7 +234,7 @@ TDBG_TEST(WhatCannotBeCapturedIsRefusedAndCounted) {
   const CaptureItem unknown{
       .definition = 99, .data = values.data(), .strides = {}};
   capture->Statistics(0, {&unknown, 1}, {}, 1.0);
-  EXPECT_FALSE(capture->UnitSummary(0, complex_id, item, {}, 0, 1));
+  EXPECT_FALSE(capture->UnitSummary(0, complex_id, item, {}, {}));
   EXPECT_FALSE(capture->CountHistogram(0, item, {}, 1.0));
   EXPECT_FALSE(capture->CountHistogram(0, unknown, {}, 1.0));
   EXPECT_TRUE(capture->EndStep({.step = 0}));

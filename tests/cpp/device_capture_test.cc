@@ -256,15 +256,21 @@ TDBG_TEST(UnitsAndHistogramsAreThoseOfTheCpu) {
   const std::uint32_t id = run.Define("x", DType::kFloat32, {2, 3, 4});
   const std::uint32_t units =
       run.Define("unit/x", DType::kUInt64, {3, 3}, TensorRole::kUnitSummary);
+  const std::uint32_t two_rows =
+      run.Define("unit/rows", DType::kUInt64, {3, 2}, TensorRole::kUnitSummary);
   const std::uint32_t none = run.Define("none", DType::kFloat32, {0});
   const auto values = Numbers(24, 0);
   const CaptureItem item{
       .definition = id, .data = framework.Tensor(values), .strides = {}};
   EXPECT_TRUE(run.capture().usable(0));
   fakecuda_hold_stream(stream.stream, 1);
-  EXPECT_TRUE(run.capture().UnitSummary(1, units, item, {.call = 2}, -3.0, 4.0,
+  EXPECT_TRUE(run.capture().UnitSummary(1, units, item, {.call = 2},
+                                        {.low = -3.0, .high = 4.0},
                                         stream) == DeviceAnswer::kTaken);
-  EXPECT_TRUE(run.capture().UnitSummary(1, id, item, {}, -3.0, 4.0, stream) ==
+  EXPECT_TRUE(run.capture().UnitSummary(1, two_rows, item, {},
+                                        {.of_rows = true},
+                                        stream) == DeviceAnswer::kTaken);
+  EXPECT_TRUE(run.capture().UnitSummary(1, id, item, {}, {}, stream) ==
               DeviceAnswer::kRefused);
   EXPECT_TRUE(run.capture().CountHistogram(1, item, {.call = 3}, {.factor = 2},
                                            stream) == DeviceAnswer::kTaken);
@@ -278,8 +284,19 @@ TDBG_TEST(UnitsAndHistogramsAreThoseOfTheCpu) {
   EXPECT_OK(run.Close());
   run.ExpectBalance();
   auto reader = run.Read();
-  EXPECT_EQ(reader->tensors().size(), 1U);
+  EXPECT_EQ(reader->tensors().size(), 2U);
   EXPECT_EQ(reader->tensors()[0].call, 2U);
+  // Of the rows of an embedding what is not zero counts.
+  const auto of_rows = reader->ReadTensor(1);
+  EXPECT_OK(of_rows);
+  const std::uint64_t n_zero =
+      static_cast<std::uint64_t>(std::ranges::count(values, 0.0F));
+  std::array<std::uint64_t, 6> rows{};
+  EXPECT_EQ(of_rows.value().bytes.size(), sizeof(rows));
+  std::memcpy(rows.data(), of_rows.value().bytes.data(), sizeof(rows));
+  EXPECT_EQ(rows[0] + rows[1], 24U - n_zero);
+  EXPECT_EQ(rows[2] + rows[3], 0U);
+  EXPECT_EQ(rows[4], 12U);
   const auto stored = reader->ReadTensor(0);
   EXPECT_OK(stored);
   std::array<std::uint64_t, 9> counts{};

@@ -77,7 +77,8 @@ Trained Train(const cuda::Driver& driver, const Scene& scene) {
     trained.n_left += left.size();
     (void)capture.Repeat(step, items[1].definition, {.call = 2},
                          items[0].definition, {.call = 1}, streams[1]);
-    (void)capture.UnitSummary(step, units, items[0], {}, -1, 1, streams[0]);
+    (void)capture.UnitSummary(step, units, items[0], {}, {.low = -1, .high = 1},
+                              streams[0]);
     (void)capture.CountHistogram(step, items[0], {}, {}, streams[0]);
     (void)capture.Values(step, items[0], {}, streams[0]);
     capture.FenceRaw(streams[0]);

@@ -92,7 +92,8 @@ def test_every_argument_reaches_the_run(run_dir: Path) -> None:
     ]
     assert content["save_config"]["save_interval"] == 7
     assert content["reduction_config"]["save_shape"] is True
-    assert content["needs"]["statistics"] is True
+    (need,) = content["needs"]
+    assert need["statistics"] is True
     assert Recorded(run_dir).events(1)[-1]["workers"] == [0]
     for name, value in (
         *(("on_stop", "flag"), ("overflow", "drop"), ("codec", "none")),

@@ -10,6 +10,7 @@ import torch
 
 from dtype_helpers import DTYPES, numpy_of, of_any_bits
 from tdbg import _core
+from tdbg.capture.units import UnitQuestion
 from tdbg.hooks.pytorch import device_rows
 from tdbg.hooks.pytorch.device_rows import FIELDS, row_words, unit_table
 from tdbg.reference import Row, row, unit_counts
@@ -141,4 +142,10 @@ def test_units_agree_with_the_reference(
     tensor = of_any_bits(name, math.prod(shape)).reshape(shape)
     axis = min(1, len(shape) - 1)
     expected = unit_counts(numpy_of(tensor), axis, -1.0, 2.0)
-    assert unit_table(tensor, axis, -1.0, 2.0).tolist() == expected.tolist()
+    question = UnitQuestion(-1.0, 2.0)
+    assert unit_table(tensor, question).tolist() == expected.tolist()
+    by_row = unit_counts(numpy_of(tensor), 0, 0.0, math.inf)
+    by_row[0] += by_row[1]
+    by_row[1] = 0
+    of_rows = unit_table(tensor, UnitQuestion(of_rows=True))
+    assert of_rows.tolist() == by_row.tolist()

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tdbg.capture.policy import Policy
-from tdbg.capture.wants import ROWS, SMALL_VALUES, VALUES
+from tdbg.capture.wants import (
+    HISTOGRAM,
+    LIMITED_VALUES,
+    ROWS,
+    SMALL_VALUES,
+    UNITS,
+    VALUES,
+)
 from tdbg.collections import Collection, CollectionRegistry, Role
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.modes import ModeKeys
@@ -114,14 +121,17 @@ def test_needs_turn_on_the_rows_of_their_collections() -> None:
 
 def test_needs_never_thin_out_what_the_hook_takes() -> None:
     need = Needs(collections=frozenset({"gradients"}), interval=100)
-    subject = policy(needs=[need], statistics_interval=2)
+    subject = policy(["gradients"], needs=[need], statistics_interval=2)
     assert sorted(wanted(subject, "g", Role.GRADIENT, 5)) == [0, 2, 4]
+    alone = policy(needs=[need], statistics_interval=2)
+    assert sorted(wanted(alone, "g", Role.GRADIENT, 201)) == [0, 100, 200]
 
 
 def test_needs_of_raw_values_save_them_when_the_hook_would() -> None:
     need = Needs(collections=frozenset({"weights"}), raw=True)
     subject = policy(needs=[need], save_interval=20)
-    assert wanted(subject, "w", Role.WEIGHT, 21) == {0: 3, 10: ROWS, 20: 3}
+    both = ROWS | LIMITED_VALUES
+    assert wanted(subject, "w", Role.WEIGHT, 21) == {0: both, 10: ROWS, 20: both}
 
 
 def test_needs_of_unit_summaries_alone_take_no_rows_of_outputs() -> None:
@@ -129,11 +139,90 @@ def test_needs_of_unit_summaries_alone_take_no_rows_of_outputs() -> None:
         collections=frozenset({"outputs"}), statistics=False, unit_summaries=True
     )
     subject = policy(needs=[need])
+    relu, gelu = frozenset({"ReLU"}), frozenset({"GELU"})
     assert wanted(subject, "relu_output_0", Role.OUTPUT, 11) == {}
-    assert subject.wants(TRAIN, 0).of(subject.units_profile) == ROWS
-    assert subject.wants(TRAIN, 1).of(subject.units_profile) == 0
+    of_relu = subject.units_profile(Role.OUTPUT, relu)
+    assert subject.profile("relu_output_0", Role.OUTPUT, relu) == of_relu
+    found = [subject.wants(TRAIN, step).of(of_relu) for step in (0, 1, 10)]
+    assert found == [UNITS, 0, UNITS]
+    of_gelu = subject.units_profile(Role.OUTPUT, gelu)
+    assert subject.wants(TRAIN, 0).of(of_gelu) == 0
     assert subject.wants(TRAIN, 10).takes_activations
-    assert policy().wants(TRAIN, 0).of(policy().units_profile) == 0
+    assert not subject.wants(TRAIN, 1).takes_activations
+
+
+def test_each_need_is_honoured_by_itself() -> None:
+    """That labels are wanted raw makes no weights raw."""
+    labels = frozenset({"labels"})
+    needs = [
+        Needs(collections=frozenset({"weights"}), interval=4),
+        Needs(collections=labels, statistics=False, raw=True, interval=5),
+        Needs(collections=frozenset({"gradients"}), histogram=True, first_steps=3),
+        Needs(collections=frozenset({"outputs"}), modules=frozenset({"Tanh"})),
+    ]
+    subject = policy(needs=needs)
+    assert wanted(subject, "w", Role.WEIGHT, 9) == {0: ROWS, 4: ROWS, 8: ROWS}
+    raw = LIMITED_VALUES
+    assert wanted(subject, "y", Role.LABEL, 11) == {0: raw, 5: raw, 10: raw}
+    assert wanted(subject, "p", Role.PREDICTION, 11) == {}
+    assert wanted(subject, "g", Role.GRADIENT, 41) == {0: ROWS | HISTOGRAM}
+    assert wanted(subject, "relu_output_0", Role.OUTPUT, 11) == {}
+    of_tanh = subject.profile("tanh_output_0", Role.OUTPUT, frozenset({"Tanh"}))
+    assert subject.wants(TRAIN, 10).of(of_tanh) == ROWS
+    assert subject.may_capture(Role.OUTPUT)
+    assert not subject.may_capture(Role.OUTPUT, frozenset({"ReLU"}))
+    assert subject.may_capture(Role.OUTPUT, frozenset({"Own", "Tanh"}))
+    assert not subject.may_capture(Role.PREDICTION)
+
+
+def test_a_narrower_schedule_of_the_user_is_widened_only_as_needed() -> None:
+    gradients = Collection("gradients")
+    gradients.save_config = SaveConfig(save_interval=60, statistics_interval=30)
+    need = Needs(collections=frozenset({"gradients"}), interval=20)
+    subject = policy(collections=[gradients], needs=[need])
+    both = ROWS | VALUES
+    expected = {0: both, 20: ROWS, 30: ROWS, 40: ROWS, 60: both}
+    assert wanted(subject, "g", Role.GRADIENT, 61) == expected
+
+
+def test_what_a_hook_is_not_to_capture_rules_do_not_capture() -> None:
+    need = Needs(collections=frozenset({"weights"}), interval=2)
+    subject = policy(needs=[need], start_step=3, end_step=7)
+    assert sorted(wanted(subject, "w", Role.WEIGHT, 20)) == [4, 6]
+    subject.silence()
+    assert wanted(subject, "w", Role.WEIGHT, 20) == {}
+
+
+def test_a_tensor_that_was_put_into_a_collection_is_needed_by_its_name() -> None:
+    need = Needs(collections=frozenset({"trees"}), interval=1)
+    subject = policy(needs=[need])
+    assert wanted(subject, "trees/Gain", Role.OTHER, 2) == {}
+    subject.registry.put("trees", "trees/Gain")
+    subject.registry.get("trees").save_config = SaveConfig(end_step=0)
+    subject.refresh()
+    assert wanted(subject, "trees/Gain", Role.OTHER, 2) == {0: ROWS, 1: ROWS}
+
+
+def test_schedules_are_looked_up_whatever_begins_or_ends() -> None:
+    """What is kept of a mode's steps is what its schedules say, in any order."""
+    weights = frozenset({"weights"})
+    needs = [
+        Needs(collections=weights, interval=3, first_steps=20),
+        Needs(collections=weights, interval=7),
+    ]
+    late = Collection("gradients")
+    late.save_config = SaveConfig(
+        start_step=11, end_step=40, statistics_interval=4, save_steps=[45]
+    )
+    subject = policy(collections=[late], needs=needs)
+    weight = subject.profile("w", Role.WEIGHT)
+    gradient = subject.profile("g", Role.GRADIENT)
+    for step in [*range(200), *range(199, 100, -3), 123_456, 123_459]:
+        of_weight = step % 7 == 0 or (step % 3 == 0 and step < 20)
+        of_gradient = (step % 4 == 0 and 11 <= step < 40) or step == 45
+        wants = subject.wants(TRAIN, step)
+        assert bool(wants.of(weight)) == of_weight, step
+        assert bool(wants.of(gradient)) == of_gradient, step
 
 
 def test_activations_are_known_to_be_unwanted_before_they_are_named() -> None:

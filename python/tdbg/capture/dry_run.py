@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tdbg.capture.measuring import MeasuringSink, Seen
 from tdbg.capture.naming import GROUP_SCALARS
 from tdbg.capture.plans import TensorPlan
+from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder
 from tdbg.capture.sizes import ROW, SCALAR, step_bytes
 from tdbg.capture.wants import (
     HISTOGRAM,
+    LIMITED_VALUES,
     ROWS,
     SMALL_VALUES,
     UNITS,
     VALUES,
     StepWants,
 )
-from tdbg.collections import Role
+from tdbg.collections import Collection, Role
 from tdbg.modes import ModeKeys
 
 __all__ = ["DryRunPart", "DryRunSummary", "summarize"]
@@ -59,11 +61,13 @@ class DryRunSummary:
 
     Attributes:
         steps: Complete steps that captured anything, by mode.
+        rules: Names of the rules whose needs are captured.
         parts: The collections of each mode, and behind them its total.
     """
 
     steps: dict[ModeKeys, int]
     parts: tuple[DryRunPart, ...]
+    rules: tuple[str, ...] = ()
 
     def part(self, name: str, mode: ModeKeys = ModeKeys.TRAIN) -> DryRunPart:
         """The part of that name and mode.
@@ -80,6 +84,7 @@ class DryRunSummary:
         """The same as plain values."""
         return {
             "steps": {mode.name: count for mode, count in self.steps.items()},
+            "rules": list(self.rules),
             "parts": [{**asdict(each), "mode": each.mode.name} for each in self.parts],
         }
 
@@ -88,6 +93,8 @@ class DryRunSummary:
             return "dry run: nothing was captured"
         heads = ("tensors", "statistics", "raw values", "stored", "histograms")
         lines = []
+        if self.rules:
+            lines.append(f"rules: {', '.join(self.rules)}")
         for mode, count in self.steps.items():
             lines.append(
                 f"dry run, {mode.name}, {count} steps captured; bytes of a step:"
@@ -119,19 +126,36 @@ def summarize(sink: MeasuringSink, recorder: Recorder) -> DryRunSummary:
             if (name, Role(role)) in recorder.plans
         ]
         schedule = _Schedule(recorder, mode)
-        for collection in recorder.policy.registry.captured():
-            members = [
-                (plan, seen)
-                for plan, seen in items
-                if collection.has(plan.name, plan.role)
-            ]
+        for name, has in _collections(recorder.policy):
+            members = [(plan, seen) for plan, seen in items if has(plan)]
             if members:
                 cost = sum(schedule.cost(plan, seen) for plan, seen in members)
-                parts.append(_part(mode, collection.name, members, cost))
+                parts.append(_part(mode, name, members, cost))
         cost = sum(schedule.cost(plan, seen) for plan, seen in items)
         cost += schedule.cost_of_steps(items)
         parts.append(_part(mode, "total", items, cost))
-    return DryRunSummary(modes, tuple(parts))
+    rules = tuple(str(rule.get("name")) for rule in recorder.policy.rules)
+    return DryRunSummary(modes, tuple(parts), rules)
+
+
+def _collections(
+    policy: Policy,
+) -> Iterable[tuple[str, Callable[[TensorPlan], bool]]]:
+    """Names of what is captured, with what says whether a tensor belongs to it.
+
+    Beside the captured collections those that only rules ask for, and the counts of
+    units, which only they ask for.
+    """
+
+    def holder(collection: Collection) -> Callable[[TensorPlan], bool]:
+        return lambda plan: collection.has(plan.name, plan.role)
+
+    captured = {item.name: item for item in policy.registry.captured()}
+    needed = {name for need in policy.needed.needs for name in need.collections}
+    others = {item.name: item for item in policy.registry if item.name in needed}
+    for name, collection in sorted({**others, **captured}.items()):
+        yield name, holder(collection)
+    yield "units", lambda plan: plan.role is Role.UNIT_SUMMARY
 
 
 class _Schedule:
@@ -173,7 +197,7 @@ class _Schedule:
     ) -> int:
         """Of a tensor in one of the steps in which this is wanted."""
         if plan.role is not Role.SCALAR:
-            return _bytes(wants.of_plan(plan), seen)
+            return _bytes(wants.of_plan(plan), plan, seen)
         is_here = is_due or not self._is_rare(plan, seen)
         return SCALAR * seen.scalars if is_here else 0
 
@@ -188,9 +212,13 @@ class _Schedule:
         )
 
 
-def _bytes(wanted: int, seen: Seen) -> int:
+def _bytes(wanted: int, plan: TensorPlan, seen: Seen) -> int:
     total = ROW * seen.rows if wanted & ROWS else 0
-    if wanted & VALUES or (wanted & SMALL_VALUES and seen.is_single):
+    if (
+        wanted & VALUES
+        or (wanted & SMALL_VALUES and seen.is_single)
+        or (wanted & LIMITED_VALUES and seen.raw_bytes <= plan.raw_limit)
+    ):
         total += seen.value_bytes
     if wanted & HISTOGRAM:
         total += seen.histogram

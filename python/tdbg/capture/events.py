@@ -15,6 +15,7 @@ __all__ = [
     "STATUS",
     "CollectionEvents",
     "CostEvents",
+    "LargeValues",
     "write_event",
 ]
 
@@ -121,6 +122,36 @@ class CostEvents:
         if devices:
             content = {"what": "devices", "devices": devices}
             write_event(self._recorder, CHANGE, content)
+
+
+class LargeValues:
+    """Tells, once each, of which tensors rules do not get the values: too large ones.
+
+    Args:
+        recorder: Knows them, and writes the event.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._n_seen = 0
+        self._told: set[str] = set()
+
+    def tell(self, step: int) -> None:
+        """Write the event, if there is a new one; else it costs one number."""
+        n_large = self._recorder.n_too_large
+        if n_large == self._n_seen:
+            return
+        self._n_seen = n_large
+        found = {
+            plan.name: {"bytes": size, "limit": plan.raw_limit}
+            for plan in self._recorder.plans.values()
+            if plan.raw_limit and plan.name not in self._told
+            if (size := plan.largest_left_out())
+        }
+        if found:
+            self._told.update(found)
+            content = {"what": "raw_limit", "tensors": found}
+            write_event(self._recorder, CHANGE, content, step)
 
 
 def _is_large(content: dict[str, dict[str, Any]]) -> bool:

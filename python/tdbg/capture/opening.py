@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,11 +16,10 @@ from tdbg.capture.events import CONFIGURATION, STATUS
 from tdbg.capture.measuring import MeasuringSink
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import replace_sessions
-from tdbg.capture.remote import RemoteBackend
 from tdbg.capture.requests import Listener, Requests
 from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
-from tdbg.capture.tensors import ComputedRow, Local, TensorRef, Tensors
+from tdbg.capture.tensors import Tensors
 from tdbg.capture.workers import Board, find_attempt, parse_workers
 from tdbg.config import nearest
 from tdbg.control import Request, RequestListener
@@ -140,11 +139,8 @@ def open_session(
     policy: Policy,
     options: SessionOptions,
     framework: dict[str, str],
-    describe: Callable[[Any], TensorRef | None],
+    tensors: Tensors,
     tensor_types: tuple[type, ...],
-    remote: RemoteBackend | None = None,
-    local: Callable[[Any], Local | None] = lambda _: None,
-    compute_row: Callable[[Any, float], ComputedRow | None] = lambda *_: None,
 ) -> Session:
     """A session that writes to *out_dir*, which becomes a run if it is none.
 
@@ -156,12 +152,8 @@ def open_session(
         policy: What is wanted.
         options: How.
         framework: Name and version, for the configuration event.
-        describe: Where a tensor of the framework lies; None for what cannot be
-            captured.
+        tensors: How its tensors are read, without the core.
         tensor_types: Types of its tensors that the core may read by itself.
-        remote: What it does with tensors on its devices; None: it has none.
-        local: What of a tensor lies on this rank; None for what is not shared.
-        compute_row: The row of a tensor that has no plain memory; None: it has none.
 
     Raises:
         ConfigurationError: If a value is bad.
@@ -174,9 +166,7 @@ def open_session(
             MeasuringSink(options.codec),
             policy,
             raises_on_stop=raises,
-            tensors=Tensors(
-                describe, remote=remote, local=local, compute_row=compute_row
-            ),
+            tensors=tensors,
             budget=options.budget,
         )
     if out_dir is None:
@@ -214,15 +204,11 @@ def open_session(
     session = Session(
         sink,
         policy,
-        tensors=Tensors(
-            describe,
-            taker if taker.can_read else None,
-            core.Slot,
-            core.CallTaker,
-            core.ParameterList,
-            remote,
-            local,
-            compute_row,
+        tensors=tensors._replace(
+            taker=taker if taker.can_read else None,
+            make_slot=core.Slot,
+            make_calls=core.CallTaker,
+            make_parameters=core.ParameterList,
         ),
         requests=_requests(
             options,

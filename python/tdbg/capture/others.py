@@ -69,7 +69,7 @@ class OtherTensors:
                 self._single.refuse(step.number, 1, 0)
             else:
                 part, kept = local.part, wanted
-                if part is not None and wanted & UNITS and _splits_units(part):
+                if wanted & UNITS and _splits_units(plan, part):
                     self._single.refuse(step.number, 1, 0)  # Each rank has others.
                     kept &= ~UNITS
                 shared.append(_Given(plan, local.tensor, kept, part))
@@ -97,8 +97,15 @@ class OtherTensors:
         if slot is None:
             units = "" if plan.units is None else plan.units.name
             slot = plan.parts[part] = self._tensors.make_slot(
-                plan.name, int(plan.role), plan.aliases, units, *part
+                plan.name,
+                int(plan.role),
+                plan.aliases,
+                units,
+                *part,
+                **plan.question._asdict(),
             )
+            if plan.raw_limit:
+                plan.limit_raw(plan.raw_limit)
         return slot
 
     def _take_single(self, step: Step, given: _Given, site: Site, scale: Any) -> None:
@@ -121,7 +128,12 @@ class OtherTensors:
         self._single.take_row(
             step, given.plan, ref, row.words, given.wanted, site, scale
         )
+        if given.wanted & UNITS and given.plan.units is not None:
+            table = self._tensors.compute_units(given.tensor)
+            self._single.take_units(step, given.plan, table, site)
 
 
-def _splits_units(part: Part) -> bool:
-    return part.splits(min(1, len(part.global_shape) - 1))
+def _splits_units(plan: TensorPlan, part: Part | None) -> bool:
+    if part is None or plan.units is None:
+        return False
+    return part.splits(plan.question.axis(len(part.global_shape)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tdbg.capture.tensors import Part
+from tdbg.capture.units import UnitQuestion
 from tdbg.collections import Role
 
 __all__ = ["TensorPlan"]
@@ -18,18 +19,27 @@ class TensorPlan:
         slot: What the taker knows of it.
         parts: The same of its parts, where the tensor is distributed.
         collections: Names of those that it belongs to; None: not asked yet.
+        classes: Of the module that it is of; names.
+        units: The plan of the summary of its units; None: they are not counted.
+        question: What is counted of them.
+        raw_limit: Bytes of a value that is kept where only small enough ones are.
+        too_large: Of the largest one that was not; 0: there was none.
         ids: Definitions given out so far, by element type, shape and part.
     """
 
     __slots__ = (
         "aliases",
+        "classes",
         "collections",
         "ids",
         "name",
         "parts",
         "profile",
+        "question",
+        "raw_limit",
         "role",
         "slot",
+        "too_large",
         "units",
     )
 
@@ -40,6 +50,7 @@ class TensorPlan:
         profile: int,
         aliases: tuple[str, ...] = (),
         slot: Any = None,
+        classes: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
         self.role = role
@@ -47,6 +58,30 @@ class TensorPlan:
         self.aliases = aliases
         self.collections: list[str] | None = None
         self.ids: dict[tuple[str, tuple[int, ...], Part | None], int] = {}
+        self.classes = classes
         self.units: TensorPlan | None = None
+        self.question = UnitQuestion()
+        self.raw_limit = 0
+        self.too_large = 0
         self.slot = slot
         self.parts: dict[Part, Any] = {}
+
+    def limit_raw(self, n_bytes: int) -> None:
+        """Keep values of at most so many bytes where only small enough ones are."""
+        self.raw_limit = n_bytes
+        for slot in (self.slot, *self.parts.values()):
+            if slot is not None:
+                slot.raw_limit = n_bytes
+
+    def keeps(self, n_bytes: int) -> bool:
+        """Whether a value of so many bytes is kept there; remembered if it is not."""
+        if n_bytes <= self.raw_limit:
+            return True
+        self.too_large = max(self.too_large, n_bytes)
+        return False
+
+    def largest_left_out(self) -> int:
+        """Bytes of the largest value that was not kept; 0: there was none."""
+        slots = (self.slot, *self.parts.values())
+        of_slots = (0 if slot is None else slot.too_large for slot in slots)
+        return max(self.too_large, *of_slots)

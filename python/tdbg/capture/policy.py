@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection as AbstractCollection
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tdbg.capture.naming import Naming
+from tdbg.capture.needed import ACTIVATIONS, Needed
 from tdbg.capture.schedule import Schedule, Span
 from tdbg.capture.wants import (
     HISTOGRAM,
+    ROWS,
     SMALL_VALUES,
+    VALUES,
     StepWants,
     Throttle,
 )
-from tdbg.collections import (
-    BUILT_IN,
-    Collection,
-    CollectionKeys,
-    CollectionRegistry,
-    Role,
-)
+from tdbg.collections import Collection, CollectionKeys, CollectionRegistry, Role
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs, every_need
+from tdbg.needs import Needs
 
 __all__ = ["Policy"]
 
@@ -44,23 +42,8 @@ _TRAINING_ONLY = frozenset(
         Role.OPTIMIZER_STATE,
     }
 )
-# Those that hooks inside modules take.
-_ACTIVATIONS = frozenset(
-    {
-        Role.INPUT,
-        Role.PREDICTION,
-        Role.LABEL,
-        Role.MODEL_INPUT,
-        Role.OUTPUT,
-        Role.OUTPUT_GRADIENT,
-    }
-)
 _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
 
-# These stand among the names of collections; none is like them.
-_NEEDS = "\0needs"
-_HISTOGRAMS = "\0histograms"
-_UNITS = "\0units"
 _TRAINING = "\0training "  # Before a name: of it, what is for training only.
 
 
@@ -76,6 +59,7 @@ class Policy:
         save_config: Its schedules, for collections without their own.
         reduction_config: What is saved, likewise; None saves raw values.
         needs: What its rules need.
+        rules: What is told of these rules.
         save_histogram: Whether collections that do not say have histograms.
         naming: What tensors are called.
     """
@@ -87,10 +71,12 @@ class Policy:
         reduction_config: ReductionConfig | None = None,
         needs: Iterable[Needs | Iterable[Needs]] = (),
         *,
+        rules: Iterable[Mapping[str, Any]] = (),
         save_histogram: bool = False,
         naming: Naming | None = None,
     ) -> None:
         self.registry = registry
+        self.rules = tuple(rules)
         self.naming = naming or Naming()
         self.save_histogram = save_histogram
         self._is_silent = False
@@ -100,12 +86,7 @@ class Policy:
         self.reduction_config = reduction_config or ReductionConfig(
             save_raw_tensor=True
         )
-        every = [each for need in needs for each in every_need(need)]
-        self.needs = _merged(every)
-        self._needed_roles = _roles(
-            need for need in every if need.statistics or need.raw
-        )
-        self._histogram_roles = _roles(need for need in every if need.histogram)
+        self.needed = Needed(needs, registry)
         self.profiles: list[tuple[str, ...]] = []
         self._schedules: dict[ModeKeys, dict[str, Schedule]] = {}
         self._periods: dict[ModeKeys, int] = {}
@@ -113,16 +94,11 @@ class Policy:
         # What was asked for last, by mode; nothing is decided again within it.
         self._spans: dict[ModeKeys, Span] = {}
         self.revision = registry.revision
-        self.units_profile = self._intern(
-            (_UNITS,) if self.needs.unit_summaries else ()
-        )
 
     def silence(self) -> None:
         """Capture nothing, for good: this rank is not one of those that write."""
         self._is_silent = True
-        self.needs = _merged(())
-        self._needed_roles = self._histogram_roles = frozenset()
-        self.units_profile = self._intern(())
+        self.needed = Needed((), self.registry)
         self._forget()
 
     def measure(self) -> None:
@@ -151,10 +127,7 @@ class Policy:
         if period is None:
             period = self._periods[mode] = max(
                 (
-                    max(
-                        item.config.statistics_interval,
-                        item.config.save_interval if item.saves_values else 1,
-                    )
+                    item.period
                     for name, item in self._schedules_of(mode).items()
                     if name not in _EVERY_STEP
                 ),
@@ -181,23 +154,38 @@ class Policy:
         """Names of all collections that this tensor belongs to."""
         return [item.name for item in self.registry if item.has(name, role)]
 
-    def profile(self, name: str, role: Role) -> int:
-        """Number of the tensor's profile."""
-        names = [item.name for item in self.registry.captured() if item.has(name, role)]
-        if role in self._needed_roles:
-            names.append(_NEEDS)
-        if role in self._histogram_roles:
-            names.append(_HISTOGRAMS)
-        if role in _TRAINING_ONLY:
-            names = [_TRAINING + name for name in names]
-        return self._intern(tuple(names))
+    def profile(
+        self, name: str, role: Role, classes: AbstractCollection[str] = ()
+    ) -> int:
+        """Number of the profile of a tensor.
 
-    def may_capture(self, role: Role) -> bool:
-        """Whether any tensor of that role may be wanted at some step."""
-        if role in self._needed_roles or role in self._histogram_roles:
-            return True
-        return not self._is_silent and any(
-            item.may_hold(role) for item in self.registry.captured()
+        Args:
+            name: Its name.
+            role: Its role.
+            classes: Names of the classes of the module that it is of.
+        """
+        names = [item.name for item in self.registry.captured() if item.has(name, role)]
+        names += self.needed.names_of(name, role, classes)
+        # Where the tensor has none, nothing comes of it.
+        names += self.needed.units_of(role, classes)
+        return self._profile_of(names, role)
+
+    def units_profile(self, role: Role, classes: AbstractCollection[str]) -> int:
+        """The same of the summary of its units; of none, that of nothing."""
+        return self._profile_of(self.needed.units_of(role, classes), role)
+
+    def may_capture(
+        self, role: Role, classes: AbstractCollection[str] | None = None
+    ) -> bool:
+        """Whether a tensor of that role may be wanted at some step.
+
+        Args:
+            role: The role.
+            classes: Names of the classes of the module that it is of; None: any.
+        """
+        return not self._is_silent and (
+            self.needed.may_hold(role, classes)
+            or any(item.may_hold(role) for item in self.registry.captured())
         )
 
     def captures(self, name: str, role: Role) -> bool:
@@ -224,9 +212,10 @@ class Policy:
         )
 
     def _find_span(self, mode: ModeKeys, mode_step: int) -> Span:
-        configs = {item.config for item in self._schedules_of(mode).values()}
-        ends = [config.steady_until(mode_step) for config in configs]
-        end = min((end for end in ends if end is not None), default=math.inf)
+        schedules = self._schedules_of(mode).values()
+        end = min(
+            (item.steady_until(mode_step) for item in schedules), default=math.inf
+        )
         if self._measures and mode_step == 0:
             end = 1
         return Span(mode_step, end, self._find_wants(mode, mode_step))
@@ -270,12 +259,14 @@ class Policy:
             "reduction_config": self.reduction_config.as_json(),
             "save_histogram": self.save_histogram,
             "naming": self.naming.name,
-            "needs": {
-                **dataclasses.asdict(self.needs),
-                "collections": sorted(self.needs.collections),
-                "modules": sorted(self.needs.modules),
-            },
+            "rules": [dict(rule) for rule in self.rules],
+            "needs": self.needed.as_json(),
         }
+
+    def _profile_of(self, names: list[str], role: Role) -> int:
+        if role in _TRAINING_ONLY:
+            names = [_TRAINING + name for name in names]
+        return self._intern(tuple(names))
 
     def _intern(self, names: tuple[str, ...]) -> int:
         if names not in self.profiles:
@@ -289,22 +280,8 @@ class Policy:
             return schedules
         for item in self.registry.captured():
             schedules[item.name] = self._schedule(item, hook, mode)
-        interval = self.needs.interval or hook.statistics_interval
-        needed = dataclasses.replace(
-            hook, statistics_interval=min(interval, hook.statistics_interval)
-        )
-        if self._needed_roles:
-            holds = not _ACTIVATIONS.isdisjoint(self._needed_roles)
-            schedules[_NEEDS] = self._throttled(
-                Schedule(needed, self.needs.raw, 0, holds)
-            )
-        if self._histogram_roles:
-            holds = not _ACTIVATIONS.isdisjoint(self._histogram_roles)
-            schedules[_HISTOGRAMS] = self._throttled(
-                Schedule(needed, False, HISTOGRAM, holds)
-            )
-        if self.needs.unit_summaries:
-            schedules[_UNITS] = self._throttled(Schedule(needed, False, 0, True))
+        for name, schedule in self.needed.schedules(hook).items():
+            schedules[name] = schedule.throttled(self.throttle)
         return schedules
 
     def _schedule(
@@ -312,56 +289,23 @@ class Policy:
     ) -> Schedule:
         reduction = item.reduction_config or self.reduction_config
         saves_values = reduction.save_raw_tensor
-        holds = bool(item.include_regex) or not _ACTIVATIONS.isdisjoint(item.roles)
+        holds = bool(item.include_regex) or not ACTIVATIONS.isdisjoint(item.roles)
         config = hook if item.save_config is None else item.save_config.of(mode, hook)
         counts = self.save_histogram
         if item.save_histogram is not None:
             counts = item.save_histogram
         if item.name not in _EVERY_STEP:
-            flags = HISTOGRAM if counts else 0
-            return self._throttled(Schedule(config, saves_values, flags, holds))
-        flags = HISTOGRAM if item.save_histogram else 0
+            flags = ROWS | HISTOGRAM if counts else ROWS
+            on_save = flags | VALUES if saves_values else 0
+            return Schedule(config, on_save, flags, holds).throttled(self.throttle)
+        flags = ROWS | HISTOGRAM if item.save_histogram else ROWS
         is_light = not item.include_regex and not item.tensor_names
         if item.save_config is not None:
-            return Schedule(config, True, flags, holds, is_light)
+            on_save = flags | VALUES
+            return Schedule(config, on_save, flags, holds, is_light=is_light)
         # The statistics at every step; values of losses that are one number, too,
         # of larger ones (not reduced over the batch) as the hook says.
         config = dataclasses.replace(hook, statistics_interval=1)
-        return Schedule(config, saves_values, SMALL_VALUES | flags, holds, is_light)
-
-    def _throttled(self, item: Schedule) -> Schedule:
-        throttle, config, flags = self.throttle, item.config, item.flags
-        if not throttle.histograms:
-            flags &= ~HISTOGRAM
-        saves_values = item.saves_values and throttle.values
-        factor = throttle.activations if item.may_hold_activations else throttle.others
-        if factor > 1:
-            # Where values are due, statistics are: both intervals grow.
-            interval = config.statistics_interval
-            if item.saves_values:
-                interval = min(interval, config.save_interval)
-            config = dataclasses.replace(
-                config,
-                statistics_interval=interval * factor,
-                save_interval=config.save_interval * factor,
-            )
-        return item._replace(config=config, saves_values=saves_values, flags=flags)
-
-
-def _merged(every: Sequence[Needs]) -> Needs:
-    """What serves all of them."""
-    intervals = [need.interval for need in every if need.interval is not None]
-    return Needs(
-        collections=frozenset().union(*(need.collections for need in every)),
-        statistics=any(need.statistics for need in every),
-        unit_summaries=any(need.unit_summaries for need in every),
-        histogram=any(need.histogram for need in every),
-        raw=any(need.raw for need in every),
-        interval=min(intervals) if intervals else None,
-    )
-
-
-def _roles(needs: Iterable[Needs]) -> frozenset[Role]:
-    return frozenset(
-        role for need in needs for name in need.collections for role in BUILT_IN[name]
-    )
+        flags |= SMALL_VALUES
+        on_save = flags | VALUES if saves_values else 0
+        return Schedule(config, on_save, flags, holds, is_light=is_light)

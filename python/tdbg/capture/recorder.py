@@ -20,6 +20,7 @@ from tdbg.capture.single import SingleTensors
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
 from tdbg.capture.tensors import TensorRef, Tensors
+from tdbg.capture.units import UnitQuestion
 from tdbg.collections import Role
 from tdbg.errors import StorageError
 
@@ -54,13 +55,29 @@ class Recorder:
         self._others = OtherTensors(self._tensors, self._single)
         self.is_in_forward = False
 
-    def plan(self, name: str, role: Role, aliases: tuple[str, ...] = ()) -> TensorPlan:
-        """The plan for a name; always the same one."""
+    def plan(
+        self,
+        name: str,
+        role: Role,
+        aliases: tuple[str, ...] = (),
+        classes: frozenset[str] = frozenset(),
+        question: UnitQuestion | None = None,
+    ) -> TensorPlan:
+        """The plan for a name; always the same one.
+
+        Args:
+            name: The name.
+            role: What it is of.
+            aliases: Other names of the same.
+            classes: Names of the classes of the module that it is of.
+            question: What is counted of its units, where a rule wants that; None:
+                they are not.
+        """
         plan = self.plans.get((name, role))
         if plan is None:
-            profile = self.policy.profile(name, role)
-            slot = self._tensors.make_slot(name, int(role), aliases, "")
-            plan = TensorPlan(name, role, profile, aliases, slot)
+            profile = self.policy.profile(name, role, classes)
+            plan = TensorPlan(name, role, profile, aliases, None, classes)
+            self._make_slot(plan, question)
             self.plans[(name, role)] = plan
         return plan
 
@@ -76,23 +93,31 @@ class Recorder:
             return None
         return self._tensors.make_parameters(self.taker, entries)
 
-    def plan_units(self, plan: TensorPlan) -> None:
-        """Count the units of the tensor as well, where a rule wants that."""
-        if plan.units is None and self.policy.needs.unit_summaries:
-            name = unit_name(plan.name)
-            profile = self.policy.units_profile
-            plan.units = TensorPlan(name, Role.UNIT_SUMMARY, profile)
-            plan.slot = self._tensors.make_slot(
-                plan.name, int(plan.role), plan.aliases, name
-            )
-            self.plans[(name, Role.UNIT_SUMMARY)] = plan.units
+    def _make_slot(self, plan: TensorPlan, question: UnitQuestion | None) -> None:
+        policy, units = self.policy, ""
+        if question is not None and policy.needed.units_of(plan.role, plan.classes):
+            units = unit_name(plan.name)
+            profile = policy.units_profile(plan.role, plan.classes)
+            plan.units = TensorPlan(units, Role.UNIT_SUMMARY, profile)
+            plan.question = question
+            self.plans[(units, Role.UNIT_SUMMARY)] = plan.units
+        plan.slot = self._tensors.make_slot(
+            plan.name, int(plan.role), plan.aliases, units, **plan.question._asdict()
+        )
+        limit = policy.needed.raw_limit(plan.name, plan.role, plan.classes)
+        if limit:
+            plan.limit_raw(limit)
 
     def refresh(self) -> None:
         """Think again after a change of collections."""
         for (name, role), plan in self.plans.items():
             plan.collections = None
-            if role is not Role.UNIT_SUMMARY:
-                plan.profile = self.policy.profile(name, role)
+            if role is Role.UNIT_SUMMARY:
+                continue
+            plan.profile = self.policy.profile(name, role, plan.classes)
+            if plan.units is not None:
+                profile = self.policy.units_profile(role, plan.classes)
+                plan.units.profile = profile
 
     def take(
         self,
@@ -187,6 +212,12 @@ class Recorder:
         self.is_in_forward = False
         if self.taker is not None:
             self.taker.end_forward()
+
+    @property
+    def n_too_large(self) -> int:
+        """Values that were not kept because they are larger than rules want them."""
+        of_taker = 0 if self.taker is None else self.taker.n_too_large
+        return of_taker + self._single.n_too_large
 
     @property
     def n_repeated(self) -> int:

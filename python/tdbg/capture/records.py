@@ -10,7 +10,13 @@ from __future__ import annotations
 import time
 
 from tdbg.capture.budget import Throttling
-from tdbg.capture.events import CHANGE, CollectionEvents, CostEvents, write_event
+from tdbg.capture.events import (
+    CHANGE,
+    CollectionEvents,
+    CostEvents,
+    LargeValues,
+    write_event,
+)
 from tdbg.capture.losses import LossWatch
 from tdbg.capture.overhead import Overhead, OverheadMeter
 from tdbg.capture.policy import Policy
@@ -47,6 +53,7 @@ class StepRecords:
         self._cost = CostEvents(recorder, self.meter)
         self._collections = CollectionEvents(recorder)
         self._losses = LossWatch(recorder.sink)
+        self._large = LargeValues(recorder)
         self._last_ns = 0
 
     def overhead(self) -> Overhead:
@@ -78,6 +85,7 @@ class StepRecords:
         if is_recorded:
             self._last_ns = now_ns
             self._losses.step_ended(number)
+            self._large.tell(number)
             if self._cost.has_news:
                 self._cost.step_ended(number, now_ns)
             self._recorder.step_ends(step)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tdbg.capture.late import Arrival, LateSteps
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
+from tdbg.capture.units import UnitQuestion
 
 __all__ = ["RESCALED", "RemoteArray", "RemoteBackend", "RemoteTensors", "Site"]
 
@@ -63,7 +64,7 @@ class RemoteBackend(Protocol):
     def values(self, tensor: Any) -> RemoteArray | None:
         """Send its elements, as bytes."""
 
-    def units(self, tensor: Any) -> RemoteArray | None:
+    def units(self, tensor: Any, question: UnitQuestion) -> RemoteArray | None:
         """Count its units, and send the three rows of counts."""
 
 
@@ -121,9 +122,13 @@ class RemoteTensors:
         arrival = self._backend.values(tensor) if has_room else None
         self._expect(step, arrival, site, n_bytes)
 
-    def units(self, step: Step, tensor: Any, site: Site) -> None:
+    def units(
+        self, step: Step, tensor: Any, site: Site, question: UnitQuestion
+    ) -> None:
         """Send the counts of its units."""
-        arrival = self._backend.units(tensor) if self._late.has_room(0) else None
+        arrival = None
+        if self._late.has_room(0):
+            arrival = self._backend.units(tensor, question)
         self._expect(step, arrival, site, 0)
 
     def send(self, step: Step) -> None:

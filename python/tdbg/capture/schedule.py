@@ -1,44 +1,107 @@
-"""How one collection is captured in one mode."""
+"""Schedules: what is wanted of the tensors of a collection, by the step.
+
+Implements docs/steps.md, "Two schedules".
+
+Thread safety: values.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import NamedTuple
 
-from tdbg.capture.wants import ROWS, VALUES, StepWants
+from tdbg.capture.wants import (
+    HISTOGRAM,
+    LIMITED_VALUES,
+    ROWS,
+    UNITS,
+    VALUES,
+    StepWants,
+    Throttle,
+)
 from tdbg.config import SaveConfigMode
 
 __all__ = ["Schedule", "Span"]
 
 
 class Schedule(NamedTuple):
-    """What is wanted of its tensors, step by step.
+    """How one collection is captured in one mode.
 
     Attributes:
-        config: When.
-        saves_values: Whether values are saved, not only statistics.
-        flags: Wanted beside the statistics.
-        may_hold_activations: Whether inputs or outputs of modules may be among them.
+        config: At which steps.
+        on_save: What is wanted where values are due; 0: as anywhere else.
+        on_reduce: What is wanted where statistics are.
+        may_hold_activations: Whether inputs or outputs of modules may be in it.
+        first_steps: Nothing is wanted from this step of the mode on; None: always.
         is_light: Whether it is of what comes by itself: losses and scalars.
     """
 
     config: SaveConfigMode
-    saves_values: bool
-    flags: int
+    on_save: int
+    on_reduce: int
     may_hold_activations: bool
+    first_steps: int | None = None
     is_light: bool = False
 
     def wants(self, mode_step: int) -> int:
         """What is wanted at this step."""
+        if self.first_steps is not None and mode_step >= self.first_steps:
+            return 0
         config = self.config
-        if self.saves_values and config.should_save(mode_step):
-            return ROWS | VALUES | self.flags
-        return ROWS | self.flags if config.should_reduce(mode_step) else 0
+        if self.on_save and config.should_save(mode_step):
+            return self.on_save
+        return self.on_reduce if config.should_reduce(mode_step) else 0
 
     def wants_ever(self) -> int:
         """What is wanted at any step."""
-        if self.config.is_empty:
-            return 0
-        return ROWS | (VALUES if self.saves_values else 0) | self.flags
+        return 0 if self.config.is_empty else self.on_save | self.on_reduce
+
+    @property
+    def period(self) -> int:
+        """Steps in which everything comes once."""
+        config = self.config
+        saves = config.save_interval if self.on_save else 1
+        return max(config.statistics_interval, saves)
+
+    def steady_until(self, mode_step: int) -> float:
+        """The step before which nothing else is wanted than at this one."""
+        end = self.config.steady_until(mode_step)
+        known = math.inf if end is None else end
+        if self.first_steps is None:
+            return known
+        return (
+            min(known, self.first_steps) if mode_step < self.first_steps else math.inf
+        )
+
+    def throttled(self, throttle: Throttle) -> Schedule:
+        """It, without what a budget leaves out."""
+        config, on_save, on_reduce = self.config, self.on_save, self.on_reduce
+        if not throttle.histograms:
+            on_save &= ~HISTOGRAM
+            on_reduce &= ~HISTOGRAM
+        factor = throttle.activations if self.may_hold_activations else throttle.others
+        if factor > 1:
+            # Where values are due, statistics are: both intervals grow.
+            interval = config.statistics_interval
+            if self.on_save:
+                interval = min(interval, config.save_interval)
+            config = dataclasses.replace(
+                config,
+                statistics_interval=interval * factor,
+                save_interval=config.save_interval * factor,
+            )
+        if not throttle.values and on_save & (VALUES | LIMITED_VALUES):
+            # In the place of values there are their statistics.
+            on_save &= ~(VALUES | LIMITED_VALUES)
+            on_save |= ROWS
+        return self._replace(config=config, on_save=on_save, on_reduce=on_reduce)
+
+    @property
+    def of_units(self) -> Schedule:
+        """When units are counted, where anything is wanted."""
+        on_save = UNITS if self.on_save else 0
+        return self._replace(on_save=on_save, on_reduce=UNITS)
 
 
 class Span(NamedTuple):

@@ -19,8 +19,16 @@ from tdbg.capture.plans import TensorPlan
 from tdbg.capture.remote import RESCALED, RemoteBackend, RemoteTensors, Site
 from tdbg.capture.sink import Sink
 from tdbg.capture.steps import Step
-from tdbg.capture.tensors import TensorRef
-from tdbg.capture.wants import HISTOGRAM, ROWS, SMALL_VALUES, UNITS, VALUES
+from tdbg.capture.tensors import TensorRef, bytes_of
+from tdbg.capture.units import UnitQuestion
+from tdbg.capture.wants import (
+    HISTOGRAM,
+    LIMITED_VALUES,
+    ROWS,
+    SMALL_VALUES,
+    UNITS,
+    VALUES,
+)
 
 __all__ = ["SingleTensors"]
 
@@ -36,6 +44,7 @@ class SingleTensors:
     Attributes:
         n_refused: Tensors that could not be captured.
         remote: Takes those on devices; None: nothing does.
+        n_too_large: Values that were not kept because their plans have a limit.
     """
 
     def __init__(
@@ -46,6 +55,7 @@ class SingleTensors:
         if backend is not None:
             self.remote = RemoteTensors(sink, late, backend, self.refuse)
         self.n_refused = 0
+        self.n_too_large = 0
 
     def take(
         self,
@@ -69,13 +79,15 @@ class SingleTensors:
         key = ref.dtype, ref.shape, ref.part
         identity = plan.ids.get(key) or self._define(plan, ref)
         site = site._replace(identity=identity)
+        wanted = self._limited(plan, ref, wanted, site)
         units = None
         if wanted & UNITS and plan.units is not None and ref.shape:
-            units = self._define(plan.units, _units_of(ref.shape))
+            units = self._define(plan.units, _units_of(ref.shape, plan.question))
         if ref.is_remote:
-            self._take_remote(step, ref, wanted, site, scale, units)
+            self._take_remote(step, ref, wanted, site, scale, units, plan.question)
         elif isinstance(scale, float):
-            self._take_local(step.number, ref, wanted, site, scale, units)
+            question = plan.question
+            self._take_local(step.number, ref, wanted, site, scale, units, question)
         else:
             self.refuse(step.number, 1, 0)  # The factor lies on a device, it does not.
 
@@ -101,6 +113,7 @@ class SingleTensors:
             scale: A factor that was applied.
         """
         identity = self._define(plan, ref)
+        wanted = self._limited(plan, ref, wanted, site)
         if wanted & ROWS:
             _, call, micro_batch = site
             flags = RESCALED if scale != 1.0 else 0
@@ -111,6 +124,27 @@ class SingleTensors:
         n_more += int(bool(wanted & HISTOGRAM))
         if n_more:
             self.refuse(step.number, n_more, 0)
+
+    def take_units(
+        self, step: Step, plan: TensorPlan, table: NDArray[Any] | None, site: Site
+    ) -> None:
+        """Take the counts of the units of a tensor of which its framework made them.
+
+        Args:
+            step: The step.
+            plan: Its name.
+            table: Active, beyond and count of each (uint64); None is refused.
+            site: Of which call; its identity is found here.
+        """
+        if table is None or plan.units is None:
+            self.refuse(step.number, 1, 0)
+            return
+        ref = TensorRef(table.ctypes.data, "uint64", table.shape)
+        identity = self._define(plan.units, ref)
+        _, call, micro_batch = site
+        self._sink.values(
+            step.number, identity, ref.pointer, call=call, micro_batch=micro_batch
+        )
 
     def send_all(self) -> None:
         """Begin to fetch what devices have of any step."""
@@ -130,6 +164,7 @@ class SingleTensors:
         site: Site,
         scale: float,
         units: int | None,
+        question: UnitQuestion,
     ) -> None:
         sink, (identity, call, micro_batch) = self._sink, site
         pointer, strides = ref.pointer, ref.strides
@@ -164,6 +199,7 @@ class SingleTensors:
                 strides,
                 call=call,
                 micro_batch=micro_batch,
+                **question._asdict(),
             )
 
     def _take_remote(
@@ -174,6 +210,7 @@ class SingleTensors:
         site: Site,
         scale: Any,
         units: int | None,
+        question: UnitQuestion,
     ) -> None:
         remote = self.remote
         if remote is None:
@@ -186,7 +223,18 @@ class SingleTensors:
         if wanted & HISTOGRAM:
             self.refuse(step.number, 1, 0)
         if units is not None:
-            remote.units(step, ref.owner, site._replace(identity=units))
+            remote.units(step, ref.owner, site._replace(identity=units), question)
+
+    def _limited(
+        self, plan: TensorPlan, ref: TensorRef, wanted: int, site: Site
+    ) -> int:
+        """What is wanted, with values where they are small enough for the plan."""
+        if not wanted & LIMITED_VALUES or site.micro_batch:
+            return wanted
+        if plan.keeps(bytes_of(ref)):
+            return wanted | VALUES
+        self.n_too_large += 1
+        return wanted
 
     def _define(self, plan: TensorPlan, ref: TensorRef) -> int:
         key = ref.dtype, ref.shape, ref.part
@@ -213,7 +261,7 @@ def _wants_values(wanted: int, micro_batch: int, shape: tuple[int, ...]) -> bool
     return bool(wanted & VALUES or is_small)
 
 
-def _units_of(shape: tuple[int, ...]) -> TensorRef:
+def _units_of(shape: tuple[int, ...], question: UnitQuestion) -> TensorRef:
     """The counts of the units of such a tensor."""
-    n_units = shape[1] if len(shape) > 1 else shape[-1]
+    n_units = shape[question.axis(len(shape))]
     return TensorRef(0, "uint64", (3, n_units))

@@ -61,6 +61,9 @@ class Sink(Protocol):
         *,
         call: int = 0,
         micro_batch: int = 0,
+        low: float = ...,
+        high: float = ...,
+        of_rows: bool = False,
     ) -> bool: ...
 
     def count_histogram(

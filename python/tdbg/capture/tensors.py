@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.capture.remote import RemoteBackend
 from tdbg.capture.wants import StepWants
 
-__all__ = ["ComputedRow", "Local", "Part", "TensorRef", "Tensors", "array_ref"]
+__all__ = [
+    "ComputedRow",
+    "Local",
+    "Part",
+    "TensorRef",
+    "Tensors",
+    "array_ref",
+    "bytes_of",
+]
 
 # The kind of a placement that splits a dimension: docs/format.md, `definition`.
 SHARD = 1
@@ -96,6 +106,9 @@ class _Taker(Protocol):
     def n_repeated(self) -> int: ...
 
     @property
+    def n_too_large(self) -> int: ...
+
+    @property
     def spent_ns(self) -> int: ...
 
     @property
@@ -148,16 +161,24 @@ class Tensors(NamedTuple):
             several ranks'.
         compute_row: The row, at a scale, of what cannot be described but counted all
             the same (sparse tensors); None: it cannot.
+        compute_units: The counts of the rows of such a one, as units.
     """
 
     describe: Callable[[Any], TensorRef | None] = lambda _: None
     taker: _Taker | None = None
-    make_slot: Callable[..., Any] = lambda *_: None
+    make_slot: Callable[..., Any] = lambda *_, **__: None
     make_calls: Callable[[Any, object, Callable[[], int]], Any] = lambda *_: None
     make_parameters: Callable[[Any, Sequence[Any]], Any] = lambda *_: None
     remote: RemoteBackend | None = None
     local: Callable[[Any], Local | None] = lambda _: None
     compute_row: Callable[[Any, float], ComputedRow | None] = lambda *_: None
+    compute_units: Callable[[Any], NDArray[Any] | None] = lambda _: None
+
+
+def bytes_of(ref: TensorRef) -> int:
+    """How large the values of a tensor are."""
+    size = ref.item_size or np.dtype(getattr(ml_dtypes, ref.dtype, ref.dtype)).itemsize
+    return size * math.prod(ref.shape)
 
 
 def array_ref(value: object) -> TensorRef | None:

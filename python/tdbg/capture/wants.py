@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 __all__ = [
     "HISTOGRAM",
+    "LIMITED_VALUES",
     "ROWS",
     "SMALL_VALUES",
     "UNITS",
@@ -20,6 +21,7 @@ VALUES = 2
 SMALL_VALUES = 4  # Its value, if it is a single number.
 HISTOGRAM = 8
 UNITS = 16  # The counts of its units.
+LIMITED_VALUES = 32  # Its value, if it is not larger than its limit.
 
 
 class Throttle(NamedTuple):
@@ -58,9 +60,6 @@ class _Plan(Protocol):
     """A captured name, as the recorder keeps it."""
 
     profile: int
-
-    @property
-    def units(self) -> _Plan | None: ...
 
 
 class StepWants:
@@ -115,10 +114,7 @@ class StepWants:
         """What is wanted of this tensor, counts of its units included."""
         wanted = self._by_plan.get(plan)
         if wanted is None:
-            wanted = self.of(plan.profile)
-            if plan.units is not None and self.of(plan.units.profile):
-                wanted |= UNITS
-            self._by_plan[plan] = wanted
+            wanted = self._by_plan[plan] = self.of(plan.profile)
         return wanted
 
     def of(self, profile: int) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import torch
 
 from tdbg.capture.dry_run import DryRunSummary, summarize
 from tdbg.capture.measuring import MeasuringSink
 from tdbg.capture.opening import Opening, SessionOptions, is_disabled
+from tdbg.capture.policy import Policy
 from tdbg.collections import Collection
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError
@@ -27,7 +28,6 @@ from tdbg.settings import (
 from tdbg.settings.current import Current
 
 if TYPE_CHECKING:
-    from tdbg.needs import Needs
     from tdbg.rules import Rule
 
 __all__ = ["Hook", "process_hook"]
@@ -53,7 +53,9 @@ class Hook(ExportingHook):
         reduction_config: Statistics only, or raw values as well (the default).
         save_all: Capture every tensor.
         collections: Custom collections, or built-in ones with a configuration.
-        rules: Rules, or their names, whose needs are captured as well.
+        rules: Rules, their names, or mappings of a name and parameters, whose needs
+            are captured as well, each with schedules of its own. None: those of the
+            variable ``TDBG_RULES``, or none.
         include_workers: Of several ranks, those that write: ``one`` (the default),
             the first; ``all``; or a list. The hooks of the others do nothing, except
             that the training stops on all ranks at the same step.
@@ -103,7 +105,7 @@ class Hook(ExportingHook):
         reduction_config: ReductionConfig | None = None,
         save_all: bool | None = None,
         collections: Iterable[Collection | CollectionConfig] | None = None,
-        rules: Iterable[str | Rule] | None = None,
+        rules: Iterable[str | Rule | Mapping[str, Any]] | str | None = None,
         include_workers: str | Iterable[int] | None = None,
         export_tensorboard: bool | None = None,
         tensorboard_dir: str | os.PathLike[str] | None = None,
@@ -187,8 +189,7 @@ class Hook(ExportingHook):
             options = _options(config)
             if config.exports_tensorboard:
                 self._export_to(config.tensorboard_dir, config.out_dir, options)
-            policy = config.policy(_needs(config.rules))
-            return Opening(config.out_dir, policy, options)
+            return Opening(config.out_dir, _policy(config), options)
 
         super().__init__(make)
         process_hook.remember(self)
@@ -219,13 +220,16 @@ class Hook(ExportingHook):
         _log.warning("%s", self.dry_run_summary())
 
 
-def _needs(rules: Iterable[str | Rule]) -> Iterable[Needs]:
-    if not rules:
-        return ()
+def _policy(config: HookConfig) -> Policy:
+    """What is captured: what it says, and what its rules need."""
+    if not config.rules:
+        return config.policy()
     # Only where rules are asked for: a hook does not need them.
-    from tdbg.rules import needs_of
+    from tdbg.rules import describe, needs_of
+    from tdbg.rules import resolve as resolve_rules
 
-    return needs_of(rules)
+    rules = resolve_rules(config.rules)
+    return config.policy(needs_of(rules), describe(rules))
 
 
 def _options(config: HookConfig) -> SessionOptions:

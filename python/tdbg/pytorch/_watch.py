@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ def watch(
     optimizer: torch.optim.Optimizer | None = None,
     out: str | os.PathLike[str] | None = None,
     *,
-    rules: Iterable[str | Rule] | None = None,
+    rules: Iterable[str | Rule | Mapping[str, Any]] | str | None = None,
     save_config: SaveConfig | None = None,
     on_stop: str | None = None,
     overflow: str | None = None,
@@ -42,7 +42,7 @@ def watch(
     budget: float | None = None,
     include_workers: str | Iterable[int] | None = None,
 ) -> Hook:
-    """Capture the statistics of a training, and no raw values.
+    """Capture the statistics of a training, and raw values only of what rules need.
 
     Those of weights, biases, gradients and the outputs of all modules at every
     tenth step, those of losses at every step, the numbers of the optimizer's groups
@@ -56,7 +56,8 @@ def watch(
         optimizer: The one whose steps are counted; only needed if there are several.
         out: The run directory; None: that of the variable ``TDBG_OUT``, or one in
             ``runs/`` named by the time.
-        rules: Rules, or their names, to capture for; None: the default ones.
+        rules: As of ``Hook``; None: those of the variable ``TDBG_RULES``, or the
+            default ones.
         save_config: Other schedules.
         on_stop: As of ``Hook``.
         overflow: As of ``Hook``.

@@ -17,6 +17,7 @@ from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import (
     BUILT_IN,
     default_rules,
+    describe,
     get,
     make,
     names,
@@ -81,6 +82,7 @@ __all__ = [
     "Window",
     "check",
     "default_rules",
+    "describe",
     "get",
     "make",
     "names",

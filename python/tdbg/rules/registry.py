@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -19,9 +20,20 @@ from tdbg.needs import Needs, every_need
 from tdbg.rules._base import Rule
 from tdbg.rules.files import is_in_file, load
 
-__all__ = ["default_rules", "get", "make", "names", "needs_of", "register", "resolve"]
+__all__ = [
+    "Asked",
+    "default_rules",
+    "describe",
+    "get",
+    "make",
+    "names",
+    "needs_of",
+    "register",
+    "resolve",
+]
 
 GROUP = "tdbg.rules"
+DEFAULT = "default"  # Stands for all that are judged by where none is named.
 # Where the built-in rules are, so that a name imports one module.
 BUILT_IN = {
     "ClassImbalance": "tdbg.rules.classification",
@@ -46,6 +58,8 @@ NOT_BY_DEFAULT = frozenset({"SimilarAcrossRuns"})
 _registered: dict[str, type[Rule]] = {}
 
 RuleType = TypeVar("RuleType", bound=type[Rule])
+_Asked = str | Rule | Mapping[str, Any]
+Asked = Iterable[_Asked] | _Asked | None
 
 
 def register(rule: RuleType) -> RuleType:
@@ -107,7 +121,7 @@ def make(name: str, **parameters: object) -> Rule:
 
     Raises:
         UnknownRule: If there is none.
-        ConfigurationError: If it has no such parameter or refuses a value.
+        ConfigurationError: If it has no such parameter, lacks one or refuses a value.
     """
     rule = get(name)
     known = list(rule.__dataclass_fields__)  # type: ignore[attr-defined]
@@ -115,7 +129,16 @@ def make(name: str, **parameters: object) -> Rule:
         if parameter not in known:
             msg = f"{name} has no parameter {parameter!r}; it has {', '.join(known)}"
             raise ConfigurationError(msg)
-    return rule(**parameters)
+    # A list of a file is the tuple that a rule takes.
+    given = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in parameters.items()
+    }
+    try:
+        return rule(**given)
+    except TypeError as error:
+        msg = f"{name}: {str(error).removeprefix(f'{name}.__init__() ')}"
+        raise ConfigurationError(msg) from error
 
 
 def default_rules() -> tuple[Rule, ...]:
@@ -123,25 +146,40 @@ def default_rules() -> tuple[Rule, ...]:
     return tuple(make(name) for name in BUILT_IN if name not in NOT_BY_DEFAULT)
 
 
-def resolve(rules: Iterable[str | Rule] | str | Rule | None) -> tuple[Rule, ...]:
-    """Rules from rules or what asks for one by text; None: the default ones.
+def resolve(rules: Asked) -> tuple[Rule, ...]:
+    """Rules from rules or what asks for them; None: the default ones.
 
-    A text is ``NAME``, ``NAME(parameter=value)`` or the same with ``FILE.py:CLASS``.
+    A text is ``NAME``, ``NAME(parameter=value)`` or the same with ``FILE.py:CLASS``;
+    the name ``default`` stands for the default ones. A mapping has the ``name`` and
+    beside it parameters.
 
     Raises:
         UnknownRule: If a name is of none.
-        ConfigurationError: If something is neither.
+        ConfigurationError: If something is none of these, or a parameter is bad.
+
+    Example:
+        >>> resolve([{"name": "DeadRelu", "threshold_layer": 80}])[0].threshold_layer
+        80
     """
     if rules is None:
         return default_rules()
-    if isinstance(rules, str | Rule):
+    if isinstance(rules, str | Rule | Mapping):
         rules = (rules,)
-    return tuple(_resolve(rule) for rule in rules)
+    return tuple(each for rule in rules for each in _resolve(rule))
 
 
-def needs_of(
-    rules: Iterable[str | Rule] | str | Rule | None,
-) -> tuple[Needs, ...]:
+def describe(rules: Iterable[Rule]) -> list[dict[str, Any]]:
+    """Rules with their parameters, as JSON can hold them."""
+    return [
+        {
+            "name": rule.name,
+            **{key: _plain(value) for key, value in rule.parameters().items()},
+        }
+        for rule in rules
+    ]
+
+
+def needs_of(rules: Asked) -> tuple[Needs, ...]:
     """What has to be captured for all of these rules; of what is equal only one.
 
     Raises:
@@ -152,15 +190,32 @@ def needs_of(
     return tuple(dict.fromkeys(needs))
 
 
-def _resolve(rule: object) -> Rule:
+def _resolve(rule: object) -> tuple[Rule, ...]:
     if isinstance(rule, Rule):
-        return rule
+        return (rule,)
     if isinstance(rule, str):
         from tdbg.rules.asking import parse_rule
 
-        return parse_rule(rule)
+        return default_rules() if rule == DEFAULT else (parse_rule(rule),)
+    if isinstance(rule, Mapping):
+        parameters = {str(key): value for key, value in rule.items()}
+        name = parameters.pop("name", None)
+        if isinstance(name, str):
+            return (make(name, **parameters),)
+        msg = f'a rule as a mapping has a name and parameters: {{"name": ...}}: {rule}'
+        raise ConfigurationError(msg)
     msg = f"{rule!r} is neither a rule nor the name of one"
     raise ConfigurationError(msg)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple | list | frozenset):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float) and math.isfinite(value):
+        return value
+    return str(value)
 
 
 def _entry_points() -> Iterable[EntryPoint]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,12 +91,21 @@ class HookConfig:
             raise ConfigurationError(msg)
         put("collections", tuple(self._collections()))
         put("include_collections", tuple(self._included()))
-        put("rules", self.rules if isinstance(self.rules, str) else tuple(self.rules))
+        put("rules", _rules(self.rules))
         put("include_workers", _workers(self.include_workers))
         SessionOptions(**self._of_session(1))  # It checks the rest.
 
-    def policy(self, needs: Iterable[Needs] = ()) -> Policy:
-        """What is captured, with what rules *needs*."""
+    def policy(
+        self,
+        needs: Iterable[Needs] = (),
+        asked: Iterable[Mapping[str, Any]] = (),
+    ) -> Policy:
+        """What is captured.
+
+        Args:
+            needs: What the rules need.
+            asked: What the run is told of these rules.
+        """
         registry = CollectionRegistry(self.include_collections, self.collections)  # type: ignore[arg-type]
         registry.include(CollectionKeys.LOSSES.value)
         if self.include_regex:
@@ -109,6 +118,7 @@ class HookConfig:
             self.save_config,
             self.reduction_config,
             needs,
+            rules=asked,
             save_histogram=bool(self.save_histogram),
         )
 
@@ -198,6 +208,13 @@ def _regexes(value: object) -> tuple[str, ...]:
             raise ConfigurationError(msg) from error
         found.append(pattern)
     return tuple(found)
+
+
+def _rules(value: object) -> tuple[object, ...]:
+    """Rules, names and mappings, as they are: what they are of is not known here."""
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        return () if value is None else (value,)
+    return tuple(value)
 
 
 def _workers(value: object) -> str | tuple[int, ...]:

@@ -22,7 +22,7 @@ _SCHEDULE = tuple(item.name for item in dataclasses.fields(SaveConfigMode))
 _REDUCTION = tuple(item.name for item in dataclasses.fields(ReductionConfig))
 _COLLECTION = ("include_regex", "save_config", "reduction_config", "save_histogram")
 _MODES = {mode.name.lower(): mode for mode in ModeKeys}
-_LISTS = ("include_collections", "include_regex", "rules")
+_LISTS = ("include_collections", "include_regex")
 
 
 def read_own(document: object, place: Place) -> dict[str, Any]:
@@ -41,6 +41,8 @@ def read_own(document: object, place: Place) -> dict[str, Any]:
             found[name] = _reduction_config(value, where)
         elif name == "collections":
             found[name] = list(_collections(value, where))
+        elif name == "rules":
+            found[name] = list(_rules(value, where))
         elif name in _LISTS:
             found[name] = list(_texts(value, where))
         else:
@@ -65,6 +67,20 @@ def _texts(value: object, place: Place) -> Iterable[str]:
             msg = f"must be text, not {short(item)}"
             raise place.item(index).error(msg)
         yield item
+
+
+def _rules(value: object, place: Place) -> Iterable[str | Mapping[str, Any]]:
+    """Names, or mappings of a name and parameters."""
+    for index, item in enumerate(value if isinstance(value, list) else [value]):
+        here = place.item(index) if isinstance(value, list) else place
+        if isinstance(item, str):
+            yield item
+            continue
+        parameters = here.mapping(item)
+        if not isinstance(parameters.get("name"), str):
+            msg = f"needs the rule's name: {{name: DeadRelu}}, not {short(item)}"
+            raise here.error(msg)
+        yield parameters
 
 
 def _save_config(value: object, place: Place) -> SaveConfig:

@@ -1,7 +1,8 @@
 """Where settings come from, and which of them holds.
 
-An argument beats a variable of its own (``TDBG_OUT``, ``TDBG_BUDGET``), that a file,
-and that the defaults.  A setting is taken whole from one of them.
+An argument beats a variable of its own (``TDBG_OUT``, ``TDBG_BUDGET``,
+``TDBG_RULES``), that a file, and that the defaults.  A setting is taken whole from
+one of them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = ["names_file", "names_run", "read_config", "resolve"]
 
 CONFIG_VARIABLE = "TDBG_CONFIG"
 OUT_VARIABLE = "TDBG_OUT"
+RULES_VARIABLE = "TDBG_RULES"
 SMDEBUG_VARIABLE = "SMDEBUG_CONFIG_FILE_PATH"
 
 
@@ -90,6 +92,10 @@ def _combine(
 ) -> HookConfig:
     if os.environ.get(OUT_VARIABLE):
         from_file = {**from_file, "out_dir": os.environ[OUT_VARIABLE]}
+    rules = os.environ.get(RULES_VARIABLE, "").split(",")
+    named = [name.strip() for name in rules if name.strip()]
+    if named:
+        from_file = {**from_file, "rules": named}
     if os.environ.get(BUDGET_VARIABLE, "").strip():
         from_file.pop("budget", None)  # The variable is read where there is none.
     said = {name: value for name, value in given.items() if value is not None}

@@ -11,6 +11,7 @@ from torch._C import _current_graph_task_id
 from tdbg.capture.naming import MAX_CALLS, activation_name, tensors_in
 from tdbg.capture.recorder import StepContext, TensorPlan
 from tdbg.capture.session import Session
+from tdbg.capture.units import UnitQuestion
 from tdbg.capture.wants import StepWants
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD
@@ -20,6 +21,7 @@ from tdbg.modes import ModeKeys
 __all__ = ["Activations", "take_both"]
 
 _Tensor = torch.Tensor
+_GIVEN = frozenset({Role.INPUT, Role.MODEL_INPUT, Role.PREDICTION, Role.LABEL})
 _NOTHING = (None, 0)  # A slot and what is wanted of it.
 
 
@@ -48,7 +50,9 @@ class Activations:
         path: What their names begin with.
         role: What they are.
         aliases: Further paths of the same module.
-        with_units: Whether units are counted where a rule wants it.
+        classes: Names of the classes of the module.
+        question: What is counted of units, where a rule wants that; None: they
+            are not.
     """
 
     def __init__(
@@ -58,15 +62,18 @@ class Activations:
         path: str,
         role: Role,
         aliases: tuple[str, ...] = (),
-        with_units: bool = False,
+        classes: frozenset[str] = frozenset(),
+        question: UnitQuestion | None = None,
     ) -> None:
         self._session = session
         self._mode = mode
         self._path = path
         self._role = role
-        self._direction = "input" if role is Role.INPUT else "output"
+        self._is_input = role in _GIVEN
+        self._direction = "input" if self._is_input else "output"
         self._aliases = aliases
-        self._with_units = with_units
+        self._classes = classes
+        self._question = question
         self._key = object()
         self._index_runs = session.policy.naming.index_runs
         self._plans: dict[tuple[int, int], TensorPlan] = {}
@@ -99,7 +106,7 @@ class Activations:
             if quick is not None:
                 wanted = choice.of_single()
                 given, answered = (_NOTHING, wanted)
-                if self._role is Role.INPUT:
+                if self._is_input:
                     given, answered = wanted, _NOTHING
                 quick.prepare(context.wants, *given, *answered)
         else:
@@ -177,11 +184,16 @@ class Activations:
             activation_name(path, self._direction, index, call)
             for path in (self._path, *self._aliases)
         )
-        plan = self._session.recorder.plan(name, self._role, tuple(aliases))
-        if self._with_units:
-            self._session.recorder.plan_units(plan)
+        role = self.role_of(index)
+        plan = self._session.recorder.plan(
+            name, role, tuple(aliases), self._classes, self._question
+        )
         self._plans[(index, call)] = plan
         return plan
+
+    def role_of(self, index: int) -> Role:  # noqa: ARG002
+        """What the tensor of that index is."""
+        return self._role
 
 
 # Sets of wants that are remembered: more than a schedule has.

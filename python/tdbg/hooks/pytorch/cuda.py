@@ -20,6 +20,7 @@ import torch
 import torch.utils.dlpack
 from numpy.typing import NDArray
 
+from tdbg.capture.units import UnitQuestion
 from tdbg.hooks.pytorch import tensors
 from tdbg.hooks.pytorch.device_rows import row_words, unit_table
 from tdbg.hooks.pytorch.sharding import is_whole, local_of
@@ -27,7 +28,6 @@ from tdbg.hooks.pytorch.sharding import is_whole, local_of
 __all__ = ["CudaArray", "CudaTensors", "foreign", "number_of", "scale_of"]
 
 _DLPACK_CUDA = 2
-_ALL = (-float("inf"), float("inf"))
 
 
 class CudaArray:
@@ -94,10 +94,13 @@ class CudaTensors:
 
         return self._attempt(send)
 
-    def units(self, tensor: torch.Tensor) -> CudaArray | None:
-        """Send the counts of the units of dimension 1, or of the last."""
-        axis = min(1, tensor.dim() - 1)
-        return self._attempt(lambda: self.send(unit_table(tensor, axis, *_ALL), "u8"))
+    def units(self, tensor: torch.Tensor, question: UnitQuestion) -> CudaArray | None:
+        """Send the counts of the units."""
+
+        def send() -> CudaArray:
+            return self.send(unit_table(tensor, question), "u8")
+
+        return self._attempt(send)
 
     def number(self, tensor: torch.Tensor) -> CudaArray | None:
         """Send its only element, as a float64."""

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import torch
 
+from tdbg.capture.units import UnitQuestion
+
 __all__ = ["CHUNK", "FIELDS", "row_words", "unit_table"]
 
 # Elements that are taken to float64 at a time: bounds the memory beside the tensor.
@@ -86,21 +88,18 @@ def row_words(tensor: torch.Tensor, scale: float | torch.Tensor = 1.0) -> torch.
     return torch.cat([count, counts, ends.view(torch.int64), floats.view(torch.int64)])
 
 
-def unit_table(
-    tensor: torch.Tensor, axis: int, low: float, high: float
-) -> torch.Tensor:
+def unit_table(tensor: torch.Tensor, question: UnitQuestion) -> torch.Tensor:
     """Count the elements of each unit.
 
     Args:
         tensor: Of at least one dimension.
-        axis: The dimension whose indices are the units.
-        low: Elements less than this are beyond the range.
-        high: Elements greater than this, or NaN, are beyond it too.
+        question: What is counted.
 
     Returns:
-        Three rows of int64 with an entry per unit: active (> 0), beyond, count.
+        Three rows of int64 with an entry per unit: active, beyond, count.
     """
-    units = tensor.detach().movedim(axis, 0)
+    low, high, of_rows = question
+    units = tensor.detach().movedim(question.axis(tensor.dim()), 0)
     n_units = units.shape[0]
     flat = units.reshape(n_units, -1) if units.numel() else units.new_empty(n_units, 0)
     n_each = flat.shape[1]
@@ -110,6 +109,9 @@ def unit_table(
     step = max(1, CHUNK // max(1, n_units))
     for begin in range(0, n_each, step):
         values = _to_float64(flat[:, begin : begin + step], 1.0)
+        if of_rows:
+            table[0] += (values != 0).sum(1)
+            continue
         inside = (values >= low) & (values <= high)  # NaN is not.
         table[0] += (values > 0).sum(1)
         table[1] += (~inside).sum(1)

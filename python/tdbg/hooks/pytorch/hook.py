@@ -16,6 +16,7 @@ from tdbg.capture.naming import UniqueNames
 from tdbg.capture.opening import Opening, is_disabled, open_session
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.session import Session
+from tdbg.capture.tensors import Tensors
 from tdbg.collections import Collection, Role
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
@@ -23,11 +24,12 @@ from tdbg.hooks.pytorch.cuda_graphs import GraphTap
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.lifetime import Lifetime, dead_session
 from tdbg.hooks.pytorch.losses import LossTap, loss_name
+from tdbg.hooks.pytorch.model_facts import ModelFacts
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.paths import class_name, unwrapped
 from tdbg.hooks.pytorch.sharding import Shards, warn_of_flat_parameters
-from tdbg.hooks.pytorch.sparse import sparse_row
+from tdbg.hooks.pytorch.sparse import sparse_row, sparse_units
 from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
@@ -60,11 +62,14 @@ class TorchHook(Lifetime):
             policy,
             options,
             framework,
-            describe,
+            Tensors(
+                describe,
+                remote=self._remote,
+                local=Shards(options.workers).local,
+                compute_row=sparse_row,
+                compute_units=sparse_units,
+            ),
             TYPES,
-            self._remote,
-            Shards(options.workers).local,
-            sparse_row,
         )
         self._set_up(session)
 
@@ -77,6 +82,7 @@ class TorchHook(Lifetime):
         self._losses: list[LossTap] = []
         self._registered_losses: list[tuple[weakref.ref[Any], LossTap]] = []
         self._gradients: list[AccumulatedGradients] = []
+        self._facts = ModelFacts(session, self._taps, self._losses)
         self._watch: OptimizerWatch | None = None
         self._graphs: GraphTap | None = None
         if self._session.is_live:
@@ -119,9 +125,7 @@ class TorchHook(Lifetime):
         self._roots.append(weakref.ref(module))
         self._session.on_change.append(tap.refresh)
         if self._watch is None:
-            self._watch = OptimizerWatch(
-                self._session, self._taps, self._current_mode, self._remote
-            )
+            self._watch_optimizers()
         else:
             self._watch.around.refresh()
 
@@ -143,7 +147,8 @@ class TorchHook(Lifetime):
         tap = self._tap_of(loss)
         if tap is None:
             full_name = self._names.take(name or loss_name(loss))
-            tap = LossTap(self._session, full_name, self._current_mode)
+            kind = loss_name(loss)
+            tap = LossTap(self._session, full_name, self._current_mode, kind)
             self._losses.append(tap)
             self._session.on_change.append(tap.refresh)
             self._remember(loss, tap)
@@ -172,11 +177,8 @@ class TorchHook(Lifetime):
             raise ConfigurationError(msg)
         if not self._session.is_live:
             return
-        if self._watch is None:
-            self._watch = OptimizerWatch(
-                self._session, self._taps, self._current_mode, self._remote
-            )
-        self._watch.add(optimizer, defines_step=defines_step)
+        watch = self._watch or self._watch_optimizers()
+        watch.add(optimizer, defines_step=defines_step)
 
     # ---- by hand ---------------------------------------------------------------
 
@@ -308,6 +310,12 @@ class TorchHook(Lifetime):
                 return TRAIN if module.training else EVAL
         return TRAIN
 
+    def _watch_optimizers(self) -> OptimizerWatch:
+        self._watch = OptimizerWatch(
+            self._session, self._taps, self._current_mode, self._remote, self._facts
+        )
+        return self._watch
+
     def _tap_of(self, loss: object) -> LossTap | None:
         """The tap of a loss that is registered."""
         for each, tap in self._registered_losses:
@@ -337,6 +345,7 @@ class TorchHook(Lifetime):
             self._gradients.clear()
         elif self._watch is not None:
             self._watch.search()
+            self._facts.forward_begins()
             wanted = self._session.policy.may_capture(Role.GRADIENT)
             if wanted and not self._session.machine.optimizers:
                 known = {each.tap for each in self._gradients}
@@ -381,6 +390,7 @@ class TorchHook(Lifetime):
             self._session.recorder.scalar(context, str(name), number, wall_ns)
 
     def _remove(self) -> None:
+        self._session.run(self._facts.conclude)
         hooks: list[Any] = [*self._taps, *self._losses, *self._gradients]
         for each in hooks:
             each.remove()

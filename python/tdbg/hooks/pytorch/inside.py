@@ -17,13 +17,13 @@ from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
 from tdbg.hooks.pytorch.compiled_late import compiled_part, warn_of
 from tdbg.hooks.pytorch.output_gradients import GradientHooks, OutputGradient
 from tdbg.hooks.pytorch.parking import Parking
-from tdbg.hooks.pytorch.paths import named_modules
+from tdbg.hooks.pytorch.paths import class_names, named_modules
+from tdbg.hooks.pytorch.units import question_of
 from tdbg.modes import ModeKeys
 
 __all__ = ["InsideHooks"]
 
-# Their units are dead when no output is above zero.
-_WITH_UNITS = (nn.ReLU, nn.ReLU6, nn.Threshold)
+_ROLES = frozenset({Role.INPUT, Role.MODEL_INPUT, Role.OUTPUT, Role.OUTPUT_GRADIENT})
 
 
 class _Quick(Callback):
@@ -112,12 +112,13 @@ def _take_nothing(_: Any, __: Any, ___: Any) -> bool:
 
 
 class _Hooked(NamedTuple):
-    """A module that has hooks, its names, the hooks' handles, and what they take."""
+    """A module, its names, the handles of its hooks, what they take, of which roles."""
 
     module: weakref.ref[nn.Module]
     paths: tuple[str, ...]
     handles: list[Any]
     takes: list[Activations]
+    roles: set[Role]
 
 
 class InsideHooks:
@@ -150,7 +151,7 @@ class InsideHooks:
         self._mode = mode
         self._parking = Parking()
         session.quiet.on_change.append(self._parking.park)
-        self._roles: list[Role] = []
+        self._roles: frozenset[Role] = frozenset()
         self._hooked: dict[int, _Hooked] = {}
         self._gradients = GradientHooks()
         self._is_new = False
@@ -158,29 +159,21 @@ class InsideHooks:
 
     def refresh(self) -> None:
         """Hook for what the collections ask for by now."""
-        policy = self._session.policy
-        roles = [
-            role
-            for role in (Role.INPUT, Role.OUTPUT, Role.OUTPUT_GRADIENT)
-            if role not in self._roles
-            and (
-                policy.may_capture(role)
-                or (role is Role.OUTPUT and policy.needs.unit_summaries)
-            )
-        ]
-        if roles:
-            self._roles += roles
-            for module, paths in self._paths().items():
-                self._hook(module, paths, roles)
+        may_capture = self._session.policy.may_capture
+        self._roles = frozenset(role for role in _ROLES if may_capture(role))
+        has_hooked = False
+        for module, paths in self._paths().items() if self._roles else ():
+            has_hooked |= self._hook(module, paths)
+        if has_hooked:
             self._settle()
 
     def look_again(self) -> None:
         """Hook modules that came, unhook those that went, rename those that moved."""
-        if not self._roles:
+        if not (self._roles or self._hooked):
             return
         paths_now = self._paths()
         stay = {id(module): paths for module, paths in paths_now.items()}
-        for key, (_, paths, handles, _) in list(self._hooked.items()):
+        for key, (_, paths, handles, _, _) in list(self._hooked.items()):
             if stay.get(key) != paths:
                 del self._hooked[key]
                 for handle in handles:
@@ -190,7 +183,7 @@ class InsideHooks:
             known = self._hooked.get(id(module))
             if known is None or known.module() is not module:
                 self._hooked.pop(id(module), None)
-                self._hook(module, paths, self._roles)
+                self._hook(module, paths)
         self._settle()
 
     def forward_ends(self) -> None:
@@ -200,8 +193,8 @@ class InsideHooks:
             return
         seen: list[str] = []
         unseen: list[str] = []
-        for module, paths, _, takes in self._hooked.values():
-            if module() is not root:
+        for module, paths, _, takes, roles in self._hooked.values():
+            if roles and module() is not root:
                 is_seen = any(each.calls_so_far(context) for each in takes)
                 path = paths[0].removeprefix(self._prefix)
                 (seen if is_seen else unseen).append(path)
@@ -216,7 +209,7 @@ class InsideHooks:
     def remove(self) -> None:
         """Take all of them off."""
         self._parking.close()
-        for _, _, handles, _ in self._hooked.values():
+        for _, _, handles, _, _ in self._hooked.values():
             for handle in handles:
                 handle.remove()
         self._hooked.clear()
@@ -238,13 +231,22 @@ class InsideHooks:
             paths[module] = (*paths.get(module, ()), name)
         return paths
 
-    def _hook(
-        self, module: nn.Module, paths: tuple[str, ...], roles: list[Role]
-    ) -> None:
+    def _hook(self, module: nn.Module, paths: tuple[str, ...]) -> bool:
+        """Set the hooks that are wanted and missing; whether there were any."""
+        new = _Hooked(weakref.ref(module), paths, [], [], set())
+        _, _, handles, takes, known = self._hooked.setdefault(id(module), new)
+        session, classes = self._session, class_names(module)
+        is_root = module is self._root()
+        roles = [
+            role
+            for role in self._roles - known
+            if role is not (Role.INPUT if is_root else Role.MODEL_INPUT)
+            and session.policy.may_capture(role, classes)
+        ]
+        if not roles:
+            return False
         self._is_new = True
-        new = _Hooked(weakref.ref(module), paths, [], [])
-        _, _, handles, takes = self._hooked.setdefault(id(module), new)
-        session = self._session
+        known.update(roles)
 
         def keep(name: str, handle: Any) -> None:
             handles.append(handle)
@@ -257,13 +259,15 @@ class InsideHooks:
                 paths[0],
                 role,
                 paths[1:],
-                with_units=role is Role.OUTPUT and isinstance(module, _WITH_UNITS),
+                classes,
+                question_of(module) if role is Role.OUTPUT else None,
             )
             for role in roles
             if role is not Role.OUTPUT_GRADIENT
         }
         takes += captured.values()
-        inputs, outputs = captured.get(Role.INPUT), captured.get(Role.OUTPUT)
+        inputs = captured.get(Role.MODEL_INPUT if is_root else Role.INPUT)
+        outputs = captured.get(Role.OUTPUT)
         register = module.register_forward_hook
         if inputs is not None and outputs is not None and _leaves_inputs_alone(module):
             both = _Both(session, inputs, outputs)
@@ -276,8 +280,10 @@ class InsideHooks:
             if outputs is not None:
                 keep("_forward_hooks", register(_Output(session, outputs)))
         if Role.OUTPUT_GRADIENT in roles:
-            watch = OutputGradient(session, self._mode, paths, self._gradients)
+            hooks = self._gradients
+            watch = OutputGradient(session, self._mode, paths, classes, hooks)
             keep("_forward_hooks", register(watch))
+        return True
 
 
 def _leaves_inputs_alone(module: nn.Module) -> bool:

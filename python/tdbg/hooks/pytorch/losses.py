@@ -12,12 +12,14 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_compiling
 
+from tdbg.capture.naming import tensors_in
 from tdbg.capture.session import Session
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.activations import Activations
 from tdbg.hooks.pytorch.callbacks import Callback
 from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
 from tdbg.hooks.pytorch.parking import Parking
+from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys
 
 __all__ = ["LossTap", "loss_name"]
@@ -29,6 +31,9 @@ def loss_name(loss: Callable[..., Any]) -> str:
         loss = loss.func
     name: str = getattr(loss, "__name__", None) or type(loss).__name__
     return "lambda" if name == "<lambda>" else name
+
+
+_INPUT_ROLES = (Role.PREDICTION, Role.LABEL, Role.INPUT)
 
 
 class _Before(Callback):
@@ -108,6 +113,42 @@ class _Function:
         return copy.copy, (self.__dict__["__wrapped__"],)
 
 
+class _LossInputs(Activations):
+    """What a loss is given: predictions, then labels, then anything else."""
+
+    # How many tensors the first argument has, and the first two together.
+    _ends: tuple[int, int] | None = None
+
+    def take(self, value: Any, quick: Any = None) -> None:
+        """Capture what a call was given, as positional and other arguments.
+
+        A compiled graph gives only the tensors: then each is an argument.
+        """
+        if self._ends is None:
+            self._ends = _argument_ends(value)
+        super().take(value, quick)
+
+    def role_of(self, index: int) -> Role:
+        """By the argument in which the tensor of that index is."""
+        first, second = self._ends or (1, 2)
+        if index < first:
+            return Role.PREDICTION
+        return Role.LABEL if index < second else Role.INPUT
+
+
+def _argument_ends(value: Any) -> tuple[int, int]:
+    """How many tensors the first argument of a call has, and the first two."""
+    if not (type(value) is tuple and len(value) == 2 and type(value[1]) is dict):
+        return 1, 2
+    args, kwargs = value
+    sizes = [len(list(tensors_in(each, is_tensor))) for each in args[:2]]
+    names = iter(kwargs.values())
+    while len(sizes) < 2:
+        each = next(names, None)
+        sizes.append(0 if each is None else len(list(tensors_in(each, is_tensor))))
+    return sizes[0], sizes[0] + sizes[1]
+
+
 class LossTap:
     """Captures what a loss is given and what it answers.
 
@@ -115,10 +156,15 @@ class LossTap:
         session: Where they go.
         name: What their names begin with.
         mode: Says the present mode.
+        kind: Its function or class.
     """
 
     def __init__(
-        self, session: Session, name: str, mode: Callable[[], ModeKeys]
+        self,
+        session: Session,
+        name: str,
+        mode: Callable[[], ModeKeys],
+        kind: str,
     ) -> None:
         self.session = session
         self._handles: list[Any] = []
@@ -127,7 +173,8 @@ class LossTap:
         self._module: weakref.ref[nn.Module] | None = None
         self._has_inputs = False
         self.name = name
-        self.inputs = Activations(session, mode, name, Role.INPUT)
+        self.kind = kind
+        self.inputs = _LossInputs(session, mode, name, Role.INPUT)
         self.outputs = Activations(session, mode, name, Role.LOSS)
 
     def hook(self, module: nn.Module) -> None:
@@ -142,7 +189,7 @@ class LossTap:
         module = None if self._module is None else self._module()
         if self._has_inputs or module is None:
             return
-        if self.session.policy.may_capture(Role.INPUT):
+        if any(map(self.session.policy.may_capture, _INPUT_ROLES)):
             self._has_inputs = True
             before = module.register_forward_pre_hook(
                 _Before(self.session, self), with_kwargs=True

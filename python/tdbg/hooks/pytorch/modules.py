@@ -76,6 +76,9 @@ class ModuleTap:
         prefix: Goes before all names inside it.
         mode: Says the present mode.
         before_training: Called before a forward in training begins.
+
+    Attributes:
+        prefix: As it was given.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class ModuleTap:
         self._module = weakref.ref(module)
         self._mode = mode
         self._name = name
+        self.prefix = prefix
         self._before_training = before_training
         # The exception under way at the beginning of each call that goes on.
         self._calls: list[BaseException | None] = []

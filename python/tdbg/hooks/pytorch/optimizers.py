@@ -25,6 +25,7 @@ from tdbg.hooks.pytorch.compiled import never_compiled
 from tdbg.hooks.pytorch.compiled_late import Unheard
 from tdbg.hooks.pytorch.compiled_steps import StepBegins, StepEnds
 from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
+from tdbg.hooks.pytorch.model_facts import ModelFacts
 from tdbg.hooks.pytorch.modules import ModuleTap
 from tdbg.hooks.pytorch.scaler import unwatch_scalers, watch_scalers
 from tdbg.modes import TRAIN, ModeKeys
@@ -44,6 +45,7 @@ class OptimizerWatch:
         taps: The registered modules; grows.
         mode: Says the present mode.
         remote: Reads what optimizers hold on devices.
+        facts: Is told of them and of their steps.
     """
 
     def __init__(
@@ -52,8 +54,11 @@ class OptimizerWatch:
         taps: list[ModuleTap],
         mode: Callable[[], ModeKeys],
         remote: CudaTensors,
+        facts: ModelFacts,
     ) -> None:
         self._session = session
+        self._facts = facts
+        facts.optimizers = self._known
         self._remote = remote
         self._taps = taps
         self._mode = mode
@@ -90,6 +95,7 @@ class OptimizerWatch:
         key = self._keys.get(weakref.ref(optimizer))
         if key is None:
             key = self._keys[weakref.ref(optimizer)] = next(self._numbers)
+            self._facts.change()
             gone = self._session.machine.optimizer_gone
             forget = functools.partial(_forget, self._keys, key, gone)
             weakref.finalize(optimizer, forget).atexit = False
@@ -114,6 +120,11 @@ class OptimizerWatch:
             # By type: isinstance would wake lazy proxies.
             if issubclass(type(item), Optimizer) and self._holds_ours(item):
                 self.add(item)
+
+    def _known(self) -> list[Optimizer]:
+        """Those that are watched, as they were found."""
+        every = sorted(self._keys, key=self._keys.__getitem__)
+        return [found for each in every if (found := each()) is not None]
 
     def remove(self) -> None:
         """Watch no longer."""
@@ -195,6 +206,7 @@ class OptimizerWatch:
         try:
             if key in self.around.contexts:
                 self.around.end(key, optimizer, skipped=skipped is True)
+            self._facts.optimizer_stepped()
         finally:
             self._session.optimizer_ends(key, skipped)
 

@@ -128,6 +128,7 @@ class OutputGradient(Callback):
         session: Where gradients go.
         mode: Says the present mode.
         paths: Of the module; all but the first are aliases.
+        classes: Names of the classes of the module.
         hooks: Keeps the hooks that are set.
     """
 
@@ -139,13 +140,14 @@ class OutputGradient(Callback):
         session: Session,
         mode: Callable[[], ModeKeys],
         paths: tuple[str, ...],
+        classes: frozenset[str],
         hooks: GradientHooks,
     ) -> None:
         super().__init__(session)
         self._hooks = hooks
         path, *aliases = (gradient_name(each) for each in paths)
         role = Role.OUTPUT_GRADIENT
-        self._names = Activations(session, mode, path, role, tuple(aliases))
+        self._names = Activations(session, mode, path, role, tuple(aliases), classes)
         self._hooked_at = -1  # Number of the step in which tensors were hooked last.
 
     def __call__(self, _: Any, __: Any, output: Any) -> None:

@@ -13,17 +13,18 @@ from torch import nn
 from tdbg.capture.naming import gradient_name, parameter_role
 from tdbg.capture.recorder import Recorder, StepContext, TensorPlan
 from tdbg.capture.session import Session
-from tdbg.capture.wants import SMALL_VALUES, VALUES, StepWants
+from tdbg.capture.wants import LIMITED_VALUES, SMALL_VALUES, VALUES, StepWants
 from tdbg.collections import Role
 from tdbg.hooks.pytorch.early_values import EarlyValues
-from tdbg.hooks.pytorch.paths import places_of
+from tdbg.hooks.pytorch.paths import class_names, places_of
+from tdbg.hooks.pytorch.units import OF_ROWS
 
 __all__ = ["LOOK_AGAIN", "Entry", "ParameterTable"]
 
 # A parameter that comes or goes past the modules' own methods is noticed after so
 # many captures at the latest.
 LOOK_AGAIN = 100
-_ANY_VALUES = VALUES | SMALL_VALUES
+_ANY_VALUES = VALUES | SMALL_VALUES | LIMITED_VALUES
 # Sets of wants that are remembered: more than a schedule has.
 _MAX_WANTS = 64
 
@@ -275,12 +276,15 @@ class ParameterTable:
         for owner, key, paths in places_of(module, _parameters_of):
             first, *others = (self._prefix + path for path in paths)
             gradient, *aliases = (gradient_name(name) for name in (first, *others))
+            holder = owner()
+            classes = frozenset[str]() if holder is None else class_names(holder)
+            role, of_rows = Role.GRADIENT, OF_ROWS
             entries.append(
                 Entry(
                     owner,
                     key,
-                    plan(first, parameter_role(first), tuple(others)),
-                    plan(gradient, Role.GRADIENT, tuple(aliases)),
+                    plan(first, parameter_role(first), tuple(others), classes),
+                    plan(gradient, role, tuple(aliases), classes, of_rows),
                 )
             )
         return entries

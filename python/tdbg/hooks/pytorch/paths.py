@@ -20,6 +20,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 __all__ = [
     "Place",
     "class_name",
+    "class_names",
     "is_fully_sharded",
     "named_modules",
     "places_of",
@@ -92,6 +93,15 @@ def class_name(module: nn.Module) -> str:
     if is_fully_sharded(module):
         kind = kind.__bases__[1]
     return kind.__name__
+
+
+def class_names(module: nn.Module) -> frozenset[str]:
+    """The names of its class and of all that this derives from, but the common one."""
+    return frozenset(
+        kind.__name__
+        for kind in type(module).__mro__
+        if kind is not nn.Module and kind is not object
+    )
 
 
 def is_fully_sharded(module: nn.Module) -> bool:

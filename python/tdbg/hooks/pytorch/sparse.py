@@ -17,7 +17,7 @@ from tdbg.capture.tensors import ComputedRow
 from tdbg.hooks.pytorch.device_rows import row_words
 from tdbg.hooks.pytorch.tensors import name_of
 
-__all__ = ["sparse_row"]
+__all__ = ["sparse_row", "sparse_units"]
 
 # Where the fields of a row stand among its words (docs/format.md).
 _COUNT, _ZERO, _MIN, _MAX, _ABS_MIN, _MEAN, _M2 = 0, 4, 5, 6, 7, 8, 9
@@ -44,6 +44,30 @@ def sparse_row(tensor: Any, scale: float) -> ComputedRow | None:
         return None  # Not of this element type.
     _add_zeros(words, math.prod(tensor.shape) - values.numel())
     return ComputedRow(name, tuple(tensor.shape), words)
+
+
+def sparse_units(tensor: Any) -> NDArray[Any] | None:
+    """The counts of the rows of a sparse gradient, as units; None for any other.
+
+    Args:
+        tensor: As an embedding's: on the CPU, in coordinates of dimension 0 alone.
+
+    Returns:
+        Three rows of uint64 with an entry per row of it: what is not zero, nothing,
+        and all of its elements.
+    """
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
+        return None
+    if not tensor.is_cpu or tensor.sparse_dim() != 1:
+        return None
+    with torch.no_grad():
+        whole = tensor.detach().coalesce()
+        values = whole.values()
+        counts = (values != 0).reshape(len(values), -1).sum(1)
+        table = np.zeros((3, tensor.shape[0]), np.uint64)
+        table[0, whole.indices()[0].numpy()] = counts.numpy()
+    table[2] = math.prod(tensor.shape[1:])
+    return table
 
 
 def _add_zeros(words: NDArray[np.uint64], n_zeros: int) -> None:
