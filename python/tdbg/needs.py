@@ -133,9 +133,7 @@ rules=["DeadRelu"] captures them'
         for name in sorted(need.collections):
             mine = dataclasses.replace(need, collections=frozenset({name}))
             if any(_serves(each, mine) for each in told):
-                members = collections.get(name)
-                is_there = members is not None and any(members.tensor_names)
-                if not is_there and name in _UNREGISTERED:
+                if name in _UNREGISTERED and not _names(collections, name):
                     found.append(f"{name} were asked for, but {_UNREGISTERED[name]}")
             else:
                 found += _unserved(mine, name, collections, told_of_hook, by_rule)
@@ -152,8 +150,9 @@ def _unserved(
     """What of a need for one collection the hook's own settings do not capture."""
     include = f'include_collections=["{name}"]'
     included = configuration["include_collections"]
-    members = collections.get(name)
-    is_there = members is not None and any(members.tensor_names)
+    # One of the user's own may hold them.
+    members = _names(collections, name)
+    is_there = any(not members.isdisjoint(_names(collections, x)) for x in included)
     if need.unit_summaries:
         yield f"units of {name} were not counted; {by_rule} counts them"
     if not (need.statistics or need.raw or need.histogram):
@@ -173,6 +172,11 @@ def _unserved(
             f"histograms of {name} were not stored; save_histogram=True or {by_rule} "
             "stores them"
         )
+
+
+def _names(collections: Mapping[str, _Collection], name: str) -> set[str]:
+    found = collections.get(name)
+    return set() if found is None else set(found.tensor_names)
 
 
 def _serves(told: Needs, need: Needs) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tdbg.capture.naming import Naming
 from tdbg.capture.needed import ACTIVATIONS, Needed
-from tdbg.capture.schedule import Schedule, Span
+from tdbg.capture.schedule import Schedule, Span, Timing
 from tdbg.capture.wants import (
     HISTOGRAM,
     ROWS,
@@ -91,6 +91,9 @@ class Policy:
         self._schedules: dict[ModeKeys, dict[str, Schedule]] = {}
         self._periods: dict[ModeKeys, int] = {}
         self._wants: dict[tuple[int, ...], StepWants] = {}
+        self._timings: dict[ModeKeys, tuple[list[Timing], list[int]]] = {}
+        # What is wanted where this is due.
+        self._due: dict[tuple[int, ...], StepWants] = {}
         # What was asked for last, by mode; nothing is decided again within it.
         self._spans: dict[ModeKeys, Span] = {}
         self.revision = registry.revision
@@ -149,6 +152,8 @@ class Policy:
         self._periods.clear()
         self._wants.clear()
         self._spans.clear()
+        self._timings.clear()
+        self._due.clear()
 
     def membership(self, name: str, role: Role) -> list[str]:
         """Names of all collections that this tensor belongs to."""
@@ -201,8 +206,17 @@ class Policy:
 
     def scheduled(self, mode: ModeKeys, mode_step: int) -> StepWants:
         """What is wanted at this step where nothing is measured."""
-        wanted = [item.wants(mode_step) for item in self._schedules_of(mode).values()]
-        return self._intern_wants(mode, tuple(wanted))
+        timings, places = self._timings_of(mode)
+        key = (mode._value_, *[each.due(mode_step) for each in timings])
+        found = self._due.get(key)
+        if found is None:
+            schedules = self._schedules_of(mode).values()
+            wanted = [
+                item.wants_when(key[1 + place])
+                for item, place in zip(schedules, places, strict=True)
+            ]
+            found = self._due[key] = self._intern_wants(mode, tuple(wanted))
+        return found
 
     def reduces(self, mode: ModeKeys, mode_step: int) -> bool:
         """Whether the hook, whatever its collections do, takes statistics there."""
@@ -212,10 +226,8 @@ class Policy:
         )
 
     def _find_span(self, mode: ModeKeys, mode_step: int) -> Span:
-        schedules = self._schedules_of(mode).values()
-        end = min(
-            (item.steady_until(mode_step) for item in schedules), default=math.inf
-        )
+        timings, _ = self._timings_of(mode)
+        end = min((each.steady_until(mode_step) for each in timings), default=math.inf)
         if self._measures and mode_step == 0:
             end = 1
         return Span(mode_step, end, self._find_wants(mode, mode_step))
@@ -224,6 +236,16 @@ class Policy:
         if mode not in self._schedules:
             self._schedules[mode] = self._compile(mode)
         return self._schedules[mode]
+
+    def _timings_of(self, mode: ModeKeys) -> tuple[list[Timing], list[int]]:
+        """The different timings of a mode, and which of them each schedule has."""
+        found = self._timings.get(mode)
+        if found is None:
+            every = [item.timing for item in self._schedules_of(mode).values()]
+            timings = list(dict.fromkeys(every))
+            found = timings, [timings.index(each) for each in every]
+            self._timings[mode] = found
+        return found
 
     def _find_wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
         if not self._measures or mode_step != 0:

@@ -22,7 +22,40 @@ from tdbg.capture.wants import (
 )
 from tdbg.config import SaveConfigMode
 
-__all__ = ["Schedule", "Span"]
+__all__ = ["Schedule", "Span", "Timing"]
+
+
+NOTHING_DUE, STATISTICS_DUE, VALUES_DUE = range(3)
+
+
+class Timing(NamedTuple):
+    """At which steps something is due; many schedules have the same.
+
+    Attributes:
+        config: The steps.
+        first_steps: Nothing is from this step of the mode on; None: always.
+    """
+
+    config: SaveConfigMode
+    first_steps: int | None = None
+
+    def due(self, mode_step: int) -> int:
+        """What is due at this step."""
+        config, last = self
+        if last is not None and mode_step >= last:
+            return NOTHING_DUE
+        if config.should_save(mode_step):
+            return VALUES_DUE
+        return STATISTICS_DUE if config.should_reduce(mode_step) else NOTHING_DUE
+
+    def steady_until(self, mode_step: int) -> float:
+        """The step before which nothing else is due than at this one."""
+        config, last = self
+        if last is not None and mode_step >= last:
+            return math.inf
+        end = config.steady_until(mode_step)
+        known = math.inf if end is None else end
+        return known if last is None else min(known, last)
 
 
 class Schedule(NamedTuple):
@@ -44,14 +77,16 @@ class Schedule(NamedTuple):
     first_steps: int | None = None
     is_light: bool = False
 
-    def wants(self, mode_step: int) -> int:
-        """What is wanted at this step."""
-        if self.first_steps is not None and mode_step >= self.first_steps:
-            return 0
-        config = self.config
-        if self.on_save and config.should_save(mode_step):
+    @property
+    def timing(self) -> Timing:
+        """When anything is wanted."""
+        return Timing(self.config, self.first_steps)
+
+    def wants_when(self, due: int) -> int:
+        """What is wanted where its timing says that this is due."""
+        if due == VALUES_DUE and self.on_save:
             return self.on_save
-        return self.on_reduce if config.should_reduce(mode_step) else 0
+        return self.on_reduce if due else 0
 
     def wants_ever(self) -> int:
         """What is wanted at any step."""
@@ -63,16 +98,6 @@ class Schedule(NamedTuple):
         config = self.config
         saves = config.save_interval if self.on_save else 1
         return max(config.statistics_interval, saves)
-
-    def steady_until(self, mode_step: int) -> float:
-        """The step before which nothing else is wanted than at this one."""
-        end = self.config.steady_until(mode_step)
-        known = math.inf if end is None else end
-        if self.first_steps is None:
-            return known
-        return (
-            min(known, self.first_steps) if mode_step < self.first_steps else math.inf
-        )
 
     def throttled(self, throttle: Throttle) -> Schedule:
         """It, without what a budget leaves out."""
