@@ -136,7 +136,15 @@ rules=["DeadRelu"] captures them'
                 if name in _UNREGISTERED and not _names(collections, name):
                     found.append(f"{name} were asked for, but {_UNREGISTERED[name]}")
             else:
-                found += _unserved(mine, name, collections, told_of_hook, by_rule)
+                rows = Needs(collections=mine.collections, modules=mine.modules)
+                found += _unserved(
+                    mine,
+                    name,
+                    collections,
+                    told_of_hook,
+                    by_rule,
+                    is_taken=any(_serves(each, rows) for each in told),
+                )
     return list(dict.fromkeys(found))
 
 
@@ -146,31 +154,45 @@ def _unserved(
     collections: Mapping[str, _Collection],
     configuration: Mapping[str, Any],
     by_rule: str,
+    *,
+    is_taken: bool,
 ) -> Iterable[str]:
-    """What of a need for one collection the hook's own settings do not capture."""
+    """What of a need for one collection is not captured.
+
+    Args:
+        need: What is needed.
+        name: Of the collection.
+        collections: Those of the run.
+        configuration: That of the hook.
+        by_rule: How a rule is asked for.
+        is_taken: Whether rules have its statistics captured.
+    """
     include = f'include_collections=["{name}"]'
     included = configuration["include_collections"]
     # One of the user's own may hold them.
     members = _names(collections, name)
-    is_there = any(not members.isdisjoint(_names(collections, x)) for x in included)
+    is_ours = any(not members.isdisjoint(_names(collections, x)) for x in included)
+    is_ours = is_ours or not {name, "all"}.isdisjoint(included)
     if need.unit_summaries:
         yield f"units of {name} were not counted; {by_rule} counts them"
     if not (need.statistics or need.raw or need.histogram):
         return
-    if not (is_there or {name, "all"}.intersection(included)):
+    if not (is_ours or is_taken):
         yield f"{name} were not captured; {include} or {by_rule} captures them"
         return
+    # What only rules asked for follows no other setting.
+    also = "" if is_ours else f"{include} with "
     if need.raw and not (configuration.get("reduction_config") or {}).get(
         "save_raw_tensor", True
     ):
         yield (
-            f"values of {name} were not saved; "
+            f"values of {name} were not saved; {also}"
             f"ReductionConfig(save_raw_tensor=True) or {by_rule} saves them"
         )
     if need.histogram and not configuration.get("save_histogram"):
         yield (
-            f"histograms of {name} were not stored; save_histogram=True or {by_rule} "
-            "stores them"
+            f"histograms of {name} were not stored; {also}save_histogram=True or "
+            f"{by_rule} stores them"
         )
 
 

@@ -273,6 +273,21 @@ def test_names_are_those_of_the_model_before_it_was_sharded(runs: Path) -> None:
     assert not any("FSDP" in name for name in names)
 
 
+@pytest.mark.parametrize("kind", SHARDED)
+def test_facts_are_of_the_whole_model(runs: Path, kind: str) -> None:
+    shapes = {name: tuple(each.shape) for name, each in network().named_parameters()}
+    (facts,) = create_trial(runs / kind).facts()
+    assert {name: each.shape for name, each in facts.parameters.items()} == shapes
+    assert {each.module for each in facts.parameters.values()} == {"Linear"}
+    assert {each.optimizer for each in facts.parameters.values()} == {0}
+    assert facts.modules == {
+        "Net": "Net",
+        "relu": "ReLU",
+        **dict.fromkeys(("fc1", "fc2", "fc3"), "Linear"),
+    }
+    assert facts.complete
+
+
 def test_activations_of_all_ranks_are_the_whole_batch(runs: Path) -> None:
     found = create_trial(runs / "fsdp").tensor("Net_output_0").stats(0)
     assert found.count == WORLD * BATCH * 3
