@@ -18,6 +18,7 @@ from tdbg.errors import ConfigurationError
 from tdbg.settings.documents import read_document
 from tdbg.settings.hook_config import HookConfig
 from tdbg.settings.own_format import read_own
+from tdbg.settings.parameters import texts
 from tdbg.settings.place import Place
 from tdbg.settings.smdebug_format import is_for_smdebug, read_smdebug
 
@@ -92,8 +93,7 @@ def _combine(
 ) -> HookConfig:
     if os.environ.get(OUT_VARIABLE):
         from_file = {**from_file, "out_dir": os.environ[OUT_VARIABLE]}
-    rules = os.environ.get(RULES_VARIABLE, "").split(",")
-    named = [name.strip() for name in rules if name.strip()]
+    named = texts(os.environ.get(RULES_VARIABLE, ""), Place(RULES_VARIABLE))
     if named:
         from_file = {**from_file, "rules": named}
     if os.environ.get(BUDGET_VARIABLE, "").strip():
