@@ -155,3 +155,12 @@ def test_rules_are_values():
     assert hash(VanishingGradient()) == hash(VanishingGradient())
     with pytest.raises(AttributeError):
         VanishingGradient().threshold = 1.0  # type: ignore[misc]
+
+
+def test_whoever_reads_values_has_rows_to_find_them_by() -> None:
+    # Tables show rows: of values alone a rule would never hear.
+    for rule in rules.default_rules():
+        needed = every_need(rule.needs)
+        with_rows = frozenset().union(*(n.collections for n in needed if n.statistics))
+        for need in needed:
+            assert not need.raw or need.collections <= with_rows, rule.name

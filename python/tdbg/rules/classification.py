@@ -60,10 +60,9 @@ class _OfClassifiers(Rule):
 
     @property
     def needs(self) -> Needs:
-        """Values of labels and predictions, which are small."""
+        """Values of labels and predictions, which are small, and rows to go by."""
         return Needs(
             collections=frozenset({"labels", "predictions"}),
-            statistics=False,
             raw=True,
             interval=INTERVAL,
         )

@@ -90,11 +90,10 @@ class NLPSequenceRatio(Rule):
 
     @property
     def needs(self) -> Needs:
-        """Tokens, as embeddings are given them."""
+        """Tokens, as embeddings are given them, and rows to go by."""
         return Needs(
             collections=frozenset({"inputs"}),
             modules=EMBEDDINGS,
-            statistics=False,
             raw=True,
             interval=INTERVAL,
         )
