@@ -118,6 +118,16 @@ def test_statuses_settle_when_the_run_has_ended():
     assert last == [Status.ISSUES_FOUND, Status.NO_ISSUES_FOUND]
 
 
+def test_a_rule_that_was_shown_nothing_says_what_it_needs():
+    blind, seeing = check(exploding(), ("DeadRelu", "UnchangedTensor")).statuses
+    assert blind.status is Status.NO_ISSUES_FOUND
+    assert blind.message == (
+        "nothing to judge: outputs were not captured; "
+        'Hook(rules=["DeadRelu"]) captures them'
+    )
+    assert seeing.message == ""
+
+
 def test_stopping_the_engine_is_a_status_of_its_own():
     run = exploding()
     run.ended = False

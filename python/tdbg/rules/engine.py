@@ -22,6 +22,7 @@ from tdbg import actions as named_actions
 from tdbg.actions import Action, close_all
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Finding, Severity
+from tdbg.needs import every_need
 from tdbg.rules._base import Rule
 from tdbg.rules.feed import Feed
 from tdbg.rules.isolation import Isolated
@@ -174,8 +175,10 @@ class Engine:
 
     def finish(self) -> Report:
         """Settle the statuses, end all processes, close the writer, and report."""
+        unseen = dict(zip(self._local, self._feed.unseen(), strict=True))
         for judge in self._judges:
-            judge.finish()
+            is_blind = isinstance(judge, Judge) and unseen[judge]
+            judge.finish(_nothing_for(judge.rule) if is_blind else "")
         if self._journal is not None:
             self._journal.close()
             if self._journal.trouble:
@@ -295,6 +298,20 @@ class Engine:
 
 def _first_and_worst(finding: Finding) -> tuple[int, int]:
     return finding.first_step, -finding.severity
+
+
+def _nothing_for(rule: Rule) -> str:
+    """Why a rule has found nothing that was shown nothing."""
+    try:
+        needs = every_need(rule.needs)
+        collections = sorted(frozenset().union(*(n.collections for n in needs)))
+    except Exception:  # A rule is anybody's code.
+        collections = []
+    what = ", ".join(collections) or "tensors that it selects"
+    return (
+        f"nothing to judge: {what} were not captured; "
+        f'Hook(rules=["{rule.name}"]) captures them'
+    )
 
 
 def check(

@@ -101,6 +101,10 @@ class Feed:
         """How many steps the last window brought."""
         return self._n_new
 
+    def unseen(self) -> list[bool]:
+        """Of each rule, whether there was no tensor that it wants to see."""
+        return [not chosen for chosen in self._chosen]
+
     def pending(self) -> bool:
         """Whether there are steps that could be taken in."""
         return len(self._new_steps()) > 0

@@ -33,7 +33,8 @@ class RuleStatus:
     Attributes:
         rule: Its name.
         status: Its status.
-        message: What went wrong, with ``Status.ERROR``.
+        message: What went wrong, with ``Status.ERROR``; that there was nothing to
+            judge, with ``Status.NO_ISSUES_FOUND``.
         n_findings: How many episodes it has found so far.
     """
 
