@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tdbg.errors import TensorUnavailableForStep
+from tdbg.errors import TensorUnavailable, TensorUnavailableForStep
 from tdbg.findings import Finding
 from tdbg.histogram import Histogram
 from tdbg.modes import ModeKeys
@@ -140,12 +140,24 @@ class FakeRun:
         }
         self.tensor_of(name).of_workers[step] = rows
 
-    def units(self, step: int, name: str, active: Iterable[int], count: int) -> None:
+    def units(
+        self,
+        step: int,
+        name: str,
+        active: Iterable[int],
+        count: int,
+        beyond: Iterable[int] | None = None,
+    ) -> None:
         """Record a unit summary."""
         counts = np.array(list(active), dtype=np.uint64)
         full = np.full_like(counts, count)
-        summary = np.stack([counts, np.zeros_like(counts), full])
+        outside = np.zeros_like(counts) if beyond is None else np.array(list(beyond))
+        summary = np.stack([counts, outside.astype(np.uint64), full])
         self.tensor_of(f"unit/{name}").values[step] = summary
+
+    def scalar(self, step: int, name: str, value: float) -> None:
+        """Record a scalar."""
+        self.tensor_of(f"scalar/{name}").values[step] = np.float64(value)
 
     def tensor_of(self, name: str) -> FakeTensor:
         if name not in self.tensors:
@@ -176,12 +188,26 @@ class FakeRun:
         )
 
     def tensor(self, name: str) -> FakeTensor:
+        if name not in self.tensors:
+            raise TensorUnavailable(name)
         return self.tensors[name]
 
     def collections(self) -> dict[str, Any]:
         return {
             name: SimpleNamespace(tensor_names=members)
             for name, members in self.custom.items()
+        }
+
+    def scalars(self, *, start: int | None = None) -> dict[str, Any]:
+        return {
+            name: SimpleNamespace(
+                steps=np.array([s for s in tensor.values if s >= (start or 0)]),
+                values=np.array(
+                    [v for s, v in tensor.values.items() if s >= (start or 0)]
+                ),
+            )
+            for name, tensor in self.tensors.items()
+            if tensor.role == "scalar"
         }
 
     def step_table(self, start: int | None = None) -> np.ndarray:
@@ -247,6 +273,8 @@ def _role(name: str) -> str:
         ("gradient/", "gradient"),
         ("buffer/", "buffer"),
         ("Model_input_", "model_input"),
+        ("update/", "update"),
+        ("scalar/", "scalar"),
     ):
         if name.startswith(prefix):
             return role

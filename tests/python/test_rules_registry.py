@@ -87,7 +87,7 @@ def test_what_is_no_rule_is_no_attribute():
 def test_an_unknown_name_says_what_is_near():
     with pytest.raises(UnknownRule, match="did you mean VanishingGradient"):
         rules.get("vanishinggradient")
-    with pytest.raises(UnknownRule, match="there are ClassImbalance, "):
+    with pytest.raises(UnknownRule, match="there are AllZero, "):
         rules.get("zzz")
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from rules_fake import FakeRun, judge
 from tdbg.errors import ConfigurationError
+from tdbg.facts import Facts, ParameterFacts
 from tdbg.findings import Severity
 from tdbg.rules import ExplodingTensor, UnchangedTensor
 
@@ -19,7 +20,7 @@ def one_step(rows: dict[str, object], **flags: bool) -> FakeRun:
     return run
 
 
-def test_nan_and_infinities_are_counted_and_the_first_tensor_is_named():
+def test_nan_and_infinities_are_counted_and_only_the_first_tensor_is_reported():
     run = one_step(
         {
             "0_output_0": [1.0, 2.0],
@@ -27,13 +28,66 @@ def test_nan_and_infinities_are_counted_and_the_first_tensor_is_named():
             "1_output_0": [NAN, NAN, 1.0],
         }
     )
-    first, second = judge(run, ExplodingTensor())
+    (first,) = judge(run, ExplodingTensor())
     assert first.tensor == "7_output_0"
     assert first.severity is Severity.ERROR
     assert "1 NaN, 1 +Inf and 1 -Inf among 4 elements" in first.message
+    assert first.message.endswith("after it 1_output_0")
     assert first.value == 3
-    assert second.tensor == "1_output_0"
-    assert "7_output_0 comes first" in second.message
+
+
+def test_weights_come_before_what_is_computed_from_them():
+    run = one_step({"0_output_0": [NAN], "0.weight": [NAN], "gradient/0.weight": [NAN]})
+    (first,) = judge(run, ExplodingTensor())
+    assert first.tensor == "0.weight"
+    assert "the update of the step before" in first.advice
+
+
+def test_what_follows_in_later_steps_is_not_reported_again():
+    run = FakeRun()
+    run.step(0, {"0_output_0": [1.0], "1_output_0": [1.0], "0.weight": [1.0]})
+    run.step(1, {"0_output_0": [1.0], "1_output_0": [NAN], "0.weight": [1.0]})
+    for step in range(2, 6):
+        run.step(step, {"0_output_0": [NAN], "1_output_0": [NAN], "0.weight": [NAN]})
+    (finding,) = judge(run, ExplodingTensor())
+    assert (finding.tensor, finding.step) == ("1_output_0", 1)
+
+
+def test_after_a_recovery_the_next_one_is_reported():
+    run = FakeRun()
+    for step in range(12):
+        value = NAN if step in (2, 8) else 1.0
+        run.step(step, {"0_output_0": [value], "1_output_0": [value]})
+    begin, end, again, _ = judge(run, ExplodingTensor())
+    assert [f.phase for f in (begin, end, again)] == ["begin", "end", "begin"]
+    assert (begin.step, end.step, again.step) == (2, 5, 8)
+
+
+def test_the_worker_and_the_module_are_named():
+    run = one_step({"layer.act_output_0": [NAN, 1.0]})
+    run.n_workers = 2
+    content = {"worker_0": [1.0], "worker_1": [NAN]}
+    run.by_worker(0, "layer.act_output_0", content)
+    run.known_facts = [Facts(step=0, modules={"layer.act": "Tanh"})]
+    (finding,) = judge(run, ExplodingTensor())
+    assert "of this output of a Tanh, on worker_1 of 2 workers" in finding.message
+
+
+def test_scores_behind_a_mask_are_no_fault_and_do_not_take_the_blame():
+    run = FakeRun()
+    for step in range(4):
+        rows = {"mask_output_0": [-INF, 0.0], "0_output_0": [NAN if step == 3 else 1.0]}
+        run.step(step, rows)
+    (finding,) = judge(run, ExplodingTensor())
+    assert (finding.tensor, finding.step) == ("0_output_0", 3)
+
+
+def test_a_new_minus_infinity_is_the_first_where_it_did_harm():
+    run = FakeRun()
+    run.step(0, {"log_output_0": [1.0], "NLLLoss_output_0": [1.0]})
+    run.step(1, {"log_output_0": [-INF], "NLLLoss_output_0": [INF]})
+    (finding,) = judge(run, ExplodingTensor())
+    assert finding.tensor == "log_output_0"
 
 
 def test_only_nan_ignores_infinities():
@@ -44,8 +98,9 @@ def test_only_nan_ignores_infinities():
 
 def test_masks_of_minus_infinity_as_inputs_are_no_fault():
     run = one_step({"a_input_0": [-INF, 0.0], "b_input_0": [INF], "a_output_0": [-INF]})
-    findings = judge(run, ExplodingTensor())
-    assert [finding.tensor for finding in findings] == ["b_input_0", "a_output_0"]
+    (finding,) = judge(run, ExplodingTensor())
+    assert finding.tensor == "b_input_0"
+    assert finding.message.endswith("after it a_output_0")
 
 
 def test_gradients_of_a_step_that_the_scaler_skipped_are_no_fault():
@@ -69,7 +124,9 @@ def test_collections_and_expressions_choose():
     run = one_step({"0.weight": [NAN], "mine": [NAN], "buffer/x": [NAN]})
     run.custom = {"odd": ["buffer/x"]}
     rule = ExplodingTensor(collections=("odd",), tensor_regex="^mine$")
-    assert {finding.tensor for finding in judge(run, rule)} == {"mine", "buffer/x"}
+    (finding,) = judge(run, rule)
+    assert finding.tensor == "mine"
+    assert finding.message.endswith("after it buffer/x")
     assert rule.needs.collections == frozenset()
 
 
@@ -116,6 +173,19 @@ def test_frozen_parameters_are_not_judged():
     for step in range(9):
         weights(run, step, 0.5, gradient=None)
     assert judge(run, UnchangedTensor()) == []
+
+
+def test_parameters_that_no_optimizer_has_are_for_another_rule():
+    run = FakeRun()
+    for step in range(5):
+        weights(run, step, 0.5)
+    known = ParameterFacts(
+        shape=(2,), dtype="float32", requires_grad=True, module="Linear"
+    )
+    run.known_facts = [Facts(step=0, parameters={"0.weight": known}, complete=True)]
+    assert judge(run, UnchangedTensor()) == []
+    run.known_facts = [Facts(step=0, parameters={"0.weight": known})]
+    assert len(judge(run, UnchangedTensor())) == 1
 
 
 def test_a_skipped_step_explains_why_nothing_changed():

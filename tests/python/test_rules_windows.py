@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.facts import Facts, ParameterFacts
 from tdbg.modes import ModeKeys
 from tdbg.rules import (
+    AllZero,
+    DeadEmbedding,
     DeadRelu,
     Engine,
+    ExplodingGradient,
     ExplodingTensor,
+    FeatureImportance,
     LossNotDecreasing,
+    MissingGradient,
+    NotInOptimizer,
+    PoorWeightInitialization,
+    PrecisionLoss,
     Rule,
+    SaturatedActivation,
+    TensorVariance,
+    TreeDepth,
     UnchangedTensor,
     VanishingGradient,
+    WeightUpdateRatio,
+    ZeroLearningRate,
     feed,
 )
 
@@ -27,8 +41,79 @@ RULES: tuple[Rule, ...] = (
     UnchangedTensor(num_steps=3),
     DeadRelu(min_steps=2, min_samples=100, max_steps=4),
     LossNotDecreasing(num_steps=4),
+    AllZero(patience=2, min_count=1),
+    TensorVariance(patience=2, min_count=2),
+    ExplodingGradient(window=4, min_rows=2, factor=5.0, first_factor=2.0),
+    WeightUpdateRatio(patience=3, until=20),
+    MissingGradient(patience=3),
+    NotInOptimizer(),
+    ZeroLearningRate(patience=2, error_patience=4),
+    PoorWeightInitialization(),
+    SaturatedActivation(min_steps=2, min_samples=100, max_steps=4),
+    DeadEmbedding(min_steps=2, max_steps=4),
+    PrecisionLoss(patience=2),
+    TreeDepth(depth=2),
+    FeatureImportance(patience=2),
 )
 MODES = [ModeKeys.TRAIN, ModeKeys.TRAIN, ModeKeys.TRAIN, ModeKeys.EVAL]
+
+
+def random_facts(random: np.random.Generator) -> list[Facts]:
+    """Facts that change on the way."""
+    result = []
+    later = random.integers(0, 100, size=int(random.integers(4)))
+    for step in sorted({*later.tolist(), *random.choice([0, 50], size=1).tolist()}):
+        parameters = {
+            f"{i}.weight": ParameterFacts(
+                shape=(2, 2),
+                dtype="float32",
+                requires_grad=bool(random.random() < 0.8),
+                module="Linear",
+                optimizer=random.choice([None, 0]),
+            )
+            for i in (0, 2, 9, 10)
+        }
+        modules = {"1": random.choice(["Tanh", "ReLU"]), "3": "ReLU", "9": "Linear"}
+        result.append(
+            Facts(
+                step=int(step),
+                modules=modules,
+                parameters=parameters,
+                complete=bool(random.random() < 0.8),
+            )
+        )
+    return result
+
+
+def add_others(run: FakeRun, random: np.random.Generator, step: int) -> None:
+    """What the other rules look at, of a step."""
+    run.scalar(step, "optimizer/group_0/lr", random.choice([0.0, 0.0, 0.0, 0.1]))
+    if random.random() < 0.7:
+        used = random.choice([0, 0, 8], size=6) * [1, 1, 1, 0, 0, 0]
+        run.units(step, "gradient/e.weight", used, 8)
+    if random.random() < 0.5:
+        run.value(step, "trees/Node", np.arange(int(random.integers(3, 12))))
+    for name in ("0.weight", "9.weight"):
+        if step % 5 == 0:
+            values = 2.0**-24 * random.choice([1, 1000], size=50)
+            run.histogram(step, f"gradient/{name}", values)
+    run.tensor_of("9.weight").dtype = "bfloat16"
+    run.tensor_of("gradient/9.weight").dtype = "float16"
+
+
+def other_rows(random: np.random.Generator) -> dict[str, object]:
+    """Rows of the same."""
+    rows: dict[str, object] = {
+        "9.weight": random.choice([0.0, 0.5, 0.5], size=4),
+        "update/9.weight": random.choice([0.0, 0.0, 1e-9, 1.0], size=1).repeat(4),
+        "update/0.weight": [1e-9, 1e-9],
+        "7_output_0": random.choice([0.0, 2.0], size=1).repeat(4),
+    }
+    for i in range(16):
+        share = random.choice([1e-9, 0.1])
+        if random.random() < 0.8:
+            rows[f"feature_importance/weight/f{i}"] = [share if i else 3.0]
+    return rows
 
 
 def random_run(seed: int, n_steps: int) -> FakeRun:
@@ -41,6 +126,7 @@ def random_run(seed: int, n_steps: int) -> FakeRun:
     every = {name: int(random.integers(1, 3)) for name in ("0.weight", "2.weight")}
     step = 0
     flat = bool(random.integers(2))
+    run.known_facts = random_facts(random)
     for index in range(n_steps):
         step += int(random.choice([1, 1, 1, 3]))
         rows: dict[str, object] = {}
@@ -50,16 +136,22 @@ def random_run(seed: int, n_steps: int) -> FakeRun:
                 small = random.choice([1e-9, 1e-9, 1e-9, 0.0, 1e-2, np.nan])
                 rows[f"gradient/{name}"] = [small, small]
         if index >= 5:
-            rows["gradient/9.weight"] = [1e-2, 1e-2]
+            size = random.choice([1e-2, 1e-2, 1e-2, 1e-2, 1.0, np.nan])
+            rows["gradient/9.weight"] = [size, size]
+        if random.random() < 0.8:
+            rows |= other_rows(random)
         loss = 2.3 if flat else 2.3 * 0.98**index
         rows["CrossEntropyLoss_output_0"] = [loss * (1 + 0.01 * random.random())]
         if random.random() < 0.5:
             rows["0_output_0"] = [random.choice([1.0, 1.0, np.inf])]
         if random.random() < 0.7:
             active = random.choice([0, 0, 30], size=4)
-            run.units(step, "1_output_0", active, int(random.choice([30, 64])))
+            count = int(random.choice([30, 64]))
+            beyond = count * (random.random(4) < 0.9)
+            run.units(step, "1_output_0", active, count, beyond)
         if random.random() < 0.7:
             run.units(step, "3_output_0", [0, 0], 64)
+        add_others(run, random, step)
         run.step(
             step,
             rows,
@@ -71,6 +163,7 @@ def random_run(seed: int, n_steps: int) -> FakeRun:
     return run
 
 
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_steps=st.integers(1, 70),

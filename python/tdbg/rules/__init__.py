@@ -36,50 +36,71 @@ from tdbg.rules.window import (
 )
 
 if TYPE_CHECKING:
-    from tdbg.rules.activations import DeadRelu
+    from tdbg.rules.activations import DeadRelu, SaturatedActivation
     from tdbg.rules.classification import ClassImbalance, Confusion
+    from tdbg.rules.embeddings import DeadEmbedding
+    from tdbg.rules.exploding import ExplodingGradient
     from tdbg.rules.generalization import Overfit, Overtraining
     from tdbg.rules.gradients import VanishingGradient
+    from tdbg.rules.initialization import PoorWeightInitialization
     from tdbg.rules.inputs import NotNormalizedData
     from tdbg.rules.loss import LossNotDecreasing
     from tdbg.rules.loss_spike import LossSpike
+    from tdbg.rules.optimizer import MissingGradient, NotInOptimizer, ZeroLearningRate
     from tdbg.rules.other_runs import SimilarAcrossRuns
+    from tdbg.rules.precision import PrecisionLoss
     from tdbg.rules.stalled import StalledTraining
     from tdbg.rules.tensors import ExplodingTensor, UnchangedTensor
     from tdbg.rules.tokens import NLPSequenceRatio
+    from tdbg.rules.trees import FeatureImportance, TreeDepth
     from tdbg.rules.underfitting import Underfitting
+    from tdbg.rules.values import AllZero, TensorVariance
+    from tdbg.rules.weights import WeightUpdateRatio
 
 __all__ = [
+    "AllZero",
     "ClassImbalance",
     "Confusion",
+    "DeadEmbedding",
     "DeadRelu",
     "Description",
     "Engine",
+    "ExplodingGradient",
     "ExplodingTensor",
+    "FeatureImportance",
     "Finding",
     "Judgement",
     "Limits",
     "LossNotDecreasing",
     "LossSpike",
+    "MissingGradient",
     "NLPSequenceRatio",
+    "NotInOptimizer",
     "NotNormalizedData",
     "Overfit",
     "Overtraining",
+    "PoorWeightInitialization",
+    "PrecisionLoss",
     "Quiet",
     "Report",
     "Rule",
     "RuleStatus",
+    "SaturatedActivation",
     "Severity",
     "SimilarAcrossRuns",
     "StalledTraining",
     "Status",
     "Table",
     "TensorInfo",
+    "TensorVariance",
+    "TreeDepth",
     "UnchangedTensor",
     "Underfitting",
     "UnitTable",
     "VanishingGradient",
+    "WeightUpdateRatio",
     "Window",
+    "ZeroLearningRate",
     "check",
     "default_rules",
     "describe",

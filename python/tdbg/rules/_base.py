@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Rule",
     "built_in",
+    "check_choice",
     "check_names",
     "check_number",
     "check_regex",
@@ -160,6 +161,19 @@ def check_number(
     kind = "a whole number" if whole else "a number"
     msg = f"{rule.name}.{parameter} is {value!r}; give {kind} {' and '.join(bounds)}"
     raise ConfigurationError(msg.rstrip())
+
+
+def check_choice(rule: Rule, parameter: str, choices: Iterable[str]) -> None:
+    """Insist that a parameter is one of these.
+
+    Raises:
+        ConfigurationError: If it is not.
+    """
+    value = getattr(rule, parameter)
+    if value in tuple(choices):
+        return
+    msg = f"{rule.name}.{parameter} is {value!r}; give one of {', '.join(choices)}"
+    raise ConfigurationError(msg)
 
 
 def check_names(rule: Rule, parameter: str) -> None:

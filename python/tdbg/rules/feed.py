@@ -17,7 +17,8 @@ from tdbg.rules._base import Rule
 from tdbg.rules.block import Block, Ints, NewSteps, Ordinals
 from tdbg.rules.cells import CellReader
 from tdbg.rules.history import History
-from tdbg.rules.source import Source
+from tdbg.rules.scalar_rows import SCALAR, WithScalars
+from tdbg.rules.source import ColumnSource, Source
 from tdbg.rules.table import Floats, TensorInfo
 from tdbg.rules.unit_history import PREFIX, UnitHistory
 from tdbg.rules.window import Window
@@ -126,8 +127,7 @@ class Feed:
         self._facts = None
         self._n_workers = max(1, len(self._source.workers()))
         self._last = ModeKeys(int(new.modes[-1])), int(new.wall_ns[-1])
-        columns = self._source.columns(self._names, start=first, end=last + 1)
-        block = Block(new, columns, self._ordinals)
+        block = Block(new, self._rows(self._names, first, last), self._ordinals)
         for history in self._histories.values():
             history.append(block)
         self._units.append(new, self._unit_tensors, self._summaries)
@@ -147,6 +147,13 @@ class Feed:
             _unit_tables=self._units.tables(self._chosen[i]),
             _facts=self._read_facts,
         )
+
+    def _rows(self, names: Sequence[str], first: int, last: int) -> ColumnSource:
+        """The rows of these steps, those of scalars among them."""
+        columns = self._source.columns(names, start=first, end=last + 1)
+        if all(self._known[name].role != SCALAR for name in names):
+            return columns
+        return WithScalars(columns, self._source.scalars(start=first), first, last)
 
     def _new_steps(self) -> NewSteps:
         table = self._source.step_table(start=self._next_step)
@@ -265,7 +272,7 @@ class Feed:
         edges = np.flatnonzero(np.diff(steps) > FAR_STEPS) + 1
         for part in np.split(np.arange(len(steps)), edges):
             first, last = int(steps[part[0]]), int(steps[part[-1]])
-            found = self._source.columns(list(names), start=first, end=last + 1)
+            found = self._rows(list(names), first, last)
             here = np.isin(found.steps, steps[part])
             to = np.searchsorted(steps, found.steps[here])
             result[:, to] = found.column(field)[:, here]

@@ -36,21 +36,34 @@ GROUP = "tdbg.rules"
 DEFAULT = "default"  # Stands for all that are judged by where none is named.
 # Where the built-in rules are, so that a name imports one module.
 BUILT_IN = {
+    "AllZero": "tdbg.rules.values",
     "ClassImbalance": "tdbg.rules.classification",
     "Confusion": "tdbg.rules.classification",
+    "DeadEmbedding": "tdbg.rules.embeddings",
     "DeadRelu": "tdbg.rules.activations",
+    "ExplodingGradient": "tdbg.rules.exploding",
     "ExplodingTensor": "tdbg.rules.tensors",
+    "FeatureImportance": "tdbg.rules.trees",
     "LossNotDecreasing": "tdbg.rules.loss",
     "LossSpike": "tdbg.rules.loss_spike",
+    "MissingGradient": "tdbg.rules.optimizer",
     "NLPSequenceRatio": "tdbg.rules.tokens",
+    "NotInOptimizer": "tdbg.rules.optimizer",
     "NotNormalizedData": "tdbg.rules.inputs",
     "Overfit": "tdbg.rules.generalization",
     "Overtraining": "tdbg.rules.generalization",
+    "PoorWeightInitialization": "tdbg.rules.initialization",
+    "PrecisionLoss": "tdbg.rules.precision",
+    "SaturatedActivation": "tdbg.rules.activations",
     "SimilarAcrossRuns": "tdbg.rules.other_runs",
     "StalledTraining": "tdbg.rules.stalled",
+    "TensorVariance": "tdbg.rules.values",
+    "TreeDepth": "tdbg.rules.trees",
     "UnchangedTensor": "tdbg.rules.tensors",
     "Underfitting": "tdbg.rules.underfitting",
     "VanishingGradient": "tdbg.rules.gradients",
+    "WeightUpdateRatio": "tdbg.rules.weights",
+    "ZeroLearningRate": "tdbg.rules.optimizer",
 }
 # Rules that say nothing without parameters of their own: only where they are named.
 NOT_BY_DEFAULT = frozenset({"SimilarAcrossRuns"})

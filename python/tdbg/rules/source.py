@@ -16,6 +16,7 @@ __all__ = [
     "CollectionSource",
     "ColumnSource",
     "RowSource",
+    "ScalarSource",
     "Source",
     "TensorSource",
 ]
@@ -147,6 +148,20 @@ class TensorSource(Protocol):
         ...
 
 
+class ScalarSource(Protocol):
+    """One scalar."""
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """Global steps at which it was saved, in the order of saving."""
+        ...
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """What was saved there."""
+        ...
+
+
 class CollectionSource(Protocol):
     """One collection."""
 
@@ -191,6 +206,10 @@ class Source(Protocol):
 
     def collections(self) -> Mapping[str, CollectionSource]:
         """Every collection, by name."""
+        ...
+
+    def scalars(self, *, start: int | None = None) -> Mapping[str, ScalarSource]:
+        """The scalars by name, from the global step *start* on."""
         ...
 
     def step_table(self, start: int | None = None) -> NDArray[np.void]:

@@ -19,12 +19,15 @@ from tdbg.rules._base import (
     check_regex,
     selects_by,
 )
+from tdbg.rules.columns import facts_of_steps, held_before, others, parameter_of
 from tdbg.rules.registry import register
 from tdbg.rules.window import FIELDS, Description, Judgement, Table, TensorInfo, Window
 
 __all__ = ["ExplodingTensor", "UnchangedTensor"]
 
-INPUT_ROLES = ROLES["inputs"]
+ACTIVATIONS = ROLES["inputs"] | {"output"}
+STATE_ROLES = {"weight", "bias", "buffer", "optimizer_state"}
+NOT_FINITE = ("nan", "positive_infinity", "negative_infinity")
 GRADIENT_ROLES = {"gradient", "gradient_unclipped", "output_gradient"}
 GRADIENT_PREFIX = "gradient/"
 
@@ -32,7 +35,11 @@ GRADIENT_PREFIX = "gradient/"
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplodingTensor(Rule):
-    """Report tensors that hold NaN or infinities.
+    """Report the first tensor that holds NaN or infinities, in order of execution.
+
+    Where one tensor is not finite all that follow from it are soon; only the one that
+    came first is reported, with where it was and how many others there were.  The
+    next report comes when all were finite again in between.
 
     Args:
         only_nan: Report NaN only.
@@ -60,49 +67,93 @@ class ExplodingTensor(Rule):
 
     @property
     def needs(self) -> Needs:
-        """The rows of the collections; inputs only where they are captured anyway."""
-        return Needs(collections=built_in(self.collections) - {"inputs"})
+        """The rows of the collections; of inputs those of the model."""
+        wanted = built_in(self.collections)
+        if "inputs" in wanted:
+            wanted = wanted - {"inputs"} | {"model_inputs"}
+        return Needs(collections=wanted)
+
+    @property
+    def look_back(self) -> int:
+        """The row before, which says whether it was so already."""
+        return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
         """What the collections or the expression name."""
         return selects_by(tensor, self.collections, self.tensor_regex)
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
-        """Judge every row by its counts."""
+        """Find the steps at which it began, and the first tensor of each."""
         for table in window.tables():
-            yield self._judge(table)
+            yield self._judge(table, window)
 
-    def _judge(self, table: Table) -> Judgement:
-        roles = np.array(table.roles, dtype=object)
-        bad = table["nan"]
+    def _judge(self, table: Table, window: Window) -> Judgement:
+        bad = self._bad(table)
+        levels = np.zeros(bad.shape, dtype=np.int8)
+        if bad.any():
+            already = held_before(bad, table.known).any(axis=0)
+            begins = np.flatnonzero(bad.any(axis=0) & ~already)
+            # The weights of a step were there before its forward.
+            order = np.array([role not in STATE_ROLES for role in table.roles])
+            by_time = np.argsort(order, kind="stable")
+            first = by_time[np.argmax(bad[by_time][:, begins], axis=0)]
+            levels[first, begins] = Severity.ERROR
+
+        def describe(i: int, j: int) -> Description:
+            return self._describe(table, window, i, j, np.flatnonzero(bad[:, j]))
+
+        return table.judge(levels, describe, ~bad | (levels > 0))
+
+    def _bad(self, table: Table) -> NDArray[np.bool_]:
+        """Which rows are known not to be finite, and not on purpose."""
+        roles = table.roles
+        wrong = table["nan"]
+        possible = table["negative_infinity"]
         if not self.only_nan:
-            # Masks of attention go in as -Inf, on purpose.
-            masks = np.array([role in INPUT_ROLES for role in roles], dtype=bool)
-            masks = masks[:, np.newaxis]
-            minus = np.where(masks, 0.0, table["negative_infinity"])
-            bad = bad + table["positive_infinity"] + minus
+            state = np.array([role not in ACTIVATIONS for role in roles], dtype=bool)
+            minus = np.where(state[:, np.newaxis], possible, 0.0)
+            wrong = wrong + table["positive_infinity"] + minus
         # The loss scaler skips a step because its gradients are not finite, and
         # lowers the scale: that is how mixed precision works.
         gradients = np.array([role in GRADIENT_ROLES for role in roles], dtype=bool)
         by_design = gradients[:, np.newaxis] & table.skipped[np.newaxis, :]
-        levels = np.where(bad > 0, int(Severity.ERROR), 0)
+        bad: NDArray[np.bool_] = np.asarray((wrong > 0) & table.known & ~by_design)
+        if not self.only_nan and bad.any():
+            # Masks of attention are -Inf on purpose.  What a module gives counts
+            # where it is new and something else at that step shows that it did harm.
+            outputs = np.array([role == "output" for role in roles], dtype=bool)
+            minus = (possible > 0) & outputs[:, np.newaxis] & table.known
+            minus &= ~held_before(minus, table.known)
+            bad |= minus & np.logical_or.reduce(bad, axis=0)
+        return bad
 
-        def describe(i: int, j: int) -> Description:
-            first = int(np.argmax((levels[:, j] > 0) & table.known[:, j]))
-            where = "" if first == i else f"; {table.names[first]} comes first"
-            return Description(
-                message=(
-                    f"{table['nan'][i, j]:.0f} NaN, "
-                    f"{table['positive_infinity'][i, j]:.0f} +Inf and "
-                    f"{table['negative_infinity'][i, j]:.0f} -Inf among "
-                    f"{table['count'][i, j]:.0f} elements{where}"
-                ),
-                value=float(bad[i, j]),
-                threshold=0.0,
-                advice=_exploding_advice(table.roles[first]),
-            )
-
-        return table.judge(levels, describe, ~by_design)
+    def _describe(
+        self,
+        table: Table,
+        window: Window,
+        i: int,
+        j: int,
+        bad: NDArray[np.intp],
+    ) -> Description:
+        name, step = table.names[i], int(table.steps[j])
+        facts = window.facts_at(step)
+        owner = None if facts is None else facts.module_of(name)
+        of = f" of a {owner}" if owner else ""
+        rest = [table.names[k] for k in bad if k != i]
+        besides = f"; after it {others(rest)}" if rest else ""
+        n_bad = sum(table[field][i, j] for field in NOT_FINITE)
+        return Description(
+            message=(
+                f"the first that is not finite: {table['nan'][i, j]:.0f} NaN, "
+                f"{table['positive_infinity'][i, j]:.0f} +Inf and "
+                f"{table['negative_infinity'][i, j]:.0f} -Inf among "
+                f"{table['count'][i, j]:.0f} elements of this {table.roles[i]}{of}"
+                f"{_where(table, window, name, step)}{besides}"
+            ),
+            value=float(n_bad),
+            threshold=0.0,
+            advice=_exploding_advice(table.roles[i]),
+        )
 
 
 @register
@@ -162,7 +213,23 @@ class UnchangedTensor(Rule):
         for table in window.tables():
             chosen = [i for i in range(len(table.names)) if self._is_judged(table, i)]
             if chosen:
-                yield self._judge(table.select(chosen), self._trained(table, chosen))
+                trained = self._trained(table, chosen)
+                judged = table.select(chosen)
+                self._leave_out_absent(window, judged, trained)
+                yield self._judge(judged, trained)
+
+    @staticmethod
+    def _leave_out_absent(
+        window: Window, table: Table, trained: NDArray[np.bool_]
+    ) -> None:
+        """Parameters that no optimizer has are for NotInOptimizer."""
+        for facts, steps in facts_of_steps(window, table):
+            if facts is None or not facts.complete:
+                continue
+            for i, name in enumerate(table.names):
+                parameter = parameter_of(facts, name)
+                if parameter is not None and parameter.optimizer is None:
+                    trained[i, steps] = False
 
     def _is_judged(self, table: Table, i: int) -> bool:
         info = TensorInfo(name=table.names[i], role=table.roles[i])
@@ -230,7 +297,9 @@ class UnchangedTensor(Rule):
         index = np.maximum(before, 0)
         compared = known & (before > wall) & np.take_along_axis(known, index, axis=1)
         same = compared.copy()
-        for name in FIELDS:
+        for name in sorted(FIELDS, key=lambda name: name != "l2"):
+            if not same.any():
+                break  # Norms differ first, and nearly always.
             new = table[name]
             old = np.take_along_axis(new, index, axis=1)
             with np.errstate(invalid="ignore"):
@@ -251,14 +320,45 @@ class UnchangedTensor(Rule):
         return not np.allclose(a, b, self.rtol, self.atol, equal_nan=True)
 
 
+def _where(table: Table, window: Window, name: str, step: int) -> str:
+    """On which workers a tensor was not finite, where there are several."""
+    if window.n_workers < 2:
+        return ""
+    rows = table.by_worker(name, step)
+    hit = [
+        worker
+        for worker, row in rows.items()
+        if row.nan + row.positive_infinity + row.negative_infinity
+    ]
+    if not hit or len(rows) < 2:
+        return ""
+    return f", on {others(hit)} of {len(rows)} workers"
+
+
 def _exploding_advice(role: str) -> str:
     """What to do, by what kind of tensor was the first."""
-    if role in INPUT_ROLES:
-        return "the data holds it already: check its loading and normalization"
-    if role == "gradient":
+    if role in ROLES["inputs"]:
         return (
-            "lower the learning rate or clip gradients (torch.nn.utils."
-            "clip_grad_norm_), and look for sqrt, log or a division at zero"
+            "the data holds it already: check its loading and normalization, and "
+            "leave out or repair such samples"
+        )
+    if role in STATE_ROLES:
+        return (
+            "the update of the step before made it so: lower the learning rate or "
+            "clip gradients (torch.nn.utils.clip_grad_norm_), then go back to the "
+            "last checkpoint before this step"
+        )
+    if role in GRADIENT_ROLES:
+        return (
+            "the forward was finite, its gradient is not: lower the learning rate or "
+            "clip gradients (torch.nn.utils.clip_grad_norm_), and look for sqrt, log "
+            "or a division at zero"
+        )
+    if role == "loss":
+        return (
+            "what went into the loss is finite, or was not captured: look for log or "
+            "a division at zero in it, for labels out of range or all ignored, and "
+            "compute it in float32"
         )
     return (
         "lower the learning rate, warm it up or clip gradients; look for log, exp or "

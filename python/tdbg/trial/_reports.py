@@ -133,8 +133,10 @@ def _collections_of(data: Mapping[str, Any]) -> dict[str, Collection]:
     return found
 
 
-def scalars(run: RunState, mode: ModeKeys) -> dict[str, ScalarSeries]:
-    """Every scalar, of the first worker that saved it."""
+def scalars(
+    run: RunState, mode: ModeKeys, start: int | None = None
+) -> dict[str, ScalarSeries]:
+    """Every scalar, of the first worker that saved it, from a global step on."""
     steps, at = run.table.of_mode(mode)
     recorded = run.table.steps[at]
     found: dict[str, ScalarSeries] = {}
@@ -143,7 +145,8 @@ def scalars(run: RunState, mode: ModeKeys) -> dict[str, ScalarSeries]:
         for lane in run.lanes:
             if lane.writer.rank != rank:
                 continue
-            rows, _ = lane.writer.reader.find_scalars(lane.start, lane.stop)
+            first = lane.start if start is None else max(start, lane.start)
+            rows, _ = lane.writer.reader.find_scalars(first, lane.stop)
             for number in np.unique(rows["definition"]).tolist():
                 if number in lane.writer.definitions:
                     name = lane.writer.definitions[number].name

@@ -319,10 +319,17 @@ class Trial:
             raise QueryError(msg)
         return found[name]
 
-    def scalars(self, mode: ModeKeys | str | None = None) -> dict[str, ScalarSeries]:
-        """The scalars by name; with a mode only its steps, in its count."""
+    def scalars(
+        self, mode: ModeKeys | str | None = None, *, start: int | None = None
+    ) -> dict[str, ScalarSeries]:
+        """The scalars by name; with a mode only its steps, in its count.
+
+        Args:
+            mode: The mode; None: all steps, in the global count.
+            start: Only from this global step on.
+        """
         with self._run.fresh() as run:
-            return _reports.scalars(run, mode_key(mode))
+            return _reports.scalars(run, mode_key(mode), start)
 
     def statistics(
         self,

@@ -1,0 +1,137 @@
+"""Embeddings of which most rows are never used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number
+from tdbg.rules.registry import register
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Description,
+    Judgement,
+    TensorInfo,
+    UnitTable,
+    Window,
+)
+
+__all__ = ["DeadEmbedding"]
+
+PREFIX = "unit/gradient/"
+# Rows seen in one step only must be fewer than this share of those that were seen:
+# otherwise there are more to come.
+SINGLES = 0.1
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadEmbedding(Rule):
+    """Report embeddings of which most rows never get a gradient.
+
+    How many rows are in use is estimated from how many were used in one and in two
+    of the last steps (Chao's estimator); nothing is said while many were used once.
+
+    Args:
+        threshold: Percentage of rows that are not in use from which on it is reported.
+        min_steps: Recorded steps to judge by, at least.
+        max_steps: Recorded steps to judge by, at most.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    threshold: float = 50.0
+    min_steps: int = 10
+    max_steps: int = 20
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold", above=0.0, most=100.0)
+        check_number(self, "min_steps", least=2, whole=True)
+        check_number(self, "max_steps", least=self.min_steps, whole=True)
+
+    @property
+    def needs(self) -> Needs:
+        """Which rows of embeddings have a gradient."""
+        return Needs(
+            collections=frozenset({"gradients"}),
+            modules=frozenset({"Embedding", "EmbeddingBag"}),
+            statistics=False,
+            unit_summaries=True,
+        )
+
+    @property
+    def look_back(self) -> int:
+        """The steps that are taken together."""
+        return self.max_steps - 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Summaries of the rows of gradients."""
+        return tensor.name.startswith(PREFIX)
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge every embedding by the rows that its last steps used."""
+        for table in window.units(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+            yield self._judge(table)
+
+    def _judge(self, table: UnitTable) -> Judgement:
+        n_new, n_rows = len(table.steps) - table.start, table.active.shape[1]
+        unused = np.full(n_new, np.nan)
+        seen = np.zeros(n_new, dtype=np.int64)
+        taken = np.zeros(n_new, dtype=np.int64)
+        used = np.zeros(n_rows, dtype=np.int64)
+        usable = np.flatnonzero(table.usable)
+        for k, at in enumerate(usable.tolist()):
+            used += table.active[at] > 0
+            if k >= self.max_steps:
+                used -= table.active[usable[k - self.max_steps]] > 0
+            n_steps = min(k + 1, self.max_steps)
+            j = at - table.start
+            if j >= 0 and n_steps >= self.min_steps:
+                taken[j], seen[j] = n_steps, np.count_nonzero(used)
+                unused[j] = 100.0 * _share_unused(used, n_steps)
+        levels = np.full(n_new, UNKNOWN, dtype=np.int8)
+        levels[unused <= self.threshold] = HEALTHY
+        levels[unused > self.threshold] = Severity.WARNING
+
+        def describe(_: int, j: int) -> Description:
+            return Description(
+                message=(
+                    f"{seen[j]} of {n_rows} rows had a gradient in the last {taken[j]} "
+                    f"recorded steps, nearly all of them more than once: about "
+                    f"{unused[j]:.0f} % of the rows are never used"
+                ),
+                value=float(unused[j]),
+                threshold=self.threshold,
+                advice=(
+                    f"about {round(n_rows * (1 - unused[j] / 100))} rows are enough "
+                    "for this data; if it should use more, see how tokens become "
+                    "indices (a vocabulary of other data, a clamp, a hash or a "
+                    "remainder that is too small)"
+                ),
+            )
+
+        return Judgement(
+            names=(table.name,),
+            steps=table.steps[table.start :],
+            mode=table.mode,
+            levels=levels[np.newaxis, :],
+            describe=describe,
+        )
+
+
+def _share_unused(used: NDArray[np.int64], n_steps: int) -> float:
+    """The share of rows that are not in use, or NaN where too few steps were seen."""
+    n_seen = int(np.count_nonzero(used))
+    once, twice = int((used == 1).sum()), int((used == 2).sum())
+    if n_seen == 0 or once > SINGLES * n_seen:
+        return float("nan")
+    unseen = (n_steps - 1) / n_steps * once * (once - 1) / (2 * (twice + 1))
+    return max(0.0, 1.0 - (n_seen + unseen) / len(used))

@@ -1,0 +1,217 @@
+"""Gradients that grow without bound, before they are no numbers any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number
+from tdbg.rules.columns import KnownRows
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description, Judgement, Table, TensorInfo, Window
+
+__all__ = ["ExplodingGradient"]
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+MAD_TO_DEVIATION = 1.4826
+# The square of such a number is infinite in float32, and so is Adam's state.
+OVERFLOW = 1e18
+# At least so much of the squared norm of all gradients must have exploded.
+SHARE = 0.5
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplodingGradient(Rule):
+    """Report gradients that have grown by orders of magnitude, before they are NaN.
+
+    The norm of each gradient is compared with its own past: the median of its last
+    rows, and that of its first ones, so that a spike late in a good training, when
+    all gradients are small, is none.
+
+    Args:
+        factor: By how much the norm must exceed the median of the last rows.
+        first_factor: By how much it must exceed the median of the first rows.
+        deviations: How many deviations it must be above the last rows, as logarithms.
+        error_factor: Beyond this many times both medians it is an error.
+        window: How many last rows; and how many first ones.
+        min_rows: Rows before, at least.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    factor: float = 100.0
+    first_factor: float = 10.0
+    deviations: float = 5.0
+    error_factor: float = 1e4
+    window: int = 20
+    min_rows: int = 3
+
+    def __post_init__(self) -> None:
+        check_number(self, "factor", above=1.0)
+        check_number(self, "first_factor", above=0.0)
+        check_number(self, "deviations", least=0.0)
+        check_number(self, "error_factor", least=self.factor)
+        check_number(self, "min_rows", least=1, whole=True)
+        check_number(self, "window", least=self.min_rows, whole=True)
+
+    @property
+    def needs(self) -> Needs:
+        """The rows of gradients."""
+        return Needs(collections=frozenset({"gradients"}))
+
+    @property
+    def look_back(self) -> int:
+        """The rows to compare with."""
+        return self.window
+
+    @property
+    def anchor(self) -> int:
+        """The first rows."""
+        return self.window
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Gradients."""
+        return tensor.role == "gradient"
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge each step of training by the gradients that carry its norm."""
+        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+            yield self._judge(table)
+
+    def _judge(self, table: Table) -> Judgement:
+        norm = table["l2"]
+        sure = table.known & ~table.skipped[np.newaxis, :]
+        sure &= table.not_finite == 0
+        norm = np.where(sure, norm, np.nan)
+        usual, first, bound = self._past(table, norm)
+        grown = norm > bound
+        overflows = sure & (norm > OVERFLOW)
+        grown |= overflows
+        squares = np.where(sure, (norm / OVERFLOW) ** 2, 0.0)
+        explodes = np.logical_or.reduce(grown, axis=0)
+        # One by one, so that sums do not depend on which columns there are.
+        total = np.cumsum(squares[:, explodes], axis=0)[-1:]
+        carried = np.cumsum(np.where(grown, squares, 0.0)[:, explodes], axis=0)[-1:]
+        explodes[explodes] = (carried >= SHARE * total).all(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            growth = np.where(grown, norm / np.nan_to_num(usual), -1.0)
+            least = np.fmin(norm / usual, norm / first)
+        at = np.flatnonzero(explodes)
+        worst = np.argmax(np.where(overflows, np.inf, growth)[:, at], axis=0)
+        levels = np.zeros(norm.shape, dtype=np.int8)
+        levels[worst, at] = Severity.WARNING
+        severe = overflows | (least > self.error_factor)
+        levels[worst[severe[worst, at]], at[severe[worst, at]]] = Severity.ERROR
+        # A gradient that has grown while another is reported, or that does not carry
+        # the norm, is neither reported nor healthy.
+        decided = sure & (~grown | (levels > 0))
+
+        def describe(i: int, j: int) -> Description:
+            total = float(np.sqrt(np.nansum(norm[:, j] ** 2)))
+            return self._describe(
+                norm=float(norm[i, j]),
+                usual=float(usual[i, j]),
+                total=total,
+                grown=f"{np.count_nonzero(grown[:, j])} of "
+                f"{np.count_nonzero(sure[:, j])} gradients",
+            )
+
+        return table.judge(levels, describe, decided)
+
+    def _past(self, table: Table, norm: Floats) -> tuple[Floats, Floats, Floats]:
+        """Medians of last and first rows, and what is too much; NaN: not known.
+
+        Only computed where the norm exceeds ``factor`` times some row before, since
+        a median is not less than all that it is of.
+        """
+        usual, first = np.full(norm.shape, np.nan), np.full(norm.shape, np.nan)
+        bound = np.full(norm.shape, np.inf)
+        least = np.fmin.accumulate(norm, axis=1)
+        candidates = np.zeros(norm.shape, dtype=bool)
+        candidates[:, 1:] = norm[:, 1:] > self.factor * least[:, :-1]
+        candidates |= norm > OVERFLOW
+        candidates[:, : table.start] = False
+        i, j = np.nonzero(candidates)
+        if not len(i):
+            return usual, first, bound
+        rows, inverse = np.unique(i, return_inverse=True)
+        past = KnownRows(norm[rows], table.known[rows])
+        last = past.before(inverse, j, self.window)
+        enough = np.isfinite(last).sum(axis=1) >= self.min_rows
+        i, j, inverse, last = i[enough], j[enough], inverse[enough], last[enough]
+        if not len(i):
+            return usual, first, bound
+        early = np.where(table.ordinal <= self.window, norm, np.nan)[rows]
+        usual[i, j] = np.nanmedian(last, axis=1)
+        first[i, j] = _median_before(early, inverse, j)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(np.where(last > 0, last, np.nan))
+            middle = np.log(usual[i, j])
+            spread = _nanmedian(np.abs(logs - middle[:, np.newaxis]))
+            noise = np.exp(self.deviations * MAD_TO_DEVIATION * spread)
+        # Where nearly all of the past was zero there is nothing to compare with.
+        bound[i, j] = np.where(
+            (usual[i, j] > 0) & (first[i, j] > 0) & np.isfinite(noise),
+            np.maximum(
+                usual[i, j] * np.fmax(self.factor, noise),
+                first[i, j] * self.first_factor,
+            ),
+            np.inf,
+        )
+        return usual, first, bound
+
+    def _describe(
+        self, *, norm: float, usual: float, total: float, grown: str
+    ) -> Description:
+        if not usual > 0:
+            return Description(
+                message=(
+                    f"the gradient's l2 norm is {norm:.1e}: its square overflows "
+                    "float32, and with it the state of Adam and clip_grad_norm_"
+                ),
+                value=norm,
+                threshold=OVERFLOW,
+                advice="lower the learning rate or the scale of the loss",
+            )
+        growth = norm / usual
+        return Description(
+            message=(
+                f"the gradient's l2 norm is {norm:.3g}, {growth:.2g} times its median "
+                f"of the last {self.window} recorded steps ({usual:.3g}); {grown} "
+                "have grown so"
+            ),
+            value=growth,
+            threshold=self.factor,
+            advice=(
+                f"clip gradients (the norm of all is {total:.2g} now and was about "
+                f"{total / growth:.2g}: torch.nn.utils.clip_grad_norm_ with "
+                f"max_norm={2 * total / growth:.1g}), lower the learning rate or warm "
+                "it up; in recurrent networks initialize orthogonally or unroll less; "
+                "look at the batch of this step for outliers"
+            ),
+        )
+
+
+def _nanmedian(values: Floats) -> Floats:
+    """The median of each row; NaN of none."""
+    result = np.full(len(values), np.nan)
+    some = np.isfinite(values).any(axis=1)
+    result[some] = np.nanmedian(values[some], axis=1)
+    return result
+
+
+def _median_before(values: Floats, i: NDArray[np.intp], j: NDArray[np.intp]) -> Floats:
+    """Of each cell, the median of what its row holds before it."""
+    columns = np.flatnonzero(np.isfinite(values).any(axis=0))
+    before = np.where(columns[np.newaxis, :] < j[:, np.newaxis], 1.0, np.nan)
+    return _nanmedian(values[i][:, columns] * before)

@@ -1,0 +1,100 @@
+"""One of the first steps of a training, as the rule about initial weights sees it.
+
+Thread safety: read-only once made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tdbg.facts import Facts
+from tdbg.rules.columns import is_matrix
+from tdbg.rules.window import Table
+
+__all__ = ["FirstStep"]
+
+
+class FirstStep:
+    """The rows of one of the first steps.
+
+    Args:
+        table: All rows.
+        j: The column.
+        facts: What is known of the model.
+        most: Rows that are not among so many first ones of their tensor are not here.
+    """
+
+    def __init__(self, table: Table, j: int, facts: Facts, most: int) -> None:
+        self.table, self.j, self.facts = table, j, facts
+        known = table.known[:, j] & (table.ordinal[:, j] <= most)
+        known &= table.not_finite[:, j] == 0
+        self._index: Mapping[str, int] = {
+            table.names[i]: int(i) for i in np.flatnonzero(known)
+        }
+        self.matrices = [
+            name
+            for name, parameter in facts.parameters.items()
+            if parameter.requires_grad
+            and is_matrix(parameter)
+            and "Embedding" not in parameter.module
+            and name in self._index
+        ]
+        layers = {name.rpartition(".")[0]: name for name in self.matrices}
+        self._weights = {f"{path}_output_0": name for path, name in layers.items()}
+        order = sorted(self._index.items(), key=lambda item: item[1])
+        self.outputs = [name for name, _ in order if name in self._weights]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the weights were not changed before."""
+        return all(self.ordinal(name) == 1 for name in self.matrices)
+
+    def field(self, name: str, field: str) -> float:
+        """A field of a row; NaN where there is none."""
+        i = self._index.get(name)
+        return math.nan if i is None else float(self.table[field][i, self.j])
+
+    def ordinal(self, name: str) -> int:
+        """Which row of the tensor it is."""
+        i = self._index.get(name)
+        return 0 if i is None else int(self.table.ordinal[i, self.j])
+
+    def root(self, name: str) -> float:
+        """The root mean square."""
+        return self.field(name, "l2") / math.sqrt(self.field(name, "count") or 1.0)
+
+    def offset(self, name: str) -> float:
+        """How many standard deviations the mean is away from zero."""
+        deviation = math.sqrt(self.field(name, "m2") / (self.field(name, "count") or 1))
+        mean = abs(self.field(name, "mean"))
+        return mean / deviation if deviation > 0 else 0.0
+
+    def units(self, name: str) -> int:
+        """How many units the layer of a weight or an output has."""
+        weight = self._weights.get(name, name)
+        parameter = self.facts.parameters.get(weight)
+        return 0 if parameter is None else parameter.shape[0]
+
+    def is_integer(self, name: str) -> bool:
+        """Whether the tensor holds whole numbers."""
+        i = self._index.get(name)
+        return i is not None and "int" in self.table.dtypes[i]
+
+    def of_role(self, role: str) -> Sequence[str]:
+        """The tensors of that role."""
+        return [n for n, i in self._index.items() if self.table.roles[i] == role]
+
+    def is_alike(self, name: str) -> bool:
+        """Whether the units of a layer have equal weights."""
+        if self.field(name, "m2") == 0:
+            return True
+        if "weight" not in name.rpartition(".")[2]:
+            return False
+        values = self.table.value(name, int(self.table.steps[self.j]))
+        if values is None or values.ndim < 2:
+            return False
+        rows = values.reshape(len(values), -1)
+        return bool((rows[1:] == rows[:1]).all())

@@ -1,0 +1,272 @@
+"""Boosted trees: trees that are too deep, and features that matter too much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_choice, check_number
+from tdbg.rules.columns import others
+from tdbg.rules.registry import register
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
+
+__all__ = ["FeatureImportance", "TreeDepth"]
+
+NODE, YES, NO = "trees/Node", "trees/Yes", "trees/No"
+PREFIX = "feature_importance/"
+KINDS = ("weight", "gain", "cover", "total_gain", "total_cover")
+# The few most important features must be less than this share of all, or it would
+# be no wonder that they matter.
+FEW = 0.25
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeDepth(Rule):
+    """Report boosted trees that are too deep.
+
+    Args:
+        depth: A tree with more levels of splits than this is reported.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    depth: int = 10
+
+    def __post_init__(self) -> None:
+        check_number(self, "depth", least=1, whole=True)
+
+    @property
+    def needs(self) -> Needs:
+        """The nodes of the latest tree."""
+        return Needs(collections=frozenset({"trees"}), raw=True, statistics=False)
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """The numbers of nodes."""
+        return tensor.name == NODE
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge the tree of every step."""
+        for table in window.tables():
+            if NODE in table.names:
+                yield self._judge(table)
+
+    def _judge(self, table: Table) -> Judgement:
+        steps = table.steps[table.start :]
+        usable = table.usable[table.start :]
+        levels = np.full((1, len(steps)), UNKNOWN, dtype=np.int8)
+        depths: dict[int, tuple[int, int]] = {}
+        saved = np.searchsorted(steps, np.intersect1d(table.value_steps(NODE), steps))
+        for j in saved[usable[saved]].tolist():
+            depth = self._depth(table, int(steps[j]))
+            if depth is not None:
+                depths[j] = depth
+                deep = depth[0] > self.depth
+                levels[0, j] = Severity.WARNING if deep else HEALTHY
+
+        def describe(_: int, j: int) -> Description:
+            depth, n_nodes = depths[j]
+            return Description(
+                message=f"the tree is {depth} levels deep, with {n_nodes} nodes",
+                value=float(depth),
+                threshold=float(self.depth),
+                advice=(
+                    f"deep trees learn single samples by heart: set max_depth to "
+                    f"{self.depth} or less, or raise min_child_weight or gamma; see "
+                    "whether the validation error still falls"
+                ),
+            )
+
+        return Judgement(
+            names=(NODE,),
+            steps=steps,
+            mode=table.mode,
+            levels=levels,
+            describe=describe,
+        )
+
+    def _depth(self, table: Table, step: int) -> tuple[int, int] | None:
+        """Levels of splits and number of nodes of the tree at a step."""
+        nodes = _numbers(table.value(NODE, step))
+        if nodes is None or not len(nodes) or nodes.min() < 0:
+            return None
+        children = [_numbers(table.value(name, step)) for name in (YES, NO)]
+        if any(child is None or len(child) != len(nodes) for child in children):
+            # Numbered as in a heap: the children of n are 2n + 1 and 2n + 2.
+            return math.floor(math.log2(int(nodes.max()) + 1)), len(nodes)
+        below = {
+            int(node): [int(child[k]) for child in children if child is not None]
+            for k, node in enumerate(nodes)
+        }
+        depth, level = 0, {int(nodes[0])}
+        # A tree has as many levels as nodes at most, however damaged it is.
+        while depth <= len(nodes):
+            level = {c for node in level for c in below[node] if c in below and c > 0}
+            if not level:
+                return depth, len(nodes)
+            depth += 1
+        return None
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureImportance(Rule):
+    """Report boosted trees that rest on a few features, and features of no use.
+
+    Args:
+        threshold: If the most important features have more than this share of all
+            importance together, it is reported.
+        nfeatures: How many those are.
+        low: Features with less than this share of what each would have if all had
+            the same are of no use.
+        kind: Which importance: weight, gain, cover, total_gain or total_cover.
+        patience: Recorded steps in a row at which this must hold.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    threshold: float = 0.8
+    nfeatures: int = 3
+    low: float = 0.01
+    kind: str = "weight"
+    patience: int = 3
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold", above=0.0, most=1.0)
+        check_number(self, "nfeatures", least=1, whole=True)
+        check_number(self, "low", least=0.0, most=1.0)
+        check_number(self, "patience", least=1, whole=True)
+        check_choice(self, "kind", KINDS)
+
+    @property
+    def needs(self) -> Needs:
+        """The importances."""
+        return Needs(collections=frozenset({"feature_importance"}))
+
+    @property
+    def look_back(self) -> int:
+        """The steps that patience counts."""
+        return self.patience - 1
+
+    @property
+    def anchor(self) -> int:
+        """The first row of each feature, which says that there is one."""
+        return 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Importances of that kind."""
+        return tensor.name.startswith(f"{PREFIX}{self.kind}/")
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge the importances of every step together."""
+        for table in window.tables():
+            yield from self._judge(table)
+
+    def _judge(self, table: Table) -> Iterator[Judgement]:
+        known = table.known & (table["count"] == 1) & (table.not_finite == 0)
+        share = np.where(known, np.maximum(table["mean"], 0.0), 0.0)
+        total = _sums(share)
+        judged = known.any(axis=0) & (total > 0)
+        share = share / np.where(judged, total, 1.0)
+        # A feature that no tree uses any more has no row.
+        features = np.logical_or.accumulate(table.present, axis=1)
+        n_features = features.sum(axis=0)
+        top = _sums(np.sort(share, axis=0)[::-1][: self.nfeatures])
+        over = judged & (top > self.threshold) & (self.nfeatures < FEW * n_features)
+        lows = features & (share < self.low / np.maximum(n_features, 1))
+        least = judged & lows.any(axis=0)
+        names = [name.removeprefix(f"{PREFIX}{self.kind}/") for name in table.names]
+
+        def overweight(j: int) -> Description:
+            best = np.argsort(-share[:, j], kind="stable")[: self.nfeatures]
+            shown = ", ".join(f"{names[i]} ({share[i, j]:.2f})" for i in best)
+            return Description(
+                message=(
+                    f"{self.nfeatures} of {n_features[j]} features have "
+                    f"{top[j]:.2f} of the importance ({self.kind}): {shown}"
+                ),
+                value=float(top[j]),
+                threshold=self.threshold,
+                advice=(
+                    "see whether one of them gives the answer away (it is made from "
+                    "the label, or known only afterwards); otherwise "
+                    "colsample_bytree below 1 gives others a chance"
+                ),
+            )
+
+        def useless(j: int) -> Description:
+            found = [names[i] for i in np.flatnonzero(lows[:, j])]
+            return Description(
+                message=(
+                    f"{len(found)} of {n_features[j]} features have next to no "
+                    f"importance ({self.kind}): {others(found, 5)}"
+                ),
+                value=float(len(found)),
+                threshold=self.low,
+                advice="without them training is faster and overfits less",
+            )
+
+        overview = f"{PREFIX}{self.kind}"
+        yield self._lasting(table, overview, over, judged, Severity.WARNING, overweight)
+        yield self._lasting(
+            table, f"{overview}/*", least, judged, Severity.INFO, useless
+        )
+
+    def _lasting(
+        self,
+        table: Table,
+        name: str,
+        bad: NDArray[np.bool_],
+        judged: NDArray[np.bool_],
+        severity: Severity,
+        describe: Callable[[int], Description],
+    ) -> Judgement:
+        """Verdicts on all features together, under one name."""
+        counted = np.cumsum(judged)
+        reset = np.maximum.accumulate(np.where(judged & ~bad, counted, 0))
+        streak = np.where(bad, counted - reset, 0)
+        levels = np.where(judged & ~bad, HEALTHY, UNKNOWN).astype(np.int8)
+        levels[streak >= self.patience] = severity
+        start = table.start
+        return Judgement(
+            names=(name,),
+            steps=table.steps[start:],
+            mode=table.mode,
+            levels=levels[np.newaxis, start:],
+            describe=lambda _, j: describe(j + start),
+        )
+
+
+def _sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum of each column, to the last bit whatever other columns there are."""
+    return np.asarray(np.cumsum(values, axis=0)[-1])
+
+
+def _numbers(values: NDArray[np.generic] | None) -> NDArray[np.int64] | None:
+    """Node numbers, given as such or as XGBoost writes them ("tree-node"); -1: none."""
+    if values is None or values.ndim != 1:
+        return None
+    if values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    if values.dtype.kind == "f":
+        return np.nan_to_num(values.astype(np.float64), nan=-1.0).astype(np.int64)
+    if values.dtype.kind in "SU":
+        parts = [text.rpartition("-")[2] for text in values.astype(str).tolist()]
+        return np.array([int(p) if p.isdigit() else -1 for p in parts], dtype=np.int64)
+    return None

@@ -1,0 +1,207 @@
+"""Updates of weights: too small to matter, or as large as the weights themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number
+from tdbg.rules.columns import facts_of_steps, is_matrix, others, parameter_of
+from tdbg.rules.registry import register
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
+
+__all__ = ["WeightUpdateRatio"]
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+UPDATE = "update/"
+# What is usual; Karpathy's rule of thumb.
+TYPICAL = 1e-3
+# Without facts: scales of normalizations by their names.
+NORMALIZATION = re.compile(r"(^|[._])(bn|ln|gn|norm)\w*\.weight$|norm", re.IGNORECASE)
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightUpdateRatio(Rule):
+    """Report updates that are very small or very large beside their weights.
+
+    The ratio is l2(update) / l2(weight), of weights with several units.  About 1e-3
+    is usual.
+
+    Args:
+        large_threshold: A ratio above this is too large.
+        small_threshold: A ratio below this is too small, if that of half of the
+            weights is, or if the others' is ``relative`` times larger.
+        relative: How far a single weight must be below the median of all.
+        patience: Recorded steps in a row at which it must be too small.
+        until: Only within so many recorded steps from the start is a small ratio of
+            all weights reported: later a schedule may have ended.
+        min_weight: Weights with a smaller root mean square are close to zero on
+            purpose, and may be changed by more than they are.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    large_threshold: float = 1.0
+    small_threshold: float = 1e-6
+    relative: float = 1e-3
+    patience: int = 5
+    until: int = 100
+    min_weight: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_number(self, "small_threshold", above=0.0)
+        check_number(self, "large_threshold", above=self.small_threshold)
+        check_number(self, "relative", above=0.0, most=1.0)
+        check_number(self, "patience", least=1, whole=True)
+        check_number(self, "until", least=self.patience, whole=True)
+        check_number(self, "min_weight", least=0.0)
+
+    @property
+    def needs(self) -> Needs:
+        """The rows of weights and of their updates."""
+        return Needs(collections=frozenset({"weights", "updates"}))
+
+    @property
+    def look_back(self) -> int:
+        """The steps that patience counts."""
+        return self.patience - 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Weights and updates."""
+        return tensor.role in {"weight", "update"}
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge each weight that has an update."""
+        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+            index = {name: i for i, name in enumerate(table.names)}
+            pairs = [
+                (i, index[UPDATE + name])
+                for name, i in index.items()
+                if UPDATE + name in index
+            ]
+            if pairs:
+                rows, updates = np.array(pairs, dtype=np.intp).T
+                weights = table.select(rows)
+                judged = _judged(window, weights)
+                yield self._judge(weights, table.select(updates), judged)
+
+    def _judge(self, weights: Table, updates: Table, judged: Bools) -> Judgement:
+        known = judged & weights.known & updates.known
+        known &= ~weights.skipped[np.newaxis, :]
+        known &= (weights.not_finite == 0) & (updates.not_finite == 0)
+        size = np.where(known, weights["l2"], np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(known, updates["l2"], np.nan) / size
+            root = size / np.sqrt(weights["count"])
+        # No update at all is for UnchangedTensor.
+        known &= np.isfinite(ratio) & (ratio > 0)
+        ratio = np.where(known, ratio, np.nan)
+        large = known & (ratio > self.large_threshold) & (root >= self.min_weight)
+        middle = _medians(ratio)
+        early = weights.ordinal <= self.until
+        small = known & (ratio < self.small_threshold)
+        slow = (middle < self.small_threshold)[np.newaxis, :] & early
+        small &= slow | (ratio < self.relative * middle[np.newaxis, :])
+        streak = weights.streak(small, known)
+        lasting = streak >= self.patience
+        bad = large | lasting
+        levels = np.where(known & ~small & ~large, HEALTHY, UNKNOWN)
+        at = np.flatnonzero(bad.any(axis=0))
+        levels[np.argmax(bad[:, at], axis=0), at] = Severity.WARNING
+
+        def describe(i: int, j: int) -> Description:
+            found = [weights.names[k] for k in np.flatnonzero(bad[:, j])]
+            n_judged = int(np.count_nonzero(known[:, j]))
+            if large[i, j]:
+                return self._too_large(found, n_judged, float(ratio[i, j]))
+            return self._too_small(
+                found, n_judged, float(ratio[i, j]), float(middle[j])
+            )
+
+        return weights.judge(levels, describe, levels != UNKNOWN)
+
+    def _too_large(self, found: list[str], n_judged: int, ratio: float) -> Description:
+        return Description(
+            message=(
+                f"the update is {ratio:.2g} times the weight it changes: what the "
+                f"weight was before is lost; so it is for {len(found)} of {n_judged} "
+                f"weights: {others(found)}"
+            ),
+            value=ratio,
+            threshold=self.large_threshold,
+            advice=(
+                f"lower the learning rate, by {ratio / 1e-2:.0g} times or so (about "
+                f"{TYPICAL:g} is usual, up to 0.1 at the first steps of Adam), or "
+                "warm it up, and clip gradients"
+            ),
+        )
+
+    def _too_small(
+        self, found: list[str], n_judged: int, ratio: float, middle: float
+    ) -> Description:
+        if middle < self.small_threshold:
+            advice = (
+                f"raise the learning rate, up to {TYPICAL / middle:.0g} times (about "
+                f"{TYPICAL:g} is usual): at this rate a weight needs "
+                f"{0.01 / middle:.0g} steps in one direction to change by 1 %"
+            )
+        else:
+            advice = (
+                f"others change by {middle:.1g} of themselves: see that its group has "
+                "a learning rate like theirs, and how large its gradient is"
+            )
+        return Description(
+            message=(
+                f"the update is {ratio:.1e} of the weight it changes, at "
+                f"{self.patience} recorded steps in a row; so it is for {len(found)} "
+                f"of {n_judged} weights: {others(found)}"
+            ),
+            value=ratio,
+            threshold=self.small_threshold,
+            advice=advice,
+        )
+
+
+def _judged(window: Window, table: Table) -> Bools:
+    """Where a weight has several units with several weights each.
+
+    Only some rows of an embedding are used in a step, so it is left out.
+    """
+    result = np.zeros((len(table.names), len(table.steps)), dtype=bool)
+    for facts, steps in facts_of_steps(window, table):
+        for i, name in enumerate(table.names):
+            if facts is None:
+                result[i, steps] = NORMALIZATION.search(name) is None
+            else:
+                parameter = parameter_of(facts, name)
+                if parameter is not None and "Embedding" not in parameter.module:
+                    result[i, steps] = is_matrix(parameter)
+    return result
+
+
+def _medians(values: Floats) -> Floats:
+    """The median of each column; NaN where there is none."""
+    result = np.full(values.shape[1], np.nan)
+    some = np.isfinite(values).any(axis=0)
+    if some.any():
+        result[some] = np.nanmedian(values[:, some], axis=0)
+    return result
