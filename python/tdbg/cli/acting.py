@@ -11,7 +11,7 @@ import click
 from tdbg.actions import Action, ActionSpec, make, names, parse, read_specs
 from tdbg.findings import Severity
 
-__all__ = ["action_options", "parse_actions"]
+__all__ = ["action_options", "parse_actions", "parse_specs"]
 
 
 def action_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,6 +60,18 @@ def parse_actions(
     Raises:
         ConfigurationError: If one is unknown, or cannot be made.
     """
+    specs = parse_specs(on_finding, stop_on, file, dry_run=dry_run)
+    return tuple(make(spec, run) for spec in specs)
+
+
+def parse_specs(
+    on_finding: Sequence[str], stop_on: str, file: str | None, *, dry_run: bool
+) -> tuple[ActionSpec, ...]:
+    """What the command line asks for; an action is made of each for a run.
+
+    Raises:
+        ConfigurationError: If one is unknown.
+    """
     specs: list[ActionSpec] = []
     for text in on_finding:
         spec = parse(text)
@@ -70,4 +82,4 @@ def parse_actions(
         specs += read_specs(file)
     if dry_run:
         specs = [dataclasses.replace(spec, dry_run=True) for spec in specs]
-    return tuple(make(spec, run) for spec in specs)
+    return tuple(specs)

@@ -7,6 +7,9 @@ import click
 from tdbg.cli import options
 from tdbg.cli.findings import parse_rules, print_findings, print_statuses, rule_option
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
+from tdbg.cli.sweep import jobs_option, judge_many
+from tdbg.cli.sweep_places import is_many
+from tdbg.cli.sweep_worker import Task
 from tdbg.rules import Report, Status, check
 from tdbg.trial import RunOverhead, create_trial
 
@@ -14,7 +17,7 @@ __all__ = ["command", "conclude", "overhead_of"]
 
 
 @click.command("check")
-@options.run
+@options.runs
 @rule_option
 @click.option(
     "--record/--no-record",
@@ -22,12 +25,25 @@ __all__ = ["command", "conclude", "overhead_of"]
     show_default=True,
     help="Write findings and statuses into the run.",
 )
+@jobs_option
 @options.as_json
 @click.pass_context
 def command(
-    ctx: click.Context, run: str, rules: tuple[str, ...], record: bool, as_json: bool
+    ctx: click.Context,
+    runs: tuple[str, ...],
+    rules: tuple[str, ...],
+    record: bool,
+    jobs: int,
+    as_json: bool,
 ) -> None:
-    """Judge what RUN holds now; exit code 1 if something is wrong with it."""
+    """Judge what each RUN holds now; exit code 1 if something is wrong with one.
+
+    RUN may be a pattern in quotes: 'runs/*'.
+    """
+    if is_many(runs):
+        task = Task(rules=rules, record=record)
+        ctx.exit(judge_many(runs, task, jobs, wait=0.0, as_json=as_json))
+    (run,) = runs
     report = check(run, parse_rules(rules), record=record)
     if as_json:
         emit_json({**report.to_json(), "cost": overhead_of(run).to_json()})

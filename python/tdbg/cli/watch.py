@@ -8,10 +8,13 @@ from pathlib import Path
 import click
 
 from tdbg.cli import options
-from tdbg.cli.acting import action_options, parse_actions
+from tdbg.cli.acting import action_options, parse_actions, parse_specs
 from tdbg.cli.check import conclude, overhead_of
 from tdbg.cli.findings import parse_rules, print_findings, rule_option
 from tdbg.cli.output import EXIT_FOUND, console, emit_json_line, plain
+from tdbg.cli.sweep import jobs_option, judge_many
+from tdbg.cli.sweep_places import is_many
+from tdbg.cli.sweep_worker import Task
 from tdbg.errors import NotARun
 from tdbg.rules import Engine
 from tdbg.run_directory import open_run
@@ -22,7 +25,7 @@ LOOK_SECONDS = 0.1
 
 
 @click.command("watch")
-@options.run
+@options.runs
 @rule_option
 @action_options
 @click.option(
@@ -30,26 +33,36 @@ LOOK_SECONDS = 0.1
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="Seconds to wait for RUN to appear.",
+    help="Seconds to wait for RUN to appear; of a pattern, for another run once all "
+    "have ended.",
 )
+@jobs_option
 @options.as_json
 @click.pass_context
 def command(
     ctx: click.Context,
-    run: str,
+    runs: tuple[str, ...],
     rules: tuple[str, ...],
     on_finding: tuple[str, ...],
     stop_on: str,
     file: str | None,
     dry_run: bool,
     wait: float,
+    jobs: int,
     as_json: bool,
 ) -> None:
-    """Judge RUN while it trains, until the training has ended.
+    """Judge each RUN while it trains, until all trainings have ended.
+
+    RUN may be a pattern in quotes, as 'runs/*': runs that appear later are judged, too.
 
     With --json each line is a document whose "event" is "watching", "finding" or
-    "ended".
+    "ended"; of many runs also "unreadable", and each has a "run".
     """
+    if is_many(runs):
+        specs = parse_specs(on_finding, stop_on, file, dry_run=dry_run)
+        task = Task(rules=rules, follow=True, actions=specs)
+        ctx.exit(judge_many(runs, task, jobs, wait=wait, as_json=as_json))
+    (run,) = runs
     chosen = parse_rules(rules)
     actions = parse_actions(run, on_finding, stop_on, file, dry_run=dry_run)
     _wait_for(run, wait)

@@ -65,6 +65,7 @@ class Engine:
     Attributes:
         run: The run's directory, as given.
         on_window: Called before each window is judged.
+        on_look: Called when all that was new has been judged.
 
     Raises:
         UnknownRule: If a name is of none.
@@ -84,6 +85,7 @@ class Engine:
     ) -> None:
         chosen = resolve(rules)
         self.on_window: Callable[[], None] | None = None
+        self.on_look: Callable[[], None] | None = None
         self._actions = tuple(actions)
         self._notes: list[str] = []
         self._n_steps = 0
@@ -113,6 +115,11 @@ class Engine:
         self._began = self._asked = time.monotonic()
         for judge in self._judges:
             self._record(judge.status)
+
+    @property
+    def state(self) -> str:
+        """Of the training: "running", "stalled", "closed", "dead" or "unknown"."""
+        return self._source.status
 
     def poll(self) -> list[Finding]:
         """Judge all that is new; what begins, gets worse and ends, by step.
@@ -236,6 +243,8 @@ class Engine:
         found += apart
         if not found and is_due:
             found += self._ask_silence(apart=False)
+        if self.on_look is not None:
+            self.on_look()
         return found
 
     def _judge_window(self) -> list[Finding]:

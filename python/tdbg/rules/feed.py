@@ -143,6 +143,7 @@ class Feed:
             first=first,
             last=last,
             n_workers=self._n_workers,
+            run=str(getattr(self._source, "path", "")),
             _tables=self._histories[self._keys[i]].tables(self._cells),
             _unit_tables=self._units.tables(self._chosen[i]),
             _facts=self._read_facts,

@@ -12,6 +12,7 @@ import difflib
 import importlib
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -137,7 +138,7 @@ def make(name: str, **parameters: object) -> Rule:
         ConfigurationError: If it has no such parameter, lacks one or refuses a value.
     """
     rule = get(name)
-    known = list(rule.__dataclass_fields__)  # type: ignore[attr-defined]
+    known = [field.name for field in fields(rule)]  # type: ignore[arg-type]
     for parameter in parameters:
         if parameter not in known:
             msg = f"{name} has no parameter {parameter!r}; it has {', '.join(known)}"

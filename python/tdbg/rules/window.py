@@ -71,11 +71,13 @@ class Window:
         first: First new step.
         last: Last new step.
         n_workers: How many workers the training has.
+        run: The run's directory; "" if it is none.
     """
 
     first: int
     last: int
     n_workers: int = 1
+    run: str = ""
     _tables: tuple[Table, ...] = ()
     _unit_tables: tuple[UnitTable, ...] = ()
     _facts: Callable[[], Sequence[Facts]] = tuple

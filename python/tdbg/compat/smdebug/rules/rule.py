@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdbg.compat.smdebug.analysis.utils import no_refresh
 from tdbg.compat.smdebug.core.logger import get_logger
 from tdbg.compat.smdebug.exceptions import RuleEvaluationConditionMet
 from tdbg.compat.smdebug.rules.req_tensors import RequiredTensors
 from tdbg.compat.smdebug.trials.trial import Trial
+
+if TYPE_CHECKING:
+    from tdbg.rules import Rule as EngineRule
 
 __all__ = ["Rule"]
 
@@ -45,6 +48,13 @@ class Rule(ABC):
             "Datapoints": 0,
             "RuleParameters": "",
         }
+
+    @classmethod
+    def __tdbg_rule__(cls) -> type[EngineRule]:
+        """What it is to tdbg's engine: ``--rule FILE.py:CLASS`` asks."""
+        from tdbg.compat.smdebug.rules.judged import rule_of
+
+        return rule_of(cls)
 
     def set_required_tensors(self, step: int) -> None:
         """Say with ``self.req_tensors.add(...)`` what *step* needs; nothing does."""
