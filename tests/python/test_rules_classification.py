@@ -79,9 +79,31 @@ def test_mild_imbalance_is_silent(shares: list[float], seed: int):
 
 def test_a_class_that_alone_is_not_learned_is_found():
     recall = [0.95] * 9 + [0.1]
-    (finding,) = judge(run_of(BALANCED, recall, {9: 4}), ClassImbalance())
+    finding = judge(run_of(BALANCED, recall, {9: 4}), ClassImbalance())[0]
     assert "class 9" in finding.message
     assert "mostly for 4" in finding.message
+
+
+def test_a_class_that_is_learned_late_is_no_fault():
+    run, late = FakeRun(), 40
+    for first, share in ((0, 0.05), (late, 0.95)):
+        part = run_of(BALANCED, [0.95] * 9 + [share], {9: 4}, n_steps=late, seed=first)
+        for step in range(late):
+            values = (part.tensors[name].values[step] for name in (LABELS, SCORES))
+            record(run, first + step, *values)
+    for rule in (ClassImbalance(), Confusion()):
+        begun = [found for found in judge(run, rule) if not found.is_over]
+        assert all(found.step < late + 1 for found in begun)
+    # While the model as a whole gets better nothing is said of mistakes at all.
+    random, growing = np.random.default_rng(0), FakeRun()
+    for step in range(60):
+        recall = [min(0.95, 0.02 * step)] * 9 + [0.0]
+        part = run_of(
+            BALANCED, recall, {9: 4}, n_steps=1, seed=int(random.integers(99))
+        )
+        values = (part.tensors[name].values[0] for name in (LABELS, SCORES))
+        record(growing, step, *values)
+    assert all(found.step > 50 for found in judge(growing, Confusion()))
 
 
 def test_before_anything_is_learned_nothing_is_said_of_mispredictions():

@@ -62,14 +62,14 @@ class Stretch:
     Attributes:
         column: The step, as a column of the table.
         confusion: Samples by label and prediction.
+        before: The same of as many samples before these; None: there are not enough.
         has_predictions: Whether predictions were captured.
-        n_steps: How many batches there are.
     """
 
     column: int
     confusion: Ints
+    before: Ints | None
     has_predictions: bool
-    n_steps: int
 
 
 def pairs_of(table: Table, labels: str | None, predictions: str | None) -> list[Pair]:
@@ -153,32 +153,36 @@ def stretches(
             continue
         if _is_vocabulary(facts_at(int(table.steps[column])), now.n_classes):
             continue
-        used: list[Batch] = []
-        n, classes = 0, 0
-        for k in range(at, max(-1, at - max_steps), -1):
-            part = batch(k)
-            if part is None:
-                continue
-            used.append(part)
-            n += len(part.labels)
-            classes = max(classes, part.n_classes)
-            if classes > max_classes:
-                break
-            if n >= max(samples, per_class * classes):
-                yield _joined(column, used, classes)
-                break
+        last = range(at, max(-1, at - max_steps), -1)
+        parts = [part for k in last if (part := batch(k)) is not None]
+        wanted = max(samples, per_class * now.n_classes)
+        n, n_before = _enough(parts, wanted), _enough(parts, 2 * wanted)
+        used = parts[:n_before] or parts[:n]
+        classes = max((part.n_classes for part in used), default=0)
+        if n and classes <= max_classes:
+            yield Stretch(
+                column=column,
+                confusion=_joined(parts[:n], classes),
+                before=_joined(parts[n:n_before], classes) if n_before else None,
+                has_predictions=all(part.predicted is not None for part in used),
+            )
 
 
-def _joined(column: int, batches: list[Batch], n_classes: int) -> Stretch:
+def _enough(batches: list[Batch], samples: int) -> int:
+    """How many of them hold so many samples; 0: all are not enough."""
+    n = 0
+    for i, batch in enumerate(batches):
+        n += len(batch.labels)
+        if n >= samples:
+            return i + 1
+    return 0
+
+
+def _joined(batches: list[Batch], n_classes: int) -> Ints:
     counts = np.zeros((n_classes, n_classes), np.int64)
     for batch in batches:
         counts += batch.confusion(n_classes)
-    return Stretch(
-        column=column,
-        confusion=counts,
-        has_predictions=all(batch.predicted is not None for batch in batches),
-        n_steps=len(batches),
-    )
+    return counts
 
 
 def _read(table: Table, pair: Pair, column: int) -> Batch | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number, check_regex, finds
-from tdbg.rules.batches import Pair, pairs_of, stretches
+from tdbg.rules.batches import Pair, Stretch, pairs_of, stretches
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -29,10 +29,14 @@ __all__ = ["ClassImbalance", "Confusion"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Every tenth step tells the same as every one.
-INTERVAL = 10
+# Labels and predictions are small; every fifth step tells the same as every one.
+INTERVAL = 5
 # Of a standard normal: how sure to be of a share before it is called too large.
 CERTAINTY = 1.96
+# A class of which so much more is recognized than before is still being learned, and
+# so is everything if of all samples so much more is.
+IMPROVEMENT = 0.1
+IMPROVEMENT_OF_ALL = 0.02
 # Classes and pairs that are named in a message.
 SHOWN = 5
 
@@ -88,7 +92,7 @@ class _OfClassifiers(Rule):
 
     def _judge(self, window: Window, table: Table, pair: Pair) -> Judgement:
         levels = np.full((1, len(table.steps) - table.start), UNKNOWN, np.int8)
-        confusions: dict[int, tuple[Ints, bool]] = {}
+        found: dict[int, Stretch] = {}
         for stretch in stretches(
             table,
             pair,
@@ -99,23 +103,22 @@ class _OfClassifiers(Rule):
             max_classes=self.max_classes,
         ):
             j = stretch.column - table.start
-            confusions[j] = stretch.confusion, stretch.has_predictions
-            sick = self.is_sick(stretch.confusion, stretch.has_predictions)
-            levels[0, j] = int(Severity.WARNING) if sick else HEALTHY
+            found[j] = stretch
+            levels[0, j] = Severity.WARNING if self.is_sick(stretch) else HEALTHY
         return Judgement(
             names=(table.names[pair.label],),
             steps=table.steps[table.start :],
             mode=table.mode,
             levels=levels,
-            describe=lambda _, j: self.describe(*confusions[j]),
+            describe=lambda _, j: self.describe(found[j]),
         )
 
     @abstractmethod
-    def is_sick(self, confusion: Ints, has_predictions: bool) -> bool:
+    def is_sick(self, stretch: Stretch) -> bool:
         """Whether samples by label and prediction show the fault."""
 
     @abstractmethod
-    def describe(self, confusion: Ints, has_predictions: bool) -> Description:
+    def describe(self, stretch: Stretch) -> Description:
         """The fault in words."""
 
 
@@ -158,13 +161,20 @@ class ClassImbalance(_OfClassifiers):
         check_number(self, "learned", above=0.0, most=1.0)
         self.check()
 
-    def is_sick(self, confusion: Ints, has_predictions: bool) -> bool:
+    def is_sick(self, stretch: Stretch) -> bool:
         """Whether a class is rare, or alone in not being learned."""
-        counts = confusion.sum(axis=1)
+        counts = stretch.confusion.sum(axis=1)
         imbalance = (counts.max() + 1) / (counts.min() + 1)
-        if imbalance > self.threshold_imbalance:
-            return True
-        return has_predictions and len(self._not_learned(confusion)) > 0
+        return bool(imbalance > self.threshold_imbalance or len(self._left(stretch)))
+
+    def _left(self, stretch: Stretch) -> NDArray[np.intp]:
+        """Classes that are not learned, and do not get better."""
+        now, before = stretch.confusion, stretch.before
+        if before is None or not stretch.has_predictions or _learns(now, before):
+            return np.empty(0, np.intp)
+        better = _recall(now) - _recall(before) > IMPROVEMENT
+        bad = np.intersect1d(self._not_learned(now), self._not_learned(before))
+        return bad[~better[bad]]
 
     def _not_learned(self, confusion: Ints) -> NDArray[np.intp]:
         counts = confusion.sum(axis=1)
@@ -174,8 +184,9 @@ class ClassImbalance(_OfClassifiers):
         bad = (counts >= self.samples_per_class) & (others >= self.learned)
         return np.flatnonzero(bad & (wrong > self.threshold_misprediction))
 
-    def describe(self, confusion: Ints, has_predictions: bool) -> Description:
+    def describe(self, stretch: Stretch) -> Description:
         """How many samples each class has, and how many of them are mistaken."""
+        confusion = stretch.confusion
         counts = confusion.sum(axis=1)
         most, least = int(counts.argmax()), int(counts.argmin())
         imbalance = (counts[most] + 1) / (counts[least] + 1)
@@ -185,7 +196,7 @@ class ClassImbalance(_OfClassifiers):
                 (counts[most] + 1) > self.threshold_imbalance * (counts + 1)
             )
             mistaken = ""
-            if has_predictions and counts[least]:
+            if stretch.has_predictions and counts[least]:
                 wrong = 1 - confusion[least, least] / counts[least]
                 mistaken = f"; {wrong:.0%} of class {least} are taken for other classes"
             return Description(
@@ -203,7 +214,7 @@ class ClassImbalance(_OfClassifiers):
                     "by balanced accuracy instead of accuracy"
                 ),
             )
-        bad = self._not_learned(confusion)
+        bad = self._left(stretch)
         worst = max(bad, key=lambda i: 1 - confusion[i, i] / counts[i])
         wrong = float(1 - confusion[worst, worst] / counts[worst])
         return Description(
@@ -261,9 +272,17 @@ class Confusion(_OfClassifiers):
         check_number(self, "learned", above=0.0, most=1.0)
         self.check()
 
-    def is_sick(self, confusion: Ints, has_predictions: bool) -> bool:
+    def is_sick(self, stretch: Stretch) -> bool:
         """Whether a class is alone in being mistaken."""
-        return has_predictions and bool(self._bad(confusion).any())
+        return bool(self._left(stretch).any())
+
+    def _left(self, stretch: Stretch) -> NDArray[np.bool_]:
+        """Label x prediction: what is mixed up or missed, and does not get better."""
+        now, before = stretch.confusion, stretch.before
+        if before is None or not stretch.has_predictions or _learns(now, before):
+            return np.zeros(now.shape, np.bool_)
+        better = _recall(now) - _recall(before) > IMPROVEMENT
+        return self._bad(now) & self._bad(before) & ~better[:, np.newaxis]
 
     def _bad(self, confusion: Ints) -> NDArray[np.bool_]:
         """Label x prediction: pairs that are mixed up, and missed classes."""
@@ -286,12 +305,12 @@ class Confusion(_OfClassifiers):
                 bad[i, j] = False
         return bad
 
-    def describe(self, confusion: Ints, has_predictions: bool) -> Description:
+    def describe(self, stretch: Stretch) -> Description:
         """Which pairs are mixed up."""
-        del has_predictions
+        confusion = stretch.confusion
         counts = confusion.sum(axis=1)
         share = confusion / np.maximum(counts, 1)[:, np.newaxis]
-        bad = self._bad(confusion)
+        bad = self._left(stretch)
         pairs = [(int(i), int(j)) for i, j in np.argwhere(bad) if i != j]
         pairs.sort(key=lambda pair: -share[pair])
         if not pairs:
@@ -324,6 +343,18 @@ _CONFUSED = (
     "augmentation makes one look like the other (a mirrored 2, a turned 6), whether "
     "the resolution is enough; then add samples that tell them apart"
 )
+
+
+def _recall(confusion: Ints) -> Floats:
+    """Share of each class that is recognized."""
+    recall: Floats = np.diagonal(confusion) / np.maximum(confusion.sum(axis=1), 1)
+    return recall
+
+
+def _learns(now: Ints, before: Ints) -> bool:
+    """Whether the model as a whole still gets better."""
+    right = [np.trace(part) / max(1, int(part.sum())) for part in (now, before)]
+    return bool(right[0] - right[1] > IMPROVEMENT_OF_ALL)
 
 
 def _at_least(part: Ints, whole: Ints) -> Floats:
