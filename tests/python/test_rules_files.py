@@ -13,6 +13,7 @@ from run_builder import RunBuilder
 from tdbg import rules
 from tdbg.cli import _tdbg
 from tdbg.errors import ConfigurationError
+from tdbg.rules.asking import from_anywhere, parse_rules
 
 RULE = '''
 import os
@@ -152,3 +153,19 @@ def test_nothing_in_a_run_is_imported(tmp_path: Path, run: Path, linked: bool) -
     assert result.exit_code == 2
     assert "nothing of a run is ever" in " ".join(result.stderr.split())
     assert not log.exists()
+
+
+def test_a_text_means_the_same_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert from_anywhere("./a.py:B(x='c.py:D')") == f"{tmp_path}/a.py:B(x='c.py:D')"
+    assert from_anywhere("B(x='c.py')") == "B(x='c.py')"
+    assert from_anywhere("/x/a.py:B") == "/x/a.py:B"
+    assert from_anywhere("default") == "default"
+
+
+def test_default_stands_for_the_rules_of_tdbg_beside_others(file: Path) -> None:
+    chosen = parse_rules(["default", f"{file}:Large"])
+    assert chosen == (*rules.default_rules(), rules.make(f"{file}:Large"))
+    assert parse_rules([]) == rules.default_rules()

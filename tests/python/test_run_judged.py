@@ -165,3 +165,29 @@ def test_an_action_that_cannot_work_is_refused_before_anything_runs(
     assert run.returncode == 2
     assert "did you mean 'webhook'" in err
     assert not marker.exists()
+
+
+def test_a_rule_in_a_file_with_parameters_is_captured_for_and_judges(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    command = [sys.executable, "-m", "tdbg", "new-rule", "LargeWeights"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60)
+    elsewhere = "import os; os.chdir('/')\n" + TRAINING
+    rule = "./large_weights.py:LargeWeights(limit=0.1)"
+    command = [*command[:3], "run", "--out", "run", "--rules", rule]
+    program = [sys.executable, "-c", elsewhere, "30"]
+    done = subprocess.run(
+        [*command, "--on-finding", "report", "--", *program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
+    assert "LargeWeights at step 0" in done.stderr
+    trial = create_trial(tmp_path / "run")
+    assert {finding.rule for finding in trial.findings()} == {"LargeWeights"}
+    (told,) = trial.configuration()["hook"]["rules"]
+    assert (told["name"], told["limit"]) == ("LargeWeights", 0.1)

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from rich.table import Table
 
 from tdbg.cli import options
-from tdbg.cli.output import console, emit_json, n_bytes, plain, table
+from tdbg.cli.output import console, emit_json, n_bytes, plain
 from tdbg.errors import ConfigurationError
 from tdbg.needs import Needs, every_need
 from tdbg.rules import Rule, Severity, get, names, registry
@@ -43,15 +44,11 @@ def command(rules: tuple[str, ...], as_json: bool) -> None:
         for rule in described:
             _print_rule(rule)
     else:
-        out.print(
-            table(
-                ("rule", "severity", "finds"),
-                [
-                    (r["rule"], ", ".join(r["severities"]), r["error"] or r["meaning"])
-                    for r in described
-                ],
-            )
-        )
+        rows = [
+            (r["rule"], ", ".join(r["severities"]), r["error"] or r["meaning"])
+            for r in described
+        ]
+        out.print(_table(("rule", "severity", "finds"), rows))
         out.print(plain("tdbg rules NAME tells what it needs, costs, and takes"))
 
 
@@ -212,5 +209,16 @@ def _print_rule(rule: dict[str, Any]) -> None:
         for parameter in rule["parameters"]
     ]
     if rows:
-        out.print(table(("  parameter", "default", "meaning"), rows))
+        out.print(_table(("  parameter", "default", "meaning"), rows))
     out.print(plain(f"  {COSTS}"))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table without lines, whose last column is as many lines as it needs."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns[:-1]:
+        made.add_column(column, no_wrap=True)
+    made.add_column(columns[-1])
+    for row in rows:
+        made.add_row(*(plain(cell) for cell in row))
+    return made

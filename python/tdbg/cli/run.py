@@ -15,6 +15,7 @@ from tdbg.cli.findings import parse_rules
 from tdbg.collections import CollectionRegistry
 from tdbg.launch import command_of, environment_of
 from tdbg.launch.supervise import end_like, holding_signals, supervise
+from tdbg.rules.asking import from_anywhere
 
 __all__ = ["command"]
 
@@ -37,7 +38,7 @@ EXIT_NOT_EXECUTABLE = 126
     multiple=True,
     metavar="NAME",
     help="Capture what this rule needs, and judge by it where --on-finding is given; "
-    "repeatable.  Default: all, as 'default'.",
+    "as --rule of check, repeatable.  Default: all, as 'default'.",
 )
 @click.option("--include", multiple=True, help="A further collection; repeatable.")
 @click.option(
@@ -74,8 +75,7 @@ def command(
 
         tdbg run --out runs/digits -- torchrun --nproc-per-node 2 train.py
     """
-    named = () if rules == ("default",) else rules
-    chosen = parse_rules(named)
+    chosen = parse_rules(rules)
     CollectionRegistry(include)
     if out is None:
         out = str(
@@ -83,7 +83,8 @@ def command(
         )
     settings: dict[str, Any] = {
         "out_dir": str(Path(out).absolute()),
-        "rules": [rule.name for rule in chosen] if named else None,
+        # The program may change its directory before it makes a hook.
+        "rules": [from_anywhere(rule) for rule in rules] or None,
         "include_collections": list(include),
         "statistics_interval": statistics_interval,
         "save_interval": save_interval,

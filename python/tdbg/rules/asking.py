@@ -6,14 +6,16 @@ Thread safety: pure functions, but that a rule in a file is imported.
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from tdbg.errors import ConfigurationError
 from tdbg.rules._base import Rule
-from tdbg.rules.registry import default_rules, make
+from tdbg.rules.registry import make, resolve
 
-__all__ = ["parse_rule", "parse_rules"]
+__all__ = ["from_anywhere", "parse_rule", "parse_rules"]
 
 # The name, in a file or not, and what is in parentheses behind it.
 _RULE = re.compile(
@@ -43,12 +45,26 @@ def parse_rule(text: str) -> Rule:
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
-    """The rules that texts ask for; none: the default ones.
+    """The rules that texts ask for; none, or ``default``: the default ones.
 
     Raises:
         ConfigurationError: As ``parse_rule`` does.
     """
-    return tuple(parse_rule(text) for text in texts) or default_rules()
+    return resolve(texts or None)
+
+
+def from_anywhere(text: str) -> str:
+    """The same text, with the path of a file in it from the root.
+
+    Example:
+        >>> from_anywhere("DeadRelu(min_steps=4)")
+        'DeadRelu(min_steps=4)'
+    """
+    match = _RULE.fullmatch(text)
+    if match is None or ".py" not in match["name"]:
+        return text
+    file, _, rest = text.strip().partition(".py")
+    return f"{os.path.abspath(Path(file).expanduser())}.py{rest}"  # noqa: PTH100
 
 
 def _call(text: str) -> dict[str, object] | None:

@@ -22,7 +22,6 @@ from tdbg import actions as named_actions
 from tdbg.actions import Action, close_all
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Finding, Severity
-from tdbg.needs import every_need
 from tdbg.rules._base import Rule
 from tdbg.rules.feed import Feed
 from tdbg.rules.isolation import Isolated
@@ -35,6 +34,7 @@ from tdbg.rules.source import Source
 from tdbg.rules.status import RuleStatus
 from tdbg.rules.transport import is_foreign
 from tdbg.rules.verdicts import Judgement
+from tdbg.rules.wanting import what_is_wanting
 
 if TYPE_CHECKING:
     from tdbg.rules.journal import Journal
@@ -185,7 +185,9 @@ class Engine:
         unseen = dict(zip(self._local, self._feed.unseen(), strict=True))
         for judge in self._judges:
             is_blind = isinstance(judge, Judge) and unseen[judge]
-            judge.finish(_nothing_for(judge.rule) if is_blind else "")
+            judge.finish(
+                what_is_wanting(judge.rule, self._source, is_blind=bool(is_blind))
+            )
         if self._journal is not None:
             self._journal.close()
             if self._journal.trouble:
@@ -307,20 +309,6 @@ class Engine:
 
 def _first_and_worst(finding: Finding) -> tuple[int, int]:
     return finding.first_step, -finding.severity
-
-
-def _nothing_for(rule: Rule) -> str:
-    """Why a rule has found nothing that was shown nothing."""
-    try:
-        needs = every_need(rule.needs)
-        collections = sorted(frozenset().union(*(n.collections for n in needs)))
-    except Exception:  # A rule is anybody's code.
-        collections = []
-    what = ", ".join(collections) or "tensors that it selects"
-    return (
-        f"nothing to judge: {what} were not captured; "
-        f'Hook(rules=["{rule.name}"]) captures them'
-    )
 
 
 def check(

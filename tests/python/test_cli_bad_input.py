@@ -1,0 +1,147 @@
+"""What ``tdbg check`` and ``watch`` say of input that cannot be judged, and how."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from run_builder import RunBuilder
+from tdbg.capture.events import CONFIGURATION
+from tdbg.cli import _tdbg
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(_tdbg, [str(argument) for argument in arguments])
+
+
+def told(result: Result) -> str:
+    return " ".join(result.stderr.split())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose hook captured losses and weights, without histograms."""
+    path = tmp_path / "run"
+    hook = {
+        "include_collections": ["losses", "weights"],
+        "needs": [],
+        "save_histogram": False,
+    }
+    with RunBuilder(path) as builder:
+        content = json.dumps({"hook": hook}).encode()
+        builder.capture.event(0, CONFIGURATION, 0, content)
+        for step in range(5):
+            builder.step(step, {"fc.weight": np.full(3, step, np.float32)})
+    return path
+
+
+def statuses(run: Path, *rules: str) -> dict[str, Any]:
+    asked = [each for rule in rules for each in ("--rule", rule)]
+    result = call("check", run, *asked, "--json", "--no-record")
+    assert result.exit_code == 0, result.output
+    return {s["rule"]: s for s in json.loads(result.stdout)["statuses"]}
+
+
+def test_a_collection_that_was_not_captured_is_named_with_its_setting(
+    run: Path,
+) -> None:
+    found = statuses(run, "VanishingGradient", "ExplodingTensor")
+    assert found["VanishingGradient"]["status"] == "NoIssuesFound"
+    assert found["VanishingGradient"]["message"] == (
+        "nothing to judge: gradients were not captured; "
+        'include_collections=["gradients"] or rules=["VanishingGradient"] captures them'
+    )
+    output = call("check", run, "--rule", "VanishingGradient", "--no-record").output
+    assert 'include_collections=["gradients"]' in output
+    # What it needs is there in part.
+    assert found["ExplodingTensor"]["message"].startswith("not all that it needs is")
+    assert "weights were not" not in found["ExplodingTensor"]["message"]
+
+
+@pytest.mark.parametrize("verb", ["check", "watch"])
+@pytest.mark.parametrize(
+    ("rule", "hint"),
+    [
+        ("VanishingGradent", "did you mean VanishingGradient"),
+        ("vanishinggradient", "did you mean VanishingGradient"),
+        ("VanishingGradient(treshold=1)", "no parameter 'treshold'; it has threshold"),
+        (
+            "VanishingGradient(threshold='high')",
+            "threshold is 'high'; give",
+        ),
+        ("VanishingGradient(threshold=-1)", "VanishingGradient.threshold is -1"),
+        ("VanishingGradient(threshold=True)", "VanishingGradient.threshold is True"),
+        ("ExplodingTensor(tensor_regex='(')", "no regular expression"),
+        ("SimilarAcrossRuns", "SimilarAcrossRuns.other_runs is empty"),
+        ("VanishingGradient(**{})", "NAME(parameter=value"),
+        ("VanishingGradient(threshold=open('x'))", "NAME(parameter=value"),
+        ("no_such_file.py:Rule", "there is no file"),
+    ],
+)
+def test_a_bad_rule_is_refused_with_what_would_be_right(
+    run: Path, verb: str, rule: str, hint: str
+) -> None:
+    result = call(verb, run, "--rule", rule)
+    assert result.exit_code == 2
+    assert hint in told(result)
+    assert not list(run.glob("w/engine-*"))
+
+
+def empty(folder: Path) -> None:
+    folder.mkdir()
+
+
+def foreign(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "RUN.json").write_text('{"format": "other", "version": 1}')
+
+
+def later(folder: Path) -> None:
+    folder.mkdir()
+    content = {"format": "tdbg-run", "version": 99, "uuid": "0" * 32, "created": ""}
+    (folder / "RUN.json").write_text(json.dumps(content))
+
+
+def above(folder: Path) -> None:
+    with RunBuilder(folder / "first") as builder:
+        builder.step(0, {"fc.weight": np.ones(3, np.float32)})
+
+
+def file(folder: Path) -> None:
+    folder.write_text("a file")
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "hint"),
+    [
+        (empty, 3, "has no RUN.json"),
+        (foreign, 3, "is not the description of a run"),
+        (later, 3, "has run format 99"),
+        (above, 3, "did you mean"),
+        (file, 2, "is a file"),
+        (lambda _: None, 3, "does not exist"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["check", "watch"])
+def test_what_is_no_run_is_told_with_what_is_there(
+    tmp_path: Path, verb: str, make: Any, code: int, hint: str
+) -> None:
+    folder = tmp_path / "folder"
+    make(folder)
+    wait = ("--wait", "0") if verb == "watch" else ()
+    result = call(verb, folder, *wait)
+    assert result.exit_code == code, result.output
+    assert hint in told(result)
+
+
+def test_a_run_without_a_step_is_healthy_and_says_why(tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "run"):
+        pass
+    result = call("check", tmp_path / "run")
+    assert result.exit_code == 0
+    assert "no step to judge: nothing was captured yet" in result.output
