@@ -171,15 +171,21 @@ def test_collections_of_ones_own_and_losses_besides_what_is_instead(
 ) -> None:
     mine = Collection("mine", "relu_output")
     mine.tensor_names = {"fc1.weight"}
-    hook, training = hooked(run_dir, collections=[mine])
+    included = ["losses", "scalars", "weights"]
+    always = SaveConfig(save_interval=1, statistics_interval=1)
+    hook, training = hooked(
+        run_dir, collections=[mine], include_collections=included, save_config=always
+    )
     request_capture(run_dir, collections=["mine"], instead=True)
     train(*training, 1)
     hook.save_scalar("accuracy", 0.5)
     train(*training, 1)
     assert hook.close()
     trial = create_trial(run_dir)
-    for name in ("relu_output_0", "fc1.weight", "CrossEntropyLoss_output_0"):
+    rate, loss = "scalar/optimizer/group_0/lr", "CrossEntropyLoss_output_0"
+    for name in ("relu_output_0", "fc1.weight", loss, rate):
         assert trial.tensor(name).steps(mode=TRAIN) == [0, 1], name
+    assert not trial.has_tensor("fc2.weight")
     assert trial.tensor("scalar/accuracy").steps(mode=TRAIN) == [0]
 
 

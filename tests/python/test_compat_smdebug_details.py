@@ -200,3 +200,14 @@ def test_a_second_install_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     install()
     names = [type(each).__name__ for each in sys.meta_path]
     assert names.count("_Finder") == 1
+
+
+def test_modes_that_a_schedule_leaves_out_have_the_default_one(run_dir: Path) -> None:
+    train_only = {smd.modes.TRAIN: smd.SaveConfigMode(save_interval=1)}
+    with_one = smd.SaveConfig(mode_save_configs=train_only)
+    hook = smd.Hook(run_dir, save_config=with_one, include_collections=["weights"])
+    assert hook.save_config.get_save_config(smd.modes.EVAL).save_interval == 500
+    assert hook.save_config.get_save_config(smd.modes.TRAIN).save_interval == 1
+    assert with_one.mode_save_configs[smd.modes.EVAL] is None, "it is the caller's"
+    trained(hook, n_steps=2)
+    assert smd.create_trial(str(run_dir)).steps(mode=smd.modes.TRAIN) == [0, 1]

@@ -65,6 +65,26 @@ def test_a_thousand_steps_take_what_a_dry_run_of_two_says(
     assert run_size(run_dir) == pytest.approx(expected, rel=0.12)
 
 
+def test_numbers_alone_take_what_a_dry_run_says(run_dir: Path) -> None:
+    def told(n_steps: int, **options: Any) -> td.Hook:
+        model = nn.Linear(4, 1)
+        with td.Hook(min_free_bytes=0, **options) as hook:
+            hook.register_module(model)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            hook.register_optimizer(optimizer)
+            for _ in range(n_steps):
+                model(torch.ones(2, 4)).sum().backward()
+                for number in range(20):
+                    hook.save_scalar(f"number_{number}", 0.5)
+                optimizer.step()
+        return hook
+
+    told(250, out_dir=run_dir)
+    summary = told(2, dry_run=True).dry_run_summary()
+    expected = summary.part("total").bytes_per_1000_steps / 4
+    assert run_size(run_dir) == pytest.approx(expected, rel=0.12)
+
+
 def test_what_begins_later_is_known_at_once(run_dir: Path) -> None:
     def late(begins: int) -> dict[str, Any]:
         return {

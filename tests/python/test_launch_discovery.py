@@ -17,7 +17,7 @@ from tdbg.control import request_stop
 from tdbg.errors import TrainingStopped
 from tdbg.launch.discovery import Discovery
 from tdbg.modes import TRAIN
-from tdbg.pytorch import create_trial
+from tdbg.pytorch import create_trial, watch
 from torch_helpers import digits, mlp, train
 
 pytestmark = pytest.mark.torch
@@ -116,3 +116,20 @@ def test_a_run_that_cannot_be_made_leaves_the_script_alone(
         "tdbg captures nothing:"
     ]
     assert untouched()
+
+
+def test_a_script_with_a_hook_of_its_own_keeps_it(
+    run_dir: Path, discovery: Discovery, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = run_dir.with_name("own")
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    with watch(model, criterion, out=own):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train(model, criterion, optimizer, digits(8), 3)
+    assert discovery._hook is None
+    assert not run_dir.exists()
+    assert [each.getMessage() for each in caplog.records] == [
+        "tdbg captures nothing: the script has a hook of its own, which goes on"
+    ]
+    assert untouched()
+    assert create_trial(own).steps(mode=TRAIN) == [0, 1, 2]

@@ -145,6 +145,29 @@ def test_a_hook_that_comes_too_late_says_so(
     assert set(Recorded(run_dir).rows("0.relu_output_0")) == {3}
 
 
+def test_a_forward_inside_the_step_of_an_optimizer_is_heard(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As trainers do it, which give every optimizer a closure."""
+    model = mlp()
+    hook = make_hook(run_dir)
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook.register_optimizer(optimizer)
+    compiled = torch.compile(model, backend="aot_eager")
+
+    def closure() -> float:
+        loss = compiled(torch.ones(2, 64)).sum()
+        loss.backward()
+        return loss.item()
+
+    for _ in range(3):
+        optimizer.step(closure)
+    hook.close()
+    assert not [each for each in caplog.records if each.name == "tdbg"]
+    assert set(Recorded(run_dir).rows("relu_output_0")) == {0, 1, 2}
+
+
 def test_a_module_that_is_never_called_is_no_reason_to_warn(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -148,6 +148,26 @@ def test_a_cell_that_only_hooks_again_replaces_the_hook_of_its_model(
     assert n_left == 0
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("at", ["root", "relu", "fc1", "criterion"])
+def test_a_hook_that_is_closed_while_the_model_is_called_lets_it_go_on(
+    run_dir: Path, at: str, when: str
+) -> None:
+    """PyTorch still calls what it was about to, and without the keywords."""
+    hook, model, criterion, optimizer, batches = hooked(run_dir, save_all=True)
+    place = {"root": model, "criterion": criterion}.get(at) or getattr(model, at)
+
+    def close(*_: Any) -> None:
+        hook.close()
+
+    if when == "before":
+        place.register_forward_pre_hook(close, prepend=True)
+    else:
+        place.register_forward_hook(close, prepend=True)
+    train(model, criterion, optimizer, batches, 2)
+    assert hook.counters()["internal_errors"] == 0
+
+
 class Talkative(nn.Module):
     """A model that knows its hook."""
 

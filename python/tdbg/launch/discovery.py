@@ -32,15 +32,14 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from tdbg.config import SaveConfig
 from tdbg.errors import TrainingStopped
 from tdbg.hooks.pytorch.backward import BackwardRoots
+from tdbg.hooks.pytorch.modules import is_tapped_by
+from tdbg.hooks.pytorch.paths import unwrapped
 from tdbg.launch import LAUNCH_VARIABLE
 
 __all__ = ["Discovery", "begin"]
 
 _log = logging.getLogger("tdbg")
-# What these wrap has the names that the user knows.
-_INSIDE = ("module", "_orig_mod")
 _OF_GLOBAL_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")
 
 
 def _end_quietly(before: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,17 +143,17 @@ class Discovery:
 
     def _found_root(self, module: nn.Module) -> None:
         self._roots.append(weakref.ref(module))
-        inside = module
-        while type(inside).__name__ in _WRAPPERS:
-            inside = next(
-                found for name in _INSIDE if (found := getattr(inside, name, None))
-            )
+        inside = unwrapped(module)
+        if is_tapped_by(inside) is not None:
+            if self._hook is None:
+                self._give_up("the script has a hook of its own, which goes on")
+            return
         if self._hook is None:
-            self._hook = self._make_hook(inside)
+            self._hook = self._make_hook(module)
             self._backward = BackwardRoots(self._begins_at)
             atexit.register(self._say_goodbye)
         else:
-            self._hook.register_module(inside)
+            self._hook.register_module(module)
         if inside is module:
             # Its call has begun: the hook on it would come with the next one.
             self._hook.begin_call(inside)
@@ -207,8 +206,8 @@ class Discovery:
         if self._has_loss and self._backward is not None:
             self._backward.remove()
 
-    def _give_up(self, error: Exception) -> None:
-        _log.warning("tdbg captures nothing: %s", error)
+    def _give_up(self, why: object) -> None:
+        _log.warning("tdbg captures nothing: %s", why)
         self._stop_looking()
         if self._backward is not None:
             self._backward.remove()

@@ -89,7 +89,7 @@ class Unheard:
         self.listens = True
 
     def step(self, context: StepContext | None) -> None:
-        """An optimizer is about to step."""
+        """The forwards of an optimizer's step are over, if it has any."""
         if context is None or not self._roots:
             return
         if context.step.forwards:

@@ -24,6 +24,8 @@ from tdbg.modes import ModeKeys
 __all__ = ["InsideHooks"]
 
 _ROLES = frozenset({Role.INPUT, Role.MODEL_INPUT, Role.OUTPUT, Role.OUTPUT_GRADIENT})
+# PyTorch calls a hook that was taken off during the call without the keywords.
+_TAKEN_OFF: Any = object()
 
 
 class _Quick(Callback):
@@ -50,7 +52,9 @@ class _Input(_Quick):
         super().__init__(session, activations)
         self._activations = activations
 
-    def __call__(self, _: Any, args: Any, kwargs: Any) -> None:
+    def __call__(self, _: Any, args: Any, kwargs: Any = _TAKEN_OFF) -> None:
+        if kwargs is _TAKEN_OFF:
+            return
         # Of what follows nothing is traced: nothing to guard or to compile anew.
         if is_compiling():
             tell(self.target, (args, kwargs) if kwargs else args, None)
@@ -66,7 +70,7 @@ class _Input(_Quick):
 class _Output(_Input):
     __slots__ = ()
 
-    def __call__(self, _: Any, __: Any, output: Any) -> None:
+    def __call__(self, _: Any, __: Any, output: Any = None) -> None:
         if is_compiling():
             tell(self.target, None, output)
         elif self.session.takes_activations and not self._take(None, None, output):
@@ -87,7 +91,11 @@ class _Both(_Quick):
         self._inputs = inputs
         self._outputs = outputs
 
-    def __call__(self, _: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def __call__(
+        self, _: Any, args: Any, kwargs: Any, output: Any = _TAKEN_OFF
+    ) -> None:
+        if output is _TAKEN_OFF:
+            return
         if is_compiling():
             tell(self.target, (args, kwargs) if kwargs else args, output)
             return

@@ -45,7 +45,8 @@ class _Before(Callback):
         self._tap = tap
         self.target = new_target(self)
 
-    def __call__(self, _: Any, args: Any, kwargs: Any) -> None:
+    def __call__(self, _: Any, args: Any, kwargs: Any = None) -> None:
+        # There are none where it was taken off during the call.
         if is_compiling():
             tell(self.target, (args, kwargs) if kwargs else args, None)
         else:
@@ -61,7 +62,7 @@ class _After(_Before):
     __slots__ = ()
     may_go = False
 
-    def __call__(self, _: Any, __: Any, output: Any) -> None:
+    def __call__(self, _: Any, __: Any, output: Any = None) -> None:
         if is_compiling():
             tell(self.target, None, output)
         else:

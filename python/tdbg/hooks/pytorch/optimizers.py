@@ -178,8 +178,6 @@ class OptimizerWatch:
         is_open = self._session.machine.training is not None
         mode = TRAIN if is_open else self._mode()
         context = self._session.optimizer_begins(key, mode)
-        if self._unheard.listens:
-            self._unheard.step(context)
         # PyTorch counts the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
@@ -190,6 +188,8 @@ class OptimizerWatch:
         if not is_light or self.around.has_scalars:
             self.around.begin(key, context, optimizer, has_closure=has_closure)
         if not has_closure:
+            if self._unheard.listens:
+                self._unheard.step(context)
             return None
         # With a closure the gradients come into being inside the step.
         wrapped = self._wrap(closure, key, context, optimizer)
@@ -259,6 +259,8 @@ class OptimizerWatch:
                 run(machine.closure_fails)
                 raise
             run(self._fence)
+            if self._unheard.listens:
+                run(self._unheard.step, context)  # Its forwards were inside.
             # The first evaluation is that with the weights before the update.
             run(self._capture, key, context, optimizer)
             run(machine.closure_ends)
