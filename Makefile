@@ -40,7 +40,8 @@ PYTHON_FILES := $(shell find python -name '*.py' -o -name '*.pyi')
 FORMATTED_CPP = $(shell find cpp tests/cpp -name '*.h' -o -name '*.cc' -o -name '*.cu')
 
 SOURCE_TESTS := $(patsubst %,tests/python/test_%.py,benchmark_harness \
-  benchmark_overhead cuda_build file_sizes include_layers no_dangerous_calls)
+  benchmark_overhead case_study cuda_build file_sizes include_layers \
+  no_dangerous_calls)
 
 # What pip needs to build without isolation, for builds that are incremental.
 BUILD_TOOLS := blosc2 cmake ninja pybind11 scikit-build-core
@@ -98,9 +99,13 @@ else
 DEMO_INSTALLATION := $(STAMPS)/installed
 endif
 
-.PHONY: demo develop
+.PHONY: demo case-study develop
 demo: $(DEMO_INSTALLATION) ## install tdbg and run its demo
 	@$(BIN)/tdbg demo
+
+case-study: $(DEMO_INSTALLATION) ## a sick training found, stopped, mended: docs/case-study.md
+	@$(BIN)/pip install -qq pillow
+	@$(BIN)/python -m examples.case_study $(ARGS)
 
 develop: $(STAMPS)/editable ## an editable installation with every tool
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 LIMIT = 400
 SUFFIXES = {".py", ".pyi", ".cc", ".h", ".cu"}
-FOLDERS = ("cpp", "python", "tests", "benchmarks")
+FOLDERS = ("cpp", "python", "tests", "benchmarks", "examples")
 
 
 def line_counts(repository: Path) -> dict[str, int]:

@@ -1,0 +1,1 @@
+"""Programs to run and to read: what tdbg is for, on real data."""
