@@ -128,7 +128,8 @@ def test_the_engine_judges_step_by_step_in_a_process_of_its_own(
     ]
     assert found[0]["message"] == "its condition is met by fc.weight"
     assert document["notes"] == []
-    # What it remembers does not depend on how steps were cut into windows.
+    # What it remembers does not depend on how steps were cut into windows, nor on
+    # what it has judged before.
     rule = rules.make(f"{theirs}:Growing", factor=2)
     for max_window in (1, 2, None):
         engine = rules.Engine(
@@ -136,7 +137,6 @@ def test_the_engine_judges_step_by_step_in_a_process_of_its_own(
         )
         engine.poll()
         assert [f.first_step for f in engine.finish().findings] == [3, 8]
-        rule = rules.make(f"{theirs}:Growing", factor=2)
 
 
 def test_other_trials_and_lists_are_given_as_texts_and_tuples(
@@ -156,6 +156,10 @@ def test_a_rule_may_end_and_may_break(theirs: Path, run: Path) -> None:
     found = document["findings"]
     assert isinstance(found, list)
     assert [(f["first_step"], f["n_steps"]) for f in found] == [(0, 1)]
+    ends = rules.make(f"{theirs}:Ends", factor=2)
+    for _ in range(2):  # Another engine begins anew.
+        engine = rules.Engine(run, ends, record=False, isolate=False)
+        assert len(engine.poll()) == 1
     document = check(run, f"{theirs}:Breaks(factor=2)", 1)
     (status,) = document["statuses"]  # type: ignore[misc]
     assert status["status"] == "Error"

@@ -75,6 +75,9 @@ class JudgedRule(EngineRule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Invoke it for each new step, in order."""
+        states: dict[str, _State] = self.__dict__.setdefault("_states", {})
+        if window.run in states and window.first <= states[window.run].last:
+            del states[window.run]  # Another engine begins anew.
         levels: dict[int, int] = {}
         for step, is_usable in sorted(
             (int(step), bool(usable))
@@ -121,15 +124,21 @@ class JudgedRule(EngineRule):
 
 
 class _State:
-    """A rule of smdebug's at work."""
+    """A rule of smdebug's at work.
+
+    Attributes:
+        last: The last step that it has judged, or -1.
+    """
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
         self._has_ended = False
+        self.last = -1
         self._messages: dict[int, str] = {}
 
     def judge(self, step: int) -> int:
         """The verdict on a step."""
+        self.last = step
         if self._has_ended:
             return UNKNOWN
         try:
