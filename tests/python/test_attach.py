@@ -219,6 +219,20 @@ def test_the_command_line_asks_for_what_it_was_told(
     assert "somebody asked for it" in {each.get("reason") for each in answers(run_dir)}
 
 
+def test_a_training_that_has_ended_is_not_waited_for(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook, training = hooked(run_dir)
+    train(*training, 1)
+    assert hook.close()
+    monkeypatch.setattr("tdbg.cli.waiting.NEAR_NS", 0)
+    for words in (["attach", run_dir, "--regex", "fc1"], ["stop", run_dir]):
+        code, answer = call(*words, "--wait", 600)
+        assert (code, answer["state"]) == (1, "ended")
+        result = CliRunner().invoke(_tdbg, [str(word) for word in words])
+        assert result.stdout.startswith("the training ha")
+
+
 def call(*arguments: object) -> tuple[int, dict[str, Any]]:
     texts = [str(argument) for argument in arguments]
     result = CliRunner().invoke(_tdbg, [*texts, "--json"])

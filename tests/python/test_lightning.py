@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,57 @@ def test_gradients_are_clipped_and_accumulated_ones(
         ]
         assert sum(norm**2 for norm in norms) ** 0.5 == pytest.approx(1e-3, rel=1e-3)
     assert [int(n) for n in Recorded(run_dir).step_table["micro_batches"]] == [2, 2]
+
+
+class Scores(Digits):
+    """Logs for the epoch, and predicts one number."""
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        loss = self.criterion(self.net(batch[0]), batch[1])
+        self.log("epoch_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def predict_step(self, batch: Any, _: int) -> Any:
+        return self.net(batch[0]).sum()
+
+
+def test_a_loss_is_recorded_once_and_a_prediction_is_none(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    model = Scores()
+    work = trainer(tmp_path, callback(run_dir), accumulate_grad_batches=2)
+    work.fit(model, loader(4), loader(1))
+    work.predict(model, loader(2))
+    trial = create_trial(run_dir)
+    loss = trial.tensor("loss_output_0")
+    assert loss.steps(mode=PREDICT) == []
+    assert trial.steps(mode=PREDICT) == [0, 1]
+    assert loss.steps(mode=TRAIN) == [0, 1]
+    # Of two micro-batches one row each.
+    assert [loss.stats(step, mode=TRAIN).count for step in (0, 1)] == [2, 2]
+    # The evaluation at the end of an epoch is over when what it logged comes.
+    assert trial.tensor("scalar/epoch_loss").steps(mode=TRAIN) == [1]
+
+
+def test_a_metric_that_is_told_again_is_recorded_once(run_dir: Path) -> None:
+    tdbg = callback(run_dir)
+    owner = tdbg._owner
+    model = Digits()
+    hook = owner.open(model)
+    kept, value = torch.tensor(0.5), torch.tensor(0.25)
+    for step in range(3):
+        with hook.forward_pass():
+            model.net(torch.ones(2, 64)).sum().backward()
+        owner.tell_metrics({"kept": kept, "text": "no number"}, anew=False)
+        owner.tell_metrics({"always": value}, anew=True)
+        assert hook.counters()["internal_errors"] == 0, step
+    other = pickle.loads(pickle.dumps(owner))  # noqa: S301
+    assert (other.hook, other._told) == (None, {})
+    owner.close()
+    trial = create_trial(run_dir)
+    assert len(trial.tensor("scalar/kept").steps()) == 1
+    assert len(trial.tensor("scalar/always").steps()) == 3
+    assert not trial.has_tensor("scalar/text")
 
 
 class Adversaries(Digits):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ with warnings.catch_warnings():
         TrainingArguments,
     )
 
-    from tdbg.integrations.transformers import TdbgCallback
+    from tdbg.integrations.transformers import TdbgCallback, _counters
 
 pytestmark = [
     pytest.mark.torch,
@@ -185,6 +186,36 @@ def test_a_training_resumed_from_a_checkpoint_goes_on_with_its_steps(
     assert len(trial.attempts()) == 2
     assert trial.steps(mode=TRAIN) == [0, 1, 2, 3]
     assert trial.steps(mode=EVAL) == [0, 1, 2, 3]
+
+
+def test_a_training_after_one_that_failed_is_an_attempt_of_its_own(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    class Fails(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            raise ZeroDivisionError
+
+    work = trainer(tmp_path, callback(run_dir), max_steps=2)
+    work.add_callback(Fails)
+    with pytest.raises(ZeroDivisionError):
+        work.train()
+    work.remove_callback(Fails)
+    work.train()
+    trial = create_trial(run_dir)
+    assert len(trial.attempts()) == 2
+    assert trial.steps(mode=TRAIN) == [0, 1]
+
+
+def test_numbers_of_steps_that_are_not_the_checkpoints_are_not_believed(
+    tmp_path: Path,
+) -> None:
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    folder = tmp_path / "checkpoint-4"
+    folder.mkdir()
+    for told, step in ((4, 9), (5, 4)):
+        counters = {"version": 1, "step": 9, "modes": {"TRAIN": told}}
+        (folder / "tdbg.json").write_text(json.dumps(counters))
+        assert _counters(arguments, 4)["step"] == step
 
 
 def test_what_is_wrong_with_the_options_is_said_at_once(run_dir: Path) -> None:

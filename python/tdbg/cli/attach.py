@@ -9,7 +9,7 @@ import click
 from tdbg.attach import request_capture
 from tdbg.cli import options
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
-from tdbg.cli.waiting import answer_of
+from tdbg.cli.waiting import answer_of, has_ended
 from tdbg.modes import ModeKeys
 
 __all__ = ["command"]
@@ -60,7 +60,7 @@ def command(
     """Let the training that writes to RUN capture this as well, for a while.
 
     All its ranks take it at one step; what they made of it is said in the run, and
-    here.  Exit code 1: it was refused, or did not answer in time.
+    here.  Exit code 1: it was refused, or had ended, or did not answer in time.
     """
     request = request_capture(
         run,
@@ -75,12 +75,13 @@ def command(
     )
     answer: dict[str, Any] = {"state": "asked"}
     if wait > 0:
-        answer = answer_of(run, request, wait) or {"state": "unanswered"}
+        late = {"state": "ended" if has_ended(run) else "unanswered"}
+        answer = answer_of(run, request, wait) or late
     if as_json:
         emit_json({**answer, "request": request.id})
     else:
         console().print(plain(_sentence(answer, wait)))
-    if answer["state"] in {"refused", "unanswered"}:
+    if answer["state"] in {"refused", "ended", "unanswered"}:
         ctx.exit(EXIT_FOUND)
 
 
@@ -88,6 +89,8 @@ def _sentence(answer: dict[str, Any], wait: float) -> str:
     state = answer["state"]
     if state == "refused":
         return f"refused: {answer.get('reason')}"
+    if state == "ended":
+        return "the training has ended"
     if state == "unanswered":
         return f"no answer within {wait:g} s; it stands, and is taken at a next step"
     if state == "asked":

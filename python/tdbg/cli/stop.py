@@ -8,7 +8,7 @@ import click
 
 from tdbg.cli import options
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
-from tdbg.cli.waiting import stopped
+from tdbg.cli.waiting import has_ended, stopped
 from tdbg.control import request_stop
 
 __all__ = ["command"]
@@ -25,20 +25,23 @@ def command(
 ) -> None:
     """Ask the training that writes to RUN to stop at its next forward.
 
-    Exit code 1: it has not stopped in time.
+    Exit code 1: it has not stopped in time, or had ended before.
     """
     request = request_stop(run, reason=reason)
     answer: dict[str, Any] = {"state": "asked"}
     if wait > 0:
-        answer = {"state": "stopped" if stopped(run, request, wait) else "unanswered"}
+        is_stopped = stopped(run, request, wait)
+        late = "ended" if has_ended(run) else "unanswered"
+        answer = {"state": "stopped" if is_stopped else late}
     if as_json:
         emit_json({**answer, "request": request.id})
     else:
         texts = {
             "asked": "asked; it stops at its next forward",
             "stopped": "stopped",
+            "ended": "the training had ended before",
             "unanswered": f"not stopped within {wait:g} s; the request stands",
         }
         console().print(plain(texts[answer["state"]]))
-    if answer["state"] == "unanswered":
+    if answer["state"] in {"ended", "unanswered"}:
         ctx.exit(EXIT_FOUND)

@@ -9,13 +9,15 @@ from typing import Any
 from tdbg.control import Request
 from tdbg.trial import create_trial
 
-__all__ = ["answer_of", "stopped"]
+__all__ = ["answer_of", "has_ended", "stopped"]
 
 LOOK_SECONDS = 0.1
+# An end so little before the request may be its doing: clocks differ.
+NEAR_NS = int(5e9)
 
 
 def answer_of(run: str, request: Request, seconds: float) -> dict[str, Any] | None:
-    """The first event about a request to capture; None: none came in time."""
+    """The first event about a request to capture; None: none came, or will, in time."""
 
     def answers(kind: str, content: dict[str, Any], _: int) -> bool:
         is_about = content.get("what") == "capture"
@@ -30,11 +32,16 @@ def stopped(run: str, request: Request, seconds: float) -> bool:
     began = time.time_ns()
 
     def answers(kind: str, content: dict[str, Any], wall_ns: int) -> bool:
-        if kind != "status" or wall_ns < began - int(5e9):
+        if kind != "status" or wall_ns < began - NEAR_NS:
             return False
         return content.get("training") in {"stopped", "ended"}
 
     return _wait(run, answers, seconds) is not None
+
+
+def has_ended(run: str) -> bool:
+    """Whether there is no training any longer that could answer."""
+    return create_trial(run).loaded_all_steps
 
 
 def _wait(
@@ -43,10 +50,11 @@ def _wait(
     deadline = time.monotonic() + seconds
     trial = create_trial(run)
     while True:
+        is_last = trial.loaded_all_steps
         for event in trial.events():
             if answers(event.kind, event.data, event.wall_ns):
                 return dict(event.data)
-        if time.monotonic() >= deadline:
+        if is_last or time.monotonic() >= deadline:
             return None
         time.sleep(LOOK_SECONDS)
         trial.refresh()

@@ -75,10 +75,6 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
 
     # ---- the beginning and the end -------------------------------------------
 
-    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
-        """Lightning's."""
-        self._begin(trainer, pl_module)
-
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Lightning's."""
         self._begin(trainer, pl_module)

@@ -118,7 +118,6 @@ class _Losses:
     def _begins_at(self, root: torch.Tensor) -> None:
         if not self._is_told:
             self._hook.record_tensor_value("loss", root)
-        self._is_told = False
 
     def remove(self) -> None:
         self._handle.remove()
