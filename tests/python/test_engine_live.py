@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,17 @@ from tdbg import actions
 from tdbg.control import request_stop
 from tdbg.errors import ConfigurationError, NotARun, StorageError, TrainingStopped
 from tdbg.findings import Finding, Severity
+from tdbg.needs import Needs
 from tdbg.pytorch import Hook
 from tdbg.rules import (
+    Description,
     Engine,
-    ExplodingTensor,
+    Judgement,
     Report,
+    Rule,
     Status,
     VanishingGradient,
+    Window,
     check,
     journal,
     watch,
@@ -197,6 +202,25 @@ def test_a_step_is_judged_soon_after_it_was_recorded(tmp_path: Path):
     assert delay < 2.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EachNan(Rule):
+    """Reports every tensor that has NaN."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(collections=frozenset({"weights"}))
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        for table in window.tables():
+            yield table.judge_bad(
+                table["nan"] > 0,
+                Severity.ERROR,
+                lambda i, j, nan=table["nan"]: Description(
+                    message=f"{nan[i, j]:g} NaN"
+                ),
+            )
+
+
 def test_the_stop_action_asks_once_and_again_only_if_it_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -215,7 +239,7 @@ def test_the_stop_action_asks_once_and_again_only_if_it_failed(
     for step in range(4):
         run.step(step, {name: [nan] for name in list("abcdef")[: step + 1]})
     stop = actions.get("stop", tmp_path)
-    engine = Engine(run, ExplodingTensor(tensor_regex="."), (stop,))
+    engine = Engine(run, EachNan(), (stop,))
     run.shown = 0
     engine.poll()
     assert engine.report().notes == ("action stop: StorageError: no space",)
@@ -223,7 +247,7 @@ def test_the_stop_action_asks_once_and_again_only_if_it_failed(
     run.shown = None
     engine.poll()
     assert len(calls) == 2
-    assert calls[1]["rule"] == "ExplodingTensor"
+    assert calls[1]["rule"] == "EachNan"
     assert calls[1]["step"] == 1
     assert "1 NaN" in str(calls[1]["reason"])
 

@@ -25,8 +25,8 @@ USUAL_INTERVAL = 10
 # docs/overhead.md, "What costs what".
 COSTS = (
     "A row of statistics costs one read of the tensor (0.05 ms a MB, half a "
-    "microsecond if it is small), counts of units one row more, a histogram two rows more, a raw "
-    "value one copy (0.06 ms a MB). Rules that need the same share it. "
+    "microsecond if it is small), counts of units one row more, a histogram two rows "
+    "more, a raw value one copy (0.06 ms a MB). Rules that need the same share it. "
     "docs/overhead.md and docs/benchmarks.md have the figures."
 )
 

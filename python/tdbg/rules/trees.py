@@ -54,7 +54,7 @@ class TreeDepth(Rule):
     @property
     def needs(self) -> Needs:
         """The nodes of the latest tree."""
-        return Needs(collections=frozenset({"trees"}), raw=True, statistics=False)
+        return Needs(collections=frozenset({"trees"}), raw=True)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """The numbers of nodes."""
