@@ -73,14 +73,15 @@ class Lookalike:
 
 
 def read(run: Path, mode: tdbg.ModeKeys) -> list[Batch]:
-    """The captured batches of a mode, by step."""
+    """The batches of a mode of which all three were captured, by step."""
     trial = tdbg.create_trial(run)
     of = {
         role: trial.tensor(trial.tensor_names(collection=role)[0])
         for role in ("model_inputs", "labels", "predictions")
     }
     found = []
-    for step in of["labels"].steps(mode=mode, what="values"):
+    steps = [set(each.steps(mode=mode, what="values")) for each in of.values()]
+    for step in sorted(set.intersection(*steps)):
         images, labels, scores = (each.value(step, mode=mode) for each in of.values())
         found.append(Batch(step, images[:, 0], labels, scores.argmax(axis=1)))
     return found

@@ -21,8 +21,8 @@ __all__ = ["FIXES", "Judged", "Variant", "Watched", "try_fixes", "watch_and_stop
 # One after the other, each on top of those before it.
 FIXES: tuple[tuple[str, dict[str, float | bool]], ...] = (
     ("a sane learning rate", {"learning_rate": 0.02}),
-    ("balanced batches", {"balanced": True}),
     ("no mirroring", {"mirroring": False}),
+    ("balanced batches", {"balanced": True}),
 )
 START_SECONDS = 120.0
 

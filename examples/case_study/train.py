@@ -34,8 +34,8 @@ BATCH_SIZE = 64
 N_TEST = 600
 # Passes over the test images are as many steps of training apart.
 EVALUATE_EVERY = 50
-# Of training as often as the rules want it, so that there are images to the labels
-# that they read; every evaluation, for there are few.
+# Every tenth step of training, so that there are images to labels that the rules read;
+# every evaluation, for there are few.
 KEPT = tdbg.SaveConfig(
     {
         tdbg.ModeKeys.TRAIN: tdbg.SaveConfigMode(save_interval=10),
