@@ -118,13 +118,20 @@ def test_healthy_runs_exit_with_0_and_none_at_all_with_3(sweep: Path) -> None:
         assert "no run matches" in result.stderr
 
 
-def test_a_bad_rule_or_action_is_refused_before_anything_begins(sweep: Path) -> None:
+def test_a_bad_rule_or_action_is_refused_before_anything_begins(
+    sweep: Path, tmp_path: Path
+) -> None:
     result = call("check", sweep / "*", "--rule", "ExplodingTenser")
     assert result.exit_code == 2
     assert "ExplodingTensor" in result.stderr
     result = call("watch", sweep / "*", "--on-finding", "stopp")
     assert result.exit_code == 2
     assert "stop" in result.stderr
+    file = tmp_path / "actions.yaml"
+    file.write_text("actions:\n- command: {commnd: 'true'}\n")
+    result = call("watch", sweep / "*", *RULE, "--actions", file, "--wait", 0)
+    assert result.exit_code == 2, result.output
+    assert "no parameter 'commnd'" in " ".join(result.stderr.split())
 
 
 class Live:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tdbg.actions import close_all
 from tdbg.cli import options
 from tdbg.cli.acting import action_options, parse_actions, parse_specs
 from tdbg.cli.check import conclude, overhead_of
@@ -59,6 +60,9 @@ def command(
     "ended"; of many runs also "unreadable", and each has a "run".
     """
     if is_many(runs):
+        # What cannot be made of them is refused before anything begins.
+        actions = parse_actions(runs[0], on_finding, stop_on, file, dry_run=dry_run)
+        close_all(actions, 0.1)
         specs = parse_specs(on_finding, stop_on, file, dry_run=dry_run)
         task = Task(rules=rules, follow=True, actions=specs)
         ctx.exit(judge_many(runs, task, jobs, wait=wait, as_json=as_json))
