@@ -136,7 +136,9 @@ def _of_mirrors(
         for one in mirrors
     ]
     yield Claim(
-        "confused images look like mirrored ones", bool(mirrors), "; ".join(told)
+        "confused images look like mirrored ones",
+        bool(mirrors),
+        "; ".join(told) or "none do",
     )
     for one in mirrors:
         label, taken_for = one.pair.label, one.pair.taken_for
