@@ -25,6 +25,8 @@ __all__ = [
 
 # The kind of a placement that splits a dimension: docs/format.md, `definition`.
 SHARD = 1
+# Bytes of the largest element type that goes by its name: not `longdouble`.
+_LARGEST_NAMED = 8
 
 
 class Part(NamedTuple):
@@ -189,7 +191,10 @@ def array_ref(value: object) -> TensorRef | None:
         return None  # Ragged, or no array at all.
     if array.dtype.kind in "OVc":
         return None
-    text = array.dtype.name if array.dtype.kind in "biuf" else array.dtype.str
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    is_named = array.dtype.kind in "biuf" and array.dtype.itemsize <= _LARGEST_NAMED
+    text = array.dtype.name if is_named else array.dtype.str
     return TensorRef(
         array.ctypes.data,
         text,
