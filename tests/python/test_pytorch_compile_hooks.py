@@ -171,6 +171,27 @@ def test_a_forward_inside_the_step_of_an_optimizer_is_heard(
     assert set(Recorded(run_dir).rows("relu_output_0")) == {0, 1, 2}
 
 
+@pytest.mark.parametrize(("n_graphs", "n_steps"), [(0, 3), (1, 1)])
+def test_steps_without_a_forward_alone_are_no_reason_to_warn(
+    run_dir: Path, caplog: pytest.LogCaptureFixture, n_graphs: int, n_steps: int
+) -> None:
+    """Nothing was compiled, or it happened once."""
+    for _ in range(n_graphs):
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    model = mlp()
+    hook = make_hook(run_dir)
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook.register_optimizer(optimizer)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for _ in range(n_steps):
+        optimizer.step()
+    model(torch.ones(2, 64))
+    hook.close()
+    assert not [each for each in caplog.records if each.name == "tdbg"]
+
+
 def test_a_module_that_is_never_called_is_no_reason_to_warn(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
