@@ -137,7 +137,7 @@ def _record(work: Work) -> Recording:
         outcome = run(case, seed, observe)
     except Exception as error:  # The others are to be recorded all the same.
         shutil.rmtree(folder)
-        wrong = f"{type(error).__name__}: {error}"
+        wrong = f"{type(error).__name__}: {error}".splitlines()[0]
         return Recording(case=name, seed=seed, folder=folder, trouble=wrong)
     finally:
         for hook in hooks:
