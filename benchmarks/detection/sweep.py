@@ -21,9 +21,22 @@ __all__ = ["SWEPT", "sweep"]
 #: The threshold of each rule that matters most, and values of it.
 SWEPT: dict[str, tuple[str, tuple[float, ...]]] = {
     "ClassImbalance": ("threshold_imbalance", (3, 5, 10, 20, 50)),
+    "Confusion": ("learned", (0.6, 0.7, 0.8, 0.9)),
+    "DeadEmbedding": ("threshold", (30.0, 50.0, 70.0, 90.0)),
     "DeadRelu": ("threshold_layer", (30.0, 50.0, 70.0, 90.0)),
+    "ExplodingGradient": ("factor", (10.0, 30.0, 100.0, 1000.0)),
     "LossNotDecreasing": ("num_steps", (20, 35, 50, 80)),
+    "LossSpike": ("deviations", (4.0, 8.0, 16.0)),
+    "NLPSequenceRatio": ("any_percent", (30.0, 50.0, 80.0, 95.0)),
+    "NotNormalizedData": ("max_mean", (1.0, 3.0, 10.0)),
+    "Overfit": ("rise", (0.03, 0.1, 0.3)),
+    "Overtraining": ("patience_validation", (5, 10, 20)),
+    "PoorWeightInitialization": ("threshold", (10.0, 100.0, 1000.0)),
+    "PrecisionLoss": ("threshold", (10.0, 25.0, 50.0)),
+    "SaturatedActivation": ("threshold_layer", (30.0, 50.0, 70.0)),
+    "Underfitting": ("num_steps", (50, 70, 100)),
     "VanishingGradient": ("relative", (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
+    "WeightUpdateRatio": ("small_threshold", (1e-8, 1e-7, 1e-6, 1e-5)),
 }
 
 
