@@ -77,6 +77,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--interval", type=int, default=10, help="of statistics")
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--fresh", action="store_true", help="record all again")
+    parser.add_argument(
+        "--stale", action="store_true", help="judge what other code has recorded"
+    )
     parser.add_argument("--corpus", action="append", default=[], help="file of cases")
     parser.add_argument("--rules", nargs="*", default=[], help="ask these only")
     parser.add_argument("--set", action="append", default=[], help="Rule.name=value")
@@ -111,6 +114,7 @@ def recorded(given: argparse.Namespace) -> list[Recording]:
             interval=given.interval,
             paths=given.corpus,
             fresh=given.fresh,
+            stale=given.stale,
         ),
         len(chosen) * given.seeds,
         "recording",

@@ -83,14 +83,21 @@ def record(
     interval: int,
     paths: Sequence[str] = (),
     fresh: bool = False,
+    stale: bool = False,
 ) -> Iterator[Recording]:
-    """Record what is not there yet; yield all, in the order of cases and seeds."""
+    """Record what is not there yet; yield all, in the order of cases and seeds.
+
+    With *stale* a recording by another state of the code is good enough.
+    """
     load(paths)
     work = []
     for case in cases(only):
         for seed in seeds:
             key = f"{seed}-{_hash(case, interval)}"
             folder = cache_folder.resolve() / case.name / key
+            if stale:
+                there = sorted(folder.parent.glob(f"{seed}-*/{OUTCOME}"))
+                folder = there[-1].parent if there else folder
             work.append((case.name, seed, folder, interval, tuple(paths), fresh))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])

@@ -30,6 +30,11 @@ __all__ = ["LossNotDecreasing"]
 CERTAINTY = 2.0
 
 
+# Losses that say where it began: few, or what is learned soon would not count as
+# learned.
+FIRST = 10
+
+
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossNotDecreasing(Rule):
@@ -43,7 +48,7 @@ class LossNotDecreasing(Rule):
         num_steps: Recorded steps in each of the two stretches.
         diff_percent: The loss must fall by at least this percentage from one stretch
             to the next.
-        learned_percent: A loss that is this percentage below its first stretch has
+        learned_percent: A loss that is this percentage below its first ones has
             learned, and is not reported for being flat.  100: always report.
         mode: The mode to judge, or its name; None: training.
         tensor_regex: Judge losses of such names only.
@@ -97,7 +102,7 @@ class LossNotDecreasing(Rule):
                     yield judgement
 
     def _judge(self, table: Table, i: int) -> Judgement | None:
-        trend = trend_of(table, i, self.num_steps)
+        trend = trend_of(table, i, self.num_steps, min(self.num_steps, FIRST))
         if trend is None:
             return None
 

@@ -32,7 +32,7 @@ class Trend:
         before: Median of the stretch before the last; NaN where there is none yet.
         now: Median of the last.
         error: Standard error of their difference.
-        start: Median of the first stretch of all.
+        start: Median of the first losses of all.
     """
 
     columns: NDArray[np.intp]
@@ -42,8 +42,12 @@ class Trend:
     start: float
 
 
-def trend_of(table: Table, i: int, n: int) -> Trend | None:
+def trend_of(
+    table: Table, i: int, n: int, first_rows: int | None = None
+) -> Trend | None:
     """How the loss in row *i* moves, by stretches of *n* rows; None: nothing new.
+
+    It began with the median of the *first_rows* ones, of n at most; None: n.
 
     REQUIRES: the table looks back 2 n - 1 rows, and has the first n.
     """
@@ -52,7 +56,7 @@ def trend_of(table: Table, i: int, n: int) -> Trend | None:
     if not len(new):
         return None
     loss = np.where(table.not_finite[i] == 0, table["mean"][i], np.nan)[rows]
-    first = loss[table.ordinal[i, rows] <= n]
+    first = loss[table.ordinal[i, rows] <= (first_rows or n)]
     first = first[np.isfinite(first)]
     before, now, error = (np.full(len(new), np.nan) for _ in range(3))
     # Position among the known rows of each new one; those before it must fill

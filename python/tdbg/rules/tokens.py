@@ -128,7 +128,9 @@ class NLPSequenceRatio(Rule):
 
     def _judge(self, table: Table, i: int) -> Judgement:
         name = table.names[i]
-        rows = np.flatnonzero(table.known[i])
+        # An input that another name has too may have values only: a step without
+        # loss is then known by the rows of others.
+        rows = np.flatnonzero(table.known.any(axis=0))
         levels = np.full((1, len(table.steps) - table.start), UNKNOWN, np.int8)
         worst: dict[int, tuple[int, float, float, int]] = {}
         for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
