@@ -83,13 +83,15 @@ $(STAMPS)/files: FORCE | $(BIN)/pip
 .PHONY: FORCE
 FORCE:
 
-# The editable installation, and the C++ tests in the same build tree.
+# The editable installation, and the C++ tests in the same build tree.  Debian's pip
+# (23.0) does not know the short -C.
 $(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/files $(BUILD_FILES) $(CPP_FILES) \
     $(CPP_TESTS)
 	@echo "== building tdbg and its C++ tests, installing the tools for testing"
 	@$(BIN)/pip install -qq --no-build-isolation --editable '.[dev]' \
-	  -Cbuild-dir=$(EDITABLE) -Ccmake.define.TDBG_BUILD_TESTS=ON \
-	  -Ccmake.define.TDBG_WERROR=$(WERROR)
+	  --config-settings=build-dir=$(EDITABLE) \
+	  --config-settings=cmake.define.TDBG_BUILD_TESTS=ON \
+	  --config-settings=cmake.define.TDBG_WERROR=$(WERROR)
 	@touch $@
 
 # A checkout that has been made editable stays so: the demo then runs from it.
