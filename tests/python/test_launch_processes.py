@@ -22,7 +22,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1"}
 SCRIPT = """
 import os, subprocess, sys
 import torch
-print("trains", sys.argv[1:])
+print("trains", sys.argv[1:], flush=True)
 if "--child" in sys.argv:
     subprocess.run([sys.executable, __file__])
 if "--fork" in sys.argv and os.fork() == 0:

@@ -147,7 +147,7 @@ class ClassImbalance(_OfClassifiers):
 
     threshold_imbalance: float = 10.0
     threshold_misprediction: float = 0.7
-    learned: float = 0.9
+    learned: float = 0.7
     samples: int = 500
     samples_per_class: int = 20
     max_steps: int = 200
@@ -258,7 +258,7 @@ class Confusion(_OfClassifiers):
 
     max_off_diag: float = 0.25
     min_diag: float = 0.5
-    learned: float = 0.9
+    learned: float = 0.8
     samples: int = 500
     samples_per_class: int = 30
     max_steps: int = 200
