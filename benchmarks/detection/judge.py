@@ -20,7 +20,7 @@ from benchmarks.detection.record import Recording, asked
 from tdbg.findings import Finding, Severity
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine, Rule, default_rules
-from tdbg.rules.episodes import Episodes
+from tdbg.rules.engine.episodes import Episodes
 from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import make
 from tdbg.rules.status import Status

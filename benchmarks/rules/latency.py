@@ -34,7 +34,7 @@ from tdbg.errors import TrainingStopped
 from tdbg.findings import Finding
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine
-from tdbg.rules.engine import POLL_SECONDS
+from tdbg.rules.engine.engine import POLL_SECONDS
 from tdbg.run_directory import create_run
 
 STEP_SECONDS = 0.02

@@ -114,6 +114,6 @@ class Refusing(Foreign):
     """Cannot be made where it has been made before."""
 
     def __post_init__(self) -> None:
-        if "tdbg.rules.worker" in sys.modules:
+        if "tdbg.rules.engine.worker" in sys.modules:
             msg = "not here"
             raise ConfigurationError(msg)

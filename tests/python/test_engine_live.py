@@ -31,9 +31,9 @@ from tdbg.rules import (
     VanishingGradient,
     Window,
     check,
-    journal,
     watch,
 )
+from tdbg.rules.engine import journal
 from tdbg.run_directory import create_run
 from tdbg.trial import create_trial
 from trainings import HEALTHY, SICK, Training

@@ -23,10 +23,9 @@ from tdbg.rules import (
     Table,
     TensorInfo,
     Window,
-    cells,
     check,
-    engine,
 )
+from tdbg.rules.engine import cells, engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ import pytest
 from hostile_rules import Foreign, Hostile, Refusing
 from run_builder import RunBuilder
 from tdbg.modes import ModeKeys
-from tdbg.rules import Engine, ExplodingTensor, Limits, Report, Rule, Status, transport
+from tdbg.rules import Engine, ExplodingTensor, Limits, Report, Rule, Status
+from tdbg.rules.isolation import transport
 from tdbg.trial import create_trial
 
 N_STEPS, BROKEN_AT = 30, 10

@@ -127,7 +127,7 @@ def test_an_ended_or_shortly_silent_training_is_not_reported():
 @pytest.fixture
 def others(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeRun]:
     runs: dict[str, FakeRun] = {}
-    monkeypatch.setattr("tdbg.rules.other_runs._open", runs.__getitem__)
+    monkeypatch.setattr("tdbg.rules.runs.other_runs._open", runs.__getitem__)
     return runs
 
 

@@ -164,8 +164,8 @@ def test_the_cut_into_windows_changes_nothing(rule: Overfit, seed: int):
 def test_a_long_run_is_judged_alike_however_it_is_cut(
     n: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tdbg.rules.passes.LOOK_BACK", n)
-    monkeypatch.setattr("tdbg.rules.generalization.LOOK_BACK", n)
+    monkeypatch.setattr("tdbg.rules.loss.passes.LOOK_BACK", n)
+    monkeypatch.setattr("tdbg.rules.loss.generalization.LOOK_BACK", n)
     held = np.where(EPOCHS % 7 < 4, GOOD_HELD, 2.2)
     run = trained(GOOD, held, start=2.3)
     rules = (Overfit(), Overtraining(patience_validation=3))

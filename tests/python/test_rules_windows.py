@@ -31,8 +31,8 @@ from tdbg.rules import (
     VanishingGradient,
     WeightUpdateRatio,
     ZeroLearningRate,
-    feed,
 )
+from tdbg.rules.engine import feed
 
 # Small histories, so that examples cross all of their edges.
 RULES: tuple[Rule, ...] = (

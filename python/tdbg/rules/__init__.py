@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from tdbg.findings import Finding, Severity
 from tdbg.rules._base import Rule
-from tdbg.rules.engine import Engine, Report, check, watch
-from tdbg.rules.process import Limits
+from tdbg.rules.asking import needs_of, resolve
+from tdbg.rules.engine.engine import Engine, Report, check, watch
+from tdbg.rules.isolation.process import Limits
 from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import (
     BUILT_IN,
@@ -21,9 +22,7 @@ from tdbg.rules.registry import (
     get,
     make,
     names,
-    needs_of,
     register,
-    resolve,
 )
 from tdbg.rules.status import RuleStatus, Status
 from tdbg.rules.window import (
@@ -36,26 +35,30 @@ from tdbg.rules.window import (
 )
 
 if TYPE_CHECKING:
-    from tdbg.rules.activations import DeadRelu, SaturatedActivation
-    from tdbg.rules.classification import ClassImbalance, Confusion
-    from tdbg.rules.embeddings import DeadEmbedding
-    from tdbg.rules.exploding import ExplodingGradient
-    from tdbg.rules.generalization import Overfit, Overtraining
-    from tdbg.rules.gradients import VanishingGradient
-    from tdbg.rules.initialization import PoorWeightInitialization
-    from tdbg.rules.inputs import NotNormalizedData
-    from tdbg.rules.loss import LossNotDecreasing
-    from tdbg.rules.loss_spike import LossSpike
-    from tdbg.rules.optimizer import MissingGradient, NotInOptimizer, ZeroLearningRate
-    from tdbg.rules.other_runs import SimilarAcrossRuns
-    from tdbg.rules.precision import PrecisionLoss
-    from tdbg.rules.stalled import StalledTraining
-    from tdbg.rules.tensors import ExplodingTensor, UnchangedTensor
-    from tdbg.rules.tokens import NLPSequenceRatio
+    from tdbg.rules.activations.activations import DeadRelu, SaturatedActivation
+    from tdbg.rules.activations.embeddings import DeadEmbedding
+    from tdbg.rules.data.classification import ClassImbalance, Confusion
+    from tdbg.rules.data.inputs import NotNormalizedData
+    from tdbg.rules.data.tokens import NLPSequenceRatio
+    from tdbg.rules.gradients.exploding import ExplodingGradient
+    from tdbg.rules.gradients.precision import PrecisionLoss
+    from tdbg.rules.gradients.vanishing import VanishingGradient
+    from tdbg.rules.loss.generalization import Overfit, Overtraining
+    from tdbg.rules.loss.not_decreasing import LossNotDecreasing
+    from tdbg.rules.loss.spike import LossSpike
+    from tdbg.rules.loss.underfitting import Underfitting
+    from tdbg.rules.runs.other_runs import SimilarAcrossRuns
+    from tdbg.rules.runs.stalled import StalledTraining
+    from tdbg.rules.tensors.tensors import ExplodingTensor, UnchangedTensor
+    from tdbg.rules.tensors.values import AllZero, TensorVariance
     from tdbg.rules.trees import FeatureImportance, TreeDepth
-    from tdbg.rules.underfitting import Underfitting
-    from tdbg.rules.values import AllZero, TensorVariance
-    from tdbg.rules.weights import WeightUpdateRatio
+    from tdbg.rules.weights.initialization import PoorWeightInitialization
+    from tdbg.rules.weights.optimizer import (
+        MissingGradient,
+        NotInOptimizer,
+        ZeroLearningRate,
+    )
+    from tdbg.rules.weights.updates import WeightUpdateRatio
 
 __all__ = [
     "AllZero",

@@ -1,4 +1,4 @@
-"""Rules as a command line writes them: ``VanishingGradient(threshold=1e-6)``.
+"""Rules as they are asked for: by name, ``DeadRelu(min_steps=4)``, or as a mapping.
 
 Thread safety: pure functions, but that a rule in a file is imported.
 """
@@ -8,19 +8,65 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tdbg.errors import ConfigurationError
+from tdbg.needs import Needs, every_need
 from tdbg.rules._base import Rule
-from tdbg.rules.registry import make, resolve
+from tdbg.rules.registry import default_rules, make
 
-__all__ = ["from_anywhere", "parse_rule", "parse_rules"]
+__all__ = [
+    "Asked",
+    "from_anywhere",
+    "needs_of",
+    "parse_rule",
+    "parse_rules",
+    "resolve",
+]
+
+_Asked = str | Rule | Mapping[str, Any]
+Asked = Iterable[_Asked] | _Asked | None
+DEFAULT = "default"  # Stands for all that are judged by where none is named.
 
 # The name, in a file or not, and what is in parentheses behind it.
 _RULE = re.compile(
     r"\s*(?P<name>.+?\.py(?::\w*)?|[^\W\d]\w*)\s*(?P<call>\(.*\))?\s*", re.DOTALL
 )
+
+
+def resolve(rules: Asked) -> tuple[Rule, ...]:
+    """Rules from rules or what asks for them; None: the default ones.
+
+    A text is ``NAME``, ``NAME(parameter=value)`` or the same with ``FILE.py:CLASS``;
+    the name ``default`` stands for the default ones. A mapping has the ``name`` and
+    beside it parameters.
+
+    Raises:
+        UnknownRule: If a name is of none.
+        ConfigurationError: If something is none of these, or a parameter is bad.
+
+    Example:
+        >>> resolve([{"name": "DeadRelu", "threshold_layer": 80}])[0].threshold_layer
+        80
+    """
+    if rules is None:
+        return default_rules()
+    if isinstance(rules, str | Rule | Mapping):
+        rules = (rules,)
+    return tuple(each for rule in rules for each in _resolve(rule))
+
+
+def needs_of(rules: Asked) -> tuple[Needs, ...]:
+    """What has to be captured for all of these rules; of what is equal only one.
+
+    Raises:
+        UnknownRule: If a name is of none.
+        ConfigurationError: If something is neither a rule nor a name.
+    """
+    needs = [need for rule in resolve(rules) for need in every_need(rule.needs)]
+    return tuple(dict.fromkeys(needs))
 
 
 def parse_rule(text: str) -> Rule:
@@ -65,6 +111,22 @@ def from_anywhere(text: str) -> str:
         return text
     file, _, rest = text.strip().partition(".py")
     return f"{os.path.abspath(Path(file).expanduser())}.py{rest}"  # noqa: PTH100
+
+
+def _resolve(rule: object) -> tuple[Rule, ...]:
+    if isinstance(rule, Rule):
+        return (rule,)
+    if isinstance(rule, str):
+        return default_rules() if rule == DEFAULT else (parse_rule(rule),)
+    if isinstance(rule, Mapping):
+        parameters = {str(key): value for key, value in rule.items()}
+        name = parameters.pop("name", None)
+        if isinstance(name, str):
+            return (make(name, **parameters),)
+        msg = f'a rule as a mapping has a name and parameters: {{"name": ...}}: {rule}'
+        raise ConfigurationError(msg)
+    msg = f"{rule!r} is neither a rule nor the name of one"
+    raise ConfigurationError(msg)
 
 
 def _call(text: str) -> dict[str, object] | None:

@@ -11,60 +11,55 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from tdbg.errors import ConfigurationError, UnknownRule
-from tdbg.needs import Needs, every_need
 from tdbg.rules._base import Rule
 from tdbg.rules.files import is_in_file, load
 
 __all__ = [
-    "Asked",
     "default_rules",
     "describe",
     "get",
     "make",
     "names",
-    "needs_of",
     "register",
-    "resolve",
 ]
 
 GROUP = "tdbg.rules"
-DEFAULT = "default"  # Stands for all that are judged by where none is named.
 # Where the built-in rules are, so that a name imports one module.
 BUILT_IN = {
-    "AllZero": "tdbg.rules.values",
-    "ClassImbalance": "tdbg.rules.classification",
-    "Confusion": "tdbg.rules.classification",
-    "DeadEmbedding": "tdbg.rules.embeddings",
-    "DeadRelu": "tdbg.rules.activations",
-    "ExplodingGradient": "tdbg.rules.exploding",
-    "ExplodingTensor": "tdbg.rules.tensors",
+    "AllZero": "tdbg.rules.tensors.values",
+    "ClassImbalance": "tdbg.rules.data.classification",
+    "Confusion": "tdbg.rules.data.classification",
+    "DeadEmbedding": "tdbg.rules.activations.embeddings",
+    "DeadRelu": "tdbg.rules.activations.activations",
+    "ExplodingGradient": "tdbg.rules.gradients.exploding",
+    "ExplodingTensor": "tdbg.rules.tensors.tensors",
     "FeatureImportance": "tdbg.rules.trees",
-    "LossNotDecreasing": "tdbg.rules.loss",
-    "LossSpike": "tdbg.rules.loss_spike",
-    "MissingGradient": "tdbg.rules.optimizer",
-    "NLPSequenceRatio": "tdbg.rules.tokens",
-    "NotInOptimizer": "tdbg.rules.optimizer",
-    "NotNormalizedData": "tdbg.rules.inputs",
-    "Overfit": "tdbg.rules.generalization",
-    "Overtraining": "tdbg.rules.generalization",
-    "PoorWeightInitialization": "tdbg.rules.initialization",
-    "PrecisionLoss": "tdbg.rules.precision",
-    "SaturatedActivation": "tdbg.rules.activations",
-    "SimilarAcrossRuns": "tdbg.rules.other_runs",
-    "StalledTraining": "tdbg.rules.stalled",
-    "TensorVariance": "tdbg.rules.values",
+    "LossNotDecreasing": "tdbg.rules.loss.not_decreasing",
+    "LossSpike": "tdbg.rules.loss.spike",
+    "MissingGradient": "tdbg.rules.weights.optimizer",
+    "NLPSequenceRatio": "tdbg.rules.data.tokens",
+    "NotInOptimizer": "tdbg.rules.weights.optimizer",
+    "NotNormalizedData": "tdbg.rules.data.inputs",
+    "Overfit": "tdbg.rules.loss.generalization",
+    "Overtraining": "tdbg.rules.loss.generalization",
+    "PoorWeightInitialization": "tdbg.rules.weights.initialization",
+    "PrecisionLoss": "tdbg.rules.gradients.precision",
+    "SaturatedActivation": "tdbg.rules.activations.activations",
+    "SimilarAcrossRuns": "tdbg.rules.runs.other_runs",
+    "StalledTraining": "tdbg.rules.runs.stalled",
+    "TensorVariance": "tdbg.rules.tensors.values",
     "TreeDepth": "tdbg.rules.trees",
-    "UnchangedTensor": "tdbg.rules.tensors",
-    "Underfitting": "tdbg.rules.underfitting",
-    "VanishingGradient": "tdbg.rules.gradients",
-    "WeightUpdateRatio": "tdbg.rules.weights",
-    "ZeroLearningRate": "tdbg.rules.optimizer",
+    "UnchangedTensor": "tdbg.rules.tensors.tensors",
+    "Underfitting": "tdbg.rules.loss.underfitting",
+    "VanishingGradient": "tdbg.rules.gradients.vanishing",
+    "WeightUpdateRatio": "tdbg.rules.weights.updates",
+    "ZeroLearningRate": "tdbg.rules.weights.optimizer",
 }
 # Rules that say nothing without parameters of their own: only where they are named.
 NOT_BY_DEFAULT = frozenset({"SimilarAcrossRuns"})
@@ -72,8 +67,6 @@ NOT_BY_DEFAULT = frozenset({"SimilarAcrossRuns"})
 _registered: dict[str, type[Rule]] = {}
 
 RuleType = TypeVar("RuleType", bound=type[Rule])
-_Asked = str | Rule | Mapping[str, Any]
-Asked = Iterable[_Asked] | _Asked | None
 
 
 def register(rule: RuleType) -> RuleType:
@@ -160,28 +153,6 @@ def default_rules() -> tuple[Rule, ...]:
     return tuple(make(name) for name in BUILT_IN if name not in NOT_BY_DEFAULT)
 
 
-def resolve(rules: Asked) -> tuple[Rule, ...]:
-    """Rules from rules or what asks for them; None: the default ones.
-
-    A text is ``NAME``, ``NAME(parameter=value)`` or the same with ``FILE.py:CLASS``;
-    the name ``default`` stands for the default ones. A mapping has the ``name`` and
-    beside it parameters.
-
-    Raises:
-        UnknownRule: If a name is of none.
-        ConfigurationError: If something is none of these, or a parameter is bad.
-
-    Example:
-        >>> resolve([{"name": "DeadRelu", "threshold_layer": 80}])[0].threshold_layer
-        80
-    """
-    if rules is None:
-        return default_rules()
-    if isinstance(rules, str | Rule | Mapping):
-        rules = (rules,)
-    return tuple(each for rule in rules for each in _resolve(rule))
-
-
 def describe(rules: Iterable[Rule]) -> list[dict[str, Any]]:
     """Rules with their parameters, as JSON can hold them."""
     return [
@@ -191,35 +162,6 @@ def describe(rules: Iterable[Rule]) -> list[dict[str, Any]]:
         }
         for rule in rules
     ]
-
-
-def needs_of(rules: Asked) -> tuple[Needs, ...]:
-    """What has to be captured for all of these rules; of what is equal only one.
-
-    Raises:
-        UnknownRule: If a name is of none.
-        ConfigurationError: If something is neither a rule nor a name.
-    """
-    needs = [need for rule in resolve(rules) for need in every_need(rule.needs)]
-    return tuple(dict.fromkeys(needs))
-
-
-def _resolve(rule: object) -> tuple[Rule, ...]:
-    if isinstance(rule, Rule):
-        return (rule,)
-    if isinstance(rule, str):
-        from tdbg.rules.asking import parse_rule
-
-        return default_rules() if rule == DEFAULT else (parse_rule(rule),)
-    if isinstance(rule, Mapping):
-        parameters = {str(key): value for key, value in rule.items()}
-        name = parameters.pop("name", None)
-        if isinstance(name, str):
-            return (make(name, **parameters),)
-        msg = f'a rule as a mapping has a name and parameters: {{"name": ...}}: {rule}'
-        raise ConfigurationError(msg)
-    msg = f"{rule!r} is neither a rule nor the name of one"
-    raise ConfigurationError(msg)
 
 
 def _plain(value: object) -> object:

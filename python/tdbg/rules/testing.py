@@ -28,8 +28,8 @@ from tdbg.errors import ConfigurationError
 from tdbg.findings import Finding
 from tdbg.modes import ModeKeys
 from tdbg.rules._base import Rule
-from tdbg.rules.engine import Engine
-from tdbg.rules.report import Report
+from tdbg.rules.engine.engine import Engine
+from tdbg.rules.engine.report import Report
 from tdbg.rules.status import Status
 from tdbg.run_directory import create_run
 

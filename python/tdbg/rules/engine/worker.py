@@ -15,9 +15,9 @@ import sys
 from typing import Any
 
 from tdbg.findings import Finding
-from tdbg.rules.engine import Engine
+from tdbg.rules.engine.engine import Engine
+from tdbg.rules.isolation.transport import build
 from tdbg.rules.status import Status
-from tdbg.rules.transport import build
 
 __all__ = ["main"]
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from tdbg.facts import Facts
 from tdbg.modes import ModeKeys
 from tdbg.rules._base import Rule
-from tdbg.rules.block import Block, Ints, NewSteps, Ordinals
-from tdbg.rules.cells import CellReader
-from tdbg.rules.history import History
-from tdbg.rules.scalar_rows import SCALAR, WithScalars
+from tdbg.rules.engine.block import Block, Ints, NewSteps, Ordinals
+from tdbg.rules.engine.cells import CellReader
+from tdbg.rules.engine.history import History
+from tdbg.rules.engine.scalar_rows import SCALAR, WithScalars
+from tdbg.rules.engine.unit_history import PREFIX, UnitHistory
 from tdbg.rules.source import ColumnSource, Source
 from tdbg.rules.table import Floats, TensorInfo
-from tdbg.rules.unit_history import PREFIX, UnitHistory
 from tdbg.rules.window import Window
 
 __all__ = ["Feed"]

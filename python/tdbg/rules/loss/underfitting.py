@@ -12,8 +12,8 @@ from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number
+from tdbg.rules.loss.stretches import Trend, trend_of
 from tdbg.rules.registry import register
-from tdbg.rules.stretches import Trend, trend_of
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number, check_regex, finds
-from tdbg.rules.batches import Pair, Stretch, pairs_of, stretches
+from tdbg.rules.data.batches import Pair, Stretch, pairs_of, stretches
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.rules.block import NO_STEPS, Block, Ints, as_index
+from tdbg.rules.engine.block import NO_STEPS, Block, Ints, as_index
 from tdbg.rules.table import Bools, Cells, Floats, Table, TensorInfo
 
 __all__ = ["History"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from tdbg.findings import Finding
 from tdbg.rules._base import Rule
-from tdbg.rules.episodes import Episodes
+from tdbg.rules.engine.episodes import Episodes
 from tdbg.rules.status import RuleStatus, Status
 from tdbg.rules.verdicts import Judgement
 

@@ -24,9 +24,9 @@ from typing import Any
 
 from tdbg.findings import Finding
 from tdbg.rules._base import Rule
-from tdbg.rules.process import Limits, Process
+from tdbg.rules.isolation.process import Limits, Process
+from tdbg.rules.isolation.transport import describe
 from tdbg.rules.status import RuleStatus, Status
-from tdbg.rules.transport import describe
 
 __all__ = ["Isolated"]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tdbg
-from tdbg.rules import _supervisor
+from tdbg.rules.isolation import _supervisor
 
 __all__ = ["Limits", "Process"]
 
@@ -38,7 +38,7 @@ WAIT_SECONDS = 0.05
 ATTENTION_SECONDS = 1.0
 PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from tdbg.rules.worker import main; main()"
+    "from tdbg.rules.engine.worker import main; main()"
 )
 REASONS = {
     _supervisor.TOO_MANY_PROCESSES: "it started more than {processes} processes",

@@ -23,21 +23,21 @@ from tdbg.actions import Action, close_all
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Finding, Severity
 from tdbg.rules._base import Rule
-from tdbg.rules.feed import Feed
-from tdbg.rules.isolation import Isolated
-from tdbg.rules.judge import Judge
-from tdbg.rules.process import Limits
+from tdbg.rules.asking import resolve
+from tdbg.rules.engine.feed import Feed
+from tdbg.rules.engine.judge import Judge
+from tdbg.rules.engine.report import Report
+from tdbg.rules.engine.wanting import what_is_wanting
+from tdbg.rules.isolation.isolated import Isolated
+from tdbg.rules.isolation.process import Limits
+from tdbg.rules.isolation.transport import is_foreign
 from tdbg.rules.quiet import Quiet
-from tdbg.rules.registry import resolve
-from tdbg.rules.report import Report
 from tdbg.rules.source import Source
 from tdbg.rules.status import RuleStatus
-from tdbg.rules.transport import is_foreign
 from tdbg.rules.verdicts import Judgement
-from tdbg.rules.wanting import what_is_wanting
 
 if TYPE_CHECKING:
-    from tdbg.rules.journal import Journal
+    from tdbg.rules.engine.journal import Journal
 
 __all__ = ["POLL_SECONDS", "Engine", "Report", "check", "watch"]
 
@@ -99,7 +99,7 @@ class Engine:
             self.run = str(Path(run))
             self._source = create_trial(self.run)
             if record:
-                from tdbg.rules.journal import Journal
+                from tdbg.rules.engine.journal import Journal
 
                 self._journal = Journal(self.run)
         else:

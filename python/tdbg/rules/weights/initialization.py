@@ -14,10 +14,10 @@ from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number
-from tdbg.rules.chains import longest_chain
 from tdbg.rules.columns import others
-from tdbg.rules.first_step import FirstStep
 from tdbg.rules.registry import register
+from tdbg.rules.weights.chains import longest_chain
+from tdbg.rules.weights.first_step import FirstStep
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,

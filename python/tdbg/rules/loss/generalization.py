@@ -10,7 +10,7 @@ import numpy as np
 from tdbg.findings import Severity
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number
-from tdbg.rules.passes import LOOK_BACK, N_START, Passes, is_loss, judge_passes
+from tdbg.rules.loss.passes import LOOK_BACK, N_START, Passes, is_loss, judge_passes
 from tdbg.rules.registry import register
 from tdbg.rules.window import HEALTHY, Description, Judgement, TensorInfo, Window
 

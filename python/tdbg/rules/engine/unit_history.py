@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.rules.block import NewSteps
+from tdbg.rules.engine.block import NewSteps
 from tdbg.rules.table import TensorInfo
 from tdbg.rules.window import UnitTable
 

@@ -1,0 +1,1 @@
+"""Rules about activations, and about rows of embeddings."""

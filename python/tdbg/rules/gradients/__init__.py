@@ -1,0 +1,1 @@
+"""Rules about gradients: too small, too large, or lost to a narrow float type."""

@@ -1,0 +1,1 @@
+"""Rules of somebody else, each in a process of its own."""

@@ -1,0 +1,1 @@
+"""Rules about weights: how they begin, and how an optimizer changes them."""
