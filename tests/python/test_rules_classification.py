@@ -117,6 +117,12 @@ def test_labels_alone_are_enough_for_counts():
     assert judge(run, Confusion()) == []
 
 
+def test_labels_and_predictions_may_be_named():
+    named = ClassImbalance(labels_regex="Loss_input_1", predictions_regex="_input_0")
+    assert judge(run_of(RARE), named) == judge(run_of(RARE), ClassImbalance())
+    assert judge(run_of(RARE), ClassImbalance(labels_regex="nothing")) == []
+
+
 def test_tokens_of_a_language_model_are_no_classes():
     run = run_of(RARE)
     rows = SimpleNamespace(module="Embedding", shape=(10, 8))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.rules._base import finds
+from tdbg.rules.window import Table
+
 if TYPE_CHECKING:
     from tdbg.facts import Facts
-    from tdbg.rules._base import finds
-from tdbg.rules.window import Table
 
 __all__ = ["Batch", "Pair", "Stretch", "batch_of", "pairs_of", "stretches"]
 
