@@ -222,3 +222,34 @@ class Table:
         """Verdicts of one severity, wherever *bad* holds."""
         levels = np.where(bad, int(severity), HEALTHY)
         return self.judge(levels, describe)
+
+    def judge_lasting(
+        self,
+        bad: Bools,
+        lasting: Bools,
+        severity: Severity,
+        describe: Callable[[int, int], Description],
+        known: Bools,
+    ) -> Judgement:
+        """Verdicts of one severity, where *bad* has held for long enough.
+
+        Bad, but not yet for long enough, is neither a finding nor well again.
+        """
+        levels = np.where(lasting, int(severity), HEALTHY)
+        return self.judge(levels, describe, known & (lasting | ~bad))
+
+    def judge_one(
+        self,
+        name: str,
+        levels: NDArray[np.integer],
+        describe: Callable[[int], Description],
+    ) -> Judgement:
+        """Verdicts on one tensor, or on what goes by one name.
+
+        Args:
+            name: The tensor.
+            levels: Of the new steps only.
+            describe: Called with the index of a finding among these.
+        """
+        steps = self.steps[self.start :]
+        return Judgement.of_one(name, steps, self.mode, levels, describe)

@@ -69,7 +69,7 @@ class TreeDepth(Rule):
     def _judge(self, table: Table) -> Judgement:
         steps = table.steps[table.start :]
         usable = table.usable[table.start :]
-        levels = np.full((1, len(steps)), UNKNOWN, dtype=np.int8)
+        levels = np.full(len(steps), UNKNOWN, dtype=np.int8)
         depths: dict[int, tuple[int, int]] = {}
         saved = np.searchsorted(steps, np.intersect1d(table.value_steps(NODE), steps))
         for j in saved[usable[saved]].tolist():
@@ -77,9 +77,9 @@ class TreeDepth(Rule):
             if depth is not None:
                 depths[j] = depth
                 deep = depth[0] > self.depth
-                levels[0, j] = Severity.WARNING if deep else HEALTHY
+                levels[j] = Severity.WARNING if deep else HEALTHY
 
-        def describe(_: int, j: int) -> Description:
+        def describe(j: int) -> Description:
             depth, n_nodes = depths[j]
             return Description(
                 message=f"the tree is {depth} levels deep, with {n_nodes} nodes",
@@ -92,13 +92,7 @@ class TreeDepth(Rule):
                 ),
             )
 
-        return Judgement(
-            names=(NODE,),
-            steps=steps,
-            mode=table.mode,
-            levels=levels,
-            describe=describe,
-        )
+        return table.judge_one(NODE, levels, describe)
 
     def _depth(self, table: Table, step: int) -> tuple[int, int] | None:
         """Levels of splits and number of nodes of the tree at a step."""
@@ -244,13 +238,7 @@ class FeatureImportance(Rule):
         levels = np.where(judged & ~bad, HEALTHY, UNKNOWN).astype(np.int8)
         levels[streak >= self.patience] = severity
         start = table.start
-        return Judgement(
-            names=(name,),
-            steps=table.steps[start:],
-            mode=table.mode,
-            levels=levels[np.newaxis, start:],
-            describe=lambda _, j: describe(j + start),
-        )
+        return table.judge_one(name, levels[start:], lambda j: describe(j + start))
 
 
 def _sums(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -49,3 +49,21 @@ class Judgement:
     mode: ModeKeys
     levels: Levels
     describe: Callable[[int, int], Description]
+
+    @classmethod
+    def of_one(
+        cls,
+        name: str,
+        steps: NDArray[np.int64],
+        mode: ModeKeys,
+        levels: NDArray[np.integer],
+        describe: Callable[[int], Description],
+    ) -> Judgement:
+        """Verdicts on one tensor, or on what goes by one name: one a step."""
+        return cls(
+            names=(name,),
+            steps=steps,
+            mode=mode,
+            levels=levels.astype(np.int8)[np.newaxis, :],
+            describe=lambda _, j: describe(j),
+        )

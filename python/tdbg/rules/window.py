@@ -62,6 +62,13 @@ class UnitTable:
     beyond: NDArray[np.uint64]
     count: NDArray[np.uint64]
 
+    def judge(
+        self, levels: NDArray[np.integer], describe: Callable[[int], Description]
+    ) -> Judgement:
+        """Verdicts on the tensor, at the new steps; *describe* has their index."""
+        steps = self.steps[self.start :]
+        return Judgement.of_one(self.name, steps, self.mode, levels, describe)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:

@@ -101,7 +101,7 @@ class DeadEmbedding(Rule):
         levels[unused <= self.threshold] = HEALTHY
         levels[unused > self.threshold] = Severity.WARNING
 
-        def describe(_: int, j: int) -> Description:
+        def describe(j: int) -> Description:
             return Description(
                 message=(
                     f"{seen[j]} of {n_rows} rows had a gradient in the last {taken[j]} "
@@ -118,13 +118,7 @@ class DeadEmbedding(Rule):
                 ),
             )
 
-        return Judgement(
-            names=(table.name,),
-            steps=table.steps[table.start :],
-            mode=table.mode,
-            levels=levels[np.newaxis, :],
-            describe=describe,
-        )
+        return table.judge(levels, describe)
 
 
 def _share_unused(used: NDArray[np.int64], n_steps: int) -> float:

@@ -120,16 +120,10 @@ class NotNormalizedData(Rule):
         levels = np.where(far & ~normalized, int(Severity.WARNING), HEALTHY)
         levels[np.isnan(mean)] = UNKNOWN
 
-        def describe(_: int, j: int) -> Description:
+        def describe(j: int) -> Description:
             return self._describe(table, i, float(mean[j]), float(std[j]), scale)
 
-        return Judgement(
-            names=(table.names[i],),
-            steps=table.steps[table.start :],
-            mode=table.mode,
-            levels=levels.astype(np.int8)[np.newaxis, :],
-            describe=describe,
-        )
+        return table.judge_one(table.names[i], levels, describe)
 
     def _merged(
         self, table: Table, i: int, columns: NDArray[np.intp]

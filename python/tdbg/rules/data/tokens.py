@@ -131,7 +131,7 @@ class NLPSequenceRatio(Rule):
         # An input that another name has too may have values only: a step without
         # loss is then known by the rows of others.
         rows = np.flatnonzero(table.known.any(axis=0))
-        levels = np.full((1, len(table.steps) - table.start), UNKNOWN, np.int8)
+        levels = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
         worst: dict[int, tuple[int, float, float, int]] = {}
         for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
             if table.value(name, int(table.steps[rows[at]])) is None:
@@ -142,11 +142,11 @@ class NLPSequenceRatio(Rule):
                 continue
             j = int(rows[at]) - table.start
             found = self._worst(tokens)
-            levels[0, j] = HEALTHY if found is None else int(Severity.WARNING)
+            levels[j] = HEALTHY if found is None else int(Severity.WARNING)
             if found is not None:
                 worst[j] = (*found, len(tokens))
 
-        def describe(_: int, j: int) -> Description:
+        def describe(j: int) -> Description:
             token, percent, limit, n = worst[j]
             return Description(
                 message=(
@@ -163,13 +163,7 @@ class NLPSequenceRatio(Rule):
                 ),
             )
 
-        return Judgement(
-            names=(name,),
-            steps=table.steps[table.start :],
-            mode=table.mode,
-            levels=levels,
-            describe=describe,
-        )
+        return table.judge_one(name, levels, describe)
 
     def _last_tokens(
         self, table: Table, name: str, columns: NDArray[np.intp]

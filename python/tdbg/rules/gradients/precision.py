@@ -128,11 +128,10 @@ class PrecisionLoss(Rule):
             lost = 100.0 * (1.0 - kept / trained)
         known &= (trained > 0) & np.isfinite(lost)
         bad = known & (lost >= self.update_threshold)
-        streak = weights.streak(bad, known)
-        levels = np.where(streak >= self.patience, int(Severity.WARNING), HEALTHY)
+        lasting = weights.streak(bad, known) >= self.patience
 
         def describe(i: int, j: int) -> Description:
-            affected = int(np.count_nonzero(levels[:, j] > 0))
+            affected = int(np.count_nonzero(lasting[:, j] & known[:, j]))
             return Description(
                 message=(
                     f"{lost[i, j]:.3g} % of the elements that have a gradient did not "
@@ -149,7 +148,7 @@ class PrecisionLoss(Rule):
                 ),
             )
 
-        yield weights.judge(levels, describe, known & ((levels > 0) | ~bad))
+        yield weights.judge_lasting(bad, lasting, Severity.WARNING, describe, known)
 
     def _gradients(self, table: Table) -> Iterator[Judgement]:
         chosen = [i for i, role in enumerate(table.roles) if role == "gradient"]
@@ -171,23 +170,23 @@ class PrecisionLoss(Rule):
         self, table: Table, i: int, types: dict[int, str]
     ) -> Judgement:
         """Judge one gradient at these columns, computed in these types."""
-        levels = np.full((1, len(table.steps) - table.start), UNKNOWN, dtype=np.int8)
+        levels = np.full(len(table.steps) - table.start, UNKNOWN, dtype=np.int8)
         shares: dict[int, float] = {}
         for j, dtype in types.items():
             histogram = table.histogram(table.names[i], int(table.steps[j]))
             if histogram is None or histogram.finite == histogram.zero:
                 continue
             at = j - table.start
-            levels[0, at] = HEALTHY
+            levels[at] = HEALTHY
             # Where there are numbers that the type cannot hold, it was not computed
             # in it, or the loss was scaled.
             if histogram.lost_in(dtype).underflow <= NONE:
                 brink = histogram.lost_in(dtype, scale=1 / BRINK).underflow
                 if 100.0 * brink >= self.threshold:
-                    levels[0, at] = Severity.WARNING
+                    levels[at] = Severity.WARNING
                     shares[at] = 100.0 * brink
 
-        def describe(_: int, at: int) -> Description:
+        def describe(at: int) -> Description:
             dtype = types[at + table.start]
             return Description(
                 message=(
@@ -203,13 +202,7 @@ class PrecisionLoss(Rule):
                 ),
             )
 
-        return Judgement(
-            names=(table.names[i],),
-            steps=table.steps[table.start :],
-            mode=table.mode,
-            levels=levels,
-            describe=describe,
-        )
+        return table.judge_one(table.names[i], levels, describe)
 
 
 def _computed_in(table: Table) -> NDArray[np.str_]:

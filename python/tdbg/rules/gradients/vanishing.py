@@ -79,14 +79,11 @@ class VanishingGradient(Rule):
         small = mean < self.threshold
         if self.relative is not None:
             small &= mean < self.relative * largest[np.newaxis, :]
-        streak = table.streak(small, known)
-        levels = np.where(streak >= self.patience, int(Severity.ERROR), 0)
-        # Small, but not yet for long enough: neither a finding nor well again.
-        decided = known & ~(small & (streak < self.patience))
+        lasting = table.streak(small, known) >= self.patience
 
         def describe(i: int, j: int) -> Description:
             top = int(np.argmax(np.where(known[:, j], mean[:, j], -1.0)))
-            affected = int(np.count_nonzero(levels[:, j] > 0))
+            affected = int(np.count_nonzero(lasting[:, j]))
             present = int(np.count_nonzero(known[:, j]))
             return self._describe(
                 mean=float(mean[i, j]),
@@ -95,7 +92,7 @@ class VanishingGradient(Rule):
                 affected=f"{affected} of {present} layers",
             )
 
-        return table.judge(levels, describe, decided)
+        return table.judge_lasting(small, lasting, Severity.ERROR, describe, known)
 
     def _describe(
         self, *, mean: float, largest: float, largest_name: str, affected: str

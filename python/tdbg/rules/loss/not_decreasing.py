@@ -106,18 +106,13 @@ class LossNotDecreasing(Rule):
         if trend is None:
             return None
 
-        def describe(_: int, j: int) -> Description:
+        def describe(j: int) -> Description:
             return self._describe(
                 float(trend.before[j]), float(trend.now[j]), trend.start
             )
 
-        return Judgement(
-            names=(table.names[i],),
-            steps=table.steps[trend.columns],
-            mode=table.mode,
-            levels=self._levels(trend)[np.newaxis, :],
-            describe=describe,
-        )
+        steps, levels = table.steps[trend.columns], self._levels(trend)
+        return Judgement.of_one(table.names[i], steps, table.mode, levels, describe)
 
     def _levels(self, trend: Trend) -> NDArray[np.int8]:
         before, now, error, start = trend.before, trend.now, trend.error, trend.start

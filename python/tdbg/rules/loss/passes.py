@@ -76,25 +76,19 @@ def judge_passes(
     trained = window.table(ModeKeys.TRAIN)
     for table in window.tables(ModeKeys.EVAL):
         for i, name in enumerate(table.names):
-            levels = np.full((1, len(table.steps) - table.start), UNKNOWN, np.int8)
+            levels = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
             found: dict[int, Passes] = {}
             for passes in _passes(table, trained, i):
                 j = passes.column - table.start
                 level = judge(passes)
-                levels[0, j] = level
+                levels[j] = level
                 if level > HEALTHY:
                     found[j] = passes
 
-            def told(_: int, j: int, found: dict[int, Passes] = found) -> Description:
+            def told(j: int, found: dict[int, Passes] = found) -> Description:
                 return describe(found[j])
 
-            yield Judgement(
-                names=(name,),
-                steps=table.steps[table.start :],
-                mode=table.mode,
-                levels=levels,
-                describe=told,
-            )
+            yield table.judge_one(name, levels, told)
 
 
 def _passes(table: Table, trained: Table | None, i: int) -> Iterator[Passes]:

@@ -121,10 +121,9 @@ class LossSpike(Rule):
         # High, but not yet for long enough: neither a finding nor well again.
         levels[rows[high]] = UNKNOWN
         levels[rows[streak >= self.patience]] = Severity.WARNING
-        place = dict(zip(rows.tolist(), range(len(rows)), strict=True))
 
-        def describe(_: int, j: int) -> Description:
-            k = place[j + table.start]
+        def describe(j: int) -> Description:
+            k = int(np.searchsorted(rows, j + table.start))
             return Description(
                 message=(
                     f"the loss has jumped to {loss[k]:.4g} from {level[k]:.4g}, the "
@@ -140,10 +139,4 @@ class LossSpike(Rule):
                 ),
             )
 
-        return Judgement(
-            names=(table.names[i],),
-            steps=table.steps[table.start :],
-            mode=table.mode,
-            levels=levels[np.newaxis, table.start :],
-            describe=describe,
-        )
+        return table.judge_one(table.names[i], levels[table.start :], describe)

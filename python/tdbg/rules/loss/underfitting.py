@@ -124,7 +124,7 @@ class Underfitting(Rule):
         high = (now > limit) & ~(held <= limit)
         levels[surely_flat & high] = Severity.WARNING
 
-        def describe(_: int, j: int) -> Description:
+        def describe(j: int) -> Description:
             learned = 100.0 * (start - now[j]) / abs(start) if start else 0.0
             held_out = "" if np.isnan(held[j]) else f", and {held[j]:.4g} in validation"
             return Description(
@@ -142,10 +142,4 @@ class Underfitting(Rule):
                 ),
             )
 
-        return Judgement(
-            names=(name,),
-            steps=steps,
-            mode=mode,
-            levels=levels[np.newaxis, :],
-            describe=describe,
-        )
+        return Judgement.of_one(name, steps, mode, levels, describe)

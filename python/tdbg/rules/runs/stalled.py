@@ -111,13 +111,13 @@ class StalledTraining(Rule):
         pause: NDArray[np.float64],
         limit: NDArray[np.float64],
     ) -> Judgement:
-        levels = np.where(pause > limit, int(Severity.WARNING), 0).astype(np.int8)
-        return Judgement(
-            names=(NAME,),
-            steps=steps,
-            mode=mode,
-            levels=levels[np.newaxis, :],
-            describe=lambda _, j: self._describe(
+        levels = np.where(pause > limit, int(Severity.WARNING), 0)
+        return Judgement.of_one(
+            NAME,
+            steps,
+            mode,
+            levels,
+            lambda j: self._describe(
                 float(pause[j]), float(limit[j]), "then it went on"
             ),
         )
