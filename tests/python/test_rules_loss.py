@@ -36,7 +36,7 @@ def test_a_flat_loss_is_a_warning_after_two_stretches():
     assert finding.severity is Severity.WARNING
     assert finding.step == 99
     assert finding.value == 0
-    assert "2.3" in finding.message
+    assert "stayed the same, from 2.3 to 2.3," in finding.message
 
 
 @pytest.mark.parametrize("seed", SEEDS)

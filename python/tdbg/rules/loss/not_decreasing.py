@@ -130,7 +130,8 @@ class LossNotDecreasing(Rule):
     def _describe(self, before: float, now: float, start: float) -> Description:
         change = 100.0 * (before - now) / abs(before) if before else 0.0
         since = 100.0 * (start - now) / abs(start) if start else 0.0
-        moved = f"fell by {change:.2g} %" if change > 0 else f"rose by {-change:.2g} %"
+        direction = "fell" if change > 0 else "rose"
+        moved = f"{direction} by {abs(change):.2g} %" if change else "stayed the same"
         rising = now > start
         return Description(
             message=(
