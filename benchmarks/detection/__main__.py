@@ -80,7 +80,12 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--stale", action="store_true", help="judge what other code has recorded"
     )
-    parser.add_argument("--corpus", action="append", default=[], help="file of cases")
+    parser.add_argument(
+        "--corpus",
+        action="append",
+        default=[],
+        help="file of cases, or a folder of such",
+    )
     parser.add_argument("--rules", nargs="*", default=[], help="ask these only")
     parser.add_argument("--set", action="append", default=[], help="Rule.name=value")
     parser.add_argument("--json", action="store_true")

@@ -138,13 +138,13 @@ def cases(only: str = "") -> tuple[Case, ...]:
 
 
 def load(paths: Iterable[str | Path] = ()) -> None:
-    """Register this corpus, or instead the cases of these files.
+    """Register this corpus, or instead the cases of these files and folders.
 
     Raises:
         ImportError: If a file cannot be imported.
     """
-    files = [Path(path).resolve() for path in paths]
-    if not files:
+    files = [file for path in paths for file in _files(Path(path).resolve())]
+    if not paths:
         for module in MODULES:
             importlib.import_module(f"benchmarks.detection.corpus.{module}")
     for file in files:
@@ -156,6 +156,13 @@ def load(paths: Iterable[str | Path] = ()) -> None:
         module_of_file = importlib.util.module_from_spec(spec)
         sys.modules[name] = module_of_file
         spec.loader.exec_module(module_of_file)
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or the modules of a folder."""
+    if not path.is_dir():
+        return [path]
+    return [file for file in sorted(path.glob("*.py")) if file.stem != "__init__"]
 
 
 def _add(case: Case) -> None:
