@@ -90,8 +90,8 @@ def convolutions_with_sigmoids(t: Training) -> None:
 def recurrence_without_clipping(t: Training) -> None:
     """The identity as recurrent weights, over 64 pixels, and nothing holds them.
 
-    Source: Pascanu et al. 2013; Le et al. 2015.  Visible: when the norm of the gradient is above 1000,
-    or something is not finite.
+    Source: Pascanu et al. 2013; Le et al. 2015.  Visible: when the norm of the
+    gradient is above 1000, or something is not finite.
     """
     model = Unrolled(24)
     recurrent = dict(model.named_parameters())["rnn.weight_hh_l0"]
