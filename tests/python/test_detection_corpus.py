@@ -24,6 +24,7 @@ from benchmarks.detection.halves import HALVES, half_of
 from benchmarks.detection.judge import Judged, Named
 from benchmarks.detection.verify import run, trouble
 from tdbg.findings import Severity
+from tdbg.rules.registry import names
 
 pytestmark = pytest.mark.torch
 
@@ -101,6 +102,19 @@ def test_cases_are_added_from_elsewhere(
     load([file])
     assert run(named("one_of_ours"), 0).visible_at == 0
     assert run(named("one_of_ours.twin"), 0).visible_at is None
+
+
+def test_the_second_corpus_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(case, "_registered", {})
+    load([Path(case.__file__).parents[1] / "second"])
+    every = cases()
+    sick = [one for one in every if one.is_sick]
+    assert len(sick) >= 36
+    assert {one.twin_of for one in every if not one.is_sick} == {s.name for s in sick}
+    for one in sick:
+        assert one.named_by <= set(names())
+        assert "Source:" in one.story, one.name
+        assert "Visible:" in one.story, one.name
 
 
 def test_a_twin_is_in_the_half_of_its_case_and_the_halves_are_halves() -> None:
