@@ -120,7 +120,9 @@ class Underfitting(Rule):
         sure = CERTAINTY * trend.error
         surely_flat = (before - now + sure < flat) & (now - before < flat + sure)
         levels = np.full(len(steps), UNKNOWN, dtype=np.int8)
-        levels[(before - now > flat) | (now <= limit) | (held <= limit)] = HEALTHY
+        # Before there are two stretches it is not known where the loss began.
+        sound = (before - now > flat) | (now <= limit) | (held <= limit)
+        levels[sound & ~np.isnan(now)] = HEALTHY
         high = (now > limit) & ~(held <= limit)
         levels[surely_flat & high] = Severity.WARNING
 

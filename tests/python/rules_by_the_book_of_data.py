@@ -1,0 +1,367 @@
+"""What rules about losses, data and units should say, computed the plain way.
+
+As ``rules_by_the_book`` does for those of tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rules_by_the_book import (
+    ERROR,
+    TRAINING,
+    WARNING,
+    Entry,
+    Row,
+    Verdicts,
+    entries,
+    median,
+    not_finite,
+    of_role,
+)
+from rules_fake import FakeRun
+from tdbg.modes import ModeKeys
+from tdbg.rules import (
+    DeadEmbedding,
+    DeadRelu,
+    ExplodingTensor,
+    LossNotDecreasing,
+    LossSpike,
+    NLPSequenceRatio,
+    NotNormalizedData,
+    Rule,
+    SaturatedActivation,
+    UnchangedTensor,
+    Underfitting,
+)
+from tdbg.rules.window import HEALTHY
+
+__all__ = ["BOOKS_OF_DATA"]
+
+MAD_TO_DEVIATION = 1.4826
+INPUTS = {"input", "model_input", "prediction", "label"}
+STATES = {"weight", "bias", "buffer"}
+
+
+def losses(
+    run: FakeRun, name: str, mode: ModeKeys
+) -> tuple[list[tuple[Entry, float]], Callable[[int], float]]:
+    """Losses of steps without loss, NaN where not finite; the median of first ones."""
+    rows = [entry for entry in entries(run, mode) if name in entry.rows]
+
+    def value(entry: Entry) -> float:
+        row = entry.rows[name]
+        return math.nan if not_finite(row) else row["mean"]
+
+    def start(n: int) -> float:
+        return median([value(entry) for entry in rows[:n] if entry.usable])
+
+    return [(entry, value(entry)) for entry in rows if entry.usable], start
+
+
+def middle_of(values: list[float]) -> float:
+    """The median; NaN where anything is."""
+    return math.nan if any(map(math.isnan, values)) else median(values)
+
+
+def spike(rule: LossSpike, run: FakeRun) -> Verdicts:
+    result: Verdicts = {}
+    for mode in TRAINING:
+        for name in of_role(run, "loss"):
+            known, start_of = losses(run, name, mode)
+            start, streak = start_of(10), 0
+            for k, (entry, loss) in enumerate(known):
+                before = [value for _, value in known[k - rule.num_steps : k]]
+                middle = middle_of(before) if k >= rule.num_steps else math.nan
+                if math.isnan(middle) or math.isnan(loss):
+                    streak = 0
+                    continue
+                spread = median([abs(value - middle) for value in before])
+                limit = max(
+                    rule.deviations * MAD_TO_DEVIATION * spread,
+                    rule.of_way * (start - middle),
+                    rule.of_level * abs(middle),
+                )
+                streak = streak + 1 if loss - middle > limit else 0
+                if not streak:
+                    result[mode, name, entry.step] = HEALTHY
+                elif streak >= rule.patience:
+                    result[mode, name, entry.step] = WARNING
+    return result
+
+
+def trends(
+    run: FakeRun, name: str, mode: ModeKeys, n: int
+) -> Iterator[tuple[Entry, float, float, float]]:
+    """Medians of the last two stretches of each step; the error of what they differ."""
+    known, _ = losses(run, name, mode)
+    for k, (entry, _) in enumerate(known):
+        if k + 1 < 2 * n:
+            yield entry, math.nan, math.nan, math.nan
+            continue
+        values = [value for _, value in known[k + 1 - 2 * n : k + 1]]
+        parts = values[:n], values[n:]
+        before, now = map(middle_of, parts)
+        errors = [
+            1.2533 * MAD_TO_DEVIATION * middle_of([abs(v - m) for v in part])
+            for part, m in zip(parts, (before, now), strict=True)
+        ]
+        yield entry, before, now, math.hypot(*errors) / math.sqrt(n)
+
+
+def not_decreasing(rule: LossNotDecreasing, run: FakeRun) -> Verdicts:
+    result: Verdicts = {}
+    for mode in TRAINING:
+        for name in of_role(run, "loss"):
+            start = losses(run, name, mode)[1](min(rule.num_steps, 10))
+            for entry, before, now, error in trends(run, name, mode, rule.num_steps):
+                wanted = rule.diff_percent / 100 * abs(before)
+                fall = before - now
+                learned = now <= start - rule.learned_percent / 100 * abs(start)
+                if learned or (fall >= wanted and fall > 2 * error):
+                    result[mode, name, entry.step] = HEALTHY
+                elif fall + 2 * error < wanted:
+                    result[mode, name, entry.step] = WARNING
+    return result
+
+
+def underfitting(rule: Underfitting, run: FakeRun) -> Verdicts:
+    result: Verdicts = {}
+    for mode in TRAINING:
+        for name in of_role(run, "loss"):
+            start = losses(run, name, mode)[1](rule.num_steps)
+            limit = start - rule.learned_percent / 100 * abs(start)
+            evaluated, _ = losses(run, name, ModeKeys.EVAL)
+            for entry, before, now, error in trends(run, name, mode, rule.num_steps):
+                past = [value for e, value in evaluated if e.step < entry.step]
+                held = median(past[-rule.num_steps :])
+                flat = rule.flat_percent / 100 * abs(before)
+                fall = before - now
+                if math.isnan(now):
+                    continue
+                if fall > flat or now <= limit or held <= limit:
+                    result[mode, name, entry.step] = HEALTHY
+                elif fall + 2 * error < flat and -fall < flat + 2 * error:
+                    result[mode, name, entry.step] = WARNING
+    return result
+
+
+def not_normalized(rule: NotNormalizedData, run: FakeRun) -> Verdicts:
+    result: Verdicts = {}
+    for mode in TRAINING:
+        for name in of_role(run, "model_input"):
+            seen: list[Row] = []
+            for entry in entries(run, mode):
+                if name not in entry.rows or not entry.usable:
+                    continue
+                seen.append(entry.rows[name])
+                merged = _merged(seen[-rule.num_steps :], rule.min_elements)
+                if merged is not None:
+                    mean, std = merged
+                    far = abs(mean) > rule.max_mean
+                    far |= not rule.min_std <= std <= rule.max_std
+                    result[mode, name, entry.step] = WARNING if far else HEALTHY
+    return result
+
+
+def _merged(rows: list[Row], enough: int) -> tuple[float, float] | None:
+    """Mean and deviation of as few of the last rows as hold enough numbers."""
+    counts, sums, squares = 0.0, 0.0, 0.0
+    if rows[-1]["count"] == not_finite(rows[-1]):
+        return None
+    for row in reversed(rows):
+        n = row["count"] - not_finite(row)
+        if n:
+            counts += n
+            sums += n * row["mean"]
+            squares += row["m2"] + n * row["mean"] ** 2
+        if counts >= enough:
+            mean = sums / counts
+            return mean, math.sqrt(max(squares / counts - mean**2, 0.0))
+    return None
+
+
+def sequence_ratio(rule: NLPSequenceRatio, run: FakeRun) -> Verdicts:
+    result: Verdicts = {}
+    limits = dict(zip(rule.token_values, rule.token_thresholds_percent, strict=True))
+    (name,) = run.tensors
+    values = run.tensors[name].values
+    for mode in TRAINING:
+        steps = [entry.step for entry in entries(run, mode) if entry.usable]
+        for k, step in enumerate(steps):
+            last = steps[max(0, k + 1 - rule.max_steps) : k + 1][::-1]
+            tokens: list[int] = []
+            for each in last:
+                if len(tokens) < rule.min_tokens and each in values:
+                    tokens += values[each].ravel().tolist()
+            if step in values and len(tokens) >= rule.min_tokens:
+                bad = any(
+                    100 * n / len(tokens) > limits.get(token, rule.any_percent)
+                    for token, n in Counter(tokens).items()
+                )
+                result[mode, name, step] = WARNING if bad else HEALTHY
+    return result
+
+
+def unchanged(rule: UnchangedTensor, run: FakeRun) -> Verdicts:
+    result: Verdicts = {}
+    for mode in ModeKeys:
+        streaks: Counter[str] = Counter()
+        before: dict[str, Row | None] = {}
+        for entry in entries(run, mode):
+            broken = not entry.usable or entry.skipped
+            for name in of_role(run, "weight"):
+                if broken:
+                    before[name], streaks[name] = None, 0
+                if name not in entry.rows or broken:
+                    continue
+                row = entry.rows[name]
+                hopeless = 0 < row["count"] == not_finite(row)
+                if f"gradient/{name}" not in entry.rows or hopeless:
+                    before[name], streaks[name] = None, 0
+                    continue
+                old, before[name] = before.get(name), row
+                same = old is not None and all(
+                    _near(row[field], old[field], rule) for field in row
+                )
+                streaks[name] = streaks[name] + 1 if same else 0
+                if streaks[name] >= rule.num_steps - 1:
+                    result[mode, name, entry.step] = WARNING
+                elif old is not None and not same:
+                    result[mode, name, entry.step] = HEALTHY
+    return result
+
+
+def _near(new: float, old: float, rule: UnchangedTensor) -> bool:
+    if math.isnan(new) and math.isnan(old):
+        return True
+    return abs(new - old) <= rule.atol + rule.rtol * abs(old)
+
+
+def exploding_tensor(rule: ExplodingTensor, run: FakeRun) -> Verdicts:
+    del rule
+    result: Verdicts = {}
+    order = sorted(run.tensors, key=lambda name: run.tensors[name].role not in STATES)
+    for mode in ModeKeys:
+        was_bad: dict[str, bool] = {}
+        had_minus: dict[str, bool] = {}
+        for entry in entries(run, mode):
+            if not entry.usable:
+                continue
+            bad = {}
+            for name in [name for name in order if name in entry.rows]:
+                row, role = entry.rows[name], run.tensors[name].role
+                wrong = row["nan"] + row["positive_infinity"]
+                if role not in INPUTS | {"output"}:
+                    wrong += row["negative_infinity"]
+                by_design = role == "gradient" and entry.skipped
+                bad[name] = wrong > 0 and not by_design
+            harm = any(bad.values())
+            for name in bad:
+                if run.tensors[name].role == "output":
+                    minus = entry.rows[name]["negative_infinity"] > 0
+                    bad[name] |= minus and not had_minus.get(name) and harm
+                    had_minus[name] = minus
+            begins = any(bad.values()) and not any(was_bad.values())
+            was_bad |= bad
+            for name, is_bad in bad.items():
+                if not is_bad:
+                    result[mode, name, entry.step] = HEALTHY
+                elif begins:
+                    begins = False
+                    result[mode, name, entry.step] = ERROR
+    return result
+
+
+def summaries(
+    run: FakeRun, name: str, mode: ModeKeys
+) -> list[tuple[int, np.ndarray[Any, Any]]]:
+    """Steps without loss, and what was counted of the units then."""
+    values = run.tensors[name].values
+    return [
+        (entry.step, values[entry.step].astype(float))
+        for entry in entries(run, mode)
+        if entry.usable and entry.step in values
+    ]
+
+
+def units(
+    rule: DeadRelu | SaturatedActivation,
+    run: FakeRun,
+    level: Callable[[np.ndarray[Any, Any]], int],
+) -> Verdicts:
+    """Verdicts on the sums of as few of the last steps as are enough."""
+    result: Verdicts = {}
+    for mode in TRAINING:
+        for name in run.tensors:
+            every = summaries(run, name, mode)
+            for k, (step, _) in enumerate(every):
+                for n in range(rule.min_steps, min(rule.max_steps, k + 1) + 1):
+                    last = [counts for _, counts in every[k + 1 - n : k + 1]]
+                    if sum(counts[2].max() for counts in last) >= rule.min_samples:
+                        key = mode, name.removeprefix("unit/"), step
+                        result[key] = level(sum(last[1:], last[0]))
+                        break
+    return result
+
+
+def dead_relu(rule: DeadRelu, run: FakeRun) -> Verdicts:
+    def level(counts: np.ndarray[Any, Any]) -> int:
+        given = np.maximum(counts[2], 1)
+        dead = (counts[0] / given < rule.threshold_inactivity / 100) & (counts[2] > 0)
+        gone = (counts[0] == 0) & (counts[2] > 0)
+        if not 100 * dead.mean() > rule.threshold_layer:
+            return HEALTHY
+        return ERROR if 100 * gone.mean() >= rule.error_layer else WARNING
+
+    return units(rule, run, level)
+
+
+def saturated(rule: SaturatedActivation, run: FakeRun) -> Verdicts:
+    def level(counts: np.ndarray[Any, Any]) -> int:
+        inside = 1 - counts[1] / np.maximum(counts[2], 1)
+        full = (inside < rule.threshold_activity / 100) & (counts[2] > 0)
+        return WARNING if 100 * full.mean() > rule.threshold_layer else HEALTHY
+
+    return units(rule, run, level)
+
+
+def dead_embedding(rule: DeadEmbedding, run: FakeRun) -> Verdicts:
+    result: Verdicts = {}
+    for mode in TRAINING:
+        for name in run.tensors:
+            every = summaries(run, name, mode)
+            for k, (step, _) in enumerate(every):
+                last = [counts for _, counts in every[: k + 1][-rule.max_steps :]]
+                n = len(last)
+                used = sum((counts[0] > 0).astype(int) for counts in last)
+                seen, once, twice = (
+                    (used > 0).sum(),
+                    *((used == i).sum() for i in (1, 2)),
+                )
+                if n < rule.min_steps or not seen or once > 0.1 * seen:
+                    continue
+                more = (n - 1) / n * once * (once - 1) / (2 * (twice + 1))
+                unused = 100 * max(0.0, 1 - (seen + more) / len(used))
+                key = mode, name.removeprefix("unit/"), step
+                result[key] = WARNING if unused > rule.threshold else HEALTHY
+    return result
+
+
+BOOKS_OF_DATA: dict[type[Rule], Callable[[Any, FakeRun], Verdicts]] = {
+    LossSpike: spike,
+    LossNotDecreasing: not_decreasing,
+    Underfitting: underfitting,
+    NotNormalizedData: not_normalized,
+    NLPSequenceRatio: sequence_ratio,
+    UnchangedTensor: unchanged,
+    ExplodingTensor: exploding_tensor,
+    DeadRelu: dead_relu,
+    SaturatedActivation: saturated,
+    DeadEmbedding: dead_embedding,
+}
