@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from rules_fake import FakeRun, judge
 from tdbg import rules
 from tdbg.needs import Needs
 from tdbg.rules import registry
+from tdbg.rules._base import parameters_of
 
 SECTIONS = ("Meaning", "Formula", "Why so", "Trust", "What to do", "Parameters")
 
@@ -61,9 +62,9 @@ def test_parameters_and_defaults_are_as_documented(name: str, repository: Path):
     assert len(documented) == max(0, table.count("\n|") - 1)
     given: Any = rules.get(name)
     assert [parameter for parameter, _ in documented] == [
-        parameter.name for parameter in fields(given)
+        parameter.name for parameter in parameters_of(given)
     ]
-    for (parameter, shown), known in zip(documented, fields(given), strict=True):
+    for (parameter, shown), known in zip(documented, parameters_of(given), strict=True):
         if known.default is MISSING:
             assert shown == "required", parameter
         else:

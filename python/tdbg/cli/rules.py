@@ -16,6 +16,7 @@ from tdbg.cli.output import console, emit_json, n_bytes, plain
 from tdbg.errors import ConfigurationError
 from tdbg.needs import Needs, every_need
 from tdbg.rules import Rule, Severity, get, names, registry
+from tdbg.rules._base import parameters_of
 from tdbg.rules.files import is_in_file
 
 __all__ = ["command", "severities"]
@@ -73,8 +74,8 @@ def _describe(name: str, *, named: bool) -> dict[str, Any]:
         if named:
             raise
         return {**_empty(name), "error": str(error)}
-    given: Any = rule
     document = inspect.getdoc(rule) or ""
+    meanings = _meanings(rule)
     return {
         **_empty(rule.__name__),
         "meaning": " ".join(document.partition("\n\n")[0].split()),
@@ -89,9 +90,9 @@ def _describe(name: str, *, named: bool) -> dict[str, Any]:
                 "default": _plain(field.default),
                 "required": field.default is dataclasses.MISSING
                 and field.default_factory is dataclasses.MISSING,
-                "meaning": _meanings(document).get(field.name, ""),
+                "meaning": meanings.get(field.name, ""),
             }
-            for field in dataclasses.fields(given)
+            for field in parameters_of(rule)
         ],
     }
 
@@ -170,8 +171,16 @@ def captures(need: Needs) -> str:
     return f"{what} of {of} {when}"
 
 
-def _meanings(document: str) -> dict[str, str]:
-    """What the docstring says of each argument."""
+def _meanings(rule: type[Rule]) -> dict[str, str]:
+    """What docstrings say of each argument: the rule's own, or those of its bases."""
+    found: dict[str, str] = {}
+    for parent in rule.__mro__:
+        found = _arguments(inspect.cleandoc(parent.__doc__ or "")) | found
+    return found
+
+
+def _arguments(document: str) -> dict[str, str]:
+    """What a docstring says of each argument."""
     match = re.search(r"^Args:\n((?: +.*\n?|\n)+)", document, re.MULTILINE)
     found: dict[str, list[str]] = {}
     current: list[str] = []

@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from tdbg.rules.loss.underfitting import Underfitting
     from tdbg.rules.runs.other_runs import SimilarAcrossRuns
     from tdbg.rules.runs.stalled import StalledTraining
-    from tdbg.rules.tensors.tensors import ExplodingTensor, UnchangedTensor
-    from tdbg.rules.tensors.values import AllZero, TensorVariance
+    from tdbg.rules.tensors.all_zero import AllZero
+    from tdbg.rules.tensors.non_finite import ExplodingTensor
+    from tdbg.rules.tensors.unchanged import UnchangedTensor
+    from tdbg.rules.tensors.variance import TensorVariance
     from tdbg.rules.trees import FeatureImportance, TreeDepth
     from tdbg.rules.weights.initialization import PoorWeightInitialization
     from tdbg.rules.weights.optimizer import (

@@ -8,11 +8,12 @@ Thread safety: rules are immutable and hold no state.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from tdbg.collections import BUILT_IN
@@ -35,7 +36,7 @@ __all__ = [
     "finds",
     "in_collections",
     "mode_of",
-    "selects_by",
+    "parameters_of",
 ]
 
 # The roles that a built-in collection selects, as a tensor's info names them.
@@ -100,8 +101,18 @@ class Rule(ABC):
 
     def parameters(self) -> dict[str, object]:
         """Its parameters by name."""
-        given: Any = self
-        return {field.name: getattr(self, field.name) for field in fields(given)}
+        return {
+            field.name: getattr(self, field.name) for field in parameters_of(type(self))
+        }
+
+
+def parameters_of(rule: type[Rule]) -> list[Field[Any]]:
+    """The parameters of a rule: first its own, then those it shares with others."""
+    given: Any = rule
+    known = {field.name: field for field in fields(given)}
+    by_class = (inspect.get_annotations(parent) for parent in rule.__mro__)
+    names = dict.fromkeys(name for of_class in by_class for name in of_class)
+    return [known[name] for name in names if name in known]
 
 
 def in_collections(tensor: TensorInfo, collections: Iterable[str]) -> bool:
@@ -112,15 +123,6 @@ def in_collections(tensor: TensorInfo, collections: Iterable[str]) -> bool:
         or name in tensor.collections
         for name in collections
     )
-
-
-def selects_by(
-    tensor: TensorInfo, collections: Iterable[str], regex: str | None
-) -> bool:
-    """Whether one of the collections, or the expression, names the tensor."""
-    if in_collections(tensor, collections):
-        return True
-    return regex is not None and finds(regex, tensor.name)
 
 
 def built_in(collections: Iterable[str]) -> frozenset[str]:

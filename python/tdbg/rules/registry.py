@@ -12,12 +12,11 @@ import difflib
 import importlib
 import math
 from collections.abc import Iterable
-from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from tdbg.errors import ConfigurationError, UnknownRule
-from tdbg.rules._base import Rule
+from tdbg.rules._base import Rule, parameters_of
 from tdbg.rules.files import is_in_file, load
 
 __all__ = [
@@ -32,13 +31,13 @@ __all__ = [
 GROUP = "tdbg.rules"
 # Where the built-in rules are, so that a name imports one module.
 BUILT_IN = {
-    "AllZero": "tdbg.rules.tensors.values",
+    "AllZero": "tdbg.rules.tensors.all_zero",
     "ClassImbalance": "tdbg.rules.data.classification",
     "Confusion": "tdbg.rules.data.classification",
     "DeadEmbedding": "tdbg.rules.activations.embeddings",
     "DeadRelu": "tdbg.rules.activations.activations",
     "ExplodingGradient": "tdbg.rules.gradients.exploding",
-    "ExplodingTensor": "tdbg.rules.tensors.tensors",
+    "ExplodingTensor": "tdbg.rules.tensors.non_finite",
     "FeatureImportance": "tdbg.rules.trees",
     "LossNotDecreasing": "tdbg.rules.loss.not_decreasing",
     "LossSpike": "tdbg.rules.loss.spike",
@@ -53,9 +52,9 @@ BUILT_IN = {
     "SaturatedActivation": "tdbg.rules.activations.activations",
     "SimilarAcrossRuns": "tdbg.rules.runs.other_runs",
     "StalledTraining": "tdbg.rules.runs.stalled",
-    "TensorVariance": "tdbg.rules.tensors.values",
+    "TensorVariance": "tdbg.rules.tensors.variance",
     "TreeDepth": "tdbg.rules.trees",
-    "UnchangedTensor": "tdbg.rules.tensors.tensors",
+    "UnchangedTensor": "tdbg.rules.tensors.unchanged",
     "Underfitting": "tdbg.rules.loss.underfitting",
     "VanishingGradient": "tdbg.rules.gradients.vanishing",
     "WeightUpdateRatio": "tdbg.rules.weights.updates",
@@ -131,7 +130,7 @@ def make(name: str, **parameters: object) -> Rule:
         ConfigurationError: If it has no such parameter, lacks one or refuses a value.
     """
     rule = get(name)
-    known = [field.name for field in fields(rule)]  # type: ignore[arg-type]
+    known = [field.name for field in parameters_of(rule)]
     for parameter in parameters:
         if parameter not in known:
             msg = f"{name} has no parameter {parameter!r}; it has {', '.join(known)}"

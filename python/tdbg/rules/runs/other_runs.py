@@ -12,19 +12,12 @@ from numpy.typing import NDArray
 
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
-from tdbg.needs import Needs
-from tdbg.rules._base import (
-    Rule,
-    built_in,
-    check_names,
-    check_number,
-    check_regex,
-    selects_by,
-)
+from tdbg.rules._base import check_names, check_number
+from tdbg.rules.named import OfNamedTensors
 from tdbg.rules.registry import register
 from tdbg.rules.table import FIELDS, Table
 from tdbg.rules.verdicts import Description, Judgement
-from tdbg.rules.window import TensorInfo, Window
+from tdbg.rules.window import Window
 
 if TYPE_CHECKING:
     from tdbg.trial import Trial
@@ -37,7 +30,7 @@ OPEN_RUNS = 16
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimilarAcrossRuns(Rule):
+class SimilarAcrossRuns(OfNamedTensors):
     """Report tensors that differ from those of another run at the same step.
 
     Compared are the rows of statistics, field by field.  What the other run does not
@@ -46,7 +39,6 @@ class SimilarAcrossRuns(Rule):
     Args:
         other_runs: Directories of the runs to compare with; one at least.
         collections: What to compare.
-        tensor_regex: Compare tensors of such names too.
         rtol: Fields may differ by this share of them.
         atol: And by this much.
 
@@ -60,7 +52,6 @@ class SimilarAcrossRuns(Rule):
 
     other_runs: tuple[str, ...] = ()
     collections: tuple[str, ...] = ("losses", "weights", "biases", "gradients")
-    tensor_regex: str | None = None
     rtol: float = 1e-6
     atol: float = 0.0
 
@@ -72,19 +63,9 @@ class SimilarAcrossRuns(Rule):
                 '("runs/first",)'
             )
             raise ConfigurationError(msg)
-        check_names(self, "collections")
-        check_regex(self, "tensor_regex")
+        OfNamedTensors.__post_init__(self)
         check_number(self, "rtol", least=0.0)
         check_number(self, "atol", least=0.0)
-
-    @property
-    def needs(self) -> Needs:
-        """The rows of the collections."""
-        return Needs(collections=built_in(self.collections))
-
-    def selects(self, tensor: TensorInfo) -> bool:
-        """What the collections or the expression name."""
-        return selects_by(tensor, self.collections, self.tensor_regex)
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Compare with each of the other runs."""

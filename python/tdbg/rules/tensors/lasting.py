@@ -1,0 +1,81 @@
+"""Rules about tensors that hold nothing of use for several recorded steps in a row."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.modes import ModeKeys
+from tdbg.rules._base import check_number, finds
+from tdbg.rules.named import OfNamedTensors
+from tdbg.rules.window import Judgement, Table, Window
+
+__all__ = ["INPUTS", "OfLastingRows"]
+
+Bools = NDArray[np.bool_]
+INPUTS = {"input", "model_input", "prediction", "label"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfLastingRows(OfNamedTensors):
+    """Base of rules about rows that are bad at *patience* recorded steps in a row.
+
+    Args:
+        patience: Recorded steps in a row at which this must hold.
+        min_count: Smaller tensors are not judged.
+        collections: Where to look.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range or not of its kind.
+    """
+
+    patience: int = 3
+    min_count: int = 8
+    collections: tuple[str, ...] = ("outputs", "model_inputs")
+
+    def __post_init__(self) -> None:
+        OfNamedTensors.__post_init__(self)
+        check_number(self, "patience", least=1, whole=True)
+        check_number(self, "min_count", least=1, whole=True)
+
+    @property
+    def look_back(self) -> int:
+        """The steps that patience counts."""
+        return self.patience - 1
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge the rows of training."""
+        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+            judged = table.known & (table["count"] >= self.min_count)
+            judged &= _says_something(table, self.tensor_regex)[:, np.newaxis]
+            yield self.judge(table, judged)
+
+    @abstractmethod
+    def judge(self, table: Table, judged: Bools) -> Judgement:
+        """Judge the rows that are *judged*."""
+
+
+def _says_something(table: Table, regex: str | None) -> Bools:
+    """Which tensors are judged: not masks, indices, and states that begin at zero.
+
+    Of the inputs of a model the first one: others are masks and states of recurrent
+    layers.  What the expression names is judged whatever it is.
+    """
+    asked = np.array([regex is not None and finds(regex, name) for name in table.names])
+    floats = np.array(
+        ["float" in dtype or not dtype for dtype in table.dtypes], dtype=bool
+    )
+    first = np.array(
+        [
+            role != "model_input" or name.endswith("_input_0")
+            for name, role in zip(table.names, table.roles, strict=True)
+        ],
+        dtype=bool,
+    )
+    judged = floats & first
+    # Of parameters and losses zeros count whatever they are made of.
+    return np.asarray(judged | asked.astype(bool))

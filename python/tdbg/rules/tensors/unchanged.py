@@ -1,0 +1,178 @@
+"""Tensors that never change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.needs import Needs
+from tdbg.rules._base import built_in, check_number
+from tdbg.rules.columns import facts_of_steps, parameter_of
+from tdbg.rules.named import OfNamedTensors
+from tdbg.rules.registry import register
+from tdbg.rules.window import FIELDS, Description, Judgement, Table, TensorInfo, Window
+
+__all__ = ["UnchangedTensor"]
+
+GRADIENT = "gradient/"
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnchangedTensor(OfNamedTensors):
+    """Report tensors that stay the same over several recorded steps.
+
+    All fields of the row must be equal; where values were captured too, these.  A
+    weight or bias is judged only at steps at which it received a gradient, so that
+    frozen parameters are not reported.
+
+    Args:
+        num_steps: How many recorded steps must be equal.
+        rtol: Relative difference that counts as equal.
+        atol: Absolute difference that counts as equal.
+        collections: Where to look.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range or not of its kind.
+    """
+
+    num_steps: int = 3
+    rtol: float = 0.0
+    atol: float = 0.0
+    collections: tuple[str, ...] = ("weights",)
+
+    def __post_init__(self) -> None:
+        check_number(self, "num_steps", least=2, whole=True)
+        check_number(self, "rtol", least=0.0)
+        check_number(self, "atol", least=0.0)
+        OfNamedTensors.__post_init__(self)
+
+    @property
+    def needs(self) -> Needs:
+        """The rows of the collections, and of the gradients of parameters."""
+        wanted = built_in(self.collections)
+        if wanted & {"weights", "biases"}:
+            wanted |= {"gradients"}
+        return Needs(collections=wanted)
+
+    @property
+    def look_back(self) -> int:
+        """The steps to compare with."""
+        return self.num_steps - 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """What the collections or the expression name, and the gradients."""
+        return tensor.role == "gradient" or self.is_named(tensor)
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Compare every row with the one before it."""
+        for table in window.tables():
+            chosen = [i for i in range(len(table.names)) if self._is_judged(table, i)]
+            if chosen:
+                trained = self._trained(table, chosen)
+                judged = table.select(chosen)
+                self._leave_out_absent(window, judged, trained)
+                yield self._judge(judged, trained)
+
+    @staticmethod
+    def _leave_out_absent(
+        window: Window, table: Table, trained: NDArray[np.bool_]
+    ) -> None:
+        """Parameters that no optimizer has are for NotInOptimizer."""
+        for facts, steps in facts_of_steps(window, table):
+            if facts is None or not facts.complete:
+                continue
+            for i, name in enumerate(table.names):
+                parameter = parameter_of(facts, name)
+                if parameter is not None and parameter.optimizer is None:
+                    trained[i, steps] = False
+
+    def _is_judged(self, table: Table, i: int) -> bool:
+        info = TensorInfo(name=table.names[i], role=table.roles[i])
+        return info.role != "gradient" or self.is_named(info)
+
+    @staticmethod
+    def _trained(table: Table, chosen: list[int]) -> NDArray[np.bool_]:
+        """Where a row, if it is of a parameter, has a gradient beside it."""
+        index = {name: i for i, name in enumerate(table.names)}
+        result = np.ones((len(chosen), len(table.steps)), dtype=bool)
+        for row, i in enumerate(chosen):
+            if table.roles[i] in {"weight", "bias"}:
+                gradient = index.get(GRADIENT + table.names[i])
+                result[row] = False if gradient is None else table.present[gradient]
+        return result
+
+    def _judge(self, table: Table, trained: NDArray[np.bool_]) -> Judgement:
+        # The weights after a skipped step are, rightly, those before it.
+        known = table.known & trained & ~table.skipped[np.newaxis, :]
+        # What is NaN throughout stays so; that is for ExplodingTensor.
+        known &= (table.not_finite < table["count"]) | (table["count"] == 0)
+        same, compared = self._same_as_before(table, known)
+        streak = table.streak(same, known)
+        fires = streak >= self.num_steps - 1
+        fires[:, : table.start] = False
+        for i, j in np.argwhere(fires):
+            if self._values_differ(table, int(i), int(j)):
+                fires[i, j] = same[i, j] = False
+        levels = np.where(fires, int(Severity.WARNING), 0)
+
+        def describe(i: int, j: int) -> Description:
+            unchanged = int(np.count_nonzero(fires[:, j]))
+            judged = int(np.count_nonzero(known[:, j]))
+            return Description(
+                message=(
+                    f"the same at {self.num_steps} recorded steps in a row, within "
+                    f"rtol {self.rtol:g} and atol {self.atol:g} "
+                    f"(mean {table['mean'][i, j]:.6g}, l2 {table['l2'][i, j]:.6g})"
+                ),
+                value=0.0,
+                threshold=self.rtol,
+                advice=(
+                    f"{unchanged} of {judged} tensors do not change: see that the "
+                    "optimizer was given these parameters, that its learning rate is "
+                    "not zero, and that updates are not below the precision of the "
+                    "weights (bfloat16: 0.4 %)"
+                ),
+            )
+
+        return table.judge(levels, describe, known & compared & (fires | ~same))
+
+    def _same_as_before(
+        self, table: Table, known: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Whether each row equals the one before it, and whether there is one."""
+        n_steps = len(table.steps)
+        at = np.arange(n_steps)
+        last = np.maximum.accumulate(np.where(table.present, at, -1), axis=1)
+        before = np.full_like(last, -1)
+        before[:, 1:] = last[:, :-1]
+        broken = ~table.usable | table.skipped
+        wall = np.maximum.accumulate(np.where(broken, at, -1))
+        index = np.maximum(before, 0)
+        compared = known & (before > wall) & np.take_along_axis(known, index, axis=1)
+        same = compared.copy()
+        for name in sorted(FIELDS, key=lambda name: name != "l2"):
+            if not same.any():
+                break  # Norms differ first, and nearly always.
+            new = table[name]
+            old = np.take_along_axis(new, index, axis=1)
+            with np.errstate(invalid="ignore"):
+                near = np.abs(new - old) <= self.atol + self.rtol * np.abs(old)
+            same &= near | (new == old) | (np.isnan(new) & np.isnan(old))
+        return same, compared
+
+    def _values_differ(self, table: Table, i: int, j: int) -> bool:
+        rows = np.flatnonzero(table.present[i, : j + 1])[-self.num_steps :]
+        name = table.names[i]
+        new = table.value(name, int(table.steps[j]))
+        old = table.value(name, int(table.steps[rows[0]])) if new is not None else None
+        if new is None or old is None or new.shape != old.shape:
+            return False
+        if self.rtol == self.atol == 0:
+            return new.tobytes() != old.tobytes()
+        a, b = new.astype(np.float64), old.astype(np.float64)
+        return not np.allclose(a, b, self.rtol, self.atol, equal_nan=True)
