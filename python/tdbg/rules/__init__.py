@@ -35,9 +35,11 @@ from tdbg.rules.window import (
 )
 
 if TYPE_CHECKING:
-    from tdbg.rules.activations.activations import DeadRelu, SaturatedActivation
-    from tdbg.rules.activations.embeddings import DeadEmbedding
-    from tdbg.rules.data.classification import ClassImbalance, Confusion
+    from tdbg.rules.activations.dead_embedding import DeadEmbedding
+    from tdbg.rules.activations.dead_relu import DeadRelu
+    from tdbg.rules.activations.saturated import SaturatedActivation
+    from tdbg.rules.data.class_imbalance import ClassImbalance
+    from tdbg.rules.data.confusion import Confusion
     from tdbg.rules.data.inputs import NotNormalizedData
     from tdbg.rules.data.tokens import NLPSequenceRatio
     from tdbg.rules.gradients.exploding import ExplodingGradient

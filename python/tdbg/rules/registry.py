@@ -32,10 +32,10 @@ GROUP = "tdbg.rules"
 # Where the built-in rules are, so that a name imports one module.
 BUILT_IN = {
     "AllZero": "tdbg.rules.tensors.all_zero",
-    "ClassImbalance": "tdbg.rules.data.classification",
-    "Confusion": "tdbg.rules.data.classification",
-    "DeadEmbedding": "tdbg.rules.activations.embeddings",
-    "DeadRelu": "tdbg.rules.activations.activations",
+    "ClassImbalance": "tdbg.rules.data.class_imbalance",
+    "Confusion": "tdbg.rules.data.confusion",
+    "DeadEmbedding": "tdbg.rules.activations.dead_embedding",
+    "DeadRelu": "tdbg.rules.activations.dead_relu",
     "ExplodingGradient": "tdbg.rules.gradients.exploding",
     "ExplodingTensor": "tdbg.rules.tensors.non_finite",
     "FeatureImportance": "tdbg.rules.trees",
@@ -49,7 +49,7 @@ BUILT_IN = {
     "Overtraining": "tdbg.rules.loss.generalization",
     "PoorWeightInitialization": "tdbg.rules.weights.initialization",
     "PrecisionLoss": "tdbg.rules.gradients.precision",
-    "SaturatedActivation": "tdbg.rules.activations.activations",
+    "SaturatedActivation": "tdbg.rules.activations.saturated",
     "SimilarAcrossRuns": "tdbg.rules.runs.other_runs",
     "StalledTraining": "tdbg.rules.runs.stalled",
     "TensorVariance": "tdbg.rules.tensors.variance",

@@ -1,0 +1,88 @@
+"""Layers of ReLUs of which most have died."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tdbg.findings import Severity
+from tdbg.rules._base import check_number
+from tdbg.rules.activations.units import OfUnits
+from tdbg.rules.registry import register
+from tdbg.rules.window import HEALTHY, UNKNOWN, Description, Judgement, UnitTable
+
+if TYPE_CHECKING:
+    from tdbg.facts import Facts
+
+__all__ = ["DeadRelu"]
+
+RELUS = frozenset({"ReLU", "ReLU6", "Threshold"})
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadRelu(OfUnits):
+    """Report layers of ReLUs of which most are never active.
+
+    Args:
+        threshold_inactivity: A unit that is active for less than this percentage of
+            the values it was given is dead.
+        threshold_layer: A layer with more than this percentage of dead units is
+            reported, as a warning.
+        error_layer: As an error, if this percentage of units was never active.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    modules = RELUS
+
+    threshold_inactivity: float = 1.0
+    threshold_layer: float = 50.0
+    error_layer: float = 90.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold_inactivity", above=0.0, most=100.0)
+        OfUnits.__post_init__(self)
+        check_number(self, "error_layer", least=self.threshold_layer)
+
+    def applies(self, facts: Facts | None, name: str) -> bool:
+        """Whether it is a ReLU's, or nothing is known of the model."""
+        module = None if facts is None else facts.module_of(name)
+        return module is None or module in RELUS
+
+    def judge(self, table: UnitTable) -> Judgement:
+        """Judge a layer by the share of its units that are hardly ever active."""
+        recent = self.recent(table, table.active)
+        share = recent.part / np.maximum(recent.count, 1.0)
+        dead = recent.percent(share < self.threshold_inactivity / 100.0)
+        gone = recent.percent(recent.part == 0)
+        levels = np.full(len(dead), HEALTHY, dtype=np.int8)
+        levels[dead > self.threshold_layer] = Severity.WARNING
+        severe = (dead > self.threshold_layer) & (gone >= self.error_layer)
+        levels[severe] = Severity.ERROR
+        levels[np.isnan(dead)] = UNKNOWN
+        n_units = table.active.shape[1]
+
+        def describe(j: int) -> Description:
+            n_dead = round(dead[j] * n_units / 100.0)
+            n_gone = round(gone[j] * n_units / 100.0)
+            return Description(
+                message=(
+                    f"{n_dead} of {n_units} units ({dead[j]:.0f} %) are dead: active "
+                    f"for less than {self.threshold_inactivity:g} % of their values "
+                    f"over the last {recent.taken[j]} recorded steps, {n_gone} of them "
+                    "never"
+                ),
+                value=float(dead[j]),
+                threshold=self.threshold_layer,
+                advice=(
+                    "dead units get no gradient and do not come back: restart with a "
+                    "lower learning rate, initialize biases at zero and weights by "
+                    "He, normalize before the activation, or use LeakyReLU or GELU"
+                ),
+            )
+
+        return table.judge(levels, describe)

@@ -1,0 +1,99 @@
+"""Layers of tanh or sigmoid of which most units are saturated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tdbg.findings import Severity
+from tdbg.rules._base import check_number
+from tdbg.rules.activations.units import OfUnits
+from tdbg.rules.registry import register
+from tdbg.rules.window import HEALTHY, UNKNOWN, Description, Judgement, UnitTable
+
+if TYPE_CHECKING:
+    from tdbg.facts import Facts
+
+__all__ = ["SaturatedActivation"]
+
+SATURATING = frozenset({"Tanh", "Sigmoid", "Hardtanh", "Hardsigmoid"})
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturatedActivation(OfUnits):
+    """Report layers of tanh or sigmoid of which most units are saturated.
+
+    Their derivative is next to nothing, so that little of the gradient passes.
+    Activations behind the last weights of a model are left out: there it is the
+    answer that is sure.
+
+    Args:
+        threshold_activity: A unit of which less than this percentage of values is
+            within the range where the derivative is not next to nothing is saturated.
+        threshold_layer: A layer with more than this percentage of saturated units is
+            reported.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    modules = SATURATING
+
+    threshold_activity: float = 10.0
+    threshold_layer: float = 50.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold_activity", above=0.0, most=100.0)
+        OfUnits.__post_init__(self)
+
+    def applies(self, facts: Facts | None, name: str) -> bool:
+        """Whether it is of such a module, behind which there are weights."""
+        if facts is None or facts.module_of(name) not in SATURATING:
+            return False
+        return not _is_last(facts, name)
+
+    def judge(self, table: UnitTable) -> Judgement:
+        """Judge a layer by the share of its units that are nearly always saturated."""
+        recent = self.recent(table, table.beyond)
+        inside = 1.0 - recent.part / np.maximum(recent.count, 1.0)
+        share = recent.percent(inside < self.threshold_activity / 100.0)
+        mean = np.full(len(share), np.nan)
+        total = np.maximum(recent.count.sum(axis=1), 1.0)
+        mean[recent.at] = 100.0 * recent.part.sum(axis=1) / total
+        levels = np.full(len(share), HEALTHY, dtype=np.int8)
+        levels[share > self.threshold_layer] = Severity.WARNING
+        levels[np.isnan(share)] = UNKNOWN
+        n_units = table.active.shape[1]
+
+        def describe(j: int) -> Description:
+            n_saturated = round(share[j] * n_units / 100.0)
+            return Description(
+                message=(
+                    f"{n_saturated} of {n_units} units ({share[j]:.0f} %) are "
+                    f"saturated for more than "
+                    f"{100 - self.threshold_activity:g} % of their values over the "
+                    f"last {recent.taken[j]} recorded steps ({mean[j]:.0f} % of all "
+                    "values are)"
+                ),
+                value=float(share[j]),
+                threshold=self.threshold_layer,
+                advice=(
+                    "what goes in is too large: normalize the inputs, initialize by "
+                    "Glorot (Xavier), lower the learning rate, put a normalization "
+                    "before the activation, or use ReLU or GELU"
+                ),
+            )
+
+        return table.judge(levels, describe)
+
+
+def _is_last(facts: Facts, name: str) -> bool:
+    """Whether no weights come after this module, in the order of the model."""
+    path = name.rpartition("_output_")[0]
+    order = {module: i for i, module in enumerate(facts.modules)}
+    own = order.get(path, len(order))
+    owners = (parameter.rpartition(".")[0] for parameter in facts.parameters)
+    return not any(order.get(owner, -1) > own for owner in owners)

@@ -1,0 +1,133 @@
+"""Classes that are rare in the data, or alone in not being learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.rules._base import check_number
+from tdbg.rules.data.batches import Stretch
+from tdbg.rules.data.classifier import (
+    IMPROVEMENT,
+    SHOWN,
+    OfClassifiers,
+    learns,
+    mostly,
+    recall,
+)
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+
+__all__ = ["ClassImbalance"]
+
+Ints = NDArray[np.int64]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassImbalance(OfClassifiers):
+    """Report classes that are rare in the data, or that are not learned at all.
+
+    Args:
+        threshold_imbalance: The most frequent class may have so many times the samples
+            of the rarest one; one sample is added to both.
+        threshold_misprediction: Share of a class's samples that may be taken for
+            others, once the other classes are learned.
+        learned: Share of right predictions of all other classes from which on these
+            are learned.
+        samples_per_class: Labels to judge by for each class, on average, at least.
+        max_classes: With more classes nothing is said.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    threshold_imbalance: float = 10.0
+    threshold_misprediction: float = 0.7
+    learned: float = 0.7
+    samples_per_class: int = 20
+    max_classes: int = 1000
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold_imbalance", above=1.0)
+        check_number(self, "threshold_misprediction", above=0.0, most=1.0)
+        check_number(self, "learned", above=0.0, most=1.0)
+        OfClassifiers.__post_init__(self)
+
+    def is_sick(self, stretch: Stretch) -> bool:
+        """Whether a class is rare, or alone in not being learned."""
+        counts = stretch.confusion.sum(axis=1)
+        imbalance = (counts.max() + 1) / (counts.min() + 1)
+        return bool(imbalance > self.threshold_imbalance or len(self._left(stretch)))
+
+    def _left(self, stretch: Stretch) -> NDArray[np.intp]:
+        """Classes that are not learned, and do not get better."""
+        now, before = stretch.confusion, stretch.before
+        if before is None or not stretch.has_predictions or learns(now, before):
+            return np.empty(0, np.intp)
+        better = recall(now) - recall(before) > IMPROVEMENT
+        bad = np.intersect1d(self._not_learned(now), self._not_learned(before))
+        return bad[~better[bad]]
+
+    def _not_learned(self, confusion: Ints) -> NDArray[np.intp]:
+        counts = confusion.sum(axis=1)
+        right = np.diagonal(confusion)
+        others = (right.sum() - right) / np.maximum(counts.sum() - counts, 1)
+        wrong = 1.0 - right / np.maximum(counts, 1)
+        bad = (counts >= self.samples_per_class) & (others >= self.learned)
+        return np.flatnonzero(bad & (wrong > self.threshold_misprediction))
+
+    def describe(self, stretch: Stretch) -> Description:
+        """How many samples each class has, and how many of them are mistaken."""
+        confusion = stretch.confusion
+        counts = confusion.sum(axis=1)
+        most, least = int(counts.argmax()), int(counts.argmin())
+        imbalance = (counts[most] + 1) / (counts[least] + 1)
+        n = counts.sum()
+        if imbalance > self.threshold_imbalance:
+            rare = np.flatnonzero(
+                (counts[most] + 1) > self.threshold_imbalance * (counts + 1)
+            )
+            mistaken = ""
+            if stretch.has_predictions and counts[least]:
+                wrong = 1 - confusion[least, least] / counts[least]
+                mistaken = f"; {wrong:.0%} of class {least} are taken for other classes"
+            return Description(
+                message=(
+                    f"of the last {n} samples {counts[most]} are of class {most} and "
+                    f"{counts[least]} of class {least}, {imbalance:.0f} times less"
+                    f"{mistaken}"
+                ),
+                value=float(imbalance),
+                threshold=self.threshold_imbalance,
+                advice=(
+                    f"rare classes: {_some(rare)}. Draw them more often "
+                    "(WeightedRandomSampler), weight the loss by class "
+                    "(CrossEntropyLoss(weight=...)), collect more of them, and judge "
+                    "by balanced accuracy instead of accuracy"
+                ),
+            )
+        bad = self._left(stretch)
+        worst = max(bad, key=lambda i: 1 - confusion[i, i] / counts[i])
+        wrong = float(1 - confusion[worst, worst] / counts[worst])
+        return Description(
+            message=(
+                f"{wrong:.0%} of the {counts[worst]} samples of class {worst} are "
+                f"taken for other classes, mostly for {mostly(confusion, worst)}, "
+                "though the other classes are learned"
+            ),
+            value=wrong,
+            threshold=self.threshold_misprediction,
+            advice=(
+                f"classes that are not learned: {_some(bad)}. See whether their labels "
+                "are right, whether the augmentation destroys what tells them apart, "
+                "and whether there are enough samples of them"
+            ),
+        )
+
+
+def _some(classes: NDArray[np.intp]) -> str:
+    shown = ", ".join(map(str, classes[:SHOWN].tolist()))
+    return f"{shown} and {len(classes) - SHOWN} more" if len(classes) > SHOWN else shown

@@ -1,0 +1,143 @@
+"""Classifiers: what rules about their labels and predictions have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.findings import Severity
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number, check_regex, finds
+from tdbg.rules.data.batches import Pair, Stretch, pairs_of, stretches
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
+
+__all__ = ["IMPROVEMENT", "SHOWN", "OfClassifiers", "learns", "mostly", "recall"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# Labels and predictions are small; every fifth step tells the same as every one.
+INTERVAL = 5
+# A class of which so much more is recognized than before is still being learned, and
+# so is everything if of all samples so much more is.
+IMPROVEMENT = 0.1
+IMPROVEMENT_OF_ALL = 0.02
+# Classes and pairs that are named in a message.
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfClassifiers(Rule):
+    """Base of rules about the labels and predictions of a classifier.
+
+    Args:
+        samples: Labels to judge by, at least.
+        samples_per_class: Labels to judge by for each class, on average, at least.
+        max_steps: Recorded steps to look at, at most.
+        max_classes: With more classes nothing is said.
+        labels_regex: Names of labels; None: the second input of each loss.
+        predictions_regex: Names of predictions; None: the first input of each loss.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    samples: int = 500
+    samples_per_class: int = 20
+    max_steps: int = 200
+    max_classes: int = 1000
+    labels_regex: str | None = None
+    predictions_regex: str | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self, "samples", least=1, whole=True)
+        check_number(self, "samples_per_class", least=1, whole=True)
+        check_number(self, "max_steps", least=1, whole=True)
+        check_number(self, "max_classes", least=2, whole=True)
+        check_regex(self, "labels_regex")
+        check_regex(self, "predictions_regex")
+
+    @property
+    def needs(self) -> Needs:
+        """Values of labels and predictions, which are small, and rows to go by."""
+        return Needs(
+            collections=frozenset({"labels", "predictions"}),
+            raw=True,
+            interval=INTERVAL,
+        )
+
+    @property
+    def look_back(self) -> int:
+        """The batches that are taken together."""
+        return self.max_steps
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """What a loss was given, or what the expressions find."""
+        given = {"label": self.labels_regex, "prediction": self.predictions_regex}
+        return any(
+            tensor.role == role if regex is None else finds(regex, tensor.name)
+            for role, regex in given.items()
+        )
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge each loss by its last batches."""
+        for table in window.tables():
+            for pair in pairs_of(table, self.labels_regex, self.predictions_regex):
+                yield self._judge(window, table, pair)
+
+    def _judge(self, window: Window, table: Table, pair: Pair) -> Judgement:
+        levels = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
+        found: dict[int, Stretch] = {}
+        for stretch in stretches(
+            table,
+            pair,
+            window.facts_at,
+            samples=self.samples,
+            per_class=self.samples_per_class,
+            max_steps=self.max_steps,
+            max_classes=self.max_classes,
+        ):
+            j = stretch.column - table.start
+            found[j] = stretch
+            levels[j] = Severity.WARNING if self.is_sick(stretch) else HEALTHY
+        name = table.names[pair.label]
+        return table.judge_one(name, levels, lambda j: self.describe(found[j]))
+
+    @abstractmethod
+    def is_sick(self, stretch: Stretch) -> bool:
+        """Whether samples by label and prediction show the fault."""
+
+    @abstractmethod
+    def describe(self, stretch: Stretch) -> Description:
+        """The fault in words."""
+
+
+def recall(confusion: Ints) -> Floats:
+    """Share of each class that is recognized."""
+    recall: Floats = np.diagonal(confusion) / np.maximum(confusion.sum(axis=1), 1)
+    return recall
+
+
+def learns(now: Ints, before: Ints) -> bool:
+    """Whether the model as a whole still gets better."""
+    right = [np.trace(part) / max(1, int(part.sum())) for part in (now, before)]
+    return bool(right[0] - right[1] > IMPROVEMENT_OF_ALL)
+
+
+def mostly(confusion: Ints, label: int) -> int:
+    """The class that most of the mistaken samples of this one are taken for."""
+    wrong = confusion[label].copy()
+    wrong[label] = -1
+    return int(wrong.argmax())

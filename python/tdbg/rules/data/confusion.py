@@ -1,0 +1,143 @@
+"""Classes that stay mixed up when the others are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.rules._base import check_number
+from tdbg.rules.data.batches import Stretch
+from tdbg.rules.data.classifier import (
+    IMPROVEMENT,
+    SHOWN,
+    OfClassifiers,
+    learns,
+    mostly,
+    recall,
+)
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+
+__all__ = ["Confusion"]
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# Of a standard normal: how sure to be of a share before it is called too large.
+CERTAINTY = 1.96
+ADVICE = (
+    "look at inputs of these classes: whether labels are swapped, whether the "
+    "augmentation makes one look like the other (a mirrored 2, a turned 6), whether "
+    "the resolution is enough; then add samples that tell them apart"
+)
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confusion(OfClassifiers):
+    """Report pairs of classes that stay mixed up when the others are told apart.
+
+    A share counts by the lower end of its confidence interval (Wilson, 95 %).
+
+    Args:
+        max_off_diag: Share of a class's samples that may be taken for one other class.
+        min_diag: Share of a class's samples that must be recognized.
+        learned: Share of right predictions of all other classes from which on a class
+            is compared with them.
+        samples_per_class: Labels to judge by for each class, on average, at least.
+        max_classes: With more classes nothing is said.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    max_off_diag: float = 0.25
+    min_diag: float = 0.5
+    learned: float = 0.8
+    samples_per_class: int = 30
+    max_classes: int = 100
+
+    def __post_init__(self) -> None:
+        check_number(self, "max_off_diag", above=0.0, most=1.0)
+        check_number(self, "min_diag", above=0.0, most=1.0)
+        check_number(self, "learned", above=0.0, most=1.0)
+        OfClassifiers.__post_init__(self)
+
+    def is_sick(self, stretch: Stretch) -> bool:
+        """Whether a class is alone in being mistaken."""
+        return bool(self._left(stretch).any())
+
+    def _left(self, stretch: Stretch) -> Bools:
+        """Label x prediction: what is mixed up or missed, and does not get better."""
+        now, before = stretch.confusion, stretch.before
+        if before is None or not stretch.has_predictions or learns(now, before):
+            return np.zeros(now.shape, np.bool_)
+        better = recall(now) - recall(before) > IMPROVEMENT
+        return self._bad(now) & self._bad(before) & ~better[:, np.newaxis]
+
+    def _bad(self, confusion: Ints) -> Bools:
+        """Label x prediction: pairs that are mixed up, and missed classes."""
+        counts = confusion.sum(axis=1)
+        right = np.diagonal(confusion)
+        taken = _at_least(confusion, counts[:, np.newaxis])
+        np.fill_diagonal(taken, 0.0)
+        missed = _at_least(counts - right, counts)
+        bad = taken > self.max_off_diag
+        bad |= np.diag(missed > 1.0 - self.min_diag)
+        n = len(counts)
+        for i, j in np.argwhere(bad):
+            # All but the two of them, or but the one.
+            others = np.ones(n, bool)
+            others[[i, j]] = False
+            total = counts[others].sum()
+            known = total and right[others].sum() / total >= self.learned
+            if not known:
+                # With two classes there are no others to compare with.
+                bad[i, j] = False
+        return bad
+
+    def describe(self, stretch: Stretch) -> Description:
+        """Which pairs are mixed up."""
+        confusion = stretch.confusion
+        counts = confusion.sum(axis=1)
+        share = confusion / np.maximum(counts, 1)[:, np.newaxis]
+        bad = self._left(stretch)
+        pairs = [(int(i), int(j)) for i, j in np.argwhere(bad) if i != j]
+        pairs.sort(key=lambda pair: -share[pair])
+        if not pairs:
+            worst = int(np.argmin(np.where(np.diagonal(bad), np.diagonal(share), 2.0)))
+            return Description(
+                message=(
+                    f"only {share[worst, worst]:.0%} of the {counts[worst]} samples of "
+                    f"class {worst} are recognized, the others are taken for "
+                    f"{mostly(confusion, worst)}"
+                ),
+                value=float(share[worst, worst]),
+                threshold=self.min_diag,
+                advice=ADVICE,
+            )
+        told = ", ".join(
+            f"{i} is taken for {j} ({share[i, j]:.0%} of {counts[i]})"
+            for i, j in pairs[:SHOWN]
+        )
+        more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
+        return Description(
+            message=f"mixed up, though the other classes are told apart: {told}{more}",
+            value=float(share[pairs[0]]),
+            threshold=self.max_off_diag,
+            advice=ADVICE,
+        )
+
+
+def _at_least(part: Ints, whole: Ints) -> Floats:
+    """Lower end of the Wilson interval of a share; 0 of nothing."""
+    n = np.maximum(whole, 1).astype(np.float64)
+    share = part / n
+    z2 = CERTAINTY**2
+    middle = share + z2 / (2 * n)
+    spread = CERTAINTY * np.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    low: Floats = np.where(whole > 0, (middle - spread) / (1 + z2 / n), 0.0)
+    return low
