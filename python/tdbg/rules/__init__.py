@@ -57,11 +57,9 @@ if TYPE_CHECKING:
     from tdbg.rules.tensors.variance import TensorVariance
     from tdbg.rules.trees import FeatureImportance, TreeDepth
     from tdbg.rules.weights.initialization import PoorWeightInitialization
-    from tdbg.rules.weights.optimizer import (
-        MissingGradient,
-        NotInOptimizer,
-        ZeroLearningRate,
-    )
+    from tdbg.rules.weights.learning_rate import ZeroLearningRate
+    from tdbg.rules.weights.missing_gradient import MissingGradient
+    from tdbg.rules.weights.not_in_optimizer import NotInOptimizer
     from tdbg.rules.weights.updates import WeightUpdateRatio
 
 __all__ = [

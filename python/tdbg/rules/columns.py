@@ -21,18 +21,24 @@ if TYPE_CHECKING:
     from tdbg.facts import Facts, ParameterFacts
 
 __all__ = [
+    "MAD_TO_DEVIATION",
     "KnownRows",
     "facts_of_steps",
+    "first_of_columns",
     "held_before",
     "is_matrix",
     "others",
     "parameter_of",
+    "streak_of_known",
 ]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
+# The standard deviation of a normal sample is this many times the median of its
+# absolute deviations from its median.
+MAD_TO_DEVIATION = 1.4826
 PREFIXES = ("gradient/", "gradient_unclipped/", "update/")
 
 
@@ -69,6 +75,21 @@ def held_before(holds: Bools, known: Bools) -> Bools:
     before[:, 1:] = last[:, :-1]
     held = np.take_along_axis(holds, np.maximum(before, 0), axis=1)
     return np.asarray(held & (before >= 0))
+
+
+def first_of_columns(holds: Bools) -> tuple[Ints, Ints]:
+    """Row and column of the first row at which it holds, for columns where it does."""
+    columns = np.flatnonzero(holds.any(axis=0))
+    if not len(columns):
+        return columns, columns
+    return np.argmax(holds[:, columns], axis=0), columns
+
+
+def streak_of_known(holds: Bools, known: Bools) -> NDArray[np.int64]:
+    """For how many known cells in a row it has held; those between are passed over."""
+    counted = np.cumsum(known, axis=-1)
+    reset = np.where(known & ~holds, counted, 0)
+    return np.where(holds, counted - np.maximum.accumulate(reset, axis=-1), 0)
 
 
 def facts_of_steps(

@@ -41,9 +41,9 @@ BUILT_IN = {
     "FeatureImportance": "tdbg.rules.trees",
     "LossNotDecreasing": "tdbg.rules.loss.not_decreasing",
     "LossSpike": "tdbg.rules.loss.spike",
-    "MissingGradient": "tdbg.rules.weights.optimizer",
+    "MissingGradient": "tdbg.rules.weights.missing_gradient",
     "NLPSequenceRatio": "tdbg.rules.data.tokens",
-    "NotInOptimizer": "tdbg.rules.weights.optimizer",
+    "NotInOptimizer": "tdbg.rules.weights.not_in_optimizer",
     "NotNormalizedData": "tdbg.rules.data.inputs",
     "Overfit": "tdbg.rules.loss.generalization",
     "Overtraining": "tdbg.rules.loss.generalization",
@@ -58,7 +58,7 @@ BUILT_IN = {
     "Underfitting": "tdbg.rules.loss.underfitting",
     "VanishingGradient": "tdbg.rules.gradients.vanishing",
     "WeightUpdateRatio": "tdbg.rules.weights.updates",
-    "ZeroLearningRate": "tdbg.rules.weights.optimizer",
+    "ZeroLearningRate": "tdbg.rules.weights.learning_rate",
 }
 # Rules that say nothing without parameters of their own: only where they are named.
 NOT_BY_DEFAULT = frozenset({"SimilarAcrossRuns"})

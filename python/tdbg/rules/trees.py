@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_choice, check_number
-from tdbg.rules.columns import others
+from tdbg.rules.columns import others, streak_of_known
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -232,9 +232,7 @@ class FeatureImportance(Rule):
         describe: Callable[[int], Description],
     ) -> Judgement:
         """Verdicts on all features together, under one name."""
-        counted = np.cumsum(judged)
-        reset = np.maximum.accumulate(np.where(judged & ~bad, counted, 0))
-        streak = np.where(bad, counted - reset, 0)
+        streak = streak_of_known(bad, judged)
         levels = np.where(judged & ~bad, HEALTHY, UNKNOWN).astype(np.int8)
         levels[streak >= self.patience] = severity
         start = table.start

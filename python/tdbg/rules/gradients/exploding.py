@@ -12,7 +12,7 @@ from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number
-from tdbg.rules.columns import KnownRows
+from tdbg.rules.columns import MAD_TO_DEVIATION, KnownRows
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description, Judgement, Table, TensorInfo, Window
 
@@ -21,7 +21,6 @@ __all__ = ["ExplodingGradient"]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-MAD_TO_DEVIATION = 1.4826
 # The square of such a number is infinite in float32, and so is Adam's state.
 OVERFLOW = 1e18
 # At least so much of the squared norm of all gradients must have exploded.

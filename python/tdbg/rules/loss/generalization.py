@@ -8,26 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.findings import Severity
-from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number
-from tdbg.rules.loss.passes import LOOK_BACK, N_START, Passes, is_loss, judge_passes
+from tdbg.rules._base import check_number
+from tdbg.rules.loss.of_losses import OfLosses
+from tdbg.rules.loss.passes import LOOK_BACK, N_START, Passes, judge_passes
 from tdbg.rules.registry import register
-from tdbg.rules.window import HEALTHY, Description, Judgement, TensorInfo, Window
+from tdbg.rules.window import HEALTHY, Description, Judgement, Window
 
 __all__ = ["Overfit", "Overtraining"]
 
-LOSSES = Needs(collections=frozenset({"losses"}))
 
-
-class _OfLosses(Rule):
-    """What rules about losses of both modes have in common."""
+class _OfBothModes(OfLosses):
+    """Base of rules about losses of training and evaluation, pass by pass."""
 
     __slots__ = ()
-
-    @property
-    def needs(self) -> Needs:
-        """Losses, of training and of evaluation."""
-        return LOSSES
 
     @property
     def look_back(self) -> int:
@@ -39,14 +32,10 @@ class _OfLosses(Rule):
         """Where training began."""
         return N_START
 
-    def selects(self, tensor: TensorInfo) -> bool:
-        """Losses."""
-        return is_loss(tensor)
-
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overfit(_OfLosses):
+class Overfit(_OfBothModes):
     """Report models that learn their training data by heart.
 
     Either the validation loss has risen from its best while the training loss fell, or
@@ -154,7 +143,7 @@ _OVERFIT = (
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overtraining(_OfLosses):
+class Overtraining(_OfBothModes):
     """Report trainings that go on though validation has long stopped to improve.
 
     An information once there was no new best in ``patience_validation`` passes; a

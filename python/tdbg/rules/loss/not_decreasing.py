@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number, check_regex, finds, mode_of
+from tdbg.rules._base import check_number, check_regex, finds, mode_of
+from tdbg.rules.loss.of_losses import OfLosses
 from tdbg.rules.loss.stretches import Trend, trend_of
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
@@ -28,8 +28,6 @@ __all__ = ["LossNotDecreasing"]
 
 # How sure to be, in standard errors.
 CERTAINTY = 2.0
-
-
 # Losses that say where it began: few, or what is learned soon would not count as
 # learned.
 FIRST = 10
@@ -37,7 +35,7 @@ FIRST = 10
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossNotDecreasing(Rule):
+class LossNotDecreasing(OfLosses):
     """Report losses that do not fall, beyond the noise of their batches.
 
     The medians of two stretches of ``num_steps`` recorded steps, one after the other,
@@ -71,11 +69,6 @@ class LossNotDecreasing(Rule):
         check_regex(self, "tensor_regex")
 
     @property
-    def needs(self) -> Needs:
-        """The rows of losses, which hold their values."""
-        return Needs(collections=frozenset({"losses"}), statistics=True)
-
-    @property
     def look_back(self) -> int:
         """Both stretches."""
         return 2 * self.num_steps - 1
@@ -86,10 +79,10 @@ class LossNotDecreasing(Rule):
         return self.num_steps
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Losses."""
-        if tensor.role != "loss":
+        """Losses, of such names."""
+        if not OfLosses.selects(self, tensor):
             return False
-        return self.tensor_regex is None or bool(finds(self.tensor_regex, tensor.name))
+        return self.tensor_regex is None or finds(self.tensor_regex, tensor.name)
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each loss by itself."""

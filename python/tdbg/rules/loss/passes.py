@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
+from tdbg.rules.loss.of_losses import losses_of, median_of
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
     Description,
     Judgement,
     Table,
-    TensorInfo,
     Window,
 )
 
-__all__ = ["LOOK_BACK", "Passes", "is_loss", "judge_passes"]
+__all__ = ["LOOK_BACK", "Passes", "judge_passes"]
 
 Floats = NDArray[np.float64]
 
@@ -54,11 +54,6 @@ class Passes:
     training: Floats
     start: float
     column: int
-
-
-def is_loss(tensor: TensorInfo) -> bool:
-    """Whether it is a loss."""
-    return tensor.role == "loss"
 
 
 def judge_passes(
@@ -98,7 +93,7 @@ def _passes(table: Table, trained: Table | None, i: int) -> Iterator[Passes]:
     rows = np.flatnonzero(table.present[i])
     if not len(rows):
         return
-    steps, loss = table.steps[rows], _loss(table, i)[rows]
+    steps, loss = table.steps[rows], losses_of(table, i)[rows]
     begins = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 2) > 1)
     sizes = np.diff(begins, append=len(rows))
     means = np.add.reduceat(loss, begins) / sizes
@@ -132,11 +127,11 @@ class _Training:
 
     def __init__(self, table: Table, i: int, begins: NDArray[np.int64]) -> None:
         rows = np.flatnonzero(table.known[i])
-        self._steps, self._loss = table.steps[rows], _loss(table, i)[rows]
-        self.start = _median(self._loss[table.ordinal[i, rows] <= N_START])
+        self._steps, self._loss = table.steps[rows], losses_of(table, i)[rows]
+        self.start = median_of(self._loss[table.ordinal[i, rows] <= N_START])
         self._ends = np.searchsorted(self._steps, begins)
         self._whole = np.array(
-            [_median(self._loss[max(0, end - N_TRAIN) : end]) for end in self._ends]
+            [median_of(self._loss[max(0, end - N_TRAIN) : end]) for end in self._ends]
         )
 
     def before(self, first: int, last: int, now: int) -> Floats:
@@ -147,17 +142,5 @@ class _Training:
         result[ends - FEW_TRAIN < oldest] = np.nan
         # Of some only a part is seen.
         for k in np.flatnonzero(np.isfinite(result) & (ends - N_TRAIN < oldest)):
-            result[k] = _median(self._loss[oldest : ends[k]])
+            result[k] = median_of(self._loss[oldest : ends[k]])
         return result
-
-
-def _median(loss: Floats) -> float:
-    """Of the losses that are numbers; NaN if none is."""
-    finite = loss[np.isfinite(loss)]
-    return float(np.median(finite)) if len(finite) else np.nan
-
-
-def _loss(table: Table, i: int) -> Floats:
-    """Losses of a mode; NaN where one is not known or no number."""
-    known = table.known[i] & (table.not_finite[i] == 0)
-    return np.where(known, table["mean"][i], np.nan)

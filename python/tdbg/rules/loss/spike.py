@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number
+from tdbg.rules._base import check_number
+from tdbg.rules.columns import MAD_TO_DEVIATION, streak_of_known
+from tdbg.rules.loss.of_losses import OfLosses, losses_of, median_of
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -20,7 +21,6 @@ from tdbg.rules.window import (
     Description,
     Judgement,
     Table,
-    TensorInfo,
     Window,
 )
 
@@ -28,14 +28,13 @@ __all__ = ["LossSpike"]
 
 Floats = NDArray[np.float64]
 
-MAD_TO_DEVIATION = 1.4826
 # Where training began: the median of so many steps.
 N_START = 10
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossSpike(Rule):
+class LossSpike(OfLosses):
     """Report losses that jump far above what they had come to.
 
     Args:
@@ -64,11 +63,6 @@ class LossSpike(Rule):
         check_number(self, "patience", least=1, most=self.num_steps // 2, whole=True)
 
     @property
-    def needs(self) -> Needs:
-        """Losses."""
-        return Needs(collections=frozenset({"losses"}))
-
-    @property
     def look_back(self) -> int:
         """The steps before, for each of those that patience counts."""
         return self.num_steps + self.patience
@@ -77,10 +71,6 @@ class LossSpike(Rule):
     def anchor(self) -> int:
         """Where the loss began."""
         return N_START
-
-    def selects(self, tensor: TensorInfo) -> bool:
-        """Losses."""
-        return tensor.role == "loss"
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each loss of training."""
@@ -91,10 +81,8 @@ class LossSpike(Rule):
     def _judge(self, table: Table, i: int) -> Judgement:
         rows = np.flatnonzero(table.known[i])
         # What is no number is unknown, and so is what is compared with it.
-        loss = np.where(table.not_finite[i] == 0, table["mean"][i], np.nan)[rows]
-        first = loss[table.ordinal[i, rows] <= N_START]
-        first = first[np.isfinite(first)]
-        start = float(np.median(first)) if len(first) else np.nan
+        loss = losses_of(table, i)[rows]
+        start = median_of(loss[table.ordinal[i, rows] <= N_START])
         level = np.full(len(rows), np.nan)
         excess = np.full(len(rows), np.nan)
         limit = np.full(len(rows), np.nan)
@@ -113,9 +101,7 @@ class LossSpike(Rule):
                 )
             )
         high = excess > limit
-        streak = np.zeros(len(rows), dtype=np.int64)
-        for k in np.flatnonzero(high).tolist():
-            streak[k] = streak[k - 1] + 1 if k else 1
+        streak = streak_of_known(high, np.ones_like(high))
         levels = np.full(len(table.steps), UNKNOWN, dtype=np.int8)
         levels[rows] = np.where(np.isnan(excess), UNKNOWN, HEALTHY)
         # High, but not yet for long enough: neither a finding nor well again.

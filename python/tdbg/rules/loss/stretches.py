@@ -11,16 +11,16 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from tdbg.rules.columns import MAD_TO_DEVIATION
+from tdbg.rules.loss.of_losses import losses_of, median_of
 from tdbg.rules.window import Table
 
 __all__ = ["Trend", "trend_of"]
 
 Floats = NDArray[np.float64]
 
-# The median of a normal sample scatters by this much more than its mean, and the
-# median absolute deviation is this much smaller than the standard deviation.
+# The median of a normal sample scatters by this much more than its mean.
 MEDIAN_SPREAD = 1.2533
-MAD_TO_DEVIATION = 1.4826
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,7 @@ def trend_of(
     new = rows[rows >= table.start]
     if not len(new):
         return None
-    loss = np.where(table.not_finite[i] == 0, table["mean"][i], np.nan)[rows]
-    first = loss[table.ordinal[i, rows] <= (first_rows or n)]
-    first = first[np.isfinite(first)]
+    loss = losses_of(table, i)[rows]
     before, now, error = (np.full(len(new), np.nan) for _ in range(3))
     # Position among the known rows of each new one; those before it must fill
     # both stretches.
@@ -68,7 +66,7 @@ def trend_of(
         before[full], before_error = _median(both[:, :n])
         now[full], now_error = _median(both[:, n:])
         error[full] = np.hypot(before_error, now_error)
-    start = float(np.median(first)) if len(first) else np.nan
+    start = median_of(loss[table.ordinal[i, rows] <= (first_rows or n)])
     return Trend(new, before, now, error, start)
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number
+from tdbg.rules._base import check_number
+from tdbg.rules.loss.of_losses import OfLosses, losses_of, median_of
 from tdbg.rules.loss.stretches import Trend, trend_of
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
@@ -20,7 +20,6 @@ from tdbg.rules.window import (
     Description,
     Judgement,
     Table,
-    TensorInfo,
     Window,
 )
 
@@ -32,7 +31,7 @@ CERTAINTY = 2.0
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Underfitting(Rule):
+class Underfitting(OfLosses):
     """Report models whose losses of training and validation stay high, and flat.
 
     Args:
@@ -57,11 +56,6 @@ class Underfitting(Rule):
         check_number(self, "learned_percent", above=0.0, most=100.0)
 
     @property
-    def needs(self) -> Needs:
-        """Losses, of training and of evaluation."""
-        return Needs(collections=frozenset({"losses"}))
-
-    @property
     def look_back(self) -> int:
         """Both stretches."""
         return 2 * self.num_steps - 1
@@ -70,10 +64,6 @@ class Underfitting(Rule):
     def anchor(self) -> int:
         """Where the loss began."""
         return self.num_steps
-
-    def selects(self, tensor: TensorInfo) -> bool:
-        """Losses."""
-        return tensor.role == "loss"
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each loss of training, with what validation says of it."""
@@ -95,15 +85,13 @@ class Underfitting(Rule):
             return result
         i = table.names.index(name)
         rows = np.flatnonzero(table.known[i])
-        loss = np.where(table.not_finite[i] == 0, table["mean"][i], np.nan)[rows]
+        loss = losses_of(table, i)[rows]
         ends = np.searchsorted(table.steps[rows], steps)
         medians: dict[int, float] = {}
         for k, end in enumerate(ends.tolist()):
-            last = loss[max(0, end - self.num_steps) : end]
-            last = last[np.isfinite(last)]
-            if len(last) and end not in medians:
-                medians[end] = float(np.median(last))
-            result[k] = medians.get(end, np.nan)
+            if end not in medians:
+                medians[end] = median_of(loss[max(0, end - self.num_steps) : end])
+            result[k] = medians[end]
         return result
 
     def _judge(

@@ -13,7 +13,13 @@ from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number
-from tdbg.rules.columns import facts_of_steps, is_matrix, others, parameter_of
+from tdbg.rules.columns import (
+    facts_of_steps,
+    first_of_columns,
+    is_matrix,
+    others,
+    parameter_of,
+)
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -125,8 +131,7 @@ class WeightUpdateRatio(Rule):
         lasting = streak >= self.patience
         bad = large | lasting
         levels = np.where(known & ~small & ~large, HEALTHY, UNKNOWN)
-        at = np.flatnonzero(bad.any(axis=0))
-        levels[np.argmax(bad[:, at], axis=0), at] = Severity.WARNING
+        levels[first_of_columns(bad)] = Severity.WARNING
 
         def describe(i: int, j: int) -> Description:
             found = [weights.names[k] for k in np.flatnonzero(bad[:, j])]

@@ -1,0 +1,111 @@
+"""Learning rates that are zero."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.rules._base import Rule, check_number
+from tdbg.rules.columns import streak_of_known
+from tdbg.rules.registry import register
+from tdbg.rules.window import (
+    HEALTHY,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
+
+__all__ = ["ZeroLearningRate"]
+
+RATE = re.compile(r"^scalar/optimizer(_\d+)?/.*/lr$")
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroLearningRate(Rule):
+    """Report learning rates that are zero.
+
+    Args:
+        patience: Recorded steps in a row at which it must be: a schedule may begin or
+            turn at zero.
+        error_patience: From so many on it is an error if all rates are zero.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    patience: int = 3
+    error_patience: int = 20
+
+    def __post_init__(self) -> None:
+        check_number(self, "patience", least=1, whole=True)
+        check_number(self, "error_patience", least=self.patience, whole=True)
+
+    @property
+    def needs(self) -> Needs:
+        """The numbers of optimizers."""
+        return Needs(collections=frozenset({"scalars"}))
+
+    @property
+    def look_back(self) -> int:
+        """The steps that patience counts."""
+        return self.error_patience - 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Learning rates of groups of parameters."""
+        return RATE.match(tensor.name) is not None
+
+    def evaluate(self, window: Window) -> Iterator[Judgement]:
+        """Judge each rate by its streak of zeros, and all of them together."""
+        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+            yield self._judge(table)
+
+    def _judge(self, table: Table) -> Judgement:
+        known = table.known
+        zero = known & (table["mean"] == 0)
+        # That a step was skipped says nothing about the rate.
+        streak = streak_of_known(zero, known)
+        all_zero = np.where(known, zero, True).all(axis=0) & zero.any(axis=0)
+        levels = np.where(streak >= self.patience, int(Severity.WARNING), HEALTHY)
+        severe = (streak >= self.error_patience) & all_zero[np.newaxis, :]
+        levels[severe] = Severity.ERROR
+
+        def describe(i: int, j: int) -> Description:
+            return self._describe(
+                n_zero=int(np.count_nonzero(zero[:, j])),
+                n_rates=int(np.count_nonzero(known[:, j])),
+                largest=float(np.max(table["mean"][known[:, j], j])),
+                patience=min(int(streak[i, j]), self.error_patience),
+            )
+
+        decided = ~(zero & (streak < self.patience))
+        return table.judge(levels, describe, known & decided)
+
+    def _describe(
+        self, *, n_zero: int, n_rates: int, largest: float, patience: int
+    ) -> Description:
+        message = (
+            f"the learning rate was 0 at {patience} recorded steps in a row; that of "
+            f"{n_zero} of {n_rates} groups is"
+        )
+        if n_zero == n_rates:
+            advice = (
+                "no parameter changes any more: see where the schedule has ended or "
+                "was stepped too often (steps for epochs), and whether the rate was "
+                "set at all"
+            )
+        else:
+            advice = (
+                f"others have up to {largest:.3g}: if these parameters are meant to "
+                "be frozen, requires_grad_(False) saves their gradients; if not, "
+                "give the group its own rate"
+            )
+        return Description(message=message, value=0.0, threshold=0.0, advice=advice)

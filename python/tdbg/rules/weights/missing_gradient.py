@@ -1,0 +1,103 @@
+"""Parameters that require a gradient and never get one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.facts import Facts
+from tdbg.findings import Severity
+from tdbg.rules.columns import others
+from tdbg.rules.registry import register
+from tdbg.rules.weights.of_model import GRADIENT, OfModel, one_for_all
+from tdbg.rules.window import Description, Judgement, Table
+
+__all__ = ["MissingGradient"]
+
+Bools = NDArray[np.bool_]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingGradient(OfModel):
+    """Report parameters that require a gradient and never get one, while others do.
+
+    Args:
+        patience: Recorded steps with gradients of others that must have passed.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    patience: int = 5
+
+    @property
+    def anchor(self) -> int:
+        """The first row of each gradient, which says that there was one."""
+        return 1
+
+    def judge(self, table: Table, facts: Facts, steps: slice) -> Iterator[Judgement]:
+        """Compare what requires gradients with what has had some so far."""
+        # What no optimizer has is for NotInOptimizer.
+        names = [
+            name
+            for name, parameter in facts.parameters.items()
+            if parameter.requires_grad
+            and (parameter.optimizer is not None or not facts.complete)
+        ]
+        index = {name.removeprefix(GRADIENT): i for i, name in enumerate(table.names)}
+        rows = np.array([index.get(name, -1) for name in names], dtype=np.intp)
+        seen = np.logical_or.accumulate(table.present, axis=1)[:, steps]
+        known = table.known[:, steps].any(axis=0)
+        n_rows = table.ordinal[:, steps].max(axis=0, initial=0)
+        had = np.zeros((len(names), seen.shape[1]), dtype=bool)
+        had[rows >= 0] = seen[rows[rows >= 0]]
+        judged = known & (n_rows >= self.patience)
+        judged &= _both_kinds(names, had)
+        missing = ~had & judged[np.newaxis, :]
+        yield one_for_all(
+            table,
+            steps,
+            [GRADIENT + name for name in names],
+            bad=missing,
+            decided=np.broadcast_to(judged, had.shape),
+            severity=Severity.WARNING,
+            describe=lambda j: self._describe(names, missing[:, j], facts),
+        )
+
+    def _describe(
+        self, names: Sequence[str], missing: Bools, facts: Facts
+    ) -> Description:
+        found = [name for name, bad in zip(names, missing, strict=True) if bad]
+        module = facts.parameters[found[0]].module
+        return Description(
+            message=(
+                f"{len(found)} of {len(names)} parameters that require a gradient "
+                f"have had none at {self.patience} recorded steps and more: "
+                f"{others(found)}"
+            ),
+            value=float(len(found)),
+            threshold=0.0,
+            advice=(
+                f"see whether the {module} of {found[0]} is used in the forward, and "
+                "whether a detach(), .data, .item(), a conversion to NumPy or "
+                "no_grad() between it and the loss cuts it off; what is not to be "
+                "trained needs no gradient: requires_grad_(False)"
+            ),
+        )
+
+
+def _both_kinds(names: Sequence[str], had: Bools) -> Bools:
+    """At which steps both weights and biases have had gradients, if there are both.
+
+    Otherwise the gradients of one kind are not captured.
+    """
+    biases = np.array(["bias" in name.rpartition(".")[2] for name in names], dtype=bool)
+    result: Bools = np.logical_or.reduce(had, axis=0)
+    for kind in (biases, ~biases):
+        if kind.any():
+            result &= had[kind].any(axis=0)
+    return result

@@ -1,0 +1,87 @@
+"""Parameters with gradients that no optimizer has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.facts import Facts
+from tdbg.findings import Severity
+from tdbg.rules.columns import others
+from tdbg.rules.registry import register
+from tdbg.rules.weights.of_model import GRADIENT, OfModel, one_for_all
+from tdbg.rules.window import Description, Judgement, Table
+
+__all__ = ["NotInOptimizer"]
+
+Bools = NDArray[np.bool_]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotInOptimizer(OfModel):
+    """Report parameters that get gradients but are in no optimizer.
+
+    Args:
+        patience: Recorded steps that must have passed: an optimizer may be found
+            at its first step only.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    patience: int = 2
+
+    def judge(self, table: Table, facts: Facts, steps: slice) -> Iterator[Judgement]:
+        """Compare gradients with what the optimizers are known to hold."""
+        if not facts.complete:
+            return
+        names = [name.removeprefix(GRADIENT) for name in table.names]
+        known = [facts.parameters.get(name) for name in names]
+        absent = np.array([p is not None and p.optimizer is None for p in known])
+        held = [p.optimizer is not None for p in facts.parameters.values()]
+        decided = table.known[:, steps] & (table.ordinal[:, steps] >= self.patience)
+        decided &= np.array([p is not None for p in known])[:, np.newaxis] & any(held)
+        bad = decided & absent[:, np.newaxis]
+        on_purpose = _only_last_layers(held)
+        yield one_for_all(
+            table,
+            steps,
+            table.names,
+            bad=bad,
+            decided=decided,
+            severity=Severity.INFO if on_purpose else Severity.WARNING,
+            describe=lambda j: self._describe(names, bad[:, j], on_purpose, held),
+        )
+
+    def _describe(
+        self, names: Sequence[str], bad: Bools, on_purpose: bool, held: list[bool]
+    ) -> Description:
+        found = [name for name, is_bad in zip(names, bad, strict=True) if is_bad]
+        return Description(
+            message=(
+                f"{len(found)} parameters get gradients but are in no optimizer, "
+                f"which has {sum(held)}: {others(found)}"
+            ),
+            value=float(len(found)),
+            threshold=0.0,
+            advice=(
+                "only the last layers are trained; if that is meant, "
+                "requires_grad_(False) for the others saves most of the backward"
+                if on_purpose
+                else "make the optimizer after the model is complete, or add them "
+                "with optimizer.add_param_group; layers that were replaced or added "
+                "later are not in it by themselves"
+            ),
+        )
+
+
+def _only_last_layers(held: Sequence[bool]) -> bool:
+    """Whether what is trained is the end of the model, and less than half of it."""
+    if not any(held):
+        return False
+    first = held.index(True)
+    return all(held[first:]) and 0 < len(held) - first < first
