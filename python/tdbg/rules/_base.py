@@ -33,6 +33,7 @@ __all__ = [
     "check_names",
     "check_number",
     "check_regex",
+    "check_switch",
     "finds",
     "in_collections",
     "mode_of",
@@ -163,6 +164,18 @@ def check_number(
     kind = "a whole number" if whole else "a number"
     msg = f"{rule.name}.{parameter} is {value!r}; give {kind} {' and '.join(bounds)}"
     raise ConfigurationError(msg.rstrip())
+
+
+def check_switch(rule: Rule, parameter: str) -> None:
+    """Insist that a parameter is True or False.
+
+    Raises:
+        ConfigurationError: If it is not.
+    """
+    value = getattr(rule, parameter)
+    if not isinstance(value, bool):
+        msg = f"{rule.name}.{parameter} is {value!r}; give True or False"
+        raise ConfigurationError(msg)
 
 
 def check_choice(rule: Rule, parameter: str, choices: Iterable[str]) -> None:

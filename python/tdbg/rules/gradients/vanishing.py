@@ -9,7 +9,7 @@ import numpy as np
 
 from tdbg.findings import Severity
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number
+from tdbg.rules._base import Rule, check_number, check_switch
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description, Judgement, Table, TensorInfo, Window
 
@@ -47,6 +47,7 @@ class VanishingGradient(Rule):
         if self.relative is not None:
             check_number(self, "relative", above=0.0, most=1.0)
         check_number(self, "patience", least=1, whole=True)
+        check_switch(self, "biases")
 
     @property
     def needs(self) -> Needs:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.needs import Needs
-from tdbg.rules._base import ROLES, built_in
+from tdbg.rules._base import ROLES, built_in, check_switch
 from tdbg.rules.columns import held_before, others
 from tdbg.rules.named import OfNamedTensors
 from tdbg.rules.registry import register
@@ -50,6 +50,10 @@ class ExplodingTensor(OfNamedTensors):
         "biases",
         "gradients",
     )
+
+    def __post_init__(self) -> None:
+        OfNamedTensors.__post_init__(self)
+        check_switch(self, "only_nan")
 
     @property
     def needs(self) -> Needs:
