@@ -1,0 +1,148 @@
+"""What rules about classifiers should say, computed the plain way.
+
+As ``rules_by_the_book`` does for those of tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rules_by_the_book import WARNING, Verdicts, entries
+from rules_fake import FakeRun
+from tdbg.modes import ModeKeys
+from tdbg.rules import ClassImbalance, Confusion, Rule
+from tdbg.rules.window import HEALTHY
+
+__all__ = ["BOOKS_OF_CLASSES", "LABELS", "SCORES"]
+
+LABELS, SCORES = "CrossEntropyLoss_input_1", "CrossEntropyLoss_input_0"
+
+# Of each sample its class, and the one that it was taken for.
+Samples = list[tuple[int, int]]
+
+
+def batches(run: FakeRun, mode: ModeKeys) -> list[tuple[int, Samples | None, int]]:
+    """Steps, their samples (None: no values), and how many classes there are."""
+    labels, scores = run.tensors[LABELS].values, run.tensors[SCORES].values
+    found: list[tuple[int, Samples | None, int]] = []
+    for entry in entries(run, mode):
+        if entry.usable and LABELS in entry.rows:
+            samples, n_classes = None, 0
+            if entry.step in labels:
+                of = scores[entry.step]
+                pairs = zip(labels[entry.step].tolist(), of.tolist(), strict=True)
+                samples = [(c, row.index(max(row))) for c, row in pairs if c != -100]
+                n_classes = of.shape[1]
+            found.append((entry.step, samples, n_classes))
+    return found
+
+
+def stretches(
+    rule: ClassImbalance | Confusion, run: FakeRun, mode: ModeKeys
+) -> list[tuple[int, int, Samples, Samples | None]]:
+    """Steps, numbers of classes, their last samples, and as many before."""
+    result = []
+    every = batches(run, mode)
+    for k, (step, samples, n_classes) in enumerate(every):
+        if samples is None:
+            continue
+        wanted = max(rule.samples, rule.samples_per_class * n_classes)
+        parts: list[Samples] = [[], []]
+        part, total = 0, 0
+        for _, each, _ in every[max(0, k + 1 - rule.max_steps) : k + 1][::-1]:
+            if each is None or part > 1:
+                continue
+            parts[part] += each
+            total += len(each)
+            part += total >= wanted * (part + 1)
+        if part and n_classes <= rule.max_classes:
+            result.append((step, n_classes, parts[0], parts[1] if part > 1 else None))
+    return result
+
+
+def share(samples: Sequence[tuple[int, int]]) -> float:
+    """Of right predictions."""
+    return sum(c == said for c, said in samples) / max(1, len(samples))
+
+
+def of_class(samples: Samples, wanted: int) -> Samples:
+    return [pair for pair in samples if pair[0] == wanted]
+
+
+def gets_better(now: Samples, before: Samples, label: int | None = None) -> bool:
+    if label is None:
+        return share(now) - share(before) > 0.02
+    return share(of_class(now, label)) - share(of_class(before, label)) > 0.1
+
+
+def imbalance(rule: ClassImbalance, run: FakeRun) -> Verdicts:
+    def not_learned(samples: Samples, label: int) -> bool:
+        own = of_class(samples, label)
+        others = [pair for pair in samples if pair[0] != label]
+        return (
+            len(own) >= rule.samples_per_class
+            and share(others) >= rule.learned
+            and 1 - share(own) > rule.threshold_misprediction
+        )
+
+    result: Verdicts = {}
+    for mode in ModeKeys:
+        for step, n, now, before in stretches(rule, run, mode):
+            counts = Counter(label for label, _ in now)
+            sizes = [counts[label] + 1 for label in range(n)]
+            bad = max(sizes) / min(sizes) > rule.threshold_imbalance
+            if before is not None and not gets_better(now, before):
+                bad |= any(
+                    not_learned(now, label)
+                    and not_learned(before, label)
+                    and not gets_better(now, before, label)
+                    for label in range(n)
+                )
+            result[mode, LABELS, step] = WARNING if bad else HEALTHY
+    return result
+
+
+def at_least(part: int, whole: int) -> float:
+    """The lower end of Wilson's interval."""
+    if not whole:
+        return 0.0
+    p, z = part / whole, 1.96
+    spread = z * math.sqrt(p * (1 - p) / whole + z * z / (4 * whole * whole))
+    return (p + z * z / (2 * whole) - spread) / (1 + z * z / whole)
+
+
+def confusion(rule: Confusion, run: FakeRun) -> Verdicts:
+    def mixed(samples: Samples, label: int, said: int) -> bool:
+        own = of_class(samples, label)
+        if label == said:
+            wrong = sum(pair[1] != label for pair in own)
+            bad = at_least(wrong, len(own)) > 1 - rule.min_diag
+        else:
+            taken = sum(pair[1] == said for pair in own)
+            bad = at_least(taken, len(own)) > rule.max_off_diag
+        others = [pair for pair in samples if pair[0] not in {label, said}]
+        return bad and bool(others) and share(others) >= rule.learned
+
+    result: Verdicts = {}
+    for mode in ModeKeys:
+        for step, n, now, before in stretches(rule, run, mode):
+            bad = False
+            if before is not None and not gets_better(now, before):
+                bad = any(
+                    mixed(now, label, said)
+                    and mixed(before, label, said)
+                    and not gets_better(now, before, label)
+                    for label in range(n)
+                    for said in range(n)
+                )
+            result[mode, LABELS, step] = WARNING if bad else HEALTHY
+    return result
+
+
+BOOKS_OF_CLASSES: dict[type[Rule], Callable[[Any, FakeRun], Verdicts]] = {
+    ClassImbalance: imbalance,
+    Confusion: confusion,
+}
