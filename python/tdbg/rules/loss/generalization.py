@@ -75,7 +75,8 @@ class Overfit(_OfBothModes):
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each loss at the end of each pass of evaluation."""
         for judgement in judge_passes(window, self._level, self._describe):
-            judgement.levels[0, judgement.steps < self.start_step] = HEALTHY
+            levels = judgement.levels[0]
+            levels[(judgement.steps < self.start_step) & (levels > HEALTHY)] = HEALTHY
             yield judgement
 
     def _level(self, passes: Passes) -> int:

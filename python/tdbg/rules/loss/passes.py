@@ -110,10 +110,11 @@ def _passes(table: Table, trained: Table | None, i: int) -> Iterator[Passes]:
             continue
         validation = means[first : k + 1].copy()
         validation[-1] = loss[begins[k] : at + 1].mean()
-        before = train.before(first, k + 1, int(steps[at]))
+        now = int(steps[at])
+        start, before = train.start(now), train.before(first, k + 1, now)
         known = np.isfinite(validation) & np.isfinite(before)
-        if known[-1] and np.isfinite(train.start):
-            yield Passes(validation[known], before[known], train.start, int(rows[at]))
+        if known[-1] and np.isfinite(start):
+            yield Passes(validation[known], before[known], start, int(rows[at]))
 
 
 class _Training:
@@ -128,11 +129,15 @@ class _Training:
     def __init__(self, table: Table, i: int, begins: NDArray[np.int64]) -> None:
         rows = np.flatnonzero(table.known[i])
         self._steps, self._loss = table.steps[rows], losses_of(table, i)[rows]
-        self.start = median_of(self._loss[table.ordinal[i, rows] <= N_START])
+        self._is_first = table.ordinal[i, rows] <= N_START
         self._ends = np.searchsorted(self._steps, begins)
         self._whole = np.array(
             [median_of(self._loss[max(0, end - N_TRAIN) : end]) for end in self._ends]
         )
+
+    def start(self, now: int) -> float:
+        """Where training began, as it can be seen *now*: of later steps nothing is."""
+        return median_of(self._loss[self._is_first & (self._steps < now)])
 
     def before(self, first: int, last: int, now: int) -> Floats:
         """Losses before these passes, as they can be seen *now*; NaN: not any more."""

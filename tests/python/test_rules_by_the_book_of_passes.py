@@ -1,0 +1,186 @@
+"""Overfit and Overtraining say what the formulas of their pages say.
+
+As test_rules_by_the_book has it for rules about tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rules_by_the_book import Verdicts, entries, median, not_finite, spied
+from rules_fake import FakeRun
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.rules import Overfit, Overtraining, Rule
+from tdbg.rules.window import HEALTHY
+
+SEEDS = range(5)
+LOSS = "CrossEntropyLoss_output_0"
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Losses of passes of evaluation, and of training before each of them."""
+
+    step: int
+    start: float
+    validation: list[float]
+    training: list[float]
+
+
+def losses(run: FakeRun, mode: ModeKeys) -> list[tuple[int, float]]:
+    """Steps with a row; NaN where it is not known, or no number."""
+    found = []
+    for entry in entries(run, mode):
+        if LOSS in entry.rows:
+            row = entry.rows[LOSS]
+            known = entry.usable and not not_finite(row)
+            found.append((entry.step, row["mean"] if known else math.nan))
+    return found
+
+
+def passes_of(run: FakeRun) -> list[Passes]:
+    """Of every pass that is as long as the one before, what was known at its end."""
+    usable = {entry.step: entry.usable for entry in entries(run, ModeKeys.TRAIN)}
+    trained = losses(run, ModeKeys.TRAIN)
+    grouped: list[list[tuple[int, float]]] = []
+    for step, loss in losses(run, ModeKeys.EVAL):
+        if not grouped or grouped[-1][-1][0] < step - 1:
+            grouped.append([])
+        grouped[-1].append((step, loss))
+    result = []
+    for k in range(1, len(grouped)):
+        n = len(grouped[k - 1])
+        if len(grouped[k]) < n:
+            continue
+        now = grouped[k][n - 1][0]
+        of_passes = [*grouped[:k], grouped[k][:n]]
+        validation, training = [], []
+        for one in of_passes:
+            before = [
+                loss for step, loss in trained if step < one[0][0] and usable[step]
+            ]
+            mean = sum(loss for _, loss in one) / len(one)
+            came_to = median(before[-50:]) if len(before) >= 5 else math.nan
+            if not math.isnan(mean) and not math.isnan(came_to):
+                validation.append(mean)
+                training.append(came_to)
+            elif one is of_passes[-1]:
+                validation = []
+        start = median([loss for step, loss in trained[:10] if step < now])
+        if validation and not math.isnan(start):
+            result.append(Passes(now, start, validation, training))
+    return result
+
+
+def overfit(rule: Overfit, run: FakeRun) -> Verdicts:
+    def rises(of: Passes, k: int) -> bool:
+        now, training = of.validation[k], of.training[k]
+        low = min(of.validation[: k + 1])
+        best = of.validation.index(low)
+        return (
+            now - low > rule.rise * low
+            and now - low > rule.rise_of_start * of.start
+            and training < of.training[best]
+            and now - training > rule.ratio_threshold * training
+        )
+
+    def stays_behind(of: Passes, k: int) -> bool:
+        fell, held = of.start - of.training[k], of.start - of.validation[k]
+        return fell >= rule.learned * of.start and held < rule.carried_over * fell
+
+    result: Verdicts = {}
+    for of in passes_of(run):
+        last = range(len(of.validation) - rule.patience, len(of.validation))
+        bad = last.start >= 0 and any(
+            all(holds(of, k) for k in last) for holds in (rises, stays_behind)
+        )
+        bad &= of.step >= rule.start_step
+        key = ModeKeys.EVAL, LOSS, of.step
+        result[key] = int(Severity.WARNING) if bad else HEALTHY
+    return result
+
+
+def overtraining(rule: Overtraining, run: FakeRun) -> Verdicts:
+    def since_best(series: list[float]) -> int:
+        best, at = series[0], 0
+        for k, value in enumerate(series):
+            if value < best - rule.delta * best:
+                best, at = value, k
+        return len(series) - 1 - at
+
+    result: Verdicts = {}
+    for of in passes_of(run):
+        level = HEALTHY
+        waited = since_best(of.validation) >= rule.patience_validation
+        if waited and since_best(of.training) >= rule.patience_train:
+            low = min(of.validation)
+            recent = median(of.validation[-rule.patience_validation :])
+            worse = recent - low > rule.worse * low
+            level = int(Severity.WARNING if worse else Severity.INFO)
+        result[ModeKeys.EVAL, LOSS, of.step] = level
+    return result
+
+
+BOOKS: dict[type[Rule], Callable[[Any, FakeRun], Verdicts]] = {
+    Overfit: overfit,
+    Overtraining: overtraining,
+}
+
+
+def random_run(seed: int) -> FakeRun:
+    """Training that falls, and passes of some steps that fall, rise and stay."""
+    random = np.random.default_rng(seed)
+    run, step = FakeRun(), 0
+    for index in range(40):
+        phase = index % 20
+        level = 0.5 + [1.5 * 0.7**phase, 0.01 * (phase - 6)][int(phase > 6)]
+        training = 2.0 * 0.85**phase + (0.5 if phase in (11, 12) else 0.0)
+        for mode, n, loss in (
+            (ModeKeys.TRAIN, int(random.integers(1, 12)), training),
+            (ModeKeys.EVAL, int(random.choice([2, 2, 2, 3, 1])), level),
+        ):
+            for _ in range(n):
+                step += 1
+                value = loss * (1 + 0.02 * random.standard_normal())
+                if random.random() < 0.02:
+                    value = np.nan
+                run.step(
+                    step,
+                    {LOSS: [value]},
+                    mode=mode,
+                    complete=bool(random.random() > 0.01),
+                    lossless=bool(random.random() > 0.01),
+                )
+    return run
+
+
+CASES: list[Rule] = [
+    Overfit(),
+    Overfit(rise=0.3, rise_of_start=0.02, ratio_threshold=1.0, patience=1),
+    Overfit(rise=0.02, rise_of_start=0.2, learned=0.2, carried_over=0.9, start_step=99),
+    Overtraining(patience_validation=3),
+    Overtraining(patience_validation=4, patience_train=3, delta=0.05, worse=0.3),
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.name)
+def test_verdicts_are_those_of_the_page(rule: Rule, seed: int) -> None:
+    run = random_run(seed)
+    expected = BOOKS[type(rule)](rule, run)
+    # Every other run is judged at once.
+    assert spied(run, rule, max_window=None if seed % 2 else 5) == expected
+
+
+@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.name)
+def test_the_runs_above_meet_every_verdict(rule: Rule) -> None:
+    books = [BOOKS[type(rule)](rule, random_run(seed)) for seed in SEEDS]
+    levels = {level for book in books for level in book.values()}
+    assert levels == ({0, 2} if isinstance(rule, Overfit) else {0, 1, 2})
