@@ -1,0 +1,121 @@
+"""PrecisionLoss at its limits: which rows it looks at, and what it says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from rules_by_the_book import spied
+from rules_fake import FakeRun, judge
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.rules import PrecisionLoss
+
+GRADIENT, OUTPUT = "gradient/a.weight", "a_output_0"
+LEAST = 2.0**-24  # Of float16.
+N_STEPS = 25
+
+
+def at_the_brink(percent: int, zeros: int = 0) -> np.ndarray:
+    """Numbers of which so many are the least one, and the others are far above."""
+    far = np.full(100 - percent, 1000 * LEAST)
+    return np.concatenate([np.full(percent, LEAST), far, np.zeros(zeros)])
+
+
+def run_of(
+    values: np.ndarray,
+    dtype: str = "float16",
+    outputs_at: Iterable[int] = (),
+    without: Iterable[int] = (),
+) -> FakeRun:
+    """A gradient at every step; an output in float16 at some."""
+    run = FakeRun()
+    for step in range(N_STEPS):
+        run.step(step, {GRADIENT: values, "b.weight": [1.0]})
+        if step in set(outputs_at):
+            run.step(step, {OUTPUT: [1.0]})
+        if step not in set(without):
+            run.histogram(step, GRADIENT, values)
+    run.tensor_of(GRADIENT).dtype = dtype
+    if OUTPUT in run.tensors:
+        run.tensor_of(OUTPUT).dtype = "float16"
+    return run
+
+
+def levels(run: FakeRun, max_window: int | None = None) -> dict[int, int]:
+    """Verdicts on the gradient, by step."""
+    found = spied(run, PrecisionLoss(), max_window=max_window)
+    return {step: level for (_, name, step), level in found.items() if name == GRADIENT}
+
+
+@pytest.mark.parametrize("max_window", [None, 4])
+@pytest.mark.parametrize(
+    ("values", "level"),
+    [
+        (at_the_brink(25), 2),
+        (at_the_brink(24), 0),
+        (at_the_brink(25, zeros=900), 2),
+        (at_the_brink(0), 0),
+        (np.append(at_the_brink(100), LEAST / 4), 0),
+    ],
+)
+def test_every_tenth_row_is_looked_at(
+    values: np.ndarray, level: int, max_window: int | None
+) -> None:
+    assert levels(run_of(values), max_window) == dict.fromkeys((0, 10, 20), level)
+
+
+def test_of_zeros_and_without_a_histogram_nothing_is_known() -> None:
+    assert levels(run_of(np.zeros(9))) == {}
+    assert levels(run_of(at_the_brink(50), without=[10])) == {0: 2, 20: 2}
+
+
+@pytest.mark.parametrize("max_window", [None, 4])
+def test_the_type_of_outputs_counts_from_when_it_is_seen(
+    max_window: int | None,
+) -> None:
+    values = at_the_brink(50)
+    assert levels(run_of(values, "float32"), max_window) == {}
+    assert levels(run_of(values, "bfloat16"), max_window) == {}
+    for first, expected in ((0, (0, 10, 20)), (5, (10, 20)), (11, (20,))):
+        run = run_of(values, "float32", outputs_at=[first])
+        assert levels(run, max_window) == dict.fromkeys(expected, 2)
+
+
+def test_rows_of_lost_steps_and_of_evaluation_are_left_out() -> None:
+    run = run_of(at_the_brink(50))
+    run.step(0, lossless=False)
+    run.step(20, mode=ModeKeys.EVAL)
+    # Rows are counted by mode: that of step 21 is the 21st of training.
+    assert levels(run) == {10: 2, 21: 2}
+
+
+def test_the_share_and_the_type_are_told() -> None:
+    (finding,) = judge(run_of(at_the_brink(40)), PrecisionLoss())
+    assert (finding.severity, finding.step) == (Severity.WARNING, 0)
+    assert finding.value == pytest.approx(40.0)
+    assert finding.threshold == 25.0
+    assert "40 % of the gradient's elements other than zero are" in finding.message
+    assert "least number of float16" in finding.message
+    assert "GradScaler" in finding.advice
+
+
+def test_how_many_weights_lose_their_updates_is_told() -> None:
+    run = FakeRun()
+    for step in range(4):
+        for i, kept in enumerate((0, 1, 9)):
+            rows = {
+                f"{i}.weight": np.ones(10),
+                f"gradient/{i}.weight": np.ones(10),
+                f"update/{i}.weight": np.repeat([1.0, 0.0], [kept, 10 - kept]),
+            }
+            run.step(step, rows)
+            run.tensor_of(f"{i}.weight").dtype = "bfloat16"
+    all_lost, most = judge(run, PrecisionLoss())
+    assert (all_lost.step, all_lost.severity) == (2, Severity.WARNING)
+    assert (all_lost.value, most.value) == (100.0, pytest.approx(90.0))
+    assert "100 % of the elements that have a gradient" in all_lost.message
+    assert "at 3 recorded steps in a row" in all_lost.message
+    assert "2 of 3 weights lose most of their updates" in all_lost.advice

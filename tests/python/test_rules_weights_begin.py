@@ -1,0 +1,278 @@
+"""PoorWeightInitialization at its limits, check by check."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rules_by_the_book import spied
+from rules_fake import FakeRun, judge
+from tdbg.facts import Facts, ParameterFacts
+from tdbg.findings import Finding, Severity
+from tdbg.modes import ModeKeys
+from tdbg.rules import PoorWeightInitialization
+from tdbg.rules.weights.chains import longest_chain
+
+RULE = PoorWeightInitialization()
+LOSS = "CrossEntropyLoss"
+
+
+def facts(n_layers: int, n_units: int = 9) -> Facts:
+    """A model of Linear layers with so many units, which are 0, 1, ..."""
+    linear = ParameterFacts(
+        shape=(n_units, 9), dtype="float32", requires_grad=True, module="Linear"
+    )
+    return Facts(
+        step=0,
+        modules={str(i): "Linear" for i in range(n_layers)},
+        parameters={f"{i}.weight": linear for i in range(n_layers)},
+    )
+
+
+def sound(n_layers: int, seed: int = 0) -> dict[str, object]:
+    """Weights and gradients of layers, as they should be."""
+    random = np.random.default_rng(seed)
+    rows: dict[str, object] = {}
+    for i in range(n_layers):
+        rows[f"{i}.weight"] = random.normal(size=81)
+        rows[f"gradient/{i}.weight"] = random.normal(size=81)
+    return rows
+
+
+def begun(known: Facts, *steps: dict[str, object], **flags: object) -> FakeRun:
+    run = FakeRun()
+    run.known_facts = [known]
+    for step, rows in enumerate(steps):
+        run.step(step, rows, **flags)
+    return run
+
+
+def found(run: FakeRun) -> list[Finding]:
+    return judge(run, RULE)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "threshold", "names"),
+    [
+        ([1.0, 10.0, 100.0, 1000.0], 1000.0, "0123"),
+        ([1.0, 10.0, 100.0, 1000.0], 1000.1, ""),
+        ([1000.0, 100.0, 10.0, 1.0], 1000.0, "0123"),
+        ([1.0, 100.0, 10000.0], 100.0, ""),
+        ([1.0, 1.5, 2.25, 3.375], 3.0, "0123"),
+        ([1.0, 1.49, 2.25, 3.375], 3.0, ""),
+        ([1.0, 2.0, 4.0, 8.0, 8.0, 80.0, 800.0, 8000.0], 8.0, "4567"),
+        ([1.0, 10.0, 100.0, 1000.0, 1000.0, 2000.0, 4000.0, 8000.0], 8.0, "0123"),
+        ([8.0, 1.0, 2.0, 4.0, 8.0, 1.0], 8.0, "1234"),
+        ([1.0, 0.0, 2.0, 4.0, 8.0], 8.0, "0234"),
+        ([0.0, 0.0], 1.0, ""),
+        ([], 1.0, ""),
+    ],
+)
+def test_the_chain_with_the_greatest_change_is_found(
+    sizes: list[float], threshold: float, names: str
+) -> None:
+    given = {str(i): size for i, size in enumerate(sizes)}
+    assert "".join(longest_chain(given, threshold)) == names
+
+
+def outputs(sizes: list[float]) -> dict[str, object]:
+    """Outputs with these root mean squares."""
+    return {f"{i}_output_0": size * np.resize([1.0, -1.0], 8) for i, size in
+            enumerate(sizes)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says", "advises"),
+    [
+        ([1.0, 10.0, 100.0, 1000.0], "grow from layer to layer, by 10 times", "by 10 "),
+        ([8.0, 0.8, 0.08, 0.008], "shrink from layer to layer, by 10 times", "by 0.1 "),
+    ],
+)
+def test_the_gain_of_layers_is_told(
+    sizes: list[float], says: str, advises: str
+) -> None:
+    (finding,) = found(begun(facts(4), sound(4) | outputs(sizes)))
+    assert (finding.tensor, finding.severity) == ("3_output_0", Severity.WARNING)
+    assert says in finding.message
+    assert f"square {sizes[0]:.2g} at 0_output_0, {sizes[3]:.2g} here, 3 layers on" in (
+        finding.message
+    )
+    assert f"divide the initial weights {advises}" in finding.advice
+    assert finding.value == pytest.approx(1000.0)
+    assert finding.threshold == 100.0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ([1.0, 20.0, 400.0, 8000.0], "shrink towards the input, by 8e+03 times over 4"),
+        ([8000.0, 400.0, 20.0, 1.0], "grow towards the input, by 8e+03 times over 4"),
+    ],
+)
+def test_what_becomes_of_gradients_is_told(sizes: list[float], says: str) -> None:
+    ones = np.resize([1.0, -1.0], 8)
+    rows = {f"gradient/{i}.weight": size * ones for i, size in enumerate(sizes)}
+    (finding,) = found(begun(facts(4), sound(4) | rows))
+    assert (finding.tensor, finding.severity) == (
+        "gradient/0.weight",
+        Severity.WARNING,
+    )
+    assert says in finding.message
+    assert f"square {sizes[3]:.2g} at gradient/3.weight, {sizes[0]:.2g} here" in (
+        finding.message
+    )
+    assert finding.value == pytest.approx(8000.0)
+
+
+def shifted(n_sick: int, n_layers: int, by: float) -> dict[str, object]:
+    """Outputs of deviation 1, of which some are so far away from zero."""
+    ones = np.resize([1.0, -1.0], 8)
+    return {
+        f"{i}_output_0": ones + (by if i < n_sick else 0.0) for i in range(n_layers)
+    }
+
+
+@pytest.mark.parametrize(
+    ("n_sick", "n_layers", "by", "n_units", "n_findings"),
+    [
+        (2, 2, 5.5, 8, 1),
+        (2, 2, 5.0, 8, 0),
+        (2, 2, -5.5, 8, 1),
+        (2, 2, 5.5, 7, 0),
+        (1, 1, 9.0, 8, 0),
+        (2, 4, 5.5, 8, 1),
+        (2, 5, 5.5, 8, 0),
+    ],
+)
+def test_outputs_of_half_of_the_layers_must_be_on_one_side(
+    n_sick: int, n_layers: int, by: float, n_units: int, n_findings: int
+) -> None:
+    rows = sound(n_layers) | shifted(n_sick, n_layers, by)
+    findings = found(begun(facts(n_layers, n_units), rows))
+    assert len(findings) == n_findings
+    for finding in findings:
+        assert (finding.tensor, finding.severity) == ("0_output_0", Severity.WARNING)
+        assert f"5.5 deviations away from zero (mean {by:g}), in 2 of" in (
+            finding.message
+        )
+        assert finding.value == pytest.approx(5.5)
+
+
+def guessed(
+    loss: float, n_classes: int, spread: float, dtype: str = "int64", name: str = LOSS
+) -> FakeRun:
+    """A first loss of so many classes, of outputs from -spread / 2 to spread / 2."""
+    scores = np.linspace(-spread / 2, spread / 2, 8 * n_classes)
+    run = begun(
+        facts(1),
+        sound(1)
+        | {f"{name}_output_0": [loss], f"{name}_input_0": scores}
+        | {f"{name}_input_1": np.zeros(8)},
+    )
+    run.tensor_of(f"{name}_input_1").dtype = dtype
+    return run
+
+
+TWO, TEN = math.log(2), math.log(10)
+
+
+@pytest.mark.parametrize(
+    ("run", "n_findings"),
+    [
+        (guessed(TEN + 5.01, 10, 20.0), 1),
+        (guessed(TEN + 5.0, 10, 20.0), 0),
+        (guessed(TEN + 8.0, 10, 8.0), 1),
+        (guessed(TEN + 8.1, 10, 8.0), 0),
+        (guessed(TWO + 6.0, 2, 20.0), 1),
+        (guessed(6.0, 1, 20.0), 0),
+        (guessed(TEN + 6.0, 10, 20.0, dtype="float32"), 0),
+        (guessed(TEN + 6.0, 10, 20.0, name="NLLLoss"), 0),
+        (guessed(TEN + 6.0, 10, 20.0, name="cross_entropy_Loss"), 1),
+    ],
+)
+def test_the_first_loss_is_held_against_guessing(run: FakeRun, n_findings: int) -> None:
+    findings = found(run)
+    assert len(findings) == n_findings
+    for finding in findings:
+        assert finding.severity is Severity.WARNING
+        assert finding.value > 5.0 == finding.threshold
+
+
+def test_only_the_very_first_loss_is() -> None:
+    good, bad = guessed(TEN, 10, 20.0), guessed(TEN + 9.0, 10, 20.0)
+    for name, tensor in good.tensors.items():
+        tensor.rows[1] = bad.tensors[name].rows[0]
+    good.step(1)
+    assert found(good) == []
+
+
+EQUAL = np.full(81, 0.125)
+
+
+@pytest.mark.parametrize(
+    ("alike", "severity"),
+    [("0", Severity.WARNING), ("02", Severity.WARNING), ("12", Severity.ERROR)],
+)
+def test_equal_weights_are_an_error_side_by_side(
+    alike: str, severity: Severity
+) -> None:
+    rows = {f"{i}.weight": EQUAL for i in alike}
+    (finding,) = found(begun(facts(3), sound(3) | rows))
+    assert (finding.tensor, finding.severity) == (f"{alike[0]}.weight", severity)
+    assert finding.value == len(alike)
+    assert "9 units have the same initial weights (mean 0.125)" in finding.message
+    assert f"in {len(alike)} of 3 layers" in finding.message
+
+
+def test_units_are_alike_only_if_all_are() -> None:
+    values = np.tile(np.arange(9.0), (9, 1))
+    run = begun(facts(1), sound(1))
+    run.value(0, "0.weight", values)
+    assert len(found(run)) == 1
+    for row in (1, 8):
+        other = values.copy()
+        other[row] += 1.0
+        run.value(0, "0.weight", other)
+        assert found(run) == []
+
+
+def test_weights_that_were_changed_before_are_not_initial() -> None:
+    second = sound(2) | {"1.weight": EQUAL}
+    assert found(begun(facts(2), sound(2), second)) == []
+    assert len(found(begun(facts(2), second, sound(2)))) == 1
+
+
+def test_frozen_weights_and_embeddings_are_left_out() -> None:
+    rows = sound(2) | {"0.weight": EQUAL}
+    known = facts(2)
+    assert len(found(begun(known, rows))) == 1
+    for change in ({"requires_grad": False}, {"module": "Embedding"}, {"shape": (9,)}):
+        given = replace(known.parameters["0.weight"], **change)  # type: ignore[arg-type]
+        parameters = {**known.parameters, "0.weight": given}
+        assert found(begun(replace(known, parameters=parameters), rows)) == []
+
+
+def test_of_rows_that_are_lost_or_not_finite_nothing_is_said() -> None:
+    rows = sound(2) | {"0.weight": EQUAL}
+    for flags in ({"complete": False}, {"lossless": False}, {"mode": ModeKeys.EVAL}):
+        assert spied(begun(facts(2), rows, **flags), RULE) == {}
+    assert len(found(begun(facts(2), rows, mode=ModeKeys.GLOBAL))) == 1
+    assert (
+        found(begun(facts(2), sound(2) | {"0.weight": np.append(EQUAL, np.nan)})) == []
+    )
+
+
+def test_the_first_three_rows_of_each_tensor_are_judged_and_no_more() -> None:
+    steps = [sound(2, seed) for seed in range(5)]
+    del steps[0]["1.weight"], steps[0]["gradient/1.weight"]
+    expected = {
+        (ModeKeys.TRAIN, name, step): 0
+        for step, rows in enumerate(steps)
+        for name in rows
+        if step < 3 or (step == 3 and "1." in name)
+    }
+    assert spied(begun(facts(2), *steps), RULE) == expected
+    assert spied(begun(facts(2), *steps), RULE, max_window=1) == expected
