@@ -1,7 +1,7 @@
 """tdbg watches a model while it trains.
 
 Nothing heavy is imported here: the names below are loaded when they are first
-used, and no framework ever is.  Hooks live in ``tdbg.pytorch``.
+used, and no framework is until ``tdbg.pytorch`` is, where hooks live.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tdbg import errors, modes
+    from tdbg import errors, modes, rules
     from tdbg._core import __version__
     from tdbg.collections import Collection, CollectionKeys
     from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
@@ -31,6 +31,7 @@ __all__ = [
     "create_trial",
     "errors",
     "modes",
+    "rules",
 ]
 
 # Where each public name lives; submodules are their own home.
@@ -46,7 +47,16 @@ _HOME = {
     "__version__": "tdbg._core",
     "create_trial": "tdbg.trial",
 }
-_SUBMODULES = ("errors", "modes")
+_SUBMODULES = (
+    "actions",
+    "attach",
+    "errors",
+    "export",
+    "histogram",
+    "modes",
+    "pytorch",
+    "rules",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -161,7 +161,7 @@ class TrainingStopped(TdbgError):
 
     Attributes:
         reason: Who asked and why, in one sentence.
-        step: The step at which the training stopped, or None.
+        step: The last step that was made; None: there was none.
     """
 
     def __init__(self, reason: str, step: int | None = None) -> None:

@@ -129,6 +129,7 @@ rules=["DeadRelu"] captures them'
     told = [each for each in map(_from_json, told_of_hook.get("needs") or ()) if each]
     by_rule = f'rules=["{rule}"]' if rule else "a rule that needs them"
     found: list[str] = []
+    absent: list[str] = []
     for need in every_need(needs):
         for name in sorted(need.collections):
             mine = dataclasses.replace(need, collections=frozenset({name}))
@@ -137,51 +138,61 @@ rules=["DeadRelu"] captures them'
                     found.append(f"{name} were asked for, but {_UNREGISTERED[name]}")
             else:
                 rows = Needs(collections=mine.collections, modules=mine.modules)
-                found += _unserved(
-                    mine,
-                    name,
-                    collections,
-                    told_of_hook,
-                    by_rule,
-                    is_taken=any(_serves(each, rows) for each in told),
-                )
+                is_taken = any(_serves(each, rows) for each in told)
+                is_ours = _is_included(name, collections, told_of_hook)
+                if mine.unit_summaries:
+                    found.append(
+                        f"units of {name} were not counted; {by_rule} counts them"
+                    )
+                if not (mine.statistics or mine.raw or mine.histogram):
+                    continue
+                if is_ours or is_taken:
+                    found += _unserved(
+                        mine, name, told_of_hook, by_rule, is_ours=is_ours
+                    )
+                else:
+                    absent.append(name)
+    if absent:
+        names = list(dict.fromkeys(absent))
+        include = ", ".join(f'"{name}"' for name in names)
+        found.insert(
+            0,
+            f"{' and '.join(names)} were not captured; "
+            f"include_collections=[{include}] or {by_rule} captures them",
+        )
     return list(dict.fromkeys(found))
+
+
+def _is_included(
+    name: str, collections: Mapping[str, _Collection], configuration: Mapping[str, Any]
+) -> bool:
+    """Whether the user asked for a collection, or for one that holds its tensors."""
+    included = configuration["include_collections"]
+    members = _names(collections, name)
+    if any(not members.isdisjoint(_names(collections, each)) for each in included):
+        return True
+    return not {name, "all"}.isdisjoint(included)
 
 
 def _unserved(
     need: Needs,
     name: str,
-    collections: Mapping[str, _Collection],
     configuration: Mapping[str, Any],
     by_rule: str,
     *,
-    is_taken: bool,
+    is_ours: bool,
 ) -> Iterable[str]:
-    """What of a need for one collection is not captured.
+    """What of a need for one collection is not stored, though it is captured.
 
     Args:
         need: What is needed.
         name: Of the collection.
-        collections: Those of the run.
         configuration: That of the hook.
         by_rule: How a rule is asked for.
-        is_taken: Whether rules have its statistics captured.
+        is_ours: Whether the user has asked for it.
     """
-    include = f'include_collections=["{name}"]'
-    included = configuration["include_collections"]
-    # One of the user's own may hold them.
-    members = _names(collections, name)
-    is_ours = any(not members.isdisjoint(_names(collections, x)) for x in included)
-    is_ours = is_ours or not {name, "all"}.isdisjoint(included)
-    if need.unit_summaries:
-        yield f"units of {name} were not counted; {by_rule} counts them"
-    if not (need.statistics or need.raw or need.histogram):
-        return
-    if not (is_ours or is_taken):
-        yield f"{name} were not captured; {include} or {by_rule} captures them"
-        return
     # What only rules asked for follows no other setting.
-    also = "" if is_ours else f"{include} with "
+    also = "" if is_ours else f'include_collections=["{name}"] with '
     if need.raw and not (configuration.get("reduction_config") or {}).get(
         "save_raw_tensor", True
     ):

@@ -64,7 +64,7 @@ def test_a_cool_down_holds_back_and_counts_by_rule():
     assert action.seen[-1].message.endswith("(and 4 more of this rule since the last)")
     gate(finding("10.weight"))
     assert gate.close(1.0) == [
-        "action remembering: 1 findings of DeadRelu came within its cool-down of 60 s"
+        "action remembering: not taken within its cool-down of 60 s: 1 of DeadRelu"
     ]
 
 
@@ -93,6 +93,49 @@ def test_a_dry_run_says_what_would_be_done(tmp_path: Path):
     (line,) = actions.close_all([action])
     assert line == "action command would be taken: DeadRelu at step 7: fc.weight"
     assert not file.exists()
+
+
+def test_a_dry_run_of_a_stop_stops_once_and_what_one_step_brought_is_a_line():
+    stop = actions.make(ActionSpec(name="stop", dry_run=True), "runs/a")
+    notify = Gate(Remembering(), dry_run=True)
+    for name in ("a", "b", "c"):
+        stop(finding(name, severity=Severity.ERROR))
+        notify(finding(name))
+    assert actions.close_all([stop, notify]) == [
+        "action stop would be taken: DeadRelu at step 7: a",
+        "action remembering would be taken: DeadRelu at step 7: a and 2 more",
+    ]
+
+
+def test_neither_a_dry_run_nor_a_look_whether_it_can_be_made_writes_metrics(
+    tmp_path: Path,
+):
+    file = tmp_path / "tdbg.prom"
+    spec = ActionSpec(name="prometheus", parameters={"path": str(file)}, dry_run=True)
+    action = actions.make(spec, "runs/a")
+    action(finding())
+    (line,) = actions.close_all([action])
+    assert line == "action prometheus would be told of 1 changes"
+    actions.make(f"prometheus:{file}", "runs/a", checks_only=True)
+    assert not file.exists()
+    actions.make(f"prometheus:{file}", "runs/a")
+    assert file.exists()
+    (tmp_path / "folder.prom").mkdir()
+    with pytest.raises(ConfigurationError, match=r"folder\.prom"):
+        actions.make(f"prometheus:{tmp_path / 'folder.prom'}", "runs/a")
+
+
+def test_what_goes_wrong_in_ours_is_told_without_a_class():
+    for kind, text in ((TdbgError, "gone"), (OSError, "OSError: gone")):
+
+        class Bad(Remembering):
+            def __call__(self, _: Finding) -> None:
+                msg = "gone"
+                raise kind(msg)  # noqa: B023
+
+        slow = Background(Bad())
+        slow(finding())
+        assert slow.close(10.0) == [f"action remembering: {text}"]
 
 
 # ---- actions that take time ------------------------------------------------------
@@ -259,6 +302,4 @@ def test_an_action_that_cannot_be_closed_harms_nobody():
             msg = "stuck"
             raise TdbgError(msg)
 
-    assert actions.close_all([Stuck(), Remembering()]) == [
-        "action remembering: TdbgError: stuck"
-    ]
+    assert actions.close_all([Stuck(), Remembering()]) == ["action remembering: stuck"]

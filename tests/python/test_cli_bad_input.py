@@ -63,6 +63,34 @@ def test_a_collection_that_was_not_captured_is_named_with_its_setting(
     assert "weights were not" not in found["ExplodingTensor"]["message"]
 
 
+def test_what_a_training_does_not_have_is_no_setting_that_was_forgotten(
+    tmp_path: Path,
+) -> None:
+    needs = [{"collections": ["gradients", "trees"], "unit_summaries": True}]
+    hook = {"include_collections": ["losses"], "needs": needs}
+    with RunBuilder(tmp_path / "run") as builder:
+        content = json.dumps({"hook": hook}).encode()
+        builder.capture.event(0, CONFIGURATION, 0, content)
+        builder.step(0, {"fc.weight": np.ones(3, np.float32)})
+    found = statuses(tmp_path / "run", "DeadEmbedding", "TreeDepth")
+    assert found["DeadEmbedding"]["message"] == (
+        "nothing to judge: the training has no gradients of Embedding or EmbeddingBag"
+    )
+    assert found["TreeDepth"]["message"] == (
+        "nothing to judge: this is no training of boosted trees"
+    )
+
+
+def test_rules_that_found_nothing_share_a_line(run: Path) -> None:
+    asked = ("ExplodingTensor(only_nan=True)", "LossNotDecreasing", "TreeDepth")
+    options = [each for rule in asked for each in ("--rule", rule)]
+    output = call("check", run, *options, "--no-record").output.splitlines()
+    assert not any(line.startswith("LossNotDecreasing") for line in output)
+    assert any(line.startswith("NoIssuesFound: LossNotD") for line in output), output
+    assert any(line.startswith("TreeDepth  ") for line in output)
+    assert "5 steps judged: no finding" in output
+
+
 @pytest.mark.parametrize("verb", ["check", "watch"])
 @pytest.mark.parametrize(
     ("rule", "hint"),
@@ -123,6 +151,7 @@ def file(folder: Path) -> None:
         (foreign, 3, "is not the description of a run"),
         (later, 3, "has run format 99"),
         (above, 3, "did you mean"),
+        (above, 3, "folder/*'"),
         (file, 2, "is a file"),
         (lambda _: None, 3, "does not exist"),
     ],

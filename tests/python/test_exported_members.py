@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -20,6 +22,7 @@ EXPECTED = [
     "create_trial",
     "errors",
     "modes",
+    "rules",
 ]
 
 
@@ -31,6 +34,15 @@ def test_the_public_names_are_these() -> None:
 def test_every_public_name_can_be_had() -> None:
     for name in tdbg.__all__:
         assert getattr(tdbg, name) is not None
+
+
+def test_what_the_guides_use_needs_no_import_of_its_own() -> None:
+    code = (
+        "import tdbg, sys; tdbg.rules.check, tdbg.actions.make, tdbg.histogram; "
+        "tdbg.attach.request_capture, tdbg.export.export_tensorboard; "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_version_is_that_of_the_project(repository: Path) -> None:

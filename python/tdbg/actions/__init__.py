@@ -7,7 +7,8 @@ them.
 
 from __future__ import annotations
 
-from tdbg.actions._base import Action, close_all
+from tdbg.actions._base import Action, close_all, trouble_of
+from tdbg.actions.gate import Gate
 from tdbg.actions.registry import get, make, names
 from tdbg.actions.report import Report
 from tdbg.actions.spec import ActionSpec, parse, read_specs
@@ -16,6 +17,7 @@ from tdbg.actions.stop import Stop
 __all__ = [
     "Action",
     "ActionSpec",
+    "Gate",
     "Report",
     "Stop",
     "close_all",
@@ -24,4 +26,5 @@ __all__ = [
     "names",
     "parse",
     "read_specs",
+    "trouble_of",
 ]

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from tdbg.errors import TdbgError
 from tdbg.findings import Finding
 
-__all__ = ["Action", "close_all", "message_of"]
+__all__ = ["Action", "close_all", "message_of", "trouble_of"]
 
 
 class Action(Protocol):
     """Something that is done about findings.
 
     May also have ``close(seconds)``, which finishes what was begun within so many
-    seconds and returns what went wrong, a line each.
+    seconds and returns what went wrong, a line each; and ``begin()``, which is called
+    before the first finding, and not in a dry run.
     """
 
     @property
@@ -40,8 +42,19 @@ def close_all(actions: Iterable[Action], seconds: float = 10.0) -> list[str]:
         try:
             troubles += close(seconds) or ()
         except Exception as error:  # An action may be anybody's.
-            troubles.append(f"action {action.name}: {type(error).__name__}: {error}")
+            troubles.append(trouble_of(action, error))
     return troubles
+
+
+def trouble_of(action: Action, error: Exception) -> str:
+    """That an action failed, in a line.
+
+    Example:
+        action webhook: hooks.example.com answered 404
+    """
+    # Ours say all themselves; of others the class is half of what there is to know.
+    kind = "" if isinstance(error, TdbgError) else f"{type(error).__name__}: "
+    return f"action {action.name}: {kind}{error}"
 
 
 def message_of(finding: Finding, run: str) -> str:

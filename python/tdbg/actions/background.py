@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 
-from tdbg.actions._base import Action, close_all
+from tdbg.actions._base import Action, close_all, trouble_of
 from tdbg.findings import Finding
 
 __all__ = ["MAX_WAITING", "Background"]
@@ -58,8 +58,8 @@ class Background:
             if self._thread.is_alive():
                 n = self._waiting.qsize()
                 troubles.append(
-                    f"action {self.name}: not done within {seconds:g} s; "
-                    f"{n} findings were waiting"
+                    f"action {self.name}: not done within {seconds:g} s, and given up; "
+                    f"findings that waited for it: {n}"
                 )
         if self._n_dropped:
             troubles.append(
@@ -74,6 +74,6 @@ class Background:
             try:
                 self._action(finding)
             except Exception as error:  # An action may be anybody's.
-                trouble = f"action {self.name}: {type(error).__name__}: {error}"
+                trouble = trouble_of(self, error)
                 if trouble not in self._troubles:
                     self._troubles.append(trouble)

@@ -69,8 +69,8 @@ class Command:
             raise TdbgError(msg) from None
         if process.returncode:
             tail = output[-MAX_TAIL:].decode(errors="replace").strip()
-            msg = f"the command ended with {process.returncode}: {tail}"
-            raise TdbgError(msg)
+            msg = f"the command ended with {process.returncode}"
+            raise TdbgError(f"{msg}: {tail}" if tail else msg)
 
     def _variables(self, finding: Finding) -> dict[str, str]:
         values = {

@@ -25,6 +25,7 @@ class Gate:
         severity: From this one on.
         cool_down: Seconds without another finding of the same rule.
         hears_ends: Whether it is told of ends, and of all changes, as metrics must be.
+        once: Whether it acts a single time by itself, which a dry run must know.
         dry_run: Only say what would be done.
         clock: Seconds.
 
@@ -40,6 +41,7 @@ class Gate:
         severity: Severity = Severity.INFO,
         cool_down: float = 0.0,
         hears_ends: bool = False,
+        once: bool = False,
         dry_run: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -49,6 +51,7 @@ class Gate:
         self._severity = severity
         self._cool_down = cool_down
         self._hears_ends = hears_ends
+        self._once = once
         self._dry_run = dry_run
         self._clock = clock
         # Episodes that it was taken for.
@@ -95,20 +98,34 @@ class Gate:
 
     def _take(self, finding: Finding) -> None:
         if self._dry_run:
-            self.would.append(finding)
+            if not (self._once and self.would):
+                self.would.append(finding)
         else:
             self.action(finding)
 
     def close(self, seconds: float) -> list[str]:
         """Finish the action; what went wrong or was held back, a line each."""
-        lines = [
-            f"action {self.name} would be taken: {finding.rule} at step "
-            f"{finding.step}: {finding.tensor}"
-            for finding in self.would
+        lines = self._what_it_would()
+        if self._held_back:
+            counts = ", ".join(
+                f"{n} of {r}" for r, n in sorted(self._held_back.items())
+            )
+            lines.append(
+                f"action {self.name}: not taken within its cool-down of "
+                f"{self._cool_down:g} s: {counts}"
+            )
+        troubles = close_all([self.action], seconds)
+        return lines if self._dry_run else lines + troubles
+
+    def _what_it_would(self) -> list[str]:
+        """What a dry run would have done; what one step brought is one line."""
+        if self._hears_ends and self.would:
+            return [f"action {self.name} would be told of {len(self.would)} changes"]
+        groups: dict[tuple[str, int], list[Finding]] = {}
+        for finding in self.would:
+            groups.setdefault((finding.rule, finding.step), []).append(finding)
+        return [
+            f"action {self.name} would be taken: {rule} at step {step}: "
+            f"{group[0].tensor}" + (f" and {len(group) - 1} more" if group[1:] else "")
+            for (rule, step), group in groups.items()
         ]
-        lines += [
-            f"action {self.name}: {n} findings of {rule} came within its cool-down of "
-            f"{self._cool_down:g} s"
-            for rule, n in sorted(self._held_back.items())
-        ]
-        return lines if self._dry_run else lines + close_all([self.action], seconds)

@@ -61,6 +61,13 @@ class Prometheus:
             ("run", "rule"),
             registry=self._registry,
         )
+
+    def begin(self) -> None:
+        """Write the file without findings: what is there may be of another run.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
         self._write(self._path, self._registry)
 
     def __call__(self, finding: Finding) -> None:

@@ -36,6 +36,7 @@ class _Kind(NamedTuple):
     cool_down: float = 0.0
     takes_time: bool = False
     hears_ends: bool = False
+    once: bool = False
 
 
 _ACTIONS = {
@@ -51,7 +52,7 @@ _ACTIONS = {
         "prometheus:Prometheus", "path", severity=Severity.INFO, hears_ends=True
     ),
     "report": _Kind("report:Report", severity=Severity.INFO),
-    "stop": _Kind("stop:Stop", severity=Severity.ERROR),
+    "stop": _Kind("stop:Stop", severity=Severity.ERROR, once=True),
     "webhook": _Kind("webhook:Webhook", "url", cool_down=60.0, takes_time=True),
 }
 # Of other packages: nothing is known of how long they take.
@@ -79,12 +80,18 @@ def target_of(name: str) -> str | None:
     raise ConfigurationError(msg)
 
 
-def make(spec: ActionSpec | str, run_directory: str | os.PathLike[str]) -> Action:
+def make(
+    spec: ActionSpec | str,
+    run_directory: str | os.PathLike[str],
+    *,
+    checks_only: bool = False,
+) -> Action:
     """The action for one run, taken when its spec says.
 
     Args:
         spec: Or ``NAME`` or ``NAME:TARGET``.
         run_directory: The run that it is about.
+        checks_only: Whether it is made only to see that it can be: writes nothing.
 
     Raises:
         ConfigurationError: If there is no such action, a parameter is unknown, missing
@@ -95,6 +102,8 @@ def make(spec: ActionSpec | str, run_directory: str | os.PathLike[str]) -> Actio
     target_of(spec.name)
     kind = _ACTIONS.get(spec.name, _FOREIGN)
     action = _made(spec, kind, os.fspath(run_directory))
+    if not (spec.dry_run or checks_only):
+        _begin(action)
     if kind.takes_time and not spec.dry_run:
         action = Background(action)
     return Gate(
@@ -103,6 +112,7 @@ def make(spec: ActionSpec | str, run_directory: str | os.PathLike[str]) -> Actio
         severity=kind.severity if spec.severity is None else spec.severity,
         cool_down=kind.cool_down if spec.cool_down is None else spec.cool_down,
         hears_ends=kind.hears_ends,
+        once=kind.once,
         dry_run=spec.dry_run,
     )
 
@@ -156,6 +166,18 @@ def _made(spec: ActionSpec, kind: _Kind, run_directory: str) -> Action:
         )
         raise ConfigurationError(msg) from error
     return action
+
+
+def _begin(action: Action) -> None:
+    """Do what is done before the first finding; not every action has any."""
+    begin: Any = getattr(action, "begin", None)
+    if begin is None:
+        return
+    try:
+        begin()
+    except OSError as error:
+        msg = f"action {action.name}: {error.filename}: {error.strerror or error}"
+        raise ConfigurationError(msg) from error
 
 
 def _class_of(name: str, kind: _Kind) -> Any:

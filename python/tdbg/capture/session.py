@@ -331,10 +331,10 @@ class Session:
             if take is not None:
                 take(request)
         if self._stopping.is_due(is_training=is_training):
-            change = self.machine.close()
-            self._apply(change)
+            self._apply(self.machine.close())
             self._tell_stopped()
-            step = change.ended[-1].number if change.ended else None
+            last, _ = self.machine.latest(mode)
+            step = None if last < 0 else last
             raise TrainingStopped(self._stopping.reason or "", step)
         if self._stopping.request is None and not self._attached.is_active:
             self._hear_ns = self._requests.next_ns

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from tdbg.cli.output import EXIT_UNREADABLE
-from tdbg.errors import ConfigurationError, TdbgError
+from tdbg.errors import ConfigurationError, NotARun, TdbgError
 
 __all__ = ["main"]
 
@@ -81,8 +81,25 @@ class _Verbs(click.Group):
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from error
         except TdbgError as error:
-            click.echo(f"tdbg: {error}", err=True)
+            click.echo(f"tdbg: {error}{self._hint(ctx, error)}", err=True)
             ctx.exit(EXIT_UNREADABLE)
+
+    @staticmethod
+    def _hint(ctx: click.Context, error: TdbgError) -> str:
+        """How to judge all runs of a folder, where a folder of runs was named."""
+        if ctx.invoked_subcommand not in ("check", "watch"):
+            return ""
+        if not isinstance(error, NotARun) or not error.file:
+            return ""
+        from pathlib import Path
+
+        from tdbg.run_directory import RUN_FILE, find_runs
+
+        folder = Path(error.file).parent
+        if Path(error.file).name != RUN_FILE or not find_runs(folder, depth=1):
+            return ""
+        verb = f"tdbg {ctx.invoked_subcommand} '{folder}/*'"
+        return f" To judge all of them: {verb}"
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,10 +8,27 @@ from typing import Any
 
 import click
 
-from tdbg.actions import Action, ActionSpec, make, names, parse, read_specs
-from tdbg.findings import Severity
+from tdbg.actions import (
+    Action,
+    ActionSpec,
+    Gate,
+    Stop,
+    make,
+    names,
+    parse,
+    read_specs,
+)
+from tdbg.findings import Finding, Severity
 
-__all__ = ["action_options", "parse_actions", "parse_specs"]
+__all__ = [
+    "STOPPING",
+    "action_options",
+    "asked_to_stop",
+    "parse_actions",
+    "parse_specs",
+]
+
+STOPPING = "asked the training to stop"
 
 
 def action_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,14 +71,24 @@ def parse_actions(
     file: str | None,
     *,
     dry_run: bool,
+    checks_only: bool = False,
 ) -> tuple[Action, ...]:
-    """Make the actions that the command line asks for.
+    """Make the actions that the command line asks for; or see that they can be made.
 
     Raises:
         ConfigurationError: If one is unknown, or cannot be made.
     """
     specs = parse_specs(on_finding, stop_on, file, dry_run=dry_run)
-    return tuple(make(spec, run) for spec in specs)
+    return tuple(make(spec, run, checks_only=checks_only) for spec in specs)
+
+
+def asked_to_stop(actions: Sequence[Action]) -> Finding | None:
+    """The finding for which a training was asked to stop; None: it was not."""
+    for action in actions:
+        inner = action.action if isinstance(action, Gate) else action
+        if isinstance(inner, Stop) and inner.requested is not None:
+            return inner.requested
+    return None
 
 
 def parse_specs(

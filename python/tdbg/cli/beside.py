@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tdbg.actions import Action
+from tdbg.cli.acting import STOPPING, asked_to_stop
 from tdbg.cli.findings import print_findings
-from tdbg.cli.output import console, plain
+from tdbg.cli.output import console, counted, plain
 from tdbg.errors import NotARun, TdbgError
 from tdbg.rules import Engine, Rule
 from tdbg.run_directory import open_run
@@ -67,17 +68,20 @@ class Beside:
                 self._tell("no training was captured, so there was nothing to judge")
                 return
             engine = self._engine = Engine(self._run, self._rules, self._actions)
+            stopping = False
             for found in engine.follow():
                 print_findings([finding.to_json() for finding in found], self._out)
+                if not stopping and asked_to_stop(self._actions):
+                    stopping = True
+                    self._tell(STOPPING)
             report = engine.finish()
         except TdbgError as error:
             self._tell(f"the run is no longer judged: {error}")
             return
         for note in report.notes:
             self._tell(note)
-        n = len(report.findings)
-        found_text = f"{n} findings" if n else "no finding"
-        self._tell(f"{report.n_steps} steps judged by rules: {found_text}")
+        found_text = counted(len(report.findings), "finding")
+        self._tell(f"{counted(report.n_steps, 'step')} judged by rules: {found_text}")
 
     def _wait(self) -> bool:
         """Whether the run appears before the program ends."""

@@ -6,7 +6,7 @@ import click
 
 from tdbg.cli import options
 from tdbg.cli.findings import parse_rules, print_findings, print_statuses, rule_option
-from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
+from tdbg.cli.output import EXIT_FOUND, console, counted, emit_json, plain
 from tdbg.cli.sweep import jobs_option, judge_many
 from tdbg.cli.sweep_places import is_many
 from tdbg.cli.sweep_worker import Task
@@ -50,7 +50,7 @@ def command(
     else:
         out = console()
         print_findings([finding.to_json() for finding in report.findings], out)
-        conclude(report)
+        conclude(report, named=bool(rules))
         out.print(plain(str(overhead_of(run))))
     if not report.healthy:
         ctx.exit(EXIT_FOUND)
@@ -61,10 +61,12 @@ def overhead_of(run: str) -> RunOverhead:
     return create_trial(run).overhead()
 
 
-def conclude(report: Report) -> None:
-    """Print how each rule ended and what it all rests on."""
+def conclude(report: Report, *, named: bool) -> None:
+    """Print how each rule ended and what it all rests on; *named*: asked for each."""
     out = console()
-    print_statuses([status.to_json() for status in report.statuses], out)
+    statuses = [status.to_json() for status in report.statuses]
+    if report.n_steps or not report.healthy:
+        print_statuses(statuses, out, named=named)
     for note in report.notes:
         out.print(plain(f"note: {note}"))
     if report.n_steps == 0:
@@ -72,5 +74,5 @@ def conclude(report: Report) -> None:
     elif any(status.status is Status.ERROR for status in report.statuses):
         out.print(f"{report.n_steps} steps judged, but a rule could not judge them")
     else:
-        found = f"{len(report.findings)} findings" if report.findings else "no finding"
-        out.print(f"{report.n_steps} steps judged: {found}")
+        found = counted(len(report.findings), "finding")
+        out.print(f"{counted(report.n_steps, 'step')} judged: {found}")

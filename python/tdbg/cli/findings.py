@@ -10,9 +10,13 @@ from rich.console import Console
 from rich.text import Text
 
 from tdbg.cli.output import SEVERITY_STYLES, plain, table
+from tdbg.rules import Status
 from tdbg.rules.asking import parse_rules
 
 __all__ = ["parse_rules", "print_findings", "print_statuses", "rule_option"]
+
+QUIET = Status.NO_ISSUES_FOUND.value
+BLIND = f"{QUIET}, and nothing or not all to judge by"
 
 rule_option = click.option(
     "--rule",
@@ -45,7 +49,10 @@ def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:
     gone = " (gone)" if first.get("phase") == "end" else ""
     text = Text()
     text.append(f"{first['severity']}{gone}", style=style)
-    text.append(f"  {first['rule']} at step {first['step']}: ", style="bold")
+    # Most is found in training; what is not says so.
+    mode = first.get("mode", "TRAIN")
+    of = "" if mode in ("TRAIN", "GLOBAL") else f" ({mode})"
+    text.append(f"  {first['rule']} at step {first['step']}{of}: ", style="bold")
     text.append_text(plain(f"{first['tensor']}: {first['message']}"))
     out.print(text)
     if len(group) > 1:
@@ -55,14 +62,37 @@ def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:
         out.print(plain(f"    -> {first['advice']}"))
 
 
-def print_statuses(statuses: Sequence[Mapping[str, Any]], out: Console) -> None:
-    """Print how each rule has ended, a line each."""
+def print_statuses(
+    statuses: Sequence[Mapping[str, Any]], out: Console, *, named: bool
+) -> None:
+    """Print how each rule has ended: a line each, and one for all without a word.
+
+    Args:
+        statuses: As their JSON documents.
+        out: Where to.
+        named: Whether these rules were asked for by name.  Otherwise those that had
+            nothing to judge by, or not all, are a line together.
+    """
+    quiet = [s for s in statuses if s["status"] == QUIET and not s["message"]]
+    blind = [s for s in statuses if s["status"] == QUIET and s["message"]]
+    if named:
+        blind = []
+    told = [status for status in statuses if status not in quiet + blind]
+    # What failed, what was found, and what there was nothing to find by.
+    told.sort(key=lambda s: (s["status"] != Status.ERROR.value, not s["n_findings"]))
     rows = [
         (
             status["rule"],
+            str(status["n_findings"] or "-"),
             f"{status['status']}  {status['message']}".strip(),
-            str(status["n_findings"]),
         )
-        for status in statuses
+        for status in told
     ]
-    out.print(table(("rule", "status", "findings"), rows, right=("findings",)))
+    if rows:
+        out.print(table(("rule", "findings", "status"), rows, right=("findings",)))
+    if quiet:
+        out.print(plain(f"{QUIET}: {', '.join(status['rule'] for status in quiet)}"))
+    if blind:
+        rules = ", ".join(status["rule"] for status in blind)
+        out.print(plain(f"{BLIND}: {rules}"), style="dim")
+        out.print(plain("    --rule NAME says what is missing"), style="dim")

@@ -17,6 +17,7 @@ __all__ = [
     "EXIT_FOUND",
     "EXIT_UNREADABLE",
     "console",
+    "counted",
     "emit_json",
     "emit_json_line",
     "n_bytes",
@@ -89,6 +90,11 @@ def number(value: float) -> str:
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.3g}"
+
+
+def counted(n: int, noun: str) -> str:
+    """A number of things: no finding, 1 finding, 2 findings."""
+    return f"{n or 'no'} {noun}{'s' if n > 1 else ''}"
 
 
 def n_bytes(n: float) -> str:

@@ -47,11 +47,19 @@ def command(rules: tuple[str, ...], as_json: bool) -> None:
             _print_rule(rule)
     else:
         rows = [
-            (r["rule"], ", ".join(r["severities"]), r["error"] or r["meaning"])
+            (
+                r["rule"],
+                ", ".join(r["severities"]),
+                r["error"] or r["meaning"].removeprefix("Report "),
+                "; ".join(_in_short(r["needs"])),
+            )
             for r in described
         ]
-        out.print(_table(("rule", "severity", "finds"), rows))
-        out.print(plain("tdbg rules NAME tells what it needs, costs, and takes"))
+        out.print(_table(("rule", "severity", "finds", "captures"), rows, wrapped=2))
+        out.print(plain(COSTS))
+        out.print(
+            plain("tdbg rules NAME tells when it captures that, and its parameters.")
+        )
 
 
 def severities(rule: type[Rule]) -> list[str]:
@@ -131,6 +139,24 @@ def _needs(rule: type[Rule]) -> Sequence[Needs]:
         return every_need(blank.needs)
     except Exception:  # A rule is anybody's code.
         return ()
+
+
+def _in_short(needs: Sequence[dict[str, Any]]) -> list[str]:
+    """What all needs together ask for: "values of labels, predictions"."""
+    kinds = {
+        "rows": "statistics",
+        "unit counts": "unit_summaries",
+        "histograms": "histogram",
+        "values": "raw",
+    }
+    found = []
+    for kind, field in kinds.items():
+        of = sorted({name for n in needs if n[field] for name in n["collections"]})
+        if of:
+            found.append(f"{kind} of {', '.join(of)}")
+    if needs and all(need["first_steps"] is not None for need in needs):
+        found.append("in the first steps only")
+    return found
 
 
 def _need(need: Needs) -> dict[str, Any]:
@@ -223,12 +249,13 @@ def _print_rule(rule: dict[str, Any]) -> None:
     out.print(plain(f"  {COSTS}"))
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table without lines, whose last column is as many lines as it needs."""
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], wrapped: int = 1
+) -> Table:
+    """A table without lines, whose last columns are as many lines as they need."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns[:-1]:
-        made.add_column(column, no_wrap=True)
-    made.add_column(columns[-1])
+    for i, column in enumerate(columns):
+        made.add_column(column, no_wrap=i < len(columns) - wrapped)
     for row in rows:
         made.add_row(*(plain(cell) for cell in row))
     return made

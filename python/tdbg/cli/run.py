@@ -93,9 +93,12 @@ def command(
     if config is not None:
         environment["TDBG_CONFIG"] = str(Path(config).absolute())
     arguments = command_of(program)
+    judged = bool(on_finding) or file is not None
+    if judged:  # Refused before anything is said or done.
+        parse_actions(out, on_finding, stop_on, file, dry_run=dry_run, checks_only=True)
     click.echo(f"tdbg: what is captured goes to {out}", err=True)
     try:
-        if not on_finding and file is None:
+        if not judged:
             os.execvpe(arguments[0], arguments, environment)  # noqa: S606
         with holding_signals() as before:
             actions = parse_actions(out, on_finding, stop_on, file, dry_run=dry_run)

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tdbg.cli.acting import STOPPING
 from tdbg.cli.findings import parse_rules, print_findings
 from tdbg.cli.output import (
     EXIT_FOUND,
@@ -59,7 +60,15 @@ class _Row:
     worst: str | None = None
     healthy: bool = True
     error: str = ""
+    is_stopping: bool = False
     report: dict[str, Any] | None = None
+
+    @property
+    def shown(self) -> str:
+        """The state, and whether a stop that was asked for has led to it."""
+        if not self.is_stopping or self.state == "unreadable":
+            return self.state
+        return "stopped" if self.state == "closed" else "stopping"
 
 
 def judge_many(
@@ -97,9 +106,11 @@ def judge_many(
                     sweep.take(event)
                 if pool.n_open or places.n_missing:
                     news = time.monotonic()
+                    sweep.waits = 0.0
                     continue
                 may_come = task.follow and places.patterns
-                if not may_come or time.monotonic() - news >= wait:
+                sweep.waits = wait - (time.monotonic() - news)
+                if not may_come or sweep.waits <= 0.0:
                     break
         except KeyboardInterrupt:
             deadline = time.monotonic() + LAST_SECONDS
@@ -119,6 +130,8 @@ class _Sweep:
 
     def __init__(self, task: Task, rules: list[str], *, as_json: bool) -> None:
         self.rows: dict[str, _Row] = {}
+        # For so many seconds more for further runs; 0: these have not all ended.
+        self.waits = 0.0
         self._task, self._rules, self._as_json = task, rules, as_json
         self._out = console()
         self._live: Live | None = None
@@ -126,7 +139,10 @@ class _Sweep:
     def __enter__(self) -> Self:
         if not self._as_json and self._out.is_terminal:
             self._live = Live(
-                console=self._out, get_renderable=self._table, refresh_per_second=5
+                console=self._out,
+                get_renderable=self._table,
+                refresh_per_second=5,
+                transient=True,
             )
             self._live.start()
         return self
@@ -158,10 +174,16 @@ class _Sweep:
             row.state = event["state"]
             row.steps, row.last_step = event["steps"], event["last_step"]
             row.findings, row.worst = event["findings"], event["worst"]
-        elif kind == "finding":
-            self._tell_finding(row, event["finding"])
+        elif kind == "findings":
+            self._tell_findings(row, event["findings"])
         elif kind == "ended":
             row.report, row.healthy = event["report"], event["healthy"]
+        elif kind == "stopping":
+            row.is_stopping = True
+            if self._as_json:
+                emit_json_line({"event": kind, "run": row.run})
+            else:
+                self._out.print(plain(f"{row.run}: {STOPPING}"))
         else:
             row.state, row.error = "unreadable", event["error"]
         if self._as_json and self._task.follow:
@@ -177,24 +199,26 @@ class _Sweep:
             if not self._task.follow:
                 emit_json({"runs": [_document(row) for row in rows]})
             return
-        if self._live is None:
-            self._out.print(self._table())
         for row in rows:
             if row.error:
                 self._out.print(plain(f"{row.run}: {row.error}"))
             if row.report is not None:
                 self._tell_report(row, row.report)
+        self.waits = 0.0
+        # Last, where the eye is when all is done.
+        self._out.print(self._table())
         sick = sum(not row.healthy for row in rows)
         unreadable = sum(bool(row.error) for row in rows)
         text = f"{len(rows)} runs judged: {sick or 'none'} sick"
         self._out.print(f"{text}, {unreadable} unreadable" if unreadable else text)
 
-    def _tell_finding(self, row: _Row, finding: dict[str, Any]) -> None:
+    def _tell_findings(self, row: _Row, findings: list[dict[str, Any]]) -> None:
         if self._as_json:
-            emit_json_line({"event": "finding", "run": row.run, **finding})
+            for finding in findings:
+                emit_json_line({"event": "finding", "run": row.run, **finding})
         else:
             self._out.print(plain(row.run), style="bold")
-            print_findings([finding], self._out)
+            print_findings(findings, self._out)
 
     def _tell_report(self, row: _Row, report: dict[str, Any]) -> None:
         if report["findings"] and not self._task.follow:
@@ -209,12 +233,12 @@ class _Sweep:
 
     def _table(self) -> Table:
         numbers = ("steps", "last step", "findings")
-        return table(
+        drawn = table(
             ("run", "state", *numbers, "worst"),
             [
                 (
                     row.run,
-                    row.state,
+                    row.shown,
                     str(row.steps),
                     "-" if row.last_step < 0 else str(row.last_step),
                     str(row.findings),
@@ -224,6 +248,11 @@ class _Sweep:
             ],
             right=numbers,
         )
+        if self.waits > 0.0:
+            what = "all have ended" if self.rows else "no run yet"
+            drawn.caption = f"{what}; waiting {self.waits:.0f} s for others"
+            drawn.caption_justify = "left"
+        return drawn
 
 
 def _document(row: _Row) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A process that judges runs for ``tdbg check RUN...`` and ``tdbg watch 'runs/*'``.
 
 It is told of runs by a pipe and answers by it, in dictionaries whose ``event`` is
-``progress``, ``finding``, ``ended`` or ``unreadable`` and whose ``run`` says of which.
+``progress``, ``findings``, ``stopping``, ``ended`` or ``unreadable`` and whose ``run``
+says of which.
 Runs that are followed have a thread each; others are judged one after another.
 
 Errors: what is wrong with one run is its ``unreadable``, and ends no other.
@@ -20,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tdbg.actions import Action, ActionSpec, make
+from tdbg.cli.acting import asked_to_stop
 from tdbg.findings import Severity
 from tdbg.rules import Engine
 from tdbg.rules.asking import parse_rules
@@ -104,9 +106,13 @@ class _Worker:
             engine.stop()
         engine.on_look = engine.on_window = _Progress(self, run, engine).tell
         if task.follow:
+            stopping = False
             for found in engine.follow():
-                for finding in found:
-                    self._send("finding", run, finding=finding.to_json())
+                documents = [finding.to_json() for finding in found]
+                self._send("findings", run, findings=documents)
+                if not stopping and asked_to_stop(actions):
+                    stopping = True
+                    self._send("stopping", run)
         else:
             engine.poll()
             engine.ask_silence()

@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from tdbg.actions import close_all
+from tdbg.actions import Action, close_all
 from tdbg.cli import options
-from tdbg.cli.acting import action_options, parse_actions, parse_specs
+from tdbg.cli.acting import (
+    STOPPING,
+    action_options,
+    asked_to_stop,
+    parse_actions,
+    parse_specs,
+)
 from tdbg.cli.check import conclude, overhead_of
 from tdbg.cli.findings import parse_rules, print_findings, rule_option
-from tdbg.cli.output import EXIT_FOUND, console, emit_json_line, plain
+from tdbg.cli.output import (
+    EXIT_FOUND,
+    console,
+    counted,
+    emit_json_line,
+    plain,
+)
 from tdbg.cli.sweep import jobs_option, judge_many
 from tdbg.cli.sweep_places import is_many
 from tdbg.cli.sweep_worker import Task
 from tdbg.errors import NotARun
-from tdbg.rules import Engine
+from tdbg.findings import Finding
+from tdbg.rules import Engine, Report
 from tdbg.run_directory import open_run
 
 __all__ = ["command"]
 
 LOOK_SECONDS = 0.1
+# What has become of a training, by the state of its run.
+ENDS = {
+    "closed": "has ended",
+    "dead": "is gone, and did not close its run: it was killed, or has crashed",
+    "running": "goes on",
+    "stalled": "goes on, but has given no sign of life for 10 s",
+}
 
 
 @click.command("watch")
@@ -56,13 +77,15 @@ def command(
 
     RUN may be a pattern in quotes, as 'runs/*': runs that appear later are judged, too.
 
-    With --json each line is a document whose "event" is "watching", "finding" or
-    "ended"; of many runs also "unreadable", and each has a "run".
+    With --json each line is a document whose "event" is "watching", "finding",
+    "stopping" or "ended"; of many runs also "unreadable", and each has a "run".
     """
     if is_many(runs):
         # What cannot be made of them is refused before anything begins.
-        actions = parse_actions(runs[0], on_finding, stop_on, file, dry_run=dry_run)
-        close_all(actions, 0.1)
+        checked = parse_actions(
+            runs[0], on_finding, stop_on, file, dry_run=dry_run, checks_only=True
+        )
+        close_all(checked, 0.1)
         specs = parse_specs(on_finding, stop_on, file, dry_run=dry_run)
         task = Task(rules=rules, follow=True, actions=specs)
         ctx.exit(judge_many(runs, task, jobs, wait=wait, as_json=as_json))
@@ -70,34 +93,67 @@ def command(
     chosen = parse_rules(rules)
     actions = parse_actions(run, on_finding, stop_on, file, dry_run=dry_run)
     _wait_for(run, wait)
+    teller = _Teller(run, as_json=as_json)
     engine = Engine(run, chosen, actions)
-    out = console()
-    if as_json:
-        names = [rule.name for rule in chosen]
-        emit_json_line({"event": "watching", "run": run, "rules": names})
-    else:
-        out.print(plain(f"watching {run} with {len(chosen)} rules; Ctrl-C leaves it"))
+    teller.begins([rule.name for rule in chosen])
     try:
         for found in engine.follow():
-            findings = [finding.to_json() for finding in found]
-            if as_json:
-                for finding in findings:
-                    emit_json_line({"event": "finding", **finding})
-            else:
-                print_findings(findings, out)
+            teller.finds(found, actions)
     except KeyboardInterrupt:
         engine.stop()
         for _ in engine.follow():
             pass
+    state = engine.state
     report = engine.finish()
-    if as_json:
-        cost = overhead_of(run).to_json()
-        emit_json_line({"event": "ended", **report.to_json(), "cost": cost})
-    else:
-        conclude(report)
-        out.print(plain(str(overhead_of(run))))
+    teller.ends(report, state, named=bool(rules))
     if not report.healthy:
         ctx.exit(EXIT_FOUND)
+
+
+class _Teller:
+    """Tells of one run, for people or for programs."""
+
+    def __init__(self, run: str, *, as_json: bool) -> None:
+        self._run = run
+        self._as_json = as_json
+        self._out = console()
+        self._stopping = False
+
+    def begins(self, rules: list[str]) -> None:
+        """The run is there."""
+        if self._as_json:
+            emit_json_line({"event": "watching", "run": self._run, "rules": rules})
+            return
+        what = f"watching {self._run} with {counted(len(rules), 'rule')}"
+        self._out.print(plain(f"{what}; Ctrl-C leaves it"))
+
+    def finds(self, found: Sequence[Finding], actions: Sequence[Action]) -> None:
+        """Something was found, and actions were taken."""
+        findings = [finding.to_json() for finding in found]
+        if self._as_json:
+            for finding in findings:
+                emit_json_line({"event": "finding", **finding})
+        else:
+            print_findings(findings, self._out)
+        if self._stopping or not asked_to_stop(actions):
+            return
+        self._stopping = True
+        if self._as_json:
+            emit_json_line({"event": "stopping", "run": self._run})
+        else:
+            self._out.print(STOPPING)
+
+    def ends(self, report: Report, state: str, *, named: bool) -> None:
+        """All is judged that will be."""
+        cost = overhead_of(self._run)
+        if self._as_json:
+            document = {**report.to_json(), "state": state, "cost": cost.to_json()}
+            emit_json_line({"event": "ended", **document})
+            return
+        conclude(report, named=named)
+        if state in ENDS:
+            self._out.print(f"the training {ENDS[state]}")
+        self._out.print(plain(str(cost)))
 
 
 def _wait_for(run: str, seconds: float) -> None:

@@ -200,9 +200,8 @@ def check_names(rule: Rule, parameter: str) -> None:
     value = getattr(rule, parameter)
     if isinstance(value, tuple) and all(isinstance(name, str) for name in value):
         return
-    msg = (
-        f'{rule.name}.{parameter} is {value!r}; give a tuple of names, as ("weights",)'
-    )
+    example = value if isinstance(value, str) and value else "weights"
+    msg = f"{rule.name}.{parameter} is {value!r}; give a tuple, as {(example,)!r}"
     raise ConfigurationError(msg)
 
 

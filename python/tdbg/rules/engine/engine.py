@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdbg import actions as named_actions
-from tdbg.actions import Action, close_all
+from tdbg.actions import Action, close_all, trouble_of
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Finding, Severity
 from tdbg.rules._base import Rule
@@ -295,7 +295,7 @@ class Engine:
             try:
                 action(finding)
             except Exception as error:  # An action may be anybody's.
-                self._note(f"action {action.name}: {type(error).__name__}: {error}")
+                self._note(trouble_of(action, error))
 
     def _note(self, text: str) -> None:
         if text not in self._notes:

@@ -5,14 +5,18 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tdbg.needs import every_need, missing
+from tdbg.collections import CollectionKeys
+from tdbg.needs import Needs, every_need, missing
 from tdbg.rules._base import Rule
 from tdbg.rules.source import Source
 
 __all__ = ["what_is_wanting"]
+
+# What frameworks of boosted trees fill, and no setting of another one captures.
+TREES = frozenset({CollectionKeys.TREES, CollectionKeys.FEATURE_IMPORTANCE})
 
 
 def what_is_wanting(rule: Rule, source: Source, *, is_blind: bool) -> str:
@@ -28,17 +32,35 @@ def what_is_wanting(rule: Rule, source: Source, *, is_blind: bool) -> str:
     )
     try:
         needs = every_need(rule.needs)
-        told = missing(needs, source.collections(), configuration(), rule.name)
+        asked = configuration()
+        told = missing(needs, source.collections(), asked, rule.name)
         collections = sorted(frozenset().union(*(n.collections for n in needs)))
     except Exception:  # A rule is anybody's code.
-        told, collections = [], []
+        needs, asked, told, collections = (), {}, [], []
+    if is_blind and collections and TREES.issuperset(collections):
+        return "nothing to judge: this is no training of boosted trees"
     if told:
         how = "nothing to judge" if is_blind else "not all that it needs is there"
         return f"{how}: {'; '.join(told)}"
     if not is_blind:
         return ""
+    if "include_collections" in asked.get("hook", asked):
+        # A hook that tells what it was asked for: nothing of it is missing.
+        return f"nothing to judge: the training has no {_kind(needs)}"
     what = ", ".join(collections) or "tensors that it selects"
     return (
         f"nothing to judge: {what} were not captured; "
         f'Hook(rules=["{rule.name}"]) captures them'
     )
+
+
+def _kind(needs: Sequence[Needs]) -> str:
+    """What a rule looks at, in words: "gradients of Embedding"."""
+    kind = _in_words(frozenset().union(*(need.collections for need in needs)))
+    if len({need.modules for need in needs}) == 1 and needs[0].modules:
+        kind += f" of {' or '.join(sorted(needs[0].modules))}"
+    return kind or "tensors that it selects"
+
+
+def _in_words(collections: Iterable[str]) -> str:
+    return " and ".join(sorted(collections)).replace("_", " ")

@@ -60,6 +60,8 @@ _NOT_THERE = (
 class JudgedRule(EngineRule):
     """Base of what ``rule_of`` makes; has no fields of its own."""
 
+    # A condition that is met says nothing of how bad that is.
+    _severity: ClassVar[Severity] = Severity.WARNING
     judged: ClassVar[type[Rule]]
     converted: ClassVar[frozenset[str]] = frozenset()
 
@@ -153,7 +155,7 @@ class _State:
                 for name in self._rule.req_tensors.get_names(trial)
             ]
             self._messages[step] = _message(looked_at)
-            return int(Severity.WARNING)
+            return int(JudgedRule._severity)
         return HEALTHY
 
     def message(self, step: int) -> str:
@@ -215,5 +217,5 @@ def rule_of(judged: type[Rule]) -> type[EngineRule]:
     )
     # Where another process finds it: transport asks that class again what it is.
     made.__module__, made.__qualname__ = judged.__module__, judged.__qualname__
-    made.__doc__ = judged.__doc__
+    made.__doc__ = judged.__doc__ or f"{judged.__name__}, written for smdebug."
     return made
