@@ -27,6 +27,7 @@ __all__ = [
     "WriterDirectory",
     "create_run",
     "find_runs",
+    "is_run",
     "open_run",
     "read_small_file",
     "run_size",
@@ -149,13 +150,21 @@ def run_size(path: str | os.PathLike[str]) -> int:
     return sum(status.st_size for status in _walk(Path(path)))
 
 
+def is_run(directory: str | os.PathLike[str]) -> bool:
+    """Whether a directory says that it is a run, as far as we may look into it."""
+    try:
+        return (Path(directory) / RUN_FILE).is_file()
+    except OSError:  # Not ours to see.
+        return False
+
+
 def find_runs(folder: str | os.PathLike[str], depth: int = 3) -> list[Path]:
     """Directories at or below *folder* that are runs, in order of their names.
 
     Looks at most *depth* levels down, and never inside a run.
     """
     root = Path(folder)
-    if (root / RUN_FILE).is_file():
+    if is_run(root):
         return [root]
     if depth <= 0:
         return []
@@ -261,7 +270,7 @@ def _walk(directory: Path) -> Iterator[os.stat_result]:
 def _what_is_there(directory: Path) -> str:
     """Why *directory* is no run, with the nearest thing that is."""
     for parent in list(directory.parents)[:3]:
-        if (parent / RUN_FILE).is_file():
+        if is_run(parent):
             return f"it lies inside one; did you mean {parent}?"
     if directory.is_file():
         return "it is a file"

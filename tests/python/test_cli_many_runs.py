@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tdbg.cli.sweep_places import Places
 from tdbg.cli.sweep_pool import Pool
 from tdbg.cli.sweep_worker import Task
 from tdbg.control import RequestListener
-from tdbg.run_directory import open_run
+from tdbg.run_directory import is_run, open_run
 
 RULE = ("--rule", "ExplodingTensor")
 
@@ -102,6 +103,34 @@ def test_what_cannot_be_read_is_an_exit_code_of_its_own(sweep: Path) -> None:
     assert told[0] == ""
     assert all(told[1:])
     assert "did you mean" in told[4] or "does not exist" in told[4]
+
+
+def test_ls_tells_of_a_run_that_cannot_be_read_and_of_the_others(sweep: Path) -> None:
+    runs = json.loads(call("ls", sweep, "--json").stdout)["runs"]
+    states = {Path(run["run"]).name: run["state"] for run in runs}
+    assert states == {"a": "closed", "b": "closed", "c": "closed", "d": "unreadable"}
+    lines = call("ls", sweep).output.splitlines()
+    assert any(line.split()[1:3] == ["unreadable", "-"] for line in lines)
+    assert any("d: " in line and "is not the descr" in line for line in lines)
+
+
+def test_a_folder_that_we_may_not_look_into_is_told(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", "RUN.json")
+
+    places = Places([str(sweep / "*")])
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "exists", refuse)
+        patched.setattr(Path, "is_file", refuse)
+        # It may be a run, so that whoever asked for it is told.
+        assert len(places.look()) == len(list(sweep.iterdir()))
+        assert not is_run(sweep / "a")
+    monkeypatch.setattr(os, "listdir", refuse)
+    result = call("ls", sweep)
+    assert result.exit_code == 3
+    assert f"cannot read {sweep}: Permission denied" in result.stderr
 
 
 def test_healthy_runs_exit_with_0_and_none_at_all_with_3(sweep: Path) -> None:

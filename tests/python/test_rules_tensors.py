@@ -43,6 +43,18 @@ def test_weights_come_before_what_is_computed_from_them():
     assert "the update of the step before" in first.advice
 
 
+def test_a_loss_that_was_recorded_alone_is_not_said_to_be_at_fault():
+    run = FakeRun()
+    run.step(0, {"0_output_0": [1.0], "MSELoss_output_0": [1.0]})
+    run.step(1, {"MSELoss_output_0": [NAN]})
+    (finding,) = judge(run, ExplodingTensor())
+    assert finding.tensor == "MSELoss_output_0"
+    assert finding.advice.startswith("nothing but losses was recorded at this step")
+    together = one_step({"0_output_0": [1.0], "MSELoss_output_0": [NAN]})
+    (finding,) = judge(together, ExplodingTensor())
+    assert finding.advice.startswith("what went into the loss is finite")
+
+
 def test_what_follows_in_later_steps_is_not_reported_again():
     run = FakeRun()
     run.step(0, {"0_output_0": [1.0], "1_output_0": [1.0], "0.weight": [1.0]})

@@ -18,8 +18,8 @@ class Action(Protocol):
     """Something that is done about findings.
 
     May also have ``close(seconds)``, which finishes what was begun within so many
-    seconds and returns what went wrong, a line each; and ``begin()``, which is called
-    before the first finding, and not in a dry run.
+    seconds and returns what went wrong, a line each; and ``begin()``, which of
+    an action asked for by name is called before the first finding, but in a dry run.
     """
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from tdbg import run_directory
 from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, n_bytes, plain, shape, table
-from tdbg.errors import NotARun
+from tdbg.errors import NotARun, StorageError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.trial import Trial, create_trial
 
@@ -34,6 +35,11 @@ def command(
     if not Path(path).is_dir():
         msg = f"there is no folder {path}"
         raise NotARun(msg, file=path, kind="missing")
+    try:
+        os.listdir(path)  # noqa: PTH208 - may we?
+    except OSError as error:
+        msg = f"cannot read {path}: {error.strerror}"
+        raise StorageError(msg, file=path, kind="io") from error
     found = run_directory.find_runs(path)
     if found == [Path(path)]:
         trial = create_trial(path)
@@ -59,6 +65,14 @@ def command(
 
 
 def _run(path: Path) -> dict[str, Any]:
+    """What is told of a run; of one that cannot be read why, as the others go on."""
+    try:
+        return _told(path)
+    except TdbgError as error:
+        return {"run": str(path), "state": "unreadable", "error": str(error)}
+
+
+def _told(path: Path) -> dict[str, Any]:
     trial = create_trial(str(path))
     steps = trial.steps(show_incomplete_steps=True)
     return {
@@ -76,7 +90,9 @@ def _run(path: Path) -> dict[str, Any]:
 def _print_runs(runs: list[dict[str, Any]]) -> None:
     numbers = ("steps", "last step", "findings", "lost", "size", "cost")
     rows = [
-        (
+        (run["run"], run["state"], *["-"] * len(numbers))
+        if "error" in run
+        else (
             run["run"],
             run["state"],
             str(run["steps"]),
@@ -88,7 +104,11 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
         )
         for run in runs
     ]
-    console().print(table(("run", "state", *numbers), rows, right=numbers))
+    out = console()
+    out.print(table(("run", "state", *numbers), rows, right=numbers))
+    for run in runs:
+        if "error" in run:
+            out.print(plain(f"{run['run']}: {run['error']}"))
 
 
 def _tensors(

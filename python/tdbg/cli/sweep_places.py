@@ -65,7 +65,10 @@ class Places:
 
 
 def _is_run(path: str) -> bool:
-    return (Path(path) / RUN_FILE).exists()
+    try:
+        return (Path(path) / RUN_FILE).exists()
+    except OSError:
+        return True  # It may be one: that it cannot be read is to be told.
 
 
 def _is_pattern(argument: str) -> bool:

@@ -126,6 +126,8 @@ class LossNotDecreasing(OfLosses):
         direction = "fell" if change > 0 else "rose"
         moved = f"{direction} by {abs(change):.2g} %" if change else "stayed the same"
         rising = now > start
+        # Less than what is asked for could as well be noise, and names no cause.
+        has_risen = now - start > self.diff_percent / 100.0 * abs(start)
         return Description(
             message=(
                 f"the median loss of {self.num_steps} recorded steps {moved}, from "
@@ -138,7 +140,7 @@ class LossNotDecreasing(OfLosses):
             advice=(
                 "the loss rises: lower the learning rate, and check the sign of the "
                 "loss and the labels"
-                if rising
+                if has_risen
                 else "the training does not learn: try a learning rate 10 times "
                 "higher and 10 times lower, check that labels belong to their inputs "
                 "and that the optimizer holds the parameters, and see whether it can "

@@ -22,6 +22,13 @@ ACTIVATIONS = ROLES["inputs"] | {"output"}
 STATE_ROLES = {"weight", "bias", "buffer", "optimizer_state"}
 NOT_FINITE = ("nan", "positive_infinity", "negative_infinity")
 GRADIENT_ROLES = {"gradient", "gradient_unclipped", "output_gradient"}
+# What to do where nothing but losses was recorded.
+ALONE = (
+    "nothing but losses was recorded at this step: SaveConfig(statistics_interval=1) "
+    "tells which tensor is the first; as a rule the learning rate is too high, so "
+    "lower it or clip gradients; else look for log or a division at zero in the loss, "
+    "and for labels out of range"
+)
 
 
 @register
@@ -127,6 +134,9 @@ class ExplodingTensor(OfNamedTensors):
         of = f" of a {owner}" if owner else ""
         rest = [table.names[k] for k in bad if k != i]
         besides = f"; after it {others(rest)}" if rest else ""
+        # Losses are recorded at every step, all else now and then.
+        present = np.flatnonzero(table.present[:, j])
+        is_alone = all(table.roles[k] == "loss" for k in present)
         n_bad = sum(table[field][i, j] for field in NOT_FINITE)
         return Description(
             message=(
@@ -138,7 +148,7 @@ class ExplodingTensor(OfNamedTensors):
             ),
             value=float(n_bad),
             threshold=0.0,
-            advice=_exploding_advice(table.roles[i]),
+            advice=ALONE if is_alone else _exploding_advice(table.roles[i]),
         )
 
 

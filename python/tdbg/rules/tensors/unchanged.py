@@ -123,10 +123,12 @@ class UnchangedTensor(OfNamedTensors):
         def describe(i: int, j: int) -> Description:
             unchanged = int(np.count_nonzero(fires[:, j]))
             judged = int(np.count_nonzero(known[:, j]))
+            within = f", within rtol {self.rtol:g} and atol {self.atol:g}"
+            exactly = self.rtol == self.atol == 0
             return Description(
                 message=(
-                    f"the same at {self.num_steps} recorded steps in a row, within "
-                    f"rtol {self.rtol:g} and atol {self.atol:g} "
+                    f"{'exactly ' if exactly else ''}the same at {self.num_steps} "
+                    f"recorded steps in a row{'' if exactly else within} "
                     f"(mean {table['mean'][i, j]:.6g}, l2 {table['l2'][i, j]:.6g})"
                 ),
                 value=0.0,

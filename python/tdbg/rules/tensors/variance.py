@@ -86,7 +86,10 @@ class TensorVariance(OfLastingRows):
         lasting = f"at {self.patience} recorded steps in a row"
         if self.max_threshold is not None and variance > self.max_threshold:
             return Description(
-                message=f"the variance is {variance:.3g} (mean {mean:.3g}), {lasting}",
+                message=(
+                    f"the variance is {variance:.3g}, above {self.max_threshold:g}, "
+                    f"{lasting} (mean {mean:.3g})"
+                ),
                 value=variance,
                 threshold=self.max_threshold,
                 advice=(
@@ -100,8 +103,8 @@ class TensorVariance(OfLastingRows):
             threshold = max(threshold, self.min_threshold)
         return Description(
             message=(
-                f"the variance is {variance:.3g}, all elements are close to "
-                f"{mean:.4g}, {lasting}"
+                f"the variance is {variance:.3g}, below {threshold:.2g}, {lasting}: "
+                f"all elements are close to {mean:.4g}"
             ),
             value=variance,
             threshold=threshold,

@@ -147,16 +147,16 @@ class WeightUpdateRatio(Rule):
     def _too_large(self, found: list[str], n_judged: int, ratio: float) -> Description:
         return Description(
             message=(
-                f"the update is {ratio:.2g} times the weight it changes: what the "
-                f"weight was before is lost; so it is for {len(found)} of {n_judged} "
-                f"weights: {others(found)}"
+                f"the update is {ratio:.2g} times the weight it changes, more than "
+                f"{self.large_threshold:g}: what the weight was before is lost; so it "
+                f"is for {len(found)} of {n_judged} weights: {others(found)}"
             ),
             value=ratio,
             threshold=self.large_threshold,
             advice=(
-                f"lower the learning rate, by {ratio / 1e-2:.0g} times or so (about "
-                f"{TYPICAL:g} is usual, up to 0.1 at the first steps of Adam), or "
-                "warm it up, and clip gradients"
+                f"lower the learning rate, by {ratio / 1e-2:.0g} times or so (a ratio "
+                f"of about {TYPICAL:g} is usual, up to 0.1 at the first steps of "
+                "Adam), or warm it up, and clip gradients"
             ),
         )
 
@@ -165,8 +165,8 @@ class WeightUpdateRatio(Rule):
     ) -> Description:
         if middle < self.small_threshold:
             advice = (
-                f"raise the learning rate, up to {TYPICAL / middle:.0g} times (about "
-                f"{TYPICAL:g} is usual): at this rate a weight needs "
+                f"raise the learning rate, up to {TYPICAL / middle:.0g} times (a ratio "
+                f"of about {TYPICAL:g} is usual): at this rate a weight needs "
                 f"{0.01 / middle:.0g} steps in one direction to change by 1 %"
             )
         else:
@@ -176,7 +176,8 @@ class WeightUpdateRatio(Rule):
             )
         return Description(
             message=(
-                f"the update is {ratio:.1e} of the weight it changes, at "
+                f"the update is {ratio:.1e} of the weight it changes, less than "
+                f"{self.small_threshold:g}, at "
                 f"{self.patience} recorded steps in a row; so it is for {len(found)} "
                 f"of {n_judged} weights: {others(found)}"
             ),
