@@ -43,8 +43,10 @@ def main() -> None:
     if given.verb == "record":
         return
     if given.verb == "sweep":
-        for one in sweep(recordings, given.rules, jobs=given.jobs, paths=given.corpus):
-            print(one.text(), flush=True)
+        swept = sweep(recordings, given.rules, jobs=given.jobs, paths=given.corpus)
+        print(swept.text())
+        if given.write is not None:
+            table.write(given.write, [swept], "sweep")
         return
     judged = list(
         progress(

@@ -25,7 +25,7 @@ from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import make
 from tdbg.rules.status import Status
 
-__all__ = ["Judged", "Named", "judge"]
+__all__ = ["Judged", "Named", "case_of", "judge", "judged_by", "rules_for"]
 
 #: Parameters of rules by the rule's name, in place of the defaults.
 Changes = Mapping[str, Mapping[str, object]]
@@ -139,13 +139,21 @@ def judge(
 
 def _judge(work: tuple[Recording, Changes, tuple[str, ...]]) -> Judged:
     recording, changes, only = work
+    rules = rules_for(case_of(recording), recording, changes)
+    return judged_by(
+        recording, [rule for rule in rules if not only or rule.name in only]
+    )
+
+
+def case_of(recording: Recording) -> Case:
+    """The case that was recorded."""
     (case,) = (one for one in cases(recording.case) if one.name == recording.case)
-    outcome = recording.outcome()
-    rules = [
-        rule
-        for rule in rules_for(case, recording, changes)
-        if not only or rule.name in only
-    ]
+    return case
+
+
+def judged_by(recording: Recording, rules: Sequence[Rule]) -> Judged:
+    """What these rules say of a recording."""
+    case, outcome = case_of(recording), recording.outcome()
     engine = Engine(recording.run, rules, record=False)
     # As they were told, with the step at which each was noticed first.
     told = [*engine.poll(), *engine.ask_silence(), *_of_hangs(rules, outcome)]

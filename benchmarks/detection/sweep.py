@@ -5,14 +5,16 @@ Recorded runs are judged again for each value; nothing is trained.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import multiprocessing
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks._harness.tables import Table
-from benchmarks.detection.corpus.case import cases
+from benchmarks.detection.corpus.case import load
 from benchmarks.detection.halves import HALVES
-from benchmarks.detection.judge import judge
+from benchmarks.detection.judge import Judged, case_of, judged_by, rules_for
 from benchmarks.detection.record import Recording
-from benchmarks.detection.table import count, share, spread
+from benchmarks.detection.table import count
 from tdbg.findings import Severity
 from tdbg.rules.registry import make, names
 
@@ -20,24 +22,34 @@ __all__ = ["SWEPT", "sweep"]
 
 #: The threshold of each rule that matters most, and values of it.
 SWEPT: dict[str, tuple[str, tuple[float, ...]]] = {
+    "AllZero": ("threshold", (50.0, 80.0, 90.0, 99.0, 100.0)),
     "ClassImbalance": ("threshold_imbalance", (3, 5, 10, 20, 50)),
-    "Confusion": ("learned", (0.6, 0.7, 0.8, 0.9)),
-    "DeadEmbedding": ("threshold", (30.0, 50.0, 70.0, 90.0)),
-    "DeadRelu": ("threshold_layer", (30.0, 50.0, 70.0, 90.0)),
-    "ExplodingGradient": ("factor", (10.0, 30.0, 100.0, 1000.0)),
-    "LossNotDecreasing": ("num_steps", (20, 35, 50, 80)),
-    "LossSpike": ("deviations", (4.0, 8.0, 16.0)),
-    "NLPSequenceRatio": ("any_percent", (30.0, 50.0, 80.0, 95.0)),
-    "NotNormalizedData": ("max_mean", (1.0, 3.0, 10.0)),
-    "Overfit": ("rise", (0.03, 0.1, 0.3)),
-    "Overtraining": ("patience_validation", (5, 10, 20)),
-    "PoorWeightInitialization": ("threshold", (10.0, 100.0, 1000.0)),
-    "PrecisionLoss": ("threshold", (10.0, 25.0, 50.0)),
-    "SaturatedActivation": ("threshold_layer", (30.0, 50.0, 70.0)),
-    "Underfitting": ("num_steps", (50, 70, 100)),
+    "Confusion": ("learned", (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)),
+    "DeadEmbedding": ("threshold", (10.0, 30.0, 50.0, 70.0, 90.0)),
+    "DeadRelu": ("threshold_layer", (20.0, 35.0, 50.0, 65.0, 80.0, 90.0)),
+    "ExplodingGradient": ("factor", (10.0, 30.0, 100.0, 300.0, 1000.0)),
+    "LossNotDecreasing": ("num_steps", (20, 35, 50, 65, 80, 100)),
+    "LossSpike": ("deviations", (4.0, 6.0, 8.0, 12.0, 16.0)),
+    "MissingGradient": ("patience", (2, 5, 10, 20)),
+    "NLPSequenceRatio": ("any_percent", (30.0, 50.0, 65.0, 80.0, 95.0)),
+    "NotInOptimizer": ("patience", (1, 2, 5, 10)),
+    "NotNormalizedData": ("max_mean", (0.5, 1.0, 2.0, 3.0, 5.0, 10.0)),
+    "Overfit": ("rise", (0.03, 0.05, 0.1, 0.2, 0.4)),
+    "Overtraining": ("patience_validation", (3, 5, 10, 15, 20)),
+    "PoorWeightInitialization": ("threshold", (10.0, 30.0, 100.0, 300.0, 1000.0)),
+    "PrecisionLoss": ("threshold", (5.0, 10.0, 25.0, 40.0, 60.0)),
+    "SaturatedActivation": ("threshold_layer", (20.0, 35.0, 50.0, 65.0, 80.0)),
+    "TensorVariance": ("relative", (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)),
+    "UnchangedTensor": ("num_steps", (2, 3, 5, 10)),
+    "Underfitting": ("num_steps", (35, 50, 70, 100, 150)),
     "VanishingGradient": ("relative", (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
-    "WeightUpdateRatio": ("small_threshold", (1e-8, 1e-7, 1e-6, 1e-5)),
+    "WeightUpdateRatio": ("small_threshold", (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)),
+    "ZeroLearningRate": ("patience", (2, 3, 5, 10)),
 }
+
+#: A rule, a value of its threshold, and what came of it.
+_Variant = tuple[str, float]
+_Work = tuple[Recording, tuple[_Variant, ...]]
 
 
 def sweep(
@@ -46,51 +58,94 @@ def sweep(
     *,
     jobs: int = 1,
     paths: Sequence[str] = (),
-) -> Iterator[Table]:
-    """A table for each rule, of these or of all that are swept."""
-    by_name = {case.name: case for case in cases()}
-    for rule, (parameter, values) in SWEPT.items():
-        if (rules and rule not in rules) or rule not in names():
-            continue
-        chosen = [
-            one
-            for one in recordings
-            if not by_name[one.case].is_sick or rule in by_name[one.case].named_by
-        ]
-        default = getattr(make(rule), parameter)
-        table = Table(
+) -> Table:
+    """Both halves, by rule and value: of these rules or of all that are swept."""
+    variants = [
+        (rule, value)
+        for rule, (parameter, values) in SWEPT.items()
+        if rule in names() and (not rules or rule in rules)
+        for value in sorted({*values, _default(rule, parameter)})
+    ]
+    table = Table(
+        "as thresholds move",
+        ("threshold", "value", *_of_halves("named", "in time", "errors", "warnings")),
+        note="Each rule by itself, first the tuning half, then the other. Named, "
+        "and in time: of the runs of which the rule may name the fault. Errors and "
+        "warnings: healthy runs with one of it. *: the default.",
+    )
+    found = _judged(recordings, variants, jobs, paths)
+    for rule, value in variants:
+        parameter = SWEPT[rule][0]
+        is_default = value == _default(rule, parameter)
+        table.add(
             f"{rule}.{parameter}",
-            ("value", "half", "named", "in time", "delay", "errors", "warnings"),
-            note=f"The default is {default:g}. Runs that the rule may "
-            "name; healthy runs with an error or a warning of it.",
+            f"{value:g}{' *' if is_default else ''}",
+            *(cell for half in HALVES for cell in _row(rule, found[rule, value], half)),
         )
-        for value in sorted({*values, default}):
-            judged = list(
-                judge(
-                    chosen,
-                    changes={rule: {parameter: value}},
-                    only_rules=[rule],
-                    jobs=jobs,
-                    paths=paths,
-                )
-            )
-            for half in HALVES:
-                here = [one for one in judged if one.half == half]
-                sick = [one for one in here if one.is_sick]
-                well = [one for one in here if not one.is_sick]
-                alone = [(one, one.first_of([rule])) for one in sick]
-                late = [
-                    named.step - one.visible_at
-                    for one, named in alone
-                    if named is not None and one.visible_at is not None
-                ]
-                table.add(
-                    f"{value:g}",
-                    half,
-                    share(named is not None for _, named in alone),
-                    sum(delay <= 0 for delay in late),
-                    spread(late),
-                    count(bool(one.alarms(Severity.ERROR)) for one in well),
-                    count(bool(one.alarms(Severity.WARNING)) for one in well),
-                )
-        yield table
+    return table
+
+
+def _of_halves(*columns: str) -> Iterator[str]:
+    return (f"{column}{mark}" for mark in ("", " (held out)") for column in columns)
+
+
+def _default(rule: str, parameter: str) -> float:
+    return float(getattr(make(rule), parameter))
+
+
+def _row(rule: str, judged: Iterable[Judged], half: str) -> tuple[object, ...]:
+    here = [one for one in judged if one.half == half]
+    well = [one for one in here if not one.is_sick]
+    sick = [one for one in here if one.is_sick]
+    alone = [(one, one.first_of([rule])) for one in sick]
+    in_time = [
+        one.visible_at is not None and named.step <= one.visible_at
+        for one, named in alone
+        if named is not None
+    ]
+    return (
+        f"{len(in_time)} of {len(sick)}" if sick else "-",
+        sum(in_time),
+        count(bool(one.alarms(Severity.ERROR)) for one in well),
+        count(bool(one.alarms(Severity.WARNING)) for one in well),
+    )
+
+
+def _judged(
+    recordings: Iterable[Recording],
+    variants: Sequence[_Variant],
+    jobs: int,
+    paths: Sequence[str],
+) -> dict[_Variant, list[Judged]]:
+    load(paths)
+    work: list[_Work] = []
+    for recording in recordings:
+        case = case_of(recording)
+        mine = tuple(v for v in variants if not case.is_sick or v[0] in case.named_by)
+        if mine:
+            work.append((recording, mine))
+    found: dict[_Variant, list[Judged]] = defaultdict(list)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with context.Pool(jobs, load, (tuple(paths),)) as pool:
+        for variant, judged in (
+            each for some in pool.imap_unordered(_judge, work) for each in some
+        ):
+            found[variant].append(judged)
+    return found
+
+
+def _judge(work: _Work) -> list[tuple[_Variant, Judged]]:
+    """One run, by each variant."""
+    recording, variants = work
+    case = case_of(recording)
+    found: list[tuple[_Variant, Judged]] = []
+    for rule, value in variants:
+        parameter = SWEPT[rule][0]
+        kind = type(getattr(make(rule), parameter))
+        changes = {rule: {parameter: kind(value)}}
+        asked = [
+            each for each in rules_for(case, recording, changes) if each.name == rule
+        ]
+        found.append(((rule, value), judged_by(recording, asked)))
+    return found

@@ -17,7 +17,7 @@ from tdbg.findings import Severity
 
 __all__ = ["by_half", "by_rule", "false_alarms", "missed", "tables", "write"]
 
-BEGIN, END = "<!-- tables begin -->", "<!-- tables end -->"
+BEGIN, END = "<!-- {} begin -->", "<!-- {} end -->"
 
 
 def tables(judged: Sequence[Judged]) -> list[Table]:
@@ -159,20 +159,26 @@ def false_alarms(judged: Sequence[Judged]) -> Table:
     return table
 
 
-def write(path: Path, tables: Iterable[Table]) -> None:
+def write(path: Path, tables: Iterable[Table], what: str = "tables") -> None:
     """Put tables between the markers of a page.
+
+    Args:
+        path: The page.
+        tables: They.
+        what: The name in the markers.
 
     Raises:
         ValueError: If the page has no markers.
     """
     page = path.read_text(encoding="utf-8")
-    if BEGIN not in page or END not in page:
-        msg = f"{path} has no {BEGIN} and {END}"
+    begin, end = BEGIN.format(what), END.format(what)
+    if begin not in page or end not in page:
+        msg = f"{path} has no {begin} and {end}"
         raise ValueError(msg)
-    before, rest = page.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
+    before, rest = page.split(begin, 1)
+    _, after = rest.split(end, 1)
     body = "\n".join(table.markdown() for table in tables)
-    path.write_text(f"{before}{BEGIN}\n\n{body}\n{END}{after}", encoding="utf-8")
+    path.write_text(f"{before}{begin}\n\n{body}\n{end}{after}", encoding="utf-8")
 
 
 def share(holds: Iterable[bool]) -> str:

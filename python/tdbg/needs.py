@@ -14,7 +14,11 @@ from tdbg.collections import BUILT_IN
 from tdbg.config import nearest
 from tdbg.errors import ConfigurationError
 
-__all__ = ["Needs", "every_need", "missing"]
+__all__ = ["BEGINNING", "Needs", "every_need", "missing", "with_beginning"]
+
+#: Steps of a mode that are captured one by one for rules that ask for it.  What is set
+#: up wrongly shows in them; they cost once what 500 steps cost later, at every tenth.
+BEGINNING = 50
 
 _NUMBERS = {"interval": 1, "first_steps": 1, "raw_limit": 0}
 
@@ -83,6 +87,19 @@ def every_need(needs: Needs | Iterable[Needs]) -> tuple[Needs, ...]:
         True
     """
     return (needs,) if isinstance(needs, Needs) else tuple(needs)
+
+
+def with_beginning(need: Needs) -> tuple[Needs, Needs]:
+    """A need, and the same at every step of the beginning.
+
+    For rules about mistakes that show within some steps, where the interval of the
+    hook would tell of them too late.
+
+    Example:
+        >>> with_beginning(Needs(collections=frozenset({"weights"})))[1].first_steps
+        50
+    """
+    return need, dataclasses.replace(need, interval=1, first_steps=BEGINNING)
 
 
 class _Collection(Protocol):

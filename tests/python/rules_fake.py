@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -88,9 +89,15 @@ class FakeTensor:
 
 
 class FakeRun:
-    """A run that is written step by step, and can be shown up to some step."""
+    """A run that is written step by step, and can be shown up to some step.
 
-    def __init__(self) -> None:
+    Args:
+        every: Of how many steps of training one is recorded: tests count what is
+            recorded, and the run has step ``every * n`` in the place of their n.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
         self.tensors: dict[str, FakeTensor] = {}
         self.steps: dict[int, tuple[ModeKeys, bool, bool, bool, int]] = {}
         self.custom: dict[str, list[str]] = {}
@@ -113,6 +120,7 @@ class FakeRun:
         wall_ns: int | None = None,
     ) -> None:
         """Record a step with the statistics of these values, by name."""
+        step *= self.every
         for name, values in (rows or {}).items():
             self.tensor_of(name).rows[step] = (
                 values if isinstance(values, dict) else row_of(values)
@@ -122,6 +130,7 @@ class FakeRun:
 
     def value(self, step: int, name: str, values: Any) -> None:
         """Record raw values."""
+        step *= self.every
         array = np.asarray(values)
         self.tensor_of(name).values[step] = array
         if array.dtype.kind in "iu":
@@ -129,11 +138,13 @@ class FakeRun:
 
     def histogram(self, step: int, name: str, values: Any) -> None:
         """Record the histogram of these values."""
+        step *= self.every
         array = np.asarray(values, dtype=np.float32)
         self.tensor_of(name).histograms[step] = Histogram.of(array)
 
     def by_worker(self, step: int, name: str, values: dict[str, Any]) -> None:
         """Record the rows that workers have of a tensor, of these values."""
+        step *= self.every
         rows = {
             worker: SimpleNamespace(**row_of(content))
             for worker, content in values.items()
@@ -149,6 +160,7 @@ class FakeRun:
         beyond: Iterable[int] | None = None,
     ) -> None:
         """Record a unit summary."""
+        step *= self.every
         counts = np.array(list(active), dtype=np.uint64)
         full = np.full_like(counts, count)
         outside = np.zeros_like(counts) if beyond is None else np.array(list(beyond))
@@ -157,6 +169,7 @@ class FakeRun:
 
     def scalar(self, step: int, name: str, value: float) -> None:
         """Record a scalar."""
+        step *= self.every
         self.tensor_of(f"scalar/{name}").values[step] = np.float64(value)
 
     def tensor_of(self, name: str) -> FakeTensor:
@@ -177,7 +190,12 @@ class FakeRun:
         return [f"worker_{rank}" for rank in range(self.n_workers)]
 
     def facts(self) -> list[Any]:
-        return self.known_facts
+        if self.every == 1:
+            return self.known_facts
+        return [
+            dataclasses.replace(each, step=each.step * self.every)
+            for each in self.known_facts
+        ]
 
     def tensor_names(self) -> list[str]:
         last = np.inf if self.shown is None else self.shown
@@ -292,7 +310,7 @@ def _role(name: str) -> str:
 
 def judge(run: FakeRun, *rules: Rule) -> list[Finding]:
     """Everything that the rules say about the run, offline."""
-    return Engine(run, rules).poll()
+    return _counted(run, Engine(run, rules).poll())
 
 
 def judge_in_parts(run: FakeRun, cuts: Iterable[int], *rules: Rule) -> list[Finding]:
@@ -300,7 +318,20 @@ def judge_in_parts(run: FakeRun, cuts: Iterable[int], *rules: Rule) -> list[Find
     engine = Engine(run, rules)
     found: list[Finding] = []
     for cut in sorted(set(cuts)):
-        run.shown = cut
+        run.shown = cut * run.every
         found += engine.poll()
     run.shown = None
-    return found + engine.poll()
+    return _counted(run, found + engine.poll())
+
+
+def _counted(run: FakeRun, findings: list[Finding]) -> list[Finding]:
+    """Findings with steps as the test counts them."""
+    return [
+        dataclasses.replace(
+            each,
+            step=each.step // run.every,
+            first_step=each.first_step // run.every,
+            last_step=each.last_step // run.every,
+        )
+        for each in findings
+    ]

@@ -22,6 +22,7 @@ from tdbg.collections import Collection, CollectionRegistry, Role
 from tdbg.config import SaveConfig
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
+from tdbg.needs import Needs, with_beginning
 from torch_helpers import Recorded, digits, make_hook, mlp, train
 
 MS = 1_000_000
@@ -143,13 +144,28 @@ def test_histograms_go_first_then_values_then_statistics_of_activations() -> Non
 
     for role in profiles:
         assert wanted(role, 0, 20) == ROWS | VALUES | HISTOGRAM
-        assert wanted(role, 1, 20) == ROWS | VALUES
-        assert wanted(role, 2, 20) == ROWS
-        assert wanted(role, 2, 2) == ROWS
-    assert wanted(Role.OUTPUT, 3, 2) == 0
-    assert wanted(Role.OUTPUT, 3, 4) == ROWS
-    assert wanted(Role.WEIGHT, 3, 2) == ROWS
-    assert wanted(Role.WEIGHT, 4, 2) == 0
+        assert wanted(role, 1, 20) == ROWS | VALUES | HISTOGRAM
+        assert wanted(role, 2, 20) == ROWS | VALUES
+        assert wanted(role, 3, 20) == ROWS
+        assert wanted(role, 3, 2) == ROWS
+    assert wanted(Role.OUTPUT, 4, 2) == 0
+    assert wanted(Role.OUTPUT, 4, 4) == ROWS
+    assert wanted(Role.WEIGHT, 4, 2) == ROWS
+    assert wanted(Role.WEIGHT, 5, 2) == 0
+
+
+def test_what_rules_have_of_the_beginning_goes_before_all_else() -> None:
+    weights = with_beginning(Needs(collections=frozenset({"weights"})))
+    registry = CollectionRegistry(["losses"])
+    policy = Policy(registry, SaveConfig(statistics_interval=10), needs=weights)
+    profile = policy.profile("x", Role.WEIGHT)
+    steps = {}
+    for level in (0, 1):
+        policy.set_throttle(LEVELS[level])
+        steps[level] = [s for s in range(70) if policy.wants(TRAIN, s).of(profile)]
+    assert policy.differ(LEVELS[0], LEVELS[1])
+    assert steps[0] == [*range(50), 50, 60]
+    assert steps[1] == [0, 10, 20, 30, 40, 50, 60]
 
 
 @pytest.mark.parametrize("level", range(len(LEVELS)))
@@ -164,7 +180,8 @@ def test_losses_and_scalars_are_never_given_up(level: int) -> None:
 def test_levels_that_change_nothing_are_passed_over() -> None:
     policy = make_policy(save_histogram=False)
     assert not policy.differ(LEVELS[0], LEVELS[1])
-    assert policy.differ(LEVELS[1], LEVELS[2])
+    assert not policy.differ(LEVELS[1], LEVELS[2])
+    assert policy.differ(LEVELS[2], LEVELS[3])
     losses_only = Policy(CollectionRegistry(["losses"]))
     assert not any(
         losses_only.differ(LEVELS[level - 1], LEVELS[level])

@@ -20,7 +20,7 @@ def run_with(
     **flags: object,
 ) -> FakeRun:
     """Steps with a layer of so many dead units; the others are active by half."""
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(n_steps):
         active = [0] * n_dead + [count // 2] * (n_units - n_dead)
         run.units(step, "1_output_0", active, count)
@@ -63,7 +63,7 @@ def test_small_batches_are_taken_together_until_they_say_enough():
 
 
 def test_a_unit_that_is_active_now_and_then_lives():
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(6):
         run.units(step, "1_output_0", [4 if step % 2 else 0] * 10, 64)
         run.step(step)
@@ -71,7 +71,7 @@ def test_a_unit_that_is_active_now_and_then_lives():
 
 
 def test_it_becomes_an_error_when_the_rest_die():
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(12):
         n_dead = 6 if step < 6 else 10
         run.units(step, "1_output_0", [0] * n_dead + [9] * (10 - n_dead), 64)
@@ -97,9 +97,10 @@ def test_names_choose():
 
 
 def test_it_asks_for_unit_summaries_and_no_statistics():
-    needs = DeadRelu().needs
-    assert needs.unit_summaries
-    assert not needs.statistics
+    always, beginning = DeadRelu().needs
+    assert always.unit_summaries
+    assert not always.statistics
+    assert (always.interval, beginning.interval) == (None, 1)
 
 
 @pytest.mark.parametrize(

@@ -240,3 +240,47 @@ def test_parameters_out_of_range_are_refused_by_name(
     (name,) = parameters
     with pytest.raises(ConfigurationError, match=f"{rule.__name__}.{name}"):
         rule(**parameters)
+
+
+def calls(of_first: list[int], of_second: list[int]) -> FakeRun:
+    """A binary loss that is called twice in a step."""
+    run = FakeRun()
+    for step in range(20):
+        for call, labels in (("", of_first), ("@2", of_second)):
+            names = [f"BCEWithLogitsLoss_input_{i}{call}" for i in (0, 1)]
+            given = np.array(labels * BATCH, np.float32)
+            run.step(step, dict.fromkeys(names, given))
+            for name in names:
+                run.value(step, name, given)
+    return run
+
+
+def test_calls_that_are_given_one_class_each_are_judged_together():
+    """What is real and what is made are told apart by a loss that is given each by
+    itself.  Sabotaged: each call has but one class.
+    """
+    assert judge(calls([1], [0]), ClassImbalance()) == []
+    assert judge(calls([1], [1]), ClassImbalance()) != []
+
+
+def test_calls_with_labels_of_their_own_are_judged_by_themselves():
+    rare = [1] + [0] * 19
+    found = judge(calls([0, 1], rare), ClassImbalance())
+    assert [each.tensor for each in found] == ["BCEWithLogitsLoss_input_1@2"]
+
+
+def test_a_class_may_take_as_long_again_as_the_others():
+    """Sabotaged: compared with the batches just before, it would be reported at 60."""
+    random = np.random.default_rng(0)
+    run = FakeRun()
+    for step in range(120):
+        labels = random.choice(10, BATCH)
+        scores = random.random((BATCH, 10)).astype(np.float32)
+        # The others are learned at step 40, and the last one never.
+        right = (labels != 9) & (step >= 40)
+        scores[np.arange(BATCH), np.where(right, labels, 0)] += 5.0
+        record(run, step, labels, scores)
+    for rule in (ClassImbalance(), Confusion()):
+        found = judge(run, rule)
+        assert 88 <= found[0].step <= 105
+        assert judge_in_parts(run, range(0, 120, 7), rule) == found

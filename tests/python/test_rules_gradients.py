@@ -14,7 +14,7 @@ from tdbg.rules import VanishingGradient
 
 def run_with(scales: dict[str, list[float]], **flags: object) -> FakeRun:
     """Steps at which each gradient has this mean of |g|."""
-    run = FakeRun()
+    run = FakeRun(every=10)
     n_steps = len(next(iter(scales.values())))
     for step in range(n_steps):
         rows = {
@@ -81,7 +81,7 @@ def test_gradients_that_are_all_zero_are_not_compared():
 
 
 def test_a_sparse_gradient_is_judged_by_what_is_not_zero():
-    run = FakeRun()
+    run = FakeRun(every=10)
     embedding = np.zeros(1_000_000)
     embedding[:10] = 1e-3
     for step in range(4):
@@ -116,7 +116,7 @@ def test_a_step_that_is_not_whole_starts_the_count_again(flags: dict[str, bool])
 
 
 def test_gradients_that_are_not_finite_are_for_another_rule():
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(5):
         rows = {"gradient/0.weight": [1e-9, np.nan], "gradient/8.weight": [1.0, np.inf]}
         run.step(step, rows)
@@ -124,7 +124,7 @@ def test_gradients_that_are_not_finite_are_for_another_rule():
 
 
 def test_other_modes_between_do_not_break_the_count():
-    run = FakeRun()
+    run = FakeRun(every=10)
     rows = {"gradient/0.weight": [1e-9], "gradient/8.weight": [1e-2]}
     for step in range(0, 10, 2):
         run.step(step, rows)

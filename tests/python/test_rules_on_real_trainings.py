@@ -24,10 +24,10 @@ SICK_SEEDS = range(5)
 CLASSIFIERS = {"ClassImbalance", "Confusion"}
 # By when each must be found.
 LATEST = {
-    "VanishingGradient": 2,
-    "DeadRelu": 2,
+    "VanishingGradient": 9,
+    "DeadRelu": 9,
     "ExplodingTensor": 10,
-    "UnchangedTensor": 2,
+    "UnchangedTensor": 9,
     "LossNotDecreasing": 150,
 }
 
@@ -96,7 +96,8 @@ def test_a_learning_rate_of_zero_is_found_at_a_sparse_schedule(tmp_path: Path):
     training = replace(SICK["UnchangedTensor"], statistics_interval=10, n_steps=40)
     training.run(tmp_path / "run", 0)
     found = findings_of(tmp_path / "run", "UnchangedTensor")
-    assert found[0].step == 20
+    # Every step of the beginning is recorded for it.
+    assert found[0].step == 9
 
 
 def test_frozen_layers_are_not_found_where_others_do_not_change(tmp_path: Path):

@@ -13,7 +13,7 @@ from tdbg.rules import MissingGradient, NotInOptimizer, ZeroLearningRate
 
 
 def rates(*groups: list[float]) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(len(groups[0])):
         for i, values in enumerate(groups):
             run.scalar(step, f"optimizer/group_{i}/lr", values[step])
@@ -50,7 +50,7 @@ def test_one_group_of_several_is_never_an_error():
 
 
 def test_other_scalars_are_not_looked_at():
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(30):
         run.scalar(step, "lr", 0.0)
         run.scalar(step, "optimizer/group_0/momentum", 0.0)
@@ -89,7 +89,7 @@ def known(
 
 
 def with_gradients(layers: str, n_steps: int = 10, **flags: bool) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(n_steps):
         rows = {f"gradient/{name}": [1.0] for name in NAMES if name[0] in layers}
         run.step(step, rows, **flags)
@@ -132,7 +132,7 @@ def test_one_gradient_is_enough():
 
 def test_without_facts_or_with_gradients_of_weights_only_nothing_is_known():
     assert judge(with_gradients("c"), MissingGradient()) == []
-    run = FakeRun()
+    run = FakeRun(every=10)
     run.known_facts = [known()]
     for step in range(10):
         run.step(step, {"gradient/a.weight": [1.0]})

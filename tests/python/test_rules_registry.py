@@ -135,8 +135,8 @@ def test_a_name_is_not_taken_twice():
 def test_needs_of_several_rules_are_theirs_side_by_side():
     dead, vanishing, third = DeadRelu(), VanishingGradient(), ThirdParty()
     needs = rules.needs_of(["DeadRelu", vanishing, third])
-    assert needs == (dead.needs, vanishing.needs, third.needs)
-    assert rules.needs_of(["DeadRelu", dead]) == (dead.needs,)
+    assert needs == (*dead.needs, *vanishing.needs, third.needs)
+    assert rules.needs_of(["DeadRelu", dead]) == dead.needs
     assert rules.needs_of(Several()) == every_need(Several().needs)
     assert rules.needs_of(None) == rules.needs_of(rules.default_rules())
 

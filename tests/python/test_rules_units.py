@@ -29,7 +29,7 @@ def saturated(
     n_units: int, beyond: int = 58, count: int = 64, **flags: object
 ) -> FakeRun:
     """Steps at which so many of 10 units have so many values beyond."""
-    run = FakeRun()
+    run = FakeRun(every=10)
     run.known_facts = [known()]
     for step in range(6):
         outside = [beyond] * n_units + [0] * (10 - n_units)
@@ -80,7 +80,7 @@ def test_steps_that_are_not_whole_and_evaluation_are_not_judged(
 
 
 def test_units_of_other_modules_are_not_dead_relus():
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(6):
         run.units(step, "act_output_0", [0] * 10, 64)
         run.step(step)
@@ -92,7 +92,7 @@ def test_units_of_other_modules_are_not_dead_relus():
 
 
 def test_units_that_are_rarely_active_are_a_warning_at_most():
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(30):
         run.units(step, "act_output_0", [1 if step % 3 == 0 else 0] * 10, 64)
         run.step(step)
@@ -105,7 +105,7 @@ def embedded(
 ) -> FakeRun:
     """Each step uses a random share of the rows that are in use at all."""
     random = np.random.default_rng(0)
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(n_steps):
         used = (random.random(n_rows) < share) & (np.arange(n_rows) < n_used)
         run.units(step, "gradient/e.weight", used * 8, 8)

@@ -14,7 +14,7 @@ FLAGS = [{"complete": False}, {"lossless": False}]
 
 
 def repeated(n_steps: int = 5, **rows: object) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(n_steps):
         run.step(step, rows)
     return run
@@ -31,7 +31,7 @@ def test_an_output_of_zeros_is_reported_at_the_third_step():
 
 
 def test_zero_for_the_first_two_steps_is_no_fault():
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(9):
         run.step(step, {"a_output_0": ZERO if step < 2 else RAMP})
     assert judge(run, AllZero()) == []
@@ -81,7 +81,7 @@ def test_bounds_decide_where_they_are_given():
 @pytest.mark.parametrize("rule", [AllZero(), TensorVariance(min_threshold=1.0)])
 @pytest.mark.parametrize("flags", FLAGS)
 def test_steps_that_are_not_whole_are_not_judged(rule: Rule, flags: dict[str, bool]):
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(6):
         run.step(step, {"a_output_0": ZERO}, **flags)
     assert judge(run, rule) == []
@@ -96,7 +96,7 @@ def test_nan_has_no_variance():
 
 
 def norms(*layers: list[float], **flags: bool) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(len(layers[0])):
         rows = {f"gradient/{i}.weight": [v[step]] for i, v in enumerate(layers)}
         run.step(step, rows, **flags)
@@ -159,7 +159,7 @@ def test_rows_with_nan_are_no_past():
 
 def narrow(kept: int, n_steps: int = 5, dtype: str = "bfloat16") -> FakeRun:
     """Steps at which so many of 100 elements changed."""
-    run = FakeRun()
+    run = FakeRun(every=10)
     update = np.repeat([1.0, 0.0], [kept, 100 - kept])
     for step in range(n_steps):
         run.step(
@@ -183,7 +183,7 @@ def test_updates_that_are_rounded_away_are_reported(kept: int, n_findings: int):
 
 
 def gradients_of(values: np.ndarray, dtype: str, output: str = "float32") -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(3):
         run.step(step, {"gradient/a.weight": values, "a_output_0": [1.0]})
         run.histogram(step, "gradient/a.weight", values)

@@ -35,7 +35,7 @@ THREE = known(a__weight=(4, 4), b__weight=(4, 4), c__weight=(4, 4))
 def updated(
     ratios: dict[str, list[float]], size: float = 1.0, **flags: bool
 ) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     run.known_facts = [THREE]
     for step in range(len(next(iter(ratios.values())))):
         rows = {}
@@ -95,7 +95,7 @@ def test_scales_embeddings_and_single_units_are_left_out():
 
 
 def test_without_facts_normalizations_are_known_by_name():
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(9):
         rows = {}
         for name in ("bn1.weight", "norm.weight", "fc.weight"):
@@ -142,7 +142,7 @@ RANDOM = np.random.default_rng(0)
 
 def begun(n_steps: int = 1, **weights: object) -> FakeRun:
     """First steps with these weights, each with a gradient."""
-    run = FakeRun()
+    run = FakeRun(every=10)
     run.known_facts = [THREE]
     for step in range(n_steps):
         rows: dict[str, object] = {}
@@ -189,7 +189,7 @@ def test_a_layer_of_zeros_is_an_error_only_if_no_gradient_reaches_it():
 
 
 def test_after_the_first_steps_nothing_is_said():
-    run = FakeRun()
+    run = FakeRun(every=10)
     run.known_facts = [THREE]
     for step in range(6):
         zero = np.zeros(16) if step > 2 else np.tile([1.0, -1.0], 8)
@@ -202,7 +202,7 @@ FOUR = known(a__weight=(4, 4), b__weight=(4, 4), c__weight=(4, 4), d__weight=(4,
 
 
 def chained(kind: str, sizes: list[float]) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     run.known_facts = [FOUR]
     rows: dict[str, object] = {}
     for name, size in zip("abcd", sizes, strict=True):

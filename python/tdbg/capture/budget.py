@@ -3,9 +3,9 @@
 Implements docs/overhead.md, "The budget".  Pure: measured times in, decisions
 out; no clock of its own, so that the same times lead to the same decisions.
 
-What is given up comes in the order of what it is worth least: histograms, raw
-values (their statistics stay), then ever more of the statistics, those of
-activations first.  Losses and scalars are never given up.
+What is given up comes in the order of what it is worth least: that rules have every
+step of the beginning, histograms, raw values (their statistics stay), then ever more
+of the statistics, those of activations first.  Losses and scalars are never given up.
 """
 
 from __future__ import annotations
@@ -42,10 +42,17 @@ MAX_PATIENCE = 256
 _FACTORS = (2, 4, 8, 16, 32, 64, 128, 256)
 LEVELS: tuple[Throttle, ...] = (
     Throttle(),
-    Throttle(histograms=False),
-    Throttle(histograms=False, values=False),
+    Throttle(beginning=False),
+    Throttle(beginning=False, histograms=False),
+    Throttle(beginning=False, histograms=False, values=False),
     *(
-        Throttle(histograms=False, values=False, activations=factor, others=others)
+        Throttle(
+            beginning=False,
+            histograms=False,
+            values=False,
+            activations=factor,
+            others=others,
+        )
         for factor in _FACTORS
         for others in (factor // 2, factor)
     ),

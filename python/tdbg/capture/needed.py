@@ -105,6 +105,7 @@ class _Item:
             self._takes,
             not ACTIVATIONS.isdisjoint(self.roles),
             needs.first_steps,
+            is_beginning=needs.interval == 1 and needs.first_steps is not None,
         )
 
 

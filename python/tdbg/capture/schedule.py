@@ -68,6 +68,7 @@ class Schedule(NamedTuple):
         may_hold_activations: Whether inputs or outputs of modules may be in it.
         first_steps: Nothing is wanted from this step of the mode on; None: always.
         is_light: Whether it is of what comes by itself: losses and scalars.
+        is_beginning: Whether it is of every step of the beginning, for rules.
     """
 
     config: SaveConfigMode
@@ -76,6 +77,7 @@ class Schedule(NamedTuple):
     may_hold_activations: bool
     first_steps: int | None = None
     is_light: bool = False
+    is_beginning: bool = False
 
     @property
     def timing(self) -> Timing:
@@ -102,6 +104,8 @@ class Schedule(NamedTuple):
     def throttled(self, throttle: Throttle) -> Schedule:
         """It, without what a budget leaves out."""
         config, on_save, on_reduce = self.config, self.on_save, self.on_reduce
+        if self.is_beginning and not throttle.beginning:
+            on_save = on_reduce = 0
         if not throttle.histograms:
             on_save &= ~HISTOGRAM
             on_reduce &= ~HISTOGRAM

@@ -28,6 +28,7 @@ class Throttle(NamedTuple):
     """What is left out of what was asked for; losses and scalars never are.
 
     Attributes:
+        beginning: Whether rules have every step of the beginning.
         histograms: Whether histograms are taken.
         values: Whether raw values are; where not, their statistics are.
         activations: Multiplies the intervals of collections that may hold inputs
@@ -35,6 +36,7 @@ class Throttle(NamedTuple):
         others: Multiplies those of all others.
     """
 
+    beginning: bool = True
     histograms: bool = True
     values: bool = True
     activations: int = 1
@@ -43,6 +45,8 @@ class Throttle(NamedTuple):
     def text(self) -> str:
         """What is left out, in words; empty for nothing."""
         parts = []
+        if not self.beginning:
+            parts.append("the beginning no more often than the rest")
         if not self.histograms:
             parts.append("no histograms")
         if not self.values:

@@ -38,7 +38,7 @@ class OfNamedTensors(Rule):
         check_regex(self, "tensor_regex")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Needs | tuple[Needs, ...]:
         """The rows of the collections; what an expression finds is captured or not."""
         return Needs(collections=built_in(self.collections))
 

@@ -23,10 +23,24 @@ if TYPE_CHECKING:
     from tdbg.histogram import Histogram
     from tdbg.rules.source import RowSource
 
-__all__ = ["FIELDS", "Bools", "Cells", "Floats", "Table", "TensorInfo"]
+__all__ = [
+    "FIELDS",
+    "LASTING",
+    "Bools",
+    "Cells",
+    "Floats",
+    "Table",
+    "TensorInfo",
+    "rows_of_lasting",
+    "spans",
+]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+
+#: For so many steps something must last to be no accident, however many of them were
+#: recorded: a warm-up, or a layer that begins at zero, takes some.
+LASTING = 10
 
 FIELDS = (
     "count",
@@ -42,6 +56,34 @@ FIELDS = (
     "l1",
     "l2",
 )
+
+
+def rows_of_lasting(rows: int, steps: int = LASTING) -> int:
+    """How many rows before a new one decide whether something lasts.
+
+    Example:
+        >>> rows_of_lasting(3)
+        9
+    """
+    return max(rows, steps) - 1
+
+
+def spans(
+    steps: NDArray[np.int64],
+    streak: NDArray[np.int64],
+    begins: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """Of how many steps each streak is, from its first row to this one.
+
+    Args:
+        steps: Global steps.
+        streak: Names x steps: for how many rows in a row something has held.
+        begins: Names x steps: the step from which on it holds; None: that of the row.
+    """
+    own = np.broadcast_to(steps, streak.shape) if begins is None else begins
+    first = np.maximum.accumulate(np.where(streak == 1, own, -1), axis=1)
+    lasted: NDArray[np.int64] = steps[np.newaxis, :] - first + 1
+    return lasted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +118,8 @@ class Cells(Protocol):
         """The row of each worker."""
         ...
 
-    def steps(self, name: str) -> NDArray[np.int64]:
-        """Steps at which a tensor has values."""
+    def steps(self, name: str, what: str = "values") -> NDArray[np.int64]:
+        """Steps at which a tensor has values, or "histograms"."""
         ...
 
 
@@ -135,6 +177,11 @@ class Table:
         """The histogram of a tensor at a step, or None."""
         return self._cells.histogram(name, step)
 
+    def histogram_steps(self, name: str) -> NDArray[np.int64]:
+        """The steps of this table, old and new, at which a tensor has histograms."""
+        steps = self._cells.steps(name, "histograms")
+        return np.intersect1d(self.steps, steps, assume_unique=True)
+
     def by_worker(self, name: str, step: int) -> Mapping[str, RowSource]:
         """The row of each worker that has one of its own, by its name, by rank.
 
@@ -188,6 +235,23 @@ class Table:
         counted -= np.maximum.accumulate(broken, axis=1)
         counted[passed] = 0
         return counted
+
+    def lasts(
+        self,
+        holds: Bools,
+        known: Bools | None = None,
+        *,
+        rows: int,
+        steps: int = LASTING,
+    ) -> Bools:
+        """Where *holds* has held for so many *rows* in a row and so many *steps*.
+
+        Rows count as in ``streak``, steps of training from the first of these rows to
+        this one, both included: where every step is recorded, some rows pass in a
+        moment.  A rule must look back at ``rows_of_lasting(rows, steps)`` rows.
+        """
+        streak = self.streak(holds, known)
+        return (streak >= rows) & (spans(self.steps, streak) >= steps)
 
     def judge(
         self,

@@ -18,12 +18,22 @@ from numpy.typing import NDArray
 
 from tdbg.facts import Facts
 from tdbg.modes import ModeKeys
-from tdbg.rules.table import FIELDS, Bools, Cells, Floats, Table, TensorInfo
+from tdbg.rules.table import (
+    FIELDS,
+    LASTING,
+    Bools,
+    Cells,
+    Floats,
+    Table,
+    TensorInfo,
+    rows_of_lasting,
+)
 from tdbg.rules.verdicts import HEALTHY, UNKNOWN, Description, Judgement, Levels
 
 __all__ = [
     "FIELDS",
     "HEALTHY",
+    "LASTING",
     "UNKNOWN",
     "Bools",
     "Cells",
@@ -35,6 +45,7 @@ __all__ = [
     "TensorInfo",
     "UnitTable",
     "Window",
+    "rows_of_lasting",
 ]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
@@ -58,13 +58,15 @@ class DeadEmbedding(Rule):
         check_number(self, "max_steps", least=self.min_steps, whole=True)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> tuple[Needs, ...]:
         """Which rows of embeddings have a gradient."""
-        return Needs(
-            collections=frozenset({"gradients"}),
-            modules=frozenset({"Embedding", "EmbeddingBag"}),
-            statistics=False,
-            unit_summaries=True,
+        return with_beginning(
+            Needs(
+                collections=frozenset({"gradients"}),
+                modules=frozenset({"Embedding", "EmbeddingBag"}),
+                statistics=False,
+                unit_summaries=True,
+            )
         )
 
     @property

@@ -11,10 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.columns import facts_of_steps
-from tdbg.rules.window import UNKNOWN, Judgement, TensorInfo, UnitTable, Window
+from tdbg.rules.window import (
+    LASTING,
+    UNKNOWN,
+    Judgement,
+    TensorInfo,
+    UnitTable,
+    Window,
+)
 
 if TYPE_CHECKING:
     from tdbg.facts import Facts
@@ -87,13 +94,15 @@ class OfUnits(Rule):
         check_regex(self, "tensor_regex")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> tuple[Needs, ...]:
         """The unit summaries of these modules."""
-        return Needs(
-            collections=frozenset({"outputs"}),
-            modules=self.modules,
-            statistics=False,
-            unit_summaries=True,
+        return with_beginning(
+            Needs(
+                collections=frozenset({"outputs"}),
+                modules=self.modules,
+                statistics=False,
+                unit_summaries=True,
+            )
         )
 
     @property
@@ -144,6 +153,10 @@ class OfUnits(Rule):
         # The latest step from which on there are enough samples, and enough steps.
         begin = np.searchsorted(samples, samples[1:] - self.min_samples, "right") - 1
         begin = np.minimum(begin, ends - self.min_steps)
+        # Some batches one after the other pass in a moment.
+        steps = table.steps[usable]
+        lasting = np.searchsorted(steps, steps - LASTING + 1, "right") - 1
+        begin = np.minimum(begin, lasting)
         enough = (begin >= 0) & (ends - begin <= self.max_steps)
         enough &= usable >= table.start
         begin, ends = begin[enough], ends[enough]

@@ -6,7 +6,7 @@ Thread safety: functions and values only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,10 +28,17 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A loss's labels and, if they were captured, its predictions: rows of a table."""
+    """A loss's labels and, if they were captured, its predictions: rows of a table.
+
+    Attributes:
+        label: The labels of one of its calls in a step.
+        prediction: What it was given beside them.
+        others: The same of its other calls in a step.
+    """
 
     label: int
     prediction: int | None
+    others: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,8 @@ class Stretch:
     Attributes:
         column: The step, as a column of the table.
         confusion: Samples by label and prediction.
-        before: The same of as many samples before these; None: there are not enough.
+        before: The same of as many samples when half of the steps up to this one had
+            passed, or as early as is looked back; None: there are not enough.
         has_predictions: Whether predictions were captured.
     """
 
@@ -83,9 +91,21 @@ def pairs_of(table: Table, labels: str | None, predictions: str | None) -> list[
     """
     found = _chosen(table, "label", labels)
     given = _chosen(table, "prediction", predictions)
-    by_loss = {_loss(table.names[i]): i for i in given}
+    by_call = {_call(table.names[i]): i for i in given}
     only = given[0] if len(given) == 1 and len(found) == 1 else None
-    return [Pair(i, by_loss.get(_loss(table.names[i]), only)) for i in found]
+    pairs = [Pair(i, by_call.get(_call(table.names[i]), only)) for i in found]
+    losses = [_call(table.names[i])[0] for i in found]
+    return [
+        replace(
+            pair,
+            others=tuple(
+                other
+                for other, name in zip(pairs, losses, strict=True)
+                if name == loss and other is not pair
+            ),
+        )
+        for pair, loss in zip(pairs, losses, strict=True)
+    ]
 
 
 def batch_of(
@@ -136,8 +156,9 @@ def stretches(
     """For each new step with a batch: the fewest last batches that are enough.
 
     Enough are *samples* and *per_class* for each class, on average; looked at are the
-    last *max_steps* rows.  Nothing comes where there are not enough, nor where the
-    classes are the tokens of a language model, whose frequencies are what they are.
+    last *max_steps* rows, and at the step of the first one of all.  Nothing comes
+    where there are not enough, nor where the classes are the tokens of a language
+    model, whose frequencies are what they are.
     """
     rows = np.flatnonzero(table.known[pair.label])
     batches: dict[int, Batch | None] = {}
@@ -155,16 +176,25 @@ def stretches(
         if _is_vocabulary(facts_at(int(table.steps[column])), now.n_classes):
             continue
         last = range(at, max(-1, at - max_steps), -1)
-        parts = [part for k in last if (part := batch(k)) is not None]
+        known = [(k, part) for k in last if (part := batch(k)) is not None]
+        parts = [part for _, part in known]
         wanted = max(samples, per_class * now.n_classes)
-        n, n_before = _enough(parts, wanted), _enough(parts, 2 * wanted)
-        used = parts[:n_before] or parts[:n]
+        n = _enough(parts, wanted)
+        steps = table.steps[rows[[k for k, _ in known]]]
+        early = np.flatnonzero(steps <= (int(table.steps[rows[0]]) + steps[0]) // 2)
+        before = parts[max(n, int(early[0])) :] if len(early) else []
+        n_before = _enough(before, wanted)
+        if not n_before and len(last) == max_steps:
+            # So long a training that its half is too far back.
+            before = parts[n:][::-1]
+            n_before = _enough(before, wanted)
+        used = parts[:n] + before[:n_before]
         classes = max((part.n_classes for part in used), default=0)
         if n and classes <= max_classes:
             yield Stretch(
                 column=column,
                 confusion=_joined(parts[:n], classes),
-                before=_joined(parts[n:n_before], classes) if n_before else None,
+                before=_joined(before[:n_before], classes) if n_before else None,
                 has_predictions=all(part.predicted is not None for part in used),
             )
 
@@ -187,6 +217,33 @@ def _joined(batches: list[Batch], n_classes: int) -> Ints:
 
 
 def _read(table: Table, pair: Pair, column: int) -> Batch | None:
+    """The batch of a step; of all calls of the loss if each is given one class.
+
+    So it is with what tells true from made inputs: by design, and together they are
+    what it learns from.
+    """
+    batch = _read_one(table, pair, column)
+    if batch is None or not pair.others or not _is_of_one_class(batch):
+        return batch
+    parts = [batch]
+    for other in pair.others:
+        part = _read_one(table, other, column)
+        if part is not None and not _is_of_one_class(part):
+            return batch
+        parts += [] if part is None else [part]
+    predicted = [part.predicted for part in parts if part.predicted is not None]
+    return Batch(
+        labels=np.concatenate([part.labels for part in parts]),
+        predicted=np.concatenate(predicted) if len(predicted) == len(parts) else None,
+        n_classes=max(part.n_classes for part in parts),
+    )
+
+
+def _is_of_one_class(batch: Batch) -> bool:
+    return bool((batch.labels == batch.labels[:1]).all())
+
+
+def _read_one(table: Table, pair: Pair, column: int) -> Batch | None:
     step = int(table.steps[column])
     labels = table.value(table.names[pair.label], step)
     if labels is None:
@@ -203,9 +260,10 @@ def _chosen(table: Table, role: str, regex: str | None) -> list[int]:
     return [i for i, name in enumerate(table.names) if finds(regex, name)]
 
 
-def _loss(name: str) -> str:
-    """``CrossEntropyLoss`` of ``CrossEntropyLoss_input_1``."""
-    return name.rpartition("_input_")[0]
+def _call(name: str) -> tuple[str, str]:
+    """``CrossEntropyLoss`` and ``2`` of ``CrossEntropyLoss_input_1@2``."""
+    loss, _, rest = name.rpartition("_input_")
+    return loss, rest.partition("@")[2]
 
 
 def _is_binary(values: NDArray[np.generic]) -> bool:

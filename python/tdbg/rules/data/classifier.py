@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.data.batches import Pair, Stretch, pairs_of, stretches
 from tdbg.rules.window import (
@@ -23,17 +23,15 @@ from tdbg.rules.window import (
     Window,
 )
 
-__all__ = ["IMPROVEMENT", "SHOWN", "OfClassifiers", "learns", "mostly", "recall"]
+__all__ = ["IMPROVEMENT", "SHOWN", "OfClassifiers", "mostly", "recall"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 # Labels and predictions are small; every fifth step tells the same as every one.
 INTERVAL = 5
-# A class of which so much more is recognized than before is still being learned, and
-# so is everything if of all samples so much more is.
+# A class of which so much more is recognized than before is still being learned.
 IMPROVEMENT = 0.1
-IMPROVEMENT_OF_ALL = 0.02
 # Classes and pairs that are named in a message.
 SHOWN = 5
 
@@ -70,18 +68,25 @@ class OfClassifiers(Rule):
         check_regex(self, "predictions_regex")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> tuple[Needs, ...]:
         """Values of labels and predictions, which are small, and rows to go by."""
-        return Needs(
-            collections=frozenset({"labels", "predictions"}),
-            raw=True,
-            interval=INTERVAL,
+        return with_beginning(
+            Needs(
+                collections=frozenset({"labels", "predictions"}),
+                raw=True,
+                interval=INTERVAL,
+            )
         )
 
     @property
     def look_back(self) -> int:
         """The batches that are taken together."""
         return self.max_steps
+
+    @property
+    def anchor(self) -> int:
+        """The first batch, from which on steps count."""
+        return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
         """What a loss was given, or what the expressions find."""
@@ -128,12 +133,6 @@ def recall(confusion: Ints) -> Floats:
     """Share of each class that is recognized."""
     recall: Floats = np.diagonal(confusion) / np.maximum(confusion.sum(axis=1), 1)
     return recall
-
-
-def learns(now: Ints, before: Ints) -> bool:
-    """Whether the model as a whole still gets better."""
-    right = [np.trace(part) / max(1, int(part.sum())) for part in (now, before)]
-    return bool(right[0] - right[1] > IMPROVEMENT_OF_ALL)
 
 
 def mostly(confusion: Ints, label: int) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
@@ -84,7 +84,7 @@ class NotNormalizedData(Rule):
         """Rows of inputs and targets; one batch of values, to name columns."""
         inputs = frozenset({"model_inputs"})
         return (
-            Needs(collections=inputs | {"labels"}),
+            *with_beginning(Needs(collections=inputs | {"labels"})),
             Needs(collections=inputs, statistics=False, raw=True, first_steps=1),
         )
 

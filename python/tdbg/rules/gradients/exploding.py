@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import MAD_TO_DEVIATION, KnownRows
 from tdbg.rules.registry import register
@@ -64,9 +64,9 @@ class ExplodingGradient(Rule):
         check_number(self, "window", least=self.min_rows, whole=True)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> tuple[Needs, ...]:
         """The rows of gradients."""
-        return Needs(collections=frozenset({"gradients"}))
+        return with_beginning(Needs(collections=frozenset({"gradients"})))
 
     @property
     def look_back(self) -> int:

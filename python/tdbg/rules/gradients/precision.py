@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.precision import NARROW_TYPES
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.registry import register
@@ -22,6 +22,7 @@ from tdbg.rules.window import (
     Table,
     TensorInfo,
     Window,
+    rows_of_lasting,
 )
 
 __all__ = ["PrecisionLoss"]
@@ -34,8 +35,8 @@ GRADIENT, UPDATE = "gradient/", "update/"
 SHORT_RANGE = tuple(name for name in NARROW_TYPES if name != "bfloat16")
 # Numbers that keep no more than two digits are at the brink.
 BRINK = 8.0
-# Of each gradient only every so many rows are looked at, which is enough.
-EVERY = 10
+# For so many steps updates must be lost: at the first steps of a warm-up they are.
+LOST_FOR = 20
 # So small a share below what the type can hold comes from rounding in the histogram.
 NONE = 1e-6
 
@@ -73,7 +74,9 @@ class PrecisionLoss(Rule):
     def needs(self) -> tuple[Needs, ...]:
         """Rows of parameters, gradients and updates; now and then a histogram."""
         return (
-            Needs(collections=frozenset({"weights", "gradients", "updates"})),
+            *with_beginning(
+                Needs(collections=frozenset({"weights", "gradients", "updates"}))
+            ),
             Needs(
                 collections=frozenset({"gradients"}),
                 histogram=True,
@@ -87,7 +90,7 @@ class PrecisionLoss(Rule):
     @property
     def look_back(self) -> int:
         """The steps that patience counts."""
-        return self.patience - 1
+        return rows_of_lasting(self.patience, LOST_FOR)
 
     @property
     def anchor(self) -> int:
@@ -128,7 +131,7 @@ class PrecisionLoss(Rule):
             lost = 100.0 * (1.0 - kept / trained)
         known &= (trained > 0) & np.isfinite(lost)
         bad = known & (lost >= self.update_threshold)
-        lasting = weights.streak(bad, known) >= self.patience
+        lasting = weights.lasts(bad, known, rows=self.patience, steps=LOST_FOR)
 
         def describe(i: int, j: int) -> Description:
             affected = int(np.count_nonzero(lasting[:, j] & known[:, j]))
@@ -153,14 +156,17 @@ class PrecisionLoss(Rule):
     def _gradients(self, table: Table) -> Iterator[Judgement]:
         chosen = [i for i, role in enumerate(table.roles) if role == "gradient"]
         computed = _computed_in(table)
-        start = table.start
-        due = table.known & ((table.ordinal - 1) % EVERY == 0)
-        due[:, :start] = False
+        due = table.known
+        due[:, : table.start] = False
         for i in chosen:
             own = table.dtypes[i] if table.dtypes[i] in SHORT_RANGE else None
             columns = np.flatnonzero(due[i])
             if own is None:
                 columns = columns[computed[columns] != ""]
+            if not len(columns):
+                continue
+            there = table.histogram_steps(table.names[i])
+            columns = columns[np.isin(table.steps[columns], there)]
             if not len(columns):
                 continue
             types = {j: own or str(computed[j]) for j in columns.tolist()}

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.findings import Severity
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number, check_switch
 from tdbg.rules.registry import register
-from tdbg.rules.window import Description, Judgement, Table, TensorInfo, Window
+from tdbg.rules.window import (
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+    rows_of_lasting,
+)
 
 __all__ = ["VanishingGradient"]
 
@@ -50,14 +57,16 @@ class VanishingGradient(Rule):
         check_switch(self, "biases")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> tuple[Needs, ...]:
         """The rows of gradients."""
-        return Needs(collections=frozenset({"gradients"}), statistics=True)
+        return with_beginning(
+            Needs(collections=frozenset({"gradients"}), statistics=True)
+        )
 
     @property
     def look_back(self) -> int:
         """The steps before, that patience counts."""
-        return self.patience - 1
+        return rows_of_lasting(self.patience)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Gradients of weights, and of biases if asked for."""
@@ -80,7 +89,7 @@ class VanishingGradient(Rule):
         small = mean < self.threshold
         if self.relative is not None:
             small &= mean < self.relative * largest[np.newaxis, :]
-        lasting = table.streak(small, known) >= self.patience
+        lasting = table.lasts(small, known, rows=self.patience)
 
         def describe(i: int, j: int) -> Description:
             top = int(np.argmax(np.where(known[:, j], mean[:, j], -1.0)))

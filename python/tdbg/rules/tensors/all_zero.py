@@ -40,7 +40,7 @@ class AllZero(OfLastingRows):
         """Judge every row by its count of zeros."""
         count = table["count"]
         zero = judged & (100.0 * table["zero"] >= self.threshold * count)
-        lasting = table.streak(zero, judged) >= self.patience
+        lasting = table.lasts(zero, judged, rows=self.patience)
 
         def describe(i: int, j: int) -> Description:
             share = 100.0 * table["zero"][i, j] / count[i, j]

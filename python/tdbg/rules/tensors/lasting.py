@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.rules._base import check_number, finds
+from tdbg.needs import Needs, with_beginning
+from tdbg.rules._base import built_in, check_number, finds
 from tdbg.rules.named import OfNamedTensors
-from tdbg.rules.window import Judgement, Table, Window
+from tdbg.rules.window import Judgement, Table, Window, rows_of_lasting
 
 __all__ = ["INPUTS", "OfLastingRows"]
 
@@ -43,9 +44,14 @@ class OfLastingRows(OfNamedTensors):
         check_number(self, "min_count", least=1, whole=True)
 
     @property
+    def needs(self) -> tuple[Needs, ...]:
+        """The rows of the collections."""
+        return with_beginning(Needs(collections=built_in(self.collections)))
+
+    @property
     def look_back(self) -> int:
         """The steps that patience counts."""
-        return self.patience - 1
+        return rows_of_lasting(self.patience)
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge the rows of training."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import ROLES, built_in, check_switch
 from tdbg.rules.columns import held_before, others
 from tdbg.rules.named import OfNamedTensors
@@ -63,12 +63,12 @@ class ExplodingTensor(OfNamedTensors):
         check_switch(self, "only_nan")
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> tuple[Needs, ...]:
         """The rows of the collections; of inputs those of the model."""
         wanted = built_in(self.collections)
         if "inputs" in wanted:
             wanted = wanted - {"inputs"} | {"model_inputs"}
-        return Needs(collections=wanted)
+        return with_beginning(Needs(collections=wanted))
 
     @property
     def look_back(self) -> int:

@@ -9,12 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import built_in, check_number
 from tdbg.rules.columns import facts_of_steps, parameter_of
 from tdbg.rules.named import OfNamedTensors
 from tdbg.rules.registry import register
-from tdbg.rules.window import FIELDS, Description, Judgement, Table, TensorInfo, Window
+from tdbg.rules.table import spans
+from tdbg.rules.window import (
+    FIELDS,
+    LASTING,
+    Description,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+    rows_of_lasting,
+)
 
 __all__ = ["UnchangedTensor"]
 
@@ -52,17 +62,17 @@ class UnchangedTensor(OfNamedTensors):
         OfNamedTensors.__post_init__(self)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> tuple[Needs, ...]:
         """The rows of the collections, and of the gradients of parameters."""
         wanted = built_in(self.collections)
         if wanted & {"weights", "biases"}:
             wanted |= {"gradients"}
-        return Needs(collections=wanted)
+        return with_beginning(Needs(collections=wanted))
 
     @property
     def look_back(self) -> int:
         """The steps to compare with."""
-        return self.num_steps - 1
+        return rows_of_lasting(self.num_steps)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """What the collections or the expression name, and the gradients."""
@@ -111,9 +121,11 @@ class UnchangedTensor(OfNamedTensors):
         known = table.known & trained & ~table.skipped[np.newaxis, :]
         # What is NaN throughout stays so; that is for ExplodingTensor.
         known &= (table.not_finite < table["count"]) | (table["count"] == 0)
-        same, compared = self._same_as_before(table, known)
+        before = _row_before(table)
+        same, compared = self._same_as_before(table, known, before)
         streak = table.streak(same, known)
         fires = streak >= self.num_steps - 1
+        fires &= spans(table.steps, streak, table.steps[before]) >= LASTING
         fires[:, : table.start] = False
         for i, j in np.argwhere(fires):
             if self._values_differ(table, int(i), int(j)):
@@ -144,14 +156,10 @@ class UnchangedTensor(OfNamedTensors):
         return table.judge(levels, describe, known & compared & (fires | ~same))
 
     def _same_as_before(
-        self, table: Table, known: NDArray[np.bool_]
+        self, table: Table, known: NDArray[np.bool_], before: NDArray[np.intp]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Whether each row equals the one before it, and whether there is one."""
-        n_steps = len(table.steps)
-        at = np.arange(n_steps)
-        last = np.maximum.accumulate(np.where(table.present, at, -1), axis=1)
-        before = np.full_like(last, -1)
-        before[:, 1:] = last[:, :-1]
+        at = np.arange(len(table.steps))
         broken = ~table.usable | table.skipped
         wall = np.maximum.accumulate(np.where(broken, at, -1))
         index = np.maximum(before, 0)
@@ -178,3 +186,12 @@ class UnchangedTensor(OfNamedTensors):
             return new.tobytes() != old.tobytes()
         a, b = new.astype(np.float64), old.astype(np.float64)
         return not np.allclose(a, b, self.rtol, self.atol, equal_nan=True)
+
+
+def _row_before(table: Table) -> NDArray[np.intp]:
+    """At which column each row's tensor has the row before; -1: there is none."""
+    at = np.arange(len(table.steps))
+    last = np.maximum.accumulate(np.where(table.present, at, -1), axis=1)
+    before = np.full_like(last, -1)
+    before[:, 1:] = last[:, :-1]
+    return before

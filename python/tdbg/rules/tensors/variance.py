@@ -68,7 +68,7 @@ class TensorVariance(OfLastingRows):
         if self.max_threshold is not None:
             bad |= variance > self.max_threshold
         bad &= judged
-        lasting = table.streak(bad, judged) >= self.patience
+        lasting = table.lasts(bad, judged, rows=self.patience)
 
         def describe(i: int, j: int) -> Description:
             return self._describe(

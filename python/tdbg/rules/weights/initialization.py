@@ -83,11 +83,13 @@ class PoorWeightInitialization(Rule):
         return (
             Needs(
                 collections=frozenset({"weights", "gradients", "losses"}),
+                interval=1,
                 first_steps=self.steps,
             ),
             Needs(
                 collections=frozenset({"outputs"}),
                 modules=WEIGHTED,
+                interval=1,
                 first_steps=self.steps,
             ),
             Needs(

@@ -14,17 +14,23 @@ from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import streak_of_known
 from tdbg.rules.registry import register
+from tdbg.rules.table import spans
 from tdbg.rules.window import (
     HEALTHY,
+    LASTING,
     Description,
     Judgement,
     Table,
     TensorInfo,
     Window,
+    rows_of_lasting,
 )
 
 __all__ = ["ZeroLearningRate"]
 
+# For so many steps all rates must be zero before it is an error: some schedules begin
+# so and are stepped once in an epoch.
+ZERO_FOR = 190
 RATE = re.compile(r"^scalar/optimizer(_\d+)?/.*/lr$")
 
 
@@ -57,7 +63,7 @@ class ZeroLearningRate(Rule):
     @property
     def look_back(self) -> int:
         """The steps that patience counts."""
-        return self.error_patience - 1
+        return rows_of_lasting(self.error_patience, ZERO_FOR)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Learning rates of groups of parameters."""
@@ -74,8 +80,11 @@ class ZeroLearningRate(Rule):
         # That a step was skipped says nothing about the rate.
         streak = streak_of_known(zero, known)
         all_zero = np.where(known, zero, True).all(axis=0) & zero.any(axis=0)
-        levels = np.where(streak >= self.patience, int(Severity.WARNING), HEALTHY)
-        severe = (streak >= self.error_patience) & all_zero[np.newaxis, :]
+        lasted = spans(table.steps, streak)
+        lasting = (streak >= self.patience) & (lasted >= LASTING)
+        levels = np.where(lasting, int(Severity.WARNING), HEALTHY)
+        severe = (streak >= self.error_patience) & (lasted >= ZERO_FOR)
+        severe &= all_zero[np.newaxis, :]
         levels[severe] = Severity.ERROR
 
         def describe(i: int, j: int) -> Description:
@@ -86,8 +95,7 @@ class ZeroLearningRate(Rule):
                 patience=min(int(streak[i, j]), self.error_patience),
             )
 
-        decided = ~(zero & (streak < self.patience))
-        return table.judge(levels, describe, known & decided)
+        return table.judge(levels, describe, known & (lasting | ~zero))
 
     def _describe(
         self, *, n_zero: int, n_rates: int, largest: float, patience: int

@@ -12,7 +12,7 @@ from tdbg.facts import Facts
 from tdbg.findings import Severity
 from tdbg.rules.columns import others
 from tdbg.rules.registry import register
-from tdbg.rules.weights.of_model import GRADIENT, OfModel, one_for_all
+from tdbg.rules.weights.of_model import GRADIENT, OfModel, have_passed, one_for_all
 from tdbg.rules.window import Description, Judgement, Table
 
 __all__ = ["MissingGradient"]
@@ -34,11 +34,6 @@ class MissingGradient(OfModel):
 
     patience: int = 5
 
-    @property
-    def anchor(self) -> int:
-        """The first row of each gradient, which says that there was one."""
-        return 1
-
     def judge(self, table: Table, facts: Facts, steps: slice) -> Iterator[Judgement]:
         """Compare what requires gradients with what has had some so far."""
         # What no optimizer has is for NotInOptimizer.
@@ -55,7 +50,7 @@ class MissingGradient(OfModel):
         n_rows = table.ordinal[:, steps].max(axis=0, initial=0)
         had = np.zeros((len(names), seen.shape[1]), dtype=bool)
         had[rows >= 0] = seen[rows[rows >= 0]]
-        judged = known & (n_rows >= self.patience)
+        judged = known & (n_rows >= self.patience) & have_passed(table)[steps]
         judged &= _both_kinds(names, had)
         missing = ~had & judged[np.newaxis, :]
         yield one_for_all(

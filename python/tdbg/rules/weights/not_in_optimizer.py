@@ -12,7 +12,7 @@ from tdbg.facts import Facts
 from tdbg.findings import Severity
 from tdbg.rules.columns import others
 from tdbg.rules.registry import register
-from tdbg.rules.weights.of_model import GRADIENT, OfModel, one_for_all
+from tdbg.rules.weights.of_model import GRADIENT, OfModel, have_passed, one_for_all
 from tdbg.rules.window import Description, Judgement, Table
 
 __all__ = ["NotInOptimizer"]
@@ -44,6 +44,7 @@ class NotInOptimizer(OfModel):
         absent = np.array([p is not None and p.optimizer is None for p in known])
         held = [p.optimizer is not None for p in facts.parameters.values()]
         decided = table.known[:, steps] & (table.ordinal[:, steps] >= self.patience)
+        decided &= have_passed(table)[np.newaxis, steps]
         decided &= np.array([p is not None for p in known])[:, np.newaxis] & any(held)
         bad = decided & absent[:, np.newaxis]
         on_purpose = _only_last_layers(held)

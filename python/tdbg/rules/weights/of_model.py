@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from tdbg.facts import Facts
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import facts_of_steps, first_of_columns
 from tdbg.rules.window import (
     HEALTHY,
+    LASTING,
     UNKNOWN,
     Description,
     Judgement,
@@ -25,7 +26,7 @@ from tdbg.rules.window import (
     Window,
 )
 
-__all__ = ["GRADIENT", "OfModel", "one_for_all"]
+__all__ = ["GRADIENT", "OfModel", "have_passed", "one_for_all"]
 
 Bools = NDArray[np.bool_]
 
@@ -49,9 +50,14 @@ class OfModel(Rule):
         check_number(self, "patience", least=1, whole=True)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> tuple[Needs, ...]:
         """The rows of gradients."""
-        return Needs(collections=frozenset({"gradients"}))
+        return with_beginning(Needs(collections=frozenset({"gradients"})))
+
+    @property
+    def anchor(self) -> int:
+        """The first row of each gradient, from which on steps count."""
+        return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Gradients."""
@@ -68,6 +74,13 @@ class OfModel(Rule):
     @abstractmethod
     def judge(self, table: Table, facts: Facts, steps: slice) -> Iterator[Judgement]:
         """Judge these steps, at which these facts hold."""
+
+
+def have_passed(table: Table) -> Bools:
+    """At which steps so many have passed since the first gradients that this lasts."""
+    seen = table.present.any(axis=0)
+    first = table.steps[np.argmax(seen)] if seen.any() else table.steps[-1]
+    return np.asarray(table.steps - first + 1 >= LASTING)
 
 
 def one_for_all(

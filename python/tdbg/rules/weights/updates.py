@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import (
     facts_of_steps,
@@ -29,6 +29,7 @@ from tdbg.rules.window import (
     Table,
     TensorInfo,
     Window,
+    rows_of_lasting,
 )
 
 __all__ = ["WeightUpdateRatio"]
@@ -37,6 +38,8 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 UPDATE = "update/"
+# For so many steps a ratio must be too small: at the first ones of a warm-up it is.
+SLOW_FOR = 40
 # What is usual; Karpathy's rule of thumb.
 TYPICAL = 1e-3
 # Without facts: scales of normalizations by their names.
@@ -82,14 +85,14 @@ class WeightUpdateRatio(Rule):
         check_number(self, "min_weight", least=0.0)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> tuple[Needs, ...]:
         """The rows of weights and of their updates."""
-        return Needs(collections=frozenset({"weights", "updates"}))
+        return with_beginning(Needs(collections=frozenset({"weights", "updates"})))
 
     @property
     def look_back(self) -> int:
         """The steps that patience counts."""
-        return self.patience - 1
+        return rows_of_lasting(self.patience, SLOW_FOR)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Weights and updates."""
@@ -127,8 +130,7 @@ class WeightUpdateRatio(Rule):
         small = known & (ratio < self.small_threshold)
         slow = (middle < self.small_threshold)[np.newaxis, :] & early
         small &= slow | (ratio < self.relative * middle[np.newaxis, :])
-        streak = weights.streak(small, known)
-        lasting = streak >= self.patience
+        lasting = weights.lasts(small, known, rows=self.patience, steps=SLOW_FOR)
         bad = large | lasting
         levels = np.where(known & ~small & ~large, HEALTHY, UNKNOWN)
         levels[first_of_columns(bad)] = Severity.WARNING
