@@ -130,6 +130,7 @@ def lasting(
     patience: int,
     severity: int,
     modes: Sequence[ModeKeys] = TRAINING,
+    steps: int = 10,
 ) -> Verdicts:
     """Verdicts on what must hold at several recorded steps in a row.
 
@@ -140,10 +141,12 @@ def lasting(
         patience: How many rows in a row.
         severity: From then on.
         modes: Each judged by itself.
+        steps: For how many steps, if it is for several rows.
     """
     result: Verdicts = {}
     for mode in modes:
         streaks: Counter[str] = Counter()
+        since: dict[str, int] = {}
         for entry in entries(run, mode):
             for name in names:
                 there = name in entry.rows
@@ -151,9 +154,13 @@ def lasting(
                 if not there and entry.usable and not entry.skipped:
                     continue
                 streaks[name] = streaks[name] + 1 if bad else 0
+                if streaks[name] == 1:
+                    since[name] = entry.step
                 if bad is False:
                     result[mode, name, entry.step] = HEALTHY
-                elif streaks[name] >= patience:
+                elif streaks[name] >= patience and (
+                    patience == 1 or entry.step - since[name] + 1 >= steps
+                ):
                     result[mode, name, entry.step] = severity
     return result
 
@@ -231,7 +238,7 @@ def updates_lost(rule: PrecisionLoss, run: FakeRun) -> Verdicts:
         return 100 * (1 - kept / trained) >= rule.update_threshold
 
     names = [n for n in of_role(run, "weight") if run.tensors[n].dtype == "bfloat16"]
-    return lasting(run, bad, names, rule.patience, WARNING)
+    return lasting(run, bad, names, rule.patience, WARNING, steps=20)
 
 
 def update_ratio(rule: WeightUpdateRatio, run: FakeRun) -> Verdicts:
@@ -240,6 +247,7 @@ def update_ratio(rule: WeightUpdateRatio, run: FakeRun) -> Verdicts:
     for mode in TRAINING:
         streaks: Counter[str] = Counter()
         seen: Counter[str] = Counter()
+        began: dict[str, tuple[int, float]] = {}
         for entry in entries(run, mode):
             ratios = {}
             for name in names:
@@ -263,7 +271,12 @@ def update_ratio(rule: WeightUpdateRatio, run: FakeRun) -> Verdicts:
                 small = ratio < rule.small_threshold
                 small &= slow or ratio < rule.relative * middle
                 streaks[name] = streaks[name] + 1 if small else 0
-                if large or streaks[name] >= rule.patience:
+                if streaks[name] == 1:
+                    began[name] = entry.step, ratio
+                since, first = began.get(name, (0, 0.0))
+                enough = 40 if ratio > 1.5 * first else 10
+                lasts = rule.patience == 1 or entry.step - since + 1 >= enough
+                if large or (streaks[name] >= rule.patience and lasts):
                     found.append(name)
                 elif not small:
                     result[mode, name, entry.step] = HEALTHY
@@ -338,6 +351,7 @@ def zero_rate(rule: ZeroLearningRate, run: FakeRun) -> Verdicts:
     names = list(run.tensors)
     for mode in TRAINING:
         streaks: Counter[str] = Counter()
+        since: dict[str, int] = {}
         for entry in entries(run, mode):
             if not entry.usable:
                 continue
@@ -345,10 +359,13 @@ def zero_rate(rule: ZeroLearningRate, run: FakeRun) -> Verdicts:
             for name in [name for name in names if name in rates]:
                 zero = rates[name] == 0
                 streaks[name] = streaks[name] + 1 if zero else 0
+                if streaks[name] == 1:
+                    since[name] = entry.step
+                lasted = entry.step - since.get(name, 0) + 1
                 if not zero:
                     result[mode, name, entry.step] = HEALTHY
-                elif streaks[name] >= rule.patience:
-                    severe = streaks[name] >= rule.error_patience
+                elif streaks[name] >= rule.patience and lasted >= 10:
+                    severe = streaks[name] >= rule.error_patience and lasted >= 190
                     severe &= not any(rates.values())
                     result[mode, name, entry.step] = ERROR if severe else WARNING
     return result

@@ -213,6 +213,8 @@ def unchanged(rule: UnchangedTensor, run: FakeRun) -> Verdicts:
     for mode in ModeKeys:
         streaks: Counter[str] = Counter()
         before: dict[str, Row | None] = {}
+        last: dict[str, int] = {}
+        since: dict[str, int] = {}
         for entry in entries(run, mode):
             broken = not entry.usable or entry.skipped
             for name in of_role(run, "weight"):
@@ -230,7 +232,12 @@ def unchanged(rule: UnchangedTensor, run: FakeRun) -> Verdicts:
                     _near(row[field], old[field], rule) for field in row
                 )
                 streaks[name] = streaks[name] + 1 if same else 0
-                if streaks[name] >= rule.num_steps - 1:
+                if streaks[name] == 1:
+                    since[name] = last[name]
+                last[name] = entry.step
+                if streaks[name] >= rule.num_steps - 1 and (
+                    entry.step - since[name] + 1 >= 10
+                ):
                     result[mode, name, entry.step] = WARNING
                 elif old is not None and not same:
                     result[mode, name, entry.step] = HEALTHY
@@ -303,6 +310,8 @@ def units(
             for k, (step, _) in enumerate(every):
                 for n in range(rule.min_steps, min(rule.max_steps, k + 1) + 1):
                     last = [counts for _, counts in every[k + 1 - n : k + 1]]
+                    if rule.min_steps > 1 and step - every[k + 1 - n][0] + 1 < 10:
+                        continue
                     if sum(counts[2].max() for counts in last) >= rule.min_samples:
                         key = mode, name.removeprefix("unit/"), step
                         result[key] = level(sum(last[1:], last[0]))

@@ -125,7 +125,7 @@ def rates(random: Random) -> Rows:
 
 def random_run(make: Callable[[Random], Rows], seed: int) -> FakeRun:
     random = np.random.default_rng(seed)
-    run, made = FakeRun(), make(random)
+    run, made = FakeRun(every=(3, 10, 10)[seed % 3]), make(random)
     step = 0
     for _ in range(N_STEPS):
         step += int(random.choice([1, 1, 3]))

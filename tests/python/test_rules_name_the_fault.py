@@ -153,7 +153,7 @@ NAMED = [
           (20, 190), "1 of 1 groups", "no parameter changes any more"),
     Named("rate of zero", "UnchangedTensor", "4.weight", WARNING, (9, 30),
           "the same at 3 recorded steps", "3 of 3 tensors"),
-    Named("tiny rate", "WeightUpdateRatio", "0.weight", WARNING, (39, 60),
+    Named("tiny rate", "WeightUpdateRatio", "0.weight", WARNING, (9, 60),
           "3 of 3 weights", "times (about 0.001 is usual)"),
     Named("tiny rate", "LossNotDecreasing", LOSS, WARNING, (99, 104),
           "where a fall of 1 % is asked for", "learning rate 10 times higher"),

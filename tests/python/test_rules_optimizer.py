@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -185,3 +187,30 @@ def test_steps_that_are_not_whole_are_not_judged(flags: dict[str, bool]):
 def test_parameters_out_of_range_are_refused(rule: type):
     with pytest.raises(ConfigurationError, match=f"{rule.__name__}.patience"):
         rule(patience=0)
+
+
+def backbone(weights: np.ndarray) -> FakeRun:
+    """The last layer alone is in an optimizer; the first has these weights."""
+    run = FakeRun(every=10)
+    for step in range(8):
+        names = [f"{x}.{kind}" for x in "abc" for kind in ("weight", "bias")]
+        rows: dict[str, object] = {f"gradient/{name}": [1.0] for name in names}
+        run.step(step, {**rows, "a.weight": weights})
+    facts = known(held="c")
+    shapes = {
+        name: replace(each, shape=weights.shape)
+        for name, each in facts.parameters.items()
+    }
+    run.known_facts = [replace(facts, parameters=shapes)]
+    return run
+
+
+def test_a_backbone_that_has_learned_nothing_is_not_left_out_on_purpose():
+    """Sabotaged: without a look at the weights it is an info."""
+    random = np.random.default_rng(0)
+    fresh = random.uniform(-0.25, 0.25, (32, 16)).astype(np.float32)
+    (finding,) = judge(backbone(fresh), NotInOptimizer())
+    assert finding.severity is Severity.WARNING
+    learned = fresh + random.normal(0, 0.05, fresh.shape)
+    (finding,) = judge(backbone(learned), NotInOptimizer())
+    assert finding.severity is Severity.INFO

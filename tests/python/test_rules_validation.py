@@ -189,3 +189,45 @@ def test_parameters_out_of_range_are_refused_by_name(
     (name,) = parameters
     with pytest.raises(ConfigurationError, match=f"{rule.__name__}.{name}"):
         rule(**parameters)
+
+
+def given(scores: np.ndarray, loss: str = "CrossEntropyLoss") -> FakeRun:
+    """A loss that is given the same scores of eight samples at every step."""
+    run = FakeRun()
+    for step in range(20):
+        labels = np.arange(8) % 2
+        run.step(step, {f"{loss}_input_0": scores, f"{loss}_input_1": labels})
+    return run
+
+
+SCORES = np.random.default_rng(0).normal(size=(8, 10))
+SOFTMAX = np.exp(SCORES) / np.exp(SCORES).sum(axis=1, keepdims=True)
+
+
+def test_probabilities_in_the_place_of_scores_are_found():
+    (finding,) = judge(given(SOFTMAX), Underfitting())
+    assert (finding.tensor, finding.step) == ("CrossEntropyLoss_input_0", 9)
+    assert finding.severity is Severity.WARNING
+    assert "softmax, of 10 classes" in finding.message
+    assert finding.value == pytest.approx(1.461, abs=1e-3)
+    bits = 1 / (1 + np.exp(-SCORES[:, :4]))
+    (finding,) = judge(given(bits, "BCEWithLogitsLoss"), Underfitting())
+    assert "sigmoid" in finding.message
+    assert finding.value == pytest.approx(0.313, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "loss"),
+    [
+        (SCORES, "CrossEntropyLoss"),
+        # Within 0 and 1, and no probabilities of classes.
+        (np.abs(SCORES) / 10, "CrossEntropyLoss"),
+        (np.log(SOFTMAX), "CrossEntropyLoss"),
+        (np.maximum(SCORES, 0) / 10, "BCEWithLogitsLoss"),
+        (np.zeros((8, 4)), "BCEWithLogitsLoss"),
+        # It wants probabilities.
+        (SOFTMAX, "BCELoss"),
+    ],
+)
+def test_scores_are_no_probabilities(scores: np.ndarray, loss: str):
+    assert judge(given(scores, loss), Underfitting()) == []

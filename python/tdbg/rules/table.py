@@ -33,6 +33,7 @@ __all__ = [
     "TensorInfo",
     "rows_of_lasting",
     "spans",
+    "steps_of",
 ]
 
 Bools = NDArray[np.bool_]
@@ -66,6 +67,16 @@ def rows_of_lasting(rows: int, steps: int = LASTING) -> int:
         9
     """
     return max(rows, steps) - 1
+
+
+def steps_of(rows: int, steps: int = LASTING) -> int:
+    """How many steps so many rows in a row must last: who asks for one wants it now.
+
+    Example:
+        >>> steps_of(3), steps_of(1)
+        (10, 1)
+    """
+    return steps if rows > 1 else 1
 
 
 def spans(
@@ -248,10 +259,11 @@ class Table:
 
         Rows count as in ``streak``, steps of training from the first of these rows to
         this one, both included: where every step is recorded, some rows pass in a
-        moment.  A rule must look back at ``rows_of_lasting(rows, steps)`` rows.
+        moment.  One row is at once.  A rule must look back at
+        ``rows_of_lasting(rows, steps)`` rows.
         """
         streak = self.streak(holds, known)
-        return (streak >= rows) & (spans(self.steps, streak) >= steps)
+        return (streak >= rows) & (spans(self.steps, streak) >= steps_of(rows, steps))
 
     def judge(
         self,

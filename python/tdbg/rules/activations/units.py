@@ -14,8 +14,8 @@ from tdbg.modes import ModeKeys
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.columns import facts_of_steps
+from tdbg.rules.table import steps_of
 from tdbg.rules.window import (
-    LASTING,
     UNKNOWN,
     Judgement,
     TensorInfo,
@@ -155,7 +155,8 @@ class OfUnits(Rule):
         begin = np.minimum(begin, ends - self.min_steps)
         # Some batches one after the other pass in a moment.
         steps = table.steps[usable]
-        lasting = np.searchsorted(steps, steps - LASTING + 1, "right") - 1
+        since = steps - steps_of(self.min_steps) + 1
+        lasting = np.searchsorted(steps, since, "right") - 1
         begin = np.minimum(begin, lasting)
         enough = (begin >= 0) & (ends - begin <= self.max_steps)
         enough &= usable >= table.start

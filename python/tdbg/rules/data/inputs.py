@@ -93,6 +93,11 @@ class NotNormalizedData(Rule):
         """The steps that are merged."""
         return self.num_steps - 1
 
+    @property
+    def anchor(self) -> int:
+        """The first batch, of which there may be values."""
+        return 1
+
     def selects(self, tensor: TensorInfo) -> bool:
         """Inputs and targets."""
         if self.tensor_regex is not None:
@@ -180,7 +185,8 @@ class NotNormalizedData(Rule):
 
     def _columns(self, table: Table, i: int) -> str:
         """Which columns of tabular data are worst, where a batch was kept."""
-        for step in table.steps[table.present[i]].tolist():
+        # By the first batch: which others are here depends on the window.
+        for step in table.steps[table.ordinal[i] == 1].tolist():
             values = table.value(table.names[i], step)
             if values is not None and values.ndim == 2 and len(values) > 1:
                 x = values.astype(np.float64)

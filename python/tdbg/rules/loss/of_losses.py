@@ -20,7 +20,7 @@ class OfLosses(Rule):
     __slots__ = ()
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Needs | tuple[Needs, ...]:
         """The rows of losses, of training and evaluation, which hold their values."""
         return Needs(collections=frozenset({"losses"}))
 

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import check_number
 from tdbg.rules.loss.of_losses import OfLosses, losses_of, median_of
+from tdbg.rules.loss.squashed import squashed
 from tdbg.rules.loss.stretches import Trend, trend_of
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
@@ -20,6 +22,7 @@ from tdbg.rules.window import (
     Description,
     Judgement,
     Table,
+    TensorInfo,
     Window,
 )
 
@@ -33,6 +36,8 @@ CERTAINTY = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Underfitting(OfLosses):
     """Report models whose losses of training and validation stay high, and flat.
+
+    Or cannot but stay high: a cross-entropy is given probabilities for scores.
 
     Args:
         num_steps: Recorded steps in each of the two stretches of training that are
@@ -56,6 +61,16 @@ class Underfitting(OfLosses):
         check_number(self, "learned_percent", above=0.0, most=100.0)
 
     @property
+    def needs(self) -> tuple[Needs, ...]:
+        """Losses; and rows of what they are given."""
+        given = Needs(collections=frozenset({"predictions", "labels"}))
+        return Needs(collections=frozenset({"losses"})), *with_beginning(given)
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Losses and what they are given."""
+        return tensor.role in {"loss", "prediction", "label"}
+
+    @property
     def look_back(self) -> int:
         """Both stretches."""
         return 2 * self.num_steps - 1
@@ -69,7 +84,10 @@ class Underfitting(OfLosses):
         """Judge each loss of training, with what validation says of it."""
         evaluated = window.table(ModeKeys.EVAL)
         for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+            yield from squashed(table)
             for i, name in enumerate(table.names):
+                if table.roles[i] != "loss":
+                    continue
                 trend = trend_of(table, i, self.num_steps)
                 if trend is not None:
                     steps = table.steps[trend.columns]

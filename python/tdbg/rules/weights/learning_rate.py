@@ -14,10 +14,9 @@ from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import streak_of_known
 from tdbg.rules.registry import register
-from tdbg.rules.table import spans
+from tdbg.rules.table import spans, steps_of
 from tdbg.rules.window import (
     HEALTHY,
-    LASTING,
     Description,
     Judgement,
     Table,
@@ -81,9 +80,10 @@ class ZeroLearningRate(Rule):
         streak = streak_of_known(zero, known)
         all_zero = np.where(known, zero, True).all(axis=0) & zero.any(axis=0)
         lasted = spans(table.steps, streak)
-        lasting = (streak >= self.patience) & (lasted >= LASTING)
+        lasting = (streak >= self.patience) & (lasted >= steps_of(self.patience))
         levels = np.where(lasting, int(Severity.WARNING), HEALTHY)
-        severe = (streak >= self.error_patience) & (lasted >= ZERO_FOR)
+        severe = streak >= self.error_patience
+        severe &= lasted >= steps_of(self.error_patience, ZERO_FOR)
         severe &= all_zero[np.newaxis, :]
         levels[severe] = Severity.ERROR
 

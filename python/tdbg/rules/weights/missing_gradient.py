@@ -50,7 +50,8 @@ class MissingGradient(OfModel):
         n_rows = table.ordinal[:, steps].max(axis=0, initial=0)
         had = np.zeros((len(names), seen.shape[1]), dtype=bool)
         had[rows >= 0] = seen[rows[rows >= 0]]
-        judged = known & (n_rows >= self.patience) & have_passed(table)[steps]
+        judged = known & (n_rows >= self.patience)
+        judged &= have_passed(table, self.patience)[steps]
         judged &= _both_kinds(names, had)
         missing = ~had & judged[np.newaxis, :]
         yield one_for_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,14 +11,20 @@ from numpy.typing import NDArray
 
 from tdbg.facts import Facts
 from tdbg.findings import Severity
+from tdbg.needs import Needs, with_beginning
 from tdbg.rules.columns import others
 from tdbg.rules.registry import register
 from tdbg.rules.weights.of_model import GRADIENT, OfModel, have_passed, one_for_all
-from tdbg.rules.window import Description, Judgement, Table
+from tdbg.rules.window import Description, Judgement, Table, TensorInfo
 
 __all__ = ["NotInOptimizer"]
 
 Bools = NDArray[np.bool_]
+
+# How far numbers of a uniform distribution, so many at least, may be from its bound and
+# its deviation.
+UNIFORM = 0.1
+LEAST_WEIGHTS = 64
 
 
 @register
@@ -35,19 +42,36 @@ class NotInOptimizer(OfModel):
 
     patience: int = 2
 
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """The rows of gradients, and of weights as they were at first."""
+        weights = Needs(collections=frozenset({"weights"}), first_steps=1)
+        return *with_beginning(Needs(collections=frozenset({"gradients"}))), weights
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Gradients, and weights."""
+        return tensor.role in {"gradient", "weight"}
+
     def judge(self, table: Table, facts: Facts, steps: slice) -> Iterator[Judgement]:
         """Compare gradients with what the optimizers are known to hold."""
         if not facts.complete:
+            return
+        whole = table
+        table = whole.select(
+            [i for i, role in enumerate(whole.roles) if role == "gradient"]
+        )
+        if not table.names:
             return
         names = [name.removeprefix(GRADIENT) for name in table.names]
         known = [facts.parameters.get(name) for name in names]
         absent = np.array([p is not None and p.optimizer is None for p in known])
         held = [p.optimizer is not None for p in facts.parameters.values()]
         decided = table.known[:, steps] & (table.ordinal[:, steps] >= self.patience)
-        decided &= have_passed(table)[np.newaxis, steps]
+        decided &= have_passed(table, self.patience)[np.newaxis, steps]
         decided &= np.array([p is not None for p in known])[:, np.newaxis] & any(held)
         bad = decided & absent[:, np.newaxis]
-        on_purpose = _only_last_layers(held)
+        left = [n for n, is_absent in zip(names, absent, strict=True) if is_absent]
+        on_purpose = _only_last_layers(held) and not _are_random(whole, facts, left)
         yield one_for_all(
             table,
             steps,
@@ -78,6 +102,35 @@ class NotInOptimizer(OfModel):
                 "later are not in it by themselves"
             ),
         )
+
+
+def _are_random(table: Table, facts: Facts, names: Sequence[str]) -> bool:
+    """Whether these weights began as PyTorch initializes them: nothing was learned.
+
+    Linear layers and convolutions are uniform within 1 / sqrt(fan_in) of zero, which
+    no training leaves: not up to the bound, and with that deviation.
+    """
+    judged = 0
+    index = {name: i for i, name in enumerate(table.names)}
+    for name in names:
+        shape = facts.parameters[name].shape
+        i = index.get(name)
+        if i is None or len(shape) < 2 or math.prod(shape) < LEAST_WEIGHTS:
+            continue
+        rows = np.flatnonzero(table.known[i] & (table.ordinal[i] == 1))
+        if not len(rows):
+            continue
+        j = int(rows[0])
+        bound = 1.0 / math.sqrt(math.prod(shape[1:]))
+        largest = max(-table["min"][i, j], table["max"][i, j])
+        root = table["l2"][i, j] / math.sqrt(table["count"][i, j])
+        if not (
+            (1 - UNIFORM) * bound <= largest <= (1 + 1e-6) * bound
+            and abs(root * math.sqrt(3.0) / bound - 1) <= UNIFORM
+        ):
+            return False
+        judged += 1
+    return judged > 0
 
 
 def _only_last_layers(held: Sequence[bool]) -> bool:

@@ -15,9 +15,9 @@ from tdbg.modes import ModeKeys
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import facts_of_steps, first_of_columns
+from tdbg.rules.table import steps_of
 from tdbg.rules.window import (
     HEALTHY,
-    LASTING,
     UNKNOWN,
     Description,
     Judgement,
@@ -76,11 +76,16 @@ class OfModel(Rule):
         """Judge these steps, at which these facts hold."""
 
 
-def have_passed(table: Table) -> Bools:
-    """At which steps so many have passed since the first gradients that this lasts."""
+def have_passed(table: Table, rows: int) -> Bools:
+    """At which steps so many have passed since the first gradients that this lasts.
+
+    Args:
+        table: The gradients.
+        rows: How many recorded steps are asked for.
+    """
     seen = table.present.any(axis=0)
     first = table.steps[np.argmax(seen)] if seen.any() else table.steps[-1]
-    return np.asarray(table.steps - first + 1 >= LASTING)
+    return np.asarray(table.steps - first + 1 >= steps_of(rows))
 
 
 def one_for_all(

@@ -21,6 +21,7 @@ from tdbg.rules.columns import (
     parameter_of,
 )
 from tdbg.rules.registry import register
+from tdbg.rules.table import spans, steps_of
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
@@ -38,8 +39,10 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 UPDATE = "update/"
-# For so many steps a ratio must be too small: at the first ones of a warm-up it is.
+# For so many steps a ratio that grows so much must be too small: at the first steps of
+# a warm-up it is, and grows.
 SLOW_FOR = 40
+GROWTH = 1.5
 # What is usual; Karpathy's rule of thumb.
 TYPICAL = 1e-3
 # Without facts: scales of normalizations by their names.
@@ -130,7 +133,15 @@ class WeightUpdateRatio(Rule):
         small = known & (ratio < self.small_threshold)
         slow = (middle < self.small_threshold)[np.newaxis, :] & early
         small &= slow | (ratio < self.relative * middle[np.newaxis, :])
-        lasting = weights.lasts(small, known, rows=self.patience, steps=SLOW_FOR)
+        streak = weights.streak(small, known)
+        lasted = spans(weights.steps, streak)
+        at = np.where(streak == 1, np.arange(len(weights.steps)), 0)
+        first = np.maximum.accumulate(at, axis=1)
+        grows = ratio > GROWTH * np.take_along_axis(ratio, first, axis=1)
+        lasting = lasted >= np.where(
+            grows, steps_of(self.patience, SLOW_FOR), steps_of(self.patience)
+        )
+        lasting &= streak >= self.patience
         bad = large | lasting
         levels = np.where(known & ~small & ~large, HEALTHY, UNKNOWN)
         levels[first_of_columns(bad)] = Severity.WARNING
