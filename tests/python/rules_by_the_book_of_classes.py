@@ -43,24 +43,39 @@ def batches(run: FakeRun, mode: ModeKeys) -> list[tuple[int, Samples | None, int
 def stretches(
     rule: ClassImbalance | Confusion, run: FakeRun, mode: ModeKeys
 ) -> list[tuple[int, int, Samples, Samples | None]]:
-    """Steps, numbers of classes, their last samples, and as many before."""
+    """Steps, numbers of classes, their last samples, and as many of half the way."""
     result = []
+    start = next(
+        (entry.step for entry in entries(run, mode) if LABELS in entry.rows), 0
+    )
     every = batches(run, mode)
     for k, (step, samples, n_classes) in enumerate(every):
         if samples is None:
             continue
         wanted = max(rule.samples, rule.samples_per_class * n_classes)
-        parts: list[Samples] = [[], []]
-        part, total = 0, 0
-        for _, each, _ in every[max(0, k + 1 - rule.max_steps) : k + 1][::-1]:
-            if each is None or part > 1:
-                continue
-            parts[part] += each
-            total += len(each)
-            part += total >= wanted * (part + 1)
-        if part and n_classes <= rule.max_classes:
-            result.append((step, n_classes, parts[0], parts[1] if part > 1 else None))
+        seen = every[max(0, k + 1 - rule.max_steps) : k + 1][::-1]
+        known = [(at, each) for at, each, _ in seen if each is not None]
+        now, rest = take(known, wanted)
+        if now is None or n_classes > rule.max_classes:
+            continue
+        half = [(at, each) for at, each in rest if at <= (start + step) // 2]
+        before, _ = take(half, wanted)
+        if before is None and len(seen) == rule.max_steps:
+            before, _ = take(rest[::-1], wanted)
+        result.append((step, n_classes, now, before))
     return result
+
+
+def take(
+    parts: list[tuple[int, Samples]], wanted: int
+) -> tuple[Samples | None, list[tuple[int, Samples]]]:
+    """Samples of the first batches that hold enough, and the other batches."""
+    samples: Samples = []
+    for i, (_, each) in enumerate(parts):
+        samples += each
+        if len(samples) >= wanted:
+            return samples, parts[i + 1 :]
+    return None, []
 
 
 def share(samples: Sequence[tuple[int, int]]) -> float:
@@ -74,7 +89,7 @@ def of_class(samples: Samples, wanted: int) -> Samples:
 
 def gets_better(now: Samples, before: Samples, label: int | None = None) -> bool:
     if label is None:
-        return share(now) - share(before) > 0.02
+        return share(now) - share(before) > 0.05
     return share(of_class(now, label)) - share(of_class(before, label)) > 0.1
 
 

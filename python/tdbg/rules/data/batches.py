@@ -161,6 +161,7 @@ def stretches(
     model, whose frequencies are what they are.
     """
     rows = np.flatnonzero(table.known[pair.label])
+    start = int(table.steps[np.argmax(table.present[pair.label])])
     batches: dict[int, Batch | None] = {}
 
     def batch(k: int) -> Batch | None:
@@ -181,7 +182,7 @@ def stretches(
         wanted = max(samples, per_class * now.n_classes)
         n = _enough(parts, wanted)
         steps = table.steps[rows[[k for k, _ in known]]]
-        early = np.flatnonzero(steps <= (int(table.steps[rows[0]]) + steps[0]) // 2)
+        early = np.flatnonzero(steps <= (start + steps[0]) // 2)
         before = parts[max(n, int(early[0])) :] if len(early) else []
         n_before = _enough(before, wanted)
         if not n_before and len(last) == max_steps:

@@ -13,6 +13,7 @@ from tdbg.rules.data.classifier import (
     IMPROVEMENT,
     SHOWN,
     OfClassifiers,
+    learns,
     mostly,
     recall,
 )
@@ -64,7 +65,7 @@ class ClassImbalance(OfClassifiers):
     def _left(self, stretch: Stretch) -> NDArray[np.intp]:
         """Classes that are not learned, and do not get better."""
         now, before = stretch.confusion, stretch.before
-        if before is None or not stretch.has_predictions:
+        if before is None or not stretch.has_predictions or learns(now, before):
             return np.empty(0, np.intp)
         better = recall(now) - recall(before) > IMPROVEMENT
         bad = np.intersect1d(self._not_learned(now), self._not_learned(before))

@@ -23,15 +23,17 @@ from tdbg.rules.window import (
     Window,
 )
 
-__all__ = ["IMPROVEMENT", "SHOWN", "OfClassifiers", "mostly", "recall"]
+__all__ = ["IMPROVEMENT", "SHOWN", "OfClassifiers", "learns", "mostly", "recall"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 # Labels and predictions are small; every fifth step tells the same as every one.
 INTERVAL = 5
-# A class of which so much more is recognized than before is still being learned.
+# A class of which so much more is recognized than before is still being learned, and
+# so is everything if of all samples so much more is.
 IMPROVEMENT = 0.1
+IMPROVEMENT_OF_ALL = 0.05
 # Classes and pairs that are named in a message.
 SHOWN = 5
 
@@ -133,6 +135,12 @@ def recall(confusion: Ints) -> Floats:
     """Share of each class that is recognized."""
     recall: Floats = np.diagonal(confusion) / np.maximum(confusion.sum(axis=1), 1)
     return recall
+
+
+def learns(now: Ints, before: Ints) -> bool:
+    """Whether the model as a whole still gets better."""
+    right = [np.trace(part) / max(1, int(part.sum())) for part in (now, before)]
+    return bool(right[0] - right[1] > IMPROVEMENT_OF_ALL)
 
 
 def mostly(confusion: Ints, label: int) -> int:

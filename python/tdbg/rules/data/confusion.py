@@ -13,6 +13,7 @@ from tdbg.rules.data.classifier import (
     IMPROVEMENT,
     SHOWN,
     OfClassifiers,
+    learns,
     mostly,
     recall,
 )
@@ -72,7 +73,7 @@ class Confusion(OfClassifiers):
     def _left(self, stretch: Stretch) -> Bools:
         """Label x prediction: what is mixed up or missed, and does not get better."""
         now, before = stretch.confusion, stretch.before
-        if before is None or not stretch.has_predictions:
+        if before is None or not stretch.has_predictions or learns(now, before):
             return np.zeros(now.shape, np.bool_)
         better = recall(now) - recall(before) > IMPROVEMENT
         return self._bad(now) & self._bad(before) & ~better[:, np.newaxis]
