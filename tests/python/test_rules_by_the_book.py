@@ -174,26 +174,20 @@ CASES: list[tuple[Callable[[Random], Rows], Rule]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("make", "rule"), CASES, ids=lambda one: getattr(one, "name", None)
 )
 def test_verdicts_are_those_of_the_page(
-    make: Callable[[Random], Rows], rule: Rule, seed: int
-) -> None:
-    run = random_run(make, seed)
-    expected = BOOKS[type(rule)](rule, run)
-    # Every other run is judged at once.
-    assert spied(run, rule, max_window=None if seed % 2 else 5) == expected
-
-
-@pytest.mark.parametrize(
-    ("make", "rule"), CASES, ids=lambda one: getattr(one, "name", None)
-)
-def test_the_runs_above_meet_every_verdict(
     make: Callable[[Random], Rows], rule: Rule
 ) -> None:
-    books = [BOOKS[type(rule)](rule, random_run(make, seed)) for seed in SEEDS]
-    levels = {level for book in books for level in book.values()}
-    assert 0 in levels
-    assert len(levels) > 1
+    met = set()
+    for seed in SEEDS:
+        run = random_run(make, seed)
+        expected = BOOKS[type(rule)](rule, run)
+        # Every other run is judged at once.
+        found = spied(run, rule, max_window=None if seed % 2 else 5)
+        assert found == expected, f"seed {seed}"
+        met |= set(expected.values())
+    # Nothing is proven by runs in which nothing happens.
+    assert 0 in met
+    assert len(met) > 1

@@ -57,19 +57,18 @@ CASES: list[Rule] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.name)
-def test_verdicts_are_those_of_the_page(rule: Rule, seed: int) -> None:
-    run = random_run(seed)
-    expected = BOOKS_OF_CLASSES[type(rule)](rule, run)
-    # Every other run is judged at once.
-    assert spied(run, rule, max_window=None if seed % 2 else 5) == expected
-
-
-@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.name)
-def test_the_runs_above_meet_every_verdict(rule: Rule) -> None:
-    books = [BOOKS_OF_CLASSES[type(rule)](rule, random_run(seed)) for seed in SEEDS]
-    assert {level for book in books for level in book.values()} == {0, 2}
+def test_verdicts_are_those_of_the_page(rule: Rule) -> None:
+    met = set()
+    for seed in SEEDS:
+        run = random_run(seed)
+        expected = BOOKS_OF_CLASSES[type(rule)](rule, run)
+        # Every other run is judged at once.
+        found = spied(run, rule, max_window=None if seed % 2 else 5)
+        assert found == expected, f"seed {seed}"
+        met |= set(expected.values())
+    # Nothing is proven by runs in which nothing happens.
+    assert met == {0, 2}
 
 
 @pytest.mark.parametrize(

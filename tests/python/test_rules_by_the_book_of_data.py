@@ -183,23 +183,18 @@ CASES: list[tuple[Record, Rule]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("record", "rule"), CASES, ids=lambda one: getattr(one, "name", None)
 )
-def test_verdicts_are_those_of_the_page(record: Record, rule: Rule, seed: int) -> None:
-    run = random_run(record, seed, rule)
-    expected = BOOKS_OF_DATA[type(rule)](rule, run)
-    # Every other run is judged at once.
-    assert spied(run, rule, max_window=None if seed % 2 else 5) == expected
-
-
-@pytest.mark.parametrize(
-    ("record", "rule"), CASES, ids=lambda one: getattr(one, "name", None)
-)
-def test_the_runs_above_meet_every_verdict(record: Record, rule: Rule) -> None:
-    runs = [random_run(record, seed, rule) for seed in SEEDS]
-    books = [BOOKS_OF_DATA[type(rule)](rule, run) for run in runs]
-    levels = {level for book in books for level in book.values()}
-    assert 0 in levels
-    assert len(levels) > 1
+def test_verdicts_are_those_of_the_page(record: Record, rule: Rule) -> None:
+    met = set()
+    for seed in SEEDS:
+        run = random_run(record, seed, rule)
+        expected = BOOKS_OF_DATA[type(rule)](rule, run)
+        # Every other run is judged at once.
+        found = spied(run, rule, max_window=None if seed % 2 else 5)
+        assert found == expected, f"seed {seed}"
+        met |= set(expected.values())
+    # Nothing is proven by runs in which nothing happens.
+    assert 0 in met
+    assert len(met) > 1

@@ -9,6 +9,7 @@ import argparse
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ __all__ = [
     "Optimizers",
     "Parts",
     "adam",
+    "captured",
     "evaluated",
     "float16",
     "float32",
@@ -44,7 +46,7 @@ Optimizers = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
 Batch = tuple[Tensor, Tensor]
 
 # How often the training is judged while it goes on.
-LOOK_EVERY = 23
+LOOK_EVERY = 37
 
 
 @dataclass(kw_only=True)
@@ -74,24 +76,48 @@ class Parts:
     held_out: Batch | None = None
 
 
-def trained(parts: Parts, run: Path, look_every: int = LOOK_EVERY) -> Report:
+def trained(parts: Parts, run: Path) -> Report:
     """Train; what the default rules have said while it was going on."""
+    with with_one_thread():
+        optimizer = parts.optimizer(parts.trained(parts.model))
+        hook = td.watch(parts.model, parts.criterion, optimizer, run, min_free_bytes=0)
+        engine = Engine(run, record=False)
+        _train(parts, optimizer, hook, engine.poll)
+    for _ in engine.follow(0.001):
+        pass
+    return engine.finish()
+
+
+def captured(parts: Parts, run: Path, rule: str) -> None:
+    """Train, with nothing captured but what a rule asks for."""
+    with with_one_thread():
+        optimizer = parts.optimizer(parts.trained(parts.model))
+        hook = td.Hook(run, rules=[rule], min_free_bytes=0)
+        hook.register_module(parts.model)
+        hook.register_loss(parts.criterion)
+        _train(parts, optimizer, hook, lambda: None)
+
+
+@contextmanager
+def with_one_thread() -> Iterator[None]:
+    """More threads than idle cores make small operations slower by far."""
     n_threads = torch.get_num_threads()
-    # More threads than idle cores make small operations slower by far.
     torch.set_num_threads(1)
     try:
-        return _trained(parts, run, look_every)
+        yield
     finally:
         torch.set_num_threads(n_threads)
 
 
-def _trained(parts: Parts, run: Path, look_every: int) -> Report:
+def _train(
+    parts: Parts,
+    optimizer: torch.optim.Optimizer,
+    hook: td.Hook,
+    look: Callable[[], object],
+) -> None:
     model, criterion = parts.model, parts.criterion
     inputs, targets = parts.data
-    optimizer = parts.optimizer(parts.trained(model))
-    hook = td.watch(model, criterion, optimizer, run, min_free_bytes=0)
-    engine = Engine(run, record=False)
-    try:
+    with hook:
         for step in range(parts.n_steps):
             chosen = torch.randint(len(inputs), (parts.batch_size,))
             x, y = parts.batch(step, inputs[chosen], targets[chosen])
@@ -103,15 +129,10 @@ def _trained(parts: Parts, run: Path, look_every: int) -> Report:
                 with torch.no_grad():
                     criterion(model(parts.held_out[0]), parts.held_out[1])
                 model.train()
-            if step % look_every == look_every - 1:
-                engine.poll()
+            if step % LOOK_EVERY == LOOK_EVERY - 1:
+                look()
         assert hook.counters()["internal_errors"] == 0
         assert hook.counters()["refused_tensors"] == 0
-    finally:
-        hook.close()
-    for _ in engine.follow(0.001):
-        pass
-    return engine.finish()
 
 
 def adam(rate: float) -> Optimizers:
