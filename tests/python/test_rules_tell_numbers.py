@@ -5,8 +5,6 @@ Only the parts with numbers are held here; the words between may change.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -37,7 +35,7 @@ SIGNS = np.resize([1.0, -1.0], 8)
 
 
 def repeated(n_steps: int, **rows: object) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(n_steps):
         run.step(step, {name.replace("__", "/"): row for name, row in rows.items()})
     return run
@@ -46,7 +44,7 @@ def repeated(n_steps: int, **rows: object) -> FakeRun:
 def two_of_three(sick: object, sound: object, name: str) -> FakeRun:
     """Tensors 0 and 1 are sick, 2 is not."""
     rows = {name.format(i): sick if i < 2 else sound for i in range(3)}
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(5):
         run.step(step, rows)
     return run
@@ -62,7 +60,7 @@ def unchanged() -> FakeRun:
 
 def grown() -> FakeRun:
     """Gradients of norm 3 and 4, and one of norm 1, then 300 times as large but one."""
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(10):
         scale = 300.0 if step == 9 else 1.0
         rows = {f"gradient/{i}.weight": [scale * norm] for i, norm in enumerate((3, 4))}
@@ -71,14 +69,14 @@ def grown() -> FakeRun:
 
 
 def of_losses(values: list[float]) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step, value in enumerate(values):
         run.step(step, {LOSS: [value]})
     return run
 
 
 def underfits() -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(210):
         mode = ModeKeys.EVAL if step == 50 else ModeKeys.TRAIN
         value = 1.9 if step == 50 else 2.0 if step < 105 else 1.98
@@ -87,7 +85,7 @@ def underfits() -> FakeRun:
 
 
 def of_units(name: str, active: list[int], beyond: list[int]) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     linear = ParameterFacts(
         shape=(4, 4), dtype="float32", requires_grad=True, module="Linear"
     )
@@ -101,7 +99,7 @@ def of_units(name: str, active: list[int], beyond: list[int]) -> FakeRun:
 
 
 def embedded() -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(12):
         # Of 50 rows 10 are always used, one once and none twice.
         used = (np.arange(50) < 10) | ((np.arange(50) == 20) & (step == 3))
@@ -118,7 +116,7 @@ def updated(*ratios: float) -> FakeRun:
 
 
 def rates(*given: float) -> FakeRun:
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(5):
         for i, rate in enumerate(given):
             run.scalar(step, f"optimizer/group_{i}/lr", rate)
@@ -144,7 +142,7 @@ def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
         (repeated(4, Model_input_0=3 + 0 * SIGNS), TensorVariance(), 0, 9e-8,
          ["variance is 0", "close to 3", "the data is"]),
         (repeated(4, a_output_0=3 * SIGNS), TensorVariance(max_threshold=8.0), 9, 8,
-         ["variance is 9 (mean 0)"]),
+         ["variance is 9, above 8"]),
         (repeated(4, a_output_0=3 * SIGNS), TensorVariance(min_threshold=10.0), 9, 10,
          ["variance is 9,"]),
         (unchanged(), UnchangedTensor(), 0, 0,
@@ -269,7 +267,7 @@ def test_where_values_were_kept_rows_alone_do_not_say_unchanged(
     captured: tuple[int, ...], differs_at: int | None, n_findings: int
 ) -> None:
     """The first and the last of the steps are compared, if both were kept."""
-    run = FakeRun()
+    run = FakeRun(every=10)
     for step in range(3):
         run.step(step, {"a.weight": [1.0, 2.0], "gradient/a.weight": [1.0]})
         if step in captured:
@@ -287,10 +285,13 @@ def test_what_no_optimizer_has_is_not_said_to_be_unchanged() -> None:
         (None, True, 0),
         (None, False, 1),
     ):
-        parameter = SimpleNamespace(optimizer=optimizer)
-        run.known_facts = [
-            SimpleNamespace(
-                step=0, complete=complete, parameters={"a.weight": parameter}
-            )
-        ]
+        parameter = ParameterFacts(
+            shape=(1,),
+            dtype="float32",
+            requires_grad=True,
+            module="Linear",
+            optimizer=optimizer,
+        )
+        parameters = {"a.weight": parameter}
+        run.known_facts = [Facts(step=0, complete=complete, parameters=parameters)]
         assert len(judge(run, UnchangedTensor())) == n_findings
