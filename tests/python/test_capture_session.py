@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +38,10 @@ class Listing(NullSink):
         self.events: list[dict[str, Any]] = []
         self.rows: list[int] = []
         self.n_refused = 0
+        self.costs: list[tuple[int, int]] = []
 
-    def end_step(self, step: int, mode: int, mode_step: int, **_: Any) -> bool:
+    def end_step(self, step: int, mode: int, mode_step: int, **more: Any) -> bool:
+        self.costs.append((more["capture_ns"], more["duration_ns"]))
         self.steps.append((step, mode, mode_step))
         return True
 
@@ -86,6 +89,22 @@ def step(session: Session, mode: ModeKeys = TRAIN, captures: str = "") -> None:
         plan = session.recorder.plan(captures, Role.WEIGHT)
         session.run(session.recorder.capture, context, plan, NOWHERE)
     session.run(session.forward_ends)
+
+
+@pytest.mark.parametrize("mode", [TRAIN, EVAL])
+def test_what_is_done_between_two_steps_makes_no_step_take_less_than_nothing(
+    sink: Listing, mode: ModeKeys
+) -> None:
+    session = make(sink)
+    for _ in range(9):
+        step(session, mode, captures="w")
+        session.run(time.sleep, 0.002)
+    cost = session.overhead()
+    session.close()
+    assert sum(capture for capture, _ in sink.costs) >= 6_000_000
+    assert all(0 < capture < duration for capture, duration in sink.costs)
+    # The steps themselves took microseconds, so that their cost is thousands of times.
+    assert 0 < cost.step_seconds - cost.capture_seconds < cost.capture_seconds
 
 
 def test_a_step_is_recorded_when_something_was_captured(sink: Listing) -> None:
@@ -201,9 +220,9 @@ def test_closing_is_idempotent_and_runs_what_was_asked_for(sink: Listing) -> Non
 def test_the_meter_charges_each_step_once() -> None:
     meter = OverheadMeter()
     meter.total_ns += 100
-    assert meter.end_step(1000) == 100
+    assert meter.end_step(900) == 100
     meter.total_ns += 50
-    assert meter.end_step(1000) == 50
+    assert meter.end_step(950) == 50
     summary = meter.summary()
     assert (summary.steps, summary.capture_seconds) == (2, 150e-9)
     assert summary.share == pytest.approx(150 / 1850)

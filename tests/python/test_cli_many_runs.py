@@ -260,6 +260,7 @@ def test_only_the_sick_runs_of_a_live_sweep_are_stopped_and_late_ones_are_seen(
     assert sorted(watcher.of("ended")) == ["late", "sick", "well"]
     assert watcher.of("unreadable") == ["torn"]
     assert set(watcher.of("finding")) == {"late", "sick"}
+    assert sorted(watcher.of("stopping")) == ["late", "sick"]
     assert not list((folder / "well" / "ctl").glob("*.json"))
 
 

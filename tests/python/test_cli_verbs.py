@@ -186,7 +186,11 @@ def test_watch_asks_for_a_stop_only_when_told_to(sick_run: Path) -> None:
     call("watch", sick_run)
     assert RequestListener(sick_run, identity, 1).poll() == []
     call("watch", sick_run, "--on-finding", "stop")
-    (request,) = RequestListener(sick_run, identity, 1).poll()
+    output = call("watch", sick_run, "--on-finding", "stop").output
+    # It had ended: nobody is there who could be asked.
+    assert "asked the training to stop" not in output
+    assert "the training has ended" in output
+    (request, _) = RequestListener(sick_run, identity, 1).poll()
     assert (request.type, request.body["rule"]) == ("stop", "ExplodingTensor")
 
 

@@ -235,11 +235,11 @@ class Throttling:
         return LEVELS[self._controller.level]
 
     def end_step(
-        self, mode: ModeKeys, capture_ns: int, duration_ns: int
+        self, mode: ModeKeys, capture_ns: int, rest_ns: int
     ) -> dict[str, Any] | None:
         """A step has ended: what was changed, as the event tells it, or None."""
         change = self._controller.end_step(
-            capture_ns, duration_ns - capture_ns, self._policy.period(mode)
+            capture_ns, rest_ns, self._policy.period(mode)
         )
         if change is None:
             return None

@@ -21,6 +21,8 @@ class StepContext:
         wants: What is wanted at it.
         start_ns: When it began (monotonic).
         last_ns: When something last happened in it.
+        spent_ns: What tdbg had taken in all when it began.
+        last_spent_ns: And when its last forward had ended.
         has_data: Whether anything was captured.
         calls: How often each module was called in this forward.
         done: Parameters and gradients that the step has already.
@@ -33,19 +35,34 @@ class StepContext:
         "found",
         "has_data",
         "last_ns",
+        "last_spent_ns",
+        "spent_ns",
         "start_ns",
         "step",
         "wants",
     )
 
-    def __init__(self, step: Step, wants: StepWants, start_ns: int) -> None:
+    def __init__(
+        self, step: Step, wants: StepWants, start_ns: int, spent_ns: int = 0
+    ) -> None:
         self.step = step
+        self.spent_ns = self.last_spent_ns = spent_ns
         self.wants = wants
         self.start_ns = self.last_ns = start_ns
         self.has_data = False
         self.calls: dict[Any, int] = {}
         self.done: set[TensorPlan] = set()
         self.found: dict[Any, Callable[[], Iterable[TensorPlan]]] = {}
+
+    def reaches(self, now_ns: int, spent_ns: int) -> None:
+        """It goes on until now, when tdbg has taken so much in all."""
+        self.last_ns, self.last_spent_ns = now_ns, spent_ns
+
+    @property
+    def rest_ns(self) -> int:
+        """What it took beside tdbg."""
+        spent_ns = self.last_spent_ns - self.spent_ns
+        return max(self.last_ns - self.start_ns - spent_ns, 0)
 
     @property
     def takes(self) -> bool:

@@ -68,18 +68,27 @@ class OverheadMeter:
         self._steps = 0
         self._last = (0, 0)
 
-    def end_step(self, duration_ns: int) -> int:
+    @property
+    def spent_ns(self) -> int:
+        """All so far, but for the call that is under way."""
+        core = self._core
+        return self.total_ns if core is None else self.total_ns + core.spent_ns
+
+    def end_step(self, rest_ns: int) -> int:
         """Nanoseconds to charge to the step that ends: since the last one's end.
 
-        The call that ends a step is itself charged to the next one.
+        The call that ends a step is itself charged to the next one, so that a step
+        may be charged with more than the time between its begin and its end.
+
+        Args:
+            rest_ns: What the step took beside tdbg.
         """
-        core = self._core
-        total = self.total_ns if core is None else self.total_ns + core.spent_ns
+        total = self.spent_ns
         charge = total - self._charged
         self._charged = total
         self._steps += 1
-        self._step_time += duration_ns
-        self._last = charge, duration_ns
+        self._step_time += rest_ns + charge
+        self._last = charge, rest_ns + charge
         return charge
 
     def totals(self) -> dict[str, int]:
@@ -94,11 +103,11 @@ class OverheadMeter:
         self, budget: float | None = None, changes: int = 0, left_out: str = ""
     ) -> Overhead:
         """The cost so far."""
-        of_core = 0 if self._core is None else self._core.spent_ns
+        spent = self.spent_ns
         return Overhead(
             self._steps,
-            (self.total_ns + of_core) / 1e9,
-            self._step_time / 1e9,
+            spent / 1e9,
+            (self._step_time + spent - self._charged) / 1e9,
             _share(*self._last),
             budget,
             changes,

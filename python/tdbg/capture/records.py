@@ -70,13 +70,20 @@ class StepRecords:
         self._collections.has_changed = True
 
     def step_ended(
-        self, step: Step, now_ns: int, duration_ns: int, *, has_data: bool
+        self, step: Step, now_ns: int, rest_ns: int, *, has_data: bool
     ) -> None:
-        """Write its record, if anything was captured, or if the last one is old."""
+        """Write its record, if anything was captured, or if the last one is old.
+
+        Args:
+            step: The step.
+            now_ns: When it ended.
+            rest_ns: What it took beside tdbg.
+            has_data: Whether anything was captured in it.
+        """
         mode, number = step.mode, step.number
-        charge = self.meter.end_step(duration_ns)
+        charge = self.meter.end_step(rest_ns)
         if self._throttling is not None:
-            change = self._throttling.end_step(mode, charge, duration_ns)
+            change = self._throttling.end_step(mode, charge, rest_ns)
             if change is not None:
                 write_event(self._recorder, CHANGE, change, number)
         is_recorded = has_data or step.flags or now_ns - self._last_ns >= QUIET_NS
@@ -100,7 +107,7 @@ class StepRecords:
             flags=step.flags,
             micro_batches=step.micro_batches,
             capture_ns=charge,
-            duration_ns=duration_ns,
+            duration_ns=rest_ns + charge,
         )
 
     def conclude(self) -> None:

@@ -197,7 +197,7 @@ class Session:
             self.takes_activations = not self.n_replicas
             self.forward_context = None
         if change.step is not None and change.step.context is not None:
-            change.step.context.last_ns = self._now_ns
+            change.step.context.reaches(self._now_ns, self.meter.spent_ns)
 
     def forward_lost(self) -> None:
         """The call of a root ended without a word (an interrupt)."""
@@ -359,7 +359,7 @@ class Session:
         wants = policy.wants(step.mode, step.mode_step)
         if wants.takes_activations:
             self.quiet.tell(False)
-        step.context = StepContext(step, wants, self._now_ns)
+        step.context = StepContext(step, wants, self._now_ns, self.meter.spent_ns)
 
     def _end(self, step: Step) -> None:
         context: StepContext | None = step.context
@@ -367,8 +367,9 @@ class Session:
             return  # An interrupt came between its beginning and this.
         now, mode = self._now_ns, step.mode
         is_training = mode in _TRAINING
-        duration = (now if is_training else context.last_ns) - context.start_ns
-        self._records.step_ended(step, now, duration, has_data=context.has_data)
+        if is_training:  # It goes on until now; of the others the last forward ends it.
+            context.reaches(now, self.meter.spent_ns)
+        self._records.step_ended(step, now, context.rest_ns, has_data=context.has_data)
         if is_training and not self.machine.depth:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.

@@ -21,6 +21,7 @@ from tdbg.actions import (
 from tdbg.findings import Finding, Severity
 
 __all__ = [
+    "GONE",
     "STOPPING",
     "action_options",
     "asked_to_stop",
@@ -28,6 +29,8 @@ __all__ = [
     "parse_specs",
 ]
 
+# States of a run whose training asks no more what is wanted of it.
+GONE = ("closed", "dead")
 STOPPING = "asked the training to stop"
 
 

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tdbg.actions import Action, ActionSpec, make
-from tdbg.cli.acting import asked_to_stop
+from tdbg.cli.acting import GONE, asked_to_stop
 from tdbg.findings import Severity
 from tdbg.rules import Engine
 from tdbg.rules.asking import parse_rules
@@ -106,7 +106,7 @@ class _Worker:
             engine.stop()
         engine.on_look = engine.on_window = _Progress(self, run, engine).tell
         if task.follow:
-            stopping = False
+            stopping = engine.state in GONE
             for found in engine.follow():
                 documents = [finding.to_json() for finding in found]
                 self._send("findings", run, findings=documents)

@@ -11,6 +11,7 @@ import click
 from tdbg.actions import Action, close_all
 from tdbg.cli import options
 from tdbg.cli.acting import (
+    GONE,
     STOPPING,
     action_options,
     asked_to_stop,
@@ -96,9 +97,11 @@ def command(
     teller = _Teller(run, as_json=as_json)
     engine = Engine(run, chosen, actions)
     teller.begins([rule.name for rule in chosen])
+    # Of one that has ended nobody is asked.
+    stopping = () if engine.state in GONE else actions
     try:
         for found in engine.follow():
-            teller.finds(found, actions)
+            teller.finds(found, stopping)
     except KeyboardInterrupt:
         engine.stop()
         for _ in engine.follow():
