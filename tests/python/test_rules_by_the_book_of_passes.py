@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from rules_by_the_book import Verdicts, entries, median, not_finite, spied
-from rules_fake import FakeRun
-from tdbg.findings import Severity
+from rules_fake import FakeRun, judge
+from tdbg.findings import Finding, Severity
 from tdbg.modes import ModeKeys
 from tdbg.rules import Overfit, Overtraining, Rule
 from tdbg.rules.window import HEALTHY
@@ -142,8 +142,10 @@ def random_run(seed: int) -> FakeRun:
         phase = index % 20
         level = 0.5 + [1.5 * 0.7**phase, 0.01 * (phase - 6)][int(phase > 6)]
         training = 2.0 * 0.85**phase + (0.5 if phase in (11, 12) else 0.0)
+        # At first there are too few steps to say what training has come to.
+        n_trained = int(random.integers(1, 3 if index < 3 else 12))
         for mode, n, loss in (
-            (ModeKeys.TRAIN, int(random.integers(1, 12)), training),
+            (ModeKeys.TRAIN, n_trained, training),
             (ModeKeys.EVAL, int(random.choice([2, 2, 2, 3, 1])), level),
         ):
             for _ in range(n):
@@ -182,3 +184,54 @@ def test_verdicts_are_those_of_the_page(rule: Rule) -> None:
         met |= set(expected.values())
     # Nothing is proven by runs in which nothing happens.
     assert met == ({0, 2} if isinstance(rule, Overfit) else {0, 1, 2})
+
+
+def told(rule: Rule, training: list[float], validation: list[float]) -> Finding:
+    """What is found where ten steps of training are before each pass of two."""
+    run, step = FakeRun(), 0
+    for trained, held in zip(training, validation, strict=True):
+        for mode, n, loss in (
+            (ModeKeys.TRAIN, 10, trained),
+            (ModeKeys.EVAL, 2, held),
+        ):
+            for _ in range(n):
+                run.step(step, {LOSS: [loss]}, mode=mode)
+                step += 1
+    (finding,) = judge(run, rule)
+    assert finding.step == step - 1
+    return finding
+
+
+def test_what_parted_is_told() -> None:
+    finding = told(Overfit(), [2.0, 1.0, 0.5, 0.4], [1.6, 1.2, 1.5, 1.8])
+    assert (
+        "from 1.2 to 1.8 in 2 passes, while the training loss fell from 1.5 to 0.75"
+        in finding.message
+    )
+    assert (finding.value, finding.threshold) == (pytest.approx(0.5), 0.1)
+
+
+def test_how_little_of_training_holds_in_validation_is_told() -> None:
+    finding = told(Overfit(), [4.0, 0.2, 0.2, 0.2], [3.9, 3.5, 3.5, 3.5])
+    assert "from 4 to 0.2, but in validation it is 3.5: 13% of" in finding.message
+    assert (finding.value, finding.threshold) == (pytest.approx(0.5 / 3.8), 0.5)
+
+
+def test_a_validation_above_where_training_began_holds_nothing() -> None:
+    finding = told(Overfit(), [4.0, 0.2, 0.2, 0.2], [4.1, 4.1, 4.1, 4.1])
+    assert "it is 4.1: 0% of" in finding.message
+
+
+def test_how_long_there_was_no_new_best_is_told() -> None:
+    training = [2.0] + [1.0] * 10
+    finding = told(Overtraining(), training, [1.0] + [1.2] * 10)
+    assert "in 10 passes: it was 1 and is 1.2; the training loss" in finding.message
+    assert "from 2 to 1 meanwhile" in finding.message
+    assert (finding.value, finding.threshold) == (10.0, 10.0)
+
+
+def test_a_new_best_must_be_better_by_more_than_delta() -> None:
+    rule = Overtraining(patience_validation=3, delta=0.5)
+    assert told(rule, [1.0] * 4, [1.0, 1.0, 0.5, 0.9]).value == 3.0
+    with pytest.raises(ValueError, match="not enough values"):
+        told(rule, [1.0] * 4, [1.0, 1.0, 0.49, 0.9])

@@ -196,6 +196,7 @@ def test_real_runs_are_compared(tmp_path: Path):
 @pytest.mark.parametrize(
     ("rule", "parameters"),
     [
+        (LossSpike, {"num_steps": 9}),
         (LossSpike, {"patience": 99}),
         (LossSpike, {"deviations": 0.0}),
         (StalledTraining, {"threshold": 0.0}),

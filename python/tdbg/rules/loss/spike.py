@@ -56,7 +56,8 @@ class LossSpike(OfLosses):
     patience: int = 2
 
     def __post_init__(self) -> None:
-        check_number(self, "num_steps", least=5, whole=True)
+        # Less, and where the loss began would not be known at the first verdicts.
+        check_number(self, "num_steps", least=N_START, whole=True)
         check_number(self, "deviations", above=0.0)
         check_number(self, "of_way", least=0.0)
         check_number(self, "of_level", least=0.0)
