@@ -19,6 +19,7 @@ from run_builder import RunBuilder, simple_run
 from tdbg.cli import _tdbg
 from tdbg.control import RequestListener
 from tdbg.run_directory import open_run
+from tdbg.trial import create_trial
 
 
 def call(*arguments: object) -> Result:
@@ -216,6 +217,32 @@ def test_an_interrupted_watch_says_that_it_was_stopped_and_asks_for_nothing(
         assert {status["status"] for status in ended["statuses"]} == {"Stopped"}
         assert watcher.returncode == 0
         assert RequestListener(path, open_run(path).uuid, 1).poll() == []
+
+
+def test_the_statuses_of_a_watch_that_was_killed_do_not_stay_in_progress(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "live"
+    with RunBuilder(path) as builder:
+        builder.step(0, {"fc.weight": np.ones(6, np.float32)})
+        builder.flush()
+        options = ("--rule", "ExplodingTensor", "--json")
+        command = [sys.executable, "-m", "tdbg", "watch", str(path), *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watcher:
+            try:
+                assert watcher.stdout is not None
+                watcher.stdout.readline()
+                trial = create_trial(path)
+                deadline = time.monotonic() + 30
+                while not trial.rule_statuses() and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                alive = trial.rule_statuses()["ExplodingTensor"]
+            finally:
+                watcher.kill()
+    assert alive["status"] == "InProgress"
+    dead = create_trial(path).rule_statuses()["ExplodingTensor"]
+    assert dead["status"] == "Stopped"
+    assert dead["message"] == "the process that judged is gone"
 
 
 def test_watch_gives_up_on_a_run_that_does_not_appear(tmp_path: Path) -> None:

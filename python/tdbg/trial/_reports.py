@@ -32,6 +32,11 @@ __all__ = [
 ]
 
 
+# Statuses of a rule that somebody is at, and what becomes of them without him.
+UNDER_WAY = ("InProgress", "Stopping")
+STOPPED = {"status": "Stopped", "message": "the process that judged is gone"}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalarSeries:
     """The values of a scalar, in the order in which they were saved.
@@ -74,12 +79,19 @@ def findings(run: RunState) -> list[Finding]:
 
 
 def rule_statuses(run: RunState) -> dict[str, dict[str, Any]]:
-    """What the engine last said about each rule, by the rule's name."""
+    """What the engine last said about each rule, by the rule's name.
+
+    An engine that was killed says no more: what it had under way has stopped.
+    """
+    gone = {writer.name for writer in run.everyone if writer.liveness == "dead"}
     found: dict[str, dict[str, Any]] = {}
     for event in events(run, "status"):
         rule = event.data.get("rule")
-        if isinstance(rule, str):
-            found[rule] = event.data
+        if not isinstance(rule, str):
+            continue
+        found[rule] = event.data
+        if event.writer in gone and event.data.get("status") in UNDER_WAY:
+            found[rule] = {**event.data, **STOPPED}
     return dict(sorted(found.items()))
 
 
