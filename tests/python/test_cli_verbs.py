@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from run_builder import RunBuilder, simple_run
-from tdbg.cli import _tdbg
+from tdbg.cli import _tdbg, check
 from tdbg.control import RequestListener
+from tdbg.rules import Engine
 from tdbg.run_directory import open_run
 from tdbg.trial import create_trial
 
@@ -166,6 +169,22 @@ def test_a_bad_rule_is_a_usage_error_that_says_what_to_write(
     result = call("check", run, "--rule", rule)
     assert result.exit_code == 2
     assert hint in result.stderr.replace("\n", " ")
+
+
+def test_a_terminal_sees_how_far_a_check_has_come(run: Path) -> None:
+    shown = io.StringIO()
+    engine = Engine(run, ["ExplodingTensor"], record=False, max_window=4)
+    with check._progress(engine, Console(file=shown, force_terminal=True, width=900)):
+        engine.poll()
+        assert engine.on_window is not None
+        engine.on_window()
+        time.sleep(0.3)
+    assert "judging" in shown.getvalue()
+    assert ": 5 steps" in shown.getvalue()
+    quiet = io.StringIO()
+    with check._progress(engine, Console(file=quiet)):
+        engine.poll()
+    assert quiet.getvalue() == ""
 
 
 def test_check_without_record_leaves_the_run_as_it_is(sick_run: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import click
+from rich.console import Console
 
 from tdbg.cli import options
 from tdbg.cli.findings import parse_rules, print_findings, print_statuses, rule_option
@@ -10,7 +14,7 @@ from tdbg.cli.output import EXIT_FOUND, console, counted, emit_json, plain
 from tdbg.cli.sweep import jobs_option, judge_many
 from tdbg.cli.sweep_places import is_many
 from tdbg.cli.sweep_worker import Task
-from tdbg.rules import Report, Status, check
+from tdbg.rules import Engine, Report, Status
 from tdbg.trial import RunOverhead, create_trial
 
 __all__ = ["command", "conclude", "overhead_of"]
@@ -44,7 +48,11 @@ def command(
         task = Task(rules=rules, record=record)
         ctx.exit(judge_many(runs, task, jobs, wait=0.0, as_json=as_json))
     (run,) = runs
-    report = check(run, parse_rules(rules), record=record)
+    engine = Engine(run, parse_rules(rules), record=record)
+    with _progress(engine, console(stderr=True)):
+        engine.poll()
+        engine.ask_silence()
+        report = engine.finish()
     if as_json:
         emit_json({**report.to_json(), "cost": overhead_of(run).to_json()})
     else:
@@ -54,6 +62,22 @@ def command(
         out.print(plain(str(overhead_of(run))))
     if not report.healthy:
         ctx.exit(EXIT_FOUND)
+
+
+@contextlib.contextmanager
+def _progress(engine: Engine, out: Console) -> Iterator[None]:
+    """Show on a terminal, until all is judged, how far it has come."""
+    if not out.is_terminal:
+        yield
+        return
+    with out.status(plain(f"judging {engine.run}")) as shown:
+
+        def tell() -> None:
+            steps = counted(engine.report().n_steps, "step")
+            shown.update(plain(f"judging {engine.run}: {steps}"))
+
+        engine.on_window = tell
+        yield
 
 
 def overhead_of(run: str) -> RunOverhead:
