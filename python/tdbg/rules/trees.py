@@ -232,7 +232,8 @@ class FeatureImportance(Rule):
         describe: Callable[[int], Description],
     ) -> Judgement:
         """Verdicts on all features together, under one name."""
-        streak = streak_of_known(bad, judged)
+        # A step at which nothing has any importance begins the count again.
+        streak = streak_of_known(bad, table.known.any(axis=0))
         levels = np.where(judged & ~bad, HEALTHY, UNKNOWN).astype(np.int8)
         levels[streak >= self.patience] = severity
         start = table.start
