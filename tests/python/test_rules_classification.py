@@ -242,7 +242,7 @@ def test_parameters_out_of_range_are_refused_by_name(
         rule(**parameters)
 
 
-def calls(of_first: list[int], of_second: list[int]) -> FakeRun:
+def calls(of_first: list[float], of_second: list[float]) -> FakeRun:
     """A binary loss that is called twice in a step."""
     run = FakeRun()
     for step in range(20):
@@ -260,11 +260,12 @@ def test_calls_that_are_given_one_class_each_are_judged_together():
     itself.  Sabotaged: each call has but one class.
     """
     assert judge(calls([1], [0]), ClassImbalance()) == []
+    assert judge(calls([0.9], [0]), ClassImbalance()) == []
     assert judge(calls([1], [1]), ClassImbalance()) != []
 
 
 def test_calls_with_labels_of_their_own_are_judged_by_themselves():
-    rare = [1] + [0] * 19
+    rare = [1.0] + [0.0] * 19
     found = judge(calls([0, 1], rare), ClassImbalance())
     assert [each.tensor for each in found] == ["BCEWithLogitsLoss_input_1@2"]
 

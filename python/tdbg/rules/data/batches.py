@@ -228,7 +228,7 @@ def _read(table: Table, pair: Pair, column: int) -> Batch | None:
         return batch
     parts = [batch]
     for other in pair.others:
-        part = _read_one(table, other, column)
+        part = _read_one(table, other, column, smoothed=True)
         if part is not None and not _is_of_one_class(part):
             return batch
         parts += [] if part is None else [part]
@@ -244,11 +244,23 @@ def _is_of_one_class(batch: Batch) -> bool:
     return bool((batch.labels == batch.labels[:1]).all())
 
 
-def _read_one(table: Table, pair: Pair, column: int) -> Batch | None:
+def _read_one(
+    table: Table, pair: Pair, column: int, *, smoothed: bool = False
+) -> Batch | None:
+    """The batch that one call was given.
+
+    Args:
+        table: Holds the step.
+        pair: The call.
+        column: The step.
+        smoothed: Whether labels that are all 0.9, say, count as ones.
+    """
     step = int(table.steps[column])
     labels = table.value(table.names[pair.label], step)
     if labels is None:
         return None
+    if smoothed and labels.dtype.kind == "f" and (labels == labels.flat[:1]).all():
+        labels = np.where((labels > 0) & (labels < 1), np.round(labels), labels)
     predictions = None
     if pair.prediction is not None:
         predictions = table.value(table.names[pair.prediction], step)
