@@ -98,7 +98,8 @@ def imbalance(rule: ClassImbalance, run: FakeRun) -> Verdicts:
         own = of_class(samples, label)
         others = [pair for pair in samples if pair[0] != label]
         return (
-            len(own) >= rule.samples_per_class
+            len({label for label, _ in samples}) > 2
+            and len(own) >= rule.samples_per_class
             and share(others) >= rule.learned
             and 1 - share(own) > rule.threshold_misprediction
         )
@@ -135,6 +136,7 @@ def confusion(rule: Confusion, run: FakeRun) -> Verdicts:
         if label == said:
             wrong = sum(pair[1] != label for pair in own)
             bad = at_least(wrong, len(own)) > 1 - rule.min_diag
+            bad &= len({label for label, _ in samples}) > 2
         else:
             taken = sum(pair[1] == said for pair in own)
             bad = at_least(taken, len(own)) > rule.max_off_diag

@@ -285,3 +285,12 @@ def test_a_class_may_take_as_long_again_as_the_others():
         found = judge(run, rule)
         assert 88 <= found[0].step <= 105
         assert judge_in_parts(run, range(0, 120, 7), rule) == found
+
+
+@pytest.mark.parametrize("rule", [ClassImbalance(), Confusion()])
+def test_of_two_classes_one_is_always_learned(rule: ClassImbalance | Confusion):
+    """Sabotaged: a model that says the same of all samples has learned one of two."""
+    always = run_of([1.0, 1.0], [1.0, 0.0], n_steps=80)
+    assert judge(always, rule) == []
+    three = run_of([1.0] * 3, [1.0, 0.0, 1.0], {1: 2}, n_steps=80)
+    assert len(judge(three, rule)) == 1

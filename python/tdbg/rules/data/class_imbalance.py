@@ -77,6 +77,8 @@ class ClassImbalance(OfClassifiers):
         others = (right.sum() - right) / np.maximum(counts.sum() - counts, 1)
         wrong = 1.0 - right / np.maximum(counts, 1)
         bad = (counts >= self.samples_per_class) & (others >= self.learned)
+        # Who says the same of all samples is right about one class of two.
+        bad &= np.count_nonzero(counts) > 2
         return np.flatnonzero(bad & (wrong > self.threshold_misprediction))
 
     def describe(self, stretch: Stretch) -> Description:
