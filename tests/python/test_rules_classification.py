@@ -293,4 +293,4 @@ def test_of_two_classes_one_is_always_learned(rule: ClassImbalance | Confusion):
     always = run_of([1.0, 1.0], [1.0, 0.0], n_steps=80)
     assert judge(always, rule) == []
     three = run_of([1.0] * 3, [1.0, 0.0, 1.0], {1: 2}, n_steps=80)
-    assert len(judge(three, rule)) == 1
+    assert judge(three, rule) != []
