@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from benchmarks._harness.tables import Table
 from benchmarks.detection.corpus.case import load
@@ -47,9 +48,10 @@ SWEPT: dict[str, tuple[str, tuple[float, ...]]] = {
     "ZeroLearningRate": ("patience", (2, 3, 5, 10)),
 }
 
-#: A rule, a value of its threshold, and what came of it.
+#: A rule, and a value of its threshold.
 _Variant = tuple[str, float]
-_Work = tuple[Recording, tuple[_Variant, ...]]
+#: A run, and what it is judged by together: each rule with one value.
+_Work = tuple[Recording, tuple[tuple[_Variant, ...], ...]]
 
 
 def sweep(
@@ -106,8 +108,13 @@ def _row(rule: str, judged: Iterable[Judged], half: str) -> tuple[object, ...]:
     return (
         f"{len(in_time)} of {len(sick)}" if sick else "-",
         sum(in_time),
-        count(bool(one.alarms(Severity.ERROR)) for one in well),
-        count(bool(one.alarms(Severity.WARNING)) for one in well),
+        *(
+            count(
+                any(named.rule == rule for named in one.alarms(severity))
+                for one in well
+            )
+            for severity in (Severity.ERROR, Severity.WARNING)
+        ),
     )
 
 
@@ -121,31 +128,43 @@ def _judged(
     work: list[_Work] = []
     for recording in recordings:
         case = case_of(recording)
-        mine = tuple(v for v in variants if not case.is_sick or v[0] in case.named_by)
+        mine = [v for v in variants if not case.is_sick or v[0] in case.named_by]
         if mine:
-            work.append((recording, mine))
+            work.append((recording, _together(mine)))
     found: dict[_Variant, list[Judged]] = defaultdict(list)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with context.Pool(jobs, load, (tuple(paths),)) as pool:
-        for variant, judged in (
-            each for some in pool.imap_unordered(_judge, work) for each in some
-        ):
-            found[variant].append(judged)
+        for judged in pool.imap_unordered(_judge, work):
+            for together, one in judged:
+                for variant in together:
+                    found[variant].append(one)
     return found
 
 
-def _judge(work: _Work) -> list[tuple[_Variant, Judged]]:
-    """One run, by each variant."""
-    recording, variants = work
-    case = case_of(recording)
-    found: list[tuple[_Variant, Judged]] = []
-    for rule, value in variants:
-        parameter = SWEPT[rule][0]
-        kind = type(getattr(make(rule), parameter))
-        changes = {rule: {parameter: kind(value)}}
-        asked = [
-            each for each in rules_for(case, recording, changes) if each.name == rule
-        ]
-        found.append(((rule, value), judged_by(recording, asked)))
+def _together(variants: Iterable[_Variant]) -> tuple[tuple[_Variant, ...], ...]:
+    """As few groups as can be, in which each rule is once: one pass judges a group."""
+    of_rule: dict[str, list[_Variant]] = defaultdict(list)
+    for variant in variants:
+        of_rule[variant[0]].append(variant)
+    groups = zip_longest(*of_rule.values())
+    return tuple(tuple(v for v in group if v is not None) for group in groups)
+
+
+def _judge(work: _Work) -> list[tuple[tuple[_Variant, ...], Judged]]:
+    """One run, by each group."""
+    recording, groups = work
+    found = []
+    for group in groups:
+        changes = {
+            rule: {SWEPT[rule][0]: _of_kind(rule, value)} for rule, value in group
+        }
+        rules = rules_for(case_of(recording), recording, changes)
+        asked = [each for each in rules if each.name in changes]
+        found.append((group, judged_by(recording, asked)))
     return found
+
+
+def _of_kind(rule: str, value: float) -> float:
+    """A whole number where the parameter is one."""
+    return type(getattr(make(rule), SWEPT[rule][0]))(value)
