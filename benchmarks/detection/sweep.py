@@ -167,5 +167,5 @@ def _judge(work: _Work) -> list[tuple[tuple[_Variant, ...], Judged]]:
 
 def _of_kind(rule: str, value: float) -> float:
     """A whole number where the parameter is one."""
-    kind: type[int] | type[float] = type(getattr(make(rule), SWEPT[rule][0]))
+    kind: type[int | float] = type(getattr(make(rule), SWEPT[rule][0]))
     return kind(value)
