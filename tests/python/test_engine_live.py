@@ -78,7 +78,7 @@ def test_a_sick_training_is_stopped_by_exactly_one_request(tmp_path: Path):
     run = tmp_path / "run"
     watching = Watching(run, on_finding="stop")
     n_steps = 100_000
-    with pytest.raises(TrainingStopped, match="VanishingGradient at step 2"):
+    with pytest.raises(TrainingStopped, match="VanishingGradient at step 9"):
         replace(VANISHING, n_steps=n_steps).run(run, seed=0)
     report = watching.result()
     assert len(list((run / "ctl").glob("*.json"))) == 1
@@ -242,7 +242,7 @@ def test_the_stop_action_asks_once_and_again_only_if_it_failed(
     engine = Engine(run, EachNan(), (stop,))
     run.shown = 0
     engine.poll()
-    assert engine.report().notes == ("action stop: StorageError: no space",)
+    assert engine.report().notes == ("action stop: no space",)
     fail = False
     run.shown = None
     engine.poll()

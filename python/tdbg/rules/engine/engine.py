@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,11 +183,13 @@ class Engine:
     def finish(self) -> Report:
         """Settle the statuses, end all processes, close the writer, and report."""
         unseen = dict(zip(self._local, self._feed.unseen(), strict=True))
+        captured = cache(self._source.collections)
         for judge in self._judges:
-            is_blind = isinstance(judge, Judge) and unseen[judge]
-            judge.finish(
-                what_is_wanting(judge.rule, self._source, is_blind=bool(is_blind))
+            is_blind = isinstance(judge, Judge) and bool(unseen[judge])
+            told = what_is_wanting(
+                judge.rule, self._source, captured, is_blind=is_blind
             )
+            judge.finish(told)
         if self._journal is not None:
             self._journal.close()
             if self._journal.trouble:

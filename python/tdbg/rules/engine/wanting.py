@@ -11,7 +11,7 @@ from typing import Any
 from tdbg.collections import CollectionKeys
 from tdbg.needs import Needs, every_need, missing
 from tdbg.rules._base import Rule
-from tdbg.rules.source import Source
+from tdbg.rules.source import CollectionSource, Source
 
 __all__ = ["what_is_wanting"]
 
@@ -19,12 +19,19 @@ __all__ = ["what_is_wanting"]
 TREES = frozenset({CollectionKeys.TREES, CollectionKeys.FEATURE_IMPORTANCE})
 
 
-def what_is_wanting(rule: Rule, source: Source, *, is_blind: bool) -> str:
+def what_is_wanting(
+    rule: Rule,
+    source: Source,
+    captured: Callable[[], Mapping[str, CollectionSource]],
+    *,
+    is_blind: bool,
+) -> str:
     """Why a rule could find nothing, or not all, and which setting mends that; or "".
 
     Args:
         rule: It has found nothing.
         source: The run, which says how capture was configured if it knows.
+        captured: Gives the collections of the run: it is asked once for all rules.
         is_blind: Whether it was shown no tensor at all.
     """
     configuration: Callable[[], Mapping[str, Any]] = getattr(
@@ -33,7 +40,7 @@ def what_is_wanting(rule: Rule, source: Source, *, is_blind: bool) -> str:
     try:
         needs = every_need(rule.needs)
         asked = configuration()
-        told = missing(needs, source.collections(), asked, rule.name)
+        told = missing(needs, captured(), asked, rule.name)
         collections = sorted(frozenset().union(*(n.collections for n in needs)))
     except Exception:  # A rule is anybody's code.
         needs, asked, told, collections = (), {}, [], []
