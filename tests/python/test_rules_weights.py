@@ -242,6 +242,30 @@ def test_gradients_may_not_either_and_the_first_layer_is_named():
     assert "shrink towards the input" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("large", "inputs", "n_findings"),
+    [("ab", 64, 1), ("a", 64, 0), ("ab", 15, 0), ("", 64, 0)],
+)
+def test_weights_may_not_be_far_too_large_for_their_inputs(
+    large: str, inputs: int, n_findings: int
+):
+    run = begun(
+        **{
+            name: RANDOM.normal(scale=1.0 if name in large else 0.2, size=8 * inputs)
+            for name in "abc"
+        }
+    )
+    shapes = dict.fromkeys(("a__weight", "b__weight", "c__weight"), (8, inputs))
+    run.known_facts = [known(**shapes)]
+    found = judge(run, PoorWeightInitialization())
+    assert len(found) == n_findings
+    if found:
+        assert found[0].tensor == "a.weight"
+        assert found[0].value == pytest.approx(8.0, rel=0.2)
+        assert "with 64 inputs to a unit" in found[0].message
+        assert "deviation of 0.18" in found[0].advice
+
+
 def test_outputs_all_on_one_side_are_reported_in_several_layers_only():
     wide = known(a__weight=(9, 9), b__weight=(9, 9), c__weight=(9, 9))
 
@@ -291,7 +315,15 @@ def test_first_steps_that_are_not_whole_are_not_judged(flags: dict[str, bool]):
 
 
 @pytest.mark.parametrize(
-    "name", ["steps", "threshold", "gradient_threshold", "asymmetry", "loss_excess"]
+    "name",
+    [
+        "steps",
+        "threshold",
+        "gradient_threshold",
+        "asymmetry",
+        "gain",
+        "loss_excess",
+    ],
 )
 def test_parameters_of_the_beginning_are_checked(name: str):
     with pytest.raises(ConfigurationError, match=f"PoorWeightInitialization.{name}"):

@@ -33,10 +33,15 @@ __all__ = ["PoorWeightInitialization"]
 WEIGHTED = frozenset(
     f"{kind}{n}d" for kind in ("Conv", "ConvTranspose") for n in (1, 2, 3)
 ) | {"Linear", "Bilinear"}
+# Of these each unit sums over all but the first dimension of its weights.
+SUMMING = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d"})
 ROLES = {"weight", "gradient", "output", "loss", "prediction", "label"}
 GRADIENT = "gradient/"
 RAW_LIMIT = 1 << 18
 CROSS_ENTROPY = re.compile(r"cross_?entropy", re.IGNORECASE)
+# The largest that is usual, He's for ReLU; and fewer inputs say little of it.
+HE = math.sqrt(2.0)
+MIN_INPUTS = 16
 # A mean over fewer units may well be far from zero.
 MIN_UNITS = 8
 
@@ -49,9 +54,9 @@ class PoorWeightInitialization(Rule):
     """Report initial weights that are alike, or let signals explode or die out.
 
     Judged are the first steps only: units of a layer that have equal weights; layers
-    that are zero and get no gradient; outputs or gradients that grow or shrink from
-    layer to layer; outputs far from zero beside their spread; and a first loss far
-    above that of guessing.
+    that are zero and get no gradient; weights far too large for the number of inputs;
+    outputs or gradients that grow or shrink from layer to layer; outputs far from zero
+    beside their spread; and a first loss far above that of guessing.
 
     Args:
         steps: Recorded steps of training that are judged.
@@ -59,6 +64,8 @@ class PoorWeightInitialization(Rule):
             a chain of layers, each more or less than the one before.
         gradient_threshold: The same of the gradients of weights.
         asymmetry: How many standard deviations outputs may be away from zero.
+        gain: How large weights may be: their root mean square times the square root
+            of the number of inputs of a unit.
         loss_excess: By how much the first cross-entropy may exceed that of guessing.
 
     Raises:
@@ -69,11 +76,12 @@ class PoorWeightInitialization(Rule):
     threshold: float = 100.0
     gradient_threshold: float = 1000.0
     asymmetry: float = 5.0
+    gain: float = 4.0
     loss_excess: float = 5.0
 
     def __post_init__(self) -> None:
         check_number(self, "steps", least=1, whole=True)
-        for parameter in ("threshold", "gradient_threshold", "asymmetry"):
+        for parameter in ("threshold", "gradient_threshold", "asymmetry", "gain"):
             check_number(self, parameter, above=1.0)
         check_number(self, "loss_excess", above=0.0)
 
@@ -123,6 +131,7 @@ class PoorWeightInitialization(Rule):
         checks: tuple[Callable[[FirstStep], Found | None], ...] = (
             self._alike,
             self._stays_zero,
+            self._too_large,
             self._outputs,
             self._gradients,
             self._asymmetric,
@@ -202,6 +211,41 @@ class PoorWeightInitialization(Rule):
                     "they stay zero: of two layers that multiply each other only one "
                     "may begin at zero (as the last one of a residual branch); draw "
                     "the others at random (torch.nn.init.kaiming_normal_)"
+                ),
+            ),
+        )
+
+    def _too_large(self, step: FirstStep) -> Found | None:
+        """Each output adds up as many products as there are inputs."""
+        if not step.is_first:
+            return None
+        inputs = {
+            name: n
+            for name in step.matrices
+            if step.facts.parameters[name].module in SUMMING
+            and (n := math.prod(step.facts.parameters[name].shape[1:])) >= MIN_INPUTS
+        }
+        gains = {name: step.root(name) * math.sqrt(n) for name, n in inputs.items()}
+        found = [name for name, gain in gains.items() if gain > self.gain]
+        if len(found) < 2 or 2 * len(found) < len(gains):
+            return None
+        first, n = found[0], inputs[found[0]]
+        return (
+            first,
+            Severity.WARNING,
+            Description(
+                message=(
+                    f"the initial weights have a root mean square of "
+                    f"{step.root(first):.2g}, with {n} inputs to a unit: outputs are "
+                    f"{gains[first]:.2g} times their inputs; so it is in {len(found)} "
+                    f"of {len(gains)} layers: {others(found)}"
+                ),
+                value=gains[first],
+                threshold=self.gain,
+                advice=(
+                    f"draw them with a deviation of {HE / math.sqrt(n):.2g} (He, "
+                    "torch.nn.init.kaiming_normal_; Glorot's is smaller still): the "
+                    "default of torch.nn.init.normal_ is 1, whatever the width"
                 ),
             ),
         )
