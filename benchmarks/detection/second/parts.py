@@ -123,9 +123,23 @@ def padded(rows: list[Tensor], length: int) -> Tensor:
     return out
 
 
-def lines(length: int = 32) -> Split:
+#: Lines of one module, so that no class is rare.
+MOST = 400
+
+
+def _at_most(n: int | None) -> list[tuple[str, int]]:
+    """Of each module so many lines, spread over it; None: all."""
+    kept: list[tuple[str, int]] = []
+    for label in range(len(MODULES)):
+        of_module = [line for line in _lines() if line[1] == label]
+        stride = 1 if n is None else max(1, len(of_module) // n)
+        kept += of_module[::stride][:n]
+    return kept
+
+
+def lines(length: int = 32, most: int | None = MOST) -> Split:
     """Lines of code as characters; of which module are they?"""
-    found = _lines()
+    found = _at_most(most)
     x = padded([encode(text) for text, _ in found], length)
     return parted(x, torch.tensor([label for _, label in found]))
 
@@ -135,7 +149,7 @@ def words(n_known: int, length: int = 6) -> Split:
 
     Lines with fewer than 3 words are left out.
     """
-    split_up = [(re.findall(r"\w+", text), label) for text, label in _lines()]
+    split_up = [(re.findall(r"\w+", text), label) for text, label in _at_most(2 * MOST)]
     kept = [(line, label) for line, label in split_up if len(line) >= 3]
     counts: dict[str, int] = {}
     for line, _ in kept:
