@@ -152,7 +152,26 @@ def test_any_token_can_be_too_frequent():
     run = sequences(lambda random: np.where(random.random((16, 40)) < 0.9, 7, 3))
     (finding,) = judge(run, NLPSequenceRatio())
     assert "token 7" in finding.message
-    assert finding.threshold == 80.0
+    assert finding.threshold == 60.0
+
+
+def test_unknown_words_are_counted_among_what_is_not_padding():
+    def text(known: float, padding: int):
+        def make(random: np.random.Generator) -> np.ndarray:
+            tokens = random.integers(2, 100, (16, 40))
+            tokens[random.random((16, 40)) > known] = 1
+            tokens[:, 40 - padding :] = 0
+            return tokens
+
+        return make
+
+    (finding,) = judge(sequences(text(0.2, 18)), NLPSequenceRatio())
+    assert finding.value == pytest.approx(80.0, abs=4.0)
+    assert "other tokens are token 1" in finding.message
+    assert judge(sequences(text(0.5, 18)), NLPSequenceRatio()) == []
+    # Too few are left to tell: that it is padding is said.
+    (finding,) = judge(sequences(text(0.0, 38)), NLPSequenceRatio())
+    assert "token 0" in finding.message
 
 
 def test_text_is_silent():

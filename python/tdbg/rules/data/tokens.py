@@ -29,7 +29,20 @@ __all__ = ["NLPSequenceRatio"]
 Ints = NDArray[np.int64]
 
 INTERVAL = 10
+# Of fewer tokens beside the watched ones nothing is said.
+MIN_OTHERS = 100
 EMBEDDINGS = frozenset({"Embedding", "EmbeddingBag"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Frequent:
+    """A token with its share of so many tokens, and its limit, in per cent."""
+
+    token: int
+    percent: float
+    limit: float
+    n: int
+    of: str = "tokens"
 
 
 @register
@@ -41,7 +54,7 @@ class NLPSequenceRatio(Rule):
         token_values: Tokens to watch, as padding.
         token_thresholds_percent: The largest percentage of each of them; one number
             holds for all.
-        any_percent: The largest percentage of any token.
+        any_percent: The largest percentage of any other token, of what those leave.
         min_vocabulary: Embeddings of fewer rows are no vocabulary, and not judged.
         min_tokens: Tokens to judge by, at least.
         max_steps: Recorded steps to take together, at most.
@@ -53,7 +66,7 @@ class NLPSequenceRatio(Rule):
 
     token_values: tuple[int, ...] = (0,)
     token_thresholds_percent: tuple[float, ...] = (50.0,)
-    any_percent: float = 80.0
+    any_percent: float = 60.0
     min_vocabulary: int = 10
     min_tokens: int = 1000
     max_steps: int = 20
@@ -132,7 +145,7 @@ class NLPSequenceRatio(Rule):
         # loss is then known by the rows of others.
         rows = np.flatnonzero(table.known.any(axis=0))
         levels = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
-        worst: dict[int, tuple[int, float, float, int]] = {}
+        worst: dict[int, _Frequent] = {}
         for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
             if table.value(name, int(table.steps[rows[at]])) is None:
                 continue
@@ -144,22 +157,22 @@ class NLPSequenceRatio(Rule):
             found = self._worst(tokens)
             levels[j] = HEALTHY if found is None else int(Severity.WARNING)
             if found is not None:
-                worst[j] = (*found, len(tokens))
+                worst[j] = found
 
         def describe(j: int) -> Description:
-            token, percent, limit, n = worst[j]
+            found = worst[j]
             return Description(
                 message=(
-                    f"{percent:.0f} % of the last {n} tokens are token {token}, where "
-                    f"{limit:g} % are allowed"
+                    f"{found.percent:.0f} % of the last {found.n} {found.of} are token "
+                    f"{found.token}, where {found.limit:g} % are allowed"
                 ),
-                value=percent,
-                threshold=limit,
+                value=found.percent,
+                threshold=found.limit,
                 advice=(
-                    f"if {token} is padding: batch sequences of like length, pack "
-                    "them, cut what is too long, and mask padding in attention and "
-                    "loss; if it is the unknown token, the vocabulary does not fit the "
-                    "text"
+                    f"if {found.token} is padding: batch sequences of like length, "
+                    "pack them, cut what is too long, and mask padding in attention "
+                    "and loss; if it is the unknown token, the vocabulary does not fit "
+                    "the text"
                 ),
             )
 
@@ -181,18 +194,24 @@ class NLPSequenceRatio(Rule):
                 return np.concatenate(parts)
         return None
 
-    def _worst(self, tokens: Ints) -> tuple[int, float, float] | None:
-        """The token that is furthest beyond its limit, its percentage, and that."""
-        unique, counts = np.unique(tokens, return_counts=True)
-        percent = 100.0 * counts / len(tokens)
-        share = dict(zip(unique.tolist(), percent.tolist(), strict=True))
+    def _worst(self, tokens: Ints) -> _Frequent | None:
+        """The token that is furthest beyond its limit."""
         limits = self.token_thresholds_percent
         if len(limits) < len(self.token_values):
             limits *= len(self.token_values)
-        watched = dict(zip(self.token_values, limits, strict=True))
-        found = [
-            (token, given, watched.get(token, self.any_percent))
-            for token, given in share.items()
-            if given > watched.get(token, self.any_percent)
+        n = len(tokens)
+        shares = [
+            _Frequent(token, 100.0 * np.count_nonzero(tokens == token) / n, limit, n)
+            for token, limit in zip(self.token_values, limits, strict=True)
         ]
-        return max(found, key=lambda item: item[1] - item[2], default=None)
+        # How much padding there is says nothing of the vocabulary.
+        rest = tokens[~np.isin(tokens, self.token_values)]
+        if len(rest) >= MIN_OTHERS:
+            unique, counts = np.unique(rest, return_counts=True)
+            k = int(np.argmax(counts))
+            percent, what = 100.0 * float(counts[k]) / len(rest), "other tokens"
+            shares.append(
+                _Frequent(int(unique[k]), percent, self.any_percent, len(rest), what)
+            )
+        found = [each for each in shares if each.percent > each.limit]
+        return max(found, key=lambda each: each.percent - each.limit, default=None)
