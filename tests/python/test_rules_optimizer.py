@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rules_fake import FakeRun, judge
+from rules_fake import FakeRun, judge, judge_in_parts
 from tdbg.errors import ConfigurationError
 from tdbg.facts import Facts, ParameterFacts
 from tdbg.findings import Severity
@@ -130,6 +130,38 @@ def test_one_gradient_is_enough():
     run.step(1, {"gradient/a.weight": [1.0], "gradient/a.bias": [1.0]})
     run.known_facts = [known()]
     assert judge(run, MissingGradient()) == []
+
+
+def thawing(held: str) -> FakeRun:
+    """Layers a and b are frozen until step 20, and have no gradient then either."""
+    run = with_gradients("c", n_steps=20)
+    for step in range(20, 40):
+        run.step(step, {f"gradient/c.{kind}": [1.0] for kind in ("weight", "bias")})
+    run.known_facts = [known(held, required="c"), known(held, step=20)]
+    return run
+
+
+def test_steps_at_which_a_parameter_was_frozen_do_not_count():
+    (finding,) = judge(thawing("abc"), MissingGradient())
+    assert (finding.tensor, finding.step) == ("gradient/a.weight", 24)
+    run = thawing("abc")
+    for step in range(22, 40):
+        run.step(step, {f"gradient/{name}": [1.0] for name in NAMES})
+    assert judge(run, MissingGradient()) == []
+    assert judge_in_parts(run, range(40), MissingGradient()) == []
+    assert [
+        each.step
+        for each in judge_in_parts(thawing("abc"), range(40), MissingGradient())
+    ] == [24]
+
+
+def test_what_is_thawed_and_in_no_optimizer_is_no_backbone():
+    run = thawing("c")
+    for step in range(21, 40):
+        run.step(step, {f"gradient/{name}": [1.0] for name in NAMES})
+    (finding,) = judge(run, NotInOptimizer())
+    assert (finding.step, finding.severity) == (22, Severity.WARNING)
+    assert "thawed" in finding.advice
 
 
 def test_without_facts_or_with_gradients_of_weights_only_nothing_is_known():

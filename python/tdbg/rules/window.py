@@ -81,6 +81,10 @@ class UnitTable:
         return Judgement.of_one(self.name, steps, self.mode, levels, describe)
 
 
+# So many changes of a model are looked back at: some freeze and thaw in every step.
+CHANGES = 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """What one rule is shown at once.
@@ -108,6 +112,24 @@ class Window:
         """
         known = [facts for facts in self._facts() if facts.step <= step]
         return known[-1] if known else None
+
+    def thawed_at(self, step: int) -> dict[str, int]:
+        """Parameters that had been frozen and require a gradient now: since when.
+
+        By what was known of the model at that step and the last changes before it.
+        """
+        known = [facts for facts in self._facts() if facts.step <= step]
+        frozen: set[str] = set()
+        thawed: dict[str, int] = {}
+        for facts in known[-CHANGES:] if len(known) > 1 else ():
+            for name, parameter in facts.parameters.items():
+                if not parameter.requires_grad:
+                    frozen.add(name)
+                    thawed.pop(name, None)
+                elif name in frozen:
+                    frozen.remove(name)
+                    thawed[name] = facts.step
+        return thawed
 
     def tables(self, *modes: ModeKeys) -> Iterator[Table]:
         """The tables that have new steps, of these modes, or of every mode."""

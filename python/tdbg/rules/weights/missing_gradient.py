@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from tdbg.facts import Facts
 from tdbg.findings import Severity
 from tdbg.rules.columns import others
 from tdbg.rules.registry import register
+from tdbg.rules.table import steps_of
 from tdbg.rules.weights.of_model import GRADIENT, OfModel, have_passed, one_for_all
 from tdbg.rules.window import Description, Judgement, Table
 
@@ -34,7 +35,14 @@ class MissingGradient(OfModel):
 
     patience: int = 5
 
-    def judge(self, table: Table, facts: Facts, steps: slice) -> Iterator[Judgement]:
+    @property
+    def look_back(self) -> int:
+        """The steps that must have passed since a parameter was thawed."""
+        return self.patience
+
+    def judge(
+        self, table: Table, facts: Facts, thawed: Mapping[str, int], steps: slice
+    ) -> Iterator[Judgement]:
         """Compare what requires gradients with what has had some so far."""
         # What no optimizer has is for NotInOptimizer.
         names = [
@@ -54,12 +62,18 @@ class MissingGradient(OfModel):
         judged &= have_passed(table, self.patience)[steps]
         judged &= _both_kinds(names, had)
         missing = ~had & judged[np.newaxis, :]
+        has_rows = table.known.any(axis=0)
+        for since in sorted({thawed[name] for name in names if name in thawed}):
+            late = np.array([thawed.get(name) == since for name in names])
+            rows_since = np.cumsum(has_rows & (table.steps >= since))
+            passed = table.steps - since + 1 >= steps_of(self.patience)
+            missing[late] &= (passed & (rows_since >= self.patience))[steps]
         yield one_for_all(
             table,
             steps,
             [GRADIENT + name for name in names],
             bad=missing,
-            decided=np.broadcast_to(judged, had.shape),
+            decided=judged & (had | missing),
             severity=Severity.WARNING,
             describe=lambda j: self._describe(names, missing[:, j], facts),
         )

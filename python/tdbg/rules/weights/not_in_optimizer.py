@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +52,9 @@ class NotInOptimizer(OfModel):
         """Gradients, and weights."""
         return tensor.role in {"gradient", "weight"}
 
-    def judge(self, table: Table, facts: Facts, steps: slice) -> Iterator[Judgement]:
+    def judge(
+        self, table: Table, facts: Facts, thawed: Mapping[str, int], steps: slice
+    ) -> Iterator[Judgement]:
         """Compare gradients with what the optimizers are known to hold."""
         if not facts.complete:
             return
@@ -71,7 +73,10 @@ class NotInOptimizer(OfModel):
         decided &= np.array([p is not None for p in known])[:, np.newaxis] & any(held)
         bad = decided & absent[:, np.newaxis]
         left = [n for n, is_absent in zip(names, absent, strict=True) if is_absent]
-        on_purpose = _only_last_layers(held) and not _are_random(whole, facts, left)
+        is_thawed = any(name in thawed for name in left)
+        # Who thaws parameters wants them trained.
+        on_purpose = _only_last_layers(held) and not is_thawed
+        on_purpose = on_purpose and not _are_random(whole, facts, left)
         yield one_for_all(
             table,
             steps,
@@ -98,8 +103,8 @@ class NotInOptimizer(OfModel):
                 "requires_grad_(False) for the others saves most of the backward"
                 if on_purpose
                 else "make the optimizer after the model is complete, or add them "
-                "with optimizer.add_param_group; layers that were replaced or added "
-                "later are not in it by themselves"
+                "with optimizer.add_param_group; layers that were replaced, added or "
+                "thawed (requires_grad_(True)) later are not in it by themselves"
             ),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,11 +69,18 @@ class OfModel(Rule):
             for facts, steps in facts_of_steps(window, table):
                 start = max(steps.start, table.start)
                 if facts is not None and start < steps.stop:
-                    yield from self.judge(table, facts, slice(start, steps.stop))
+                    thawed = window.thawed_at(facts.step)
+                    new = slice(start, steps.stop)
+                    yield from self.judge(table, facts, thawed, new)
 
     @abstractmethod
-    def judge(self, table: Table, facts: Facts, steps: slice) -> Iterator[Judgement]:
-        """Judge these steps, at which these facts hold."""
+    def judge(
+        self, table: Table, facts: Facts, thawed: Mapping[str, int], steps: slice
+    ) -> Iterator[Judgement]:
+        """Judge these steps, at which these facts hold.
+
+        Parameters that were *thawed* have not required a gradient before that step.
+        """
 
 
 def have_passed(table: Table, rows: int) -> Bools:
