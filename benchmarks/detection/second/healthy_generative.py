@@ -63,12 +63,14 @@ def gan(t: Training) -> None:
     """
     split = digits()
     generator = nn.Sequential(
-        nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64),
-        nn.Sigmoid(),
+        nn.Linear(16, 128), nn.BatchNorm1d(128), nn.ReLU(),
+        nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU(),
+        nn.Linear(128, 64), nn.Sigmoid(),
     )  # fmt: skip
     critic = nn.Sequential(
-        nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Dropout(0.3), nn.Linear(64, 1)
-    )
+        nn.Linear(64, 128), nn.LeakyReLU(0.2), nn.Dropout(0.3),
+        nn.Linear(128, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1),
+    )  # fmt: skip
     model = nn.ModuleDict({"generator": generator, "critic": critic})
     loss_of_critic, loss_of_generator = nn.BCEWithLogitsLoss(), nn.BCEWithLogitsLoss()
     opt_g = torch.optim.Adam(generator.parameters(), 2e-3, betas=(0.5, 0.999))
@@ -76,7 +78,7 @@ def gan(t: Training) -> None:
     t.watch(model, loss_of_critic, loss_of_generator, optimizer=opt_g)
     batches = epochs(t, len(split.x), 64, drop_last=True)
     real, fake = torch.full((64, 1), 0.9), torch.zeros(64, 1)
-    for _ in t.steps(400):
+    for _ in t.steps(600):
         x = split.x[next(batches)]
         made = generator(torch.randn(64, 16, generator=t.order))
         opt_d.zero_grad()
@@ -147,23 +149,28 @@ def diffusion(t: Training) -> None:
 
 @healthy
 def bottleneck_autoencoder(t: Training) -> None:
-    """64 pixels through 6 numbers and back; tanh in the middle, sigmoid at the end."""
+    """64 pixels through 6 numbers and back; BCE of a sigmoid.
+
+    Learned: 6 principal components would leave 0.03 of the variance of 0.07.
+    """
     split = digits()
     model = nn.Sequential(
-        nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 6), nn.Tanh(),
-        nn.Linear(6, 48), nn.ReLU(), nn.Linear(48, 64), nn.Sigmoid(),
+        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 6),
+        nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 64), nn.Sigmoid(),
     )  # fmt: skip
-    criterion = nn.MSELoss()
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    criterion = nn.BCELoss()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     t.watch(model, criterion)
     batches = epochs(t, len(split.x), 64)
-    losses = []
-    for step in t.steps(350):
+    for step in t.steps(400):
         x = split.x[next(batches)]
-        losses.append(descend(optimizer, criterion(model(x), x)))
+        descend(optimizer, criterion(model(x), x))
         if step % 50 == 49:
             t.evaluate(model, criterion, split.x_val, split.x_val)
-    t.learned(fell(t, losses, 0.35))
+    with torch.no_grad():
+        off = float((model(split.x_val) - split.x_val).pow(2).mean())
+    t.note(off=off)
+    t.learned(off < 0.04)
 
 
 class Sparse(nn.Module):
@@ -183,7 +190,7 @@ class SparseLoss(nn.Module):
     """Squared error and a price for activity."""
 
     def forward(self, said: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-        return nn.functional.mse_loss(said[0], x) + 2e-3 * said[1].abs().mean()
+        return nn.functional.mse_loss(said[0], x) + 0.1 * said[1].abs().mean()
 
 
 @healthy
@@ -201,7 +208,7 @@ def sparse_autoencoder(t: Training) -> None:
     with torch.no_grad():
         active = float((model.relu(model.encode(split.x_val)) > 0).float().mean())
     t.note(active=active)
-    t.learned(fell(t, losses, 0.15))
+    t.learned(fell(t, losses, 0.3) and active < 0.6)
 
 
 class Coupling(nn.Module):
