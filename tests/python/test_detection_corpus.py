@@ -110,7 +110,9 @@ def test_the_second_corpus_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     every = cases()
     sick = [one for one in every if one.is_sick]
     assert len(sick) >= 36
-    assert {one.twin_of for one in every if not one.is_sick} == {s.name for s in sick}
+    healthy = [one for one in every if not one.is_sick]
+    assert {one.twin_of for one in healthy} - {""} == {s.name for s in sick}
+    assert sum(not one.twin_of for one in healthy) >= 40
     for one in sick:
         assert one.named_by <= set(names())
         assert "Source:" in one.story, one.name
