@@ -190,6 +190,13 @@ def test_a_backbone_outside_the_optimizer_is_an_info():
     assert "requires_grad_(False)" in finding.advice
 
 
+def test_what_was_frozen_after_a_training_keeps_a_gradient_and_is_silent():
+    """A teacher that was trained in the same process holds its last gradients."""
+    run = with_gradients("abc")
+    run.known_facts = [known(held="ab", required="ab")]
+    assert judge(run, NotInOptimizer()) == []
+
+
 @pytest.mark.parametrize(
     "facts", [known(), known(held=""), known(held="a", complete=False)]
 )

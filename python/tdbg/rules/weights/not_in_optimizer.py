@@ -66,7 +66,10 @@ class NotInOptimizer(OfModel):
             return
         names = [name.removeprefix(GRADIENT) for name in table.names]
         known = [facts.parameters.get(name) for name in names]
-        absent = np.array([p is not None and p.optimizer is None for p in known])
+        # What was frozen may hold a gradient of the time before, and gets no other.
+        absent = np.array(
+            [p is not None and p.requires_grad and p.optimizer is None for p in known]
+        )
         held = [p.optimizer is not None for p in facts.parameters.values()]
         decided = table.known[:, steps] & (table.ordinal[:, steps] >= self.patience)
         decided &= have_passed(table, self.patience)[np.newaxis, steps]
