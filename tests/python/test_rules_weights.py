@@ -64,6 +64,19 @@ def test_weights_that_begin_close_to_zero_may_change_by_more():
     assert judge(updated({"a": [5.0] * 5}, size=0.0), WeightUpdateRatio()) == []
 
 
+def test_close_to_zero_is_measured_by_the_fan_in():
+    """A policy's head with a gain of 0.01 is overwritten at once, rightly."""
+    run, rule = updated({"a": [5.0] * 5}, size=0.04), WeightUpdateRatio()
+    # 0.1 / sqrt(fan-in) is 0.05 for (4, 4), and less for wider layers.
+    assert judge(run, rule) == []
+    run.known_facts = [known(a__weight=(1, 16))]
+    assert judge(run, rule) == []  # A single unit is no matrix.
+    run.known_facts = [known(a__weight=(2, 8))]
+    (finding,) = judge(run, rule)
+    assert "the update is 5 times" in finding.message
+    assert judge(run, WeightUpdateRatio(min_scale=0.12)) == []
+
+
 def test_updates_that_are_all_too_small_are_one_finding():
     run = updated({name: [1e-8] * 6 for name in "abc"})
     (finding,) = judge(run, WeightUpdateRatio())

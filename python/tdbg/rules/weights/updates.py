@@ -67,6 +67,8 @@ class WeightUpdateRatio(Rule):
             all weights reported: later a schedule may have ended.
         min_weight: Weights with a smaller root mean square are close to zero on
             purpose, and may be changed by more than they are.
+        min_scale: And so are those with one below this share of 1 / sqrt(fan-in),
+            about which initializations draw.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -78,6 +80,7 @@ class WeightUpdateRatio(Rule):
     patience: int = 5
     until: int = 100
     min_weight: float = 1e-3
+    min_scale: float = 0.1
 
     def __post_init__(self) -> None:
         check_number(self, "small_threshold", above=0.0)
@@ -86,6 +89,7 @@ class WeightUpdateRatio(Rule):
         check_number(self, "patience", least=1, whole=True)
         check_number(self, "until", least=self.patience, whole=True)
         check_number(self, "min_weight", least=0.0)
+        check_number(self, "min_scale", least=0.0)
 
     @property
     def needs(self) -> tuple[Needs, ...]:
@@ -114,9 +118,24 @@ class WeightUpdateRatio(Rule):
                 rows, updates = np.array(pairs, dtype=np.intp).T
                 weights = table.select(rows)
                 judged = _judged(window, weights)
-                yield self._judge(weights, table.select(updates), judged)
+                least = self._least(window, weights)
+                yield self._judge(weights, table.select(updates), judged, least)
 
-    def _judge(self, weights: Table, updates: Table, judged: Bools) -> Judgement:
+    def _least(self, window: Window, table: Table) -> Floats:
+        """The root mean square below which a weight is close to zero on purpose."""
+        result = np.full((len(table.names), len(table.steps)), self.min_weight)
+        for facts, steps in facts_of_steps(window, table):
+            for i, name in enumerate(table.names):
+                parameter = parameter_of(facts, name)
+                if parameter is not None and is_matrix(parameter):
+                    fan_in = float(np.prod(parameter.shape[1:]))
+                    least = self.min_scale / np.sqrt(fan_in)
+                    result[i, steps] = max(self.min_weight, least)
+        return result
+
+    def _judge(
+        self, weights: Table, updates: Table, judged: Bools, least: Floats
+    ) -> Judgement:
         known = judged & weights.known & updates.known
         known &= ~weights.skipped[np.newaxis, :]
         known &= (weights.not_finite == 0) & (updates.not_finite == 0)
@@ -127,7 +146,7 @@ class WeightUpdateRatio(Rule):
         # No update at all is for UnchangedTensor.
         known &= np.isfinite(ratio) & (ratio > 0)
         ratio = np.where(known, ratio, np.nan)
-        large = known & (ratio > self.large_threshold) & (root >= self.min_weight)
+        large = known & (ratio > self.large_threshold) & (root >= least)
         middle = _medians(ratio)
         early = weights.ordinal <= self.until
         small = known & (ratio < self.small_threshold)
