@@ -49,6 +49,17 @@ def test_single_hard_batches_are_silent(seed: int):
     assert judge(run_of(losses), LossSpike()) == []
 
 
+def test_single_samples_of_which_some_are_hard_are_silent():
+    """Batches of one: nearly all are easy by now, and two hard ones may follow."""
+    losses = np.full(600, 0.02)
+    losses[::8] = losses[41::40] = losses[:50] = 0.7
+    assert judge(run_of(losses), LossSpike()) == []
+    assert judge(run_of(losses), LossSpike(of_tails=0.0))
+    # Far above the hard ones it is a jump again.
+    losses[400:410] = 9.0
+    assert judge(run_of(losses), LossSpike())[0].step == 401
+
+
 def test_what_is_no_number_is_unknown():
     losses = curve()
     losses[150:] = np.nan

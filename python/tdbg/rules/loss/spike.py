@@ -42,7 +42,9 @@ class LossSpike(OfLosses):
         deviations: It must be above it by so many robust standard deviations
             (1.4826 times the median absolute deviation),
         of_way: by this share of the way that the loss had come down from its start,
-        of_level: and by this share of that median itself.
+        of_level: by this share of that median itself,
+        of_tails: and, at the last step that patience asks for, by so many standard
+            deviations of the steps before the first, which single high losses widen.
         patience: Recorded steps in a row at which this must hold.
 
     Raises:
@@ -53,6 +55,7 @@ class LossSpike(OfLosses):
     deviations: float = 8.0
     of_way: float = 0.5
     of_level: float = 0.5
+    of_tails: float = 5.0
     patience: int = 2
 
     def __post_init__(self) -> None:
@@ -61,6 +64,7 @@ class LossSpike(OfLosses):
         check_number(self, "deviations", above=0.0)
         check_number(self, "of_way", least=0.0)
         check_number(self, "of_level", least=0.0)
+        check_number(self, "of_tails", least=0.0)
         check_number(self, "patience", least=1, most=self.num_steps // 2, whole=True)
 
     @property
@@ -87,12 +91,17 @@ class LossSpike(OfLosses):
         level = np.full(len(rows), np.nan)
         excess = np.full(len(rows), np.nan)
         limit = np.full(len(rows), np.nan)
+        tails = np.full(len(rows), np.nan)
         n = self.num_steps
         if len(rows) > n:
             before = sliding_window_view(loss, n)[:-1]
             middle = np.median(before, axis=1)
             spread = np.median(np.abs(before - middle[:, np.newaxis]), axis=1)
             level[n:] = middle
+            # Of the steps before the first that patience asks for.
+            wide = self.of_tails * before.std(axis=1)
+            late = min(self.patience - 1, len(wide))
+            tails[n + late :] = wide[: len(wide) - late]
             excess[n:] = loss[n:] - middle
             limit[n:] = np.maximum.reduce(
                 (
@@ -105,9 +114,11 @@ class LossSpike(OfLosses):
         streak = streak_of_known(high, np.ones_like(high))
         levels = np.full(len(table.steps), UNKNOWN, dtype=np.int8)
         levels[rows] = np.where(np.isnan(excess), UNKNOWN, HEALTHY)
-        # High, but not yet for long enough: neither a finding nor well again.
+        # High, but not yet for long enough, or as single losses before it were: neither
+        # a finding nor well again.
         levels[rows[high]] = UNKNOWN
-        levels[rows[streak >= self.patience]] = Severity.WARNING
+        jumps = (streak >= self.patience) & (excess > tails)
+        levels[rows[jumps]] = Severity.WARNING
 
         def describe(j: int) -> Description:
             k = int(np.searchsorted(rows, j + table.start))
@@ -117,7 +128,7 @@ class LossSpike(OfLosses):
                     f"median of {n} steps before; it began at {start:.4g}"
                 ),
                 value=float(excess[k]),
-                threshold=float(limit[k]),
+                threshold=float(max(limit[k], tails[k])),
                 advice=(
                     "look at the batches of these steps; go back to a checkpoint "
                     "before and skip them, clip gradients, lower the learning rate or "
