@@ -110,6 +110,10 @@ def imbalance(rule: ClassImbalance, run: FakeRun) -> Verdicts:
             counts = Counter(label for label, _ in now)
             sizes = [counts[label] + 1 for label in range(n)]
             bad = max(sizes) / min(sizes) > rule.threshold_imbalance
+            if len(counts) == 1:
+                # Of a constant it is asked only whether a constant answers it.
+                result[mode, LABELS, step] = WARNING if share(now) >= 0.99 else HEALTHY
+                continue
             if before is not None and not gets_better(now, before):
                 bad |= any(
                     not_learned(now, label)

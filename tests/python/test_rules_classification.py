@@ -71,6 +71,15 @@ def test_a_class_that_never_comes_is_known_from_the_scores():
     assert " 0 of class 9" in finding.message
 
 
+def test_labels_of_one_class_are_a_fault_only_if_a_constant_answers_them():
+    """InfoNCE: number 0 is the right one, by construction, and is to be found."""
+    found = run_of([1.0] + [0.0] * 9, recall=[0.9] * 10)
+    assert judge(found, ClassImbalance()) == []
+    (finding,) = judge(run_of([1.0] + [0.0] * 9), ClassImbalance())
+    assert finding.severity is Severity.WARNING
+    assert "labels are of class 0, and so is what the model says" in finding.message
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("shares", [BALANCED, [1.0, 3.0], [3.0] * 5 + [1.0] * 5])
 def test_mild_imbalance_is_silent(shares: list[float], seed: int):

@@ -24,6 +24,9 @@ __all__ = ["ClassImbalance"]
 
 Ints = NDArray[np.int64]
 
+# Share of predictions that are of the only class from which on a constant will do.
+CONSTANT = 0.99
+
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class ClassImbalance(OfClassifiers):
     def is_sick(self, stretch: Stretch) -> bool:
         """Whether a class is rare, or alone in not being learned."""
         counts = stretch.confusion.sum(axis=1)
+        if _is_constant(counts):
+            return _says_nothing_else(stretch)
         imbalance = (counts.max() + 1) / (counts.min() + 1)
         return bool(imbalance > self.threshold_imbalance or len(self._left(stretch)))
 
@@ -88,6 +93,20 @@ class ClassImbalance(OfClassifiers):
         most, least = int(counts.argmax()), int(counts.argmin())
         imbalance = (counts[most] + 1) / (counts[least] + 1)
         n = counts.sum()
+        if _is_constant(counts):
+            return Description(
+                message=(
+                    f"all of the last {n} labels are of class {most}, and so is what "
+                    "the model says: it need not look at its inputs"
+                ),
+                value=1.0,
+                threshold=0.0,
+                advice=(
+                    "see how labels are read and batches are drawn (sorted rows, a "
+                    "wrong column); what is compared with a fixed class on purpose, as "
+                    "in contrastive learning, has become too easy"
+                ),
+            )
         if imbalance > self.threshold_imbalance:
             rare = np.flatnonzero(
                 (counts[most] + 1) > self.threshold_imbalance * (counts + 1)
@@ -128,6 +147,23 @@ class ClassImbalance(OfClassifiers):
                 "and whether there are enough samples of them"
             ),
         )
+
+
+def _is_constant(counts: Ints) -> bool:
+    """Whether there are labels of one class only."""
+    return int(np.count_nonzero(counts)) < 2
+
+
+def _says_nothing_else(stretch: Stretch) -> bool:
+    """Whether the only class is what the model says of nearly everything.
+
+    Labels that are the same by construction (the true one of a contrastive loss is
+    number 0, all that a generator made is false) are not said to lack the others.
+    """
+    if not stretch.has_predictions:
+        return False
+    total = stretch.confusion.sum()
+    return bool(np.trace(stretch.confusion) >= CONSTANT * total)
 
 
 def _some(classes: NDArray[np.intp]) -> str:
