@@ -65,6 +65,28 @@ def test_integers_are_not_judged():
     assert judge(run, NotNormalizedData()) == []
 
 
+def test_one_whole_number_a_sample_is_no_measurement():
+    """Times of a diffusion, lengths: a model makes of them what it needs."""
+
+    def given(make: Any) -> list[Any]:
+        run = fed(make, n_steps=40)
+        run.value(0, INPUT, make(np.random.default_rng(0)).astype(np.float32))
+        run.tensor_of(INPUT).dtype = "float32"
+        return judge(run, NotNormalizedData(num_steps=10))
+
+    assert given(lambda random: random.integers(0, 100, 64)) == []
+    assert given(lambda random: random.uniform(0, 100, 64))
+    assert given(lambda random: random.integers(0, 100, (64, 2)))
+
+
+def test_a_single_column_is_not_said_to_be_the_largest():
+    run = fed(lambda random: random.normal(70, 1, (99, 1)), n_steps=9)
+    run.value(0, INPUT, np.random.default_rng(0).normal(70, 1, (99, 1)))
+    run.tensor_of(INPUT).dtype = "float32"
+    (finding,) = judge(run, NotNormalizedData())
+    assert "columns" not in finding.message
+
+
 def test_a_model_that_begins_with_a_normalization_is_not_judged():
     run = fed(lambda random: random.integers(0, 256, (32, 64)))
     modules = {"Net": "Net", "0": "Flatten", "1": "BatchNorm1d", "2": "Linear"}

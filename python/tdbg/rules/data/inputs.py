@@ -44,8 +44,9 @@ SHOWN = 3
 class NotNormalizedData(Rule):
     """Report inputs and targets that are far from mean 0 and deviation 1.
 
-    Only floating-point numbers are judged, and no inputs of a model that begins with a
-    normalization.  Rows are merged until there are ``min_elements`` of them.
+    Only floating-point numbers are judged, no inputs of a model that begins with a
+    normalization, and no input of one whole number a sample, as a time or a length.
+    Rows are merged until there are ``min_elements`` of them.
 
     Args:
         max_mean: The mean may be this far from 0.
@@ -112,7 +113,9 @@ class NotNormalizedData(Rule):
             facts = window.facts_at(int(table.steps[-1]))
             for i in range(len(table.names)):
                 if "float" in table.dtypes[i]:
-                    normalized = table.roles[i] != "label" and _begins_normalized(facts)
+                    normalized = table.roles[i] != "label" and (
+                        _begins_normalized(facts) or _counts(table, i)
+                    )
                     yield self._judge(table, i, normalized=normalized)
 
     def _judge(self, table: Table, i: int, *, normalized: bool) -> Judgement:
@@ -188,7 +191,7 @@ class NotNormalizedData(Rule):
         # By the first batch: which others are here depends on the window.
         for step in table.steps[table.ordinal[i] == 1].tolist():
             values = table.value(table.names[i], step)
-            if values is not None and values.ndim == 2 and len(values) > 1:
+            if values is not None and values.ndim == 2 and min(values.shape) > 1:
                 x = values.astype(np.float64)
                 scale = np.hypot(x.mean(axis=0), x.std(axis=0))
                 worst = np.argsort(-scale)[:SHOWN].tolist()
@@ -198,6 +201,15 @@ class NotNormalizedData(Rule):
                 )
                 return f"; of {x.shape[1]} columns the largest are {told}"
         return ""
+
+
+def _counts(table: Table, i: int) -> bool:
+    """Whether an input is one whole number a sample: a time, a length, an index."""
+    for step in table.steps[table.ordinal[i] == 1].tolist():
+        values = table.value(table.names[i], step)
+        if values is not None:
+            return values.ndim == 1 and bool((values == np.rint(values)).all())
+    return False
 
 
 def _begins_normalized(facts: Facts | None) -> bool:
