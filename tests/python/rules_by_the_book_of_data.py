@@ -87,10 +87,12 @@ def spike(rule: LossSpike, run: FakeRun) -> Verdicts:
                     rule.of_way * (start - middle),
                     rule.of_level * abs(middle),
                 )
+                early = known[: k + 1 - rule.patience][-rule.num_steps :]
+                tails = rule.of_tails * float(np.std([value for _, value in early]))
                 streak = streak + 1 if loss - middle > limit else 0
                 if not streak:
                     result[mode, name, entry.step] = HEALTHY
-                elif streak >= rule.patience:
+                elif streak >= rule.patience and loss - middle > tails:
                     result[mode, name, entry.step] = WARNING
     return result
 
@@ -134,7 +136,7 @@ def underfitting(rule: Underfitting, run: FakeRun) -> Verdicts:
     result: Verdicts = {}
     for mode in TRAINING:
         for name in of_role(run, "loss"):
-            start = losses(run, name, mode)[1](rule.num_steps)
+            start = losses(run, name, mode)[1](min(rule.num_steps, 10))
             limit = start - rule.learned_percent / 100 * abs(start)
             evaluated, _ = losses(run, name, ModeKeys.EVAL)
             for entry, before, now, error in trends(run, name, mode, rule.num_steps):

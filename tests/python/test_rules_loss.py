@@ -9,9 +9,10 @@ import pytest
 
 from rules_fake import FakeRun, judge
 from tdbg.errors import ConfigurationError
+from tdbg.facts import Facts, ParameterFacts
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.rules import LossNotDecreasing
+from tdbg.rules import LossNotDecreasing, Underfitting
 
 SEEDS = range(20)
 
@@ -37,6 +38,32 @@ def test_a_flat_loss_is_a_warning_after_two_stretches():
     assert finding.step == 99
     assert finding.value == 0
     assert "stayed the same, from 2.3 to 2.3," in finding.message
+
+
+def test_in_a_game_of_several_optimizers_and_losses_it_is_an_info():
+    """The losses of generator and critic: what one wins the other loses."""
+
+    def found(n_losses: int, *owners: int | None) -> list[Severity]:
+        run = FakeRun()
+        for step in range(240):
+            run.step(step, {f"Loss_{i}_output_0": [2.3] for i in range(n_losses)})
+        parameters = {
+            f"{i}.weight": ParameterFacts(
+                shape=(4, 4),
+                dtype="float32",
+                requires_grad=True,
+                module="Linear",
+                optimizer=owner,
+            )
+            for i, owner in enumerate(owners)
+        }
+        run.known_facts = [Facts(step=0, parameters=parameters, complete=True)]
+        told = [*judge(run, LossNotDecreasing()), *judge(run, Underfitting())]
+        return [finding.severity for finding in told]
+
+    assert found(2, 0, 1) == [Severity.INFO] * 4
+    assert found(1, 0, 1) == [Severity.WARNING] * 2
+    assert found(2, 0, 0) == found(2, 0, None) == [Severity.WARNING] * 4
 
 
 @pytest.mark.parametrize("seed", SEEDS)

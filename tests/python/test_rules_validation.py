@@ -130,6 +130,24 @@ def test_a_loss_that_fell_or_falls_is_not_underfitting(seed: int):
     assert judge(trained(slow, slow, seed=seed, start=2.3), Underfitting()) == []
 
 
+def test_what_was_learned_in_the_first_steps_counts():
+    """It began at 2.3, not at what it had come to after a stretch."""
+    run = FakeRun()
+    for step in range(300):
+        run.step(step, {LOSS: [2.3 if step < 12 else 1.5]})
+    assert judge(run, Underfitting()) == []
+    (finding,) = judge(run, Underfitting(learned_percent=40.0))
+    assert "flat at 1.5: only 35 % below 2.3, where it began" in finding.message
+
+
+def test_a_loss_above_its_start_is_not_said_to_be_below_it():
+    run = FakeRun()
+    for step in range(300):
+        run.step(step, {LOSS: [1.0 if step < 12 else 1.5]})
+    (finding,) = judge(run, Underfitting())
+    assert "flat at 1.5: not below 1, where it began" in finding.message
+
+
 def test_a_training_loss_that_is_high_by_dropout_is_not_underfitting():
     high = np.full(N, 2.0)
     assert judge(trained(high, GOOD_HELD, start=2.3), Underfitting()) == []

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.rules._base import check_number, check_regex, finds, mode_of
-from tdbg.rules.loss.of_losses import OfLosses
-from tdbg.rules.loss.stretches import Trend, trend_of
+from tdbg.rules.loss.of_losses import OfLosses, in_game, milder
+from tdbg.rules.loss.stretches import FIRST, Trend, trend_of
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -28,9 +28,6 @@ __all__ = ["LossNotDecreasing"]
 
 # How sure to be, in standard errors.
 CERTAINTY = 2.0
-# Losses that say where it began: few, or what is learned soon would not count as
-# learned.
-FIRST = 10
 
 
 @register
@@ -76,7 +73,7 @@ class LossNotDecreasing(OfLosses):
     @property
     def anchor(self) -> int:
         """Where the loss began."""
-        return self.num_steps
+        return FIRST
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Losses, of such names."""
@@ -89,13 +86,14 @@ class LossNotDecreasing(OfLosses):
         mode = mode_of(self, "mode")
         modes = (ModeKeys.TRAIN, ModeKeys.GLOBAL) if mode is None else (mode,)
         for table in window.tables(*modes):
+            game = in_game(window, table)
             for i in range(len(table.names)):
-                judgement = self._judge(table, i)
+                judgement = self._judge(table, i, game)
                 if judgement is not None:
                     yield judgement
 
-    def _judge(self, table: Table, i: int) -> Judgement | None:
-        trend = trend_of(table, i, self.num_steps, min(self.num_steps, FIRST))
+    def _judge(self, table: Table, i: int, game: NDArray[np.bool_]) -> Judgement | None:
+        trend = trend_of(table, i, self.num_steps)
         if trend is None:
             return None
 
@@ -105,7 +103,8 @@ class LossNotDecreasing(OfLosses):
             )
 
         steps, levels = table.steps[trend.columns], self._levels(trend)
-        return Judgement.of_one(table.names[i], steps, table.mode, levels, describe)
+        judged = Judgement.of_one(table.names[i], steps, table.mode, levels, describe)
+        return milder(judged, game[trend.columns], Severity.INFO)
 
     def _levels(self, trend: Trend) -> NDArray[np.int8]:
         before, now, error, start = trend.before, trend.now, trend.error, trend.start

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.findings import Severity
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule
-from tdbg.rules.window import Table, TensorInfo
+from tdbg.rules.columns import facts_of_steps
+from tdbg.rules.window import Description, Judgement, Table, TensorInfo, Window
 
-__all__ = ["OfLosses", "losses_of", "median_of"]
+__all__ = ["OfLosses", "in_game", "losses_of", "median_of", "milder"]
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+
+
+# So many optimizers for so many losses may be players of a game.
+SEVERAL = 2
 
 
 class OfLosses(Rule):
@@ -39,3 +48,38 @@ def median_of(losses: Floats) -> float:
     """The median of those that are numbers; NaN if none is."""
     finite = losses[np.isfinite(losses)]
     return float(np.median(finite)) if len(finite) else np.nan
+
+
+def in_game(window: Window, table: Table) -> Bools:
+    """At which steps several optimizers step for several losses.
+
+    What one of them wins another may lose, as of generator and critic: none of their
+    losses says by itself whether the training gets anywhere.
+    """
+    result = np.zeros(len(table.steps), dtype=bool)
+    if table.roles.count("loss") < SEVERAL:
+        return result
+    for facts, steps in facts_of_steps(window, table):
+        if facts is not None:
+            owners = {parameter.optimizer for parameter in facts.parameters.values()}
+            result[steps] = len(owners - {None}) >= SEVERAL
+    return result
+
+
+def milder(judgement: Judgement, game: Bools, severity: Severity) -> Judgement:
+    """The same with a milder severity, and why, at the steps of a game."""
+
+    def describe(i: int, j: int) -> Description:
+        told = judgement.describe(i, j)
+        return replace(told, advice=_GAME) if game[j] else told
+
+    warned = judgement.levels == Severity.WARNING
+    levels = np.where(warned & game, np.int8(severity), judgement.levels)
+    return replace(judgement, levels=levels, describe=describe)
+
+
+_GAME = (
+    "several optimizers train against several losses: if these are adversaries, their "
+    "losses need not fall; judge by what is made, and see that neither side has won "
+    "for good"
+)

@@ -15,9 +15,13 @@ from tdbg.rules.columns import MAD_TO_DEVIATION
 from tdbg.rules.loss.of_losses import losses_of, median_of
 from tdbg.rules.window import Table
 
-__all__ = ["Trend", "trend_of"]
+__all__ = ["FIRST", "Trend", "trend_of"]
 
 Floats = NDArray[np.float64]
+
+# Losses that say where it began: few, or what is learned soon would not count as
+# learned.
+FIRST = 10
 
 # The median of a normal sample scatters by this much more than its mean.
 MEDIAN_SPREAD = 1.2533
@@ -42,14 +46,12 @@ class Trend:
     start: float
 
 
-def trend_of(
-    table: Table, i: int, n: int, first_rows: int | None = None
-) -> Trend | None:
+def trend_of(table: Table, i: int, n: int) -> Trend | None:
     """How the loss in row *i* moves, by stretches of *n* rows; None: nothing new.
 
-    It began with the median of the *first_rows* ones, of n at most; None: n.
+    It began with the median of the first ``FIRST``, or *n*, if these are fewer.
 
-    REQUIRES: the table looks back 2 n - 1 rows, and has the first n.
+    REQUIRES: the table looks back 2 n - 1 rows, and has these first ones.
     """
     rows = np.flatnonzero(table.known[i])
     new = rows[rows >= table.start]
@@ -66,7 +68,7 @@ def trend_of(
         before[full], before_error = _median(both[:, :n])
         now[full], now_error = _median(both[:, n:])
         error[full] = np.hypot(before_error, now_error)
-    start = median_of(loss[table.ordinal[i, rows] <= (first_rows or n)])
+    start = median_of(loss[table.ordinal[i, rows] <= min(n, FIRST)])
     return Trend(new, before, now, error, start)
 
 

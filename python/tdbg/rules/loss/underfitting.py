@@ -12,9 +12,15 @@ from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import check_number
-from tdbg.rules.loss.of_losses import OfLosses, losses_of, median_of
+from tdbg.rules.loss.of_losses import (
+    OfLosses,
+    in_game,
+    losses_of,
+    median_of,
+    milder,
+)
 from tdbg.rules.loss.squashed import squashed
-from tdbg.rules.loss.stretches import Trend, trend_of
+from tdbg.rules.loss.stretches import FIRST, Trend, trend_of
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -78,13 +84,14 @@ class Underfitting(OfLosses):
     @property
     def anchor(self) -> int:
         """Where the loss began."""
-        return self.num_steps
+        return FIRST
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each loss of training, with what validation says of it."""
         evaluated = window.table(ModeKeys.EVAL)
         for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
             yield from squashed(table)
+            game = in_game(window, table)
             for i, name in enumerate(table.names):
                 if table.roles[i] != "loss":
                     continue
@@ -92,7 +99,8 @@ class Underfitting(OfLosses):
                 if trend is not None:
                     steps = table.steps[trend.columns]
                     held = self._validation(evaluated, name, steps)
-                    yield self._judge(name, table.mode, steps, trend, held)
+                    judged = self._judge(name, table.mode, steps, trend, held)
+                    yield milder(judged, game[trend.columns], Severity.INFO)
 
     def _validation(
         self, table: Table | None, name: str, steps: NDArray[np.int64]
@@ -135,10 +143,11 @@ class Underfitting(OfLosses):
         def describe(j: int) -> Description:
             learned = 100.0 * (start - now[j]) / abs(start) if start else 0.0
             held_out = "" if np.isnan(held[j]) else f", and {held[j]:.4g} in validation"
+            below = f"only {learned:.2g} % below" if learned > 0 else "not below"
             return Description(
                 message=(
-                    f"the loss is flat at {now[j]:.4g}{held_out}: only "
-                    f"{max(learned, 0.0):.2g} % below {start:.4g}, where it began"
+                    f"the loss is flat at {now[j]:.4g}{held_out}: {below} "
+                    f"{start:.4g}, where it began"
                 ),
                 value=float(learned),
                 threshold=self.learned_percent,
