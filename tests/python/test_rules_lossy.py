@@ -50,7 +50,10 @@ class LossyRun:
         self._table["step"] = np.arange(n_steps)
         self._table["wall_ns"] = np.arange(n_steps) * 10**9
         self._table["mode"] = np.where(random.random(n_steps) < 0.1, EVAL, TRAIN)
-        lost = random.random(n_steps) < lossy
+        # Now and then, and for a while: most rules ask for what lasts.
+        lost = random.random(n_steps) < lossy / 2
+        whiles = random.random(n_steps // STRETCH + 1) < lossy
+        lost |= np.repeat(whiles, STRETCH)[:n_steps]
         incomplete = lost & (random.random(n_steps) < 0.5)
         self._table["complete"] = ~incomplete
         self._table["lossless"] = ~lost
