@@ -10,7 +10,7 @@ import pytest
 
 from rules_by_the_book import spied
 from rules_by_the_book_of_classes import BOOKS_OF_CLASSES, LABELS, SCORES
-from rules_fake import FakeRun
+from rules_fake import FakeRun, judge
 from tdbg.facts import Facts, ParameterFacts
 from tdbg.modes import ModeKeys
 from tdbg.rules import ClassImbalance, Confusion, Rule
@@ -140,3 +140,56 @@ def test_classes_that_are_rows_of_an_embedding_are_not_judged(
 def test_with_more_classes_nothing_is_said(max_classes: int, is_judged: bool) -> None:
     rule = ClassImbalance(samples=20, samples_per_class=5, max_classes=max_classes)
     assert bool(spied(random_run(0), rule)) == is_judged
+
+
+def steady(n_classes: int, *cells: tuple[int, int, int]) -> FakeRun:
+    """Batches with so many samples of a class that are taken for one, all alike."""
+    labels = np.concatenate([np.full(n, label) for label, _, n in cells])
+    said = np.concatenate([np.full(n, taken) for _, taken, n in cells])
+    run = FakeRun()
+    for step in range(12):
+        for name, values in ((LABELS, labels), (SCORES, np.eye(n_classes)[said])):
+            run.step(step, {name: values})
+            run.value(step, name, values)
+    return run
+
+
+def right(*counts: int) -> list[tuple[int, int, int]]:
+    return [(label, label, n) for label, n in enumerate(counts)]
+
+
+SMALL = {"samples": 10, "samples_per_class": 5}
+SPREAD = [(5, taken, 1 if taken in (0, 5) else 2) for taken in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("run", "rule", "value", "parts"),
+    [
+        (steady(4, *right(22, 10, 7), (3, 0, 1)),
+         ClassImbalance(threshold_imbalance=5.0, **SMALL), 11.5,
+         ["of the last 40 samples 22 are of class 0 and 1 of class 3, 12 times less;",
+          "100% of class 3", "rare classes: 3. "]),
+        (steady(8, *right(65, 1, 2, 2, 2, 2, 2, 2)), ClassImbalance(**SMALL), 33.0,
+         ["65 are of class 0 and 1 of class 1, 33 times less; 0% of class 1",
+          "rare classes: 1, 2, 3, 4, 5 and 2 more. "]),
+        (steady(4, *right(10, 10, 2, 10), (2, 3, 5), (2, 1, 3)),
+         ClassImbalance(**SMALL), 0.8,
+         ["80% of the 10 samples of class 2 are", "mostly for 3,",
+          "not learned: 2. "]),
+        (steady(8, *right(10, 4, 10, 1, 10, 10, 10, 10), (1, 2, 6), (3, 0, 9)),
+         Confusion(**SMALL), 0.9,
+         ["3 is taken for 0 (90% of 10), 1 is taken for 2 (60% of 10)"]),
+        (steady(8, *right(10, 10, 10, 10, 10), *SPREAD, *right(*[0] * 6, 10, 10)[6:]),
+         Confusion(**SMALL), 0.1,
+         ["only 10% of the 10 samples of class 5 are recognized", "taken for 1"]),
+    ],
+    ids=["rare", "many rare", "not learned", "pairs", "missed"],
+)  # fmt: skip
+def test_how_many_samples_are_of_what_is_told(
+    run: FakeRun, rule: Rule, value: float, parts: list[str]
+) -> None:
+    finding = judge(run, rule)[0]
+    assert finding.value == pytest.approx(value)
+    told = f"{finding.message}\n{finding.advice}"
+    for part in parts:
+        assert part in told
