@@ -133,7 +133,7 @@ def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
     [
         (two_of_three(np.full(4, 1e-9), np.ones(4), "gradient/{}.weight"),
          VanishingGradient(), 1e-9, 1e-7,
-         ["1.0e-09", "1.0e+02 times below", "1.0e+09 times less than gradient/2.weight",
+         ["1.0e-09", "1e+02 times below", "1e+09 times less than gradient/2.weight",
           "2 of 3 layers"]),
         (two_of_three(np.zeros(8), SIGNS, "{}_output_0"), AllZero(), 100, 100,
          ["100 % of 8 elements", "at 3 recorded steps", "2 tensors are affected"]),

@@ -122,10 +122,10 @@ class VanishingGradient(Rule):
                     "underflows without a loss scale"
                 ),
             )
-        less = f", {largest / mean:.1e} times less than {largest_name}"
+        less = f", {largest / mean:.2g} times less than {largest_name}"
         return Description(
             message=(
-                f"mean |gradient| is {mean:.1e}, {self.threshold / mean:.1e} times "
+                f"mean |gradient| is {mean:.1e}, {self.threshold / mean:.2g} times "
                 f"below the threshold {self.threshold:g}"
                 f"{less if largest > mean else ''}, for {self.patience} recorded "
                 "steps in a row"
