@@ -233,7 +233,7 @@ class FeatureImportance(Rule):
     ) -> Judgement:
         """Verdicts on all features together, under one name."""
         # A step at which nothing has any importance begins the count again.
-        streak = streak_of_known(bad, table.known.any(axis=0))
+        streak = streak_of_known(bad, np.asarray(table.known.any(axis=0)))
         levels = np.where(judged & ~bad, HEALTHY, UNKNOWN).astype(np.int8)
         levels[streak >= self.patience] = severity
         start = table.start

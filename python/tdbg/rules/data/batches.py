@@ -260,7 +260,8 @@ def _read_one(
     if labels is None:
         return None
     if smoothed and labels.dtype.kind == "f" and (labels == labels.flat[:1]).all():
-        labels = np.where((labels > 0) & (labels < 1), np.round(labels), labels)
+        given = labels.astype(np.float64)
+        labels = np.where((given > 0) & (given < 1), np.round(given), given)
     predictions = None
     if pair.prediction is not None:
         predictions = table.value(table.names[pair.prediction], step)
