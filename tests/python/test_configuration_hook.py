@@ -92,8 +92,9 @@ def test_every_argument_reaches_the_run(run_dir: Path) -> None:
     ]
     assert content["save_config"]["save_interval"] == 7
     assert content["reduction_config"]["save_shape"] is True
-    (need,) = content["needs"]
-    assert need["statistics"] is True
+    always, beginning = content["needs"]
+    assert always["statistics"] is True
+    assert beginning["first_steps"] == 50
     assert Recorded(run_dir).events(1)[-1]["workers"] == [0]
     for name, value in (
         *(("on_stop", "flag"), ("overflow", "drop"), ("codec", "none")),

@@ -263,12 +263,13 @@ def test_watch_takes_statistics_and_values_only_of_what_rules_need(
     model, criterion = mlp(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hook = watch(model, criterion, optimizer, run_dir, min_free_bytes=0)
-    train(model, criterion, optimizer, digits(8), 21)
+    train(model, criterion, optimizer, digits(8), 71)
     hook.close()
     recorded = Recorded(run_dir)
-    assert sorted(recorded.rows("gradient/fc1.weight")) == [0, 10, 20]
-    assert sorted(recorded.rows("relu_output_0")) == [0, 10, 20]
-    assert len(recorded.values("CrossEntropyLoss_output_0")) == 21
+    # Every step of the beginning, and then as the hook does.
+    assert sorted(recorded.rows("gradient/fc1.weight")) == [*range(50), 50, 60, 70]
+    assert sorted(recorded.rows("relu_output_0")) == [*range(50), 50, 60, 70]
+    assert len(recorded.values("CrossEntropyLoss_output_0")) == 71
     units = recorded.values("unit/relu_output_0")
     assert units[0].shape == (3, 24)
     assert units[0][2].tolist() == [8] * 24
