@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rules_fake import FakeRun, judge
+from rules_fake import FakeRun, judge, judge_in_parts
 from tdbg.errors import ConfigurationError
 from tdbg.facts import Facts, ParameterFacts
 from tdbg.findings import Severity
@@ -201,14 +201,34 @@ def test_a_layer_of_zeros_is_an_error_only_if_no_gradient_reaches_it():
     assert (finding.tensor, finding.severity) == ("b.weight", Severity.ERROR)
 
 
-def test_after_the_first_steps_nothing_is_said():
-    run = FakeRun(every=10)
+def ending_at_zero(first_bad: int, stride: int = 1, **flags: bool) -> FakeRun:
+    """Weights that are zero, without a gradient, from some recorded step on."""
+    run = FakeRun()
     run.known_facts = [THREE]
     for step in range(6):
-        zero = np.zeros(16) if step > 2 else np.tile([1.0, -1.0], 8)
-        run.step(step, {"a.weight": zero, "gradient/a.weight": zero})
-    assert judge(run, PoorWeightInitialization(steps=3)) == []
-    assert len(judge(run, PoorWeightInitialization(steps=4))) == 1
+        zero = np.zeros(16) if step >= first_bad else np.tile([1.0, -1.0], 8)
+        rows = {"a.weight": zero, "gradient/a.weight": zero}
+        given = flags if step < first_bad else {}
+        run.step(step * stride, rows, **given)
+    return run
+
+
+def test_after_the_first_update_nothing_is_said():
+    assert len(judge(ending_at_zero(0), PoorWeightInitialization())) == 1
+    assert judge(ending_at_zero(1), PoorWeightInitialization()) == []
+
+
+def test_while_the_scaler_skips_updates_the_initial_weights_are_judged():
+    run = ending_at_zero(2, skipped=True)
+    (finding,) = judge(run, PoorWeightInitialization())
+    assert finding.step == 2
+    assert judge_in_parts(run, range(6), PoorWeightInitialization()) == [finding]
+    assert judge(run, PoorWeightInitialization(steps=2)) == []
+    for other in (
+        ending_at_zero(2, stride=2, skipped=True),
+        ending_at_zero(2, skipped=True, lossless=False),
+    ):
+        assert judge(other, PoorWeightInitialization()) == []
 
 
 FOUR = known(a__weight=(4, 4), b__weight=(4, 4), c__weight=(4, 4), d__weight=(4, 4))

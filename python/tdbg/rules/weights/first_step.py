@@ -1,4 +1,4 @@
-"""One of the first steps of a training, as the rule about initial weights sees it.
+"""A step before the first update, as the rule about initial weights sees it.
 
 Thread safety: read-only once made.
 """
@@ -18,19 +18,17 @@ __all__ = ["FirstStep"]
 
 
 class FirstStep:
-    """The rows of one of the first steps.
+    """The rows of a step at which the weights are those that training began with.
 
     Args:
         table: All rows.
         j: The column.
         facts: What is known of the model.
-        most: Rows that are not among so many first ones of their tensor are not here.
     """
 
-    def __init__(self, table: Table, j: int, facts: Facts, most: int) -> None:
+    def __init__(self, table: Table, j: int, facts: Facts) -> None:
         self.table, self.j, self.facts = table, j, facts
-        known = table.known[:, j] & (table.ordinal[:, j] <= most)
-        known &= table.not_finite[:, j] == 0
+        known = table.known[:, j] & (table.not_finite[:, j] == 0)
         self._index: Mapping[str, int] = {
             table.names[i]: int(i) for i in np.flatnonzero(known)
         }
@@ -47,20 +45,10 @@ class FirstStep:
         order = sorted(self._index.items(), key=lambda item: item[1])
         self.outputs = [name for name, _ in order if name in self._weights]
 
-    @property
-    def is_first(self) -> bool:
-        """Whether the weights were not changed before."""
-        return all(self.ordinal(name) == 1 for name in self.matrices)
-
     def field(self, name: str, field: str) -> float:
         """A field of a row; NaN where there is none."""
         i = self._index.get(name)
         return math.nan if i is None else float(self.table[field][i, self.j])
-
-    def ordinal(self, name: str) -> int:
-        """Which row of the tensor it is."""
-        i = self._index.get(name)
-        return 0 if i is None else int(self.table.ordinal[i, self.j])
 
     def root(self, name: str) -> float:
         """The root mean square."""

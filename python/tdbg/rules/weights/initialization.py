@@ -23,6 +23,7 @@ from tdbg.rules.window import (
     UNKNOWN,
     Description,
     Judgement,
+    Table,
     TensorInfo,
     Window,
 )
@@ -53,13 +54,15 @@ Found = tuple[str, Severity, Description]
 class PoorWeightInitialization(Rule):
     """Report initial weights that are alike, or let signals explode or die out.
 
-    Judged are the first steps only: units of a layer that have equal weights; layers
-    that are zero and get no gradient; weights far too large for the number of inputs;
-    outputs or gradients that grow or shrink from layer to layer; outputs far from zero
-    beside their spread; and a first loss far above that of guessing.
+    Judged is what the first forward and backward show, before any update: units of a
+    layer that have equal weights; layers that are zero and get no gradient; weights far
+    too large for the number of inputs; outputs or gradients that grow or shrink from
+    layer to layer; outputs far from zero beside their spread; and a first loss far
+    above that of guessing.
 
     Args:
-        steps: Recorded steps of training that are judged.
+        steps: Recorded steps of training that are judged, at most: those after the
+            first one only while the loss scaler has skipped every update before.
         threshold: By how much the outputs' root mean square may grow or shrink over
             a chain of layers, each more or less than the one before.
         gradient_threshold: The same of the gradients of weights.
@@ -112,20 +115,36 @@ class PoorWeightInitialization(Rule):
             ),
         )
 
+    @property
+    def look_back(self) -> int:
+        """The steps before, which must have been skipped."""
+        return self.steps - 1
+
     def selects(self, tensor: TensorInfo) -> bool:
         """What it needs the rows of."""
         return tensor.role in ROLES
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
-        """Judge the first steps of training, each by itself."""
+        """Judge the steps before the first update, each by itself."""
         for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
-            ordinal = table.ordinal[:, table.start :]
-            early = ((ordinal > 0) & (ordinal <= self.steps)).any(axis=0)
-            early &= table.usable[table.start :]
-            for j in (np.flatnonzero(early) + table.start).tolist():
+            for j in self._before_updates(table):
                 facts = window.facts_at(int(table.steps[j]))
                 if facts is not None:
-                    yield self._judge(FirstStep(table, j, facts, self.steps))
+                    yield self._judge(FirstStep(table, j, facts))
+
+    def _before_updates(self, table: Table) -> Iterator[int]:
+        """The new steps, as columns, at which the weights are those it began with."""
+        nth = table.ordinal.max(axis=0, initial=0)
+        columns = np.flatnonzero(nth > 0)[: self.steps].tolist()
+        for n, j in enumerate(columns):
+            # Between steps that are not recorded, or not whole, may be an update.
+            follows = table.steps[j] - table.steps[columns[0]] == n
+            if nth[j] != n + 1 or not follows or not table.usable[j]:
+                return
+            if j >= table.start:
+                yield j
+            if not table.skipped[j]:
+                return
 
     def _judge(self, step: FirstStep) -> Judgement:
         checks: tuple[Callable[[FirstStep], Found | None], ...] = (
@@ -144,8 +163,7 @@ class PoorWeightInitialization(Rule):
             if result is not None and result[0] not in found:
                 found[result[0]] = result
         levels = np.full((len(table.names), 1), UNKNOWN, dtype=np.int8)
-        early = table.known[:, j] & (table.ordinal[:, j] <= self.steps)
-        levels[early] = HEALTHY
+        levels[table.known[:, j]] = HEALTHY
         for i, name in enumerate(table.names):
             if name in found:
                 levels[i] = found[name][1]
@@ -159,8 +177,6 @@ class PoorWeightInitialization(Rule):
 
     def _alike(self, step: FirstStep) -> Found | None:
         """Units of a layer with equal weights learn the same."""
-        if not step.is_first:
-            return None
         alike = [name for name in step.matrices if step.is_alike(name)]
         nonzero = [name for name in alike if step.field(name, "l2") > 0]
         if not nonzero:
@@ -341,8 +357,7 @@ class PoorWeightInitialization(Rule):
             path = name.rpartition("_output_")[0]
             outputs, labels = f"{path}_input_0", f"{path}_input_1"
             n_labels = step.field(labels, "count")
-            known = step.ordinal(name) == 1 and n_labels > 0
-            if not known or not CROSS_ENTROPY.search(name):
+            if not n_labels > 0 or not CROSS_ENTROPY.search(name):
                 continue
             n_classes = step.field(outputs, "count") / n_labels
             if not n_classes >= 2 or not step.is_integer(labels):
