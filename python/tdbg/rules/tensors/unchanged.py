@@ -28,6 +28,8 @@ from tdbg.rules.window import (
 
 __all__ = ["UnchangedTensor"]
 
+Bools = NDArray[np.bool_]
+
 GRADIENT = "gradient/"
 
 
@@ -81,42 +83,23 @@ class UnchangedTensor(OfNamedTensors):
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Compare every row with the one before it."""
         for table in window.tables():
-            chosen = [i for i in range(len(table.names)) if self._is_judged(table, i)]
-            if chosen:
-                trained = self._trained(table, chosen)
+            chosen = self._judged(table)
+            if len(chosen):
+                trained = _trained(table, chosen)
                 judged = table.select(chosen)
-                self._leave_out_absent(window, judged, trained)
+                _leave_out_absent(window, judged, trained)
                 yield self._judge(judged, trained)
 
-    @staticmethod
-    def _leave_out_absent(
-        window: Window, table: Table, trained: NDArray[np.bool_]
-    ) -> None:
-        """Parameters that no optimizer has are for NotInOptimizer."""
-        for facts, steps in facts_of_steps(window, table):
-            if facts is None or not facts.complete:
-                continue
-            for i, name in enumerate(table.names):
-                parameter = parameter_of(facts, name)
-                if parameter is not None and parameter.optimizer is None:
-                    trained[i, steps] = False
+    def _judged(self, table: Table) -> NDArray[np.intp]:
+        """Which of the tensors; gradients are there for the sake of parameters."""
+        every = zip(table.names, table.roles, strict=True)
+        judged = [
+            role != "gradient" or self.is_named(TensorInfo(name=name, role=role))
+            for name, role in every
+        ]
+        return np.flatnonzero(judged)
 
-    def _is_judged(self, table: Table, i: int) -> bool:
-        info = TensorInfo(name=table.names[i], role=table.roles[i])
-        return info.role != "gradient" or self.is_named(info)
-
-    @staticmethod
-    def _trained(table: Table, chosen: list[int]) -> NDArray[np.bool_]:
-        """Where a row, if it is of a parameter, has a gradient beside it."""
-        index = {name: i for i, name in enumerate(table.names)}
-        result = np.ones((len(chosen), len(table.steps)), dtype=bool)
-        for row, i in enumerate(chosen):
-            if table.roles[i] in {"weight", "bias"}:
-                gradient = index.get(GRADIENT + table.names[i])
-                result[row] = False if gradient is None else table.present[gradient]
-        return result
-
-    def _judge(self, table: Table, trained: NDArray[np.bool_]) -> Judgement:
+    def _judge(self, table: Table, trained: Bools) -> Judgement:
         # The weights after a skipped step are, rightly, those before it.
         known = table.known & trained & ~table.skipped[np.newaxis, :]
         # What is NaN throughout stays so; that is for ExplodingTensor.
@@ -127,9 +110,9 @@ class UnchangedTensor(OfNamedTensors):
         fires = streak >= self.num_steps - 1
         fires &= spans(table.steps, streak, table.steps[before]) >= LASTING
         fires[:, : table.start] = False
-        for i, j in np.argwhere(fires):
-            if self._values_differ(table, int(i), int(j)):
-                fires[i, j] = same[i, j] = False
+        differs = self._values_differ(table, fires)
+        fires &= ~differs
+        same &= ~differs
         levels = np.where(fires, int(Severity.WARNING), 0)
 
         def describe(i: int, j: int) -> Description:
@@ -156,36 +139,73 @@ class UnchangedTensor(OfNamedTensors):
         return table.judge(levels, describe, known & compared & (fires | ~same))
 
     def _same_as_before(
-        self, table: Table, known: NDArray[np.bool_], before: NDArray[np.intp]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        self, table: Table, known: Bools, before: NDArray[np.intp]
+    ) -> tuple[Bools, Bools]:
         """Whether each row equals the one before it, and whether there is one."""
         at = np.arange(len(table.steps))
         broken = ~table.usable | table.skipped
         wall = np.maximum.accumulate(np.where(broken, at, -1))
-        index = np.maximum(before, 0)
-        compared = known & (before > wall) & np.take_along_axis(known, index, axis=1)
-        same = compared.copy()
+        compared = known & (before > wall)
+        compared &= np.take_along_axis(known, np.maximum(before, 0), axis=1)
+        i, j = np.nonzero(compared)
+        k = before[i, j]
+        # Norms differ first, and nearly always: of the other fields little is read.
         for name in sorted(FIELDS, key=lambda name: name != "l2"):
-            if not same.any():
-                break  # Norms differ first, and nearly always.
-            new = table[name]
-            old = np.take_along_axis(new, index, axis=1)
+            if not len(i):
+                break
+            column = table[name]
+            new, old = column[i, j], column[i, k]
             with np.errstate(invalid="ignore"):
                 near = np.abs(new - old) <= self.atol + self.rtol * np.abs(old)
-            same &= near | (new == old) | (np.isnan(new) & np.isnan(old))
+            near |= (new == old) | (np.isnan(new) & np.isnan(old))
+            i, j, k = i[near], j[near], k[near]
+        same = np.zeros_like(compared)
+        same[i, j] = True
         return same, compared
 
-    def _values_differ(self, table: Table, i: int, j: int) -> bool:
-        rows = np.flatnonzero(table.present[i, : j + 1])[-self.num_steps :]
-        name = table.names[i]
-        new = table.value(name, int(table.steps[j]))
-        old = table.value(name, int(table.steps[rows[0]])) if new is not None else None
+    def _values_differ(self, table: Table, fires: Bools) -> Bools:
+        """Where values were captured, at a step and the first of its streak: these."""
+        result = np.zeros_like(fires)
+        for i in np.flatnonzero(fires.any(axis=1)).tolist():
+            valued = np.isin(table.steps, table.value_steps(table.names[i]))
+            rows = np.flatnonzero(table.present[i])
+            new = np.flatnonzero(fires[i] & valued)
+            old = rows[np.searchsorted(rows, new) - (self.num_steps - 1)]
+            for j, first in zip(new, old, strict=True):
+                if valued[first]:
+                    result[i, j] = not self._equal(table, i, int(first), int(j))
+        return result
+
+    def _equal(self, table: Table, i: int, *columns: int) -> bool:
+        """Whether a tensor has the same values at two steps, if it has any."""
+        old, new = (table.value(table.names[i], int(table.steps[j])) for j in columns)
         if new is None or old is None or new.shape != old.shape:
-            return False
+            return True
         if self.rtol == self.atol == 0:
-            return new.tobytes() != old.tobytes()
+            return new.tobytes() == old.tobytes()
         a, b = new.astype(np.float64), old.astype(np.float64)
-        return not np.allclose(a, b, self.rtol, self.atol, equal_nan=True)
+        return bool(np.allclose(a, b, self.rtol, self.atol, equal_nan=True))
+
+
+def _trained(table: Table, chosen: NDArray[np.intp]) -> Bools:
+    """Where a row, if it is of a parameter, has a gradient beside it."""
+    index = {name: i for i, name in enumerate(table.names)}
+    result = np.ones((len(chosen), len(table.steps)), dtype=bool)
+    for row, i in enumerate(chosen.tolist()):
+        if table.roles[i] in {"weight", "bias"}:
+            gradient = index.get(GRADIENT + table.names[i])
+            result[row] = False if gradient is None else table.present[gradient]
+    return result
+
+
+def _leave_out_absent(window: Window, table: Table, trained: Bools) -> None:
+    """Parameters that no optimizer has are for NotInOptimizer."""
+    for facts, steps in facts_of_steps(window, table):
+        if facts is None or not facts.complete:
+            continue
+        known = [parameter_of(facts, name) for name in table.names]
+        absent = [p is not None and p.optimizer is None for p in known]
+        trained[np.flatnonzero(absent), steps] = False
 
 
 def _row_before(table: Table) -> NDArray[np.intp]:
