@@ -10,18 +10,17 @@ from numpy.typing import NDArray
 from tdbg.rules._base import check_number
 from tdbg.rules.data.batches import Stretch
 from tdbg.rules.data.classifier import (
-    IMPROVEMENT,
     SHOWN,
     OfClassifiers,
-    learns,
+    lasting,
     mostly,
-    recall,
 )
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
 
 __all__ = ["ClassImbalance"]
 
+Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 # Share of predictions that are of the only class from which on a constant will do.
@@ -38,10 +37,6 @@ class ClassImbalance(OfClassifiers):
             of the rarest one; one sample is added to both.
         threshold_misprediction: Share of a class's samples that may be taken for
             others, once the other classes are learned.
-        learned: Share of right predictions of all other classes from which on these
-            are learned.
-        samples_per_class: Labels to judge by for each class, on average, at least.
-        max_classes: With more classes nothing is said.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -49,14 +44,10 @@ class ClassImbalance(OfClassifiers):
 
     threshold_imbalance: float = 10.0
     threshold_misprediction: float = 0.7
-    learned: float = 0.7
-    samples_per_class: int = 20
-    max_classes: int = 1000
 
     def __post_init__(self) -> None:
         check_number(self, "threshold_imbalance", above=1.0)
         check_number(self, "threshold_misprediction", above=0.0, most=1.0)
-        check_number(self, "learned", above=0.0, most=1.0)
         OfClassifiers.__post_init__(self)
 
     def is_sick(self, stretch: Stretch) -> bool:
@@ -65,26 +56,21 @@ class ClassImbalance(OfClassifiers):
         if _is_constant(counts):
             return _says_nothing_else(stretch)
         imbalance = (counts.max() + 1) / (counts.min() + 1)
-        return bool(imbalance > self.threshold_imbalance or len(self._left(stretch)))
+        if imbalance > self.threshold_imbalance:
+            return True
+        return bool(lasting(stretch, self._not_learned).any())
 
-    def _left(self, stretch: Stretch) -> NDArray[np.intp]:
-        """Classes that are not learned, and do not get better."""
-        now, before = stretch.confusion, stretch.before
-        if before is None or not stretch.has_predictions or learns(now, before):
-            return np.empty(0, np.intp)
-        better = recall(now) - recall(before) > IMPROVEMENT
-        bad = np.intersect1d(self._not_learned(now), self._not_learned(before))
-        return bad[~better[bad]]
-
-    def _not_learned(self, confusion: Ints) -> NDArray[np.intp]:
+    def _not_learned(self, confusion: Ints) -> Bools:
+        """Classes that are alone in being mistaken."""
         counts = confusion.sum(axis=1)
         right = np.diagonal(confusion)
         others = (right.sum() - right) / np.maximum(counts.sum() - counts, 1)
         wrong = 1.0 - right / np.maximum(counts, 1)
-        bad = (counts >= self.samples_per_class) & (others >= self.learned)
+        known = (counts >= self.samples_per_class) & (others >= self.learned)
         # Who says the same of all samples is right about one class of two.
-        bad &= np.count_nonzero(counts) > 2
-        return np.flatnonzero(bad & (wrong > self.threshold_misprediction))
+        known &= np.count_nonzero(counts) > 2
+        bad: Bools = known & (wrong > self.threshold_misprediction)
+        return bad
 
     def describe(self, stretch: Stretch) -> Description:
         """How many samples each class has, and how many of them are mistaken."""
@@ -111,6 +97,7 @@ class ClassImbalance(OfClassifiers):
             rare = np.flatnonzero(
                 (counts[most] + 1) > self.threshold_imbalance * (counts + 1)
             )
+            less = f", {imbalance:.0f} times less" if counts[least] else ""
             mistaken = ""
             if stretch.has_predictions and counts[least]:
                 wrong = 1 - confusion[least, least] / counts[least]
@@ -118,8 +105,7 @@ class ClassImbalance(OfClassifiers):
             return Description(
                 message=(
                     f"of the last {n} samples {counts[most]} are of class {most} and "
-                    f"{counts[least]} of class {least}, {imbalance:.0f} times less"
-                    f"{mistaken}"
+                    f"{counts[least]} of class {least}{less}{mistaken}"
                 ),
                 value=float(imbalance),
                 threshold=self.threshold_imbalance,
@@ -130,7 +116,7 @@ class ClassImbalance(OfClassifiers):
                     "by balanced accuracy instead of accuracy"
                 ),
             )
-        bad = self._left(stretch)
+        bad = np.flatnonzero(lasting(stretch, self._not_learned))
         worst = max(bad, key=lambda i: 1 - confusion[i, i] / counts[i])
         wrong = float(1 - confusion[worst, worst] / counts[worst])
         return Description(

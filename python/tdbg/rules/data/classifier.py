@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +23,9 @@ from tdbg.rules.window import (
     Window,
 )
 
-__all__ = ["IMPROVEMENT", "SHOWN", "OfClassifiers", "learns", "mostly", "recall"]
+__all__ = ["SHOWN", "OfClassifiers", "lasting", "mostly"]
 
+Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -43,6 +44,8 @@ class OfClassifiers(Rule):
     """Base of rules about the labels and predictions of a classifier.
 
     Args:
+        learned: Share of right predictions of all other classes from which on these
+            are learned, and a class is compared with them.
         samples: Labels to judge by, at least.
         samples_per_class: Labels to judge by for each class, on average, at least.
         max_steps: Recorded steps to look at, at most.
@@ -54,6 +57,7 @@ class OfClassifiers(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    learned: float = 0.7
     samples: int = 500
     samples_per_class: int = 20
     max_steps: int = 200
@@ -62,6 +66,7 @@ class OfClassifiers(Rule):
     predictions_regex: str | None = None
 
     def __post_init__(self) -> None:
+        check_number(self, "learned", above=0.0, most=1.0)
         check_number(self, "samples", least=1, whole=True)
         check_number(self, "samples_per_class", least=1, whole=True)
         check_number(self, "max_steps", least=1, whole=True)
@@ -131,13 +136,29 @@ class OfClassifiers(Rule):
         """The fault in words."""
 
 
-def recall(confusion: Ints) -> Floats:
+def lasting(stretch: Stretch, bad: Callable[[Ints], Bools]) -> Bools:
+    """What is bad now and was before, of classes that do not get better.
+
+    Args:
+        stretch: Samples by label and prediction.
+        bad: What is bad of such samples, by label and anything else.
+    """
+    now, before = stretch.confusion, stretch.before
+    result = bad(now)
+    if before is None or not stretch.has_predictions or _learns(now, before):
+        return np.zeros_like(result)
+    result &= bad(before)
+    result[_recall(now) - _recall(before) > IMPROVEMENT] = False
+    return result
+
+
+def _recall(confusion: Ints) -> Floats:
     """Share of each class that is recognized."""
     recall: Floats = np.diagonal(confusion) / np.maximum(confusion.sum(axis=1), 1)
     return recall
 
 
-def learns(now: Ints, before: Ints) -> bool:
+def _learns(now: Ints, before: Ints) -> bool:
     """Whether the model as a whole still gets better."""
     right = [np.trace(part) / max(1, int(part.sum())) for part in (now, before)]
     return bool(right[0] - right[1] > IMPROVEMENT_OF_ALL)

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from tdbg.rules._base import check_number
 from tdbg.rules.data.batches import Stretch
 from tdbg.rules.data.classifier import (
-    IMPROVEMENT,
     SHOWN,
     OfClassifiers,
-    learns,
+    lasting,
     mostly,
-    recall,
 )
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
@@ -45,10 +43,6 @@ class Confusion(OfClassifiers):
     Args:
         max_off_diag: Share of a class's samples that may be taken for one other class.
         min_diag: Share of a class's samples that must be recognized.
-        learned: Share of right predictions of all other classes from which on a class
-            is compared with them.
-        samples_per_class: Labels to judge by for each class, on average, at least.
-        max_classes: With more classes nothing is said.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -63,22 +57,13 @@ class Confusion(OfClassifiers):
     def __post_init__(self) -> None:
         check_number(self, "max_off_diag", above=0.0, most=1.0)
         check_number(self, "min_diag", above=0.0, most=1.0)
-        check_number(self, "learned", above=0.0, most=1.0)
         OfClassifiers.__post_init__(self)
 
     def is_sick(self, stretch: Stretch) -> bool:
         """Whether a class is alone in being mistaken."""
-        return bool(self._left(stretch).any())
+        return bool(lasting(stretch, self._mistaken).any())
 
-    def _left(self, stretch: Stretch) -> Bools:
-        """Label x prediction: what is mixed up or missed, and does not get better."""
-        now, before = stretch.confusion, stretch.before
-        if before is None or not stretch.has_predictions or learns(now, before):
-            return np.zeros(now.shape, np.bool_)
-        better = recall(now) - recall(before) > IMPROVEMENT
-        return self._bad(now) & self._bad(before) & ~better[:, np.newaxis]
-
-    def _bad(self, confusion: Ints) -> Bools:
+    def _mistaken(self, confusion: Ints) -> Bools:
         """Label x prediction: pairs that are mixed up, and missed classes."""
         counts = confusion.sum(axis=1)
         right = np.diagonal(confusion)
@@ -89,24 +74,17 @@ class Confusion(OfClassifiers):
         # Who says the same of all samples is right about one class of two.
         if np.count_nonzero(counts) > 2:
             bad |= np.diag(missed > 1.0 - self.min_diag)
-        n = len(counts)
-        for i, j in np.argwhere(bad):
-            # All but the two of them, or but the one.
-            others = np.ones(n, bool)
-            others[[i, j]] = False
-            total = counts[others].sum()
-            known = total and right[others].sum() / total >= self.learned
-            if not known:
-                # With two classes there are no others to compare with.
-                bad[i, j] = False
-        return bad
+        # With two classes there are no others to compare with.
+        n_others = _of_others(counts)
+        told_apart = _of_others(right) / np.maximum(n_others, 1) >= self.learned
+        return bad & told_apart & (n_others > 0)
 
     def describe(self, stretch: Stretch) -> Description:
         """Which pairs are mixed up."""
         confusion = stretch.confusion
         counts = confusion.sum(axis=1)
         share = confusion / np.maximum(counts, 1)[:, np.newaxis]
-        bad = self._left(stretch)
+        bad = lasting(stretch, self._mistaken)
         pairs = [(int(i), int(j)) for i, j in np.argwhere(bad) if i != j]
         pairs.sort(key=lambda pair: -share[pair])
         if not pairs:
@@ -114,8 +92,8 @@ class Confusion(OfClassifiers):
             return Description(
                 message=(
                     f"only {share[worst, worst]:.0%} of the {counts[worst]} samples of "
-                    f"class {worst} are recognized, the others are taken for "
-                    f"{mostly(confusion, worst)}"
+                    f"class {worst} are recognized, the others are taken "
+                    f"mostly for {mostly(confusion, worst)}"
                 ),
                 value=float(share[worst, worst]),
                 threshold=self.min_diag,
@@ -132,6 +110,13 @@ class Confusion(OfClassifiers):
             threshold=self.max_off_diag,
             advice=ADVICE,
         )
+
+
+def _of_others(counts: Ints) -> Ints:
+    """Label x prediction: the sum over all classes but the two, or but the one."""
+    others: Ints = counts.sum() - counts[:, np.newaxis] - counts[np.newaxis, :]
+    np.fill_diagonal(others, counts.sum() - counts)
+    return others
 
 
 def _at_least(part: Ints, whole: Ints) -> Floats:
