@@ -46,7 +46,7 @@ class DeadRelu(OfUnits):
     def __post_init__(self) -> None:
         check_number(self, "threshold_inactivity", above=0.0, most=100.0)
         OfUnits.__post_init__(self)
-        check_number(self, "error_layer", least=self.threshold_layer)
+        check_number(self, "error_layer", least=self.threshold_layer, most=100.0)
 
     def applies(self, facts: Facts | None, name: str) -> bool:
         """Whether it is a ReLU's, or nothing is known of the model."""
