@@ -265,14 +265,26 @@ def test_of_rows_that_are_lost_or_not_finite_nothing_is_said() -> None:
     )
 
 
-def test_the_first_three_rows_of_each_tensor_are_judged_and_no_more() -> None:
+@pytest.mark.parametrize(("skipped", "n_judged"), [(False, 1), (True, 3)])
+def test_the_first_step_is_judged_and_those_after_it_while_all_updates_are_skipped(
+    skipped: bool, n_judged: int
+) -> None:
     steps = [sound(2, seed) for seed in range(5)]
-    del steps[0]["1.weight"], steps[0]["gradient/1.weight"]
     expected = {
         (ModeKeys.TRAIN, name, step): 0
-        for step, rows in enumerate(steps)
+        for step, rows in enumerate(steps[:n_judged])
         for name in rows
-        if step < 3 or (step == 3 and "1." in name)
     }
-    assert spied(begun(facts(2), *steps), RULE) == expected
-    assert spied(begun(facts(2), *steps), RULE, max_window=1) == expected
+    run = begun(facts(2), *steps, skipped=skipped)
+    assert spied(run, RULE) == expected
+    assert spied(run, RULE, max_window=1) == expected
+
+
+def test_a_tensor_that_comes_late_has_seen_updates() -> None:
+    steps = [sound(2, seed) for seed in range(3)]
+    late = steps[0].pop("1.weight"), steps[0].pop("gradient/1.weight")
+    assert late
+    run = begun(facts(2), *steps)
+    for parts in ({}, {"max_window": 1}):
+        seen = spied(run, RULE, **parts)
+        assert {step for _, _, step in seen} == {0}

@@ -117,8 +117,8 @@ class PoorWeightInitialization(Rule):
 
     @property
     def look_back(self) -> int:
-        """The steps before, which must have been skipped."""
-        return self.steps - 1
+        """The steps before, which say whether there were any, and were skipped."""
+        return self.steps
 
     def selects(self, tensor: TensorInfo) -> bool:
         """What it needs the rows of."""
