@@ -273,25 +273,25 @@ class PoorWeightInitialization(Rule):
         if not chain:
             return None
         first, last = sizes[chain[0]], sizes[chain[-1]]
-        gain = (last / first) ** (1 / (len(chain) - 1))
         grows = last > first
+        change = max(first, last) / min(first, last)
+        gain = change ** (1 / (len(chain) - 1))
         return (
             chain[-1],
             Severity.WARNING,
             Description(
                 message=(
                     f"outputs {'grow' if grows else 'shrink'} from layer to layer, by "
-                    f"{gain if grows else 1 / gain:.2g} times each: root mean square "
-                    f"{first:.2g} at {chain[0]}, {last:.2g} here, {len(chain) - 1} "
-                    "layers on"
+                    f"{gain:.2g} times each: root mean square {first:.2g} at "
+                    f"{chain[0]}, {last:.2g} here, {len(chain) - 1} layers on"
                 ),
-                value=last / first if grows else first / last,
+                value=change,
                 threshold=self.threshold,
                 advice=(
                     "initialize for the width of the layers and the activation in "
-                    f"use: divide the initial weights by {gain:.2g} (He: deviation "
-                    "sqrt(2/fan_in) for ReLU; Glorot for tanh), or normalize between "
-                    "the layers"
+                    f"use: {'divide' if grows else 'multiply'} the initial weights by "
+                    f"{gain:.2g} (He: deviation sqrt(2/fan_in) for ReLU; Glorot for "
+                    "tanh), or normalize between the layers"
                 ),
             ),
         )
