@@ -233,8 +233,6 @@ class PoorWeightInitialization(Rule):
 
     def _too_large(self, step: FirstStep) -> Found | None:
         """Each output adds up as many products as there are inputs."""
-        if not step.is_first:
-            return None
         inputs = {
             name: n
             for name in step.matrices
