@@ -117,7 +117,7 @@ class ClassImbalance(OfClassifiers):
                 ),
             )
         bad = np.flatnonzero(lasting(stretch, self._not_learned))
-        worst = max(bad, key=lambda i: 1 - confusion[i, i] / counts[i])
+        worst = int(max(bad, key=lambda i: 1 - confusion[i, i] / counts[i]))
         wrong = float(1 - confusion[worst, worst] / counts[worst])
         return Description(
             message=(
