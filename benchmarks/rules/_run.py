@@ -1,128 +1,348 @@
-"""A run of a thousand tensors for a thousand steps, with known faults in it."""
+"""A run of a thousand tensors for a thousand steps, with known faults in it.
+
+Written by the writer that a training has: rows of all tensors at every step, and
+beside them what some rules go by: facts of the model, labels and predictions, tokens,
+histograms of gradients, unit summaries, learning rates, trees, and passes of
+evaluation, all as often as a hook takes them for the default rules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks.rules._plan import (
+    EMBEDDING,
+    N_ELEMENTS,
+    N_FEATURES,
+    N_ROWS,
+    PASS_STEPS,
+    SHAPE,
+    Plan,
+)
 from tdbg import _core
+from tdbg.capture.events import CONFIGURATION
 from tdbg.collections import Role
 from tdbg.modes import ModeKeys
 from tdbg.run_directory import create_run
 
-__all__ = ["build", "faults"]
+__all__ = ["build"]
 
-N_ELEMENTS = 16
-# Of every hundred tensors, in the order of execution.
-SHARES = (
-    (Role.WEIGHT, "layer{}.weight", 33),
-    (Role.BIAS, "layer{}.bias", 5),
-    (Role.OUTPUT, "layer{}.act_output_0", 29),
-    (Role.GRADIENT, "gradient/layer{}.weight", 33),
-)
-N_UNITS = 64
-# Layers that have unit summaries, every so many steps.
-UNIT_LAYERS, UNIT_EVERY = 4, 5
+N_UNITS, N_CLASSES, BATCH = 64, 10, 64
+# Layers that have unit summaries, and of a kind of activation each.
+UNIT_LAYERS = range(0, 16, 2)
+UNITS_EVERY, LABELS_EVERY, TOKENS_EVERY = 5, 5, 10
+HISTOGRAMS_EVERY, TREES_EVERY = 100, 10
+# At each of the first steps a hook takes what it takes at some steps later.
+DENSE_STEPS = 50
+# Classes that are mistaken for each other.
+CONFUSED = 3, 5
 
-
-def faults(n_tensors: int, n_steps: int) -> dict[tuple[str, str], int]:
-    """What is wrong with it: rule and tensor, and since which step."""
-    n_layers = SHARES[0][2] * n_tensors // 100
-    return {
-        ("ExplodingTensor", f"layer{n_layers // 2:03}.act_output_0"): n_steps * 7 // 10,
-        ("VanishingGradient", "gradient/layer003.weight"): n_steps // 5,
-        ("UnchangedTensor", f"layer{n_layers - 1:03}.weight"): n_steps // 2,
-        ("LossNotDecreasing", "CrossEntropyLoss_output_0"): 0,
-        ("DeadRelu", "layer001.act_output_0"): n_steps // 4,
-    }
+Arrays = dict[str, NDArray[np.generic]]
 
 
-def build(path: Path, n_tensors: int, n_steps: int, seed: int = 0) -> None:
-    """Write it, with the writer that a training has."""
-    random = np.random.default_rng(seed)
-    run = create_run(path)
-    capture = _core.Capture(
-        str(run.path), run_uuid=run.uuid, attempt_uuid=bytes(16), min_free_bytes=0
-    )
-    names, roles = [], []
-    for role, text, share in SHARES:
-        for i in range(share * n_tensors // 100):
-            names.append(text.format(f"{i:03}"))
-            roles.append(role)
-    names += ["CrossEntropyLoss_output_0", "MSELoss_output_0"]
-    roles += [Role.LOSS, Role.LOSS]
-    values = np.zeros((len(names), N_ELEMENTS), dtype=np.float32)
-    ids = [
-        capture.define(name, int(role), "float32", (N_ELEMENTS,))
-        for name, role in zip(names, roles, strict=True)
-    ]
-    units = [
-        capture.define(
-            f"unit/layer{i:03}.act_output_0",
-            int(Role.UNIT_SUMMARY),
-            "uint64",
-            (3, N_UNITS),
-        )
-        for i in range(UNIT_LAYERS)
-    ]
-    pointers = [values[i : i + 1].ctypes.data for i in range(len(names))]
-    for step, rows in enumerate(_steps(random, names, roles, n_tensors, n_steps)):
-        values[:] = rows
-        capture.statistics(step, ids, pointers)
-        if step % UNIT_EVERY == 0:
-            for i, number in enumerate(units):
-                summary = _units(random, dead=i == 1 and step >= n_steps // 4)
-                capture.values(step, number, summary.ctypes.data)
-        capture.end_step(step, ModeKeys.TRAIN.value, step)
-        if step % 50 == 49:
-            capture.flush()
-    if not capture.close():
-        msg = "the run could not be written"
-        raise OSError(msg)
-
-
-def _steps(
-    random: np.random.Generator,
-    names: list[str],
-    roles: list[Role],
-    n_tensors: int,
-    n_steps: int,
-) -> Iterator[np.ndarray]:
-    """The values of all tensors at each step."""
-    role = np.array(roles)
-    since = {(rule, names.index(t)): s for (rule, t), s in _rows(n_tensors, n_steps)}
-    shape = (len(names), N_ELEMENTS)
-    weights = (role == Role.WEIGHT) | (role == Role.BIAS)
-    values = random.normal(size=shape).astype(np.float32)
+def build(path: Path, n_tensors: int, n_steps: int, seed: int = 0) -> int:
+    """Write it; answers how many steps it has."""
+    plan = Plan(n_tensors, n_steps)
+    writer = _Writer(path)
+    training = _Training(plan, np.random.default_rng(seed))
+    for document in plan.facts().parts():
+        writer.event(0, document)
     for step in range(n_steps):
-        noise = random.normal(size=shape).astype(np.float32)
-        before = values
-        values = np.where(weights[:, np.newaxis], values + 1e-3 * noise, noise)
-        values[role == Role.OUTPUT] = np.maximum(values[role == Role.OUTPUT], 0)
-        values[role == Role.GRADIENT] *= 1e-2
-        loss = 2.3 + 0.01 * noise[0, 0], 2.3 * np.exp(-step / n_steps) + 0.2
-        values[role == Role.LOSS] = np.array(loss)[:, np.newaxis]
-        for (rule, i), begin in since.items():
-            if step >= begin and rule == "ExplodingTensor":
+        at = plan.global_step(step)
+        writer.rows(at, training.rows(step))
+        for name, value in training.values(step).items():
+            writer.value(at, name, value)
+        if step % HISTOGRAMS_EVERY == 0:
+            writer.histograms(at)
+        writer.scalars(at, training.scalars(step))
+        writer.end(at, ModeKeys.TRAIN, step)
+        if plan.ends_pass(step):
+            for k in range(PASS_STEPS):
+                writer.rows(at + 1 + k, training.validation(step), others=False)
+                writer.end(at + 1 + k, ModeKeys.EVAL)
+    writer.close()
+    return plan.global_step(n_steps - 1) + 1 + PASS_STEPS * plan.ends_pass(n_steps - 1)
+
+
+class _Writer:
+    """Defines what it is given, and writes it."""
+
+    def __init__(self, path: Path) -> None:
+        run = create_run(path)
+        self._capture = _core.Capture(
+            str(run.path), run_uuid=run.uuid, attempt_uuid=bytes(16), min_free_bytes=0
+        )
+        self._ids: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._rows: Arrays = {}
+        self._n_evaluated = 0
+        self._n_steps = 0
+
+    def event(self, step: int, document: object) -> None:
+        self._capture.event(step, CONFIGURATION, 1, json.dumps(document).encode())
+
+    def rows(self, step: int, arrays: Arrays, *, others: bool = True) -> None:
+        """Statistics of these."""
+        if others:
+            self._rows = arrays
+        ids = [self._define(name, array) for name, array in arrays.items()]
+        pointers = [array.ctypes.data for array in arrays.values()]
+        self._capture.statistics(step, ids, pointers)
+
+    def value(self, step: int, name: str, array: NDArray[np.generic]) -> None:
+        self._capture.values(step, self._define(name, array), array.ctypes.data)
+
+    def histograms(self, step: int) -> None:
+        """Of the gradients of the last rows."""
+        for name, array in self._rows.items():
+            if name.startswith("gradient/"):
+                number = self._define(name, array)
+                self._capture.count_histogram(step, number, array.ctypes.data)
+
+    def scalars(self, step: int, scalars: dict[str, float]) -> None:
+        for name, value in scalars.items():
+            key = name, ()
+            if key not in self._ids:
+                self._ids[key] = self._capture.define(name, int(Role.SCALAR))
+            self._capture.scalar(step, self._ids[key], value, 1)
+
+    def end(self, step: int, mode: ModeKeys, mode_step: int | None = None) -> None:
+        if mode_step is None:
+            mode_step = self._n_evaluated
+            self._n_evaluated += 1
+        self._capture.end_step(step, mode.value, mode_step)
+        self._n_steps += 1
+        if self._n_steps % 50 == 0:
+            self._capture.flush()
+
+    def close(self) -> None:
+        if not self._capture.close(60.0):
+            msg = "the run could not be written"
+            raise OSError(msg)
+
+    def _define(self, name: str, array: NDArray[np.generic]) -> int:
+        key = name, array.shape
+        if key not in self._ids:
+            self._ids[key] = self._capture.define(
+                name, int(_role(name)), array.dtype.name, array.shape
+            )
+        return self._ids[key]
+
+
+class _Training:
+    """The values of all tensors at each step, with the faults in them.
+
+    Args:
+        plan: What they are.
+        random: Where noise comes from.
+    """
+
+    def __init__(self, plan: Plan, random: np.random.Generator) -> None:
+        self._plan, self._random = plan, random
+        self._faults = plan.faults()
+        tensors = plan.tensors()
+        self._names = [name for name, _, _ in tensors]
+        self._halves = {name for name, _, t in tensors if t == np.float16}
+        roles = np.array([role for _, role, _ in tensors])
+        self._is = {role: roles == role for role in set(roles.tolist())}
+        self._row = {name: i for i, name in enumerate(self._names)}
+        shape = (len(tensors), N_ELEMENTS)
+        self._held = random.normal(size=shape).astype(np.float32)
+        # All units of a layer have the same weights.
+        alike = self._row[f"{plan.layers[2]}.weight"]
+        self._held[alike] = np.tile(self._held[alike, :4], 4)
+        rectified = [
+            self._row[name]
+            for i, name in enumerate(plan.outputs)
+            if plan.activation(i) == "ReLU"
+        ]
+        self._rectified = np.array(rectified)
+
+    def rows(self, step: int) -> Arrays:
+        """What has statistics at this step of training."""
+        found = self._tensors(step)
+        found |= self._losses(step)
+        found[f"gradient/{EMBEDDING}.weight"] = self._noise(N_ROWS, 4)
+        found["Model_input_0"] = self._noise(BATCH, 8) + 100 * self._is_due(
+            "NotNormalizedData", step
+        )
+        if step < DENSE_STEPS or step % LABELS_EVERY == 0:
+            labels, predictions = self._batch(step)
+            found["CrossEntropyLoss_input_1"] = labels
+            found["CrossEntropyLoss_input_0"] = predictions
+            self._last = labels, predictions
+        if step < DENSE_STEPS or step % TOKENS_EVERY == 0:
+            tokens = self._random.integers(0, N_ROWS, size=1200)
+            if self._is_due("NLPSequenceRatio", step):
+                tokens[:1000] = 0
+            found[f"{EMBEDDING}_input_0"] = self._tokens = tokens
+        if step % TREES_EVERY == 0:
+            share = np.full(N_FEATURES, 1.0)
+            if self._is_due("FeatureImportance", step):
+                share[:3] = 100.0
+            for i in range(N_FEATURES):
+                found[f"feature_importance/weight/f{i}"] = share[i : i + 1]
+            depth = 12 if self._is_due("TreeDepth", step) else 6
+            found["trees/Node"] = self._tree = np.arange(2**depth - 1)
+        return found
+
+    def values(self, step: int) -> Arrays:
+        """What is kept as it is at this step of training, after ``rows``."""
+        found: Arrays = {}
+        dense = step < DENSE_STEPS
+        if dense or step % LABELS_EVERY == 0:
+            labels, predictions = self._last
+            found["CrossEntropyLoss_input_1"] = labels
+            found["CrossEntropyLoss_input_0"] = predictions
+        if dense or step % TOKENS_EVERY == 0:
+            found[f"{EMBEDDING}_input_0"] = self._tokens
+        if dense or step % UNITS_EVERY == 0:
+            found |= self._units(step)
+        if step % TREES_EVERY == 0:
+            found["trees/Node"] = self._tree
+        if step == 0:
+            found |= {
+                name: self._held[i].reshape(SHAPE)
+                for name, i in self._row.items()
+                if _role(name) is Role.WEIGHT and name not in self._halves
+            }
+        return found
+
+    def scalars(self, step: int) -> dict[str, float]:
+        """Learning rates."""
+        is_zero = self._is_due("ZeroLearningRate", step)
+        return {
+            f"scalar/optimizer/{group}/lr": 0.0 if is_zero and not group else 1e-3
+            for group in range(3)
+        }
+
+    def validation(self, step: int) -> Arrays:
+        """The loss of a step of evaluation."""
+        done = step / self._plan.n_steps
+        loss = 2.4 * np.exp(-4 * done) + 0.3 + 3.0 * max(0.0, done - 0.4)
+        return {"SmoothL1Loss_output_0": np.full(1, loss, np.float32)}
+
+    def _tensors(self, step: int) -> Arrays:
+        values = self._noise(*self._held.shape)
+        is_weight = self._is[Role.WEIGHT] | self._is[Role.BIAS]
+        values[is_weight] = self._held[is_weight] + 1e-3 * values[is_weight]
+        values[self._is[Role.GRADIENT]] *= 1e-2
+        values[self._rectified] = np.maximum(values[self._rectified], 0)
+        weights = np.flatnonzero(self._is[Role.WEIGHT])
+        updates = np.flatnonzero(self._is[Role.UPDATE])
+        if step == 0:
+            values[is_weight] = self._held[is_weight]
+            values[updates] *= 1e-3
+        self._spoil(step, values)
+        if step:
+            values[updates] = values[weights] - self._held[weights]
+        self._held[is_weight] = values[is_weight]
+        found = {
+            name: row.astype(np.float16) if name in self._halves else row
+            for name, row in zip(self._names, values, strict=True)
+        }
+        for i in weights.tolist():
+            found[self._names[i]] = found[self._names[i]].reshape(SHAPE)
+        return found
+
+    def _spoil(self, step: int, values: NDArray[np.float32]) -> None:
+        """Put the faults of single tensors into a step."""
+        for (rule, name), fault in self._faults.items():
+            i = self._row.get(name)
+            if i is None or step < fault.since:
+                continue
+            if rule == "AllZero":
+                values[i] = 0.0
+            elif rule == "ExplodingGradient":
+                values[i] *= 1e6
+            elif rule == "ExplodingTensor":
                 values[i, 3] = np.nan
-            if step >= begin and rule == "VanishingGradient":
+            elif rule == "TensorVariance":
+                values[i] = 1.0
+            elif rule in ("PrecisionLoss", "UnchangedTensor"):
+                values[i] = self._held[i]
+            elif rule == "VanishingGradient":
                 values[i] *= 1e-8
-            if step >= begin and rule == "UnchangedTensor":
-                values[i] = before[i]
-        yield values
+            elif rule == "WeightUpdateRatio":
+                values[i] = self._noise(N_ELEMENTS)
+
+    def _losses(self, step: int) -> Arrays:
+        done = step / self._plan.n_steps
+        spikes = self._faults["LossSpike", "MSELoss_output_0"].since
+        noise = 0.01 * self._random.normal(size=3)
+        losses = {
+            "CrossEntropyLoss_output_0": np.log(N_CLASSES) + noise[0],
+            "MSELoss_output_0": 2.3 * np.exp(-done) + 0.2 + noise[1],
+            "SmoothL1Loss_output_0": 2.3 * np.exp(-2 * done) + 0.1 + noise[2],
+        }
+        if spikes <= step < spikes + 10:
+            losses["MSELoss_output_0"] = 20.0
+        return {name: np.full(1, loss, np.float32) for name, loss in losses.items()}
+
+    def _batch(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Labels, and scores that are right but where classes are confused."""
+        labels = self._random.integers(0, N_CLASSES, size=BATCH)
+        if self._is_due("ClassImbalance", step):
+            labels[:] = self._random.random(BATCH) < 0.05
+        said = labels.copy()
+        one, other = CONFUSED
+        said[(labels == one) & (self._random.random(BATCH) < 0.6)] = other
+        scores = self._noise(BATCH, N_CLASSES)
+        scores[np.arange(BATCH), said] = 10.0
+        return labels, scores
+
+    def _units(self, step: int) -> Arrays:
+        """Unit summaries: active, beyond and all, of each unit."""
+        found: Arrays = {}
+        for i in UNIT_LAYERS:
+            name = self._plan.outputs[i]
+            summary = np.zeros((3, N_UNITS), np.uint64)
+            summary[2] = BATCH
+            summary[0] = self._random.integers(20, 60, N_UNITS)
+            if ("DeadRelu", name) in self._faults and self._is_due("DeadRelu", step):
+                summary[0] = 0
+            if ("SaturatedActivation", name) in self._faults:
+                summary[1] = BATCH * self._is_due("SaturatedActivation", step)
+            found[f"unit/{name}"] = summary
+        used = np.zeros((3, N_ROWS), np.uint64)
+        used[2] = 4
+        used[0] = 4 * (self._random.random(N_ROWS) < 0.5)
+        if self._is_due("DeadEmbedding", step):
+            used[0, N_ROWS // 4 :] = 0
+        found[f"unit/gradient/{EMBEDDING}.weight"] = used
+        return found
+
+    def _is_due(self, rule: str, step: int) -> bool:
+        """Whether the fault that a rule is to find is there."""
+        since = min(f.since for (name, _), f in self._faults.items() if name == rule)
+        return step >= since
+
+    def _noise(self, *shape: int) -> NDArray[np.float32]:
+        return self._random.normal(size=shape).astype(np.float32)
 
 
-def _rows(n_tensors: int, n_steps: int) -> list[tuple[tuple[str, str], int]]:
-    known = faults(n_tensors, n_steps)
-    return [(which, step) for which, step in known.items() if which[0] != "DeadRelu"]
-
-
-def _units(random: np.random.Generator, *, dead: bool) -> np.ndarray:
-    """A unit summary: active, beyond and all, of each unit."""
-    summary = np.zeros((3, N_UNITS), dtype=np.uint64)
-    if not dead:
-        summary[0] = random.integers(20, 60, N_UNITS)
-    summary[2] = 64
-    return summary
+def _role(name: str) -> Role:
+    for beginning, role in (
+        ("gradient/", Role.GRADIENT),
+        ("update/", Role.UPDATE),
+        ("unit/", Role.UNIT_SUMMARY),
+        ("feature_importance/", Role.OTHER),
+        ("trees/", Role.OTHER),
+        ("Model_input", Role.MODEL_INPUT),
+        ("CrossEntropyLoss_input_0", Role.PREDICTION),
+        ("CrossEntropyLoss_input_1", Role.LABEL),
+    ):
+        if name.startswith(beginning):
+            return role
+    for end, role in (
+        ("Loss_output_0", Role.LOSS),
+        ("_output_0", Role.OUTPUT),
+        ("_input_0", Role.INPUT),
+        (".bias", Role.BIAS),
+    ):
+        if name.endswith(end):
+            return role
+    return Role.WEIGHT

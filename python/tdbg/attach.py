@@ -3,6 +3,7 @@
     from tdbg.attach import request_capture
 
     request_capture("runs/digits", collections=["outputs"], interval=5, steps=200)
+    request_capture("runs/digits", needs=tdbg.rules.needs_of("default"))
 
 The training takes it at its next forward, all its ranks at one step, and says in
 the run what it made of it: an event ``change`` whose ``what`` is ``capture``.
@@ -17,23 +18,21 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from re import _parser  # type: ignore[attr-defined]  # What re itself parses with.
 from typing import Any, Self
 
 from tdbg.config import nearest
 from tdbg.control import Request, write_request
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.patterns import NamePattern
 
 __all__ = ["CaptureRequest", "request_capture"]
 
 MAX_NAMES = 64
 MAX_LENGTH = 256
 MAX_NUMBER = 1 << 40
-# Matching takes time that grows with the length of a name to this power.
-MAX_REPEATS = 2
-# A repetition of at most so many is none that matters.
-_SMALL = 16
+MAX_NEEDS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +49,9 @@ class CaptureRequest:
         mode: Only in steps of that mode.
         instead: Of all else but losses and scalars, which goes on afterwards.
         end: End all that was asked for before, and begin nothing.
+        needs: What rules need, each as ``dataclasses.asdict`` has it but with lists
+            of names: captured as for ``Hook(rules=)``, whatever the interval, the
+            mode and raw say here.
         who: Asks, in one sentence.
 
     Raises:
@@ -64,6 +66,7 @@ class CaptureRequest:
     mode: str | None = None
     instead: bool = False
     end: bool = False
+    needs: tuple[Mapping[str, Any], ...] = ()
     who: str = ""
 
     def __post_init__(self) -> None:
@@ -85,9 +88,21 @@ class CaptureRequest:
             msg = f"mode: unknown {_short(mode)}; {nearest(mode, modes)}"
             raise ConfigurationError(msg)
         object.__setattr__(self, "who", str(self.who)[:MAX_LENGTH])
-        if not (self.end or self.collections or self.regex):
-            msg = "nothing is asked for: name a collection or a regex"
+        object.__setattr__(self, "needs", _needs(self.needs))
+        if self.needs and not (self.collections or self.regex):
+            if self.raw or self.mode is not None:
+                msg = (
+                    "raw and mode are of collections and names: rules have what they "
+                    "need captured, as they need it"
+                )
+                raise ConfigurationError(msg)
+        elif not (self.end or self.collections or self.regex):
+            msg = "nothing is asked for: name a collection, a regex or rules"
             raise ConfigurationError(msg)
+
+    def every_need(self) -> tuple[Needs, ...]:
+        """What rules need."""
+        return tuple(_need(each) for each in self.needs)
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> Self:
@@ -115,6 +130,7 @@ def request_capture(
     mode: ModeKeys | str | None = None,
     instead: bool = False,
     end: bool = False,
+    needs: Iterable[Needs] = (),
 ) -> Request:
     """Ask the training that writes to this run to capture this as well, for a while.
 
@@ -128,6 +144,7 @@ def request_capture(
         mode: Only in that mode.
         instead: Of all else.
         end: End what was asked for before.
+        needs: What rules need: ``tdbg.rules.needs_of("default")``.
 
     Returns:
         The request; its ``id`` is in the events that say what became of it.
@@ -147,6 +164,7 @@ def request_capture(
         mode=mode.name if isinstance(mode, ModeKeys) else mode,
         instead=instead,
         end=end,
+        needs=tuple(_to_json(need) for need in needs),
         who=f"{_user()}@{socket.gethostname()}",
     )
     return write_request(run_directory, "capture", dataclasses.asdict(asked))
@@ -174,9 +192,9 @@ def _names(name: str, given: object) -> tuple[str, ...]:
     return values
 
 
-def _check_number(name: str, value: object) -> None:
+def _check_number(name: str, value: object, *, least: int = 1) -> None:
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= MAX_NUMBER:  # type: ignore[operator]
+    if not is_number or not least <= value <= MAX_NUMBER:  # type: ignore[operator]
         msg = f"{name} must be a number of steps, not {_short(value)}"
         raise ConfigurationError(msg)
 
@@ -184,41 +202,53 @@ def _check_number(name: str, value: object) -> None:
 def _check_regex(pattern: str) -> None:
     """Refuse what is no expression, and what could match for longer than a step."""
     try:
-        re.compile(pattern)
-        repeats = _count_repeats(_parser.parse(pattern))
+        NamePattern(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         msg = f"regex: {_short(pattern)} is no regular expression: {error}"
         raise ConfigurationError(msg) from error
-    if repeats > MAX_REPEATS:
-        msg = (
-            f"regex: {_short(pattern)} could match for ever; use at most "
-            f"{MAX_REPEATS} of '*' and '+', and none inside another"
-        )
+
+
+def _to_json(need: Needs) -> dict[str, Any]:
+    sets = {"collections": sorted(need.collections), "modules": sorted(need.modules)}
+    return {**dataclasses.asdict(need), **sets}
+
+
+def _needs(given: object) -> tuple[Mapping[str, Any], ...]:
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        msg = f"needs must be a list of needs, not {_short(given)}"
         raise ConfigurationError(msg)
+    found = tuple(given)
+    if len(found) > MAX_NEEDS:
+        msg = f"needs: at most {MAX_NEEDS}, not {len(found)}"
+        raise ConfigurationError(msg)
+    for each in found:
+        _need(each)
+    return found
 
 
-def _count_repeats(node: Any, *, inside: bool = False) -> int:
-    """Unbounded repetitions in a parsed expression; one in another counts as many."""
-    count = 0
-    if isinstance(node, tuple) and len(node) == 2 and "REPEAT" in str(node[0]):
-        least, most, body = node[1]
-        if int(most) > _SMALL or int(least) > _SMALL:
-            weight = MAX_REPEATS + 1 if inside or _branches(body) else 1
-            return weight + _count_repeats(body, inside=True)
-        # Of a few: as if it were written so often.
-        return int(most) * _count_repeats(body, inside=inside)
-    if isinstance(node, tuple | list | _parser.SubPattern):
-        for each in node:
-            count += _count_repeats(each, inside=inside)
-    return count
+def _need(given: object) -> Needs:
+    """One need, of what anybody may have written.
 
-
-def _branches(node: Any) -> bool:
-    if isinstance(node, tuple) and node and str(node[0]) in {"BRANCH", "GROUPREF"}:
-        return True
-    if isinstance(node, tuple | list | _parser.SubPattern):
-        return any(_branches(each) for each in node)
-    return False
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if not isinstance(given, Mapping):
+        msg = f"needs: {_short(given)} is no need of a rule"
+        raise ConfigurationError(msg)
+    known = {item.name: item.default for item in dataclasses.fields(Needs)}
+    for name, value in given.items():
+        if name not in known:
+            msg = f"needs: unknown setting {_short(name)}; {nearest(name, known)}"
+            raise ConfigurationError(msg)
+        if name in ("collections", "modules"):
+            _names(name, value)
+        elif isinstance(known[name], bool):
+            if not isinstance(value, bool):
+                msg = f"needs: {name} must be true or false, not {_short(value)}"
+                raise ConfigurationError(msg)
+        elif value is not None or known[name] is not None:
+            _check_number(name, value, least=0 if name == "raw_limit" else 1)
+    return Needs(**given)
 
 
 def _short(value: object) -> str:

@@ -7,6 +7,7 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +72,7 @@ class Loss:
     uncertain: float
 
 
+@functools.cache
 def borders_of(dtype: str) -> Borders:
     """The borders of one of ``NARROW_TYPES``.
 

@@ -30,6 +30,7 @@ __all__ = [
     "is_run",
     "open_run",
     "read_small_file",
+    "run_of_process",
     "run_size",
     "writer_directories",
 ]
@@ -42,6 +43,10 @@ MAX_JSON_BYTES = 64 * 1024
 # Errors of file systems that have no hard links.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _WRITER_NAME = re.compile(r"(train|engine|profiler)-(0|[1-9]\d{0,9})-([1-9]\d{0,9})")
+
+
+# A shard that is being written: the run is what the first group names.
+_SHARD = re.compile(r"(/.*)/w/train-\d+-\d+/\d+\.tds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,30 @@ def create_run(path: str | os.PathLike[str]) -> Run:
     except OSError as error:
         raise _storage_error(directory, "create the run", error) from error
     return open_run(directory)
+
+
+def run_of_process(process: int) -> Path:
+    """The directory of the run that a process of this machine writes to.
+
+    Raises:
+        NotARun: If it writes to none, or to several; or is not there, or somebody
+            else's.
+    """
+    folder = Path(f"/proc/{process}/fd")
+    found = set()
+    try:
+        for descriptor in folder.iterdir():
+            with contextlib.suppress(OSError):
+                match = _SHARD.fullmatch(os.readlink(descriptor))  # noqa: PTH115
+                found.update([match[1]] if match else [])
+    except OSError as error:
+        msg = f"process {process}: {error.strerror}; give the directory of its run"
+        raise NotARun(msg, file=str(folder), kind="missing") from error
+    if len(found) == 1:
+        return Path(found.pop())
+    several = f"several runs: {', '.join(sorted(found))}" if found else "no run"
+    msg = f"process {process} writes to {several}; give the directory of one"
+    raise NotARun(msg, file=str(folder), kind="missing")
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

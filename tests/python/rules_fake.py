@@ -26,6 +26,7 @@ STEP = np.dtype(
         ("settled", "?"),
         ("skipped", "?"),
         ("wall_ns", "i8"),
+        ("generation", "u4"),
     ]
 )
 
@@ -103,6 +104,9 @@ class FakeRun:
         self.custom: dict[str, list[str]] = {}
         self.known_facts: list[Any] = []
         self.n_workers = 1
+        # Steps from which on another process of the training recorded.
+        self.resumed: list[int] = []
+        self.started_ns = 0
         self.status = "closed"
         self.shown: int | None = None
         self.ended = True
@@ -189,6 +193,9 @@ class FakeRun:
     def workers(self) -> list[str]:
         return [f"worker_{rank}" for rank in range(self.n_workers)]
 
+    def attempts(self) -> list[Any]:
+        return [SimpleNamespace(started_ns=self.started_ns)]
+
     def facts(self) -> list[Any]:
         if self.every == 1:
             return self.known_facts
@@ -232,7 +239,10 @@ class FakeRun:
         last = np.inf if self.shown is None else self.shown
         return np.array(
             [
-                (step, mode.value, complete, complete and lossless, True, skipped, at)
+                (
+                    *(step, mode.value, complete, complete and lossless, True),
+                    *(skipped, at, sum(first <= step for first in self.resumed)),
+                )
                 for step, (mode, complete, lossless, skipped, at) in sorted(
                     self.steps.items()
                 )

@@ -16,11 +16,13 @@ from click.testing import CliRunner
 from tdbg.attach import CaptureRequest, request_capture
 from tdbg.capture.attached import MAX_ATTACHED
 from tdbg.cli import _tdbg
-from tdbg.collections import Collection
+from tdbg.collections import Collection, Role
 from tdbg.control import write_request
-from tdbg.errors import ConfigurationError
+from tdbg.errors import ConfigurationError, NotARun
 from tdbg.modes import EVAL, TRAIN
 from tdbg.pytorch import SaveConfig, create_trial
+from tdbg.rules import check, needs_of
+from tdbg.run_directory import run_of_process
 from torch_helpers import Recorded, make_hook, parts, train
 
 pytestmark = pytest.mark.torch
@@ -102,14 +104,27 @@ def test_statistics_of_one_mode_instead_of_all_else_until_it_is_ended(
     assert trial.tensor("fc1.weight").steps(mode=TRAIN) == [2, 3]
 
 
+def test_expressions_that_take_re_for_ever_are_taken_at_once() -> None:
+    for pattern in ("(a+)+$", "(a|a)*$", ".*.*.*x", "(a+){3}"):
+        assert CaptureRequest(regex=(pattern,)).regex == (pattern,)
+        Collection("one", pattern).has("a" * 4000 + "b", Role.OTHER)
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"collections": ["outptus"]}, "did you mean 'outputs'"),
     ({"regex": ["("]}, "no regular expression"),
-    ({"regex": ["(a+)+$"]}, "for ever"),
-    ({"regex": ["(a|a)*$"]}, "for ever"),
-    ({"regex": [".*.*.*x"]}, "for ever"),
-    ({"regex": ["(a+){3}"]}, "for ever"),
-    ({"regex": ["(a{0,100}){0,100}$"]}, "for ever"),
+    ({"regex": ["(?!b)(a+)+$"]}, "for ever"),
+    ({"regex": ["(a{0,100}){0,100}$"]}, "too large"),
+    ({"needs": [{"collections": ["outptus"]}]}, "did you mean 'outputs'"),
+    ({"needs": [{"collections": "outputs"}]}, "list of texts"),
+    ({"needs": [{"collections": ["outputs"], "raw": 1}]}, "raw must be true or false"),
+    ({"needs": [{"collections": ["outputs"], "interval": 0.5}]}, "number of steps"),
+    ({"needs": [{"collections": ["outputs"], "raw_limit": -1}]}, "raw_limit must be"),
+    ({"needs": [{"colections": ["outputs"]}]}, "did you mean 'collections'"),
+    ({"needs": ["outputs"]}, "no need of a rule"),
+    ({"needs": {"collections": ["outputs"]}}, "list of needs"),
+    ({"needs": [{"collections": ["outputs"]}] * 1000}, "at most"),
+    ({"needs": [{"collections": ["outputs"]}], "raw": True}, "raw and mode are of"),
     ({"regex": ["a"], "interval": True}, "number of steps"),
     ({"regex": ["x" * 1000]}, "no text"),
     ({"regex": ["a"] * 1000}, "at most"),
@@ -217,6 +232,109 @@ def test_the_command_line_asks_for_what_it_was_told(
     assert asked["instead"]
     assert last["state"] == "accepted"
     assert "somebody asked for it" in {each.get("reason") for each in answers(run_dir)}
+
+
+def steps_of(run_dir: Path) -> dict[str, list[int]]:
+    trial = create_trial(run_dir)
+    return {
+        f"{name} {what}": trial.tensor(name).steps(what=what)
+        for name in trial.tensor_names()
+        for what in ("statistics", "values", "histograms")
+        if not name.startswith("scalar/")
+    }
+
+
+def test_rules_have_captured_what_they_need_as_if_asked_at_once(tmp_path: Path) -> None:
+    often = SaveConfig(save_interval=3, statistics_interval=2)
+    expected = tmp_path / "expected"
+    hook, training = hooked(expected, rules="default", save_config=often)
+    train(*training, 12)
+    assert hook.close()
+    run_dir = tmp_path / "run"
+    hook, training = hooked(run_dir, save_config=often)
+    train(*training, 5)
+    # At once: nothing that it took before is needed by a rule.
+    time.sleep(PATIENCE)
+    code, _ = call("attach", run_dir, "--rules", "default", "--for", 5, "--wait", 0)
+    assert code == 0
+    train(*training, 7)
+    assert hook.counters()["internal_errors"] == 0
+    assert hook.close()
+    found, wanted = steps_of(run_dir), steps_of(expected)
+    losses = "CrossEntropyLoss_output_0"
+    for name, steps in wanted.items():
+        if not name.startswith(losses):
+            # The inputs of the forward that takes it have passed by then.
+            first = 6 if name.startswith("Net_input_0") else 5
+            late = [step for step in steps if first <= step < 10]
+            assert found.pop(name, []) == late, name
+    assert {name.split()[0] for name in found} == {losses}
+    assert found[f"{losses} statistics"] == list(range(12))
+    assert steps_of(run_dir)["unit/relu_output_0 values"] == [5, 6, 7, 8, 9]
+
+
+def test_what_a_rule_was_given_later_is_not_said_to_be_wanting(run_dir: Path) -> None:
+    often = SaveConfig(statistics_interval=1)
+    hook, training = hooked(run_dir, save_config=often)
+    train(*training, 1)
+    time.sleep(PATIENCE)
+    request_capture(run_dir, needs=needs_of(["DeadRelu"]))
+    train(*training, 1)
+    assert hook.close()
+    needs = create_trial(run_dir).configuration()["hook"]["needs"]
+    assert {tuple(need["collections"]) for need in needs} == {("outputs",)}
+    dead, other = check(run_dir, ["DeadRelu", "AllZero"], record=False).statuses
+    assert "not captured" not in dead.message
+    assert "were not captured" in other.message
+
+
+def test_needs_of_the_hooks_own_rules_give_way_to_what_is_instead(
+    run_dir: Path,
+) -> None:
+    often = SaveConfig(statistics_interval=1)
+    hook, training = hooked(run_dir, rules=["WeightUpdateRatio"], save_config=often)
+    train(*training, 2)
+    time.sleep(PATIENCE)
+    needs = needs_of(["VanishingGradient"])
+    request_capture(run_dir, needs=needs, steps=3, instead=True)
+    train(*training, 5)
+    assert hook.close()
+    trial = create_trial(run_dir)
+    assert trial.tensor("gradient/fc1.weight").steps() == [2, 3, 4]
+    assert trial.tensor("fc1.weight").steps() == [0, 1, 5, 6]
+
+
+def test_a_training_may_be_named_by_its_process(run_dir: Path) -> None:
+    hook, training = hooked(run_dir)
+    train(*training, 1)
+    time.sleep(0.5)  # Its first shard is on the disk.
+    assert run_of_process(os.getpid()) == run_dir
+    assert call("attach", os.getpid(), "--regex", "fc1", "--wait", 0)[0] == 0
+    time.sleep(PATIENCE)
+    train(*training, 1)
+    assert hook.close()
+    assert [answer["state"] for answer in answers(run_dir)] == ["accepted"]
+    result = CliRunner().invoke(_tdbg, ["attach", str(os.getpid()), "--regex", "x"])
+    assert result.exit_code == 3
+    assert "writes to no run; give the directory" in result.stderr
+    with pytest.raises(NotARun, match="give the directory of its run"):
+        run_of_process(2**22 + 1)  # More than Linux ever has.
+
+
+def test_rules_are_asked_for_as_often_as_is_said(run_dir: Path) -> None:
+    hook, training = hooked(run_dir)
+    train(*training, 1)
+    assert call("attach", run_dir, "--rules", "AllZeroo", "--wait", 0)[0] == 2
+    words = "--rules ClassImbalance --rules VanishingGradient --interval 4 --wait 0"
+    assert call("attach", run_dir, *words.split())[0] == 0
+    time.sleep(PATIENCE)
+    train(*training, 1)
+    assert hook.close()
+    (answer,) = answers(run_dir)
+    usual = {need["interval"] for need in answer["asked"]["needs"]}
+    # What is asked for at every step of the beginning stays so.
+    assert usual <= {1, 4}
+    assert 4 in usual
 
 
 def test_a_training_that_has_ended_is_not_waited_for(

@@ -125,7 +125,9 @@ def test_a_rule_that_was_shown_nothing_says_what_it_needs():
         "nothing to judge: outputs were not captured; "
         'Hook(rules=["DeadRelu"]) captures them'
     )
-    assert seeing.message == ""
+    assert seeing.message == (
+        "nothing to judge: what was recorded is too little for a verdict"
+    )
 
 
 def test_stopping_the_engine_is_a_status_of_its_own():

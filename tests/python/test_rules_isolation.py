@@ -37,6 +37,11 @@ MISDEEDS = [
     ("exit", "ended with exit code 7"),
 ]
 HANGING = {"loop", "ignore_sigterm", "print_"}
+# Of a hundred so many judge at the same time: those that hang are waited for together,
+# and those that take much are few.
+AT_ONCE = {"loop": 5, "ignore_sigterm": 5, "print_": 5} | dict.fromkeys(
+    ("leak", "leak_in_children", "fork"), 2
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,22 +114,57 @@ def test_a_rule_that_misbehaves_is_an_error_and_the_others_go_on(
 @pytest.mark.usefixtures("mark")
 @pytest.mark.parametrize(("what", "message"), MISDEEDS)
 def test_a_hundred_rules_that_misbehave(run: Path, what: str, message: str):
-    for _ in range(100):
-        misbehave(run, what, message)
+    at_once = AT_ONCE.get(what, 10)
+    for _ in range(100 // at_once):
+        misbehave(run, what, message, at_once)
 
 
-def misbehave(run: Path, what: str, message: str) -> None:
-    """Judge by such a rule and by a good one."""
+def misbehave(run: Path, what: str, message: str, n: int = 1) -> None:
+    """Judge by so many such rules and by a good one."""
     limits = replace(SMALL, seconds=1.0 if what in HANGING else 10.0)
-    report = judge(run, Hostile(what=what), ExplodingTensor(), limits=limits)
-    hostile, good = report.statuses
-    assert hostile.status is Status.ERROR
-    assert re.search(message, hostile.message), hostile.message
-    assert len(hostile.message) < 3000
+    rules = [Hostile(what=what) for _ in range(n)]
+    report = judge(run, *rules, ExplodingTensor(), limits=limits)
+    *every, good = report.statuses
+    assert len(every) == n
+    for hostile in every:
+        assert hostile.status is Status.ERROR
+        assert re.search(message, hostile.message), hostile.message
+        assert len(hostile.message) < 3000
     assert good.status is Status.ISSUES_FOUND
     assert [(f.rule, f.tensor) for f in report.findings] == [
         ("ExplodingTensor", "a.weight")
     ]
+
+
+@pytest.mark.usefixtures("mark")
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Foreign(names=("outputs",), mode=ModeKeys.EVAL), "outputs were not captured"),
+        (Foreign(mode=ModeKeys.EVAL), "what was recorded is too little for a verdict"),
+        (Foreign(limit=9.0), ""),
+    ],
+)
+def test_a_rule_apart_says_what_was_wanting_as_one_here(
+    run: Path, rule: Rule, said: str
+):
+    (apart,) = judge(run, rule).statuses
+    (here,) = judge(run, rule, isolate=False).statuses
+    assert apart == here
+    assert apart.status is Status.NO_ISSUES_FOUND
+    assert said in apart.message
+    assert bool(said) == bool(apart.message)
+
+
+@pytest.mark.usefixtures("mark")
+def test_verdicts_are_counted_apart_as_here(run: Path):
+    engines = [
+        Engine(run, Foreign(), record=False, isolate=apart) for apart in (True, False)
+    ]
+    for engine in engines:
+        engine.poll()
+        assert engine.judged() == {"Foreign": 2 * N_STEPS}
+        engine.finish()
 
 
 @pytest.mark.usefixtures("mark")

@@ -75,6 +75,9 @@ class LossyRun:
     def workers(self) -> list[str]:
         return ["worker_0"]
 
+    def attempts(self) -> list[Any]:
+        return []
+
     def facts(self) -> list[Any]:
         return []
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.collections import Role
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.rules import LossSpike, Quiet, SimilarAcrossRuns, StalledTraining
+from tdbg.rules import Engine, LossSpike, Quiet, SimilarAcrossRuns, StalledTraining
 
 LOSS = "CrossEntropyLoss_output_0"
 SECOND = 10**9
@@ -108,6 +110,36 @@ def test_pauses_are_counted_over_all_modes():
     assert judge(run, StalledTraining(threshold=500.0)) == []
 
 
+def test_the_time_until_a_run_is_resumed_is_no_pause():
+    run = paced([1.0] * 10 + [9000.0] + [1.0] * 30 + [700.0, 1.0])
+    run.resumed = [10]
+    (begin,) = judge(run, StalledTraining())
+    assert begin.step == 41
+    assert judge_in_parts(run, range(50), StalledTraining()) == [begin]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_resumed_run_is_told_from_a_pause_on_disk(tmp_path: Path, resumed: bool):
+    from run_builder import RunBuilder, new_attempt
+    from tdbg.rules import check
+
+    loss = np.ones(1, np.float32)
+    builder = RunBuilder(tmp_path / "run")
+    for step in range(10):
+        if step == 5:
+            time.sleep(0.25)
+        if step == 5 and resumed:
+            builder.close()
+            builder = RunBuilder(tmp_path / "run", attempt=new_attempt(), ordinal=1)
+        builder.save(step, LOSS, loss, role=Role.LOSS)
+        builder.end_step(step)
+    builder.close()
+    # A busy machine makes pauses of its own, but none so long.
+    rule = StalledTraining(threshold=0.2, times_usual=2.0)
+    report = check(tmp_path / "run", [rule], record=False)
+    assert [finding.step for finding in report.findings] == ([] if resumed else [5])
+
+
 def test_the_cut_into_windows_changes_no_pause():
     run = paced(([1.0] * 9 + [50.0]) * 3 + [700.0] + [2.0] * 30 + [5000.0, 1.0])
     rule = StalledTraining(num_steps=12)
@@ -125,6 +157,17 @@ def test_a_training_that_is_silent_now_is_reported(alive: bool | None, said: str
     assert judgement.levels[0, 0] == Severity.WARNING
     assert judgement.steps[0] == 7
     assert said in judgement.describe(0, 0).message
+
+
+@pytest.mark.parametrize(("started", "found"), [(0, 1), (60, 1), (3590, 0)])
+def test_a_training_that_was_just_started_again_is_not_silent(started: int, found: int):
+    now = time.time_ns()
+    run, at = FakeRun(), now - 3600 * SECOND
+    run.step(0, {LOSS: [1.0]}, wall_ns=at)
+    run.status, run.started_ns = "running", at + started * SECOND
+    engine = Engine(run, StalledTraining())
+    engine.poll()
+    assert len(engine.ask_silence()) == found
 
 
 def test_an_ended_or_shortly_silent_training_is_not_reported():

@@ -12,6 +12,7 @@ from tdbg.collections import Role
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
 from tdbg.rules import FeatureImportance, TreeDepth, check
+from tdbg.rules.engine.wanting import NOTHING_KNOWN
 
 NODE, YES, NO = "trees/Node", "trees/Yes", "trees/No"
 
@@ -74,7 +75,7 @@ def test_damaged_trees_say_nothing(run_dir: Path, columns: dict[str, np.ndarray]
     grown(run_dir, [columns])
     report = check(run_dir, TreeDepth(depth=1), record=False)
     assert report.findings == ()
-    assert report.statuses[0].message == ""
+    assert report.statuses[0].message == NOTHING_KNOWN
 
 
 def important(path: Path, steps: list[dict[str, float]], kind: str = "weight") -> None:

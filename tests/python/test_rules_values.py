@@ -8,7 +8,16 @@ import pytest
 from rules_fake import FakeRun, judge
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
-from tdbg.rules import AllZero, ExplodingGradient, PrecisionLoss, Rule, TensorVariance
+from tdbg.histogram import Histogram
+from tdbg.rules import (
+    AllZero,
+    Engine,
+    ExplodingGradient,
+    PrecisionLoss,
+    Rule,
+    TensorVariance,
+)
+from tdbg.rules.gradients.precision import _least
 
 FLAGS = [{"complete": False}, {"lossless": False}]
 
@@ -214,6 +223,21 @@ def test_gradients_at_the_brink_of_their_type_are_reported(
     assert len(judge(computed, PrecisionLoss())) == n_findings
 
 
+@pytest.mark.parametrize(("values", "n_reads"), [(QUANTUM * 64, 0), (QUANTUM * 2, 3)])
+def test_no_histogram_is_read_where_rows_say_enough(values: float, n_reads: int):
+    run = gradients_of(np.full(100, values), "float16")
+    engine = Engine(run, PrecisionLoss())
+    engine.poll()
+    assert engine.judged() == {"PrecisionLoss": 3}
+    assert run.tensor_of("gradient/a.weight").reads == n_reads
+    # Zeros, and what is no number, say nothing about the rest.
+    mixed = np.append(AT_THE_BRINK, [0.0])
+    assert len(judge(gradients_of(mixed, "float16"), PrecisionLoss())) == 1
+    nothing = Engine(gradients_of(np.full(9, np.nan), "float16"), PrecisionLoss())
+    nothing.poll()
+    assert nothing.judged() == {"PrecisionLoss": 0}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_types_of_long_range_lose_nothing(dtype: str):
     assert judge(gradients_of(AT_THE_BRINK, dtype), PrecisionLoss()) == []
@@ -236,3 +260,22 @@ def test_types_of_long_range_lose_nothing(dtype: str):
 def test_parameters_out_of_range_are_refused(rule: type, name: str, value: object):
     with pytest.raises(ConfigurationError, match=f"{rule.__name__}.{name}"):
         rule(**{name: value})
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_the_least_magnitude_of_a_histogram_bounds_all_but_zeros(
+    dtype: type[np.floating],
+) -> None:
+    random = np.random.default_rng(3)
+    for scale in (1e-45, 1e-20, 1e-3, 1.0, 1e4):
+        x = (scale * random.normal(size=200)).astype(dtype)
+        x[:5] = [0.0, -0.0, np.nan, np.inf, -np.inf]
+        magnitudes = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
+        least = _least(Histogram.of(x))
+        if not len(magnitudes):
+            assert least == np.inf
+        else:
+            assert least <= magnitudes.min()
+            # Of numbers that are normal in float32 it is within a bin.
+            assert magnitudes.min() < 2.0**-126 or magnitudes.min() < 1.01 * least
+    assert _least(Histogram.of(np.zeros(3, dtype))) == np.inf

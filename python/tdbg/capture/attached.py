@@ -1,8 +1,9 @@
 """What somebody asks to be captured while the training runs, and for how long.
 
-A request of type ``capture`` adds a collection of its own to those of the hook, and
-that goes again after as many steps of training as were asked for; then all is as it
-was.  What was asked, by whom, and what became of it stands in the run as events.
+A request of type ``capture`` adds a collection of its own to those of the hook, or
+needs of rules to its own, and they go again after as many steps of training as were
+asked for; then all is as it was.  What was asked, by whom, and what became of it stands
+in the run as events.
 
 Thread safety: none; the training's thread.
 
@@ -23,6 +24,7 @@ from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.control import Request
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
 
 __all__ = ["ACCEPTED", "ENDED", "REFUSED", "Attached"]
 
@@ -41,6 +43,7 @@ class _Entry:
     name: str
     until: int | None
     instead: bool
+    needs: tuple[Needs, ...]
 
 
 class Attached:
@@ -93,14 +96,17 @@ class Attached:
 
     def _add(self, request: Request, asked: CaptureRequest) -> None:
         name = f"attached_{self._n_taken}"
-        collection = self._collection(name, asked)
+        chooses = asked.collections or asked.regex
+        collection = self._collection(name, asked) if chooses else None
+        needs = asked.every_need()
         if len(self._entries) >= MAX_ATTACHED:
             msg = f"{MAX_ATTACHED} requests are in effect already; end them first"
             raise ConfigurationError(msg)
         self._n_taken += 1
-        self._registry.add(collection)
+        if collection is not None:
+            self._registry.add(collection)
         until = None if asked.steps is None else self._first + asked.steps
-        self._entries.append(_Entry(request.id, name, until, asked.instead))
+        self._entries.append(_Entry(request.id, name, until, asked.instead, needs))
         self._narrow()
         self._say(
             request.id,
@@ -140,7 +146,8 @@ class Attached:
 
     def _remove(self, entry: _Entry, reason: str) -> None:
         self._entries.remove(entry)
-        self._registry.remove(entry.name)
+        if entry.name in {item.name for item in self._registry}:
+            self._registry.remove(entry.name)
         self._narrow()
         self._say(entry.request, ENDED, training_step=self._first, reason=reason)
 
@@ -148,6 +155,8 @@ class Attached:
         instead = any(entry.instead for entry in self._entries)
         names = _ALWAYS | {entry.name for entry in self._entries}
         self._registry.narrow(names if instead else None)
+        needs = [need for entry in self._entries for need in entry.needs]
+        self._recorder.policy.need(needs, instead=instead)
 
     def _say(self, request: str, state: str, **more: Any) -> None:
         content = {"what": "capture", "request": request, "state": state, **more}

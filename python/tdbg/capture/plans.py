@@ -22,6 +22,7 @@ class TensorPlan:
         classes: Of the module that it is of; names.
         units: The plan of the summary of its units; None: they are not counted.
         question: What is counted of them.
+        has_units: Whether they can be counted at all.
         raw_limit: Bytes of a value that is kept where only small enough ones are.
         too_large: Of the largest one that was not; 0: there was none.
         ids: Definitions given out so far, by element type, shape and part.
@@ -31,6 +32,7 @@ class TensorPlan:
         "aliases",
         "classes",
         "collections",
+        "has_units",
         "ids",
         "name",
         "parts",
@@ -61,6 +63,7 @@ class TensorPlan:
         self.classes = classes
         self.units: TensorPlan | None = None
         self.question = UnitQuestion()
+        self.has_units = False
         self.raw_limit = 0
         self.too_large = 0
         self.slot = slot

@@ -86,7 +86,8 @@ class Policy:
         self.reduction_config = reduction_config or ReductionConfig(
             save_raw_tensor=True
         )
-        self.needed = Needed(needs, registry)
+        self._own_needs = tuple(needs)
+        self.needed = Needed(self._own_needs, registry)
         self.profiles: list[tuple[str, ...]] = []
         self._schedules: dict[ModeKeys, dict[str, Schedule]] = {}
         self._periods: dict[ModeKeys, int] = {}
@@ -101,8 +102,21 @@ class Policy:
     def silence(self) -> None:
         """Capture nothing, for good: this rank is not one of those that write."""
         self._is_silent = True
+        self._own_needs = ()
         self.needed = Needed((), self.registry)
         self._forget()
+
+    def need(self, needs: Iterable[Needs], *, instead: bool = False) -> None:
+        """From the next ``refresh`` on, capture what these say as well.
+
+        Args:
+            needs: They; those of an earlier call are forgotten.
+            instead: Of what the hook's own rules need.
+        """
+        if not self._is_silent:
+            own = () if instead else self._own_needs
+            self.needed = Needed((*own, *needs), self.registry)
+            self.registry.changes.count += 1
 
     def measure(self) -> None:
         """Want at the first step of each mode what any step wants: for a dry run."""

@@ -70,14 +70,16 @@ class Recorder:
             role: What it is of.
             aliases: Other names of the same.
             classes: Names of the classes of the module that it is of.
-            question: What is counted of its units, where a rule wants that; None:
-                they are not.
+            question: What is counted of its units, where a rule wants that, now or
+                later; None: they never are.
         """
         plan = self.plans.get((name, role))
         if plan is None:
             profile = self.policy.profile(name, role, classes)
             plan = TensorPlan(name, role, profile, aliases, None, classes)
-            self._make_slot(plan, question)
+            if question is not None:
+                plan.question, plan.has_units = question, True
+            self._make_slot(plan)
             self.plans[(name, role)] = plan
         return plan
 
@@ -93,24 +95,31 @@ class Recorder:
             return None
         return self._tensors.make_parameters(self.taker, entries)
 
-    def _make_slot(self, plan: TensorPlan, question: UnitQuestion | None) -> None:
+    def _make_slot(self, plan: TensorPlan) -> None:
         policy, units = self.policy, ""
-        if question is not None and policy.needed.units_of(plan.role, plan.classes):
+        if self._counts_units(plan):
             units = unit_name(plan.name)
             profile = policy.units_profile(plan.role, plan.classes)
             plan.units = TensorPlan(units, Role.UNIT_SUMMARY, profile)
-            plan.question = question
             self.plans[(units, Role.UNIT_SUMMARY)] = plan.units
         plan.slot = self._tensors.make_slot(
             plan.name, int(plan.role), plan.aliases, units, **plan.question._asdict()
         )
-        limit = policy.needed.raw_limit(plan.name, plan.role, plan.classes)
+        plan.parts = {}
+        self._limit_raw(plan)
+
+    def _counts_units(self, plan: TensorPlan) -> bool:
+        needed = self.policy.needed
+        return plan.has_units and bool(needed.units_of(plan.role, plan.classes))
+
+    def _limit_raw(self, plan: TensorPlan) -> None:
+        limit = self.policy.needed.raw_limit(plan.name, plan.role, plan.classes)
         if limit:
             plan.limit_raw(limit)
 
     def refresh(self) -> None:
-        """Think again after a change of collections."""
-        for (name, role), plan in self.plans.items():
+        """Think again after a change of collections, or of what rules need."""
+        for (name, role), plan in list(self.plans.items()):
             plan.collections = None
             if role is Role.UNIT_SUMMARY:
                 continue
@@ -118,6 +127,9 @@ class Recorder:
             if plan.units is not None:
                 profile = self.policy.units_profile(role, plan.classes)
                 plan.units.profile = profile
+            elif self._counts_units(plan):
+                self._make_slot(plan)
+            self._limit_raw(plan)
 
     def take(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,18 +13,36 @@ from tdbg.cli import options
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
 from tdbg.cli.waiting import answer_of, has_ended
 from tdbg.modes import ModeKeys
+from tdbg.needs import Needs
+from tdbg.rules.asking import needs_of
+from tdbg.run_directory import run_of_process
 
 __all__ = ["command"]
 
 
+def _run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """A directory, or that of the run to which a process writes."""
+    if value.isdecimal() and not Path(value).exists():
+        return str(run_of_process(int(value)))
+    return value
+
+
 @click.command("attach")
-@options.run
+@click.argument("run", metavar="RUN|PID", type=options.DIRECTORY, callback=_run)
 @click.option(
     "--collection", multiple=True, help="A collection of the training; repeatable."
 )
+@click.option(
+    "--rules",
+    multiple=True,
+    metavar="NAME",
+    help="What this rule needs, as with Hook(rules=); 'default': all.  Repeatable.",
+)
 @click.option("--regex", multiple=True, help="Names to find; repeatable.")
 @click.option(
-    "--interval", type=click.IntRange(min=1), default=1, help="Every so many steps."
+    "--interval",
+    type=click.IntRange(min=1),
+    help="Every so many steps.  Default: 1; what rules need, as the hook does.",
 )
 @click.option(
     "--for",
@@ -47,8 +67,9 @@ def command(
     ctx: click.Context,
     run: str,
     collection: tuple[str, ...],
+    rules: tuple[str, ...],
     regex: tuple[str, ...],
-    interval: int,
+    interval: int | None,
     steps: int | None,
     raw: bool,
     mode: str | None,
@@ -59,19 +80,24 @@ def command(
 ) -> None:
     """Let the training that writes to RUN capture this as well, for a while.
 
+    A training of this machine can be named by its process too.
+
     All its ranks take it at one step; what they made of it is said in the run, and
     here.  Exit code 1: it was refused, or had ended, or did not answer in time.
+
+        tdbg attach runs/digits --rules default --for 500
     """
     request = request_capture(
         run,
         collections=collection,
         regex=regex,
-        interval=interval,
+        interval=interval or 1,
         steps=steps,
         raw=raw,
         mode=mode,
         instead=instead,
         end=end,
+        needs=_needs(rules, interval),
     )
     answer: dict[str, Any] = {"state": "asked"}
     if wait > 0:
@@ -83,6 +109,18 @@ def command(
         console().print(plain(_sentence(answer, wait)))
     if answer["state"] in {"refused", "ended", "unanswered"}:
         ctx.exit(EXIT_FOUND)
+
+
+def _needs(rules: tuple[str, ...], interval: int | None) -> tuple[Needs, ...]:
+    """What these rules need, every so many steps if that is asked for."""
+    found = needs_of(rules) if rules else ()
+    if interval is None:
+        return found
+    often = (
+        replace(need, interval=min(interval, need.interval or interval))
+        for need in found
+    )
+    return tuple(dict.fromkeys(often))
 
 
 def _sentence(answer: dict[str, Any], wait: float) -> str:

@@ -8,9 +8,18 @@ import click
 
 from tdbg.modes import ModeKeys
 
-__all__ = ["as_json", "collection", "mode", "regex", "run", "runs", "wait_for_answer"]
+__all__ = [
+    "DIRECTORY",
+    "as_json",
+    "collection",
+    "mode",
+    "regex",
+    "run",
+    "runs",
+    "wait_for_answer",
+]
 
-_DIRECTORY = click.Path(file_okay=False)
+DIRECTORY = click.Path(file_okay=False)
 
 
 def _runs(
@@ -18,11 +27,11 @@ def _runs(
 ) -> tuple[str, ...]:
     """A single one is a directory or not there yet; of many each is seen by itself."""
     if len(value) == 1:
-        _DIRECTORY.convert(value[0], parameter, ctx)
+        DIRECTORY.convert(value[0], parameter, ctx)
     return value
 
 
-run = click.argument("run", type=_DIRECTORY)
+run = click.argument("run", type=DIRECTORY)
 runs = click.argument("runs", nargs=-1, required=True, callback=_runs, metavar="RUN...")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 regex = click.option(

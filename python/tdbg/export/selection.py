@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tdbg.collections import BUILT_IN, Collection, CollectionKeys, Role
 from tdbg.config import nearest
 from tdbg.errors import ConfigurationError
+from tdbg.patterns import NamePattern
 from tdbg.statistics import REDUCTIONS
 from tdbg.trial import Statistics, Trial
 
@@ -78,7 +79,7 @@ class Selection:
             object.__setattr__(self, "regex", tuple(self.regex))
         for text in (self.regex,) if isinstance(self.regex, str) else self.regex or ():
             try:
-                re.compile(text)
+                NamePattern(text)
             except (re.error, TypeError) as error:
                 msg = f"regex: {text!r} is no regular expression: {error}"
                 raise ConfigurationError(msg) from error

@@ -22,8 +22,8 @@ class Quiet:
     """How long a run has brought no step, and what is known of its training.
 
     Attributes:
-        seconds: Since the last step was recorded, or, before the first one, since
-            the run was looked at first.
+        seconds: Since the last step was recorded, or the training was started again
+            after it; before the first one, since the run was looked at first.
         last_step: The last step that was judged, or -1.
         mode: Its mode, or None where there is none.
         alive: Whether the training's process is there; None: unknown, as when it

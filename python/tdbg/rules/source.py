@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tdbg.histogram import Histogram
 
 __all__ = [
+    "AttemptSource",
     "CollectionSource",
     "ColumnSource",
     "RowSource",
@@ -162,6 +163,15 @@ class ScalarSource(Protocol):
         ...
 
 
+class AttemptSource(Protocol):
+    """One start of the training."""
+
+    @property
+    def started_ns(self) -> int:
+        """When its last writer began, in ns since 1970 UTC."""
+        ...
+
+
 class CollectionSource(Protocol):
     """One collection."""
 
@@ -186,6 +196,10 @@ class Source(Protocol):
 
     def workers(self) -> Sequence[str]:
         """Names of the workers."""
+        ...
+
+    def attempts(self) -> Sequence[AttemptSource]:
+        """Starts of the training, oldest first."""
         ...
 
     def facts(self) -> Sequence[Facts]:
@@ -215,7 +229,8 @@ class Source(Protocol):
     def step_table(self, start: int | None = None) -> NDArray[np.void]:
         """Recorded steps from *start* on.
 
-        Fields: step, mode, wall_ns, complete, lossless, settled, skipped, and others.
+        Fields: step, mode, wall_ns, complete, lossless, settled, skipped, generation,
+        and others.
         """
         ...
 

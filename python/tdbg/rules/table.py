@@ -130,7 +130,7 @@ class Cells(Protocol):
         ...
 
     def steps(self, name: str, what: str = "values") -> NDArray[np.int64]:
-        """Steps at which a tensor has values, or "histograms"."""
+        """Steps at which a tensor has values, or "histograms", ascending."""
         ...
 
 
@@ -152,6 +152,8 @@ class Table:
         columns: Gives a field of the rows by its name, names x steps.
         dtypes: Their element types, as "float32".
         wall_ns: When each step was recorded, in ns since 1970 UTC.
+        generations: A number for each step, which changes from one step to the next
+            where the training was started again between them.
     """
 
     names: tuple[str, ...]
@@ -166,6 +168,7 @@ class Table:
     columns: Callable[[str], Floats]
     dtypes: tuple[str, ...]
     wall_ns: NDArray[np.int64]
+    generations: NDArray[np.int64]
     _cells: Cells
 
     def __getitem__(self, column: str) -> Floats:
@@ -182,16 +185,23 @@ class Table:
 
     def value_steps(self, name: str) -> NDArray[np.int64]:
         """The steps of this table, old and new, at which a tensor has values."""
-        return np.intersect1d(self.steps, self._cells.steps(name), assume_unique=True)
+        return self._steps_of(name, "values")
+
+    def histogram_steps(self, name: str) -> NDArray[np.int64]:
+        """The same of histograms."""
+        return self._steps_of(name, "histograms")
+
+    def _steps_of(self, name: str, what: str) -> NDArray[np.int64]:
+        found = self._cells.steps(name, what)
+        ends = self.steps[:1], self.steps[-1:] + 1
+        first, last = (found.searchsorted(end).sum() for end in ends)
+        if first == last:
+            return found[:0]
+        return np.intersect1d(self.steps, found[first:last], assume_unique=True)
 
     def histogram(self, name: str, step: int) -> Histogram | None:
         """The histogram of a tensor at a step, or None."""
         return self._cells.histogram(name, step)
-
-    def histogram_steps(self, name: str) -> NDArray[np.int64]:
-        """The steps of this table, old and new, at which a tensor has histograms."""
-        steps = self._cells.steps(name, "histograms")
-        return np.intersect1d(self.steps, steps, assume_unique=True)
 
     def by_worker(self, name: str, step: int) -> Mapping[str, RowSource]:
         """The row of each worker that has one of its own, by its name, by rank.
@@ -227,6 +237,7 @@ class Table:
             columns=lambda name: self.columns(name)[rows],
             dtypes=tuple(self.dtypes[i] for i in rows),
             wall_ns=self.wall_ns,
+            generations=self.generations,
             _cells=self._cells,
         )
 

@@ -32,6 +32,7 @@ class Attempt:
         writers: Names of the writer directories.
         first_step: Lowest global step recorded, or None.
         last_step: Highest global step recorded, or None.
+        started_ns: When the last of its writers began, in ns since 1970 UTC.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Attempt:
     writers: tuple[str, ...]
     first_step: int | None
     last_step: int | None
+    started_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def describe(number: int, group: list[WriterView]) -> Attempt:
         writers=tuple(writer.name for writer in group),
         first_step=min(firsts) if firsts else None,
         last_step=max(w.last_step for w in group) if firsts else None,
+        started_ns=max(int(writer.identity["created_ns"]) for writer in group),
     )
 
 

@@ -5,7 +5,7 @@ Thread safety: functions over a ``RunState`` whose lock is held.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,8 +101,33 @@ def configuration(run: RunState) -> dict[str, Any]:
         for event in reversed(writer.events):
             # One that is about something in particular is not that.
             if event.kind == "configuration" and "what" not in event.data:
-                return event.data
+                return _with_attached(event.data, writer.events)
     return {}
+
+
+def _with_attached(
+    data: dict[str, Any], events: Sequence[EventRecord]
+) -> dict[str, Any]:
+    """The same, with what rules need that somebody asked for meanwhile."""
+    needs = [
+        need
+        for event in events
+        if event.kind == "change" and event.data.get("state") == "accepted"
+        for need in _list(_mapping(event.data.get("asked")).get("needs"))
+    ]
+    if not needs:
+        return data
+    hook = data.get("hook", data)
+    hook = {**hook, "needs": [*_list(hook.get("needs")), *needs]}
+    return {**data, "hook": hook} if "hook" in data else hook
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def collections(run: RunState) -> dict[str, Collection]:

@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
+from tdbg.patterns import NamePattern
 from tdbg.trial import _lookup
 from tdbg.trial._run import RunState
 
@@ -39,14 +41,25 @@ def steps_of(
         msg = f"what must be one of {', '.join(WHAT)}, not {what!r}"
         raise ConfigurationError(msg)
     saved = _lookup.saved_steps(run, name, what, worker)
+    if mode is ModeKeys.GLOBAL:
+        if not show_incomplete_steps:
+            saved = _settled(run, saved)
+        return [int(step) for step in saved]
     steps, at = run.table.of_mode(mode)
     if not show_incomplete_steps:
         settled = run.table.data["settled"][at]
         steps, at = steps[settled], at[settled]
-    elif mode is ModeKeys.GLOBAL:
-        return [int(step) for step in saved]
     found = steps[np.isin(run.table.steps[at], saved, assume_unique=True)]
     return [int(step) for step in found]
+
+
+def _settled(run: RunState, saved: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of *saved*, mostly few, that are settled steps of the run."""
+    steps, settled = run.table.steps, run.table.data["settled"]
+    at = np.searchsorted(steps, saved)
+    saved, at = saved[at < len(steps)], at[at < len(steps)]
+    found: NDArray[np.int64] = saved[(steps[at] == saved) & settled[at]]
+    return found
 
 
 def global_step_of(run: RunState, step: int, mode: ModeKeys) -> int | None:
@@ -77,7 +90,8 @@ def matching(names: Iterable[str], regex: str | Iterable[str] | None) -> set[str
     patterns = []
     for text in [regex] if isinstance(regex, str) else regex:
         try:
-            patterns.append(re.compile(text))
+            # Names may be anybody's: whatever they are, this takes no time.
+            patterns.append(NamePattern(text))
         except (re.error, TypeError) as error:
             msg = f"{text!r} is no regular expression: {error}"
             raise ConfigurationError(msg) from error

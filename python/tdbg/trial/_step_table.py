@@ -49,6 +49,7 @@ STEP_TABLE_DTYPE = np.dtype(
         ("failed", "u8"),
         ("micro_batches", "u4"),
         ("workers", "u4"),
+        ("generation", "u4"),
     ]
 )
 _SUMS = ("duration_ns", "capture_ns", "offered", "written", "dropped", "failed")
@@ -136,23 +137,26 @@ def _attempt_steps(
     lanes: list[Lane], start: int, world_size: int, is_newest: bool
 ) -> NDArray[np.void]:
     """Steps of one attempt from *start* on."""
-    records, ranks = [], []
+    records, ranks, generations = [], [], []
     for lane in lanes:
         at = lane.writer.steps.between(max(start, lane.start), lane.stop)
         records.append(lane.writer.steps.data[at])
         ranks.append(np.full(len(at), lane.writer.rank))
+        generations.append(np.full(len(at), lane.writer.generation))
     if not sum(map(len, records)):
         return np.empty(0, STEP_TABLE_DTYPE)
     rows, rank = np.concatenate(records), np.concatenate(ranks)
+    generation = np.concatenate(generations)
     # By step, then rank; of a step that one worker ended twice the later counts.
     order = np.lexsort((np.arange(len(rows)), rank, rows["step"]))
-    rows, rank = rows[order], rank[order]
+    rows, rank, generation = rows[order], rank[order], generation[order]
     repeated = (np.diff(rows["step"]) == 0) & (np.diff(rank) == 0)
     keep = np.concatenate((~repeated, [True]))
-    rows, rank = rows[keep], rank[keep]
+    rows, rank, generation = rows[keep], rank[keep], generation[keep]
     steps, first = np.unique(rows["step"], return_index=True)
     table = np.empty(len(steps), STEP_TABLE_DTYPE)
     table["step"] = steps
+    table["generation"] = generation[first]
     for name in ("mode", "mode_step", "wall_ns"):
         table[name] = rows[name][first]
     for name in _SUMS:

@@ -240,7 +240,8 @@ class Trial:
         lossless (and nothing of it was lost but values that were left out on
         purpose, overflow="sample"), settled (nothing more will come),
         skipped, duration_ns, capture_ns, offered, written, dropped, failed,
-        micro_batches, workers.
+        micro_batches, workers, generation (it changes where the training was
+        started again).
         """
         with self._run.fresh() as run:
             table = run.table

@@ -27,6 +27,7 @@ class NewSteps:
     usable: Bools
     skipped: Bools
     wall_ns: Ints
+    generations: Ints
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -39,6 +40,7 @@ class NewSteps:
             usable=self.usable[which],
             skipped=self.skipped[which],
             wall_ns=self.wall_ns[which],
+            generations=self.generations[which],
         )
 
     def followed_by(self, other: NewSteps) -> NewSteps:
@@ -49,6 +51,7 @@ class NewSteps:
             usable=np.concatenate((self.usable, other.usable)),
             skipped=np.concatenate((self.skipped, other.skipped)),
             wall_ns=np.concatenate((self.wall_ns, other.wall_ns)),
+            generations=np.concatenate((self.generations, other.generations)),
         )
 
 
@@ -58,6 +61,7 @@ NO_STEPS = NewSteps(
     usable=np.empty(0, np.bool_),
     skipped=np.empty(0, np.bool_),
     wall_ns=np.empty(0, np.int64),
+    generations=np.empty(0, np.int64),
 )
 
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.errors import QueryError, StorageError
+from tdbg.errors import QueryError, StorageError, TensorUnavailable
 
 if TYPE_CHECKING:
     from tdbg.histogram import Histogram
-    from tdbg.rules.source import RowSource, Source
+    from tdbg.rules.source import RowSource, Source, TensorSource
 
 __all__ = ["CellReader"]
 
@@ -49,12 +49,29 @@ class CellReader:
         self._limit = limit_bytes
         self._n_bytes = 0
         self._kept: OrderedDict[tuple[str, str, int], tuple[Any, int]] = OrderedDict()
+        self._tensors: dict[str, TensorSource] = {}
+        self._names: Container[str] = ()
+        # Where there are values and histograms, up to this step.
         self._steps: dict[tuple[str, str], NDArray[np.int64]] = {}
+        self._horizon = -1
         self._is_large = False
 
-    def begin(self, n_steps: int) -> None:
-        """What follows is asked about a window of so many new steps."""
-        self._steps = {}
+    def begin(
+        self, n_steps: int, last: int, horizon: int, names: Container[str]
+    ) -> None:
+        """What follows is asked about a window of so many new steps.
+
+        Args:
+            n_steps: How many.
+            last: The last of them.
+            horizon: The last step of which nothing more will come: what is found out
+                now holds for the windows up to it.
+            names: The tensors that there are.
+        """
+        if last > self._horizon:
+            self._steps = {}
+            self._horizon = horizon
+        self._names = names
         self._is_large = n_steps > FEW_STEPS
 
     def value(self, name: str, step: int) -> NDArray[np.generic] | None:
@@ -62,7 +79,7 @@ class CellReader:
         if self._is_large and not self._has("values", name, step):
             return None
         return self._read(
-            ("values", name, step), lambda: self._source.tensor(name).value(step), None
+            ("values", name, step), lambda: self._tensor(name).value(step), None
         )
 
     def histogram(self, name: str, step: int) -> Histogram | None:
@@ -71,7 +88,7 @@ class CellReader:
             return None
         return self._read(
             ("histograms", name, step),
-            lambda: self._source.tensor(name).histogram(step),
+            lambda: self._tensor(name).histogram(step),
             None,
         )
 
@@ -86,12 +103,21 @@ class CellReader:
         found = self._steps.get((what, name))
         if found is None:
             try:
-                known = self._source.tensor(name).steps(what=what)
+                known = self._tensor(name).steps(what=what)
             except (QueryError, StorageError):
                 known = []
             found = np.array(known, dtype=np.int64)
             self._steps[what, name] = found
         return found
+
+    def _tensor(self, name: str) -> TensorSource:
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            if name not in self._names:
+                # The run would look for names like it, which takes its time.
+                raise TensorUnavailable(name)
+            tensor = self._tensors[name] = self._source.tensor(name)
+        return tensor
 
     def _has(self, what: str, name: str, step: int) -> bool:
         steps = self.steps(name, what)
@@ -99,7 +125,7 @@ class CellReader:
         return at < len(steps) and int(steps[at]) == step
 
     def _rows(self, name: str, step: int) -> Mapping[str, RowSource]:
-        tensor = self._source.tensor(name)
+        tensor = self._tensor(name)
         return {
             worker: tensor.stats(step, worker=worker) for worker in tensor.workers(step)
         }

@@ -10,6 +10,7 @@ Errors: a rule or an action that raises is contained and reported in its status 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -182,14 +183,19 @@ class Engine:
 
     def finish(self) -> Report:
         """Settle the statuses, end all processes, close the writer, and report."""
-        unseen = dict(zip(self._local, self._feed.unseen(), strict=True))
         captured = cache(self._source.collections)
-        for judge in self._judges:
-            is_blind = isinstance(judge, Judge) and bool(unseen[judge])
-            told = what_is_wanting(
-                judge.rule, self._source, captured, is_blind=is_blind
+        for judge, is_blind in zip(self._local, self._feed.unseen(), strict=True):
+            judge.finish(
+                what_is_wanting(
+                    judge.rule,
+                    self._source,
+                    captured,
+                    is_blind=is_blind,
+                    has_judged=judge.n_judged > 0,
+                )
             )
-            judge.finish(told)
+        for other in self._apart:
+            other.finish()
         if self._journal is not None:
             self._journal.close()
             if self._journal.trouble:
@@ -203,6 +209,10 @@ class Engine:
     def seconds(self) -> dict[str, float]:
         """How long each rule has taken so far; 0 for those in other processes."""
         return {judge.rule.name: judge.seconds for judge in self._judges}
+
+    def judged(self) -> dict[str, int]:
+        """How many verdicts each rule has given so far, unknown ones left out."""
+        return {judge.rule.name: judge.n_judged for judge in self._judges}
 
     def episodes(self) -> list[Finding]:
         """Every episode so far as one finding, as it stands, by rule."""
@@ -234,8 +244,10 @@ class Engine:
         self._source.refresh()
         found: list[Finding] = []
         last = self._feed.next_step
-        while self._feed.advance():
-            found += self._judge_window()
+        # Thousands of questions are asked of a window: none looks for news again.
+        with getattr(self._source, "no_refresh", contextlib.nullcontext)():
+            while self._feed.advance():
+                found += self._judge_window()
         is_due = time.monotonic() - self._asked >= QUIET_SECONDS
         # Of a run that stands still nothing is asked more often than that.
         ask = "poll" if wait or is_due or self._feed.next_step > last else None
@@ -271,7 +283,9 @@ class Engine:
         seconds = time.monotonic() - self._began
         if self._feed.last is not None:
             mode, wall_ns = self._feed.last
-            seconds = max(0.0, (time.time_ns() - wall_ns) / 1e9)
+            # A training that was started again stood still while nobody ran it.
+            since = [attempt.started_ns for attempt in self._source.attempts()]
+            seconds = max(0.0, (time.time_ns() - max([wall_ns, *since])) / 1e9)
         status = self._source.status
         alive = {"running": True, "stalled": True, "dead": False, "closed": False}
         return Quiet(

@@ -121,9 +121,10 @@ class Feed:
         self._refresh_tensors()
         limit = max(1, min(WINDOW_STEPS, CELLS // max(1, len(self._columns))))
         limit = min(limit, self._max_steps or limit, self._units.max_steps)
+        horizon = int(new.steps[-1])
         new = new.take(slice(limit))
         first, last = int(new.steps[0]), int(new.steps[-1])
-        self._cells.begin(len(new))
+        self._cells.begin(len(new), last, horizon, self._known)
         self._facts = None
         self._n_workers = max(1, len(self._source.workers()))
         self._last = ModeKeys(int(new.modes[-1])), int(new.wall_ns[-1])
@@ -168,6 +169,7 @@ class Feed:
             usable=table["complete"] & table["lossless"],
             skipped=table["skipped"].astype(bool),
             wall_ns=table["wall_ns"].astype(np.int64),
+            generations=table["generation"].astype(np.int64),
         )
 
     def _n_in_order(self, table: NDArray[np.void]) -> int:

@@ -139,6 +139,7 @@ class History:
             columns=self._reader(at),
             dtypes=self._dtypes,
             wall_ns=steps.wall_ns,
+            generations=steps.generations,
             _cells=cells,
         )
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from tdbg.findings import Finding
 from tdbg.rules._base import Rule
 from tdbg.rules.engine.episodes import Episodes
 from tdbg.rules.status import RuleStatus, Status
-from tdbg.rules.verdicts import Judgement
+from tdbg.rules.verdicts import UNKNOWN, Judgement
 
 __all__ = ["Judge"]
 
@@ -29,11 +31,13 @@ class Judge:
     Attributes:
         rule: The rule.
         seconds: How long it has taken so far.
+        n_judged: How many verdicts it has given so far, unknown ones left out.
     """
 
     def __init__(self, rule: Rule, on_status: Callable[[RuleStatus], None]) -> None:
         self.rule = rule
         self.seconds = 0.0
+        self.n_judged = 0
         self._on_status = on_status
         self._episodes = Episodes(rule.name)
         self._status = Status.IN_PROGRESS
@@ -68,6 +72,7 @@ class Judge:
         started = time.perf_counter()
         try:
             for judgement in question():
+                self.n_judged += int(np.count_nonzero(judgement.levels != UNKNOWN))
                 found += self._episodes.fold(judgement)
         except Exception as error:  # A rule is anybody's code.
             self.fail(error)

@@ -17,6 +17,7 @@ __all__ = ["what_is_wanting"]
 
 # What frameworks of boosted trees fill, and no setting of another one captures.
 TREES = frozenset({CollectionKeys.TREES, CollectionKeys.FEATURE_IMPORTANCE})
+NOTHING_KNOWN = "nothing to judge: what was recorded is too little for a verdict"
 
 
 def what_is_wanting(
@@ -25,6 +26,7 @@ def what_is_wanting(
     captured: Callable[[], Mapping[str, CollectionSource]],
     *,
     is_blind: bool,
+    has_judged: bool,
 ) -> str:
     """Why a rule could find nothing, or not all, and which setting mends that; or "".
 
@@ -33,6 +35,7 @@ def what_is_wanting(
         source: The run, which says how capture was configured if it knows.
         captured: Gives the collections of the run: it is asked once for all rules.
         is_blind: Whether it was shown no tensor at all.
+        has_judged: Whether it has given a verdict that is not unknown.
     """
     configuration: Callable[[], Mapping[str, Any]] = getattr(
         source, "configuration", dict
@@ -47,10 +50,11 @@ def what_is_wanting(
     if is_blind and collections and TREES.issuperset(collections):
         return "nothing to judge: this is no training of boosted trees"
     if told:
-        how = "nothing to judge" if is_blind else "not all that it needs is there"
+        is_some = has_judged and not is_blind
+        how = "not all that it needs is there" if is_some else "nothing to judge"
         return f"{how}: {'; '.join(told)}"
     if not is_blind:
-        return ""
+        return "" if has_judged else NOTHING_KNOWN
     if "include_collections" in asked.get("hook", asked):
         # A hook that tells what it was asked for: nothing of it is missing.
         return f"nothing to judge: the training has no {_kind(needs)}"

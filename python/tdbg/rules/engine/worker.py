@@ -56,17 +56,21 @@ def serve(task: dict[str, Any], lines: Any, answers: _Answers) -> None:
     engine.on_window = lambda: answers.send(beat=True)
     told: list[Finding] = []
     for line in lines:
-        found = engine.poll()
-        if line.strip() == "silence":
+        command = line.strip()
+        found = [] if command == "finish" else engine.poll()
+        if command == "silence":
             found += engine.ask_silence()
         for finding in found:
             answers.send(finding=_short(finding))
-        report = engine.report()
+        report = engine.finish() if command == "finish" else engine.report()
         told = _tell_episodes(engine.episodes(), told, answers)
         (status,) = report.statuses
         if status.status is Status.ERROR:
             answers.send(status="Error", message=status.message[:MAX_TEXT])
-        answers.send(done=report.last_step)
+        (judged,) = engine.judged().values()
+        answers.send(
+            done=report.last_step, judged=judged, wanting=status.message[:MAX_TEXT]
+        )
 
 
 def _tell_episodes(

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
+from tdbg.histogram import INFINITY, SIGN, ZERO, Histogram
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs, with_beginning
-from tdbg.precision import NARROW_TYPES
+from tdbg.precision import NARROW_TYPES, borders_of
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
@@ -159,14 +160,14 @@ class PrecisionLoss(Rule):
         due = table.known
         due[:, : table.start] = False
         for i in chosen:
+            saved = table.histogram_steps(table.names[i])
+            if not len(saved):
+                continue
             own = table.dtypes[i] if table.dtypes[i] in SHORT_RANGE else None
-            columns = np.flatnonzero(due[i])
+            columns = np.searchsorted(table.steps, saved)
+            columns = columns[due[i, columns]]
             if own is None:
                 columns = columns[computed[columns] != ""]
-            if not len(columns):
-                continue
-            there = table.histogram_steps(table.names[i])
-            columns = columns[np.isin(table.steps[columns], there)]
             if not len(columns):
                 continue
             types = {j: own or str(computed[j]) for j in columns.tolist()}
@@ -178,19 +179,25 @@ class PrecisionLoss(Rule):
         """Judge one gradient at these columns, computed in these types."""
         levels = np.full(len(table.steps) - table.start, UNKNOWN, dtype=np.int8)
         shares: dict[int, float] = {}
+        smallest = table["abs_min"][i]
         for j, dtype in types.items():
+            # Where the row says that nothing is at the brink no histogram is read.
+            if BRINK * borders_of(dtype).vanishing < smallest[j] < np.inf:
+                levels[j - table.start] = HEALTHY
+                continue
             histogram = table.histogram(table.names[i], int(table.steps[j]))
             if histogram is None or histogram.finite == histogram.zero:
                 continue
             at = j - table.start
             levels[at] = HEALTHY
+            if _least(histogram) > BRINK * borders_of(dtype).vanishing:
+                continue
+            brink = 100.0 * histogram.lost_in(dtype, scale=1 / BRINK).underflow
             # Where there are numbers that the type cannot hold, it was not computed
             # in it, or the loss was scaled.
-            if histogram.lost_in(dtype).underflow <= NONE:
-                brink = histogram.lost_in(dtype, scale=1 / BRINK).underflow
-                if 100.0 * brink >= self.threshold:
-                    levels[at] = Severity.WARNING
-                    shares[at] = 100.0 * brink
+            if brink >= self.threshold and histogram.lost_in(dtype).underflow <= NONE:
+                levels[at] = Severity.WARNING
+                shares[at] = brink
 
         def describe(at: int) -> Description:
             dtype = types[at + table.start]
@@ -209,6 +216,15 @@ class PrecisionLoss(Rule):
             )
 
         return table.judge_one(table.names[i], levels, describe)
+
+
+def _least(histogram: Histogram) -> float:
+    """No finite element but zero has a magnitude below this."""
+    magnitude = histogram.keys & ~np.uint16(SIGN)
+    magnitude = magnitude[(magnitude != ZERO) & (magnitude < INFINITY)]
+    least = magnitude.min(initial=INFINITY).astype(np.uint32)
+    # The first bin holds all that is less, too.
+    return 0.0 if least == 1 else float((least << np.uint32(16)).view(np.float32))
 
 
 def _computed_in(table: Table) -> NDArray[np.str_]:

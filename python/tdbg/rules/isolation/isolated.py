@@ -46,6 +46,8 @@ class Isolated:
 
     Attributes:
         rule: The rule.
+        seconds: 0: what its process takes is not known here.
+        n_judged: How many verdicts it has given, as of its last answer.
 
     Raises:
         ConfigurationError: If another process could not make the same rule.
@@ -61,6 +63,8 @@ class Isolated:
     ) -> None:
         self.rule = rule
         self.seconds = 0.0
+        self.n_judged = 0
+        self._wanting = ""
         self._on_status = on_status
         self._limits = limits
         self._task = {
@@ -101,7 +105,8 @@ class Isolated:
         """What has come; begins, worsens and ends.
 
         Args:
-            ask: "poll" or "silence", if it is to look what is new; None: it is not.
+            ask: "poll" or "silence", if it is to look what is new, or "finish", if
+                it is to say what was wanting; None: neither.
             wait: Whether to return only when that is answered, or when it has failed.
         """
         found: list[Finding] = []
@@ -125,17 +130,15 @@ class Isolated:
         if not self.has_failed:
             self._set_status(Status.STOPPING)
 
-    def finish(self, message: str = "") -> None:
-        """No more will come.
-
-        Args:
-            message: What to say where nothing was found.
-        """
+    def finish(self) -> None:
+        """No more will come; where nothing was found, it says what was wanting."""
+        if self._status is Status.IN_PROGRESS and self._process is not None:
+            self.poll(ask="finish", wait=True)
         self.close()
         if self._status is Status.STOPPING:
             self._set_status(Status.STOPPED)
         elif self._status is Status.IN_PROGRESS:
-            self._set_status(Status.NO_ISSUES_FOUND, message)
+            self._set_status(Status.NO_ISSUES_FOUND, self._wanting)
 
     def close(self) -> None:
         """End the process."""
@@ -193,6 +196,9 @@ class Isolated:
                 if self._status is Status.IN_PROGRESS:
                     self._set_status(Status.ISSUES_FOUND)
                 return [finding]
+        elif "done" in message:
+            self.n_judged = int(message.get("judged", 0))
+            self._wanting = str(message.get("wanting", ""))
         return []
 
     def _finding(self, document: Mapping[str, Any]) -> Finding:

@@ -85,12 +85,17 @@ class StalledTraining(Rule):
             return
         there = [table.present.any(axis=0) for table in seen]
         steps = np.concatenate([t.steps[at] for t, at in zip(seen, there, strict=True)])
-        wall = np.concatenate(
-            [t.wall_ns[at] for t, at in zip(seen, there, strict=True)]
+        wall, generation = (
+            np.concatenate(
+                [getattr(t, of)[at] for t, at in zip(seen, there, strict=True)]
+            )
+            for of in ("wall_ns", "generations")
         )
         order = np.argsort(steps)
-        steps, wall = steps[order], wall[order]
+        steps, wall, generation = steps[order], wall[order], generation[order]
         pause = np.diff(wall, prepend=wall[:1]) * NANOSECONDS
+        # While nobody ran the training it did not stand still.
+        pause[np.diff(generation, prepend=generation[:1]) != 0] = 0.0
         for table in window.tables():
             rows = table.present[:, table.start :].any(axis=0)
             new = table.steps[table.start :][rows]
