@@ -170,6 +170,16 @@ def test_padding_that_makes_up_most_is_a_warning():
     assert "token 0" in finding.message
 
 
+def test_rows_between_the_steps_that_are_kept_take_no_place():
+    run = sequences(lambda random: padded(random)[:4], n_steps=80)
+    for step in range(80):
+        if step % 10:
+            del run.tensor_of(TOKENS).values[step]
+    (finding,) = judge(run, NLPSequenceRatio(min_tokens=1000))
+    assert finding.step == 60
+    assert judge_in_parts(run, range(80), NLPSequenceRatio()) == [finding]
+
+
 def test_any_token_can_be_too_frequent():
     run = sequences(lambda random: np.where(random.random((16, 40)) < 0.9, 7, 3))
     (finding,) = judge(run, NLPSequenceRatio())

@@ -113,8 +113,8 @@ class NLPSequenceRatio(Rule):
 
     @property
     def look_back(self) -> int:
-        """The steps that are taken together."""
-        return self.max_steps - 1
+        """The steps that are taken together; rows there may be at those between."""
+        return self.max_steps * INTERVAL - 1
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Inputs; which of them are an embedding's, the facts say."""
@@ -143,7 +143,8 @@ class NLPSequenceRatio(Rule):
         name = table.names[i]
         # An input that another name has too may have values only: a step without
         # loss is then known by the rows of others.
-        rows = np.flatnonzero(table.known.any(axis=0))
+        has_values = np.isin(table.steps, table.value_steps(name))
+        rows = np.flatnonzero(table.known.any(axis=0) & has_values)
         levels = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
         worst: dict[int, _Frequent] = {}
         for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
