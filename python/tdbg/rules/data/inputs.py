@@ -189,7 +189,8 @@ class NotNormalizedData(Rule):
     def _columns(self, table: Table, i: int) -> str:
         """Which columns of tabular data are worst, where a batch was kept."""
         # By the first batch: which others are here depends on the window.
-        for step in table.steps[table.ordinal[i] == 1].tolist():
+        first = table.known[i] & (table.ordinal[i] == 1)
+        for step in table.steps[first].tolist():
             values = table.value(table.names[i], step)
             if values is not None and values.ndim == 2 and min(values.shape) > 1:
                 x = values.astype(np.float64)
