@@ -203,9 +203,13 @@ def sequence_ratio(rule: NLPSequenceRatio, run: FakeRun) -> Verdicts:
                     tokens += values[each].ravel().tolist()
             if step in values and len(tokens) >= rule.min_tokens:
                 bad = any(
-                    100 * n / len(tokens) > limits.get(token, rule.any_percent)
-                    for token, n in Counter(tokens).items()
+                    100 * tokens.count(token) / len(tokens) > limit
+                    for token, limit in limits.items()
                 )
+                rest = [token for token in tokens if token not in limits]
+                if len(rest) >= 100:
+                    most = max(Counter(rest).values())
+                    bad |= 100 * most / len(rest) > rule.any_percent
                 result[mode, name, step] = WARNING if bad else HEALTHY
     return result
 

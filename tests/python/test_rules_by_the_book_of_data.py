@@ -71,8 +71,8 @@ def tokens(run: FakeRun, random: Random, step: int, index: int) -> dict[str, obj
     """Few tokens at a time; their values are not always kept."""
     padding = [0.1, 0.5, 0.9][index // 10 % 3]
     other = [0.2, 0.9][index // 7 % 2]
-    batch = np.where(random.random(10) < other, 7, random.integers(1, 6, 10))
-    batch = np.where(random.random(10) < padding, 0, batch)
+    batch = np.where(random.random(60) < other, 7, random.integers(1, 6, 60))
+    batch = np.where(random.random(60) < padding, 0, batch)
     if random.random() < 0.8:
         run.value(step, "tokens", batch)
     return {"tokens": batch}
@@ -166,8 +166,8 @@ CASES: list[tuple[Record, Rule]] = [
     (in_levels, Underfitting(num_steps=8, flat_percent=30.0, learned_percent=60)),
     (inputs, NotNormalizedData(min_elements=40, num_steps=4)),
     (inputs, NotNormalizedData(min_elements=60, num_steps=3, max_mean=1.0)),
-    (tokens, NLPSequenceRatio(tensor_regex="tokens", min_tokens=30, max_steps=6)),
-    (tokens, NLPSequenceRatio(tensor_regex="tokens", min_tokens=30, max_steps=3,
+    (tokens, NLPSequenceRatio(tensor_regex="tokens", min_tokens=180, max_steps=6)),
+    (tokens, NLPSequenceRatio(tensor_regex="tokens", min_tokens=180, max_steps=3,
                               token_values=(0, 7), any_percent=30.0,
                               token_thresholds_percent=(60.0, 40.0))),
     (still, UnchangedTensor(num_steps=2)),
