@@ -194,7 +194,8 @@ def sequence_ratio(rule: NLPSequenceRatio, run: FakeRun) -> Verdicts:
     (name,) = run.tensors
     values = run.tensors[name].values
     for mode in TRAINING:
-        steps = [entry.step for entry in entries(run, mode) if entry.usable]
+        usable = [entry.step for entry in entries(run, mode) if entry.usable]
+        steps = [step for step in usable if step in values]
         for k, step in enumerate(steps):
             last = steps[max(0, k + 1 - rule.max_steps) : k + 1][::-1]
             tokens: list[int] = []
