@@ -33,7 +33,7 @@ def calls_of_tdbg(step: Any) -> list[str]:
     return called
 
 
-@pytest.mark.parametrize(("has_loss", "most"), [(False, 36), (True, 52)])
+@pytest.mark.parametrize(("has_loss", "most"), [(False, 39), (True, 55)])
 def test_a_step_that_wants_nothing_calls_little(
     run_dir: Path, has_loss: bool, most: int
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_step_that_wants_nothing_calls_little(
         step()
     # A look at requests, or the record of a second, is in one step of many.
     fewest = min((calls_of_tdbg(step) for _ in range(5)), key=len)
-    assert len(fewest) <= most, fewest
+    assert len(fewest) <= most, (len(fewest), fewest)
     assert hook.close()
     steps = 10
     found = tdbg.create_trial(run_dir).tensor_names(collection="losses")

@@ -181,7 +181,7 @@ SPREAD = [(5, taken, 1 if taken in (0, 5) else 2) for taken in range(6)]
          ["3 is taken for 0 (90% of 10), 1 is taken for 2 (60% of 10)"]),
         (steady(8, *right(10, 10, 10, 10, 10), *SPREAD, *right(*[0] * 6, 10, 10)[6:]),
          Confusion(**SMALL), 0.1,
-         ["only 10% of the 10 samples of class 5 are recognized", "taken for 1"]),
+         ["only 10% of the 10 samples of class 5 are", "taken mostly for 1"]),
     ],
     ids=["rare", "many rare", "not learned", "pairs", "missed"],
 )  # fmt: skip

@@ -196,8 +196,10 @@ class Session:
             # Of a module that is called by itself.
             self.takes_activations = not self.n_replicas
             self.forward_context = None
-        if change.step is not None and change.step.context is not None:
-            change.step.context.reaches(self._now_ns, self.meter.spent_ns)
+        step = change.step
+        if step is not None and step.mode not in _TRAINING and step.context is not None:
+            # Which nothing else ends; a step of training goes on.
+            step.context.reaches(self._now_ns, self.meter.spent_ns)
 
     def forward_lost(self) -> None:
         """The call of a root ended without a word (an interrupt)."""
