@@ -198,7 +198,6 @@ class Session:
             self.forward_context = None
         step = change.step
         if step is not None and step.mode not in _TRAINING and step.context is not None:
-            # Which nothing else ends; a step of training goes on.
             step.context.reaches(self._now_ns, self.meter.spent_ns)
 
     def forward_lost(self) -> None:
