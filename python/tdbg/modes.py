@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["EVAL", "GLOBAL", "PREDICT", "TRAIN", "ModeKeys", "modes"]
+__all__ = ["EVAL", "GLOBAL", "PREDICT", "TRAIN", "TRAINING", "ModeKeys", "modes"]
 
 
 class ModeKeys(enum.Enum):
@@ -26,3 +26,6 @@ TRAIN = ModeKeys.TRAIN
 EVAL = ModeKeys.EVAL
 PREDICT = ModeKeys.PREDICT
 GLOBAL = ModeKeys.GLOBAL
+
+TRAINING = frozenset({TRAIN, GLOBAL})
+"""Modes of which a step trains: it is GLOBAL where a training tells no modes apart."""

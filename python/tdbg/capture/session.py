@@ -34,12 +34,11 @@ from tdbg.capture.tensors import Tensors, array_ref
 from tdbg.collections import Role
 from tdbg.control import Request
 from tdbg.errors import TrainingStopped
-from tdbg.modes import GLOBAL, TRAIN, ModeKeys
+from tdbg.modes import TRAINING, ModeKeys
 
 __all__ = ["MAX_FAULTS", "Session"]
 
 MAX_FAULTS = 10
-_TRAINING = frozenset({TRAIN, GLOBAL})
 
 _Result = TypeVar("_Result")
 
@@ -197,7 +196,7 @@ class Session:
             self.takes_activations = not self.n_replicas
             self.forward_context = None
         step = change.step
-        if step is not None and step.mode not in _TRAINING and step.context is not None:
+        if step is not None and step.mode not in TRAINING and step.context is not None:
             step.context.reaches(self._now_ns, self.meter.spent_ns)
 
     def forward_lost(self) -> None:
@@ -324,7 +323,7 @@ class Session:
         self._hear_ns = 0  # Until nothing is left to do.
         if self._requests is None:
             return
-        is_training = mode in _TRAINING
+        is_training = mode in TRAINING
         number = self.machine.training_number
         self._attached.step_begins(*self.machine.next_training())
         for request in self._requests.poll(number, is_training=is_training):
@@ -367,7 +366,7 @@ class Session:
         if context is None:
             return  # An interrupt came between its beginning and this.
         now, mode = self._now_ns, step.mode
-        is_training = mode in _TRAINING
+        is_training = mode in TRAINING
         if is_training:  # It goes on until now; of the others the last forward ends it.
             context.reaches(now, self.meter.spent_ns)
         self._records.step_ended(step, now, context.rest_ns, has_data=context.has_data)

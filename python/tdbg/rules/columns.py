@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from tdbg.rules.window import Table, UnitTable, Window
+from tdbg.rules.window import Bools, Floats, Table, UnitTable, Window
 
 if TYPE_CHECKING:
     from tdbg.facts import Facts, ParameterFacts
@@ -32,8 +32,6 @@ __all__ = [
     "streak_of_known",
 ]
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 # The standard deviation of a normal sample is this many times the median of its

@@ -12,7 +12,7 @@ from tdbg.capture.resuming import counters_of, parse_counters, resume
 from tdbg.capture.session import Session
 from tdbg.capture.sink import NullSink
 from tdbg.collections import CollectionRegistry
-from tdbg.modes import TRAIN, ModeKeys
+from tdbg.modes import TRAIN, TRAINING, ModeKeys
 
 __all__ = ["Lifetime", "dead_session"]
 
@@ -113,7 +113,7 @@ class Lifetime:
         session.run(session.forward_ends)
 
     def _begin_pass(self, mode: ModeKeys) -> None:
-        is_training = mode in {TRAIN, ModeKeys.GLOBAL}
+        is_training = mode in TRAINING
         if is_training:
             self._prepare()
         context = self._session.forward_begins(id(self), mode)

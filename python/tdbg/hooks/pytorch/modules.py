@@ -23,11 +23,9 @@ from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
 from tdbg.hooks.pytorch.inside import InsideHooks
 from tdbg.hooks.pytorch.parameters import LOOK_AGAIN, ParameterTable
 from tdbg.hooks.pytorch.replicas import IS_REPLICA, begin_replica, end_replica
-from tdbg.modes import GLOBAL, TRAIN, ModeKeys
+from tdbg.modes import TRAINING, ModeKeys
 
 __all__ = ["ModuleTap", "is_tapped_by"]
-
-_TRAINING = frozenset({TRAIN, GLOBAL})
 
 _ModeOf = Callable[[], ModeKeys]
 
@@ -156,7 +154,7 @@ class ModuleTap:
             self._calls.clear()
             session.forward_lost()
         mode = self._mode()
-        is_training = mode in _TRAINING
+        is_training = mode in TRAINING
         if is_training:
             self._before_training()
         context = session.forward_begins(id(self), mode)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.registry import register
@@ -80,7 +80,7 @@ class DeadEmbedding(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge every embedding by the rows that its last steps used."""
-        for table in window.units(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.units(*TRAINING):
             yield self._judge(table)
 
     def _judge(self, table: UnitTable) -> Judgement:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.columns import facts_of_steps
 from tdbg.rules.table import steps_of
 from tdbg.rules.window import (
     UNKNOWN,
+    Floats,
     Judgement,
     TensorInfo,
     UnitTable,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OfUnits", "Recent"]
 
-Floats = NDArray[np.float64]
 
 # What a summary is of, if not of an output.
 GRADIENT = "gradient/"
@@ -119,7 +119,7 @@ class OfUnits(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge every layer by its last batches of training."""
-        for table in window.units(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.units(*TRAINING):
             applies = np.zeros(len(table.steps), dtype=np.bool_)
             for facts, steps in facts_of_steps(window, table):
                 applies[steps] = self.applies(facts, table.name)

@@ -16,11 +16,10 @@ from tdbg.rules.data.classifier import (
     mostly,
 )
 from tdbg.rules.registry import register
-from tdbg.rules.window import Description
+from tdbg.rules.window import Bools, Description
 
 __all__ = ["ClassImbalance"]
 
-Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 # Share of predictions that are of the only class from which on a constant will do.

@@ -16,7 +16,9 @@ from tdbg.rules.data.batches import Pair, Stretch, pairs_of, stretches
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
+    Bools,
     Description,
+    Floats,
     Judgement,
     Table,
     TensorInfo,
@@ -25,9 +27,7 @@ from tdbg.rules.window import (
 
 __all__ = ["SHOWN", "OfClassifiers", "lasting", "mostly"]
 
-Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 # Labels and predictions are small; every fifth step tells the same as every one.
 INTERVAL = 5

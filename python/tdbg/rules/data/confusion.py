@@ -16,13 +16,11 @@ from tdbg.rules.data.classifier import (
     mostly,
 )
 from tdbg.rules.registry import register
-from tdbg.rules.window import Description
+from tdbg.rules.window import Bools, Description, Floats
 
 __all__ = ["Confusion"]
 
-Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 # Of a standard normal: how sure to be of a share before it is called too large.
 CERTAINTY = 1.96

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.registry import register
@@ -19,6 +19,7 @@ from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
     Description,
+    Floats,
     Judgement,
     Table,
     TensorInfo,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NotNormalizedData"]
 
-Floats = NDArray[np.float64]
 
 NORMALIZATIONS = ("BatchNorm", "LayerNorm", "InstanceNorm", "GroupNorm", "RMSNorm")
 # Losses whose targets are numbers on a scale of their own.
@@ -109,7 +109,7 @@ class NotNormalizedData(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge training, where the model gets used to its data."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             facts = window.facts_at(int(table.steps[-1]))
             for i in range(len(table.names)):
                 if "float" in table.dtypes[i]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number, check_regex, finds
 from tdbg.rules.registry import register
@@ -124,7 +124,7 @@ class NLPSequenceRatio(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge training."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             for i, name in enumerate(table.names):
                 integers = "int" in table.dtypes[i]
                 if integers and self._is_of_vocabulary(window, table, name):

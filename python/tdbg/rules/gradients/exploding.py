@@ -9,17 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import MAD_TO_DEVIATION, KnownRows
 from tdbg.rules.registry import register
-from tdbg.rules.window import Description, Judgement, Table, TensorInfo, Window
+from tdbg.rules.window import (
+    Description,
+    Floats,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
 
 __all__ = ["ExplodingGradient"]
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 # The square of such a number is infinite in float32, and so is Adam's state.
 OVERFLOW = 1e18
@@ -84,7 +89,7 @@ class ExplodingGradient(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each step of training by the gradients that carry its norm."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             yield self._judge(table)
 
     def _judge(self, table: Table) -> Judgement:

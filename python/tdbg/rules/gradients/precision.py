@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.histogram import INFINITY, SIGN, ZERO, Histogram
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.precision import NARROW_TYPES, borders_of
 from tdbg.rules._base import Rule, check_number
@@ -28,8 +28,6 @@ from tdbg.rules.window import (
 
 __all__ = ["PrecisionLoss"]
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 GRADIENT, UPDATE = "gradient/", "update/"
 # bfloat16 has the range of float32: gradients do not vanish in it.
@@ -106,7 +104,7 @@ class PrecisionLoss(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge updates by their zeros, gradients by their histograms."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             yield from self._updates(table)
             yield from self._gradients(table)
 

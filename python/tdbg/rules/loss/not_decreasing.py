@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING, ModeKeys
 from tdbg.rules._base import check_number, check_regex, finds, mode_of
 from tdbg.rules.loss.of_losses import OfLosses, in_game, milder
 from tdbg.rules.loss.stretches import FIRST, Trend, trend_of
@@ -84,7 +84,7 @@ class LossNotDecreasing(OfLosses):
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each loss by itself."""
         mode = mode_of(self, "mode")
-        modes = (ModeKeys.TRAIN, ModeKeys.GLOBAL) if mode is None else (mode,)
+        modes = TRAINING if mode is None else (mode,)
         for table in window.tables(*modes):
             game = in_game(window, table)
             for i in range(len(table.names)):

@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule
 from tdbg.rules.columns import facts_of_steps
-from tdbg.rules.window import Description, Judgement, Table, TensorInfo, Window
+from tdbg.rules.window import (
+    Bools,
+    Description,
+    Floats,
+    Judgement,
+    Table,
+    TensorInfo,
+    Window,
+)
 
 __all__ = ["OfLosses", "in_game", "losses_of", "median_of", "milder"]
-
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 
 # So many optimizers for so many losses may be players of a game.

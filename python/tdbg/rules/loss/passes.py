@@ -21,6 +21,7 @@ from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
     Description,
+    Floats,
     Judgement,
     Table,
     Window,
@@ -28,7 +29,6 @@ from tdbg.rules.window import (
 
 __all__ = ["LOOK_BACK", "Passes", "judge_passes"]
 
-Floats = NDArray[np.float64]
 
 # Recorded steps of each mode that are looked back at: losses are small.
 LOOK_BACK = 2000

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.rules._base import check_number
 from tdbg.rules.columns import MAD_TO_DEVIATION, streak_of_known
 from tdbg.rules.loss.of_losses import OfLosses, losses_of, median_of
@@ -26,7 +25,6 @@ from tdbg.rules.window import (
 
 __all__ = ["LossSpike"]
 
-Floats = NDArray[np.float64]
 
 # Where training began: the median of so many steps.
 N_START = 10
@@ -79,7 +77,7 @@ class LossSpike(OfLosses):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each loss of training."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             for i in range(len(table.names)):
                 yield self._judge(table, i)
 

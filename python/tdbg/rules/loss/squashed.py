@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.rules.window import HEALTHY, UNKNOWN, Description, Judgement, Table
+from tdbg.rules.window import HEALTHY, UNKNOWN, Description, Floats, Judgement, Table
 
 __all__ = ["squashed"]
 
-Floats = NDArray[np.float64]
 
 # Losses of PyTorch, by how their inputs' names begin.
 OF_CLASSES = ("CrossEntropyLoss", "cross_entropy")

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from tdbg.rules.columns import MAD_TO_DEVIATION
 from tdbg.rules.loss.of_losses import losses_of, median_of
-from tdbg.rules.window import Table
+from tdbg.rules.window import Floats, Table
 
 __all__ = ["FIRST", "Trend", "trend_of"]
 
-Floats = NDArray[np.float64]
 
 # Losses that say where it began: few, or what is learned soon would not count as
 # learned.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING, ModeKeys
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import check_number
 from tdbg.rules.loss.of_losses import (
@@ -89,7 +89,7 @@ class Underfitting(OfLosses):
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each loss of training, with what validation says of it."""
         evaluated = window.table(ModeKeys.EVAL)
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             yield from squashed(table)
             game = in_game(window, table)
             for i, name in enumerate(table.names):

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.rules._base import check_number
 from tdbg.rules.registry import register
 from tdbg.rules.tensors.lasting import INPUTS, OfLastingRows
-from tdbg.rules.window import Description, Judgement, Table
+from tdbg.rules.window import Bools, Description, Judgement, Table
 
 __all__ = ["AllZero"]
-
-Bools = NDArray[np.bool_]
 
 
 @register

@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import built_in, check_number, finds
 from tdbg.rules.named import OfNamedTensors
-from tdbg.rules.window import Judgement, Table, Window, rows_of_lasting
+from tdbg.rules.window import Bools, Judgement, Table, Window, rows_of_lasting
 
 __all__ = ["INPUTS", "OfLastingRows"]
 
-Bools = NDArray[np.bool_]
 INPUTS = {"input", "model_input", "prediction", "label"}
 
 
@@ -55,7 +53,7 @@ class OfLastingRows(OfNamedTensors):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge the rows of training."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             judged = table.known & (table["count"] >= self.min_count)
             judged &= _says_something(table, self.tensor_regex)[:, np.newaxis]
             yield self.judge(table, judged)

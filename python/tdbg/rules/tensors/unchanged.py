@@ -18,6 +18,7 @@ from tdbg.rules.table import spans
 from tdbg.rules.window import (
     FIELDS,
     LASTING,
+    Bools,
     Description,
     Judgement,
     Table,
@@ -28,7 +29,6 @@ from tdbg.rules.window import (
 
 __all__ = ["UnchangedTensor"]
 
-Bools = NDArray[np.bool_]
 
 GRADIENT = "gradient/"
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import others
@@ -126,7 +126,7 @@ class PoorWeightInitialization(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge the steps before the first update, each by itself."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             for j in self._before_updates(table):
                 facts = window.facts_at(int(table.steps[j]))
                 if facts is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import streak_of_known
@@ -70,7 +70,7 @@ class ZeroLearningRate(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each rate by its streak of zeros, and all of them together."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             yield self._judge(table)
 
     def _judge(self, table: Table) -> Judgement:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdbg.facts import Facts
 from tdbg.findings import Severity
@@ -14,11 +13,9 @@ from tdbg.rules.columns import others
 from tdbg.rules.registry import register
 from tdbg.rules.table import steps_of
 from tdbg.rules.weights.of_model import GRADIENT, OfModel, have_passed, one_for_all
-from tdbg.rules.window import Description, Judgement, Table
+from tdbg.rules.window import Bools, Description, Judgement, Table
 
 __all__ = ["MissingGradient"]
-
-Bools = NDArray[np.bool_]
 
 
 @register

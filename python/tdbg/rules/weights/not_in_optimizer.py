@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdbg.facts import Facts
 from tdbg.findings import Severity
@@ -15,11 +14,10 @@ from tdbg.needs import Needs, with_beginning
 from tdbg.rules.columns import others
 from tdbg.rules.registry import register
 from tdbg.rules.weights.of_model import GRADIENT, OfModel, have_passed, one_for_all
-from tdbg.rules.window import Description, Judgement, Table, TensorInfo
+from tdbg.rules.window import Bools, Description, Judgement, Table, TensorInfo
 
 __all__ = ["NotInOptimizer"]
 
-Bools = NDArray[np.bool_]
 
 # How far numbers of a uniform distribution, so many at least, may be from its bound and
 # its deviation.

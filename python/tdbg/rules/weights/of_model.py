@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdbg.facts import Facts
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import facts_of_steps, first_of_columns
@@ -19,6 +18,7 @@ from tdbg.rules.table import steps_of
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
+    Bools,
     Description,
     Judgement,
     Table,
@@ -28,7 +28,6 @@ from tdbg.rules.window import (
 
 __all__ = ["GRADIENT", "OfModel", "have_passed", "one_for_all"]
 
-Bools = NDArray[np.bool_]
 
 GRADIENT = "gradient/"
 
@@ -65,7 +64,7 @@ class OfModel(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge the steps of training at which something is known of the model."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             for facts, steps in facts_of_steps(window, table):
                 start = max(steps.start, table.start)
                 if facts is not None and start < steps.stop:

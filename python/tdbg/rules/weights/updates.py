@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdbg.findings import Severity
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import (
@@ -25,7 +24,9 @@ from tdbg.rules.table import spans, steps_of
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
+    Bools,
     Description,
+    Floats,
     Judgement,
     Table,
     TensorInfo,
@@ -35,8 +36,6 @@ from tdbg.rules.window import (
 
 __all__ = ["WeightUpdateRatio"]
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 UPDATE = "update/"
 # For so many steps a ratio that grows so much must be too small: at the first steps of
@@ -107,7 +106,7 @@ class WeightUpdateRatio(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge each weight that has an update."""
-        for table in window.tables(ModeKeys.TRAIN, ModeKeys.GLOBAL):
+        for table in window.tables(*TRAINING):
             index = {name: i for i, name in enumerate(table.names)}
             pairs = [
                 (i, index[UPDATE + name])
