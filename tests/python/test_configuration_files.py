@@ -122,7 +122,9 @@ def test_every_setting_of_the_hook_can_stand_in_a_file(
     assert first.reduction_config == ReductionConfig()
     assert first.save_histogram is True
     assert collection(config, "biases").save_config is None
-    assert config.rules == ("ExplodingTensor",)
+    assert [(rule.value, rule.place.path) for rule in config.rules] == [
+        ("ExplodingTensor", "rules[0]")
+    ]
     assert config.include_workers == (0, 2)
     plain = ("dry_run", "on_stop", "overflow", "queue_bytes", "min_free_bytes", "codec")
     for key in (*plain, "save_histogram", "precise", "threads", "budget"):

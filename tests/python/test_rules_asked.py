@@ -63,14 +63,77 @@ def test_rules_of_a_file(tmp_path: Path) -> None:
     told = create_trial(tmp_path / "run").configuration()["hook"]["rules"]
     assert [each["name"] for each in told] == ["VanishingGradient", "DeadRelu"]
     assert told[1]["min_steps"] == 4
-    for bad, message in (
-        ("- {min_steps: 4}", r"rules\[0\].*needs the rule's name"),
-        ("- 3", r"rules\[0\].*must be a mapping"),
-        ("- {name: DeadRelu, min_step: 4}", "no parameter 'min_step'"),
-    ):
-        path.write_text(text + bad)
-        with pytest.raises(ConfigurationError, match=message):
-            Hook.create_from_file(path)
+    path.write_text(f"out_dir: {tmp_path / 'again'}\nrules: default\n")
+    with Hook.create_from_file(path):
+        pass
+    told = create_trial(tmp_path / "again").configuration()["hook"]["rules"]
+    assert len(told) == len(rules.default_rules())
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "where", "message"),
+    [
+        ("- {min_steps: 4}", ConfigurationError, "[0]", "needs the rule's name"),
+        ("- 3", ConfigurationError, "[0]", "must be a mapping"),
+        ("- AllZero\n- DeadReluu", UnknownRule, "[1]", "did you mean DeadRelu?"),
+        (" DeadReluu", UnknownRule, "", "did you mean DeadRelu?"),
+        ("- DeadRelu(4)", ConfigurationError, "[0]", "write NAME or 'NAME("),
+        ("- {name: DeadRelu, min_step: 4}", ConfigurationError, "[0]", "'min_step'"),
+        (
+            "- AllZero\n- {name: DeadRelu, min_steps: 0}",
+            ConfigurationError,
+            "[1]",
+            "DeadRelu.min_steps is 0",
+        ),
+    ],
+)
+def test_a_bad_rule_of_a_file_is_told_with_its_place(
+    bad: str,
+    error: type[Exception],
+    where: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "tdbg.yaml"
+    between = "" if bad.startswith(" ") else "\n"
+    path.write_text(f"out_dir: {tmp_path / 'run'}\nrules:{between}{bad}\n")
+    with pytest.raises(error) as told:
+        Hook.create_from_file(path)
+    assert str(told.value).startswith(f"{path}: rules{where}: "), told.value
+    assert message in str(told.value)
+    monkeypatch.setenv("TDBG_CONFIG", str(path))
+    with pytest.raises(error) as told:
+        Hook()
+    assert str(told.value).startswith(f"{path} (TDBG_CONFIG): rules{where}: ")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        ("AllZero, DeadReluu", UnknownRule, "did you mean DeadRelu?"),
+        ("DeadRelu(min_steps=0, max_steps=9)", ConfigurationError, "min_steps is 0"),
+        ("DeadRelu(min_step=4)", ConfigurationError, "no parameter 'min_step'"),
+        ("nowhere.py:Mine", ConfigurationError, "there is no file"),
+    ],
+)
+def test_a_bad_rule_of_the_environment_is_told_with_its_variable(
+    bad: str,
+    error: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TDBG_RULES", bad)
+    with pytest.raises(error) as told:
+        Hook(tmp_path / "run")
+    assert str(told.value).startswith("TDBG_RULES: "), told.value
+    assert message in str(told.value)
+    assert not (tmp_path / "run").exists()
+    # An argument beats the variable, which is then of no interest.
+    with Hook(tmp_path / "run", rules=["AllZero"]):
+        pass
 
 
 def test_a_dry_run_shows_what_rules_need(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tdbg.errors import ConfigurationError
 from tdbg.needs import Needs, every_need
 from tdbg.rules._base import Rule
 from tdbg.rules.registry import default_rules, make
+from tdbg.settings.place import Placed
 
 __all__ = [
     "Asked",
@@ -26,7 +27,7 @@ __all__ = [
     "resolve",
 ]
 
-_Asked = str | Rule | Mapping[str, Any]
+_Asked = str | Rule | Mapping[str, Any] | Placed
 Asked = Iterable[_Asked] | _Asked | None
 DEFAULT = "default"  # Stands for all that are judged by where none is named.
 
@@ -41,7 +42,7 @@ def resolve(rules: Asked) -> tuple[Rule, ...]:
 
     A text is ``NAME``, ``NAME(parameter=value)`` or the same with ``FILE.py:CLASS``;
     the name ``default`` stands for the default ones. A mapping has the ``name`` and
-    beside it parameters.
+    beside it parameters. Of what stands in a file or a variable errors say where.
 
     Raises:
         UnknownRule: If a name is of none.
@@ -53,7 +54,7 @@ def resolve(rules: Asked) -> tuple[Rule, ...]:
     """
     if rules is None:
         return default_rules()
-    if isinstance(rules, str | Rule | Mapping):
+    if isinstance(rules, str | Rule | Mapping | Placed):
         rules = (rules,)
     return tuple(each for rule in rules for each in _resolve(rule))
 
@@ -116,6 +117,9 @@ def from_anywhere(text: str) -> str:
 def _resolve(rule: object) -> tuple[Rule, ...]:
     if isinstance(rule, Rule):
         return (rule,)
+    if isinstance(rule, Placed):
+        with rule.place.inside():
+            return _resolve(rule.value)
     if isinstance(rule, str):
         return default_rules() if rule == DEFAULT else (parse_rule(rule),)
     if isinstance(rule, Mapping):

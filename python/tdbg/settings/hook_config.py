@@ -17,6 +17,7 @@ from tdbg.config import ReductionConfig, SaveConfig, nearest
 from tdbg.errors import ConfigurationError
 from tdbg.needs import Needs
 from tdbg.settings.collection_config import CollectionConfig
+from tdbg.settings.place import Placed
 
 __all__ = ["HookConfig"]
 
@@ -211,8 +212,11 @@ def _regexes(value: object) -> tuple[str, ...]:
 
 
 def _rules(value: object) -> tuple[object, ...]:
-    """Rules, names and mappings, as they are: what they are of is not known here."""
-    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+    """Rules, names and mappings, as they are: what they are of is not known here.
+
+    Those of a file or a variable stay ``Placed``, for whoever resolves them.
+    """
+    if isinstance(value, str | Mapping | Placed) or not isinstance(value, Iterable):
         return () if value is None else (value,)
     return tuple(value)
 

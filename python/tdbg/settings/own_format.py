@@ -13,7 +13,7 @@ from tdbg.collections import Collection
 from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode, nearest
 from tdbg.modes import ModeKeys
 from tdbg.settings.hook_config import HookConfig
-from tdbg.settings.place import Place, short
+from tdbg.settings.place import Place, Placed, short
 
 __all__ = ["read_own"]
 
@@ -69,18 +69,18 @@ def _texts(value: object, place: Place) -> Iterable[str]:
         yield item
 
 
-def _rules(value: object, place: Place) -> Iterable[str | Mapping[str, Any]]:
+def _rules(value: object, place: Place) -> Iterable[Placed]:
     """Names, or mappings of a name and parameters."""
     for index, item in enumerate(value if isinstance(value, list) else [value]):
         here = place.item(index) if isinstance(value, list) else place
         if isinstance(item, str):
-            yield item
+            yield Placed(item, here)
             continue
         parameters = here.mapping(item)
         if not isinstance(parameters.get("name"), str):
             msg = f"needs the rule's name: {{name: DeadRelu}}, not {short(item)}"
             raise here.error(msg)
-        yield parameters
+        yield Placed(parameters, here)
 
 
 def _save_config(value: object, place: Place) -> SaveConfig:

@@ -1,4 +1,4 @@
-"""Where in a file a setting stands, for messages that name it."""
+"""Where a setting stands, in a file or a variable, for messages that name it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 from tdbg.config import nearest
 from tdbg.errors import ConfigurationError
 
-__all__ = ["Place"]
+__all__ = ["Place", "Placed", "short"]
 
 _LONGEST = 200  # Characters of a value that a message repeats.
 
 
 class Place(NamedTuple):
-    """A place in a file of settings.
+    """A place in a file of settings, or in a variable of the environment.
 
     Attributes:
-        file: Name of the file; empty for settings that came by arguments.
+        file: Name of the file or variable; empty for settings that came by arguments.
         path: The keys that lead there: ``collections.relu.include_regex[0]``.
     """
 
@@ -67,6 +67,18 @@ class Place(NamedTuple):
                 msg = f"unknown key {short(key)}; {nearest(key, names)}"
                 raise self.error(msg)
         return value
+
+
+class Placed(NamedTuple):
+    """A value of which somebody else knows whether it can work, and where it stands.
+
+    Attributes:
+        value: As it was written.
+        place: Whoever makes something of the value does so ``inside`` of it.
+    """
+
+    value: Any
+    place: Place
 
 
 def short(value: object) -> str:

@@ -19,7 +19,7 @@ from tdbg.settings.documents import read_document
 from tdbg.settings.hook_config import HookConfig
 from tdbg.settings.own_format import read_own
 from tdbg.settings.parameters import texts
-from tdbg.settings.place import Place
+from tdbg.settings.place import Place, Placed
 from tdbg.settings.smdebug_format import is_for_smdebug, read_smdebug
 
 __all__ = ["names_file", "names_run", "read_config", "resolve"]
@@ -93,9 +93,10 @@ def _combine(
 ) -> HookConfig:
     if os.environ.get(OUT_VARIABLE):
         from_file = {**from_file, "out_dir": os.environ[OUT_VARIABLE]}
-    named = texts(os.environ.get(RULES_VARIABLE, ""), Place(RULES_VARIABLE))
+    place = Place(RULES_VARIABLE)
+    named = texts(os.environ.get(RULES_VARIABLE, ""), place)
     if named:
-        from_file = {**from_file, "rules": named}
+        from_file = {**from_file, "rules": [Placed(name, place) for name in named]}
     if os.environ.get(BUDGET_VARIABLE, "").strip():
         from_file.pop("budget", None)  # The variable is read where there is none.
     said = {name: value for name, value in given.items() if value is not None}
