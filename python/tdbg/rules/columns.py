@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tdbg.facts import Facts, ParameterFacts
 
 __all__ = [
-    "MAD_TO_DEVIATION",
+    "GRADIENT",
+    "UPDATE",
     "KnownRows",
     "facts_of_steps",
     "first_of_columns",
@@ -34,10 +35,9 @@ __all__ = [
 
 Ints = NDArray[np.intp]
 
-# The standard deviation of a normal sample is this many times the median of its
-# absolute deviations from its median.
-MAD_TO_DEVIATION = 1.4826
-PREFIXES = ("gradient/", "gradient_unclipped/", "update/")
+# Before the name of a parameter: that of its gradient, and of its update.
+GRADIENT, UPDATE = "gradient/", "update/"
+PREFIXES = (GRADIENT, "gradient_unclipped/", UPDATE)
 
 
 class KnownRows:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number, check_regex, finds
-from tdbg.rules.columns import facts_of_steps
+from tdbg.rules.columns import GRADIENT, facts_of_steps
 from tdbg.rules.table import steps_of
 from tdbg.rules.window import (
     UNKNOWN,
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from tdbg.facts import Facts
 
 __all__ = ["OfUnits", "Recent"]
-
-
-# What a summary is of, if not of an output.
-GRADIENT = "gradient/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from tdbg.findings import Severity
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
-from tdbg.rules.columns import MAD_TO_DEVIATION, KnownRows
+from tdbg.rules.columns import KnownRows
+from tdbg.rules.medians import MAD_TO_DEVIATION, median
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     Description,
@@ -161,7 +162,7 @@ class ExplodingGradient(Rule):
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(np.where(last > 0, last, np.nan))
             middle = np.log(usual[i, j])
-            spread = _nanmedian(np.abs(logs - middle[:, np.newaxis]))
+            spread = median(np.abs(logs - middle[:, np.newaxis]))
             noise = np.exp(self.deviations * MAD_TO_DEVIATION * spread)
         # Where nearly all of the past was zero there is nothing to compare with.
         bound[i, j] = np.where(
@@ -206,16 +207,8 @@ class ExplodingGradient(Rule):
         )
 
 
-def _nanmedian(values: Floats) -> Floats:
-    """The median of each row; NaN of none."""
-    result = np.full(len(values), np.nan)
-    some = np.isfinite(values).any(axis=1)
-    result[some] = np.nanmedian(values[some], axis=1)
-    return result
-
-
 def _median_before(values: Floats, i: NDArray[np.intp], j: NDArray[np.intp]) -> Floats:
     """Of each cell, the median of what its row holds before it."""
     columns = np.flatnonzero(np.isfinite(values).any(axis=0))
     before = np.where(columns[np.newaxis, :] < j[:, np.newaxis], 1.0, np.nan)
-    return _nanmedian(values[i][:, columns] * before)
+    return median(values[i][:, columns] * before)

@@ -20,7 +20,7 @@ from tdbg.rules.window import (
     Window,
 )
 
-__all__ = ["OfLosses", "in_game", "losses_of", "median_of", "milder"]
+__all__ = ["OfLosses", "in_game", "losses_of", "milder"]
 
 
 # So many optimizers for so many losses may be players of a game.
@@ -46,12 +46,6 @@ def losses_of(table: Table, i: int) -> Floats:
     """The losses in row *i*; NaN where one is not known, or is no number."""
     known = table.known[i] & (table.not_finite[i] == 0)
     return np.where(known, table["mean"][i], np.nan)
-
-
-def median_of(losses: Floats) -> float:
-    """The median of those that are numbers; NaN if none is."""
-    finite = losses[np.isfinite(losses)]
-    return float(np.median(finite)) if len(finite) else np.nan
 
 
 def in_game(window: Window, table: Table) -> Bools:

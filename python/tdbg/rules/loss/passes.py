@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.rules.loss.of_losses import losses_of, median_of
+from tdbg.rules.loss.of_losses import losses_of
+from tdbg.rules.medians import median
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
@@ -132,12 +133,12 @@ class _Training:
         self._is_first = table.ordinal[i, rows] <= N_START
         self._ends = np.searchsorted(self._steps, begins)
         self._whole = np.array(
-            [median_of(self._loss[max(0, end - N_TRAIN) : end]) for end in self._ends]
+            [median(self._loss[max(0, end - N_TRAIN) : end]) for end in self._ends]
         )
 
     def start(self, now: int) -> float:
         """Where training began, as it can be seen *now*: of later steps nothing is."""
-        return median_of(self._loss[self._is_first & (self._steps < now)])
+        return float(median(self._loss[self._is_first & (self._steps < now)]))
 
     def before(self, first: int, last: int, now: int) -> Floats:
         """Losses before these passes, as they can be seen *now*; NaN: not any more."""
@@ -147,5 +148,5 @@ class _Training:
         result[ends - FEW_TRAIN < oldest] = np.nan
         # Of some only a part is seen.
         for k in np.flatnonzero(np.isfinite(result) & (ends - N_TRAIN < oldest)):
-            result[k] = median_of(self._loss[oldest : ends[k]])
+            result[k] = median(self._loss[oldest : ends[k]])
         return result

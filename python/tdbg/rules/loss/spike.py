@@ -11,8 +11,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING
 from tdbg.rules._base import check_number
-from tdbg.rules.columns import MAD_TO_DEVIATION, streak_of_known
-from tdbg.rules.loss.of_losses import OfLosses, losses_of, median_of
+from tdbg.rules.columns import streak_of_known
+from tdbg.rules.loss.of_losses import OfLosses, losses_of
+from tdbg.rules.medians import median, with_deviation
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -85,7 +86,7 @@ class LossSpike(OfLosses):
         rows = np.flatnonzero(table.known[i])
         # What is no number is unknown, and so is what is compared with it.
         loss = losses_of(table, i)[rows]
-        start = median_of(loss[table.ordinal[i, rows] <= N_START])
+        start = float(median(loss[table.ordinal[i, rows] <= N_START]))
         level = np.full(len(rows), np.nan)
         excess = np.full(len(rows), np.nan)
         limit = np.full(len(rows), np.nan)
@@ -93,8 +94,7 @@ class LossSpike(OfLosses):
         n = self.num_steps
         if len(rows) > n:
             before = sliding_window_view(loss, n)[:-1]
-            middle = np.median(before, axis=1)
-            spread = np.median(np.abs(before - middle[:, np.newaxis]), axis=1)
+            middle, deviation = with_deviation(before)
             level[n:] = middle
             # Of the steps before the first that patience asks for.
             wide = self.of_tails * before.std(axis=1)
@@ -103,7 +103,7 @@ class LossSpike(OfLosses):
             excess[n:] = loss[n:] - middle
             limit[n:] = np.maximum.reduce(
                 (
-                    self.deviations * MAD_TO_DEVIATION * spread,
+                    self.deviations * deviation,
                     self.of_way * np.maximum(start - middle, 0.0),
                     self.of_level * np.abs(middle),
                 )

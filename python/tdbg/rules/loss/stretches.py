@@ -11,8 +11,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from tdbg.rules.columns import MAD_TO_DEVIATION
-from tdbg.rules.loss.of_losses import losses_of, median_of
+from tdbg.rules.loss.of_losses import losses_of
+from tdbg.rules.medians import median, with_deviation
 from tdbg.rules.window import Floats, Table
 
 __all__ = ["FIRST", "Trend", "trend_of"]
@@ -64,16 +64,14 @@ def trend_of(table: Table, i: int, n: int) -> Trend | None:
     full = ends >= 2 * n
     if full.any():
         both = sliding_window_view(loss, 2 * n)[ends[full] - 2 * n]
-        before[full], before_error = _median(both[:, :n])
-        now[full], now_error = _median(both[:, n:])
+        before[full], before_error = _sure_median(both[:, :n])
+        now[full], now_error = _sure_median(both[:, n:])
         error[full] = np.hypot(before_error, now_error)
-    start = median_of(loss[table.ordinal[i, rows] <= min(n, FIRST)])
+    start = float(median(loss[table.ordinal[i, rows] <= min(n, FIRST)]))
     return Trend(new, before, now, error, start)
 
 
-def _median(stretches: Floats) -> tuple[Floats, Floats]:
+def _sure_median(stretches: Floats) -> tuple[Floats, Floats]:
     """The median of each row, and its standard error."""
-    middle = np.median(stretches, axis=1)
-    spread = np.median(np.abs(stretches - middle[:, np.newaxis]), axis=1)
-    deviation = MAD_TO_DEVIATION * spread
+    middle, deviation = with_deviation(stretches)
     return middle, MEDIAN_SPREAD * deviation / np.sqrt(stretches.shape[1])

@@ -12,15 +12,10 @@ from tdbg.findings import Severity
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import check_number
-from tdbg.rules.loss.of_losses import (
-    OfLosses,
-    in_game,
-    losses_of,
-    median_of,
-    milder,
-)
+from tdbg.rules.loss.of_losses import OfLosses, in_game, losses_of, milder
 from tdbg.rules.loss.squashed import squashed
 from tdbg.rules.loss.stretches import FIRST, Trend, trend_of
+from tdbg.rules.medians import median
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -116,7 +111,8 @@ class Underfitting(OfLosses):
         medians: dict[int, float] = {}
         for k, end in enumerate(ends.tolist()):
             if end not in medians:
-                medians[end] = median_of(loss[max(0, end - self.num_steps) : end])
+                recent = loss[max(0, end - self.num_steps) : end]
+                medians[end] = float(median(recent))
             result[k] = medians[end]
         return result
 

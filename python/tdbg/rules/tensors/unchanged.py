@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import built_in, check_number
-from tdbg.rules.columns import facts_of_steps, parameter_of
+from tdbg.rules.columns import GRADIENT, facts_of_steps, parameter_of
 from tdbg.rules.named import OfNamedTensors
 from tdbg.rules.registry import register
 from tdbg.rules.table import spans
@@ -28,9 +28,6 @@ from tdbg.rules.window import (
 )
 
 __all__ = ["UnchangedTensor"]
-
-
-GRADIENT = "gradient/"
 
 
 @register

@@ -11,9 +11,9 @@ import numpy as np
 from tdbg.facts import Facts
 from tdbg.findings import Severity
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules.columns import others
+from tdbg.rules.columns import GRADIENT, others
 from tdbg.rules.registry import register
-from tdbg.rules.weights.of_model import GRADIENT, OfModel, have_passed, one_for_all
+from tdbg.rules.weights.of_model import OfModel, have_passed, one_for_all
 from tdbg.rules.window import Bools, Description, Judgement, Table, TensorInfo
 
 __all__ = ["NotInOptimizer"]

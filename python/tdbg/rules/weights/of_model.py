@@ -26,10 +26,7 @@ from tdbg.rules.window import (
     Window,
 )
 
-__all__ = ["GRADIENT", "OfModel", "have_passed", "one_for_all"]
-
-
-GRADIENT = "gradient/"
+__all__ = ["OfModel", "have_passed", "one_for_all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

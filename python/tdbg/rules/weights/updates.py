@@ -13,12 +13,14 @@ from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule, check_number
 from tdbg.rules.columns import (
+    UPDATE,
     facts_of_steps,
     first_of_columns,
     is_matrix,
     others,
     parameter_of,
 )
+from tdbg.rules.medians import median
 from tdbg.rules.registry import register
 from tdbg.rules.table import spans, steps_of
 from tdbg.rules.window import (
@@ -37,7 +39,6 @@ from tdbg.rules.window import (
 __all__ = ["WeightUpdateRatio"]
 
 
-UPDATE = "update/"
 # For so many steps a ratio that grows so much must be too small: at the first steps of
 # a warm-up it is, and grows.
 SLOW_FOR = 40
@@ -146,7 +147,7 @@ class WeightUpdateRatio(Rule):
         known &= np.isfinite(ratio) & (ratio > 0)
         ratio = np.where(known, ratio, np.nan)
         large = known & (ratio > self.large_threshold) & (root >= least)
-        middle = _medians(ratio)
+        middle = median(ratio, axis=0)
         early = weights.ordinal <= self.until
         small = known & (ratio < self.small_threshold)
         slow = (middle < self.small_threshold)[np.newaxis, :] & early
@@ -232,13 +233,4 @@ def _judged(window: Window, table: Table) -> Bools:
                 parameter = parameter_of(facts, name)
                 if parameter is not None and "Embedding" not in parameter.module:
                     result[i, steps] = is_matrix(parameter)
-    return result
-
-
-def _medians(values: Floats) -> Floats:
-    """The median of each column; NaN where there is none."""
-    result = np.full(values.shape[1], np.nan)
-    some = np.isfinite(values).any(axis=0)
-    if some.any():
-        result[some] = np.nanmedian(values[:, some], axis=0)
     return result
