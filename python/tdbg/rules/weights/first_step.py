@@ -1,4 +1,4 @@
-"""A step before the first update, as the rule about initial weights sees it.
+"""A step before the first update, as the checks of initial weights see it.
 
 Thread safety: read-only once made.
 """
@@ -7,14 +7,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tdbg.facts import Facts
+from tdbg.findings import Severity
 from tdbg.rules.columns import is_matrix
-from tdbg.rules.window import Table
+from tdbg.rules.window import Description, Table
 
-__all__ = ["FirstStep"]
+__all__ = ["WEIGHTED", "FirstStep", "Found"]
+
+# Modules of PyTorch that multiply by weights; their outputs are compared.
+WEIGHTED = frozenset(
+    f"{kind}{n}d" for kind in ("Conv", "ConvTranspose") for n in (1, 2, 3)
+) | {"Linear", "Bilinear"}
+
+
+class Found(NamedTuple):
+    """What a check has found: at which tensor, how bad it is, and in words."""
+
+    name: str
+    severity: Severity
+    description: Description
 
 
 class FirstStep:
