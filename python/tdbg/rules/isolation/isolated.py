@@ -24,6 +24,7 @@ from typing import Any
 
 from tdbg.findings import Finding
 from tdbg.rules._base import Rule
+from tdbg.rules.at_work import AtWork
 from tdbg.rules.isolation.process import Limits, Process
 from tdbg.rules.isolation.transport import describe
 from tdbg.rules.status import RuleStatus, Status
@@ -34,8 +35,8 @@ __all__ = ["Isolated"]
 MAX_EPISODES = 10_000
 
 
-class Isolated:
-    """A rule at work in a process of its own; has what ``Judge`` has.
+class Isolated(AtWork):
+    """A rule in a process of its own; how long it takes is not known here.
 
     Args:
         rule: The rule.
@@ -43,11 +44,6 @@ class Isolated:
         on_status: Called whenever the status has changed.
         limits: What it may take.
         max_window: Steps to judge at once, at most.
-
-    Attributes:
-        rule: The rule.
-        seconds: 0: what its process takes is not known here.
-        n_judged: How many verdicts it has given, as of its last answer.
 
     Raises:
         ConfigurationError: If another process could not make the same rule.
@@ -61,11 +57,8 @@ class Isolated:
         limits: Limits,
         max_window: int | None = None,
     ) -> None:
-        self.rule = rule
-        self.seconds = 0.0
-        self.n_judged = 0
+        super().__init__(rule, on_status)
         self._wanting = ""
-        self._on_status = on_status
         self._limits = limits
         self._task = {
             "rule": describe(rule),
@@ -73,28 +66,10 @@ class Isolated:
             "path": sys.path,
             "max_window": max_window,
         }
-        self._status = Status.IN_PROGRESS
-        self._message = ""
-        self._n_findings = 0
         self._n_starts = 0
         self._process: Process | None = None
         self._seen: set[tuple[str, str, int, str]] = set()
         self._episodes: dict[tuple[str, str, int], Finding] = {}
-
-    @property
-    def status(self) -> RuleStatus:
-        """How far it has come."""
-        return RuleStatus(
-            rule=self.rule.name,
-            status=self._status,
-            message=self._message,
-            n_findings=self._n_findings,
-        )
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it judges no more."""
-        return self._status is Status.ERROR
 
     @property
     def findings(self) -> list[Finding]:
@@ -125,20 +100,12 @@ class Isolated:
             process.wait()
         return found
 
-    def stop(self) -> None:
-        """Somebody asked the engine to stop."""
-        if not self.has_failed:
-            self._set_status(Status.STOPPING)
-
-    def finish(self) -> None:
+    def finish(self, message: str = "") -> None:
         """No more will come; where nothing was found, it says what was wanting."""
         if self._status is Status.IN_PROGRESS and self._process is not None:
             self.poll(ask="finish", wait=True)
         self.close()
-        if self._status is Status.STOPPING:
-            self._set_status(Status.STOPPED)
-        elif self._status is Status.IN_PROGRESS:
-            self._set_status(Status.NO_ISSUES_FOUND, self._wanting)
+        super().finish(message or self._wanting)
 
     def close(self) -> None:
         """End the process."""
@@ -191,10 +158,7 @@ class Isolated:
             if once not in self._seen:
                 self._seen.add(once)
                 self._episodes[name, mode, finding.first_step] = finding
-                if finding.phase == "begin":
-                    self._n_findings += 1
-                if self._status is Status.IN_PROGRESS:
-                    self._set_status(Status.ISSUES_FOUND)
+                self._count_begun(int(finding.phase == "begin"))
                 return [finding]
         elif "done" in message:
             self.n_judged = int(message.get("judged", 0))
@@ -204,7 +168,3 @@ class Isolated:
     def _finding(self, document: Mapping[str, Any]) -> Finding:
         # Whatever it says, it speaks for itself.
         return replace(Finding.from_json(document), rule=self.rule.name)
-
-    def _set_status(self, status: Status, message: str = "") -> None:
-        self._status, self._message = status, message or self._message
-        self._on_status(self.status)
