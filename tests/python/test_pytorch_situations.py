@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tdbg.capture.recorder import Recorder
 from tdbg.pytorch import ModeKeys
 from torch_helpers import Recorded, bits, digits, make_hook, mlp, parts, train
 
@@ -297,3 +298,62 @@ def test_other_models_of_the_process_are_looked_at_no_longer_after_close(
     assert (len(hooks), len(modules)) == (before[0] + 1, before[1] + 1)
     hook.close()
     assert (len(hooks), len(modules)) == before
+
+
+# ---- gradients that are left from before ---------------------------------------------
+
+
+@pytest.mark.parametrize("core_takes", [True, False])
+def test_a_gradient_kept_from_before_it_was_frozen_is_none_of_the_step(
+    run_dir: Path, core_takes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base is trained, then frozen, and a head trained on it by an own optimizer."""
+    if not core_takes:
+        monkeypatch.setattr(Recorder, "parameters", lambda *_: None)
+    model, criterion, batches = mlp(), nn.CrossEntropyLoss(), digits(16)
+    base, head = model.fc1, model.fc2
+    assert isinstance(base, nn.Linear)
+    assert isinstance(head, nn.Linear)
+    with make_hook(
+        run_dir, include_collections=["gradients", "unclipped_gradients"]
+    ) as hook:
+        hook.register_module(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(6):
+            if step == 2:
+                base.requires_grad_(False)
+                optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+            if step == 4:
+                base.requires_grad_(True)
+                optimizer.add_param_group({"params": list(base.parameters())})
+            inputs, labels = next(batches)
+            optimizer.zero_grad()
+            criterion(model(inputs), labels).backward()
+            assert base.weight.grad is not None  # At every step: that is the point.
+            optimizer.step()
+    recorded = Recorded(run_dir)
+    assert rows_of(recorded, "gradient/fc1.weight", "gradient/fc1.bias") == [
+        [0, 1, 4, 5],
+        [0, 1, 4, 5],
+    ]
+    assert rows_of(recorded, "gradient_unclipped/fc1.weight") == [[0, 1, 4, 5]]
+    assert sorted(recorded.values("gradient/fc1.weight")) == [0, 1, 4, 5]
+    assert rows_of(recorded, "gradient/fc2.weight") == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_what_an_optimizer_will_use_is_a_gradient_of_the_step_whoever_made_it(
+    run_dir: Path,
+) -> None:
+    """An evolution strategy needs no backward; what is frozen late still moves."""
+    model = nn.Linear(4, 2).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with make_hook(run_dir, include_collections=["gradients", "updates"]) as hook:
+        hook.register_module(model)
+        for step in range(3):
+            model(torch.ones(3, 4))
+            model.weight.grad = torch.full((2, 4), float(step + 1))
+            optimizer.step()
+    recorded = Recorded(run_dir)
+    for name in ("gradient/weight", "update/weight"):
+        assert rows_of(recorded, name) == [[0, 1, 2]]
+    assert not recorded.rows("gradient/bias")

@@ -180,6 +180,7 @@ class ModuleTap:
         context: StepContext,
         scale: float | torch.Tensor,
         only: AbstractSet[int] | None,
+        held: Callable[[], AbstractSet[int]],
     ) -> None:
         """Take parameters, gradients and, if it is of all of them, buffers.
 
@@ -187,9 +188,12 @@ class ModuleTap:
             context: The step.
             scale: Of the gradients; see ``ParameterTable.capture``.
             only: Ids of the parameters to take; None takes all.
+            held: Ids of those that optimizers hold.
         """
         self.follow()
-        self.parameters.capture(context, gradients=True, scale=scale, only=only)
+        self.parameters.capture(
+            context, gradients=True, scale=scale, only=only, held=held
+        )
         if only is None:
             self.buffers.capture(context)
 

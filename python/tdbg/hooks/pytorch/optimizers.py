@@ -126,6 +126,10 @@ class OptimizerWatch:
         every = sorted(self._keys, key=self._keys.__getitem__)
         return [found for each in every if (found := each()) is not None]
 
+    def _held(self) -> frozenset[int]:
+        """The ids of all that they hold."""
+        return frozenset(item for each in self._known() for item in _identities(each))
+
     def remove(self) -> None:
         """Watch no longer."""
         while self._session.unfinished:
@@ -237,7 +241,7 @@ class OptimizerWatch:
         factor = getattr(optimizer, "grad_scale", None)
         scale = 1.0 if factor is None else scale_of(factor)
         for tap in self._taps:
-            tap.optimizer_steps(context, scale, only)
+            tap.optimizer_steps(context, scale, only, self._held)
         divisor = self._loss_scale
         undo = scale if divisor is None else scale_of(divisor)
         self.around.gradients(context, undo, only)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ LOOK_AGAIN = 100
 _ANY_VALUES = VALUES | SMALL_VALUES | LIMITED_VALUES
 # Sets of wants that are remembered: more than a schedule has.
 _MAX_WANTS = 64
+_NO_PLANS = frozenset[TensorPlan]()
 
 
 class _Wanted(NamedTuple):
@@ -49,10 +50,15 @@ class _Selection:
         quick: Takes all of them in one call of the core; None: there is no taker.
     """
 
-    __slots__ = ("entries", "has_values", "quick")
+    __slots__ = ("_with_gradients", "entries", "has_values", "quick")
 
     def __init__(self, recorder: Recorder, entries: list[_Wanted]) -> None:
         self.entries = entries
+        self._with_gradients = [
+            (each.owner, each.key, each.gradient)
+            for each in entries
+            if each.of_gradient
+        ]
         self.has_values = any(each.of_weight & VALUES for each in entries)
         self.quick = recorder.parameters(
             [
@@ -67,6 +73,27 @@ class _Selection:
                 for each in entries
             ]
         )
+
+    def left_over(
+        self, held: Callable[[], AbstractSet[int]]
+    ) -> AbstractSet[TensorPlan]:
+        """Gradients from before their parameters were frozen, which nobody will use.
+
+        Args:
+            held: Ids of what the optimizers hold, and so will use; seldom asked for.
+        """
+        found: list[tuple[int, TensorPlan]] = []
+        for owner, key, gradient in self._with_gradients:
+            module = owner()
+            parameter = None if module is None else module._parameters.get(key)
+            if parameter is None or parameter.requires_grad:
+                continue
+            if parameter.grad is not None:
+                found.append((id(parameter), gradient))
+        if not found:
+            return _NO_PLANS
+        ours = held()
+        return {gradient for identity, gradient in found if identity not in ours}
 
     def plan(self, number: int) -> tuple[TensorPlan, int]:
         """Of a tensor as the core numbers them, and what is wanted of it."""
@@ -188,6 +215,7 @@ class ParameterTable:
         gradients: bool,
         scale: float | torch.Tensor = 1.0,
         only: AbstractSet[int] | None = None,
+        held: Callable[[], AbstractSet[int]] = frozenset,
     ) -> None:
         """Take what the step does not have yet.
 
@@ -195,7 +223,8 @@ class ParameterTable:
             context: The step.
             gradients: Whether gradients are taken as well.
             scale: Multiplies the gradients; a tensor on their device divides them.
-            only: Ids of the parameters to take; None takes all.
+            only: Ids of the parameters to take, those of an optimizer; None takes all.
+            held: Ids of those that optimizers hold.
         """
         wants = context.wants
         selected = self._selected.get(wants)
@@ -210,7 +239,9 @@ class ParameterTable:
         early = self.early.has(context)
         is_first = not early and not context.done and self not in context.found
         is_scaled = not isinstance(scale, float) or scale != 1.0
-        is_whole = gradients and only is None and not is_scaled
+        of_all = gradients and only is None
+        left = selected.left_over(held) if of_all else _NO_PLANS
+        is_whole = of_all and not is_scaled and not left
         if is_first and is_whole and self._take_all(context, selected):
             return
         done = context.done_so_far()
@@ -228,7 +259,7 @@ class ParameterTable:
                 add(weight, parameter, wanted)
             if gradients and of_gradient and gradient not in done:
                 tensor = parameter.grad
-                if tensor is not None:
+                if tensor is not None and gradient not in left:
                     add_gradient(gradient, tensor, of_gradient)
         for batch, factor in ((plain, 1.0), (scaled, scale)):
             if batch.plans:

@@ -184,7 +184,9 @@ class UnclippedGradients:
         for tap in self._taps:
             for entry, plan, _ in self._plans.wanted(tap.parameters, context.wants):
                 parameter = entry.parameter()
-                gradient = None if parameter is None else parameter.grad
+                if parameter is None or not parameter.requires_grad:
+                    continue  # What a frozen one holds is of a backward before.
+                gradient = parameter.grad
                 if gradient is not None and plan not in context.done:
                     self._keep(context, plan, gradient.detach())
         if not self._session.machine.optimizers:
