@@ -34,7 +34,8 @@ MAX_BYTES = 1 << 22
 # What a process prints is read so much at a time, and so much of its end is kept.
 OUTPUT_BYTES, TAIL_BYTES = 1 << 16, 2000
 WAIT_SECONDS = 0.05
-# Longer than this nobody has looked whether anything has come.
+# So much at most counts as waiting between two looks: in a longer pause nobody has
+# looked whether anything had come.
 ATTENTION_SECONDS = 1.0
 PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "

@@ -85,12 +85,11 @@ class SimilarAcrossRuns(OfNamedTensors):
             known |= both
             for field in FIELDS:
                 a, b = table[field], theirs[field]
-                with np.errstate(invalid="ignore"):
-                    near = np.abs(a - b) <= self.atol + self.rtol * np.abs(b)
-                near |= (a == b) | (np.isnan(a) & np.isnan(b))
-                for i, j in np.argwhere(both & ~near & ~differs).tolist():
+                close = np.isclose(a, b, self.rtol, self.atol, equal_nan=True)
+                apart = both & ~close
+                for i, j in np.argwhere(apart & ~differs).tolist():
                     worst[i, j] = run, field, float(a[i, j]), float(b[i, j])
-                differs |= both & ~near
+                differs |= apart
 
         def describe(i: int, j: int) -> Description:
             run, field, ours, other = worst[i, j]

@@ -152,10 +152,8 @@ class UnchangedTensor(OfNamedTensors):
                 break
             column = table[name]
             new, old = column[i, j], column[i, k]
-            with np.errstate(invalid="ignore"):
-                near = np.abs(new - old) <= self.atol + self.rtol * np.abs(old)
-            near |= (new == old) | (np.isnan(new) & np.isnan(old))
-            i, j, k = i[near], j[near], k[near]
+            alike = np.isclose(new, old, self.rtol, self.atol, equal_nan=True)
+            i, j, k = i[alike], j[alike], k[alike]
         same = np.zeros_like(compared)
         same[i, j] = True
         return same, compared

@@ -95,7 +95,7 @@ class FirstStep:
         if self.field(name, "m2") == 0:
             return True
         if "weight" not in name.rpartition(".")[2]:
-            return False
+            return False  # Of others no values are captured.
         values = self.table.value(name, int(self.table.steps[self.j]))
         if values is None or values.ndim < 2:
             return False

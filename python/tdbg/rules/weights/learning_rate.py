@@ -28,7 +28,7 @@ from tdbg.rules.window import (
 __all__ = ["ZeroLearningRate"]
 
 # For so many steps all rates must be zero before it is an error: some schedules begin
-# so and are stepped once in an epoch.
+# so and are stepped once in an epoch.  As many as 20 rows take at the usual interval.
 ZERO_FOR = 190
 RATE = re.compile(r"^scalar/optimizer(_\d+)?/.*/lr$")
 

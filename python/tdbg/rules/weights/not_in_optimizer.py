@@ -74,10 +74,13 @@ class NotInOptimizer(OfModel):
         decided &= np.array([p is not None for p in known])[:, np.newaxis] & any(held)
         bad = decided & absent[:, np.newaxis]
         left = [n for n, is_absent in zip(names, absent, strict=True) if is_absent]
-        is_thawed = any(name in thawed for name in left)
-        # Who thaws parameters wants them trained.
-        on_purpose = _only_last_layers(held) and not is_thawed
-        on_purpose = on_purpose and not _are_random(whole, facts, left)
+        # Who thaws parameters wants them trained, and who freezes layers wants what
+        # they have learned.
+        on_purpose = (
+            _only_last_layers(held)
+            and not any(name in thawed for name in left)
+            and not _are_random(whole, facts, left)
+        )
         yield one_for_all(
             table,
             steps,

@@ -39,12 +39,13 @@ from tdbg.rules.window import (
 __all__ = ["WeightUpdateRatio"]
 
 
-# For so many steps a ratio that grows so much must be too small: at the first steps of
-# a warm-up it is, and grows.
+# For so many steps a ratio that grows so much, as in a warm-up, must be too small: as
+# many as 5 rows take at the usual interval.
 SLOW_FOR = 40
 GROWTH = 1.5
-# What is usual; Karpathy's rule of thumb.
+# What is usual, by Karpathy's rule of thumb; and what a training still bears.
 TYPICAL = 1e-3
+BEARABLE = 1e-2
 # Without facts: scales of normalizations by their names.
 NORMALIZATION = re.compile(r"(^|[._])(bn|ln|gn|norm)\w*\.weight$|norm", re.IGNORECASE)
 
@@ -136,32 +137,15 @@ class WeightUpdateRatio(Rule):
     def _judge(
         self, weights: Table, updates: Table, judged: Bools, least: Floats
     ) -> Judgement:
-        known = judged & weights.known & updates.known
-        known &= ~weights.skipped[np.newaxis, :]
-        known &= (weights.not_finite == 0) & (updates.not_finite == 0)
-        size = np.where(known, weights["l2"], np.nan)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(known, updates["l2"], np.nan) / size
-            root = size / np.sqrt(weights["count"])
-        # No update at all is for UnchangedTensor.
-        known &= np.isfinite(ratio) & (ratio > 0)
-        ratio = np.where(known, ratio, np.nan)
-        large = known & (ratio > self.large_threshold) & (root >= least)
+        ratio, root = _ratios(weights, updates, judged)
+        known = ~np.isnan(ratio)
         middle = median(ratio, axis=0)
-        early = weights.ordinal <= self.until
+        large = known & (ratio > self.large_threshold) & (root >= least)
         small = known & (ratio < self.small_threshold)
-        slow = (middle < self.small_threshold)[np.newaxis, :] & early
-        small &= slow | (ratio < self.relative * middle[np.newaxis, :])
-        streak = weights.streak(small, known)
-        lasted = spans(weights.steps, streak)
-        at = np.where(streak == 1, np.arange(len(weights.steps)), 0)
-        first = np.maximum.accumulate(at, axis=1)
-        grows = ratio > GROWTH * np.take_along_axis(ratio, first, axis=1)
-        lasting = lasted >= np.where(
-            grows, steps_of(self.patience, SLOW_FOR), steps_of(self.patience)
-        )
-        lasting &= streak >= self.patience
-        bad = large | lasting
+        of_all = (middle < self.small_threshold)[np.newaxis, :]
+        of_all = of_all & (weights.ordinal <= self.until)
+        small &= of_all | (ratio < self.relative * middle[np.newaxis, :])
+        bad = large | self._lasts(weights, ratio, small, known)
         levels = np.where(known & ~small & ~large, HEALTHY, UNKNOWN)
         levels[first_of_columns(bad)] = Severity.WARNING
 
@@ -176,6 +160,18 @@ class WeightUpdateRatio(Rule):
 
         return weights.judge(levels, describe, levels != UNKNOWN)
 
+    def _lasts(
+        self, weights: Table, ratio: Floats, small: Bools, known: Bools
+    ) -> Bools:
+        """Where ratios have been too small for long enough; those that grow, longer."""
+        streak = weights.streak(small, known)
+        began = np.where(streak == 1, np.arange(len(weights.steps)), 0)
+        first = np.maximum.accumulate(began, axis=1)
+        grows = ratio > GROWTH * np.take_along_axis(ratio, first, axis=1)
+        long, usual = steps_of(self.patience, SLOW_FOR), steps_of(self.patience)
+        lasted = spans(weights.steps, streak) >= np.where(grows, long, usual)
+        return np.asarray(lasted & (streak >= self.patience))
+
     def _too_large(self, found: list[str], n_judged: int, ratio: float) -> Description:
         return Description(
             message=(
@@ -186,9 +182,9 @@ class WeightUpdateRatio(Rule):
             value=ratio,
             threshold=self.large_threshold,
             advice=(
-                f"lower the learning rate, by {ratio / 1e-2:.0g} times or so (a ratio "
-                f"of about {TYPICAL:g} is usual, up to 0.1 at the first steps of "
-                "Adam), or warm it up, and clip gradients"
+                f"lower the learning rate, by {ratio / BEARABLE:.0g} times or so (a "
+                f"ratio of about {TYPICAL:g} is usual, up to 0.1 at the first steps "
+                "of Adam), or warm it up, and clip gradients"
             ),
         )
 
@@ -217,6 +213,22 @@ class WeightUpdateRatio(Rule):
             threshold=self.small_threshold,
             advice=advice,
         )
+
+
+def _ratios(weights: Table, updates: Table, judged: Bools) -> tuple[Floats, Floats]:
+    """Names x steps: l2(update) / l2(weight), and the weights' root mean square.
+
+    NaN where either is not known, and where there is no update at all, which is for
+    UnchangedTensor.
+    """
+    known = judged & weights.known & updates.known
+    known &= ~weights.skipped[np.newaxis, :]
+    known &= (weights.not_finite == 0) & (updates.not_finite == 0)
+    size = np.where(known, weights["l2"], np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = updates["l2"] / size
+        root = size / np.sqrt(weights["count"])
+    return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan), root
 
 
 def _judged(window: Window, table: Table) -> Bools:
