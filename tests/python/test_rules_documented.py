@@ -79,11 +79,7 @@ def test_severities_are_named_on_the_page_and_in_the_overview(
 ):
     page = section_of(page_of(repository, name), "Formula")
     (line,) = re.findall(r"^Severity: (.*)$", page, re.MULTILINE)
-    source = "".join(
-        inspect.getsource(parent)
-        for parent in rules.get(name).__mro__
-        if parent not in {rules.Rule, *rules.Rule.__mro__}
-    )
+    source = source_of(rules.get(name))
     used = {word.lower() for word in re.findall(r"Severity\.([A-Z]+)", source)}
     assert severities_in(line) == used
     entry = re.escape(f"[{name}](rules/{name}.md)")
@@ -96,6 +92,21 @@ def test_severities_are_named_on_the_page_and_in_the_overview(
 def test_every_page_is_of_a_rule(repository: Path):
     pages = {page.stem for page in (repository / "docs" / "rules").iterdir()}
     assert pages == set(registry.BUILT_IN)
+
+
+def source_of(rule: type[rules.Rule]) -> str:
+    """Of its class, of what that derives from, and of the functions that it calls."""
+    parents = [each for each in rule.__mro__ if each not in rules.Rule.__mro__]
+    source = "".join(map(inspect.getsource, parents))
+    called = [
+        value
+        for each in parents
+        for value in vars(sys.modules[each.__module__]).values()
+        if inspect.isfunction(value)
+        and value.__module__.startswith("tdbg.rules.")
+        and re.search(rf"\b{value.__name__}\(", source)
+    ]
+    return source + "".join(map(inspect.getsource, called))
 
 
 def page_of(repository: Path, name: str) -> str:
