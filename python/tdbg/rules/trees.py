@@ -17,7 +17,9 @@ from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
+    Bools,
     Description,
+    Floats,
     Judgement,
     Table,
     TensorInfo,
@@ -117,6 +119,23 @@ class TreeDepth(Rule):
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """What each feature has of all importance at a step.
+
+    Attributes:
+        names: The features.
+        share: Features x steps: its share; 0 where it is not known.
+        features: Features x steps: whether there is this feature by then.
+        judged: Steps: whether any feature has any importance.
+    """
+
+    names: list[str]
+    share: Floats
+    features: Bools
+    judged: Bools
+
+
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureImportance(Rule):
@@ -173,61 +192,84 @@ class FeatureImportance(Rule):
             yield from self._judge(table)
 
     def _judge(self, table: Table) -> Iterator[Judgement]:
-        known = table.known & (table["count"] == 1) & (table.not_finite == 0)
-        share = np.where(known, np.maximum(table["mean"], 0.0), 0.0)
-        total = _sums(share)
-        judged = known.any(axis=0) & (total > 0)
-        share = share / np.where(judged, total, 1.0)
-        # A feature that no tree uses any more has no row.
-        features = np.logical_or.accumulate(table.present, axis=1)
-        n_features = features.sum(axis=0)
-        top = _sums(np.sort(share, axis=0)[::-1][: self.nfeatures])
-        over = judged & (top > self.threshold) & (self.nfeatures < FEW * n_features)
-        lows = features & (share < self.low / np.maximum(n_features, 1))
-        least = judged & lows.any(axis=0)
-        names = [name.removeprefix(f"{PREFIX}{self.kind}/") for name in table.names]
-
-        def overweight(j: int) -> Description:
-            best = np.argsort(-share[:, j], kind="stable")[: self.nfeatures]
-            shown = ", ".join(f"{names[i]} ({share[i, j]:.2f})" for i in best)
-            return Description(
-                message=(
-                    f"{self.nfeatures} of {n_features[j]} features have "
-                    f"{top[j]:.2f} of the importance ({self.kind}): {shown}"
-                ),
-                value=float(top[j]),
-                threshold=self.threshold,
-                advice=(
-                    "see whether one of them gives the answer away (it is made from "
-                    "the label, or known only afterwards); otherwise "
-                    "colsample_bytree below 1 gives others a chance"
-                ),
-            )
-
-        def useless(j: int) -> Description:
-            found = [names[i] for i in np.flatnonzero(lows[:, j])]
-            return Description(
-                message=(
-                    f"{len(found)} of {n_features[j]} features have next to no "
-                    f"importance ({self.kind}): {others(found, 5)}"
-                ),
-                value=float(len(found)),
-                threshold=self.low,
-                advice="without them training is faster and overfits less",
-            )
-
-        overview = f"{PREFIX}{self.kind}"
-        yield self._lasting(table, overview, over, judged, Severity.WARNING, overweight)
+        found = self._shares(table)
+        top = _sums(np.sort(found.share, axis=0)[::-1][: self.nfeatures])
+        many = self.nfeatures < FEW * found.features.sum(axis=0)
+        over = found.judged & many & (top > self.threshold)
+        useless = self._useless(found)
+        least = found.judged & useless.any(axis=0)
+        name = f"{PREFIX}{self.kind}"
         yield self._lasting(
-            table, f"{overview}/*", least, judged, Severity.INFO, useless
+            table,
+            name,
+            over,
+            found.judged,
+            Severity.WARNING,
+            lambda j: self._describe_top(found, float(top[j]), j),
+        )
+        yield self._lasting(
+            table,
+            f"{name}/*",
+            least,
+            found.judged,
+            Severity.INFO,
+            lambda j: self._describe_useless(found, useless[:, j], j),
+        )
+
+    def _shares(self, table: Table) -> _Shares:
+        known = table.known & (table["count"] == 1) & (table.not_finite == 0)
+        importance = np.where(known, np.maximum(table["mean"], 0.0), 0.0)
+        total = _sums(importance)
+        judged = known.any(axis=0) & (total > 0)
+        return _Shares(
+            names=[name.removeprefix(f"{PREFIX}{self.kind}/") for name in table.names],
+            share=importance / np.where(judged, total, 1.0),
+            # A feature that no tree uses any more has no row.
+            features=np.logical_or.accumulate(table.present, axis=1),
+            judged=judged,
+        )
+
+    def _useless(self, found: _Shares) -> Bools:
+        """Features x steps: those that have next to no importance."""
+        n_features = np.maximum(found.features.sum(axis=0), 1)
+        return np.asarray(found.features & (found.share < self.low / n_features))
+
+    def _describe_top(self, found: _Shares, top: float, j: int) -> Description:
+        share = found.share[:, j]
+        best = np.argsort(-share, kind="stable")[: self.nfeatures]
+        shown = ", ".join(f"{found.names[i]} ({share[i]:.2f})" for i in best)
+        return Description(
+            message=(
+                f"{self.nfeatures} of {found.features[:, j].sum()} features have "
+                f"{top:.2f} of the importance ({self.kind}): {shown}"
+            ),
+            value=top,
+            threshold=self.threshold,
+            advice=(
+                "see whether one of them gives the answer away (it is made from the "
+                "label, or known only afterwards); otherwise colsample_bytree below 1 "
+                "gives others a chance"
+            ),
+        )
+
+    def _describe_useless(self, found: _Shares, useless: Bools, j: int) -> Description:
+        names = [found.names[i] for i in np.flatnonzero(useless)]
+        return Description(
+            message=(
+                f"{len(names)} of {found.features[:, j].sum()} features have next to "
+                f"no importance ({self.kind}): {others(names, 5)}"
+            ),
+            value=float(len(names)),
+            threshold=self.low,
+            advice="without them training is faster and overfits less",
         )
 
     def _lasting(
         self,
         table: Table,
         name: str,
-        bad: NDArray[np.bool_],
-        judged: NDArray[np.bool_],
+        bad: Bools,
+        judged: Bools,
         severity: Severity,
         describe: Callable[[int], Description],
     ) -> Judgement:
@@ -240,7 +282,7 @@ class FeatureImportance(Rule):
         return table.judge_one(name, levels[start:], lambda j: describe(j + start))
 
 
-def _sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sums(values: Floats) -> Floats:
     """The sum of each column, to the last bit whatever other columns there are."""
     return np.asarray(np.cumsum(values, axis=0)[-1])
 

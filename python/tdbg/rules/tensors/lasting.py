@@ -69,17 +69,13 @@ def _says_something(table: Table, regex: str | None) -> Bools:
     Of the inputs of a model the first one: others are masks and states of recurrent
     layers.  What the expression names is judged whatever it is.
     """
-    asked = np.array([regex is not None and finds(regex, name) for name in table.names])
-    floats = np.array(
-        ["float" in dtype or not dtype for dtype in table.dtypes], dtype=bool
-    )
-    first = np.array(
-        [
-            role != "model_input" or name.endswith("_input_0")
-            for name, role in zip(table.names, table.roles, strict=True)
-        ],
-        dtype=bool,
-    )
-    judged = floats & first
-    # Of parameters and losses zeros count whatever they are made of.
-    return np.asarray(judged | asked.astype(bool))
+    tensors = zip(table.names, table.roles, table.dtypes, strict=True)
+    judged = [
+        (
+            ("float" in dtype or not dtype)
+            and (role != "model_input" or name.endswith("_input_0"))
+        )
+        or (regex is not None and finds(regex, name))
+        for name, role, dtype in tensors
+    ]
+    return np.array(judged, dtype=bool)
