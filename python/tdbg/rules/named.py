@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tdbg.needs import Needs
-from tdbg.rules._base import (
-    Rule,
-    built_in,
-    check_names,
-    check_regex,
-    finds,
-    in_collections,
-)
+from tdbg.rules._base import Rule, built_in, in_collections
+from tdbg.rules._checks import check_names, check_regex, finds
 from tdbg.rules.window import TensorInfo
 
 __all__ = ["OfNamedTensors"]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_choice, check_number
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_choice, check_number
 from tdbg.rules.columns import others, streak_of_known
 from tdbg.rules.registry import register
 from tdbg.rules.window import (

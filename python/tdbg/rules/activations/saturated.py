@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tdbg.findings import Severity
-from tdbg.rules._base import check_number
+from tdbg.rules._checks import check_number
 from tdbg.rules.activations.units import OfUnits
 from tdbg.rules.registry import register
 from tdbg.rules.window import HEALTHY, UNKNOWN, Description, Judgement, UnitTable

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules._base import Rule, check_number, check_regex, finds
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_number, check_regex, finds
 from tdbg.rules.columns import GRADIENT, facts_of_steps
 from tdbg.rules.table import steps_of
 from tdbg.rules.window import (

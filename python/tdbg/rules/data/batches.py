@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.rules._base import finds
+from tdbg.rules._checks import finds
 from tdbg.rules.window import Table
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.rules._base import check_number
+from tdbg.rules._checks import check_number
 from tdbg.rules.data.batches import Stretch
 from tdbg.rules.data.classifier import (
     SHOWN,

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules._base import Rule, check_number, check_regex, finds
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_number, check_regex, finds
 from tdbg.rules.data.batches import Pair, Stretch, pairs_of, stretches
 from tdbg.rules.window import (
     HEALTHY,

@@ -12,7 +12,8 @@ from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number, check_regex, finds
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_number, check_regex, finds
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,

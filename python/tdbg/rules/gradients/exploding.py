@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules._base import Rule, check_number
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_number
 from tdbg.rules.columns import KnownRows
 from tdbg.rules.medians import MAD_TO_DEVIATION, median
 from tdbg.rules.registry import register

@@ -13,7 +13,8 @@ from tdbg.histogram import INFINITY, SIGN, ZERO, Histogram
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.precision import NARROW_TYPES, borders_of
-from tdbg.rules._base import Rule, check_number
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_number
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,

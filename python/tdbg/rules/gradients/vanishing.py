@@ -9,7 +9,8 @@ import numpy as np
 
 from tdbg.findings import Severity
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules._base import Rule, check_number, check_switch
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_number, check_switch
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     Description,

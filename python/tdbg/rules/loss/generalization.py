@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.findings import Severity
-from tdbg.rules._base import check_number
+from tdbg.rules._checks import check_number
 from tdbg.rules.loss.of_losses import OfLosses
 from tdbg.rules.loss.passes import LOOK_BACK, N_START, Passes, judge_passes
 from tdbg.rules.registry import register

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING, ModeKeys
-from tdbg.rules._base import check_number, check_regex, finds, mode_of
+from tdbg.rules._checks import check_number, check_regex, finds, mode_of
 from tdbg.rules.loss.of_losses import OfLosses, in_game, milder
 from tdbg.rules.loss.stretches import FIRST, Trend, trend_of
 from tdbg.rules.registry import register

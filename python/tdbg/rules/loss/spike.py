@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING
-from tdbg.rules._base import check_number
+from tdbg.rules._checks import check_number
 from tdbg.rules.columns import streak_of_known
 from tdbg.rules.loss.of_losses import OfLosses, losses_of
 from tdbg.rules.medians import median, with_deviation

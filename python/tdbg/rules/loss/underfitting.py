@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules._base import check_number
+from tdbg.rules._checks import check_number
 from tdbg.rules.loss.of_losses import OfLosses, in_game, losses_of, milder
 from tdbg.rules.loss.squashed import squashed
 from tdbg.rules.loss.stretches import FIRST, Trend, trend_of

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
-from tdbg.rules._base import check_names, check_number
+from tdbg.rules._checks import check_names, check_number
 from tdbg.rules.named import OfNamedTensors
 from tdbg.rules.registry import register
 from tdbg.rules.table import FIELDS, Table

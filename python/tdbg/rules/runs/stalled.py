@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_number
 from tdbg.rules.quiet import Quiet
 from tdbg.rules.registry import register
 from tdbg.rules.verdicts import Description, Judgement

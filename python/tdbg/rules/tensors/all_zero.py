@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.findings import Severity
-from tdbg.rules._base import check_number
+from tdbg.rules._checks import check_number
 from tdbg.rules.registry import register
 from tdbg.rules.tensors.lasting import INPUTS, OfLastingRows
 from tdbg.rules.window import Bools, Description, Judgement, Table

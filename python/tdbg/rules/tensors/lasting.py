@@ -10,7 +10,8 @@ import numpy as np
 
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules._base import built_in, check_number, finds
+from tdbg.rules._base import built_in
+from tdbg.rules._checks import check_number, finds
 from tdbg.rules.named import OfNamedTensors
 from tdbg.rules.window import Bools, Judgement, Table, Window, rows_of_lasting
 

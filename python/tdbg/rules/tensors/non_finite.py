@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules._base import ROLES, built_in, check_switch
+from tdbg.rules._base import ROLES, built_in
+from tdbg.rules._checks import check_switch
 from tdbg.rules.columns import held_before, others
 from tdbg.rules.named import OfNamedTensors
 from tdbg.rules.registry import register

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules._base import built_in, check_number
+from tdbg.rules._base import built_in
+from tdbg.rules._checks import check_number
 from tdbg.rules.columns import GRADIENT, facts_of_steps, parameter_of
 from tdbg.rules.named import OfNamedTensors
 from tdbg.rules.registry import register

@@ -9,7 +9,8 @@ import numpy as np
 
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs
-from tdbg.rules._base import Rule, check_number
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_number
 from tdbg.rules.registry import register
 from tdbg.rules.weights.first_signals import (
     first_loss,

@@ -12,7 +12,8 @@ from tdbg.facts import Facts
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
-from tdbg.rules._base import Rule, check_number
+from tdbg.rules._base import Rule
+from tdbg.rules._checks import check_number
 from tdbg.rules.columns import facts_of_steps, first_of_columns
 from tdbg.rules.table import steps_of
 from tdbg.rules.window import (
