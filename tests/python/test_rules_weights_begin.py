@@ -14,7 +14,7 @@ from tdbg.facts import Facts, ParameterFacts
 from tdbg.findings import Finding, Severity
 from tdbg.modes import ModeKeys
 from tdbg.rules import PoorWeightInitialization
-from tdbg.rules.weights.chains import longest_chain
+from tdbg.rules.weights.chains import chain_of_most_change
 
 RULE = PoorWeightInitialization()
 LOSS = "CrossEntropyLoss"
@@ -75,7 +75,7 @@ def test_the_chain_with_the_greatest_change_is_found(
     sizes: list[float], threshold: float, names: str
 ) -> None:
     given = {str(i): size for i, size in enumerate(sizes)}
-    assert "".join(longest_chain(given, threshold)) == names
+    assert "".join(chain_of_most_change(given, threshold)) == names
 
 
 def outputs(sizes: list[float]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["longest_chain"]
+__all__ = ["chain_of_most_change"]
 
 # Transitions from layer to layer that make a chain, at least.
 MIN_TRANSITIONS = 3
@@ -15,7 +15,7 @@ MIN_TRANSITIONS = 3
 MIN_FACTOR = 1.5
 
 
-def longest_chain(sizes: Mapping[str, float], threshold: float) -> list[str]:
+def chain_of_most_change(sizes: Mapping[str, float], threshold: float) -> list[str]:
     """The layers over which sizes change the most, always in the same direction.
 
     Args:
@@ -26,7 +26,9 @@ def longest_chain(sizes: Mapping[str, float], threshold: float) -> list[str]:
         Their names; empty if there is no such chain.
 
     Example:
-        >>> longest_chain({"a": 1.0, "b": 10.0, "c": 100.0, "d": 1e3, "e": 2.0}, 100)
+        >>> chain_of_most_change(
+        ...     {"a": 1.0, "b": 10.0, "c": 100.0, "d": 1e3, "e": 2.0}, 100
+        ... )
         ['a', 'b', 'c', 'd']
     """
     layers = [(name, size) for name, size in sizes.items() if size > 0]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tdbg.findings import Severity
 from tdbg.rules.columns import GRADIENT
-from tdbg.rules.weights.chains import longest_chain
+from tdbg.rules.weights.chains import chain_of_most_change
 from tdbg.rules.weights.first_step import WEIGHTED, FirstStep, Found
 from tdbg.rules.window import Description
 
@@ -33,7 +33,7 @@ def outputs_change(step: FirstStep, threshold: float) -> Found | None:
         threshold: By how much their root mean square may change over a chain.
     """
     sizes = {name: step.root(name) for name in step.outputs}
-    chain = longest_chain(sizes, threshold)
+    chain = chain_of_most_change(sizes, threshold)
     if not chain:
         return None
     first, last = sizes[chain[0]], sizes[chain[-1]]
@@ -73,7 +73,7 @@ def gradients_change(step: FirstStep, threshold: float) -> Found | None:
         for name in step.matrices
         if step.facts.parameters[name].module in WEIGHTED
     }
-    chain = longest_chain(sizes, threshold)
+    chain = chain_of_most_change(sizes, threshold)
     if not chain:
         return None
     first, last = sizes[chain[0]], sizes[chain[-1]]

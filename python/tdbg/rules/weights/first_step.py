@@ -90,7 +90,7 @@ class FirstStep:
         """The tensors of that role."""
         return [n for n, i in self._index.items() if self.table.roles[i] == role]
 
-    def is_alike(self, name: str) -> bool:
+    def has_equal_units(self, name: str) -> bool:
         """Whether the units of a layer have equal weights."""
         if self.field(name, "m2") == 0:
             return True

@@ -28,7 +28,7 @@ MIN_INPUTS = 16
 
 def units_alike(step: FirstStep) -> Found | None:
     """Units of a layer with equal weights: they learn the same."""
-    alike = [name for name in step.matrices if step.is_alike(name)]
+    alike = [name for name in step.matrices if step.has_equal_units(name)]
     nonzero = [name for name in alike if step.field(name, "l2") > 0]
     if not nonzero:
         return None
