@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from rules_fake import FakeRun, judge
 from tdbg import rules
+from tdbg.cli.rules import severities
 from tdbg.needs import Needs
 from tdbg.rules import registry
 from tdbg.rules._base import parameters_of
@@ -79,8 +79,7 @@ def test_severities_are_named_on_the_page_and_in_the_overview(
 ):
     page = section_of(page_of(repository, name), "Formula")
     (line,) = re.findall(r"^Severity: (.*)$", page, re.MULTILINE)
-    source = source_of(rules.get(name))
-    used = {word.lower() for word in re.findall(r"Severity\.([A-Z]+)", source)}
+    used = set(severities(rules.get(name)))
     assert severities_in(line) == used
     entry = re.escape(f"[{name}](rules/{name}.md)")
     (shown,) = re.findall(
@@ -92,21 +91,6 @@ def test_severities_are_named_on_the_page_and_in_the_overview(
 def test_every_page_is_of_a_rule(repository: Path):
     pages = {page.stem for page in (repository / "docs" / "rules").iterdir()}
     assert pages == set(registry.BUILT_IN)
-
-
-def source_of(rule: type[rules.Rule]) -> str:
-    """Of its class, of what that derives from, and of the functions that it calls."""
-    parents = [each for each in rule.__mro__ if each not in rules.Rule.__mro__]
-    source = "".join(map(inspect.getsource, parents))
-    called = [
-        value
-        for each in parents
-        for value in vars(sys.modules[each.__module__]).values()
-        if inspect.isfunction(value)
-        and value.__module__.startswith("tdbg.rules.")
-        and re.search(rf"\b{value.__name__}\(", source)
-    ]
-    return source + "".join(map(inspect.getsource, called))
 
 
 def page_of(repository: Path, name: str) -> str:

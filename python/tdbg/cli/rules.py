@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,15 +64,34 @@ def command(rules: tuple[str, ...], as_json: bool) -> None:
 
 
 def severities(rule: type[Rule]) -> list[str]:
-    """Which severities its findings may have: those that its source names."""
-    found: set[str] = set()
-    for parent in rule.__mro__[: rule.__mro__.index(Rule)]:
-        try:
-            source = inspect.getsource(parent)
-        except (OSError, TypeError):
-            continue
-        found |= set(re.findall(r"Severity\.([A-Z]+)\b", source))
+    """Which severities its findings may have.
+
+    Those that are named in the source of its class, of what that derives from, and of
+    the functions of the same package that these call.
+    """
+    parents = rule.__mro__[: rule.__mro__.index(Rule)]
+    source = "".join(map(_source, parents))
+    package = rule.__module__.partition(".")[0]
+    called = {
+        value
+        for parent in parents
+        if (module := sys.modules.get(parent.__module__)) is not None
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__.partition(".")[0] == package
+        and re.search(rf"\b{re.escape(name)}\(", source)
+    }
+    source += "".join(map(_source, called))
+    found = set(re.findall(r"Severity\.([A-Z]+)\b", source))
     return [each.label for each in Severity if each.name in found]
+
+
+def _source(of: Any) -> str:
+    """The source of a class or function; "" where there is none."""
+    try:
+        return inspect.getsource(of)
+    except (OSError, TypeError):
+        return ""
 
 
 def _describe(name: str, *, named: bool) -> dict[str, Any]:
