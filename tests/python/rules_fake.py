@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +72,10 @@ class FakeTensor:
     def value(self, step: int) -> np.ndarray:
         return self._at(self.values, step)
 
+    def values_between(self, start: int, stop: int) -> Mapping[int, np.ndarray]:
+        within = [step for step in self.values if start <= step < stop]
+        return _Between(self, within)
+
     def histogram(self, step: int) -> Histogram:
         return self._at(self.histograms, step)
 
@@ -87,6 +91,25 @@ class FakeTensor:
             msg = f"nothing at {step}"
             raise TensorUnavailableForStep(msg)
         return of_steps[step]
+
+
+class _Between(Mapping[int, np.ndarray]):
+    """Values of some steps, each read when it is asked for."""
+
+    def __init__(self, tensor: FakeTensor, steps: list[int]) -> None:
+        self.tensor, self.found = tensor, sorted(steps)
+
+    def __getitem__(self, step: int) -> np.ndarray:
+        return self.tensor.value(step)
+
+    def __contains__(self, step: object) -> bool:
+        return step in self.found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
 
 
 class FakeRun:

@@ -128,7 +128,7 @@ def test_what_is_kept_is_bounded():
     for step in range(100):
         run.value(step, "0.weight", np.zeros(1000))
     reader = cells.CellReader(run, limit_bytes=100_000)
-    reader.begin(1, last=0, horizon=99, names=["0.weight", "1.weight"])
+    reader.begin(1, first=0, last=0, horizon=99, names=["0.weight", "1.weight"])
     for step in range(100):
         reader.value("0.weight", step)
     assert reader._n_bytes <= 100_000

@@ -57,7 +57,6 @@ def levels(run: FakeRun, max_window: int | None = None) -> dict[int, int]:
         (at_the_brink(25), 2),
         (at_the_brink(24), 0),
         (at_the_brink(25, zeros=900), 2),
-        (at_the_brink(0), 0),
         (np.append(at_the_brink(100), LEAST / 4), 0),
     ],
 )
@@ -65,6 +64,11 @@ def test_every_histogram_is_looked_at(
     values: np.ndarray, level: int, max_window: int | None
 ) -> None:
     assert levels(run_of(values), max_window) == dict.fromkeys((0, 10, 20), level)
+
+
+def test_a_row_that_is_far_from_the_brink_needs_no_histogram() -> None:
+    run = run_of(at_the_brink(0), histograms_at=[])
+    assert levels(run) == dict.fromkeys(range(N_STEPS), 0)
 
 
 def test_of_zeros_and_without_a_histogram_nothing_is_known() -> None:

@@ -136,6 +136,10 @@ class TensorSource(Protocol):
         """Its values at a global step; raises QueryError if there are none."""
         ...
 
+    def values_between(self, start: int, stop: int) -> Mapping[int, NDArray[Any]]:
+        """Its values at global steps of which there are some, ascending."""
+        ...
+
     def histogram(self, step: int) -> Histogram:
         """Its histogram at a global step; raises QueryError if there is none."""
         ...

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FIELDS",
     "LASTING",
+    "NOT_FINITE",
     "Bools",
     "Cells",
     "Floats",
@@ -57,6 +58,10 @@ FIELDS = (
     "l1",
     "l2",
 )
+
+
+# What is worked out of fields once for all rules, and kept like one.
+NOT_FINITE = "not_finite"
 
 
 def rows_of_lasting(rows: int, steps: int = LASTING) -> int:
@@ -218,12 +223,19 @@ class Table:
     @property
     def not_finite(self) -> Floats:
         """How many elements are NaN or infinite."""
-        infinite = self["positive_infinity"] + self["negative_infinity"]
-        return self["nan"] + infinite
+        return self[NOT_FINITE]
 
     def select(self, chosen: Sequence[int] | NDArray[np.intp]) -> Table:
         """The same steps of some of the tensors."""
         rows = np.asarray(chosen, dtype=np.intp)
+        cut: dict[str, Floats] = {}
+
+        def read(name: str) -> Floats:
+            if name not in cut:
+                cut[name] = self.columns(name)[rows]
+                cut[name].flags.writeable = False
+            return cut[name]
+
         return Table(
             names=tuple(self.names[i] for i in rows),
             roles=tuple(self.roles[i] for i in rows),
@@ -234,7 +246,7 @@ class Table:
             usable=self.usable,
             skipped=self.skipped,
             ordinal=self.ordinal[rows],
-            columns=lambda name: self.columns(name)[rows],
+            columns=read,
             dtypes=tuple(self.dtypes[i] for i in rows),
             wall_ns=self.wall_ns,
             generations=self.generations,

@@ -11,6 +11,7 @@ value.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -28,6 +29,8 @@ __all__ = ["ColumnReader", "Columns"]
 
 # Beyond so many kinds of steps in a stretch it is not worth the while.
 MAX_SIGNATURES = 16
+# Lists of names of which it is remembered where their rows go.
+MAX_CHOICES = 8
 
 Rows = NDArray[np.void]
 Index = slice | NDArray[np.intp]
@@ -95,12 +98,18 @@ class Columns:
         return found.reshape(bits.shape)
 
 
+# By writer and signature.
+_Plans = dict[tuple[str, int], _Plan | None]
+
+
 class ColumnReader:
     """Reads columns; remembers where the rows of each kind of step go."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._plans: dict[tuple[str, int], _Plan | None] = {}
+        self._names: tuple[str, ...] = ()
+        self._plans: _Plans = {}
+        # Of those who ask in turn for other names.
+        self._plans_of: OrderedDict[tuple[str, ...], _Plans] = OrderedDict()
 
     def read(
         self,
@@ -111,13 +120,19 @@ class ColumnReader:
         stop: int,
     ) -> Columns:
         """The rows of *names* in ``start <= step < stop``; see ``collect``."""
-        if self._names != names:
-            self._names, self._plans = list(names), {}
+        self._choose(tuple(names))
         simple = self._read_simple(lanes, recorded, start, stop)
         if simple is not None:
             return simple
         merged = collect(lanes, names, recorded, start, stop)
         return Columns(merged.names, merged.steps, merged.present, [], merged)
+
+    def _choose(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._plans = self._plans_of.setdefault(names, {})
+        self._plans_of.move_to_end(names)
+        if len(self._plans_of) > MAX_CHOICES:
+            self._plans_of.popitem(last=False)
 
     def _read_simple(
         self,

@@ -29,6 +29,7 @@ __all__ = [
     "add_up",
     "calls_of",
     "entries",
+    "entries_between",
     "is_call",
     "of_call",
     "read_value",
@@ -66,27 +67,52 @@ def entries(
     run: RunState, name: str, step: int, worker: str | None = None
 ) -> list[RawEntry]:
     """Values of *name* at the global *step*, by rank, micro-batch and call."""
-    found = []
-    for lane in _lanes_at(run, step, worker):
-        writer = lane.writer
-        ids = writer.ids.get(name, [])
-        if not ids:
-            continue
-        rows, places = writer.reader.find_tensors(step, step + 1, ids)
-        # Of a value that was saved twice for one call, the later counts.
-        of_calls: dict[Call, RawEntry] = {}
-        for row, place in zip(rows, places, strict=True):
-            definition = writer.definitions[int(row["definition"])]
-            call = Call(int(row["micro_batch"]), int(row["call"]))
-            of_calls[call] = RawEntry(lane, definition, call, int(place), None)
-        of_lane = list(of_calls.values())
-        rows, _ = writer.reader.find_scalars(step, step + 1, ids)
-        for row in rows:
-            definition = writer.definitions[int(row["definition"])]
-            value = float(row["value"])
-            # Of a scalar that was saved twice in a step, the later counts.
-            of_lane.insert(0, RawEntry(lane, definition, Call(0, 0), -1, value))
-        found += sorted(of_lane, key=lambda entry: entry.call)
+    return entries_between(run, name, step, step + 1, worker).get(step, [])
+
+
+def entries_between(
+    run: RunState, name: str, start: int, stop: int, worker: str | None = None
+) -> dict[int, list[RawEntry]]:
+    """The same of every global step in ``start <= step < stop`` that has any."""
+    found: dict[int, list[RawEntry]] = {}
+    for lane in run.lanes_of(worker):
+        ids = lane.writer.ids.get(name, [])
+        first, last = max(start, lane.start), min(stop, lane.stop)
+        if ids and first < last:
+            for step, of_lane in _of_lane(lane, ids, first, last).items():
+                found.setdefault(step, []).extend(of_lane)
+    return found
+
+
+def _of_lane(
+    lane: Lane, ids: Sequence[int], start: int, stop: int
+) -> dict[int, list[RawEntry]]:
+    reader, definitions = lane.writer.reader, lane.writer.definitions
+    rows, places = reader.find_tensors(start, stop, ids)
+    # Of a value that was saved twice for one call, the later counts.
+    of_calls: dict[int, dict[Call, RawEntry]] = {}
+    keys = zip(
+        rows["step"].tolist(),
+        rows["definition"].tolist(),
+        rows["micro_batch"].tolist(),
+        rows["call"].tolist(),
+        places.tolist(),
+        strict=True,
+    )
+    for step, number, micro_batch, which, place in keys:
+        call = Call(micro_batch, which)
+        entry = RawEntry(lane, definitions[number], call, place, None)
+        of_calls.setdefault(step, {})[call] = entry
+    found = {
+        step: sorted(calls.values(), key=lambda entry: entry.call)
+        for step, calls in of_calls.items()
+    }
+    rows, _ = reader.find_scalars(start, stop, ids)
+    for row in rows:
+        definition = definitions[int(row["definition"])]
+        entry = RawEntry(lane, definition, Call(0, 0), -1, float(row["value"]))
+        # Of a scalar that was saved twice in a step, the later counts.
+        found.setdefault(int(row["step"]), []).insert(0, entry)
     return found
 
 

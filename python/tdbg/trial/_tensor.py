@@ -8,7 +8,7 @@ Thread safety: may be used from any thread; the trial's lock is held inside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from tdbg import statistics
 from tdbg._core import Definition
-from tdbg.collections import Role
 from tdbg.errors import (
     ConfigurationError,
     QueryError,
@@ -26,14 +25,15 @@ from tdbg.errors import (
 from tdbg.modes import ModeKeys
 from tdbg.trial import _lookup
 from tdbg.trial._histogram import HistogramQueries
-from tdbg.trial._lookup import Call, RawEntry, RowEntry
+from tdbg.trial._lookup import Call
 from tdbg.trial._roles import extreme_class, has_statistics, role_of
 from tdbg.trial._row import TensorStatistics, as_row, extremes_of
 from tdbg.trial._run import RunState
 from tdbg.trial._selection import global_step_of, saved_near, steps_of
-from tdbg.trial._shards import assemble, is_shard, tell_missing, whole_count
+from tdbg.trial._shards import is_shard, whole_count
 from tdbg.trial._states import StepState, missing_step, mode_key, state_of
 from tdbg.trial._statistics import merge_rows
+from tdbg.trial._values import ValuesOfSteps, incomplete, value_of
 
 __all__ = ["TensorHandle"]
 
@@ -166,11 +166,16 @@ class TensorHandle(HistogramQueries):
             found = [e for e in found if _lookup.is_call(e.call, call, micro_batch)]
             if not found:
                 raise self._unavailable(step, key, worker, call, micro_batch)
-            if role_of(found[0].definition) is Role.UNIT_SUMMARY:
-                return _lookup.add_up(found)
-            if worker is None and is_shard(found[0].definition):
-                return self._whole(step, found)
-            return _lookup.read_value(found[0])
+            return value_of(run, self.name, step, found, is_whole=worker is None)
+
+    def values_between(self, start: int, stop: int) -> Mapping[int, NDArray[Any]]:
+        """Raw values at global steps in ``start <= step < stop``, read when asked for.
+
+        Cheaper than ``value`` for many steps, and each is what ``value`` gives.
+        """
+        with self._run.fresh() as run:
+            found = _lookup.entries_between(run, self.name, start, stop)
+            return ValuesOfSteps(run, self.name, found)
 
     def values(
         self, mode: ModeKeys | str = ModeKeys.GLOBAL, worker: str | None = None
@@ -324,35 +329,8 @@ class TensorHandle(HistogramQueries):
                 return row, extreme_class(definition.dtype)
             merged = merge_rows(self.name, at, found, in_parts=worker is not None)
             if not merged.present.all():
-                raise self._incomplete(step, found)
+                raise incomplete(run, self.name, step, found)
             return as_row(merged), int(merged.extreme_classes[0])
-
-    def _whole(self, step: int, found: Sequence[RawEntry]) -> NDArray[Any]:
-        """The parts that workers saved of one call, put together."""
-        parts = [entry for entry in found if entry.call == found[0].call]
-        whole = assemble([(e.definition, _lookup.read_value(e)) for e in parts])
-        if whole is None:
-            raise self._incomplete(step, parts)
-        return whole
-
-    def _incomplete(
-        self, step: int, found: Sequence[RawEntry | RowEntry]
-    ) -> TensorUnavailableForStep:
-        """The error for a sharded tensor of which there are not all parts."""
-        definitions = []
-        for entry in found:
-            if isinstance(entry, RawEntry):
-                definitions.append(entry.definition)
-            else:
-                number = int(entry.rows["definition"][0])
-                definitions.append(entry.lane.writer.definitions[number])
-        savers = dict.fromkeys(entry.lane.worker for entry in found)
-        msg = (
-            f"{self.name!r} is sharded, and not whole at step {step}: "
-            f"{tell_missing(definitions, savers, self._run.workers)}; worker= gives "
-            f"the part of one"
-        )
-        return TensorUnavailableForStep(msg)
 
     def _unavailable(
         self,

@@ -5,15 +5,24 @@ Thread safety: none; owned by the engine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.rules.source import ColumnSource
-from tdbg.rules.table import Bools, Floats
+from tdbg.rules.table import NOT_FINITE, Bools, Floats
 
-__all__ = ["NO_STEPS", "Block", "Ints", "NewSteps", "Ordinals", "as_index"]
+__all__ = [
+    "NO_STEPS",
+    "Block",
+    "Ints",
+    "NewSteps",
+    "Ordinals",
+    "as_index",
+    "not_finite",
+]
 
 Ints = NDArray[np.int64]
 
@@ -125,14 +134,23 @@ class Block:
         """One field of the rows; NaN where there is none."""
         column = self._columns.get(name)
         if column is None:
-            read = self._source.column(name)
-            if read.shape == self.present.shape:
-                column = read
-            else:
-                column = np.full(self.present.shape, np.nan)
-                column[:, self._at] = read
+            derived = name == NOT_FINITE
+            column = not_finite(self.column) if derived else self._read(name)
             self._columns[name] = column
         return column
+
+    def _read(self, name: str) -> Floats:
+        read = self._source.column(name)
+        if read.shape == self.present.shape:
+            return read
+        column = np.full(self.present.shape, np.nan)
+        column[:, self._at] = read
+        return column
+
+
+def not_finite(column: Callable[[str], Floats]) -> Floats:
+    """How many elements of each row are NaN or infinite."""
+    return column("nan") + column("positive_infinity") + column("negative_infinity")
 
 
 def as_index(places: NDArray[np.intp]) -> slice | NDArray[np.intp]:

@@ -10,9 +10,10 @@ Errors: what is damaged is as good as missing: it is for fsck to complain.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -50,6 +51,9 @@ class CellReader:
         self._n_bytes = 0
         self._kept: OrderedDict[tuple[str, str, int], tuple[Any, int]] = OrderedDict()
         self._tensors: dict[str, TensorSource] = {}
+        # Values of the window's steps, by tensor, found at once.
+        self._window = range(0)
+        self._values: dict[str, Mapping[int, NDArray[Any]]] = {}
         self._names: Container[str] = ()
         # Where there are values and histograms, up to this step.
         self._steps: dict[tuple[str, str], NDArray[np.int64]] = {}
@@ -57,12 +61,18 @@ class CellReader:
         self._is_large = False
 
     def begin(
-        self, n_steps: int, last: int, horizon: int, names: Container[str]
+        self,
+        n_steps: int,
+        first: int,
+        last: int,
+        horizon: int,
+        names: Container[str],
     ) -> None:
         """What follows is asked about a window of so many new steps.
 
         Args:
             n_steps: How many.
+            first: The first of them.
             last: The last of them.
             horizon: The last step of which nothing more will come: what is found out
                 now holds for the windows up to it.
@@ -73,14 +83,30 @@ class CellReader:
             self._horizon = horizon
         self._names = names
         self._is_large = n_steps > FEW_STEPS
+        self._window = range(first, last + 1)
+        self._values = {}
 
     def value(self, name: str, step: int) -> NDArray[np.generic] | None:
         """The values of a tensor at a step; None if there are none."""
+        key = ("values", name, step)
+        if step in self._window:
+            values = self._in_window(name)
+            if step not in values:
+                return None
+            return self._read(key, lambda: values[step], None)
         if self._is_large and not self._has("values", name, step):
             return None
-        return self._read(
-            ("values", name, step), lambda: self._tensor(name).value(step), None
-        )
+        return self._read(key, lambda: self._tensor(name).value(step), None)
+
+    def new_values(self, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Step and value, of the steps of the window at which there is one.
+
+        For what is read once: nothing of it is kept.
+        """
+        values = self._in_window(name)
+        for step in values:
+            with contextlib.suppress(QueryError, StorageError):
+                yield step, values[step]
 
     def histogram(self, name: str, step: int) -> Histogram | None:
         """The histogram of a tensor at a step; None if there is none."""
@@ -118,6 +144,17 @@ class CellReader:
                 raise TensorUnavailable(name)
             tensor = self._tensors[name] = self._source.tensor(name)
         return tensor
+
+    def _in_window(self, name: str) -> Mapping[int, NDArray[Any]]:
+        found = self._values.get(name)
+        if found is None:
+            ends = self._window.start, self._window.stop
+            try:
+                found = self._tensor(name).values_between(*ends)
+            except (QueryError, StorageError):
+                found = {}
+            self._values[name] = found
+        return found
 
     def _has(self, what: str, name: str, step: int) -> bool:
         steps = self.steps(name, what)

@@ -6,7 +6,7 @@ Thread safety: none; owned by the engine.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from tdbg.facts import Facts
 from tdbg.modes import ModeKeys
 from tdbg.rules._base import Rule
-from tdbg.rules.engine.block import Block, Ints, NewSteps, Ordinals
+from tdbg.rules.engine.block import Block, Ints, NewSteps, Ordinals, not_finite
 from tdbg.rules.engine.cells import CellReader
 from tdbg.rules.engine.history import History
 from tdbg.rules.engine.scalar_rows import SCALAR, WithScalars
 from tdbg.rules.engine.unit_history import PREFIX, UnitHistory
 from tdbg.rules.source import ColumnSource, Source
-from tdbg.rules.table import Floats, TensorInfo
+from tdbg.rules.table import NOT_FINITE, Floats, TensorInfo
 from tdbg.rules.window import Window
 
 __all__ = ["Feed"]
@@ -124,14 +124,14 @@ class Feed:
         horizon = int(new.steps[-1])
         new = new.take(slice(limit))
         first, last = int(new.steps[0]), int(new.steps[-1])
-        self._cells.begin(len(new), last, horizon, self._known)
+        self._cells.begin(len(new), first, last, horizon, self._known)
         self._facts = None
         self._n_workers = max(1, len(self._source.workers()))
         self._last = ModeKeys(int(new.modes[-1])), int(new.wall_ns[-1])
         block = Block(new, self._rows(self._names, first, last), self._ordinals)
         for history in self._histories.values():
             history.append(block)
-        self._units.append(new, self._unit_tensors, self._summaries)
+        self._units.append(new, self._unit_tensors, self._cells.new_values)
         self._window = (first, last)
         self._n_new = len(new)
         self._next_step = last + 1
@@ -278,7 +278,9 @@ class Feed:
             found = self._rows(list(names), first, last)
             here = np.isin(found.steps, steps[part])
             to = np.searchsorted(steps, found.steps[here])
-            result[:, to] = found.column(field)[:, here]
+            is_derived = field == NOT_FINITE
+            read = not_finite(found.column) if is_derived else found.column(field)
+            result[:, to] = read[:, here]
         return result
 
     def _read_facts(self) -> tuple[Facts, ...]:
@@ -286,11 +288,3 @@ class Feed:
         if self._facts is None:
             self._facts = tuple(self._source.facts())
         return self._facts
-
-    def _summaries(
-        self, name: str, steps: NDArray[np.int64]
-    ) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-        for step in steps.tolist():
-            value = self._cells.value(name, step)
-            if value is not None:
-                yield step, value.astype(np.uint64)

@@ -24,6 +24,7 @@ from tdbg.rules.table import Bools, Cells, Floats, Table, TensorInfo
 
 __all__ = ["History"]
 
+Places = slice | NDArray[np.intp]
 # Gives a field of tensors at steps of the past, read from the run.
 Reread = Callable[[Sequence[str], Ints, str], Floats]
 
@@ -46,7 +47,7 @@ class History:
         self._roles: tuple[str, ...] = ()
         self._dtypes: tuple[str, ...] = ()
         # Of a block: which of its tensors these are.
-        self._rows: slice | NDArray[np.intp] = slice(0, 0)
+        self._rows: Places = slice(0, 0)
         self._block: Block | None = None
         # Old and new steps; the first new one is at _start.
         self._steps = NO_STEPS
@@ -143,7 +144,7 @@ class History:
             _cells=cells,
         )
 
-    def _reader(self, at: slice | NDArray[np.intp]) -> Callable[[str], Floats]:
+    def _reader(self, at: Places) -> Callable[[str], Floats]:
         """Gives fields at some steps when a rule asks for them; it needs few."""
         cut: dict[str, Floats] = {}
 
@@ -157,18 +158,22 @@ class History:
 
         return read
 
-    def _field(self, name: str, at: slice | NDArray[np.intp]) -> Floats:
+    def _field(self, name: str, at: Places) -> Floats:
         """A field at these of the old and new steps."""
         if self._block is None or (not isinstance(at, slice) and not len(at)):
             return np.empty((len(self._tensors), 0))
+        new = self._block.column(name)
         if self._start == 0:
-            return self._block.column(name)[self._rows][:, at]
+            return _cut(new, self._rows, at)
         if isinstance(at, slice):
             at = np.arange(at.start, at.stop, dtype=np.intp)
         n_old = int(np.searchsorted(at, self._start))
-        old = self._old(name)[:, as_index(at[:n_old])]
-        new = self._block.column(name)[self._rows]
-        return np.concatenate((old, new[:, as_index(at[n_old:] - self._start)]), axis=1)
+        if n_old == len(at):
+            return self._old(name)[:, as_index(at)]
+        result = np.empty((len(self._tensors), len(at)))
+        result[:, :n_old] = self._old(name)[:, as_index(at[:n_old])]
+        result[:, n_old:] = _cut(new, self._rows, as_index(at[n_old:] - self._start))
+        return result
 
     def _old(self, name: str) -> Floats:
         """A field at the steps of the past."""
@@ -211,3 +216,10 @@ class History:
         oldest = np.flatnonzero(needed)[:1]
         breaks[: oldest[0] if len(oldest) else None] = False
         return needed | breaks
+
+
+def _cut(column: Floats, rows: Places, at: Places) -> Floats:
+    """Some of the rows, at some of the steps; no more is copied than that."""
+    if isinstance(at, slice):
+        return column[:, at][rows]
+    return column[rows, at] if isinstance(rows, slice) else column[np.ix_(rows, at)]

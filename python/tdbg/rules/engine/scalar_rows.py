@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.rules.engine.block import as_index
 from tdbg.rules.source import ColumnSource, ScalarSource
 
 __all__ = ["SCALAR", "WithScalars"]
@@ -49,7 +50,7 @@ class WithScalars:
                 found.append((i, steps, series.values[at][::-1][back]))
         every = [columns.steps, *(steps for _, steps, _ in found)]
         self.steps: NDArray[np.int64] = np.unique(np.concatenate(every))
-        self._at = np.searchsorted(self.steps, columns.steps)
+        self._at = as_index(np.searchsorted(self.steps, columns.steps))
         self.present = np.zeros((len(self.names), len(self.steps)), dtype=bool)
         self.present[:, self._at] = columns.present
         self._values = np.full((len(found), len(self.steps)), np.nan)
@@ -61,10 +62,15 @@ class WithScalars:
 
     def column(self, name: str) -> Floats:
         """A field of the rows; NaN where there is none."""
-        column = np.full(self.present.shape, np.nan)
-        column[:, self._at] = self._columns.column(name)
-        column[self._rows] = _field(name, self._values)
-        column[~self.present] = np.nan
+        column = self._columns.column(name)
+        if column.shape != self.present.shape:
+            # There are steps with scalars only.
+            wider = np.full(self.present.shape, np.nan)
+            wider[:, self._at] = column
+            column = wider
+        of_scalars = _field(name, self._values)
+        of_scalars[~self.present[self._rows]] = np.nan
+        column[self._rows] = of_scalars
         return column
 
 

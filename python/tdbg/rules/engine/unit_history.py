@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,22 +100,22 @@ class UnitHistory:
         self,
         new: NewSteps,
         tensors: Sequence[TensorInfo],
-        read: Callable[
-            [str, NDArray[np.int64]], Iterable[tuple[int, NDArray[np.uint64]]]
-        ],
+        read: Callable[[str], Iterable[tuple[int, NDArray[Any]]]],
     ) -> None:
         """Take in new steps.
 
         Args:
             new: The steps.
             tensors: Those to read.
-            read: Gives step and summary (3 x units) of a tensor, where there is one.
+            read: Gives step and summary (3 x units) of a tensor, where there is one
+                among the new steps.
         """
         n_bytes = 0
         for tensor in tensors:
-            for step, counts in read(tensor.name, new.steps):
-                if counts.ndim != 2 or counts.shape[0] != 3:
+            for step, found in read(tensor.name):
+                if found.ndim != 2 or found.shape[0] != 3:
                     continue
+                counts = found.astype(np.uint64, copy=False)
                 i = int(np.searchsorted(new.steps, step))
                 key = (tensor.name, int(new.modes[i]))
                 series = self._series.setdefault(key, _Series())

@@ -18,7 +18,6 @@ from tdbg.rules._checks import check_number
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
-    UNKNOWN,
     Description,
     Judgement,
     Table,
@@ -37,6 +36,8 @@ SHORT_RANGE = tuple(name for name in NARROW_TYPES if name != "bfloat16")
 BRINK = 8.0
 # For so many steps updates must be lost: at the first steps of a warm-up they are.
 LOST_FOR = 20
+BRINKS = np.array([*(BRINK * borders_of(t).vanishing for t in SHORT_RANGE), np.nan])
+NO_TYPE = np.int8(-1)
 # So small a share below what the type can hold comes from rounding in the histogram.
 NONE = 1e-6
 
@@ -107,7 +108,7 @@ class PrecisionLoss(Rule):
         """Judge updates by their zeros, gradients by their histograms."""
         for table in window.tables(*TRAINING):
             yield from self._updates(table)
-            yield from self._gradients(table)
+            yield self._gradients(table)
 
     def _updates(self, table: Table) -> Iterator[Judgement]:
         index = {name: i for i, name in enumerate(table.names)}
@@ -153,60 +154,37 @@ class PrecisionLoss(Rule):
 
         yield weights.judge_lasting(bad, lasting, Severity.WARNING, describe, known)
 
-    def _gradients(self, table: Table) -> Iterator[Judgement]:
-        chosen = [i for i, role in enumerate(table.roles) if role == "gradient"]
-        computed = _computed_in(table)
-        due = table.known
-        due[:, : table.start] = False
-        for i in chosen:
-            saved = table.histogram_steps(table.names[i])
-            if not len(saved):
-                continue
-            own = table.dtypes[i] if table.dtypes[i] in SHORT_RANGE else None
-            columns = np.searchsorted(table.steps, saved)
-            columns = columns[due[i, columns]]
-            if own is None:
-                columns = columns[computed[columns] != ""]
-            if not len(columns):
-                continue
-            types = {j: own or str(computed[j]) for j in columns.tolist()}
-            yield self._judge_histograms(table, i, types)
+    def _gradients(self, table: Table) -> Judgement:
+        types = _types(table)
+        known = table.known & (types != NO_TYPE)
+        smallest = table["abs_min"]
+        far = (smallest > BRINKS[types]) & (smallest < np.inf)
+        known[:, : table.start] = False
+        # Where the row says that nothing is at the brink no histogram is read.
+        near = known & ~far
+        known &= far
+        levels = np.full(known.shape, HEALTHY, dtype=np.int8)
+        shares: dict[tuple[int, int], float] = {}
+        for i in np.flatnonzero(near.any(axis=1)).tolist():
+            saved = np.isin(table.steps, table.histogram_steps(table.names[i]))
+            for j in np.flatnonzero(near[i] & saved).tolist():
+                histogram = table.histogram(table.names[i], int(table.steps[j]))
+                if histogram is None or histogram.finite == histogram.zero:
+                    continue
+                known[i, j] = True
+                share = _share_at_brink(histogram, SHORT_RANGE[types[i, j]])
+                if share >= self.threshold:
+                    levels[i, j] = Severity.WARNING
+                    shares[i, j] = share
 
-    def _judge_histograms(
-        self, table: Table, i: int, types: dict[int, str]
-    ) -> Judgement:
-        """Judge one gradient at these columns, computed in these types."""
-        levels = np.full(len(table.steps) - table.start, UNKNOWN, dtype=np.int8)
-        shares: dict[int, float] = {}
-        smallest = table["abs_min"][i]
-        for j, dtype in types.items():
-            # Where the row says that nothing is at the brink no histogram is read.
-            if BRINK * borders_of(dtype).vanishing < smallest[j] < np.inf:
-                levels[j - table.start] = HEALTHY
-                continue
-            histogram = table.histogram(table.names[i], int(table.steps[j]))
-            if histogram is None or histogram.finite == histogram.zero:
-                continue
-            at = j - table.start
-            levels[at] = HEALTHY
-            if _least(histogram) > BRINK * borders_of(dtype).vanishing:
-                continue
-            brink = 100.0 * histogram.lost_in(dtype, scale=1 / BRINK).underflow
-            # Where there are numbers that the type cannot hold, it was not computed
-            # in it, or the loss was scaled.
-            if brink >= self.threshold and histogram.lost_in(dtype).underflow <= NONE:
-                levels[at] = Severity.WARNING
-                shares[at] = brink
-
-        def describe(at: int) -> Description:
-            dtype = types[at + table.start]
+        def describe(i: int, j: int) -> Description:
             return Description(
                 message=(
-                    f"{shares[at]:.3g} % of the gradient's elements other than zero "
-                    f"are next to the least number of {dtype}, with two digits or "
-                    "less: what is smaller has become zero"
+                    f"{shares[i, j]:.3g} % of the gradient's elements other than zero "
+                    f"are next to the least number of {SHORT_RANGE[types[i, j]]}, with "
+                    "two digits or less: what is smaller has become zero"
                 ),
-                value=shares[at],
+                value=shares[i, j],
                 threshold=self.threshold,
                 advice=(
                     "scale the loss (torch.amp.GradScaler), or use bfloat16, which "
@@ -214,7 +192,20 @@ class PrecisionLoss(Rule):
                 ),
             )
 
-        return table.judge_one(table.names[i], levels, describe)
+        return table.judge(levels, describe, known)
+
+
+def _share_at_brink(histogram: Histogram, dtype: str) -> float:
+    """Percentage of what is not zero that is next to the least number of a type.
+
+    0 where there are numbers that the type cannot hold: it was not computed in it, or
+    the loss was scaled.
+    """
+    if _least(histogram) > BRINK * borders_of(dtype).vanishing:
+        return 0.0
+    if histogram.lost_in(dtype).underflow > NONE:
+        return 0.0
+    return 100.0 * histogram.lost_in(dtype, scale=1 / BRINK).underflow
 
 
 def _least(histogram: Histogram) -> float:
@@ -226,16 +217,24 @@ def _least(histogram: Histogram) -> float:
     return 0.0 if least == 1 else float((least << np.uint32(16)).view(np.float32))
 
 
-def _computed_in(table: Table) -> NDArray[np.str_]:
-    """By column, the type of short range that outputs have had so far, or none."""
-    result = np.full(len(table.steps), "", dtype="U16")
-    for dtype in SHORT_RANGE:
-        rows = [
-            i
-            for i, role in enumerate(table.roles)
-            if role == "output" and table.dtypes[i] == dtype
-        ]
-        if rows:
-            so_far = np.logical_or.accumulate(table.present[rows].any(axis=0))
-            result[so_far & (result == "")] = dtype
+def _types(table: Table) -> NDArray[np.int8]:
+    """Names x steps: of which type of short range a gradient is, by its number.
+
+    Its own, or else the one that outputs have had so far.
+    """
+    computed = np.full(len(table.steps), NO_TYPE)
+    for number, dtype in enumerate(SHORT_RANGE):
+        of_type = [r == "output" and d == dtype for r, d in _kinds(table)]
+        so_far = np.logical_or.accumulate(table.present[of_type].any(axis=0))
+        computed[so_far & (computed == NO_TYPE)] = number
+    result = np.full(table.present.shape, NO_TYPE)
+    for i, (role, dtype) in enumerate(_kinds(table)):
+        if role == "gradient":
+            own = dtype in SHORT_RANGE
+            result[i] = SHORT_RANGE.index(dtype) if own else computed
     return result
+
+
+def _kinds(table: Table) -> Iterator[tuple[str, str]]:
+    """Role and element type of each tensor."""
+    return zip(table.roles, table.dtypes, strict=True)
