@@ -8,6 +8,7 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -127,7 +128,7 @@ def is_matrix(parameter: ParameterFacts | None) -> bool:
     if parameter is None or len(parameter.shape) < 2:
         return False
     n_units = parameter.shape[0]
-    return n_units > 1 and int(np.prod(parameter.shape[1:])) > 1
+    return n_units > 1 and math.prod(parameter.shape[1:]) > 1
 
 
 def others(names: Sequence[str], most: int = 3) -> str:

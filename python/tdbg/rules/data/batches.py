@@ -163,6 +163,8 @@ def stretches(
     rows = np.flatnonzero(table.known[pair.label])
     start = int(table.steps[np.argmax(table.present[pair.label])])
     batches: dict[int, Batch | None] = {}
+    known_facts: Facts | None = None
+    vocabularies: frozenset[int] = frozenset()
 
     def batch(k: int) -> Batch | None:
         if k not in batches:
@@ -174,7 +176,10 @@ def stretches(
         now = batch(at)
         if now is None or now.n_classes < 2:
             continue
-        if _is_vocabulary(facts_at(int(table.steps[column])), now.n_classes):
+        facts = facts_at(int(table.steps[column]))
+        if facts is not known_facts:
+            known_facts, vocabularies = facts, _vocabularies(facts)
+        if now.n_classes in vocabularies:
             continue
         last = range(at, max(-1, at - max_steps), -1)
         known = [(k, part) for k in last if (part := batch(k)) is not None]
@@ -309,11 +314,12 @@ def _predicted(
     return max(classes, 2), (scores > threshold).astype(np.int64)
 
 
-def _is_vocabulary(facts: Facts | None, n_classes: int) -> bool:
+def _vocabularies(facts: Facts | None) -> frozenset[int]:
+    """Of how many tokens the model has embeddings."""
     if facts is None:
-        return False
-    return any(
-        parameter.module.startswith("Embedding") and parameter.shape[0] == n_classes
+        return frozenset()
+    return frozenset(
+        parameter.shape[0]
         for parameter in facts.parameters.values()
-        if parameter.shape
+        if parameter.module.startswith("Embedding") and parameter.shape
     )

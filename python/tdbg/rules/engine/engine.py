@@ -272,6 +272,7 @@ class Engine:
             if i in self._feed.failures:
                 judge.fail(self._feed.failures[i])
             found += judge.ask(partial(self._evaluate, i, judge.rule))
+            self._feed.release(i)
         self._tell(found)
         return found
 

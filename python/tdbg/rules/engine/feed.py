@@ -25,9 +25,10 @@ from tdbg.rules.window import Window
 
 __all__ = ["Feed"]
 
-# Entries of names x steps that are read at once: 12 MB of rows.  A column of them is
-# 0.8 MB, so that rules work within the cache of the processor.
-CELLS = 100_000
+# Entries of names x steps that are read at once: 19 MB of rows.  A column of them is
+# 1.2 MB: fewer, and the work that is done once a window weighs more; more, and rules
+# work beyond the cache of the processor.
+CELLS = 150_000
 # Steps in a window, at most, however few tensors there are: what rules work out for a
 # window is bounded.
 WINDOW_STEPS = 1000
@@ -149,6 +150,15 @@ class Feed:
             _unit_tables=self._units.tables(self._chosen[i]),
             _facts=self._read_facts,
         )
+
+    def release(self, i: int) -> None:
+        """The rule of that index has judged the window: drop what none after it asks.
+
+        What was cut out for it is freed and taken again for the next one, while it is
+        still in the cache of the processor.
+        """
+        if self._keys[i] not in self._keys[i + 1 :]:
+            self._histories[self._keys[i]].release()
 
     def _rows(self, names: Sequence[str], first: int, last: int) -> ColumnSource:
         """The rows of these steps, those of scalars among them."""

@@ -105,6 +105,10 @@ class History:
             self._tables = {mode: self._table(mode, cells) for mode in modes}
         return tuple(self._tables.values())
 
+    def release(self) -> None:
+        """Nobody asks for the tables of this block any more."""
+        self._tables = None
+
     def trim(self) -> None:
         """Forget what is no longer looked back at."""
         if self._block is None:

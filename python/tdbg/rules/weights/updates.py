@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class WeightUpdateRatio(Rule):
             for i, name in enumerate(table.names):
                 parameter = parameter_of(facts, name)
                 if parameter is not None and is_matrix(parameter):
-                    fan_in = float(np.prod(parameter.shape[1:]))
+                    fan_in = math.prod(parameter.shape[1:])
                     least = self.min_scale / np.sqrt(fan_in)
                     result[i, steps] = max(self.min_weight, least)
         return result
