@@ -120,6 +120,10 @@ class LossyRun:
                 else list(range(min(N_VALUES, len(self._table))))
             ),
             value=value,
+            values_between=lambda start, stop: {
+                step: value(step)
+                for step in range(start, min(stop, N_VALUES, len(self._table)))
+            },
             histogram=missing,
             workers=missing,
             stats=missing,
