@@ -104,15 +104,20 @@ def test_cases_are_added_from_elsewhere(
     assert run(named("one_of_ours.twin"), 0).visible_at is None
 
 
-def test_the_second_corpus_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("folder", "n_sick", "n_healthy"), [("second", 36, 40), ("third", 40, 12)]
+)
+def test_the_other_corpora_are_complete(
+    monkeypatch: pytest.MonkeyPatch, folder: str, n_sick: int, n_healthy: int
+) -> None:
     monkeypatch.setattr(case, "_registered", {})
-    load([Path(case.__file__).parents[1] / "second"])
+    load([Path(case.__file__).parents[1] / folder])
     every = cases()
     sick = [one for one in every if one.is_sick]
-    assert len(sick) >= 36
+    assert len(sick) >= n_sick
     healthy = [one for one in every if not one.is_sick]
     assert {one.twin_of for one in healthy} - {""} == {s.name for s in sick}
-    assert sum(not one.twin_of for one in healthy) >= 40
+    assert sum(not one.twin_of for one in healthy) >= n_healthy
     for one in sick:
         assert one.named_by <= set(names())
         assert "Source:" in one.story, one.name
