@@ -121,6 +121,7 @@ def test_values_of_shards_are_put_together(run_dir: Path, parts: Any) -> None:
     assert handle.shape(0, worker="worker_1") == (3, 3)
     assert np.array_equal(handle.value(0, worker="worker_1"), whole[4:7])
     assert np.array_equal(handle.values()[0], whole)
+    assert np.array_equal(handle.values_between(0, 1)[0], whole)
 
 
 def test_two_dimensions_of_a_mesh_cut_two_dimensions_of_a_tensor(run_dir: Path) -> None:

@@ -121,6 +121,7 @@ def test_a_resumed_training_replaces_what_it_repeats(run_dir: Path) -> None:
     trial.refresh()
     weights = trial.tensor("w")
     assert [v[0] for v in weights.values().values()] == [0, 1, 2, 103, 104]
+    assert {s: v[0] for s, v in weights.values_between(2, 4).items()} == {2: 2, 3: 103}
     assert trial.statistics(["w"]).mean.tolist() == [[0, 1, 2, 103, 104]]
     assert trial.tensor("old").steps() == [0, 1, 2]
     assert trial.workers() == ["worker_0"]
