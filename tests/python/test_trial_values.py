@@ -43,6 +43,7 @@ def test_the_end_is_left_out_and_what_is_not_there_is_no_key(
     assert dict(trained.values_between(100, 200)) == {}
 
 
-def test_scalars_have_them_too(run_dir: Path, trained: TensorHandle) -> None:
+@pytest.mark.usefixtures("trained")
+def test_scalars_have_them_too(run_dir: Path) -> None:
     rates = create_trial(run_dir).tensor("scalar/lr").values_between(3, 5)
     assert {s: float(v) for s, v in rates.items()} == pytest.approx({3: 0.3, 4: 0.4})

@@ -21,6 +21,7 @@ from tdbg.rules.window import (
     LASTING,
     Bools,
     Description,
+    Floats,
     Judgement,
     Table,
     TensorInfo,
@@ -145,19 +146,26 @@ class UnchangedTensor(OfNamedTensors):
         wall = np.maximum.accumulate(np.where(broken, at, -1))
         compared = known & (before > wall)
         compared &= np.take_along_axis(known, np.maximum(before, 0), axis=1)
-        i, j = np.nonzero(compared)
-        k = before[i, j]
         # Norms differ first, and nearly always: of the other fields little is read.
-        for name in sorted(FIELDS, key=lambda name: name != "l2"):
+        norm = table["l2"]
+        old = np.take_along_axis(norm, np.maximum(before, 0), axis=1)
+        i, j = np.nonzero(compared & self._near(norm, old))
+        for name in FIELDS:
             if not len(i):
                 break
             column = table[name]
-            new, old = column[i, j], column[i, k]
-            alike = np.isclose(new, old, self.rtol, self.atol, equal_nan=True)
-            i, j, k = i[alike], j[alike], k[alike]
+            near = self._near(column[i, j], column[i, before[i, j]])
+            i, j = i[near], j[near]
         same = np.zeros_like(compared)
         same[i, j] = True
         return same, compared
+
+    def _near(self, new: Floats, old: Floats) -> Bools:
+        """Whether each is equal to the one before it, or both are NaN."""
+        if self.rtol == self.atol == 0:
+            exactly: Bools = (new == old) | (np.isnan(new) & np.isnan(old))
+            return exactly
+        return np.isclose(new, old, self.rtol, self.atol, equal_nan=True)
 
     def _values_differ(self, table: Table, fires: Bools) -> Bools:
         """Where values were captured, at a step and the first of its streak: these."""
