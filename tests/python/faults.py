@@ -17,6 +17,7 @@ __all__ = [
     "bf16_weights",
     "classes_mixed",
     "constant_inputs",
+    "cut_off",
     "dead_layer",
     "deep_sigmoids",
     "equal_weights",
@@ -47,6 +48,18 @@ def rate_of(rate: float, kind: Callable[[float], Optimizers] = sgd) -> Fault:
         parts.optimizer = kind(rate)
 
     return change
+
+
+class _CutOff(nn.CrossEntropyLoss):
+    """Its value requires a gradient, and none comes to the model."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:  # noqa: A002
+        return super().forward(input, target).detach().requires_grad_()
+
+
+def cut_off(parts: Parts) -> None:
+    """A loss made anew of its value, since backward() complained."""
+    parts.criterion = _CutOff()
 
 
 def dead_layer(parts: Parts) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import pytest
 
-from rules_fake import FakeRun, judge
+from rules_fake import FakeRun, judge, judge_in_parts
 from tdbg.errors import ConfigurationError
 from tdbg.facts import Facts, ParameterFacts
 from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
 from tdbg.rules import ExplodingTensor, UnchangedTensor
 
 NAN, INF = np.nan, np.inf
@@ -198,6 +202,59 @@ def test_parameters_that_no_optimizer_has_are_for_another_rule():
     assert judge(run, UnchangedTensor()) == []
     run.known_facts = [Facts(step=0, parameters={"0.weight": known})]
     assert len(judge(run, UnchangedTensor())) == 1
+
+
+def untrained(n_steps: int, **parameter: Any) -> FakeRun:
+    """Two weights of an optimizer that steps; nothing has a gradient."""
+    run = FakeRun()
+    for step in range(n_steps):
+        run.step(step, {"0.weight": [0.5], "1.weight": [0.25]})
+    known = ParameterFacts(
+        **{
+            "shape": (1,),
+            "dtype": "float32",
+            "requires_grad": True,
+            "module": "Linear",
+            "optimizer": 0,
+            **parameter,
+        }
+    )
+    parameters = dict.fromkeys(("0.weight", "1.weight"), known)
+    run.known_facts = [Facts(step=0, parameters=parameters, complete=True)]
+    return run
+
+
+@pytest.mark.parametrize("cuts", [(), range(30), range(0, 30, 4)])
+def test_where_nothing_has_a_gradient_nothing_moves(cuts: Iterable[int]):
+    found = judge_in_parts(untrained(30), cuts, UnchangedTensor())
+    assert [(f.tensor, f.step) for f in found] == [("0.weight", 9), ("1.weight", 9)]
+    assert "no parameter has had a gradient" in found[0].advice
+    assert judge_in_parts(untrained(9), cuts, UnchangedTensor()) == []
+
+
+@pytest.mark.parametrize("parameter", [{"requires_grad": False}, {"optimizer": None}])
+def test_what_is_not_to_be_trained_need_not_move(parameter: dict[str, Any]):
+    assert judge(untrained(30, **parameter), UnchangedTensor()) == []
+
+
+def test_where_some_move_the_gradients_are_there_but_not_captured():
+    run = untrained(30)
+    for step in range(30):
+        run.step(step, {"1.weight": [0.25 + step]})
+    assert judge(run, UnchangedTensor()) == []
+
+
+def test_a_pause_after_the_first_gradient_is_no_fault():
+    run = untrained(30)
+    run.step(0, {"gradient/0.weight": [1.0]})
+    assert judge(run, UnchangedTensor()) == []
+
+
+def test_in_evaluation_nothing_need_move():
+    run = untrained(30)
+    for step in range(30):
+        run.step(step, mode=ModeKeys.EVAL)
+    assert judge(run, UnchangedTensor()) == []
 
 
 def test_a_skipped_step_explains_why_nothing_changed():

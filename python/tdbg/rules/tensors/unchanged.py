@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.findings import Severity
+from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import built_in
 from tdbg.rules._checks import check_number
@@ -31,6 +32,17 @@ from tdbg.rules.window import (
 
 __all__ = ["UnchangedTensor"]
 
+NO_UPDATE = (
+    "see that the optimizer was given these parameters, that its learning rate is not "
+    "zero, and that updates are not below the precision of the weights (bfloat16: "
+    "0.4 %)"
+)
+NO_GRADIENT = (
+    "the optimizer steps, and no parameter has had a gradient: see that backward() is "
+    "called on the loss that the model gave (not on a copy: detach(), item(), "
+    "torch.tensor(loss)), and that zero_grad() comes before it and not after"
+)
+
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +51,8 @@ class UnchangedTensor(OfNamedTensors):
 
     All fields of the row must be equal; where values were captured too, these.  A
     weight or bias is judged only at steps at which it received a gradient, so that
-    frozen parameters are not reported.
+    frozen parameters are not reported; or, at the beginning of a training, where its
+    optimizer steps and no parameter has received any.
 
     Args:
         num_steps: How many recorded steps must be equal.
@@ -87,7 +100,8 @@ class UnchangedTensor(OfNamedTensors):
                 trained = _trained(table, chosen)
                 judged = table.select(chosen)
                 _leave_out_absent(window, judged, trained)
-                yield self._judge(judged, trained)
+                without = self._without_gradients(window, table, judged)
+                yield self._judge(judged, trained | without, without)
 
     def _judged(self, table: Table) -> NDArray[np.intp]:
         """Which of the tensors; gradients are there for the sake of parameters."""
@@ -98,7 +112,29 @@ class UnchangedTensor(OfNamedTensors):
         ]
         return np.flatnonzero(judged)
 
-    def _judge(self, table: Table, trained: Bools) -> Judgement:
+    def _without_gradients(self, window: Window, table: Table, judged: Table) -> Bools:
+        """Where an optimizer has stepped, and no parameter at all had a gradient yet.
+
+        Only of the first rows, which are all seen, however windows are cut.
+        """
+        result = np.zeros(judged.present.shape, dtype=bool)
+        if table.mode not in TRAINING:
+            return result
+        gradients = [role == "gradient" for role in table.roles]
+        seen = np.logical_or.accumulate(table.present[gradients].any(axis=0))
+        beginning = judged.ordinal <= self.look_back + 1
+        for facts, steps in facts_of_steps(window, judged):
+            if facts is None or not facts.complete:
+                continue
+            for i, name in enumerate(judged.names):
+                parameter = facts.parameters.get(name)
+                if parameter is None or parameter.optimizer is None:
+                    continue
+                if parameter.requires_grad:
+                    result[i, steps] = (beginning[i] & ~seen)[steps]
+        return result
+
+    def _judge(self, table: Table, trained: Bools, without: Bools) -> Judgement:
         # The weights after a skipped step are, rightly, those before it.
         known = table.known & trained & ~table.skipped[np.newaxis, :]
         # What is NaN throughout stays so; that is for ExplodingTensor.
@@ -109,6 +145,8 @@ class UnchangedTensor(OfNamedTensors):
         fires = streak >= self.num_steps - 1
         fires &= spans(table.steps, streak, table.steps[before]) >= LASTING
         fires[:, : table.start] = False
+        # Where gradients are not captured, others that move show that there are some.
+        fires &= ~(without & (without & compared & ~same).any(axis=0))
         differs = self._values_differ(table, fires)
         fires &= ~differs
         same &= ~differs
@@ -128,10 +166,8 @@ class UnchangedTensor(OfNamedTensors):
                 value=0.0,
                 threshold=self.rtol,
                 advice=(
-                    f"{unchanged} of {judged} tensors do not change: see that the "
-                    "optimizer was given these parameters, that its learning rate is "
-                    "not zero, and that updates are not below the precision of the "
-                    "weights (bfloat16: 0.4 %)"
+                    f"{unchanged} of {judged} tensors do not change: "
+                    f"{NO_GRADIENT if without[i, j] else NO_UPDATE}"
                 ),
             )
 
