@@ -25,6 +25,7 @@ from rules_by_the_book import (
     of_role,
 )
 from rules_fake import FakeRun
+from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
 from tdbg.rules import (
     DeadEmbedding,
@@ -365,7 +366,9 @@ def dead_embedding(rule: DeadEmbedding, run: FakeRun) -> Verdicts:
                 more = (n - 1) / n * once * (once - 1) / (2 * (twice + 1))
                 unused = 100 * max(0.0, 1 - (seen + more) / len(used))
                 key = mode, name.removeprefix("unit/"), step
-                result[key] = WARNING if unused > rule.threshold else HEALTHY
+                prefix = list(used) == [n] * seen + [0] * (len(used) - seen)
+                bad = int(Severity.INFO) if prefix else WARNING
+                result[key] = bad if unused > rule.threshold else HEALTHY
     return result
 
 

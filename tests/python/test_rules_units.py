@@ -129,6 +129,14 @@ def test_rare_rows_are_not_dead():
     assert judge(embedded(100, n_rows=1000, share=0.02), DeadEmbedding()) == []
 
 
+def test_places_for_longer_texts_are_information():
+    (places,) = judge(embedded(5, share=1.1), DeadEmbedding())
+    assert places.severity is Severity.INFO
+    assert "the first 5 of 100 rows had a gradient at every" in places.message
+    (tokens,) = judge(embedded(5), DeadEmbedding())
+    assert tokens.severity is Severity.WARNING
+
+
 def test_summaries_of_gradients_are_not_for_relus():
     assert judge(embedded(5), DeadRelu()) == []
 

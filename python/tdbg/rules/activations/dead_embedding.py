@@ -89,6 +89,7 @@ class DeadEmbedding(Rule):
         unused = np.full(n_new, np.nan)
         seen = np.zeros(n_new, dtype=np.int64)
         taken = np.zeros(n_new, dtype=np.int64)
+        are_places = np.zeros(n_new, dtype=bool)
         used = np.zeros(n_rows, dtype=np.int64)
         usable = np.flatnonzero(table.usable)
         for k, at in enumerate(usable.tolist()):
@@ -100,11 +101,15 @@ class DeadEmbedding(Rule):
             if j >= 0 and n_steps >= self.min_steps:
                 taken[j], seen[j] = n_steps, np.count_nonzero(used)
                 unused[j] = 100.0 * _share_unused(used, n_steps)
+                are_places[j] = _are_places(used, n_steps)
         levels = np.full(n_new, UNKNOWN, dtype=np.int8)
         levels[unused <= self.threshold] = HEALTHY
         levels[unused > self.threshold] = Severity.WARNING
+        levels[(unused > self.threshold) & are_places] = Severity.INFO
 
         def describe(j: int) -> Description:
+            if are_places[j]:
+                return self._places(int(seen[j]), n_rows, float(unused[j]))
             return Description(
                 message=(
                     f"{seen[j]} of {n_rows} rows had a gradient in the last {taken[j]} "
@@ -122,6 +127,27 @@ class DeadEmbedding(Rule):
             )
 
         return table.judge(levels, describe)
+
+    def _places(self, n_seen: int, n_rows: int, unused: float) -> Description:
+        return Description(
+            message=(
+                f"the first {n_seen} of {n_rows} rows had a gradient at every recorded "
+                "step and no other had any, as of a table of places that is made for "
+                "longer texts"
+            ),
+            value=unused,
+            threshold=self.threshold,
+            advice=(
+                f"nothing, if these are places and longer texts are to come; otherwise "
+                f"{n_seen} rows are enough, or indices are clamped or cut too short"
+            ),
+        )
+
+
+def _are_places(used: NDArray[np.int64], n_steps: int) -> bool:
+    """Whether every step used the same rows, the first ones: not so tokens."""
+    n_seen = int(np.count_nonzero(used))
+    return bool((used[:n_seen] == n_steps).all())
 
 
 def _share_unused(used: NDArray[np.int64], n_steps: int) -> float:
