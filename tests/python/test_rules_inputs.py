@@ -60,6 +60,39 @@ def test_data_that_train_well_are_silent(make: Any):
     assert judge(fed(make), NotNormalizedData()) == []
 
 
+def table_of(scales: list[float], n_samples: int = 32) -> FakeRun:
+    """Columns of these deviations; the first batch is kept."""
+    run = fed(lambda random: random.normal(0, 1, (n_samples, len(scales))) * scales)
+    first = np.random.default_rng(0).normal(0, 1, (n_samples, len(scales))) * scales
+    run.value(0, INPUT, first.astype(np.float32))
+    return run
+
+
+def test_columns_that_drown_beside_one_are_counted():
+    (finding,) = judge(table_of([4.0] + [0.002] * 12 + [0.0]), NotNormalizedData())
+    assert "12 of 13 columns vary by less than 1 %" in finding.message
+    assert "0 (mean " in finding.message
+    assert "axis=0" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [
+        [4.0] * 6 + [0.002] * 6,
+        [4.0] + [0.05] * 12,
+        [0.3] + [0.005] * 3,
+        [1.0, 0.0, 0.0, 0.0],
+    ],
+    ids=["half of them", "not narrow", "none is wide", "constant"],
+)
+def test_columns_that_are_not_alike_are_silent(scales: list[float]):
+    assert judge(table_of(scales), NotNormalizedData()) == []
+
+
+def test_a_few_samples_say_nothing_of_columns():
+    assert judge(table_of([4.0] + [0.002] * 12, 7), NotNormalizedData()) == []
+
+
 def test_integers_are_not_judged():
     run = fed(lambda random: random.integers(0, 500, (32, 64)), dtype="int64")
     assert judge(run, NotNormalizedData()) == []

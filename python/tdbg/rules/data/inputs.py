@@ -38,6 +38,12 @@ NORMALIZATIONS = ("BatchNorm", "LayerNorm", "InstanceNorm", "GroupNorm", "RMSNor
 REGRESSION = re.compile(r"mse|l1|huber", re.IGNORECASE)
 # Columns that are named in a message.
 SHOWN = 3
+# A column whose range is this many times less than the widest one's is drowned by it:
+# descent moves along it as much more slowly, times two (LeCun et al. 1998, 4.3).
+DROWNED = 100.0
+# Some dozens of numbers have a range of about four deviations (Tippett 1925).
+DEVIATIONS = 4.0
+MIN_SAMPLES = 8
 
 
 @register
@@ -45,7 +51,8 @@ SHOWN = 3
 class NotNormalizedData(Rule):
     """Report inputs and targets that are far from mean 0 and deviation 1.
 
-    Only floating-point numbers are judged, no inputs of a model that begins with a
+    Or tables of which most columns hardly vary beside the widest one.  Only
+    floating-point numbers are judged, no inputs of a model that begins with a
     normalization, and no input of one whole number a sample, as a time or a length.
     Rows are merged until there are ``min_elements`` of them.
 
@@ -126,10 +133,14 @@ class NotNormalizedData(Rule):
         with np.errstate(invalid="ignore"):
             far = np.abs(mean) > self.max_mean * scale
             far |= (std > self.max_std * scale) | (std < self.min_std / scale)
-        levels = np.where(far & ~normalized, int(Severity.WARNING), HEALTHY)
+        drowned, of = self._drowned(table, i)
+        bad = far | (2 * drowned > of)
+        levels = np.where(bad & ~normalized, int(Severity.WARNING), HEALTHY)
         levels[np.isnan(mean)] = UNKNOWN
 
         def describe(j: int) -> Description:
+            if not far[j]:
+                return self._describe_drowned(table, i, drowned, of)
             return self._describe(table, i, float(mean[j]), float(std[j]), scale)
 
         return table.judge_one(table.names[i], levels, describe)
@@ -187,22 +198,61 @@ class NotNormalizedData(Rule):
             ),
         )
 
+    def _drowned(self, table: Table, i: int) -> tuple[int, int]:
+        """How many columns of a table hardly vary beside others, and of how many.
+
+        Those that are constant do not count: nothing is to be learned of them.
+        """
+        x = _first_table(table, i)
+        if x is None or len(x) < MIN_SAMPLES or table.roles[i] == "label":
+            return 0, 0
+        ranges = np.ptp(x, axis=0)
+        ranges = ranges[ranges > 0]
+        widest = float(ranges.max(initial=0.0))
+        narrow = (ranges < DEVIATIONS * self.min_std) & (DROWNED * ranges < widest)
+        return int(np.count_nonzero(narrow)), len(ranges)
+
+    def _describe_drowned(
+        self, table: Table, i: int, drowned: int, of: int
+    ) -> Description:
+        return Description(
+            message=(
+                f"{drowned} of {of} columns vary by less than 1 % of what the widest "
+                f"one does{self._columns(table, i)}"
+            ),
+            value=100.0 * drowned / of,
+            threshold=50.0,
+            advice=(
+                "subtract from each column its own mean and divide by its own "
+                "deviation (axis=0; sklearn.preprocessing.StandardScaler), not by "
+                "those of the whole table"
+            ),
+        )
+
     def _columns(self, table: Table, i: int) -> str:
         """Which columns of tabular data are worst, where a batch was kept."""
-        # By the first batch: which others are here depends on the window.
-        first = table.known[i] & (table.ordinal[i] == 1)
-        for step in table.steps[first].tolist():
-            values = table.value(table.names[i], step)
-            if values is not None and values.ndim == 2 and min(values.shape) > 1:
-                x = values.astype(np.float64)
-                scale = np.hypot(x.mean(axis=0), x.std(axis=0))
-                worst = np.argsort(-scale)[:SHOWN].tolist()
-                told = ", ".join(
-                    f"{k} (mean {x[:, k].mean():.3g}, std {x[:, k].std():.3g})"
-                    for k in worst
-                )
-                return f"; of {x.shape[1]} columns the largest are {told}"
-        return ""
+        x = _first_table(table, i)
+        if x is None:
+            return ""
+        scale = np.hypot(x.mean(axis=0), x.std(axis=0))
+        worst = np.argsort(-scale)[:SHOWN].tolist()
+        told = ", ".join(
+            f"{k} (mean {x[:, k].mean():.3g}, std {x[:, k].std():.3g})" for k in worst
+        )
+        return f"; of {x.shape[1]} columns the largest are {told}"
+
+
+def _first_table(table: Table, i: int) -> Floats | None:
+    """The first batch, samples x columns, if it is a table and was kept.
+
+    Of the first one only: which others are here depends on the window.
+    """
+    first = table.known[i] & (table.ordinal[i] == 1)
+    for step in table.steps[first].tolist():
+        values = table.value(table.names[i], step)
+        if values is not None and values.ndim == 2 and min(values.shape) > 1:
+            return values.astype(np.float64)
+    return None
 
 
 def _counts(table: Table, i: int) -> bool:
