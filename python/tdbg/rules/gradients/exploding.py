@@ -124,9 +124,10 @@ class ExplodingGradient(Rule):
 
         def describe(i: int, j: int) -> Description:
             total = float(np.sqrt(np.nansum(norm[:, j] ** 2)))
+            has_grown = bool(norm[i, j] > bound[i, j])
             return self._describe(
                 norm=float(norm[i, j]),
-                usual=float(usual[i, j]),
+                usual=float(usual[i, j]) if has_grown else np.nan,
                 total=total,
                 grown=f"{np.count_nonzero(grown[:, j])} of "
                 f"{np.count_nonzero(sure[:, j])} gradients",
@@ -145,7 +146,6 @@ class ExplodingGradient(Rule):
         least = np.fmin.accumulate(norm, axis=1)
         candidates = np.zeros(norm.shape, dtype=bool)
         candidates[:, 1:] = norm[:, 1:] > self.factor * least[:, :-1]
-        candidates |= norm > OVERFLOW
         candidates[:, : table.start] = False
         i, j = np.nonzero(candidates)
         if not len(i):

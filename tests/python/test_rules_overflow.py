@@ -1,0 +1,113 @@
+"""ExplodingGradient where squares overflow: with a past and without, alone and not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rules_by_the_book import spied
+from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.findings import Severity
+from tdbg.modes import ModeKeys
+from tdbg.rules import ExplodingGradient
+
+ERROR = int(Severity.ERROR)
+
+
+def norms(*layers: list[float]) -> FakeRun:
+    run = FakeRun(every=10)
+    for step in range(len(layers[0])):
+        rows = {
+            f"gradient/{i}": [values[step]]
+            for i, values in enumerate(layers)
+            if values[step] >= 0 or np.isnan(values[step])
+        }
+        run.step(step, rows)
+    return run
+
+
+def levels(run: FakeRun, i: int = 0) -> list[int | None]:
+    found = spied(run, ExplodingGradient())
+    steps = sorted(run.steps)
+    return [found.get((ModeKeys.TRAIN, f"gradient/{i}", step)) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("norm", "expected"), [(0.99e18, 0), (1e18, 0), (1.01e18, ERROR), (1e30, ERROR)]
+)
+def test_the_limit_is_where_squares_leave_float32(norm: float, expected: int):
+    assert levels(norms([norm])) == [expected]
+    assert levels(norms([1.0, norm])) == [0, expected]
+
+
+@pytest.mark.parametrize("before", [[], [5e17], [5e17] * 9, [1e16] + [5e17] * 9])
+def test_what_overflows_without_having_grown_is_said_to_overflow(before: list[float]):
+    """Sabotaged: told as growth, by a factor that is far below the threshold."""
+    (finding,) = judge(norms([*before, 2e18]), ExplodingGradient())
+    assert (finding.step, finding.severity) == (len(before), Severity.ERROR)
+    assert "2.0e+18: its square overflows float32" in finding.message
+    assert (finding.value, finding.threshold) == (2e18, 1e18)
+    assert "lower the learning rate or the scale" in finding.advice
+
+
+def test_what_overflows_because_it_has_grown_is_told_as_growth():
+    (finding,) = judge(norms([1e10] * 9 + [2e18]), ExplodingGradient())
+    assert finding.severity is Severity.ERROR
+    assert finding.value == pytest.approx(2e8)
+    assert finding.value > finding.threshold == 100.0
+    assert "times its median of the last 20 recorded steps (1e+10)" in finding.message
+
+
+@pytest.mark.parametrize(
+    "flags", [{"complete": False}, {"lossless": False}, {"skipped": True}]
+)
+def test_of_a_step_that_is_not_whole_or_was_skipped_nothing_is_said(
+    flags: dict[str, bool],
+):
+    run = norms([1.0, 2e18, 2e18])
+    run.step(1, **flags)
+    assert levels(run) == [0, None, ERROR]
+
+
+def test_a_gradient_with_nan_is_for_another_rule():
+    run = norms([1.0, 1.0])
+    run.step(1, {"gradient/0": [2e18, np.nan], "gradient/1": [1.0]})
+    assert levels(run) == [0, None]
+    assert levels(run, 1) == [None, 0]
+
+
+def test_one_gradient_is_told_and_others_that_overflow_are_neither_well_nor_ill():
+    run = norms([1.0, 2e18], [1.0, 3e18], [1.0, 1.0])
+    assert [levels(run, i) for i in range(3)] == [[0, ERROR], [0, None], [0, 0]]
+
+
+def test_what_overflows_comes_before_what_has_grown_more():
+    run = norms([1e14] * 9 + [2e18], [1e12] * 9 + [9e17])
+    (finding,) = judge(run, ExplodingGradient())
+    assert (finding.tensor, finding.severity) == ("gradient/0", Severity.ERROR)
+    # Without the overflow it is the one that has grown most.
+    run = norms([1e14] * 9 + [8e17], [1e12] * 9 + [9e17])
+    (finding,) = judge(run, ExplodingGradient())
+    assert finding.tensor == "gradient/1"
+
+
+@pytest.mark.parametrize(
+    ("of_the_other", "expected"), [(1.9e18, ERROR), (2.1e18, None)]
+)
+def test_what_has_exploded_must_carry_the_norm(
+    of_the_other: float, expected: int | None
+):
+    """Half of the squared norm at least is of what has grown or overflows; here both
+    are about 1e18, and only the first is new.
+    """
+    run = norms([1e10] * 9 + [2e17], [of_the_other / 10] * 10)
+    assert levels(run)[-1] == expected
+
+
+def test_windows_change_no_overflow():
+    random = np.random.default_rng(0)
+    sizes = [1.0, 1.0, 1e17, 9e17, 2e18, 5e18]
+    run = norms(*[random.choice(sizes, 40).tolist() for _ in range(2)])
+    found = judge(run, ExplodingGradient())
+    assert len(found) > 2
+    assert judge_in_parts(run, range(40), ExplodingGradient()) == found
