@@ -135,13 +135,16 @@ tsan: $(STAMPS)/tools ## C++ tests of threads under ThreadSanitizer
 	@cmake --build --preset tsan
 	@ctest --preset tsan -j $(JOBS)
 
-# Tests marked `serial` first, alone; pytest exits with 5 where there are none.
+# Tests marked `serial` first, alone; pytest exits with 5 where there are none.  To
+# collect all files takes ten seconds.  Then file by file, so that what a file's tests
+# share is made once, and in their order, in which the last ones are short.
+SERIAL_TESTS := $(shell grep -l 'mark\.serial' tests/python/test_*.py)
 pytest: $(STAMPS)/editable ## Python tests: make pytest ARGS='-k writer -x'
 	@echo "== Python tests"
-	@$(BIN)/python -m pytest -q -m 'serial and not slow' $(ARGS) || \
-	  test $$? -eq 5
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) \
-	  -m 'not serial and not slow' $(ARGS)
+	@$(BIN)/python -m pytest -q -m 'serial and not slow' $(ARGS) \
+	  $(SERIAL_TESTS) || test $$? -eq 5
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile \
+	  --no-loadscope-reorder -m 'not serial and not slow' $(ARGS)
 
 test-wheel: $(STAMPS)/editable ## Python tests on a wheel, from the index, in an environment of its own
 	@rm -rf build/wheel && mkdir -p build/wheel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from collections.abc import Callable
@@ -16,6 +17,15 @@ ROOT = Path(__file__).resolve().parents[2]
 settings.register_profile("tdbg", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tdbg"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare collections of garbage the million objects that are loaded by now.
+
+    Some tests ask for one again and again, and each would take a third of a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,7 @@ from examples.case_study import __main__ as program
 from examples.case_study import captured, claims, study
 from examples.case_study.train import Options, Outcome
 
-# A process of its own is followed live: nothing should run beside it.
-pytestmark = [pytest.mark.torch, pytest.mark.serial]
+pytestmark = pytest.mark.torch
 
 
 def test_a_short_study_finds_stops_explains_and_mends(

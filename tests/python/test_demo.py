@@ -12,7 +12,7 @@ import pytest
 
 from tdbg.rules.table import LASTING
 
-pytestmark = [pytest.mark.torch, pytest.mark.serial]
+pytestmark = pytest.mark.torch
 
 
 def test_demo_passes_the_healthy_training_and_stops_the_sick_one(

@@ -54,7 +54,7 @@ def in_child(capture: _core.Capture, id_: int, array: np.ndarray) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("forks", [200, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("forks", [80, pytest.param(1000, marks=pytest.mark.slow)])
 def test_forks_while_the_queue_is_busy(run_dir: Path, forks: int) -> None:
     """Sabotage that it caught: a Writer that is never inert."""
     capture = open_capture(run_dir, queue_bytes=4 << 20)

@@ -5,6 +5,8 @@ The figures that the defaults were chosen by are in docs/rules/.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +15,14 @@ import pytest
 pytest.importorskip("torch")
 
 from tdbg.findings import Finding, Severity
-from tdbg.rules import Status, check
+from tdbg.rules import Report, Status, check
 from trainings import HEALTHY, SICK, adam, cnn, mlp
 
 pytestmark = pytest.mark.torch
 
-HEALTHY_SEEDS = range(3)
-SICK_SEEDS = range(5)
+# Five seeds of many more trainings are in benchmarks/detection.
+HEALTHY_SEEDS = range(2)
+SICK_SEEDS = range(3)
 # They see the labels of a few hundred samples and a model that has begun to learn.
 CLASSIFIERS = {"ClassImbalance", "Confusion"}
 # By when each must be found.
@@ -32,10 +35,23 @@ LATEST = {
 }
 
 
-def findings_of(run: Path, rule: str) -> list[Finding]:
-    report = check(run, record=False)
+def findings_of(run: Path | Report, rule: str) -> list[Finding]:
+    report = check(run, record=False) if isinstance(run, Path) else run
     assert all(one.status is not Status.ERROR for one in report.statuses)
     return [finding for finding in report.findings if finding.rule == rule]
+
+
+@pytest.fixture(scope="module")
+def sick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Report]:
+    """The report on a sick training, which is trained and judged once."""
+
+    @functools.cache
+    def judged(rule: str, seed: int) -> Report:
+        run = tmp_path_factory.mktemp("sick") / "run"
+        SICK[rule].run(run, seed)
+        return check(run, record=False)
+
+    return judged
 
 
 @pytest.mark.parametrize("seed", HEALTHY_SEEDS)
@@ -51,16 +67,18 @@ def test_a_healthy_training_has_no_finding(name: str, seed: int, tmp_path: Path)
 
 @pytest.mark.parametrize("seed", SICK_SEEDS)
 @pytest.mark.parametrize("rule", SICK)
-def test_a_sick_training_is_found_out_in_time(rule: str, seed: int, tmp_path: Path):
-    SICK[rule].run(tmp_path / "run", seed)
-    found = findings_of(tmp_path / "run", rule)
+def test_a_sick_training_is_found_out_in_time(
+    rule: str, seed: int, sick: Callable[[str, int], Report]
+):
+    found = findings_of(sick(rule, seed), rule)
     assert found
     assert found[0].step <= LATEST[rule]
 
 
-def test_the_first_layers_of_a_deep_sigmoid_network_are_named(tmp_path: Path):
-    SICK["VanishingGradient"].run(tmp_path / "run", 0)
-    found = findings_of(tmp_path / "run", "VanishingGradient")
+def test_the_first_layers_of_a_deep_sigmoid_network_are_named(
+    sick: Callable[[str, int], Report],
+):
+    found = findings_of(sick("VanishingGradient", 0), "VanishingGradient")
     names = {finding.tensor for finding in found}
     assert "gradient/0.weight" in names
     assert "gradient/16.weight" not in names
@@ -73,15 +91,17 @@ def test_a_learning_rate_that_kills_relus_is_found(tmp_path: Path):
     assert findings_of(tmp_path / "run", "DeadRelu")
 
 
-def test_only_the_layer_of_dead_relus_is_named(tmp_path: Path):
-    SICK["DeadRelu"].run(tmp_path / "run", 0)
-    found = findings_of(tmp_path / "run", "DeadRelu")
+def test_only_the_layer_of_dead_relus_is_named(
+    sick: Callable[[str, int], Report],
+):
+    found = findings_of(sick("DeadRelu", 0), "DeadRelu")
     assert [finding.tensor for finding in found] == ["3_output_0"]
 
 
-def test_only_the_tensor_that_exploded_first_is_named(tmp_path: Path):
-    SICK["ExplodingTensor"].run(tmp_path / "run", 0)
-    (found,) = findings_of(tmp_path / "run", "ExplodingTensor")
+def test_only_the_tensor_that_exploded_first_is_named(
+    sick: Callable[[str, int], Report],
+):
+    (found,) = findings_of(sick("ExplodingTensor", 0), "ExplodingTensor")
     assert "the first that is not finite" in found.message
     assert "more" in found.message
 

@@ -163,7 +163,7 @@ def random_run(seed: int, n_steps: int) -> FakeRun:
     return run
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_steps=st.integers(1, 70),
@@ -178,7 +178,7 @@ def test_any_partition_of_the_steps_gives_the_same_findings(
     run = random_run(seed, n_steps)
     whole = judge(run, *RULES)
     assert judge_in_parts(run, cuts, *RULES) == whole
-    assert judge_in_parts(run, range(160), *RULES) == whole
+    assert judge_in_parts(run, range(max(run.steps) + 1), *RULES) == whole
     parts, at_once = Engine(run, RULES, max_window=3), Engine(run, RULES)
     parts.poll()
     at_once.poll()

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +16,47 @@ import pytest
 PROGRAM = Path(__file__).parent / "programs" / "train_under_faults.py"
 
 
-def train(folder: Path, shim: dict[str, str], cases: list[Any]) -> list[dict[str, Any]]:
-    """The results of these trainings, one process each."""
-    folder.mkdir()
-    result = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder)],
-        env={**os.environ, **shim},
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    results = [json.loads(line) for line in result.stdout.splitlines()]
-    assert len(results) == len(cases), result.stderr
-    assert not [each for each in results if "status" in each], result.stderr
-    return results
+Train = Callable[[list[Any]], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def train(tmp_path: Path, io_fault: dict[str, str]) -> Iterator[Train]:
+    """Gives the results of trainings, one process each; PyTorch is loaded once."""
+    errors = tmp_path / "errors"
+    with (
+        errors.open("w") as file,
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(tmp_path)],
+            env={**os.environ, **io_fault},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        ) as program,
+    ):
+        assert program.stdin is not None
+        assert program.stdout is not None
+        given, said = program.stdin, program.stdout
+
+        def run(cases: list[Any]) -> list[dict[str, Any]]:
+            print(json.dumps(cases), file=given, flush=True)
+            lines = [said.readline() for _ in cases]
+            assert all(lines), errors.read_text()
+            results = [json.loads(line) for line in lines]
+            assert not [each for each in results if "status" in each], results
+            return results
+
+        yield run
+        given.close()
+        assert program.wait(60) == 0, errors.read_text()
 
 
 @pytest.mark.torch
 @pytest.mark.stress
-def test_no_disk_fault_changes_a_training_or_goes_uncounted(
-    tmp_path: Path, io_fault: dict[str, str]
-) -> None:
+def test_no_disk_fault_changes_a_training_or_goes_uncounted(train: Train) -> None:
     """Sabotage that it caught: Accounts not counting what the disk refused."""
     none = {"at": 0, "errno": 0, "forever": 0}
-    without, healthy = train(tmp_path / "healthy", io_fault, [None, none])
+    without, healthy = train([None, none])
     assert healthy["digest"] == without["digest"]
     assert healthy["closed"]
     counters = healthy["counters"]
@@ -51,13 +66,13 @@ def test_no_disk_fault_changes_a_training_or_goes_uncounted(
     assert n > 20
 
     sample = sorted({1, 3, 6, 8, 11, n // 4, n // 2, 3 * n // 4, n - 1})
+    # Each number with each duration, at every second call of the sample.
     cases = [
-        {"at": at, "errno": number, "forever": forever}
-        for at in sample
-        for number in (errno.ENOSPC, errno.EIO)
-        for forever in (0, 1)
+        {"at": at, "errno": number, "forever": (i + j) % 2}
+        for i, at in enumerate(sample)
+        for j, number in enumerate((errno.ENOSPC, errno.EIO))
     ]
-    results = train(tmp_path / "faults", io_fault, cases)
+    results = train(cases)
     hit = lost = refused = 0
     for case, result in zip(cases, results, strict=True):
         assert result["digest"] == without["digest"], case
@@ -73,8 +88,8 @@ def test_no_disk_fault_changes_a_training_or_goes_uncounted(
         if counters["written"] < counters["offered"]:
             lost += 1
             assert counters["io_errors"] > 0, case
-    assert hit >= len(cases) - 8, "too few faults were met"
+    assert hit >= len(cases) - 4, "too few faults were met"
     assert lost >= len(cases) // 6, "too few lost anything"
-    assert refused >= 2, "no fault met the construction"
+    assert refused >= 1, "no fault met the construction"
     print(f"{n} calls, {len(cases)} faults: {hit} met, {lost} lost data")
     print(f"{refused} of them at the opening")

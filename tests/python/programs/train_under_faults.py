@@ -1,13 +1,14 @@
 """Trains on real digits, again and again, each time with another disk fault.
 
 Usage: train_under_faults.py FOLDER, under tests/shim/io_fault.c.  Reads a JSON list
-of cases from its input: ``{"at": n, "errno": e, "forever": 0 or 1}``, or null for a
-training without tdbg.  Writes one JSON result a line.
+of cases from each line of its input: ``{"at": n, "errno": e, "forever": 0 or 1}``, or
+null for a training without tdbg.  Writes one JSON result a line.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import json
 import os
@@ -94,7 +95,11 @@ def main() -> None:
     torch.set_num_threads(1)
     # Loads here, once, what PyTorch loads at its first optimizer.
     torch.optim.AdamW([nn.Parameter(torch.zeros(1))])
-    for number, case in enumerate(json.load(sys.stdin)):
+    assert td.Hook  # Loads what it is made of.
+    gc.freeze()
+    for number, case in enumerate(
+        case for line in sys.stdin for case in json.loads(line)
+    ):
         # A process for each: faults must not reach into the next training.
         child = os.fork()
         if child == 0:
