@@ -12,8 +12,8 @@ from tdbg.findings import Severity
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._checks import check_number
+from tdbg.rules.loss.given import unexpected
 from tdbg.rules.loss.of_losses import OfLosses, in_game, losses_of, milder
-from tdbg.rules.loss.squashed import squashed
 from tdbg.rules.loss.stretches import FIRST, Trend, trend_of
 from tdbg.rules.medians import median
 from tdbg.rules.registry import register
@@ -85,7 +85,7 @@ class Underfitting(OfLosses):
         """Judge each loss of training, with what validation says of it."""
         evaluated = window.table(ModeKeys.EVAL)
         for table in window.tables(*TRAINING):
-            yield from squashed(table)
+            yield from unexpected(table)
             game = in_game(window, table)
             for i, name in enumerate(table.names):
                 if table.roles[i] != "loss":

@@ -1,4 +1,4 @@
-"""Underfitting's second half: losses that are given what a softmax or sigmoid made."""
+"""Underfitting's second half: losses that are given something else than they expect."""
 
 from __future__ import annotations
 
@@ -164,6 +164,44 @@ def test_one_class_is_none():
     assert levels(run, CLASSES) == SOUND
 
 
+LOGARITHMS = "NLLLoss_input_0"
+
+
+def of_logarithms(**changed: float) -> dict[str, Row]:
+    """What a log-likelihood is given."""
+    return {LOGARITHMS: row_of(np.log(softmax(16, 10))) | changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, SOUND),
+        ({"max": 0.0}, SOUND),
+        # A rounded logarithm of one.
+        ({"max": 0.0009}, SOUND),
+        ({"max": 0.0011}, SQUASHED),
+        ({"max": 5.0, "count": 32.0}, SQUASHED),
+        ({"max": 5.0, "count": 31.0}, UNKNOWN),
+        ({"max": 5.0, "nan": 1.0}, UNKNOWN),
+    ],
+)
+def test_the_limits_for_logarithms(changed: dict[str, float], expected: Levels):
+    run = recorded(lambda: of_logarithms(**changed))
+    assert levels(run, LOGARITHMS) == expected
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "said"),
+    [(-3.0, 5.0, "are scores and no logarithms"), (0.0, 1.0, "are probabilities and")],
+)
+def test_what_is_no_logarithm_is_named(least: float, most: float, said: str):
+    run = recorded(lambda: of_logarithms(min=least, max=most))
+    (finding,) = judge(run, Underfitting())
+    assert (finding.tensor, finding.value) == (LOGARITHMS, most)
+    assert said in finding.message
+    assert "CrossEntropyLoss" in finding.advice
+
+
 def test_without_labels_the_classes_are_not_known():
     run = recorded(lambda: {CLASSES: of_classes()[CLASSES]})
     assert levels(run, CLASSES) == UNKNOWN
@@ -183,7 +221,10 @@ def test_without_labels_the_classes_are_not_known():
         # They are to be given probabilities, or what is anything.
         ("BCELoss_input_0", of_bits, UNKNOWN),
         ("binary_cross_entropy_input_0", of_bits, UNKNOWN),
-        ("NLLLoss_input_0", of_classes, UNKNOWN),
+        ("NLLLoss_input_0", of_classes, SQUASHED),
+        ("nll_loss_input_0@1", of_classes, SQUASHED),
+        ("KLDivLoss_input_0", of_classes, SQUASHED),
+        ("GaussianNLLLoss_input_0", of_classes, UNKNOWN),
         ("MSELoss_input_0", of_classes, UNKNOWN),
     ],
 )
