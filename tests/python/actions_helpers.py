@@ -69,7 +69,10 @@ class Server:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.requests.append((self.path, dict(self.headers), body))
                 time.sleep(delay)
-                self.send_response(answers.pop(0) if answers else 200)
+                code = answers.pop(0) if answers else 200
+                self.send_response(code)
+                if code // 100 == 3:
+                    self.send_header("Location", "/elsewhere")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +22,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tdbg"))
 
 
 def pytest_collection_finish() -> None:
-    """Spare collections of garbage the million objects that are loaded by now.
+    """Spare whoever goes through all objects the million that are loaded by now.
 
-    Some tests ask for one again and again, and each would take a third of a second.
+    Hooks look for optimizers among all objects, and some tests ask for a collection
+    again and again: each of these would take a quarter of a second.
     """
+    if "torch" in sys.modules:
+        # Half of the objects: PyTorch loads its compiler with the first optimizer.
+        importlib.import_module("torch._dynamo")
     gc.collect()
     gc.freeze()
 

@@ -157,6 +157,20 @@ def test_a_dry_run_acts_as_often_as_a_real_one(once: bool):
     assert Gate(Remembering(), dry_run=True, hears_ends=True).close(1.0) == []
 
 
+def test_what_one_step_brought_is_a_line_of_a_dry_run():
+    gate = Gate(Remembering(), dry_run=True)
+    gate(finding("a"))
+    gate(finding("b"))
+    gate(finding("c", step=8))
+    gate(finding("d", rule="Overfit"))
+    head = "action remembering would be taken"
+    assert gate.close(1.0) == [
+        f"{head}: DeadRelu at step 7: a and 1 more",
+        f"{head}: DeadRelu at step 8: c",
+        f"{head}: Overfit at step 7: d",
+    ]
+
+
 def test_a_dry_run_has_rules_severity_and_cool_down_too():
     gate = Gate(
         Remembering(),

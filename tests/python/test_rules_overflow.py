@@ -104,6 +104,24 @@ def test_what_has_exploded_must_carry_the_norm(
     assert levels(run)[-1] == expected
 
 
+@pytest.mark.parametrize(("norm", "expected"), [(1.5, ERROR), (1.35, None)])
+def test_norms_are_added_as_squares(norm: float, expected: int | None):
+    """Beside two of 1 the half is at the root of 2."""
+    run = norms([1e-6] * 9 + [norm], [1.0] * 10, [1.0] * 10)
+    assert levels(run)[-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("norm", "severity"),
+    [(2e4, Severity.WARNING), (2e6, Severity.ERROR)],
+)
+def test_an_error_is_one_beside_the_first_rows_too(norm: float, severity: Severity):
+    """They were a hundred times larger than the last."""
+    run = norms([100.0] * 20 + [1.0] * 30 + [norm])
+    (finding,) = judge(run, ExplodingGradient())
+    assert (finding.step, finding.severity) == (50, severity)
+
+
 def test_windows_change_no_overflow():
     random = np.random.default_rng(0)
     sizes = [1.0, 1.0, 1e17, 9e17, 2e18, 5e18]

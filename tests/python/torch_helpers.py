@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,11 +36,15 @@ def custom(regex: str) -> list[Collection]:
     return [Collection("custom", regex)]
 
 
+# To read the file takes longer than a short training.
+_digits = functools.cache(load_digits)
+
+
 def digits(
     batch_size: int, *, images: bool = False
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Real batches, for ever."""
-    data = load_digits()
+    data = _digits()
     inputs = torch.tensor(data.data / 16.0, dtype=torch.float32)
     if images:
         inputs = inputs.reshape(-1, 1, 8, 8)
