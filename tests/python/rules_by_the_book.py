@@ -334,7 +334,11 @@ def _growth(
     if norm > 1e18:
         return math.inf, math.inf
     usual = median(past)
-    if sum(not math.isnan(each) for each in past) < rule.min_rows:
+    sound = [each for each in past if not math.isnan(each)]
+    if len(sound) < rule.min_rows:
+        highest = max(sound, default=0.0)
+        if highest > 0 and norm > rule.error_factor * highest:
+            return norm / highest, 0.0  # However much it is: a warning.
         return None
     if not usual > 0 or not first > 0:
         return None

@@ -16,7 +16,7 @@ from tdbg.modes import ModeKeys
 from tdbg.rules import ClassImbalance, Confusion, Rule
 from tdbg.rules.window import HEALTHY
 
-__all__ = ["BOOKS_OF_CLASSES", "LABELS", "SCORES"]
+__all__ = ["BOOKS_OF_CLASSES", "LABELS", "SCORES", "at_least"]
 
 LABELS, SCORES = "CrossEntropyLoss_input_1", "CrossEntropyLoss_input_0"
 
@@ -43,7 +43,10 @@ def batches(run: FakeRun, mode: ModeKeys) -> list[tuple[int, Samples | None, int
 def stretches(
     rule: ClassImbalance | Confusion, run: FakeRun, mode: ModeKeys
 ) -> list[tuple[int, int, Samples, Samples | None]]:
-    """Steps, numbers of classes, their last samples, and as many of half the way."""
+    """Steps, numbers of classes, their last samples, and as many of half the way.
+
+    Of steps at which there are enough.
+    """
     result = []
     start = next(
         (entry.step for entry in entries(run, mode) if LABELS in entry.rows), 0
@@ -64,6 +67,36 @@ def stretches(
             before, _ = take(rest[::-1], wanted)
         result.append((step, n_classes, now, before))
     return result
+
+
+def short_stretches(
+    rule: ClassImbalance, run: FakeRun, mode: ModeKeys
+) -> list[tuple[int, int, list[Samples]]]:
+    """Steps with too few samples up to them, numbers of classes, and all batches."""
+    result = []
+    every = batches(run, mode)
+    for k, (step, samples, n_classes) in enumerate(every):
+        if samples is None or n_classes > rule.max_classes:
+            continue
+        seen = [each for _, each, _ in every[max(0, k + 1 - rule.max_steps) : k + 1]]
+        known = [each for each in seen if each is not None]
+        wanted = max(rule.samples, rule.samples_per_class * n_classes)
+        if sum(map(len, known)) < wanted:
+            result.append((step, n_classes, known))
+    return result
+
+
+def surely_rare(rule: ClassImbalance, parts: list[Samples], n_classes: int) -> bool:
+    """By the exact probability of so few samples if the ratio were just allowed."""
+    counts = Counter(label for part in parts for label, _ in part)
+    sizes = [counts[label] for label in range(n_classes)]
+    if len(counts) < 2:
+        return False
+    few, n = min(sizes), min(sizes) + max(sizes)
+    p = 1 / (rule.threshold_imbalance + 1)
+    chance = sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(few + 1))
+    n_pairs = n_classes * (n_classes - 1)
+    return chance < 0.001 / n_pairs / (len(parts) * (len(parts) + 1))
 
 
 def take(
@@ -122,10 +155,13 @@ def imbalance(rule: ClassImbalance, run: FakeRun) -> Verdicts:
                     for label in range(n)
                 )
             result[mode, LABELS, step] = WARNING if bad else HEALTHY
+        for step, n, parts in short_stretches(rule, run, mode):
+            if surely_rare(rule, parts, n):
+                result[mode, LABELS, step] = WARNING
     return result
 
 
-def at_least(part: int, whole: int) -> float:
+def at_least(part: float, whole: int) -> float:
     """The lower end of Wilson's interval."""
     if not whole:
         return 0.0
@@ -145,6 +181,7 @@ def confusion(rule: Confusion, run: FakeRun) -> Verdicts:
             taken = sum(pair[1] == said for pair in own)
             bad = at_least(taken, len(own)) > rule.max_off_diag
         others = [pair for pair in samples if pair[0] not in {label, said}]
+        bad &= len(own) >= 10
         return bad and bool(others) and share(others) >= rule.learned
 
     result: Verdicts = {}

@@ -1,4 +1,4 @@
-"""What rules about losses, data and units should say, computed the plain way.
+"""What rules about data and units should say, computed the plain way.
 
 As ``rules_by_the_book`` does for those of tensors.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,14 @@ from rules_by_the_book import (
     ERROR,
     TRAINING,
     WARNING,
-    Entry,
     Row,
     Verdicts,
     entries,
-    median,
     not_finite,
     of_role,
 )
+from rules_by_the_book_of_classes import at_least
+from rules_by_the_book_of_losses import BOOKS_OF_LOSSES
 from rules_fake import FakeRun
 from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
@@ -31,127 +31,18 @@ from tdbg.rules import (
     DeadEmbedding,
     DeadRelu,
     ExplodingTensor,
-    LossNotDecreasing,
-    LossSpike,
     NLPSequenceRatio,
     NotNormalizedData,
     Rule,
     SaturatedActivation,
     UnchangedTensor,
-    Underfitting,
 )
 from tdbg.rules.window import HEALTHY
 
 __all__ = ["BOOKS_OF_DATA"]
 
-MAD_TO_DEVIATION = 1.4826
 INPUTS = {"input", "model_input", "prediction", "label"}
 STATES = {"weight", "bias", "buffer"}
-
-
-def losses(
-    run: FakeRun, name: str, mode: ModeKeys
-) -> tuple[list[tuple[Entry, float]], Callable[[int], float]]:
-    """Losses of steps without loss, NaN where not finite; the median of first ones."""
-    rows = [entry for entry in entries(run, mode) if name in entry.rows]
-
-    def value(entry: Entry) -> float:
-        row = entry.rows[name]
-        return math.nan if not_finite(row) else row["mean"]
-
-    def start(n: int) -> float:
-        return median([value(entry) for entry in rows[:n] if entry.usable])
-
-    return [(entry, value(entry)) for entry in rows if entry.usable], start
-
-
-def middle_of(values: list[float]) -> float:
-    """The median; NaN where anything is."""
-    return math.nan if any(map(math.isnan, values)) else median(values)
-
-
-def spike(rule: LossSpike, run: FakeRun) -> Verdicts:
-    result: Verdicts = {}
-    for mode in TRAINING:
-        for name in of_role(run, "loss"):
-            known, start_of = losses(run, name, mode)
-            start, streak = start_of(10), 0
-            for k, (entry, loss) in enumerate(known):
-                before = [value for _, value in known[k - rule.num_steps : k]]
-                middle = middle_of(before) if k >= rule.num_steps else math.nan
-                if math.isnan(middle) or math.isnan(loss):
-                    streak = 0
-                    continue
-                spread = median([abs(value - middle) for value in before])
-                limit = max(
-                    rule.deviations * MAD_TO_DEVIATION * spread,
-                    rule.of_way * (start - middle),
-                    rule.of_level * abs(middle),
-                )
-                early = known[: k + 1 - rule.patience][-rule.num_steps :]
-                tails = rule.of_tails * float(np.std([value for _, value in early]))
-                streak = streak + 1 if loss - middle > limit else 0
-                if not streak:
-                    result[mode, name, entry.step] = HEALTHY
-                elif streak >= rule.patience and loss - middle > tails:
-                    result[mode, name, entry.step] = WARNING
-    return result
-
-
-def trends(
-    run: FakeRun, name: str, mode: ModeKeys, n: int
-) -> Iterator[tuple[Entry, float, float, float]]:
-    """Medians of the last two stretches of each step; the error of what they differ."""
-    known, _ = losses(run, name, mode)
-    for k, (entry, _) in enumerate(known):
-        if k + 1 < 2 * n:
-            yield entry, math.nan, math.nan, math.nan
-            continue
-        values = [value for _, value in known[k + 1 - 2 * n : k + 1]]
-        parts = values[:n], values[n:]
-        before, now = map(middle_of, parts)
-        errors = [
-            1.2533 * MAD_TO_DEVIATION * middle_of([abs(v - m) for v in part])
-            for part, m in zip(parts, (before, now), strict=True)
-        ]
-        yield entry, before, now, math.hypot(*errors) / math.sqrt(n)
-
-
-def not_decreasing(rule: LossNotDecreasing, run: FakeRun) -> Verdicts:
-    result: Verdicts = {}
-    for mode in TRAINING:
-        for name in of_role(run, "loss"):
-            start = losses(run, name, mode)[1](min(rule.num_steps, 10))
-            for entry, before, now, error in trends(run, name, mode, rule.num_steps):
-                wanted = rule.diff_percent / 100 * abs(before)
-                fall = before - now
-                learned = now <= start - rule.learned_percent / 100 * abs(start)
-                if learned or (fall >= wanted and fall > 2 * error):
-                    result[mode, name, entry.step] = HEALTHY
-                elif fall + 2 * error < wanted:
-                    result[mode, name, entry.step] = WARNING
-    return result
-
-
-def underfitting(rule: Underfitting, run: FakeRun) -> Verdicts:
-    result: Verdicts = {}
-    for mode in TRAINING:
-        for name in of_role(run, "loss"):
-            start = losses(run, name, mode)[1](min(rule.num_steps, 10))
-            limit = start - rule.learned_percent / 100 * abs(start)
-            evaluated, _ = losses(run, name, ModeKeys.EVAL)
-            for entry, before, now, error in trends(run, name, mode, rule.num_steps):
-                past = [value for e, value in evaluated if e.step < entry.step]
-                held = median(past[-rule.num_steps :])
-                flat = rule.flat_percent / 100 * abs(before)
-                fall = before - now
-                if math.isnan(now):
-                    continue
-                if fall > flat or now <= limit or held <= limit:
-                    result[mode, name, entry.step] = HEALTHY
-                elif fall + 2 * error < flat and -fall < flat + 2 * error:
-                    result[mode, name, entry.step] = WARNING
-    return result
 
 
 def not_normalized(rule: NotNormalizedData, run: FakeRun) -> Verdicts:
@@ -200,18 +91,29 @@ def sequence_ratio(rule: NLPSequenceRatio, run: FakeRun) -> Verdicts:
         for k, step in enumerate(steps):
             last = steps[max(0, k + 1 - rule.max_steps) : k + 1][::-1]
             tokens: list[int] = []
+            n_sequences = 0
             for each in last:
                 if len(tokens) < rule.min_tokens and each in values:
                     tokens += values[each].ravel().tolist()
-            if step in values and len(tokens) >= rule.min_tokens:
-                bad = any(
-                    100 * tokens.count(token) / len(tokens) > limit
-                    for token, limit in limits.items()
-                )
-                rest = [token for token in tokens if token not in limits]
-                if len(rest) >= 100:
-                    most = max(Counter(rest).values())
-                    bad |= 100 * most / len(rest) > rule.any_percent
+                    n_sequences += min(values[each].shape)
+            # Of few tokens a share counts by its lower end, a sequence for a sample.
+            few = len(tokens) < rule.min_tokens
+
+            def above(
+                part: int, whole: int, limit: float, n: int = n_sequences if few else 0
+            ) -> bool:
+                low = at_least(part / whole * n, n) if n else part / whole
+                return 100 * part / whole > limit and 100 * low > limit
+
+            bad = any(
+                above(tokens.count(token), len(tokens), limit)
+                for token, limit in limits.items()
+            )
+            rest = [token for token in tokens if token not in limits]
+            if len(rest) >= 100:
+                most = max(Counter(rest).values())
+                bad |= above(most, len(rest), rule.any_percent)
+            if bad or not few:
                 result[mode, name, step] = WARNING if bad else HEALTHY
     return result
 
@@ -334,7 +236,14 @@ def dead_relu(rule: DeadRelu, run: FakeRun) -> Verdicts:
         gone = (counts[0] == 0) & (counts[2] > 0)
         if not 100 * dead.mean() > rule.threshold_layer:
             return HEALTHY
-        return ERROR if 100 * gone.mean() >= rule.error_layer else WARNING
+        if 100 * gone.mean() >= rule.error_layer:
+            return ERROR
+        n, share = len(dead), rule.threshold_layer / 100
+        chance = sum(
+            math.comb(n, k) * share**k * (1 - share) ** (n - k)
+            for k in range(int(dead.sum()), n + 1)
+        )
+        return WARNING if chance <= 0.05 or dead.all() else HEALTHY
 
     return units(rule, run, level)
 
@@ -373,9 +282,7 @@ def dead_embedding(rule: DeadEmbedding, run: FakeRun) -> Verdicts:
 
 
 BOOKS_OF_DATA: dict[type[Rule], Callable[[Any, FakeRun], Verdicts]] = {
-    LossSpike: spike,
-    LossNotDecreasing: not_decreasing,
-    Underfitting: underfitting,
+    **BOOKS_OF_LOSSES,
     NotNormalizedData: not_normalized,
     NLPSequenceRatio: sequence_ratio,
     UnchangedTensor: unchanged,

@@ -29,18 +29,26 @@ def run_with(
 
 
 @pytest.mark.parametrize(
-    ("n_dead", "severity"),
+    ("n_dead", "n_units", "severity"),
     [
-        (0, None),
-        (5, None),
-        (6, Severity.WARNING),
-        (8, Severity.WARNING),
-        (9, Severity.ERROR),
-        (10, Severity.ERROR),
+        (0, 10, None),
+        (5, 10, None),
+        # So many are dead by chance alone: in 5 to 39 of 100 networks.
+        (8, 10, None),
+        (14, 20, None),
+        (7, 12, None),
+        (38, 64, None),
+        (4, 4, Severity.ERROR),
+        (15, 20, Severity.WARNING),
+        (40, 64, Severity.WARNING),
+        (9, 10, Severity.ERROR),
+        (10, 10, Severity.ERROR),
     ],
 )
-def test_the_share_of_dead_units_decides(n_dead: int, severity: Severity | None):
-    findings = judge(run_with(n_dead), DeadRelu())
+def test_the_share_of_dead_units_decides(
+    n_dead: int, n_units: int, severity: Severity | None
+):
+    findings = judge(run_with(n_dead, n_units=n_units), DeadRelu())
     assert [finding.severity for finding in findings] == (
         [severity] if severity else []
     )
@@ -73,8 +81,8 @@ def test_a_unit_that_is_active_now_and_then_lives():
 def test_it_becomes_an_error_when_the_rest_die():
     run = FakeRun(every=10)
     for step in range(12):
-        n_dead = 6 if step < 6 else 10
-        run.units(step, "1_output_0", [0] * n_dead + [9] * (10 - n_dead), 64)
+        n_dead = 15 if step < 6 else 20
+        run.units(step, "1_output_0", [0] * n_dead + [9] * (20 - n_dead), 64)
         run.step(step)
     begin, worse = judge(run, DeadRelu())
     assert (begin.phase, begin.severity) == ("begin", Severity.WARNING)

@@ -49,6 +49,7 @@ def random_run(seed: int) -> FakeRun:
 
 CASES: list[Rule] = [
     ClassImbalance(samples=60, samples_per_class=10),
+    ClassImbalance(samples=300, threshold_imbalance=2.5, max_steps=60),
     ClassImbalance(samples=20, samples_per_class=6, threshold_imbalance=30.0,
                    threshold_misprediction=0.6, learned=0.85, max_steps=9),
     Confusion(samples=60, samples_per_class=10),

@@ -74,7 +74,7 @@ def tokens(run: FakeRun, random: Random, step: int, index: int) -> dict[str, obj
     batch = np.where(random.random(60) < other, 7, random.integers(1, 6, 60))
     batch = np.where(random.random(60) < padding, 0, batch)
     if random.random() < 0.8:
-        run.value(step, "tokens", batch)
+        run.value(step, "tokens", batch.reshape(10, 6))
     return {"tokens": batch}
 
 
@@ -161,6 +161,7 @@ CASES: list[tuple[Record, Rule]] = [
     (falling, LossSpike(num_steps=12, deviations=8.0)),
     (falling, LossSpike(num_steps=10, of_way=0.2, of_level=0.9, patience=1)),
     (in_levels, LossNotDecreasing(num_steps=12, diff_percent=1.5, learned_percent=40)),
+    (in_levels, LossNotDecreasing(num_steps=21, diff_percent=3.0)),
     (in_levels, LossNotDecreasing(num_steps=5, diff_percent=0.0, learned_percent=99)),
     (in_levels, Underfitting(num_steps=6, flat_percent=2.0, learned_percent=20)),
     (in_levels, Underfitting(num_steps=8, flat_percent=30.0, learned_percent=60)),

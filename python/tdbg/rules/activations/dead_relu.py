@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,13 +13,23 @@ from tdbg.findings import Severity
 from tdbg.rules._checks import check_number
 from tdbg.rules.activations.units import OfUnits
 from tdbg.rules.registry import register
-from tdbg.rules.window import HEALTHY, UNKNOWN, Description, Judgement, UnitTable
+from tdbg.rules.window import (
+    HEALTHY,
+    UNKNOWN,
+    Bools,
+    Description,
+    Floats,
+    Judgement,
+    UnitTable,
+)
 
 if TYPE_CHECKING:
     from tdbg.facts import Facts
 
 __all__ = ["DeadRelu"]
 
+# How probable so many dead units may be if each were dead with the allowed share.
+BY_CHANCE = 0.05
 RELUS = frozenset({"ReLU", "ReLU6", "Threshold"})
 
 
@@ -29,8 +41,8 @@ class DeadRelu(OfUnits):
     Args:
         threshold_inactivity: A unit that is active for less than this percentage of
             the values it was given is dead.
-        threshold_layer: A layer with more than this percentage of dead units is
-            reported, as a warning.
+        threshold_layer: A layer with more than this percentage of dead units, surely
+            (binomial test, 5 %) or all of them, is reported, as a warning.
         error_layer: As an error, if this percentage of units was never active.
 
     Raises:
@@ -59,12 +71,14 @@ class DeadRelu(OfUnits):
         share = recent.part / np.maximum(recent.count, 1.0)
         dead = recent.percent(share < self.threshold_inactivity / 100.0)
         gone = recent.percent(recent.part == 0)
+        n_units = table.active.shape[1]
         levels = np.full(len(dead), HEALTHY, dtype=np.int8)
-        levels[dead > self.threshold_layer] = Severity.WARNING
+        levels[(dead > self.threshold_layer) & self._is_surely(dead, n_units)] = (
+            Severity.WARNING
+        )
         severe = (dead > self.threshold_layer) & (gone >= self.error_layer)
         levels[severe] = Severity.ERROR
         levels[np.isnan(dead)] = UNKNOWN
-        n_units = table.active.shape[1]
 
         def describe(j: int) -> Description:
             n_dead = round(dead[j] * n_units / 100.0)
@@ -86,3 +100,37 @@ class DeadRelu(OfUnits):
             )
 
         return table.judge(levels, describe)
+
+    def _is_surely(self, dead: Floats, n_units: int) -> Bools:
+        """Whether so many dead units are more than chance makes of as many.
+
+        With initial weights it is chance whether a unit is dead, so their number in a
+        narrow layer scatters: 7 of 12 happen easily where half of them is expected.
+        """
+        share = self.threshold_layer / 100.0
+        of_counts = np.array(
+            [_at_least(k, n_units, share) <= BY_CHANCE for k in range(n_units + 1)]
+        )
+        of_counts[n_units] = True
+        counts = np.rint(np.nan_to_num(dead) * n_units / 100.0).astype(np.intp)
+        result: Bools = of_counts[counts]
+        return result
+
+
+@cache
+def _at_least(k: int, n: int, share: float) -> float:
+    """The probability of *k* or more hits in *n* draws, each with this chance."""
+    if share in {0.0, 1.0}:
+        return float(share == 1.0 or k == 0)
+    rates = (math.log(share), math.log1p(-share))
+    whole = math.lgamma(n + 1)
+    return sum(
+        math.exp(
+            whole
+            - math.lgamma(i + 1)
+            - math.lgamma(n - i + 1)
+            + i * rates[0]
+            + (n - i) * rates[1]
+        )
+        for i in range(k, n + 1)
+    )

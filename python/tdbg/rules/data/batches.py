@@ -73,12 +73,16 @@ class Stretch:
         before: The same of as many samples when half of the steps up to this one had
             passed, or as early as is looked back; None: there are not enough.
         has_predictions: Whether predictions were captured.
+        n_batches: How many batches it is made of.
+        is_short: Whether it is all that there is, and not enough yet.
     """
 
     column: int
     confusion: Ints
     before: Ints | None
     has_predictions: bool
+    n_batches: int
+    is_short: bool = False
 
 
 def pairs_of(table: Table, labels: str | None, predictions: str | None) -> list[Pair]:
@@ -156,9 +160,9 @@ def stretches(
     """For each new step with a batch: the fewest last batches that are enough.
 
     Enough are *samples* and *per_class* for each class, on average; looked at are the
-    last *max_steps* rows, and at the step of the first one of all.  Nothing comes
-    where there are not enough, nor where the classes are the tokens of a language
-    model, whose frequencies are what they are.
+    last *max_steps* rows, and at the step of the first one of all.  Where there are
+    not enough, all there are make a short stretch.  Nothing comes where the classes
+    are the tokens of a language model, whose frequencies are what they are.
     """
     rows = np.flatnonzero(table.known[pair.label])
     start = int(table.steps[np.argmax(table.present[pair.label])])
@@ -194,14 +198,16 @@ def stretches(
             # So long a training that its half is too far back.
             before = parts[n:][::-1]
             n_before = _enough(before, wanted)
-        used = parts[:n] + before[:n_before]
+        used = (parts[:n] if n else parts) + before[:n_before]
         classes = max((part.n_classes for part in used), default=0)
-        if n and classes <= max_classes:
+        if classes <= max_classes:
             yield Stretch(
                 column=column,
-                confusion=_joined(parts[:n], classes),
+                confusion=_joined(parts[:n] if n else parts, classes),
                 before=_joined(before[:n_before], classes) if n_before else None,
                 has_predictions=all(part.predicted is not None for part in used),
+                n_batches=n or len(parts),
+                is_short=not n,
             )
 
 
@@ -216,10 +222,11 @@ def _enough(batches: list[Batch], samples: int) -> int:
 
 
 def _joined(batches: list[Batch], n_classes: int) -> Ints:
-    counts = np.zeros((n_classes, n_classes), np.int64)
-    for batch in batches:
-        counts += batch.confusion(n_classes)
-    return counts
+    labels = np.concatenate([batch.labels for batch in batches])
+    predicted = np.concatenate(
+        [b.labels if b.predicted is None else b.predicted for b in batches]
+    )
+    return Batch(labels, predicted, n_classes).confusion(n_classes)
 
 
 def _read(table: Table, pair: Pair, column: int) -> Batch | None:

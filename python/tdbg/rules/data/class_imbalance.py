@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,10 @@ __all__ = ["ClassImbalance"]
 
 Ints = NDArray[np.int64]
 
+# How often a data set with an imbalance of just the threshold may be reported by fewer
+# samples than are asked for: once in so many trainings, over all pairs of classes and
+# all batches.
+ERROR = 1e-3
 # Share of predictions that are of the only class from which on a constant will do.
 CONSTANT = 0.99
 
@@ -58,6 +63,22 @@ class ClassImbalance(OfClassifiers):
         if imbalance > self.threshold_imbalance:
             return True
         return bool(lasting(stretch, self._not_learned).any())
+
+    def is_surely_sick(self, stretch: Stretch) -> bool:
+        """Whether a class is so rare that fewer samples leave no doubt.
+
+        Of the samples of two classes the rarer one has 1 in ``threshold_imbalance`` + 1
+        if its share is just allowed: an exact binomial test.
+        """
+        counts = stretch.confusion.sum(axis=1)
+        if _is_constant(counts):
+            return False
+        n, rare = int(counts.max() + counts.min()), int(counts.min())
+        chance = _at_most(rare, n, 1.0 / (self.threshold_imbalance + 1.0))
+        pairs = len(counts) * (len(counts) - 1)
+        # These add up to one over all batches.
+        looks = stretch.n_batches * (stretch.n_batches + 1)
+        return chance < ERROR / (pairs * looks)
 
     def _not_learned(self, confusion: Ints) -> Bools:
         """Classes that are alone in being mistaken."""
@@ -132,6 +153,17 @@ class ClassImbalance(OfClassifiers):
                 "and whether there are enough samples of them"
             ),
         )
+
+
+def _at_most(k: int, n: int, share: float) -> float:
+    """The probability of *k* or fewer hits in *n* draws, each with this chance."""
+    odds = share / (1.0 - share)
+    term = total = 1.0
+    for i in range(k):
+        term *= (n - i) / (i + 1) * odds
+        total += term
+    # Near one where there are many draws and hits; of interest where it is tiny.
+    return total * math.exp(n * math.log1p(-share))
 
 
 def _is_constant(counts: Ints) -> bool:

@@ -24,6 +24,9 @@ Ints = NDArray[np.int64]
 
 # Of a standard normal: how sure to be of a share before it is called too large.
 CERTAINTY = 1.96
+# Of fewer samples of a class nothing is said of it: three of three would be enough for
+# the interval, and there are as many intervals as pairs.
+LEAST = 10
 ADVICE = (
     "look at inputs of these classes: whether labels are swapped, whether the "
     "augmentation makes one look like the other (a mirrored 2, a turned 6), whether "
@@ -72,6 +75,7 @@ class Confusion(OfClassifiers):
         # Who says the same of all samples is right about one class of two.
         if np.count_nonzero(counts) > 2:
             bad |= np.diag(missed > 1.0 - self.min_diag)
+        bad &= (counts >= LEAST)[:, np.newaxis]
         # With two classes there are no others to compare with.
         n_others = _of_others(counts)
         told_apart = _of_others(right) / np.maximum(n_others, 1) >= self.learned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ Ints = NDArray[np.int64]
 INTERVAL = 10
 # Of fewer tokens beside the watched ones nothing is said.
 MIN_OTHERS = 100
+# Of a standard normal: how sure to be of a share of few tokens.
+CERTAINTY = 1.96
 EMBEDDINGS = frozenset({"Embedding", "EmbeddingBag"})
 
 
@@ -44,6 +47,14 @@ class _Frequent:
     limit: float
     n: int
     of: str = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Tokens of some batches, and of how many sequences they are."""
+
+    values: Ints
+    n_sequences: int
 
 
 @register
@@ -153,13 +164,13 @@ class NLPSequenceRatio(Rule):
                 continue
             last = rows[max(0, at + 1 - self.max_steps) : at + 1]
             tokens = self._last_tokens(table, name, last)
-            if tokens is None:
-                continue
             j = int(rows[at]) - table.start
             found = self._worst(tokens)
-            levels[j] = HEALTHY if found is None else int(Severity.WARNING)
             if found is not None:
+                levels[j] = int(Severity.WARNING)
                 worst[j] = found
+            elif len(tokens.values) >= self.min_tokens:
+                levels[j] = HEALTHY
 
         def describe(j: int) -> Description:
             found = worst[j]
@@ -182,22 +193,30 @@ class NLPSequenceRatio(Rule):
 
     def _last_tokens(
         self, table: Table, name: str, columns: NDArray[np.intp]
-    ) -> Ints | None:
-        """As few of the last batches as are enough."""
+    ) -> _Tokens:
+        """As few of the last batches as are enough, or all there are.
+
+        REQUIRES: there is one at least.
+        """
         parts: list[Ints] = []
-        n = 0
+        n = n_sequences = 0
         for column in columns[::-1].tolist():
             values = table.value(name, int(table.steps[column]))
             if values is None:
                 continue
             parts.append(values.astype(np.int64).ravel())
             n += len(parts[-1])
+            # Whether batches or steps come first is not known.
+            n_sequences += min(values.shape[:2]) if values.ndim > 1 else 1
             if n >= self.min_tokens:
-                return np.concatenate(parts)
-        return None
+                break
+        return _Tokens(np.concatenate(parts), n_sequences)
 
-    def _worst(self, tokens: Ints) -> _Frequent | None:
-        """The token that is furthest beyond its limit."""
+    def _worst(self, given: _Tokens) -> _Frequent | None:
+        """The token that is furthest beyond its limit, surely if there are few."""
+        tokens = given.values
+        if not len(tokens):
+            return None
         limits = self.token_thresholds_percent
         if len(limits) < len(self.token_values):
             limits *= len(self.token_values)
@@ -216,4 +235,19 @@ class NLPSequenceRatio(Rule):
                 _Frequent(int(unique[k]), percent, self.any_percent, len(rest), what)
             )
         found = [each for each in shares if each.percent > each.limit]
+        if n < self.min_tokens:
+            # Tokens of a sequence are alike: each counts once, however long it is.
+            found = [
+                each
+                for each in found
+                if 100.0 * _at_least(each.percent / 100.0, given.n_sequences)
+                > each.limit
+            ]
         return max(found, key=lambda each: each.percent - each.limit, default=None)
+
+
+def _at_least(share: float, n: int) -> float:
+    """Lower end of the Wilson interval of a share that was found in *n* samples."""
+    z2 = CERTAINTY**2
+    spread = CERTAINTY * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return (share + z2 / (2 * n) - spread) / (1 + z2 / n)

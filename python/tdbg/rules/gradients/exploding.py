@@ -47,9 +47,10 @@ class ExplodingGradient(Rule):
         factor: By how much the norm must exceed the median of the last rows.
         first_factor: By how much it must exceed the median of the first rows.
         deviations: How many deviations it must be above the last rows, as logarithms.
-        error_factor: Beyond this many times both medians it is an error.
+        error_factor: Beyond this many times both medians it is an error; and beyond
+            this many times the highest of fewer rows than ``min_rows`` a warning.
         window: How many last rows; and how many first ones.
-        min_rows: Rows before, at least.
+        min_rows: Rows before, at least, to speak of a median.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -116,7 +117,7 @@ class ExplodingGradient(Rule):
         worst = np.argmax(np.where(overflows, np.inf, growth)[:, at], axis=0)
         levels = np.zeros(norm.shape, dtype=np.int8)
         levels[worst, at] = Severity.WARNING
-        severe = overflows | (least > self.error_factor)
+        severe = overflows | ((least > self.error_factor) & np.isfinite(first))
         levels[worst[severe[worst, at]], at[severe[worst, at]]] = Severity.ERROR
         # A gradient that has grown while another is reported, or that does not carry
         # the norm, is neither reported nor healthy.
@@ -128,6 +129,7 @@ class ExplodingGradient(Rule):
             return self._describe(
                 norm=float(norm[i, j]),
                 usual=float(usual[i, j]) if has_grown else np.nan,
+                is_early=bool(np.isnan(first[i, j])),
                 total=total,
                 grown=f"{np.count_nonzero(grown[:, j])} of "
                 f"{np.count_nonzero(sure[:, j])} gradients",
@@ -138,8 +140,9 @@ class ExplodingGradient(Rule):
     def _past(self, table: Table, norm: Floats) -> tuple[Floats, Floats, Floats]:
         """Medians of last and first rows, and what is too much; NaN: not known.
 
-        Only computed where the norm exceeds ``factor`` times some row before, since
-        a median is not less than all that it is of.
+        Where there are few rows: their highest, no median of first ones, and what is
+        too much for so few.  Only computed where the norm exceeds ``factor`` times some
+        row before, since a median is not less than all that it is of.
         """
         usual, first = np.full(norm.shape, np.nan), np.full(norm.shape, np.nan)
         bound = np.full(norm.shape, np.inf)
@@ -153,7 +156,15 @@ class ExplodingGradient(Rule):
         rows, inverse = np.unique(i, return_inverse=True)
         past = KnownRows(norm[rows], table.known[rows])
         last = past.before(inverse, j, self.window)
-        enough = np.isfinite(last).sum(axis=1) >= self.min_rows
+        n_rows = np.isfinite(last).sum(axis=1)
+        # Of few rows the highest counts, and only gross growth.
+        few = (n_rows > 0) & (n_rows < self.min_rows)
+        highest = np.nanmax(last[few], axis=1) if few.any() else np.empty(0)
+        usual[i[few], j[few]] = highest
+        bound[i[few], j[few]] = np.where(
+            highest > 0, self.error_factor * highest, np.inf
+        )
+        enough = n_rows >= self.min_rows
         i, j, inverse, last = i[enough], j[enough], inverse[enough], last[enough]
         if not len(i):
             return usual, first, bound
@@ -177,7 +188,7 @@ class ExplodingGradient(Rule):
         return usual, first, bound
 
     def _describe(
-        self, *, norm: float, usual: float, total: float, grown: str
+        self, *, norm: float, usual: float, is_early: bool, total: float, grown: str
     ) -> Description:
         if not usual > 0:
             return Description(
@@ -190,14 +201,18 @@ class ExplodingGradient(Rule):
                 advice="lower the learning rate or the scale of the loss",
             )
         growth = norm / usual
+        past = (
+            f"its highest of the few recorded steps before ({usual:.3g})"
+            if is_early
+            else f"its median of the last {self.window} recorded steps ({usual:.3g})"
+        )
         return Description(
             message=(
-                f"the gradient's l2 norm is {norm:.3g}, {growth:.2g} times its median "
-                f"of the last {self.window} recorded steps ({usual:.3g}); {grown} "
-                "have grown so"
+                f"the gradient's l2 norm is {norm:.3g}, {growth:.2g} times {past}; "
+                f"{grown} have grown so"
             ),
             value=growth,
-            threshold=self.factor,
+            threshold=self.error_factor if is_early else self.factor,
             advice=(
                 f"clip gradients (the norm of all is {total:.2g} now and was about "
                 f"{total / growth:.2g}: torch.nn.utils.clip_grad_norm_ with "

@@ -45,6 +45,8 @@ class LossSpike(OfLosses):
         of_tails: and, at the last step that patience asks for, by so many standard
             deviations of the steps before the first, which single high losses widen.
         patience: Recorded steps in a row at which this must hold.
+        at_once: One step is enough where the loss is so many times the highest of
+            those steps and of the first ones.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -56,6 +58,7 @@ class LossSpike(OfLosses):
     of_level: float = 0.5
     of_tails: float = 5.0
     patience: int = 2
+    at_once: float = 5.0
 
     def __post_init__(self) -> None:
         # Less, and where the loss began would not be known at the first verdicts.
@@ -64,6 +67,7 @@ class LossSpike(OfLosses):
         check_number(self, "of_way", least=0.0)
         check_number(self, "of_level", least=0.0)
         check_number(self, "of_tails", least=0.0)
+        check_number(self, "at_once", above=1.0)
         check_number(self, "patience", least=1, most=self.num_steps // 2, whole=True)
 
     @property
@@ -86,16 +90,19 @@ class LossSpike(OfLosses):
         rows = np.flatnonzero(table.known[i])
         # What is no number is unknown, and so is what is compared with it.
         loss = losses_of(table, i)[rows]
-        start = float(median(loss[table.ordinal[i, rows] <= N_START]))
+        first = loss[table.ordinal[i, rows] <= N_START]
+        start = float(median(first))
         level = np.full(len(rows), np.nan)
         excess = np.full(len(rows), np.nan)
         limit = np.full(len(rows), np.nan)
         tails = np.full(len(rows), np.nan)
+        highest = np.full(len(rows), np.nan)
         n = self.num_steps
         if len(rows) > n:
             before = sliding_window_view(loss, n)[:-1]
             middle, deviation = with_deviation(before)
             level[n:] = middle
+            highest[n:] = np.maximum(before.max(axis=1), first.max(initial=0.0))
             # Of the steps before the first that patience asks for.
             wide = self.of_tails * before.std(axis=1)
             late = min(self.patience - 1, len(wide))
@@ -116,6 +123,7 @@ class LossSpike(OfLosses):
         # a finding nor well again.
         levels[rows[high]] = UNKNOWN
         jumps = (streak >= self.patience) & (excess > tails)
+        jumps |= high & (highest > 0) & (loss > self.at_once * highest)
         levels[rows[jumps]] = Severity.WARNING
 
         def describe(j: int) -> Description:
@@ -126,7 +134,7 @@ class LossSpike(OfLosses):
                     f"median of {n} steps before; it began at {start:.4g}"
                 ),
                 value=float(excess[k]),
-                threshold=float(max(limit[k], tails[k])),
+                threshold=float(np.fmax(limit[k], tails[k])),
                 advice=(
                     "look at the batches of these steps; go back to a checkpoint "
                     "before and skip them, clip gradients, lower the learning rate or "
