@@ -1,0 +1,97 @@
+"""TensorVariance: predictions that become the same for all samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.errors import ConfigurationError
+from tdbg.rules import TensorVariance
+from tdbg.rules.tensors.collapse import spread_of
+
+GIVEN = "CosineSimilarityLoss_input_0"
+
+
+def embedded(spreads: Callable[[int], float], n_steps: int, every: int = 1) -> FakeRun:
+    """Predictions around one direction, at each step as far apart as is said."""
+    random = np.random.default_rng(0)
+    run = FakeRun()
+    common = random.standard_normal(16)
+    for step in range(n_steps):
+        values = common + spreads(step) * random.standard_normal((32, 16))
+        values = values.astype(np.float32)
+        run.step(step, {} if step % every else {GIVEN: values})
+        if step % every == 0:
+            run.value(step, GIVEN, values)
+    return run
+
+
+def collapses(step: int) -> float:
+    return 3.0 * 0.7**step
+
+
+def test_directions_that_have_nothing_to_do_with_each_other_spread_by_one():
+    random = np.random.default_rng(1)
+    assert spread_of(random.standard_normal((64, 256))) == pytest.approx(1.0, abs=0.05)
+    assert spread_of(np.tile(random.standard_normal(8), (20, 1))) == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.ones(64),
+        np.ones((7, 4)),
+        np.ones((64, 1)),
+        np.ones((64, 4), dtype=np.int64),
+        np.zeros((64, 4)),
+        np.full((64, 4), np.nan),
+    ],
+)
+def test_of_some_values_nothing_can_be_said(values: np.ndarray):
+    assert spread_of(values) is None
+
+
+def test_an_embedding_that_collapses_is_a_warning():
+    run = embedded(collapses, 60)
+    (finding,) = judge(run, TensorVariance())
+    below = next(k for k in range(60) if collapses(k) < 0.01)
+    assert abs(finding.step - (below + 9)) <= 1
+    assert finding.tensor == GIVEN
+    assert finding.value < finding.threshold == 0.01
+    assert "the same for all samples, at 3 steps in a row" in finding.message
+    assert "stop the gradient" in finding.advice
+    assert judge(run, TensorVariance(collapsed=None)) == []
+
+
+def test_three_steps_are_enough_where_few_are_kept():
+    run = embedded(lambda step: 1.0 if step < 20 else 0.001, 60, every=10)
+    (finding,) = judge(run, TensorVariance())
+    assert finding.step == 40
+
+
+@pytest.mark.parametrize(
+    "spreads",
+    [
+        lambda step: 0.05 * 1.02**step,  # as a deep network begins
+        lambda _: 0.005,  # what was so from the beginning is for others
+        lambda step: 0.06 if 10 < step < 40 else 1.0,  # only frequencies are known
+        lambda step: 0.001 if step % 3 else 1.0,
+    ],
+)
+def test_what_is_healthy_is_silent(spreads: Callable[[int], float]):
+    assert judge(embedded(spreads, 80), TensorVariance()) == []
+
+
+def test_the_cut_into_windows_changes_nothing():
+    run = embedded(lambda step: collapses(step) if step < 50 else 1.0, 80)
+    whole = judge(run, TensorVariance())
+    assert [finding.phase for finding in whole] == ["begin", "end"]
+    assert judge_in_parts(run, range(80), TensorVariance()) == whole
+
+
+def test_the_share_is_checked():
+    with pytest.raises(ConfigurationError, match=r"TensorVariance\.collapsed"):
+        TensorVariance(collapsed=0.5)
