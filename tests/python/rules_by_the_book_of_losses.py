@@ -122,7 +122,12 @@ def not_decreasing(rule: LossNotDecreasing, run: FakeRun) -> Verdicts:
                 _, before, now, error = half
                 near = now > start - 0.1 * abs(start)
                 wanted = rule.diff_percent / 200 * abs(before)
-                early = n // 2 >= 10 and near and before - now + 3.5 * error < wanted
+                early = (
+                    math.isnan(whole[2])
+                    and n // 2 >= 10
+                    and near
+                    and before - now + 3.5 * error < wanted
+                )
                 _, before, now, error = whole
                 fall, wanted = before - now, rule.diff_percent / 100 * abs(before)
                 learned = now <= start - rule.learned_percent / 100 * abs(start)

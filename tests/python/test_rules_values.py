@@ -122,11 +122,20 @@ def test_growth_by_orders_of_magnitude_is_reported_before_it_is_nan():
     assert worse.severity is Severity.ERROR
 
 
+@pytest.mark.parametrize("values", [[1.0, 1.1e4], [1.0, 0.1, 1.1e4]])
+def test_gross_growth_needs_no_median(values: list[float]) -> None:
+    (finding,) = judge(norms(values), ExplodingGradient())
+    assert finding.severity is Severity.WARNING
+    assert finding.step == len(values) - 1
+    assert "its highest of the few recorded steps before (1)" in finding.message
+
+
 @pytest.mark.parametrize(
     "values",
     [
         [1.0] * 9 + [99.0],
-        [1.0, 1.0, 1e5],
+        [1.0, 1.0, 9e3],
+        [0.0, 1e5],
         [*(0.7 ** np.arange(30)), 1.0, 8.0],
         [0.0] * 9 + [1.0],
         list(np.geomspace(1e-3, 1e3, 200)),

@@ -47,10 +47,10 @@ class LossNotDecreasing(OfLosses):
     """Report losses that do not fall, beyond the noise of their batches.
 
     The medians of two stretches of ``num_steps`` recorded steps, one after the other,
-    are compared, and of two half as long if the loss is where it began.  Nothing is
-    reported while the difference could be noise, nor while the loss is well below
-    where it began: what has fallen may be flat.  A loss of which the last 10 are all
-    above the first 10 is reported as soon as that is so.
+    are compared; before there are so many, of two half as long, if the loss is where
+    it began.  Nothing is reported while the difference could be noise, nor while the
+    loss is well below where it began: what has fallen may be flat.  A loss of which
+    the last 10 are all above the first 10 is reported as soon as that is so.
 
     Args:
         num_steps: Recorded steps in each of the two stretches.
@@ -113,7 +113,8 @@ class LossNotDecreasing(OfLosses):
         told = [trend] * len(levels)
         half = trend_of(table, i, self.num_steps // 2)
         if half is not None and half.n >= FIRST:
-            early = (levels == UNKNOWN) & self._stays(half)
+            # As long as there are not two long ones, which say more.
+            early = np.isnan(trend.now) & self._stays(half)
             levels[early] = Severity.WARNING
             told = [half if k else trend for k in early.tolist()]
         rises = rise_of(table, i, RISEN)
