@@ -259,6 +259,8 @@ def saturated(rule: SaturatedActivation, run: FakeRun) -> Verdicts:
 
 def dead_embedding(rule: DeadEmbedding, run: FakeRun) -> Verdicts:
     result: Verdicts = {}
+    kinds = [kind for facts in run.known_facts for kind in facts.modules.values()]
+    has_two = kinds.count("Embedding") > 1
     for mode in TRAINING:
         for name in run.tensors:
             every = summaries(run, name, mode)
@@ -276,7 +278,7 @@ def dead_embedding(rule: DeadEmbedding, run: FakeRun) -> Verdicts:
                 unused = 100 * max(0.0, 1 - (seen + more) / len(used))
                 key = mode, name.removeprefix("unit/"), step
                 prefix = list(used) == [n] * seen + [0] * (len(used) - seen)
-                bad = int(Severity.INFO) if prefix else WARNING
+                bad = int(Severity.INFO) if prefix and has_two else WARNING
                 result[key] = bad if unused > rule.threshold else HEALTHY
     return result
 

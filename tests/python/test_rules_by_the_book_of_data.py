@@ -140,6 +140,9 @@ def random_run(record: Record, seed: int, rule: Rule) -> FakeRun:
     run = FakeRun(every=(3, 10, 10)[seed % 3])
     if isinstance(rule, SaturatedActivation):
         run.known_facts = [facts()]
+    if isinstance(rule, DeadEmbedding) and seed % 2:
+        both = {"": "Net", "e": "Embedding", "p": "Embedding"}
+        run.known_facts = [Facts(step=0, modules=both)]
     modes = [ModeKeys.TRAIN] * 12 + [ModeKeys.EVAL, ModeKeys.GLOBAL]
     step = 0
     for index in range(N_STEPS):

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.facts import Facts
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules._base import Rule
 from tdbg.rules._checks import check_number
+from tdbg.rules.columns import facts_of_steps
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
+    Bools,
     Description,
     Judgement,
     TensorInfo,
@@ -27,6 +30,7 @@ from tdbg.rules.window import (
 __all__ = ["DeadEmbedding"]
 
 PREFIX = "unit/gradient/"
+EMBEDDINGS = frozenset({"Embedding", "EmbeddingBag"})
 # Rows seen in one step only must be fewer than this share of those that were seen:
 # otherwise there are more to come.
 SINGLES = 0.1
@@ -64,7 +68,7 @@ class DeadEmbedding(Rule):
         return with_beginning(
             Needs(
                 collections=frozenset({"gradients"}),
-                modules=frozenset({"Embedding", "EmbeddingBag"}),
+                modules=EMBEDDINGS,
                 statistics=False,
                 unit_summaries=True,
             )
@@ -82,9 +86,13 @@ class DeadEmbedding(Rule):
     def evaluate(self, window: Window) -> Iterator[Judgement]:
         """Judge every embedding by the rows that its last steps used."""
         for table in window.units(*TRAINING):
-            yield self._judge(table)
+            # Who has one embedding only has no places of their own in it.
+            several = np.zeros(len(table.steps), dtype=bool)
+            for facts, steps in facts_of_steps(window, table):
+                several[steps] = facts is not None and _n_embeddings(facts) > 1
+            yield self._judge(table, several)
 
-    def _judge(self, table: UnitTable) -> Judgement:
+    def _judge(self, table: UnitTable, several: Bools) -> Judgement:
         n_new, n_rows = len(table.steps) - table.start, table.active.shape[1]
         unused = np.full(n_new, np.nan)
         seen = np.zeros(n_new, dtype=np.int64)
@@ -101,7 +109,7 @@ class DeadEmbedding(Rule):
             if j >= 0 and n_steps >= self.min_steps:
                 taken[j], seen[j] = n_steps, np.count_nonzero(used)
                 unused[j] = 100.0 * _share_unused(used, n_steps)
-                are_places[j] = _are_places(used, n_steps)
+                are_places[j] = several[at] and _are_places(used, n_steps)
         levels = np.full(n_new, UNKNOWN, dtype=np.int8)
         levels[unused <= self.threshold] = HEALTHY
         levels[unused > self.threshold] = Severity.WARNING
@@ -142,6 +150,10 @@ class DeadEmbedding(Rule):
                 f"{n_seen} rows are enough, or indices are clamped or cut too short"
             ),
         )
+
+
+def _n_embeddings(facts: Facts) -> int:
+    return sum(kind in EMBEDDINGS for kind in facts.modules.values())
 
 
 def _are_places(used: NDArray[np.int64], n_steps: int) -> bool:
