@@ -123,6 +123,8 @@ class UnchangedTensor(OfNamedTensors):
         gradients = [role == "gradient" for role in table.roles]
         seen = np.logical_or.accumulate(table.present[gradients].any(axis=0))
         beginning = judged.ordinal <= self.look_back + 1
+        if not (beginning & ~seen).any():
+            return result
         for facts, steps in facts_of_steps(window, judged):
             if facts is None or not facts.complete:
                 continue
