@@ -15,6 +15,7 @@ from tdbg.needs import Needs, with_beginning
 from tdbg.precision import NARROW_TYPES, borders_of
 from tdbg.rules._base import Rule
 from tdbg.rules._checks import check_number
+from tdbg.rules.columns import GRADIENT, UPDATE
 from tdbg.rules.registry import register
 from tdbg.rules.window import (
     HEALTHY,
@@ -29,7 +30,6 @@ from tdbg.rules.window import (
 __all__ = ["PrecisionLoss"]
 
 
-GRADIENT, UPDATE = "gradient/", "update/"
 # bfloat16 has the range of float32: gradients do not vanish in it.
 SHORT_RANGE = tuple(name for name in NARROW_TYPES if name != "bfloat16")
 # Numbers that keep no more than two digits are at the brink.
