@@ -23,13 +23,17 @@ def median(values: Floats, axis: int = -1) -> Floats:
         >>> median(np.array([[1.0, np.nan, 3.0], [np.nan, np.nan, np.nan]]))
         array([ 2., nan])
     """
+    # NumPy's nanmedian takes ten times as long for lines of some hundreds.
     lines = np.moveaxis(np.where(np.isfinite(values), values, np.nan), axis, -1)
-    result = np.full(lines.shape[:-1], np.nan)
-    # NumPy warns of lines that hold nothing.
-    some = np.isfinite(lines).any(axis=-1)
-    if some.any():
-        result[some] = np.nanmedian(lines[some], axis=-1)
-    return result
+    lines = np.sort(lines, axis=-1)
+    if not lines.shape[-1]:
+        return np.full(lines.shape[:-1], np.nan)
+    n = np.count_nonzero(np.isfinite(lines), axis=-1)[..., np.newaxis]
+    # What is not finite was sorted to the end, and to the beginning if it is all.
+    low = np.take_along_axis(lines, np.maximum(n - 1, 0) // 2, axis=-1)
+    high = np.take_along_axis(lines, np.where(n > 0, n // 2, 0), axis=-1)
+    middle: Floats = ((low + high) / 2.0)[..., 0]
+    return middle
 
 
 def with_deviation(rows: Floats) -> tuple[Floats, Floats]:

@@ -166,13 +166,15 @@ def stretches(
     """
     rows = np.flatnonzero(table.known[pair.label])
     start = int(table.steps[np.argmax(table.present[pair.label])])
-    batches: dict[int, Batch | None] = {}
+    batches: list[Batch | None] = [None] * len(rows)
+    is_read, is_there = (np.zeros(len(rows), dtype=bool) for _ in range(2))
     known_facts: Facts | None = None
     vocabularies: frozenset[int] = frozenset()
 
     def batch(k: int) -> Batch | None:
-        if k not in batches:
+        if not is_read[k]:
             batches[k] = _read(table, pair, int(rows[k]))
+            is_read[k], is_there[k] = True, batches[k] is not None
         return batches[k]
 
     for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
@@ -185,16 +187,18 @@ def stretches(
             known_facts, vocabularies = facts, _vocabularies(facts)
         if now.n_classes in vocabularies:
             continue
-        last = range(at, max(-1, at - max_steps), -1)
-        known = [(k, part) for k in last if (part := batch(k)) is not None]
-        parts = [part for _, part in known]
+        oldest = max(0, at + 1 - max_steps)
+        for k in (np.flatnonzero(~is_read[oldest:at]) + oldest).tolist():
+            batch(k)
+        known = np.flatnonzero(is_there[oldest : at + 1])[::-1] + oldest
+        parts = [part for k in known.tolist() if (part := batches[k]) is not None]
         wanted = max(samples, per_class * now.n_classes)
         n = _enough(parts, wanted)
-        steps = table.steps[rows[[k for k, _ in known]]]
+        steps = table.steps[rows[known]]
         early = np.flatnonzero(steps <= (start + steps[0]) // 2)
         before = parts[max(n, int(early[0])) :] if len(early) else []
         n_before = _enough(before, wanted)
-        if not n_before and len(last) == max_steps:
+        if not n_before and at + 1 - oldest == max_steps:
             # So long a training that its half is too far back.
             before = parts[n:][::-1]
             n_before = _enough(before, wanted)

@@ -156,6 +156,8 @@ class PrecisionLoss(Rule):
 
     def _gradients(self, table: Table) -> Judgement:
         types = _types(table)
+        judged = np.flatnonzero((types != NO_TYPE).any(axis=1))
+        table, types = table.select(judged), types[judged]
         known = table.known & (types != NO_TYPE)
         smallest = table["abs_min"]
         far = (smallest > BRINKS[types]) & (smallest < np.inf)

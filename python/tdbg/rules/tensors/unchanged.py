@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ from tdbg.rules.window import (
 )
 
 __all__ = ["UnchangedTensor"]
+
+Value = TypeVar("Value", bound=np.generic)
 
 NO_UPDATE = (
     "see that the optimizer was given these parameters, that its learning rate is not "
@@ -183,10 +186,10 @@ class UnchangedTensor(OfNamedTensors):
         broken = ~table.usable | table.skipped
         wall = np.maximum.accumulate(np.where(broken, at, -1))
         compared = known & (before > wall)
-        compared &= np.take_along_axis(known, np.maximum(before, 0), axis=1)
+        compared &= _at_row_before(known, before)
         # Norms differ first, and nearly always: of the other fields little is read.
         norm = table["l2"]
-        old = np.take_along_axis(norm, np.maximum(before, 0), axis=1)
+        old = _at_row_before(norm, before)
         i, j = np.nonzero(compared & self._near(norm, old))
         for name in FIELDS:
             if not len(i):
@@ -257,3 +260,13 @@ def _row_before(table: Table) -> NDArray[np.intp]:
     before = np.full_like(last, -1)
     before[:, 1:] = last[:, :-1]
     return before
+
+
+def _at_row_before(values: NDArray[Value], before: NDArray[np.intp]) -> NDArray[Value]:
+    """What each row's tensor had at the row before; anything where there is none."""
+    result = np.empty_like(values)
+    result[:, :1], result[:, 1:] = values[:, :1], values[:, :-1]
+    # Nearly always it is the column before.
+    i, j = np.nonzero(before != np.arange(values.shape[1]) - 1)
+    result[i, j] = values[i, before[i, j]]
+    return result
