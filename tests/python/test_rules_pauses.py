@@ -58,7 +58,7 @@ def test_single_samples_of_which_some_are_hard_are_silent():
     assert judge(run_of(losses), LossSpike()) == []
     assert judge(run_of(losses), LossSpike(of_tails=0.0))
     # Far above the hard ones it is a jump again.
-    losses[400:410] = 9.0
+    losses[400:410] = 3.0
     assert judge(run_of(losses), LossSpike())[0].step == 401
 
 
