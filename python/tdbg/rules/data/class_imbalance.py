@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 # How often a data set with an imbalance of just the threshold may be reported by fewer
 # samples than are asked for: once in so many trainings, over all pairs of classes and
 # all batches.
-ERROR = 1e-3
+ERROR_RATE = 1e-3
 # Share of predictions that are of the only class from which on a constant will do.
 CONSTANT = 0.99
 
@@ -78,7 +78,7 @@ class ClassImbalance(OfClassifiers):
         pairs = len(counts) * (len(counts) - 1)
         # These add up to one over all batches.
         looks = stretch.n_batches * (stretch.n_batches + 1)
-        return chance < ERROR / (pairs * looks)
+        return chance < ERROR_RATE / (pairs * looks)
 
     def _not_learned(self, confusion: Ints) -> Bools:
         """Classes that are alone in being mistaken."""
