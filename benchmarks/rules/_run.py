@@ -44,8 +44,15 @@ CONFUSED = 3, 5
 Arrays = dict[str, NDArray[np.generic]]
 
 
-def build(path: Path, n_tensors: int, n_steps: int, seed: int = 0) -> int:
-    """Write it; answers how many steps it has."""
+def build(
+    path: Path,
+    n_tensors: int,
+    n_steps: int,
+    seed: int = 0,
+    *,
+    rows_only: bool = False,
+) -> int:
+    """Write it, on demand without values and histograms; answers how many steps."""
     plan = Plan(n_tensors, n_steps)
     writer = _Writer(path)
     training = _Training(plan, np.random.default_rng(seed))
@@ -54,10 +61,12 @@ def build(path: Path, n_tensors: int, n_steps: int, seed: int = 0) -> int:
     for step in range(n_steps):
         at = plan.global_step(step)
         writer.rows(at, training.rows(step))
-        for name, value in training.values(step).items():
-            writer.value(at, name, value)
-        if step % HISTOGRAMS_EVERY == 0:
-            writer.histograms(at)
+        values = training.values(step)
+        if not rows_only:
+            for name, value in values.items():
+                writer.value(at, name, value)
+            if step % HISTOGRAMS_EVERY == 0:
+                writer.histograms(at)
         writer.scalars(at, training.scalars(step))
         writer.end(at, ModeKeys.TRAIN, step)
         if plan.ends_pass(step):

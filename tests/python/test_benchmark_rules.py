@@ -31,3 +31,16 @@ def test_every_default_rule_finds_what_is_planted_and_nothing_else(tmp_path: Pat
         engine.verify(report, judged | {"AllZero": 0}, plan)
     with pytest.raises(WrongAnswer, match="missed"):
         engine.verify(report, judged, Plan(2 * N_TENSORS, N_STEPS))
+
+
+def test_without_values_the_rules_that_go_by_rows_find_the_same(tmp_path: Path):
+    plan = Plan(N_TENSORS, N_STEPS)
+    build(tmp_path / "run", N_TENSORS, N_STEPS, rows_only=True)
+    judging = Engine(tmp_path / "run", record=False)
+    judging.poll()
+    sure = engine.of_rows()
+    assert {"AllZero", "VanishingGradient", "LossSpike"} <= sure
+    assert not {"Confusion", "DeadRelu", "TreeDepth"} & sure
+    engine.verify(judging.report(), judging.judged(), plan, sure)
+    with pytest.raises(WrongAnswer, match="missed"):
+        engine.verify(judging.report(), judging.judged(), plan)
