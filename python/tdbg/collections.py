@@ -224,10 +224,11 @@ class Collection:
 
     def has(self, name: str, role: Role) -> bool:
         """Whether a tensor of this name and role belongs to it."""
-        return (
-            role in self.roles
-            or name in self.tensor_names
-            or any(pattern.search(name) for pattern in self._patterns_for(role))
+        if role in self.roles or name in self.tensor_names:
+            return True
+        # Most have no expressions, and thousands of names are asked for.
+        return bool(self._patterns) and any(
+            pattern.search(name) for pattern in self._patterns_for(role)
         )
 
     def may_hold(self, role: Role) -> bool:

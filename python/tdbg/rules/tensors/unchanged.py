@@ -108,11 +108,15 @@ class UnchangedTensor(OfNamedTensors):
 
     def _judged(self, table: Table) -> NDArray[np.intp]:
         """Which of the tensors; gradients are there for the sake of parameters."""
-        every = zip(table.names, table.roles, strict=True)
-        judged = [
-            role != "gradient" or self.is_named(TensorInfo(name=name, role=role))
-            for name, role in every
-        ]
+        if self.tensor_regex is None:
+            # Alike for all of them, and there are as many as parameters.
+            every = self.is_named(TensorInfo(name="", role="gradient"))
+            judged = [every or role != "gradient" for role in table.roles]
+        else:
+            judged = [
+                role != "gradient" or self.is_named(TensorInfo(name=name, role=role))
+                for name, role in zip(table.names, table.roles, strict=True)
+            ]
         return np.flatnonzero(judged)
 
     def _without_gradients(self, window: Window, table: Table, judged: Table) -> Bools:
