@@ -95,3 +95,10 @@ def test_the_cut_into_windows_changes_nothing():
 def test_the_share_is_checked():
     with pytest.raises(ConfigurationError, match=r"TensorVariance\.collapsed"):
         TensorVariance(collapsed=0.5)
+
+
+def test_of_large_outputs_a_part_is_enough():
+    random = np.random.default_rng(0)
+    assert spread_of(random.normal(size=(16, 100_000))) == pytest.approx(1.0, abs=0.05)
+    alike = np.broadcast_to(random.normal(size=100_000), (16, 100_000))
+    assert spread_of(alike) == pytest.approx(0.0, abs=1e-9)

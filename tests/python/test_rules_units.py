@@ -100,6 +100,23 @@ def test_units_that_are_rarely_active_are_a_warning_at_most():
     assert finding.severity is Severity.WARNING
 
 
+@pytest.mark.parametrize(
+    ("n_units", "limit"),
+    # Of wide layers by the normal distribution: n / 2 + 1.645 sqrt(n) / 2.
+    [(3, 3), (12, 10), (64, 40), (65536, 32768 + 211 + 1)],
+)
+def test_a_layer_is_dead_beyond_chance_however_wide(n_units: int, limit: int):
+    def said(n_dead: int) -> int:
+        run = FakeRun(every=10)
+        active = [0] * n_dead + [64] * (n_units - n_dead)
+        for step in range(12):
+            run.units(step, "act_output_0", active, 64)
+            run.step(step)
+        return len(judge(run, DeadRelu(error_layer=100.0)))
+
+    assert [said(limit - 1), said(limit)] == [0, 1]
+
+
 def embedded(
     n_used: int, n_rows: int = 100, share: float = 0.5, n_steps: int = 25
 ) -> FakeRun:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,30 +107,29 @@ class DeadRelu(OfUnits):
         With initial weights it is chance whether a unit is dead, so their number in a
         narrow layer scatters: 7 of 12 happen easily where half of them is expected.
         """
-        share = self.threshold_layer / 100.0
-        of_counts = np.array(
-            [_at_least(k, n_units, share) <= BY_CHANCE for k in range(n_units + 1)]
-        )
-        of_counts[n_units] = True
-        counts = np.rint(np.nan_to_num(dead) * n_units / 100.0).astype(np.intp)
-        result: Bools = of_counts[counts]
-        return result
+        counts = np.rint(np.nan_to_num(dead) * n_units / 100.0)
+        surely: Bools = counts >= _least_beyond(n_units, self.threshold_layer / 100.0)
+        return surely
 
 
-@cache
-def _at_least(k: int, n: int, share: float) -> float:
-    """The probability of *k* or more hits in *n* draws, each with this chance."""
+@lru_cache(maxsize=256)
+def _least_beyond(n: int, share: float) -> int:
+    """The fewest hits in *n* draws that chance makes in 5 % of cases or less.
+
+    All of them at most: of few draws no number is so rare.
+
+    Args:
+        n: How many draws.
+        share: The chance of a hit in each.
+    """
     if share in {0.0, 1.0}:
-        return float(share == 1.0 or k == 0)
+        return n if share else min(n, 1)
     rates = (math.log(share), math.log1p(-share))
     whole = math.lgamma(n + 1)
-    return sum(
-        math.exp(
-            whole
-            - math.lgamma(i + 1)
-            - math.lgamma(n - i + 1)
-            + i * rates[0]
-            + (n - i) * rates[1]
-        )
-        for i in range(k, n + 1)
-    )
+    chance = 0.0
+    for k in range(n, -1, -1):
+        ways = whole - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        chance += math.exp(ways + k * rates[0] + (n - k) * rates[1])
+        if chance > BY_CHANCE:
+            return min(n, k + 1)
+    return 0

@@ -21,6 +21,8 @@ __all__ = ["judge_collapse", "spread_of"]
 # Samples to judge by, at least; and at most, for the sake of time.
 FEW_SAMPLES = 8
 MANY_SAMPLES = 64
+# Numbers of each that are looked at, at most: a map of scores has millions.
+MANY_NUMBERS = 4096
 # What has collapsed was so many times as wide at the first batch.
 FALL = 10.0
 
@@ -35,7 +37,8 @@ def spread_of(values: NDArray[np.generic]) -> float | None:
     if values.ndim < 2 or values.dtype.kind != "f" or len(values) < FEW_SAMPLES:
         return None
     used = values[:: max(1, len(values) // MANY_SAMPLES)]
-    rows = used.reshape(len(used), -1).astype(np.float64)
+    rows = used.reshape(len(used), -1)
+    rows = rows[:, :: max(1, rows.shape[1] // MANY_NUMBERS)].astype(np.float64)
     if rows.shape[1] < 2 or not np.isfinite(rows).all():
         return None
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
