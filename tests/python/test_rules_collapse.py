@@ -102,3 +102,11 @@ def test_of_large_outputs_a_part_is_enough():
     assert spread_of(random.normal(size=(16, 100_000))) == pytest.approx(1.0, abs=0.05)
     alike = np.broadcast_to(random.normal(size=100_000), (16, 100_000))
     assert spread_of(alike) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_who_looks_for_it_has_the_values_of_predictions_kept():
+    def kept(rule: TensorVariance) -> set[str]:
+        return {name for need in rule.needs if need.raw for name in need.collections}
+
+    assert kept(TensorVariance()) == {"predictions"}
+    assert kept(TensorVariance(collapsed=None)) == set()

@@ -9,6 +9,8 @@ import numpy as np
 
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING
+from tdbg.needs import Needs, with_beginning
+from tdbg.rules._base import built_in
 from tdbg.rules._checks import check_number
 from tdbg.rules.registry import register
 from tdbg.rules.tensors.collapse import judge_collapse
@@ -23,6 +25,9 @@ from tdbg.rules.window import (
 )
 
 __all__ = ["TensorVariance"]
+
+# Of the values of predictions; as often as rules of classifiers have them.
+INTERVAL = 5
 
 
 @register
@@ -64,6 +69,19 @@ class TensorVariance(OfLastingRows):
         OfLastingRows.__post_init__(self)
         # One element alone does not vary.
         check_number(self, "min_count", least=2, whole=True)
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """The rows of the collections; rows and values of predictions."""
+        rows = with_beginning(Needs(collections=built_in(self.collections)))
+        if self.collapsed is None:
+            return rows
+        given = Needs(
+            collections=frozenset({"predictions"}),
+            raw=True,
+            interval=INTERVAL,
+        )
+        return *rows, *with_beginning(given)
 
     @property
     def anchor(self) -> int:
