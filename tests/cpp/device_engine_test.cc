@@ -110,7 +110,7 @@ TDBG_TEST(AnEngineThatGoesWaitsForWhatIsUnderWay) {
     Scene scene;
     const DeviceStream stream = scene.framework.NewStream();
     DeviceEngine::ReadyList ready;
-    fakecuda_delay(20000);
+    fakecuda_delay(10000);
     scene.Take(1, scene.Tensor(1, stream), stream, &ready);
     scene.engine->EndStep(1, &ready);
     for (int i = 0; i < 8; ++i) {

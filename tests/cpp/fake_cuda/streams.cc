@@ -100,9 +100,12 @@ FAKECUDA_EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* handle) {
   event->stream = stream;
   event->mark = std::make_shared<Mark>();
   if (stream->capture != nullptr) return 0;
-  state.Enqueue(stream, [&state, mark = event->mark] {
+  state.Enqueue(stream, [&state, stream, mark = event->mark] {
     const std::unique_lock<std::mutex> inner(state.mutex);
     mark->is_done = true;
+    // At once: who sees the event may look at its stream before the thread
+    // does.
+    stream->is_busy = false;
     state.changed.notify_all();
   });
   return 0;
