@@ -343,7 +343,7 @@ def _role(name: str) -> str:
 
 def judge(run: FakeRun, *rules: Rule) -> list[Finding]:
     """Everything that the rules say about the run, offline."""
-    return _counted(run, Engine(run, rules).poll())
+    return _checked(run, rules, Engine(run, rules).poll())
 
 
 def judge_in_parts(run: FakeRun, cuts: Iterable[int], *rules: Rule) -> list[Finding]:
@@ -354,11 +354,15 @@ def judge_in_parts(run: FakeRun, cuts: Iterable[int], *rules: Rule) -> list[Find
         run.shown = cut * run.every
         found += engine.poll()
     run.shown = None
-    return _counted(run, found + engine.poll())
+    return _checked(run, rules, found + engine.poll())
 
 
-def _counted(run: FakeRun, findings: list[Finding]) -> list[Finding]:
-    """Findings with steps as the test counts them."""
+def _checked(
+    run: FakeRun, rules: Iterable[Rule], findings: list[Finding]
+) -> list[Finding]:
+    """Findings of declared severities, with steps as the test counts them."""
+    declared = {rule.name: rule.severities for rule in rules}
+    assert [each for each in findings if each.severity not in declared[each.rule]] == []
     return [
         dataclasses.replace(
             each,

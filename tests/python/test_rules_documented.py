@@ -15,7 +15,6 @@ import pytest
 
 from rules_fake import FakeRun, judge
 from tdbg import rules
-from tdbg.cli.rules import severities
 from tdbg.needs import Needs
 from tdbg.rules import registry
 from tdbg.rules._base import parameters_of
@@ -79,7 +78,7 @@ def test_severities_are_named_on_the_page_and_in_the_overview(
 ):
     page = section_of(page_of(repository, name), "Formula")
     (line,) = re.findall(r"^Severity: (.*)$", page, re.MULTILINE)
-    used = set(severities(rules.get(name)))
+    used = {severity.label for severity in rules.get(name).severities}
     assert severities_in(line) == used
     entry = re.escape(f"[{name}](rules/{name}.md)")
     (shown,) = re.findall(

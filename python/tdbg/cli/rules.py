@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +15,11 @@ from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, n_bytes, plain
 from tdbg.errors import ConfigurationError
 from tdbg.needs import Needs, every_need
-from tdbg.rules import Rule, Severity, get, names, registry
+from tdbg.rules import Rule, get, names, registry
 from tdbg.rules._base import parameters_of
 from tdbg.rules.files import is_in_file
 
-__all__ = ["command", "severities"]
+__all__ = ["command"]
 
 # Of hooks that are told nothing else.
 USUAL_INTERVAL = 10
@@ -63,37 +62,6 @@ def command(rules: tuple[str, ...], as_json: bool) -> None:
         )
 
 
-def severities(rule: type[Rule]) -> list[str]:
-    """Which severities its findings may have.
-
-    Those that are named in the source of its class, of what that derives from, and of
-    the functions of the same package that these call.
-    """
-    parents = rule.__mro__[: rule.__mro__.index(Rule)]
-    source = "".join(map(_source, parents))
-    package = rule.__module__.partition(".")[0]
-    called = {
-        value
-        for parent in parents
-        if (module := sys.modules.get(parent.__module__)) is not None
-        for name, value in vars(module).items()
-        if inspect.isfunction(value)
-        and value.__module__.partition(".")[0] == package
-        and re.search(rf"\b{re.escape(name)}\(", source)
-    }
-    source += "".join(map(_source, called))
-    found = set(re.findall(r"Severity\.([A-Z]+)\b", source))
-    return [each.label for each in Severity if each.name in found]
-
-
-def _source(of: Any) -> str:
-    """The source of a class or function; "" where there is none."""
-    try:
-        return inspect.getsource(of)
-    except (OSError, TypeError):
-        return ""
-
-
 def _describe(name: str, *, named: bool) -> dict[str, Any]:
     try:
         rule = get(name)
@@ -107,7 +75,7 @@ def _describe(name: str, *, named: bool) -> dict[str, Any]:
     return {
         **_empty(rule.__name__),
         "meaning": " ".join(document.partition("\n\n")[0].split()),
-        "severities": severities(rule),
+        "severities": [severity.label for severity in rule.severities],
         "by_default": _is_default(name),
         "source": name if is_in_file(name) else rule.__module__,
         "needs": [_need(need) for need in _needs(rule)],
@@ -249,7 +217,7 @@ def _plain(value: object) -> object:
 
 def _print_rule(rule: dict[str, Any]) -> None:
     out = console()
-    levels = ", ".join(rule["severities"]) or "severity not known"
+    levels = ", ".join(rule["severities"])
     asked = "" if rule["by_default"] else "; judged only where it is named"
     out.print(plain(f"{rule['rule']} ({levels}{asked})"), style="bold")
     out.print(plain(f"  {rule['meaning']}"))

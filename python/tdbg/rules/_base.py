@@ -11,9 +11,10 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import Field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.collections import BUILT_IN
+from tdbg.findings import Severity
 from tdbg.needs import Needs, every_need
 
 if TYPE_CHECKING:
@@ -40,9 +41,14 @@ class Rule(ABC):
     A rule is a frozen dataclass: its fields are its parameters.  It may be used for
     many runs and from many threads, because it remembers nothing between windows:
     whatever history it needs it declares, and finds in the window.
+
+    Attributes:
+        severities: Those that its findings may have, from the least.
     """
 
     __slots__ = ()
+
+    severities: ClassVar[tuple[Severity, ...]] = (Severity.WARNING,)
 
     @property
     def name(self) -> str:

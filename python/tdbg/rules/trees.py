@@ -155,6 +155,8 @@ class FeatureImportance(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
+
     threshold: float = 0.8
     nfeatures: int = 3
     low: float = 0.01

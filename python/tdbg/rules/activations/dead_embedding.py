@@ -53,6 +53,8 @@ class DeadEmbedding(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
+
     threshold: float = 50.0
     min_steps: int = 10
     max_steps: int = 20

@@ -49,6 +49,7 @@ class DeadRelu(OfUnits):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.WARNING, Severity.ERROR)
     modules = RELUS
 
     threshold_inactivity: float = 1.0

@@ -56,6 +56,8 @@ class ExplodingGradient(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.WARNING, Severity.ERROR)
+
     factor: float = 100.0
     first_factor: float = 10.0
     deviations: float = 5.0

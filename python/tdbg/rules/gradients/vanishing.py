@@ -45,6 +45,8 @@ class VanishingGradient(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.ERROR,)
+
     threshold: float = 1e-7
     relative: float | None = 1e-3
     patience: int = 3

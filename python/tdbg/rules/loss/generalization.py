@@ -160,6 +160,8 @@ class Overtraining(_OfBothModes):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
+
     patience_validation: int = 10
     patience_train: int = 0
     delta: float = 0.01

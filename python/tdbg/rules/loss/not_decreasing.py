@@ -65,6 +65,8 @@ class LossNotDecreasing(OfLosses):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
+
     num_steps: int = 50
     diff_percent: float = 1.0
     learned_percent: float = 50.0

@@ -52,6 +52,8 @@ class Underfitting(OfLosses):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
+
     num_steps: int = 100
     flat_percent: float = 2.0
     learned_percent: float = 30.0

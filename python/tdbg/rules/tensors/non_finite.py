@@ -49,6 +49,8 @@ class ExplodingTensor(OfNamedTensors):
         ConfigurationError: If a parameter is not of its kind.
     """
 
+    severities = (Severity.ERROR,)
+
     only_nan: bool = False
     collections: tuple[str, ...] = (
         "losses",

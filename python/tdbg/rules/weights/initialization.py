@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tdbg.findings import Severity
 from tdbg.modes import TRAINING
 from tdbg.needs import Needs
 from tdbg.rules._base import Rule
@@ -61,6 +62,8 @@ class PoorWeightInitialization(Rule):
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    severities = (Severity.WARNING, Severity.ERROR)
 
     steps: int = 3
     threshold: float = 100.0

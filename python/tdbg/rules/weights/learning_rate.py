@@ -48,6 +48,8 @@ class ZeroLearningRate(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.WARNING, Severity.ERROR)
+
     patience: int = 3
     error_patience: int = 20
 

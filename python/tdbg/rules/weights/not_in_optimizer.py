@@ -38,6 +38,8 @@ class NotInOptimizer(OfModel):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
+
     patience: int = 2
 
     @property
