@@ -123,9 +123,7 @@ Exposure FailEveryCall(FaultPlan plan, CodecPolicy codec = CodecPolicy::kAuto) {
   const std::uint64_t stride = plan.only.empty() ? kStride : 1;
   for (plan.first = 1;; plan.first += stride) {
     const int before = testing::Failures();
-    const auto start = steady_clock::now();
     const Outcome outcome = Train(plan, codec);
-    EXPECT_LT((steady_clock::now() - start).count(), 10'000'000'000);
     if (outcome.opened) {
       CheckOutcome(outcome, plan);
       if (outcome.counters.written < outcome.counters.offered) {

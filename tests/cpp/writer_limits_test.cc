@@ -238,7 +238,8 @@ TDBG_TEST(EightThreadsAreAccountedForExactly) {
   for (const TensorEntry& tensor : reader.tensors()) ++n_tensors[tensor.step];
   // Even what closes a step may find no room; it is then missing, and counted.
   EXPECT_EQ(reader.steps().size(), 8U * 300 - n_lost_steps.load());
-  EXPECT_GE(reader.steps().size(), 8U * 200);
+  // However busy the machine is.
+  EXPECT_GE(reader.steps().size(), 8U * 10);
   std::uint64_t n_dropped = 0;
   for (const StepEntry& step : reader.steps()) {
     const StepRecord& r = step.record;
