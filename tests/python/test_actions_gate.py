@@ -126,6 +126,28 @@ def test_an_action_that_failed_begins_no_cool_down():
     assert len(gate.close(1.0)) == 1
 
 
+def test_what_was_held_back_is_told_by_the_next_action_that_works():
+    class Broken(Remembering):
+        is_broken = False
+
+        def __call__(self, found: Finding) -> None:
+            if self.is_broken:
+                raise ZeroDivisionError
+            super().__call__(found)
+
+    action, now = Broken(), [0.0]
+    gate = Gate(action, cool_down=60.0, clock=lambda: now[0])
+    gate(finding("a"))
+    gate(finding("b"))
+    now[0], action.is_broken = 60.0, True
+    with pytest.raises(ZeroDivisionError):
+        gate(finding("c"))
+    action.is_broken = False
+    gate(finding("d"))
+    assert action.seen[-1].message.endswith("(and 1 more of this rule since the last)")
+    assert gate.close(1.0) == []
+
+
 class Troubled(Remembering):
     """Has something to say at its end."""
 

@@ -84,8 +84,7 @@ class Gate:
             self._held_back[finding.rule] = self._held_back.get(finding.rule, 0) + 1
             return
         self._last[finding.rule] = now
-        n = self._held_back.pop(finding.rule, 0)
-        if n:
+        if n := self._held_back.get(finding.rule, 0):
             more = f"{finding.message} (and {n} more of this rule since the last)"
             finding = dataclasses.replace(finding, message=more)
         try:
@@ -95,6 +94,7 @@ class Gate:
             self._taken.discard(episode)
             del self._last[finding.rule]
             raise
+        self._held_back.pop(finding.rule, None)
 
     def _take(self, finding: Finding) -> None:
         if self._dry_run:
