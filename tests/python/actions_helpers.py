@@ -61,6 +61,7 @@ class Server:
 
     def __init__(self, *codes: int, delay: float = 0.0) -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.headers: dict[str, str] = {}
         answers = list(codes)
         outer = self
 
@@ -73,6 +74,8 @@ class Server:
                 self.send_response(code)
                 if code // 100 == 3:
                     self.send_header("Location", "/elsewhere")
+                for name, value in outer.headers.items():
+                    self.send_header(name, value)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

@@ -91,7 +91,7 @@ def test_a_webhook_tries_again_and_then_says_so_without_the_secret(
     action = actions.make(f"webhook:{broken.url}", "runs/a")
     action(finding())
     (line,) = actions.close_all([action])
-    assert "cannot be told" in line
+    assert line == "action webhook: 127.0.0.1 answered 503"
     assert "secret" not in line
 
 
@@ -182,6 +182,26 @@ def test_a_collector_gets_metrics_over_otlp(servers: list[Server]):
         for metric in scope.metrics
     }
     assert points == {"tdbg.findings": 2, "tdbg.findings.active": 1}
+
+
+def test_a_collector_that_is_not_there_is_told_once_and_without_its_address(
+    capfd: pytest.CaptureFixture[str],
+):
+    action = actions.make("opentelemetry:http://127.0.0.1:9/v1/secret", "runs/a")
+    action(finding())
+    assert actions.close_all([action], 0.5) == [
+        "action opentelemetry: 127.0.0.1 was not told"
+    ]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_collector_that_refuses_is_told(servers: list[Server]):
+    server = served(servers, *[400] * 9)
+    action = actions.make(f"opentelemetry:{server.url}", "runs/a")
+    assert actions.close_all([action]) == []  # Nothing to say, nothing lost.
+    action = actions.make(f"opentelemetry:{server.url}", "runs/a")
+    action(finding())
+    assert "was not told" in str(actions.close_all([action]))
 
 
 def _unzipped(request: tuple[str, dict[str, str], bytes]) -> bytes:

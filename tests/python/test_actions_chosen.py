@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from importlib.metadata import EntryPoint
@@ -190,14 +191,16 @@ def test_a_file_says_which_actions_for_which_findings(tmp_path: Path):
         "  - command:true\n"
         "  - stop: {severity: warning, rules: [DeadRelu, Overfit]}\n"
         "  - webhook: {url: 'https://example.com', cool_down: 5, dry_run: true}\n"
+        "  - prometheus: /var/lib/tdbg.prom\n"
     )
-    report, command, stop, webhook = actions.read_specs(file)
+    report, command, stop, webhook, metrics = actions.read_specs(file)
     assert report == ActionSpec(name="report")
     assert command == ActionSpec(name="command", parameters={"command": "true"})
     assert stop.severity is Severity.WARNING
     assert stop.rules == {"DeadRelu", "Overfit"}
     assert (webhook.cool_down, webhook.dry_run) == (5, True)
     assert webhook.parameters == {"url": "https://example.com"}
+    assert metrics.parameters == {"path": "/var/lib/tdbg.prom"}
 
 
 @pytest.mark.parametrize(
@@ -217,6 +220,10 @@ def test_a_file_says_which_actions_for_which_findings(tmp_path: Path):
         ("actions: [stopp]", "did you mean 'stop'"),
         ("actions: ['webhook']", "needs its url"),
         ("actions: ['stop:now']", "takes no target"),
+        ("actions: [{stop: now}]", "takes no target"),
+        ("actions: [report, {stopp: {}}]", r"actions\[1\]: .*did you mean 'stop'"),
+        # The parameters are not below the name but beside it.
+        ("actions:\n- stop:\n  severity: error", "stand further in than its name"),
     ],
 )
 def test_a_file_that_cannot_work_is_refused(tmp_path: Path, content: str, said: str):
@@ -240,7 +247,14 @@ def test_a_file_that_cannot_work_is_refused(tmp_path: Path, content: str, said: 
         ("prometheus", {"path": "x.txt"}, "must end in .prom"),
         ("prometheus", {"path": "/no/such/x.prom"}, "there is no folder /no/such"),
         ("opentelemetry", {"endpoint": "x"}, "endpoint must begin with http"),
-        ("stop", {"now": True}, "no parameter 'now'; it has none"),
+        ("stop", {"now": True}, "no parameter 'now'; valid are 'cool_down'"),
+        ("stop", {"cooldown": 5}, "did you mean 'cool_down'"),
+        ("webhook", {"urll": "https://x"}, "did you mean 'url'"),
+        ("webhook", {"url": "https://x", "headers": [1]}, "headers must be a mapping"),
+        ("webhook", {"url": "https://x", "headers": {"a": 1}}, "texts to texts"),
+        ("prometheus", {"path": 5}, "path is 5; give a file"),
+        ("command", {"command": "true", "timeout": math.inf}, "timeout is inf"),
+        ("command", {"command": "true", "timeout": math.nan}, "timeout is nan"),
     ],
 )
 def test_parameters_that_cannot_work_are_refused(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +103,7 @@ def posts(server: Server, **parameters: Any) -> str:
 @pytest.mark.parametrize("retries", [0, 1, 2])
 def test_it_is_tried_again_so_many_times(servers: list[Server], retries: int):
     server = served(servers, *[503] * 9)
-    assert "cannot be told" in posts(server, retries=retries)
+    assert "answered 503" in posts(server, retries=retries)
     assert len(server.requests) == 1 + retries
     server = served(servers, *[503] * retries)
     assert posts(server, retries=retries) == ""
@@ -109,7 +111,7 @@ def test_it_is_tried_again_so_many_times(servers: list[Server], retries: int):
 
 def test_three_times_where_nothing_is_said(servers: list[Server]):
     server = served(servers, *[503] * 9)
-    assert "cannot be told" in posts(server)
+    assert "answered 503" in posts(server)
     assert len(server.requests) == 4
 
 
@@ -140,10 +142,23 @@ def test_it_waits_longer_from_try_to_try(
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     server = served(servers, *[503] * 4)
-    assert "cannot be told" in posts(server, retries=3)
+    assert "answered 503" in posts(server, retries=3)
     waits = [seconds for seconds in slept if seconds]
     # The first comes at once, or after the shortest of them: urllib3 decides.
     assert waits[-2:] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("asked", "slept"), [("2", 2), ("86400", 30)])
+def test_a_server_that_asks_for_a_later_try_is_heeded_in_bounds(
+    servers: list[Server], monkeypatch: pytest.MonkeyPatch, asked: str, slept: int
+):
+    """Sabotaged: what waits behind it would wait for a day."""
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    server = served(servers, 503)
+    server.headers["Retry-After"] = asked
+    assert posts(server, retries=1) == ""
+    assert [seconds for seconds in waits if seconds] == [slept]
 
 
 @pytest.mark.parametrize("retries", [-1, 11, 2.5, "3", None])
@@ -190,6 +205,29 @@ def test_a_command_hears_nothing_of_our_terminal_and_all_of_our_environment(
     line, session = out.read_text().splitlines()
     assert line == "here runs/a error fc.weight mm lower the learning rate"
     assert int(session) != os.getsid(0)
+
+
+def test_a_command_that_cannot_be_killed_altogether_is_given_up(tmp_path: Path):
+    """Sabotaged: who left the group of the command holds its output open."""
+    pid = tmp_path / "pid"
+    command = f"setsid sleep 20 & echo $! > {pid}; wait"
+    began = time.monotonic()
+    with pytest.raises(TdbgError, match="was killed"):
+        Command("runs/a", command, timeout=0.3)(finding())
+    assert time.monotonic() - began < 15
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_of_what_a_command_prints_little_is_held():
+    tracemalloc.start()
+    try:
+        with pytest.raises(TdbgError, match=r"ended with 3: .*last$"):
+            Command("runs/a", "head -c 30000000 /dev/zero; echo last; exit 3")(
+                finding()
+            )
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_a_failed_command_said_last_is_told():

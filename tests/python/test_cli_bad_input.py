@@ -173,3 +173,35 @@ def test_a_run_without_a_step_is_healthy_and_says_why(tmp_path: Path) -> None:
     result = call("check", tmp_path / "run")
     assert result.exit_code == 0
     assert "no step to judge: nothing was captured yet" in result.output
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ("[AllZero, ExplodingTenser]", "no rule 'ExplodingTenser'; did you mean "),
+        ("explodingtensor", "did you mean ExplodingTensor?"),
+        ("./nosuch.py:Mine", "nosuch.py"),
+    ],
+)
+def test_an_action_that_waits_for_a_rule_there_is_not_is_refused(
+    run: Path, tmp_path: Path, runs: int, rules: str, said: str
+) -> None:
+    """Sabotaged: a training that is to be stopped is not, and nobody knows why."""
+    file = tmp_path / "actions.yaml"
+    file.write_text(f"actions:\n- report\n- stop: {{rules: {rules}}}\n")
+    result = call("watch", *[run] * runs, "--actions", file, "--wait", 0)
+    assert result.exit_code == 2, result.output
+    assert "actions[1]" in told(result)
+    assert said in told(result)
+
+
+def test_an_action_may_wait_for_a_rule_in_a_file(run: Path, tmp_path: Path) -> None:
+    assert call("new-rule", "LargeWeights", "--dir", tmp_path).exit_code == 0
+    rule = f"{tmp_path / 'large_weights.py'}:LargeWeights"
+    file, out = tmp_path / "actions.yaml", tmp_path / "out"
+    file.write_text(f"actions:\n- command: {{command: 'cat > {out}', rules: {rule}}}\n")
+    asked = f"{rule}(limit=1)"
+    result = call("watch", run, "--rule", asked, "--actions", file)
+    assert result.exit_code == 1, result.output
+    assert json.loads(out.read_text())["rule"] == "LargeWeights"

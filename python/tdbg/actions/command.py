@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
+import time
 
 from tdbg.actions.checks import seconds_of, text_of
 from tdbg.errors import TdbgError
@@ -48,29 +50,31 @@ class Command:
             TdbgError: If it fails or takes too long.
             OSError: If it cannot be started.
         """
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", self._command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **self._variables(finding)},
-            start_new_session=True,
-        )
         document = {"run": self._run_directory, **finding.to_json()}
-        try:
-            output, _ = process.communicate(
-                json.dumps(document).encode(), timeout=self._timeout
+        # In memory: a full disk may be what is to be told.
+        with open(os.memfd_create("tdbg-finding"), "w+b") as stdin:  # noqa: PTH123
+            stdin.write(json.dumps(document).encode())
+            stdin.seek(0)
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", self._command],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._variables(finding)},
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            msg = f"the command took more than {self._timeout:g} s and was killed"
-            raise TdbgError(msg) from None
+        with process:
+            try:
+                tail = _last_words(process, self._timeout)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                msg = f"the command took more than {self._timeout:g} s and was killed"
+                raise TdbgError(msg) from None
         if process.returncode:
-            tail = output[-MAX_TAIL:].decode(errors="replace").strip()
+            said = tail.decode(errors="replace").strip()
             msg = f"the command ended with {process.returncode}"
-            raise TdbgError(f"{msg}: {tail}" if tail else msg)
+            raise TdbgError(f"{msg}: {said}" if said else msg)
 
     def _variables(self, finding: Finding) -> dict[str, str]:
         values = {
@@ -84,3 +88,27 @@ class Command:
         }
         # A variable cannot hold a NUL.
         return {f"TDBG_{key}": text.replace("\0", "") for key, text in values.items()}
+
+
+def _last_words(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+    """The end of what a command prints, when it and all that print for it have ended.
+
+    Of what it prints no more is held than that.
+
+    Raises:
+        TimeoutExpired: If they have not ended in time.
+    """
+    deadline = time.monotonic() + seconds
+    output = process.stdout.fileno() if process.stdout else -1
+    waiting = select.poll()
+    waiting.register(output, select.POLLIN)
+    tail = b""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not waiting.poll(1000 * left):
+            raise subprocess.TimeoutExpired(process.args, seconds)
+        data = os.read(output, 65536)
+        if not data:
+            process.wait(left)
+            return tail
+        tail = (tail + data)[-MAX_TAIL:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tdbg.actions.checks import text_of
 from tdbg.actions.tally import Tally
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Finding
@@ -30,7 +31,7 @@ class Prometheus:
     def __init__(self, run_directory: str, path: str) -> None:
         import prometheus_client as client
 
-        file = Path(path)
+        file = Path(text_of(self.name, "path", path, "a file that ends in .prom"))
         if file.suffix != ".prom":
             msg = f"action prometheus: {path} must end in .prom, to be collected"
             raise ConfigurationError(msg)

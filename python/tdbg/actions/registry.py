@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from tdbg.actions._base import Action
 from tdbg.actions.background import Background
 from tdbg.actions.gate import Gate
-from tdbg.actions.spec import ActionSpec, parse
+from tdbg.actions.spec import COMMON, ActionSpec, parse
+from tdbg.config import nearest
 from tdbg.errors import ConfigurationError, TdbgError
 from tdbg.findings import Severity
 
@@ -145,10 +146,8 @@ def _made(spec: ActionSpec, kind: _Kind, run_directory: str) -> Action:
     allowed = [parameter.name for parameter in known]
     for name in spec.parameters:
         if name not in allowed:
-            msg = (
-                f"action {spec.name} has no parameter {name!r}; it has "
-                f"{', '.join(allowed) or 'none'}"
-            )
+            hint = nearest(name, [*allowed, *COMMON])
+            msg = f"action {spec.name} has no parameter {name!r}; {hint}"
             raise ConfigurationError(msg)
     for parameter in known:
         needed = parameter.default is inspect.Parameter.empty

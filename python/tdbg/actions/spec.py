@@ -16,12 +16,12 @@ from typing import Any
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
 from tdbg.settings.documents import read_document
-from tdbg.settings.place import Place
+from tdbg.settings.place import Place, short
 
-__all__ = ["ActionSpec", "parse", "read_specs"]
+__all__ = ["COMMON", "ActionSpec", "parse", "read_specs"]
 
 # Fields of a file's entry that every action has; the others are its own.
-_COMMON = ("rules", "severity", "cool_down", "dry_run")
+COMMON = ("rules", "severity", "cool_down", "dry_run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,35 +98,47 @@ def read_specs(path: str | os.PathLike[str]) -> tuple[ActionSpec, ...]:
     if not isinstance(entries, list):
         msg = "must be a mapping with the key 'actions' and a list of actions"
         raise place.error(msg)
-    return tuple(_entry(entry, place) for entry in entries)
+    specs = []
+    for i, entry in enumerate(entries):
+        here = place.key("actions").item(i)
+        with here.inside():
+            specs.append(_entry(entry))
+    return tuple(specs)
 
 
-def _entry(entry: object, place: Place) -> ActionSpec:
+def _entry(entry: object) -> ActionSpec:
+    from tdbg.actions.registry import names, target_of
+
     if isinstance(entry, str):
         return parse(entry)
     if not (isinstance(entry, dict) and len(entry) == 1):
         msg = (
-            f"{entry!r} is no action; write a name, 'name:target', or a mapping as "
-            "{webhook: {url: ..., severity: warning}}"
+            f"{short(entry)} is no action; write a name, 'name:target', or a mapping "
+            "as {webhook: {url: ..., severity: warning}}"
         )
-        raise place.error(msg)
+        if isinstance(entry, dict) and next(iter(entry), None) in names():
+            msg += ": its parameters stand further in than its name"
+        raise ConfigurationError(msg)
     ((name, given),) = entry.items()
+    if isinstance(name, str) and isinstance(given, str):
+        return parse(f"{name}:{given}")
     values = dict(given) if isinstance(given, dict) else {}
     if not isinstance(given, dict | None) or not isinstance(name, str):
-        msg = f"{name!r}: {given!r} is no mapping of parameters"
-        raise place.error(msg)
-    common = {key: values.pop(key) for key in _COMMON if key in values}
+        msg = f"{name!r}: {short(given)} is no mapping of parameters"
+        raise ConfigurationError(msg)
+    target_of(name)
+    common = {key: values.pop(key) for key in COMMON if key in values}
     return ActionSpec(
         name=name,
         parameters=values,
-        rules=_rules(common.get("rules"), place),
-        severity=_severity(common.get("severity"), place),
+        rules=_rules(common.get("rules")),
+        severity=_severity(common.get("severity")),
         cool_down=common.get("cool_down"),
-        dry_run=_flag(common.get("dry_run", False), place),
+        dry_run=_flag(common.get("dry_run", False)),
     )
 
 
-def _rules(value: object, place: Place) -> frozenset[str] | None:
+def _rules(value: object) -> frozenset[str] | None:
     if value is None:
         return None
     names = [value] if isinstance(value, str) else value
@@ -134,21 +146,21 @@ def _rules(value: object, place: Place) -> frozenset[str] | None:
         names = list(names)
         if names and all(isinstance(name, str) for name in names):
             return frozenset(names)
-    msg = f"rules: {value!r}; give names of rules"
-    raise place.error(msg)
+    msg = f"rules: {short(value)}; give names of rules"
+    raise ConfigurationError(msg)
 
 
-def _severity(value: object, place: Place) -> Severity | None:
+def _severity(value: object) -> Severity | None:
     if value is None:
         return None
     try:
         return Severity.of(str(value))
     except ValueError as error:
-        raise place.error(str(error)) from None
+        raise ConfigurationError(str(error)) from None
 
 
-def _flag(value: object, place: Place) -> bool:
+def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    msg = f"dry_run: {value!r}; give true or false"
-    raise place.error(msg)
+    msg = f"dry_run: {short(value)}; give true or false"
+    raise ConfigurationError(msg)

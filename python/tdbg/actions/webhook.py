@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tdbg.actions._base import message_of
-from tdbg.actions.checks import seconds_of, url_of
+from tdbg.actions.checks import seconds_of, texts_of, url_of
 from tdbg.errors import ConfigurationError, TdbgError
 from tdbg.findings import Finding
 
@@ -14,6 +14,8 @@ __all__ = ["Webhook"]
 # Answers after which it is worth trying again.
 TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 BACKOFF_SECONDS = 0.5
+# A server may ask for a later try, but not hold up what waits behind it for long.
+MAX_RETRY_AFTER = 30
 MAX_RETRIES = 10
 
 
@@ -27,7 +29,8 @@ class Webhook:
         run_directory: The run.
         url: Where to; it may hold a secret, and is never printed but for its host.
         timeout: Seconds for each try.
-        retries: Further tries, after 0.5, 1, 2, ... seconds, or when the server says.
+        retries: Further tries, after 0.5, 1, 2, ... seconds, or when the server says,
+            but within 30 s.
         headers: Of the request, as ``{"Authorization": "Bearer ..."}``.
 
     Raises:
@@ -54,14 +57,15 @@ class Webhook:
         self._run_directory = run_directory
         self._url = url
         self._host = parts.hostname
-        self._headers = dict(headers or {})
+        self._headers = texts_of(self.name, "headers", headers)
         self._pool: Any = urllib3.PoolManager(
-            retries=urllib3.Retry(
+            retries=_patient(urllib3.Retry)(
                 total=retries,
                 redirect=False,
                 status_forcelist=TRY_AGAIN,
                 allowed_methods=None,
                 backoff_factor=BACKOFF_SECONDS,
+                raise_on_status=False,
             )
         )
 
@@ -100,3 +104,14 @@ class Webhook:
         """Close its connections."""
         self._pool.clear()
         return []
+
+
+def _patient(retry: Any) -> Any:
+    """urllib3's Retry, but a server that says when to come back is heeded in bounds."""
+
+    class Patient(retry):  # type: ignore[misc]
+        def get_retry_after(self, response: Any) -> float | None:
+            seconds = super().get_retry_after(response)
+            return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
+
+    return Patient

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import click
 
+from tdbg import rules
 from tdbg.actions import (
     Action,
     ActionSpec,
@@ -19,6 +20,8 @@ from tdbg.actions import (
     read_specs,
 )
 from tdbg.findings import Finding, Severity
+from tdbg.rules import Rule
+from tdbg.settings.place import Place
 
 __all__ = [
     "GONE",
@@ -73,6 +76,7 @@ def parse_actions(
     stop_on: str,
     file: str | None,
     *,
+    judging: Sequence[Rule],
     dry_run: bool,
     checks_only: bool = False,
 ) -> tuple[Action, ...]:
@@ -81,7 +85,7 @@ def parse_actions(
     Raises:
         ConfigurationError: If one is unknown, or cannot be made.
     """
-    specs = parse_specs(on_finding, stop_on, file, dry_run=dry_run)
+    specs = parse_specs(on_finding, stop_on, file, judging=judging, dry_run=dry_run)
     return tuple(make(spec, run, checks_only=checks_only) for spec in specs)
 
 
@@ -95,12 +99,25 @@ def asked_to_stop(actions: Sequence[Action]) -> Finding | None:
 
 
 def parse_specs(
-    on_finding: Sequence[str], stop_on: str, file: str | None, *, dry_run: bool
+    on_finding: Sequence[str],
+    stop_on: str,
+    file: str | None,
+    *,
+    judging: Sequence[Rule],
+    dry_run: bool,
 ) -> tuple[ActionSpec, ...]:
     """What the command line asks for; an action is made of each for a run.
 
+    Args:
+        on_finding: Actions, as ``NAME`` or ``NAME:TARGET``.
+        stop_on: Severity from which on "stop" stops.
+        file: A file of further actions.
+        judging: The rules, which may have names that no registry knows.
+        dry_run: Whether all actions only say what they would do.
+
     Raises:
-        ConfigurationError: If one is unknown.
+        ConfigurationError: If one is unknown, or for a rule that there is not: it
+            would wait for ever.
     """
     specs: list[ActionSpec] = []
     for text in on_finding:
@@ -109,7 +126,23 @@ def parse_specs(
             spec = dataclasses.replace(spec, severity=Severity.of(stop_on))
         specs.append(spec)
     if file is not None:
-        specs += read_specs(file)
+        names = {rule.name for rule in judging}
+        specs += (
+            _of_rules(spec, names, i, file) for i, spec in enumerate(read_specs(file))
+        )
     if dry_run:
         specs = [dataclasses.replace(spec, dry_run=True) for spec in specs]
     return tuple(specs)
+
+
+def _of_rules(
+    spec: ActionSpec, judging: Collection[str], index: int, file: str
+) -> ActionSpec:
+    """The action with names of rules as findings have them, which must exist."""
+    if spec.rules is None:
+        return spec
+    with Place(file).key("actions").item(index).inside():
+        names = (
+            name if name in judging else rules.get(name).__name__ for name in spec.rules
+        )
+        return dataclasses.replace(spec, rules=frozenset(names))

@@ -95,13 +95,23 @@ def command(
     arguments = command_of(program)
     judged = bool(on_finding) or file is not None
     if judged:  # Refused before anything is said or done.
-        parse_actions(out, on_finding, stop_on, file, dry_run=dry_run, checks_only=True)
+        parse_actions(
+            out,
+            on_finding,
+            stop_on,
+            file,
+            judging=chosen,
+            dry_run=dry_run,
+            checks_only=True,
+        )
     click.echo(f"tdbg: what is captured goes to {out}", err=True)
     try:
         if not judged:
             os.execvpe(arguments[0], arguments, environment)  # noqa: S606
         with holding_signals() as before:
-            actions = parse_actions(out, on_finding, stop_on, file, dry_run=dry_run)
+            actions = parse_actions(
+                out, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
+            )
             beside = Beside(out, chosen, actions)
             beside.start()
             status = supervise(arguments, environment, before)

@@ -81,18 +81,26 @@ def command(
     With --json each line is a document whose "event" is "watching", "finding",
     "stopping" or "ended"; of many runs also "unreadable", and each has a "run".
     """
+    chosen = parse_rules(rules)
     if is_many(runs):
         # What cannot be made of them is refused before anything begins.
         checked = parse_actions(
-            runs[0], on_finding, stop_on, file, dry_run=dry_run, checks_only=True
+            runs[0],
+            on_finding,
+            stop_on,
+            file,
+            judging=chosen,
+            dry_run=dry_run,
+            checks_only=True,
         )
         close_all(checked, 0.1)
-        specs = parse_specs(on_finding, stop_on, file, dry_run=dry_run)
+        specs = parse_specs(on_finding, stop_on, file, judging=chosen, dry_run=dry_run)
         task = Task(rules=rules, follow=True, actions=specs)
         ctx.exit(judge_many(runs, task, jobs, wait=wait, as_json=as_json))
     (run,) = runs
-    chosen = parse_rules(rules)
-    actions = parse_actions(run, on_finding, stop_on, file, dry_run=dry_run)
+    actions = parse_actions(
+        run, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
+    )
     _wait_for(run, wait)
     teller = _Teller(run, as_json=as_json)
     engine = Engine(run, chosen, actions)
