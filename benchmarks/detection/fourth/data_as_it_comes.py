@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.detection.corpus.case import sick
 from benchmarks.detection.corpus.data import N_CHARACTERS, Split, breast_cancer, digits
-from benchmarks.detection.corpus.loops import Probe, fit
+from benchmarks.detection.corpus.loops import fit
 from benchmarks.detection.corpus.models import mlp
 from benchmarks.detection.corpus.training import Training
 from benchmarks.detection.fourth.material import (
@@ -25,43 +24,10 @@ from benchmarks.detection.fourth.material import (
     words_of,
 )
 from benchmarks.detection.fourth.nets import Convolved, NextWord, Pooled
-from benchmarks.detection.third.views import epoch, mean, train
+from benchmarks.detection.fourth.sights import Noted, explains
+from benchmarks.detection.third.views import mean, train
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-class Noted:
-    """Shuffled batches of a split, and what they held."""
-
-    def __init__(self, t: Training, split: Split, size: int) -> None:
-        self._split, self._order = split, epoch(t, len(split.x), size)
-        self.inputs: list[Tensor] = []
-        self.labels: list[Tensor] = []
-
-    def __call__(self, _: int) -> tuple[Tensor, Tensor]:
-        chosen = next(self._order)
-        self.inputs.append(self._split.x[chosen])
-        self.labels.append(self._split.y[chosen])
-        return self.inputs[-1], self.labels[-1]
-
-    def after(
-        self, n: int, look: Callable[[Tensor, Tensor], object]
-    ) -> Callable[[Probe], bool]:
-        """Look at the inputs and labels of the first batches, when there are so many."""
-        return lambda p: (
-            p.step + 1 >= n
-            and bool(look(torch.cat(self.inputs[:n]), torch.cat(self.labels[:n])))
-        )
-
-
-def explains(share: float) -> Callable[[Probe], bool]:
-    """That share of the variance of the targets is explained."""
-
-    def holds(p: Probe) -> bool:
-        left = (p.outputs() - p.split.y).pow(2).mean()
-        return bool(left < (1 - share) * p.split.y.var())
-
-    return holds
 
 
 @sick(named_by={"ClassImbalance"}, diagnosis="one part in a hundred is defective")

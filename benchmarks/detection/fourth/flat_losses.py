@@ -13,8 +13,8 @@ from benchmarks.detection.corpus.loops import Probe, fit
 from benchmarks.detection.corpus.models import mlp
 from benchmarks.detection.corpus.probes import below_accuracy, lasting
 from benchmarks.detection.corpus.training import Shadow, Training
-from benchmarks.detection.fourth.data_as_it_comes import explains
 from benchmarks.detection.fourth.material import patients
+from benchmarks.detection.fourth.sights import explains
 from benchmarks.detection.third.views import mean, since, train
 
 
@@ -130,7 +130,7 @@ def thumbnails(t: Training) -> None:
     diagnosis="the learning rate is multiplied by the batch's size, not by size / 256",
 )
 def scaled_by_the_batch(t: Training) -> None:
-    """lr = 0.1 * batch_size, where the rule of Goyal 2017 has a 256 below it.
+    """Lr = 0.1 * batch_size, where the rule of Goyal 2017 has a 256 below it.
 
     Source: scripts that say "linear scaling rule".  Visible: from 60 on, less than half
     of the digits is recognized.
@@ -233,7 +233,7 @@ class Lines(nn.Module):
         super().__init__()
         self.over = over
         self.embed = nn.Linear(8, 64)
-        self.place = nn.Parameter(torch.randn(8, 64) * 0.1)
+        self.place = nn.Parameter(torch.randn(8, 64))
         self.act = nn.GELU()
         self.mix = nn.Linear(64, 64)
         self.head = nn.Linear(64, 10)
@@ -253,17 +253,17 @@ def pooled_over_the_batch(t: Training) -> None:
     """A dimension is off by one: the mean is over the batch, not over the lines.
 
     Source: Karpathy's recipe, "use backprop to chart dependencies"; he names view
-    and mean over the wrong dimension.  Visible: for ten steps, all images get the same
-    answer.
+    and mean over the wrong dimension.  Visible: from 50 on, for ten steps, all images
+    get the same answer.
     """
     model = Lines(0 if t.sick else 1)
     fit(
         t,
         model,
         digits(),
-        torch.optim.Adam(model.parameters(), 4e-3),
+        torch.optim.Adam(model.parameters(), 8e-3),
         n_steps=240,
         batch_size=40,
-        visible=lasting(all_alike, 10),
-        learned=0.9,
+        visible=since(50, lasting(all_alike, 10)),
+        learned=0.8,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -11,12 +10,13 @@ from torch import Tensor, nn
 from benchmarks.detection.corpus.case import sick
 from benchmarks.detection.corpus.data import N_CHARACTERS, Split, digits
 from benchmarks.detection.corpus.loops import Probe, fit
-from benchmarks.detection.corpus.models import cnn, mlp
-from benchmarks.detection.corpus.probes import every, mistakes_for
+from benchmarks.detection.corpus.models import mlp
+from benchmarks.detection.corpus.probes import mistakes_for
 from benchmarks.detection.corpus.training import Training
 from benchmarks.detection.fourth.material import (
     UNKNOWN,
     characters,
+    flowers,
     kinds_of_lines,
     patients,
     prose,
@@ -24,31 +24,8 @@ from benchmarks.detection.fourth.material import (
     words_of,
 )
 from benchmarks.detection.fourth.nets import Convolved, WordTransformer
-from benchmarks.detection.third.views import epoch, mean
-
-
-def far_behind(times: float, above: float, n: int = 3) -> Callable[[Probe], bool]:
-    """At so many validations in a row the loss is high, and far above training's."""
-
-    def holds(p: Probe) -> bool:
-        if len(p.validation) < n or p.validation[-1][0] != p.step:
-            return False
-        least = min(loss for _, loss, _ in p.validation[-n:])
-        return least > above and least > times * mean(p.losses[-20:])
-
-    return holds
-
-
-def past_its_best(share: float, n: int) -> Callable[[Probe], bool]:
-    """The last n validations are all worse than the best one by that share."""
-
-    def holds(p: Probe) -> bool:
-        losses = [loss for _, loss, _ in p.validation]
-        if len(losses) <= n or p.validation[-1][0] != p.step:
-            return False
-        return min(losses[-n:]) > (1 + share) * min(losses[:-n])
-
-    return holds
+from benchmarks.detection.fourth.sights import far_behind, past_its_best
+from benchmarks.detection.third.views import epoch, mean, since
 
 
 @sick(named_by={"Overfit"}, diagnosis="all products of columns: more of them than rows")
@@ -57,7 +34,7 @@ def products_of_columns(t: Training) -> None:
 
     Source: the textbook example (Hastie, Tibshirani, Friedman, chapter 7), and Kaggle's
     notebooks on feature engineering.  Visible: at three validations in a row, the loss
-    is above 0.8 of the variance and three times that of the training.
+    is above 0.7 of the variance and three times that of the training.
     """
     split = patients()
     middle, deviation = split.x.mean(0), split.x.std(0)
@@ -75,8 +52,8 @@ def products_of_columns(t: Training) -> None:
         n_steps=360,
         batch_size=32,
         validate_every=10,
-        visible=far_behind(3.0, 0.8),
-        learned=lambda p: p.validation[-1][1] < 0.8,
+        visible=far_behind(3.0, 0.7),
+        learned=lambda p: p.validation[-1][1] < 0.7,
     )
 
 
@@ -85,7 +62,7 @@ def eighty_labelled_lines(t: Training) -> None:
     """The first labels are in, and the network is trained on them until it is perfect.
 
     Source: every project that starts to label; Zhang 2017 on fitting by heart.  The
-    twin has 1600 lines.  Visible: at three validations in a row, the loss is above 0.3
+    twin has 1600 lines.  Visible: at three validations in a row, the loss is above 0.2
     and ten times that of the training.
     """
     each = 20 if t.sick else 400
@@ -106,7 +83,7 @@ def eighty_labelled_lines(t: Training) -> None:
         n_steps=200,
         batch_size=32,
         validate_every=20,
-        visible=far_behind(10.0, 0.3),
+        visible=far_behind(10.0, 0.2),
         learned=lambda p: p.validation[-1][2] > 0.9,
     )
 
@@ -123,10 +100,10 @@ def stops_by_the_training_loss(t: Training) -> None:
     """
     split = digits()
     luck = torch.Generator().manual_seed(1)
-    wrong = torch.rand(len(split.y), generator=luck) < 0.15
+    wrong = torch.rand(len(split.y), generator=luck) < 0.4
     others = torch.randint(10, split.y.shape, generator=luck)
     split = replace(split, y=torch.where(wrong, others, split.y)).take(
-        torch.arange(400)
+        torch.arange(240)
     )
     best, waited = float("inf"), 0
 
@@ -135,20 +112,20 @@ def stops_by_the_training_loss(t: Training) -> None:
         now = mean(p.losses[-20:]) if t.sick else p.validation[-1][1]
         waited = 0 if now < best else waited + 1
         best = min(best, now)
-        return waited >= 3
+        return waited >= 4
 
-    model = mlp([64, 128, 64, 10])
+    model = mlp([64, 256, 128, 10])
     fit(
         t,
         model,
         split,
-        torch.optim.SGD(model.parameters(), 0.05, momentum=0.9),
-        n_steps=500,
+        torch.optim.Adam(model.parameters(), 4e-3),
+        n_steps=600,
         batch_size=20,
         validate_every=20,
         stop=patience_is_over,
         visible=past_its_best(0.25, 4),
-        learned=lambda p: min(v for _, v, _ in p.validation) < 0.8,
+        learned=lambda p: p.validation[-1][1] < 1.5,
     )
 
 
@@ -208,36 +185,31 @@ class Flat(nn.Module):
         return out.flatten(0, 1)
 
 
-@sick(named_by={"Confusion"}, diagnosis="images are turned upside down: 6 and 9")
-def upside_down(t: Training) -> None:
-    """RandomRotation(180) "for robustness", on digits.
+@sick(
+    named_by={"Confusion", "Underfitting"},
+    diagnosis="only the sepals are read: two of three irises look the same",
+)
+def petals_left_out(t: Training) -> None:
+    """usecols=[0, 1] from a first look at the table stays in the script.
 
-    Source: Shorten and Khoshgoftaar 2019 on the safety of an augmentation, whose very
-    example this is.  The twin shifts by a pixel.  Visible: on the validation data more
-    than a quarter of 6 and 9 are taken for each other, of the rest 85 % is known.
+    Source: the plots of Fisher's irises that every tutorial begins with: virginica and
+    versicolor overlap in their sepals.  Visible: from 100 on, more than a fifth of the
+    two are taken for each other on validation data, and 85 % of the third is known.
     """
-    split = digits()
-
-    def batches(_: int) -> tuple[Tensor, Tensor]:
-        chosen = t.draw(len(split.x), 64)
-        images = split.x[chosen].view(-1, 8, 8)
-        turned = images.rot90(2, (1, 2)) if t.sick else images.roll(1, 2)
-        some = torch.rand(len(images), generator=t.order) < 0.5
-        return torch.where(some[:, None, None], turned, images).flatten(1), split.y[
-            chosen
-        ]
-
-    model = cnn(8)
+    split = flowers()
+    if t.sick:
+        split = split.inputs(lambda x: x[:, :2])
+    model = mlp([split.x.shape[1], 16, 3], nn.Tanh)
     fit(
         t,
         model,
         split,
-        torch.optim.Adam(model.parameters(), 2e-3),
-        n_steps=320,
-        batches=batches,
-        validate_every=20,
-        visible=every(20, mistakes_for((6, 9), 0.25, 0.85, both_ways=True)),
-        learned=0.9,
+        torch.optim.Adam(model.parameters(), 1e-2),
+        n_steps=200,
+        batch_size=16,
+        validate_every=10,
+        visible=since(100, mistakes_for((1, 2), 0.2, 0.85, both_ways=True)),
+        learned=0.93,
     )
 
 
