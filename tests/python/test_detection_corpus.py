@@ -106,7 +106,7 @@ def test_cases_are_added_from_elsewhere(
 
 @pytest.mark.parametrize(
     ("folder", "n_sick", "n_healthy"),
-    [("second", 36, 40), ("third", 40, 12), ("fourth", 20, 10)],
+    [("second", 36, 40), ("third", 40, 12), ("fourth", 52, 20)],
 )
 def test_the_other_corpora_are_complete(
     monkeypatch: pytest.MonkeyPatch, folder: str, n_sick: int, n_healthy: int
