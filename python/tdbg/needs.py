@@ -6,7 +6,7 @@ A rule states it, a hook acts on it; neither imports the other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,14 @@ from tdbg.collections import BUILT_IN
 from tdbg.config import nearest
 from tdbg.errors import ConfigurationError
 
-__all__ = ["BEGINNING", "Needs", "every_need", "missing", "with_beginning"]
+__all__ = [
+    "BEGINNING",
+    "Needs",
+    "every_need",
+    "missing",
+    "too_rare",
+    "with_beginning",
+]
 
 #: Steps of a mode that are captured one by one for rules that ask for it.  What is set
 #: up wrongly shows in them; they cost once what 500 steps cost later, at every tenth.
@@ -174,10 +181,67 @@ rules=["DeadRelu"] captures them'
         include = ", ".join(f'"{name}"' for name in names)
         found.insert(
             0,
-            f"{' and '.join(names)} were not captured; "
-            f"include_collections=[{include}] or {by_rule} captures them",
+            f"{_listed(names)} were not captured; include_collections=[{include}]"
+            f"{_often(_often_raw(needs, names))} or {by_rule} captures them",
         )
     return list(dict.fromkeys(found))
+
+
+def too_rare(
+    needs: Needs | Iterable[Needs], configuration: Mapping[str, Any], rule: str
+) -> str:
+    """Of what a rule reads values more often than by default, unless it was asked for.
+
+    Args:
+        needs: What the rule needs.
+        configuration: How capture was configured.
+        rule: Name of the rule.
+
+    Example:
+        >>> labels = Needs(collections=frozenset({"labels"}), raw=True, interval=5)
+        >>> too_rare(labels, {"include_collections": ["labels"]}, "Confusion")
+        'it reads values of labels every 5 steps: rules=["Confusion"] saves them'
+    """
+    told_of_hook = configuration.get("hook", configuration)
+    if "include_collections" not in told_of_hook:
+        return ""
+    told = [each for each in map(_from_json, told_of_hook.get("needs") or ()) if each]
+    rare = [
+        need
+        for need in every_need(needs)
+        if need.raw and need.interval and need.first_steps is None
+        if not any(_serves(each, need) for each in told)
+    ]
+    if not rare:
+        return ""
+    names = sorted(frozenset().union(*(need.collections for need in rare)))
+    every = _often_raw(rare, names)
+    return (
+        f"it reads values of {_listed(names)} every {every} steps: "
+        f'rules=["{rule}"] saves them'
+    )
+
+
+def _often_raw(needs: Needs | Iterable[Needs], names: Iterable[str]) -> int | None:
+    """At every how many steps values of one of these are needed."""
+    return min(
+        (
+            need.interval
+            for need in every_need(needs)
+            if need.raw and need.interval and need.first_steps is None
+            if not need.collections.isdisjoint(names)
+        ),
+        default=None,
+    )
+
+
+def _often(interval: int | None) -> str:
+    return "" if interval is None else f" with save_interval={interval}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """As "weights, biases and outputs"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _is_included(

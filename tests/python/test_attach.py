@@ -338,12 +338,11 @@ def test_rules_are_asked_for_as_often_as_is_said(run_dir: Path) -> None:
 
 
 def test_a_training_that_has_ended_is_not_waited_for(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path,
 ) -> None:
     hook, training = hooked(run_dir)
     train(*training, 1)
     assert hook.close()
-    monkeypatch.setattr("tdbg.cli.waiting.NEAR_NS", 0)
     for words in (["attach", run_dir, "--regex", "fc1"], ["stop", run_dir]):
         code, answer = call(*words, "--wait", 600)
         assert (code, answer["state"]) == (1, "ended")

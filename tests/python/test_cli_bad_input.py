@@ -205,3 +205,24 @@ def test_an_action_may_wait_for_a_rule_in_a_file(run: Path, tmp_path: Path) -> N
     result = call("watch", run, "--rule", asked, "--actions", file)
     assert result.exit_code == 1, result.output
     assert json.loads(out.read_text())["rule"] == "LargeWeights"
+
+
+def test_a_run_says_what_has_become_of_its_training(run: Path, tmp_path: Path) -> None:
+    assert "the training" not in call("check", run, "--no-record").output
+    path = tmp_path / "live"
+    with RunBuilder(path) as builder:
+        builder.step(0, {"fc.weight": np.ones(6, np.float32)})
+        builder.flush()
+        assert "the training goes on" in call("check", path, "--no-record").output
+        document = json.loads(call("check", path, "--no-record", "--json").stdout)
+        assert document["state"] == "running"
+
+
+def test_what_has_ended_is_not_asked_to_stop_and_has_not_stopped_for_it(
+    run: Path,
+) -> None:
+    """Sabotaged: an end of the last seconds is taken for the answer."""
+    result = call("stop", run, "--json")
+    assert json.loads(result.stdout) == {"state": "ended", "request": None}
+    assert result.exit_code == 1
+    assert not list((run / "ctl").glob("*"))

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from run_builder import RunBuilder, simple_run
 from tdbg.cli import _tdbg, check
+from tdbg.cli.findings import print_statuses
 from tdbg.control import RequestListener
 from tdbg.rules import Engine
 from tdbg.run_directory import open_run
@@ -236,6 +237,19 @@ def test_an_interrupted_watch_says_that_it_was_stopped_and_asks_for_nothing(
         assert {status["status"] for status in ended["statuses"]} == {"Stopped"}
         assert watcher.returncode == 0
         assert RequestListener(path, open_run(path).uuid, 1).poll() == []
+
+
+def test_rules_of_which_there_is_nothing_to_say_are_a_line() -> None:
+    """As after Ctrl-C, which stops all of them."""
+    statuses = [
+        {"rule": name, "status": "Stopped", "message": "", "n_findings": n}
+        for name, n in (("AllZero", 0), ("DeadRelu", 0), ("Overfit", 1))
+    ]
+    with io.StringIO() as file:
+        print_statuses(statuses, Console(file=file), named=False)
+        lines = file.getvalue().splitlines()
+    assert lines[-1] == "Stopped: AllZero, DeadRelu"
+    assert [line.split() for line in lines[1:-1]] == [["Overfit", "1", "Stopped"]]
 
 
 def test_the_statuses_of_a_watch_that_was_killed_do_not_stay_in_progress(

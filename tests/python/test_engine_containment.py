@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,27 @@ def test_a_rule_that_raises_is_an_error_and_the_others_go_on(broken: Rule):
     assert not report.healthy
 
 
+def test_the_line_of_the_rule_that_raised_is_told():
+    (status,) = check(exploding(), (Broken(),)).statuses
+    line = Broken.evaluate.__code__.co_firstlineno + 3
+    where = f"({Path(__file__).name}, line {line})"
+    assert status.message == f"RuntimeError: I am broken {where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage(Broken):
+    """Yields what is no verdict."""
+
+    def evaluate(self, _: Window) -> Iterator[Judgement]:
+        yield 3  # type: ignore[misc]
+
+
+def test_what_is_no_verdict_is_told_as_such():
+    (status,) = check(exploding(), (Garbage(),)).statuses
+    assert status.status is Status.ERROR
+    assert status.message == "TypeError: a rule yields Judgements, not int"
+
+
 def test_a_rule_that_failed_is_not_asked_again():
     run = exploding(9)
     engine = Engine(run, (Broken(at=3),))
@@ -126,7 +148,8 @@ def test_a_rule_that_was_shown_nothing_says_what_it_needs():
         'Hook(rules=["DeadRelu"]) captures them'
     )
     assert seeing.message == (
-        "nothing to judge: what was recorded is too little for a verdict"
+        "nothing to judge: what was recorded is too little for a verdict, or not of "
+        "the kind that the rule is about"
     )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tdbg.errors import ConfigurationError
-from tdbg.needs import Needs, every_need
+from tdbg.needs import Needs, every_need, missing
+from tdbg.rules import Confusion
+from tdbg.rules.engine.wanting import NOTHING_KNOWN, what_is_wanting
 
 
 def test_needs_name_built_in_collections() -> None:
@@ -40,3 +44,58 @@ def test_one_need_is_as_good_as_a_tuple_of_it() -> None:
 
 def test_equal_needs_are_one() -> None:
     assert len({Needs(modules=frozenset({"Tanh"})), Needs(modules={"Tanh"})}) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"include_collections": ["losses"]},
+            "nothing to judge: labels and predictions were not captured; "
+            'include_collections=["labels", "predictions"] with save_interval=5 or '
+            'rules=["Confusion"] captures them',
+        ),
+        # Sabotaged: whoever includes them is told of too few steps, for ever.
+        (
+            {"include_collections": ["labels", "losses", "predictions"]},
+            f"{NOTHING_KNOWN}; it reads values of labels and predictions every 5 "
+            'steps: rules=["Confusion"] saves them',
+        ),
+        (
+            {
+                "include_collections": ["losses"],
+                "needs": [
+                    {
+                        "collections": ["labels", "predictions"],
+                        "raw": True,
+                        "interval": 5,
+                    }
+                ],
+            },
+            NOTHING_KNOWN,
+        ),
+    ],
+)
+def test_values_that_are_read_often_are_told_with_the_setting_that_saves_them(
+    asked: dict[str, Any], said: str
+) -> None:
+    class Run:
+        def configuration(self) -> dict[str, Any]:
+            return {"hook": asked}
+
+    class There:
+        tensor_names = ("x",)
+
+    captured = {name: There() for name in ("labels", "predictions")}
+    source: Any = Run()
+    text = what_is_wanting(
+        Confusion(), source, lambda: captured, is_blind=False, has_judged=False
+    )
+    assert text == said
+
+
+def test_names_are_listed_as_in_a_sentence() -> None:
+    needs = [Needs(collections=frozenset({name})) for name in ("weights", "biases")]
+    needs.append(Needs(collections=frozenset({"outputs"})))
+    (told,) = missing(needs, {}, {"include_collections": []}, "R")
+    assert told.startswith("weights, biases and outputs were not captured")

@@ -24,6 +24,7 @@ from tdbg.rules import Rule
 from tdbg.settings.place import Place
 
 __all__ = [
+    "ENDS",
     "GONE",
     "STOPPING",
     "action_options",
@@ -34,6 +35,13 @@ __all__ = [
 
 # States of a run whose training asks no more what is wanted of it.
 GONE = ("closed", "dead")
+# What has become of a training, by the state of its run.
+ENDS = {
+    "closed": "has ended",
+    "dead": "is gone, and did not close its run: it was killed, or has crashed",
+    "running": "goes on",
+    "stalled": "goes on, but has given no sign of life for 10 s",
+}
 STOPPING = "asked the training to stop"
 
 

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from tdbg.cli import options
+from tdbg.cli.acting import ENDS
 from tdbg.cli.findings import parse_rules, print_findings, print_statuses, rule_option
 from tdbg.cli.output import EXIT_FOUND, console, counted, emit_json, plain
 from tdbg.cli.sweep import jobs_option, judge_many
@@ -52,13 +53,17 @@ def command(
     with _progress(engine, console(stderr=True)):
         engine.poll()
         engine.ask_silence()
+        state = engine.state
         report = engine.finish()
     if as_json:
-        emit_json({**report.to_json(), "cost": overhead_of(run).to_json()})
+        cost = overhead_of(run).to_json()
+        emit_json({**report.to_json(), "state": state, "cost": cost})
     else:
         out = console()
         print_findings([finding.to_json() for finding in report.findings], out)
         conclude(report, named=bool(rules))
+        if state in ENDS and state != "closed":
+            out.print(f"the training {ENDS[state]}")
         out.print(plain(str(overhead_of(run))))
     if not report.healthy:
         ctx.exit(EXIT_FOUND)

@@ -16,6 +16,8 @@ from tdbg.rules.asking import parse_rules
 __all__ = ["parse_rules", "print_findings", "print_statuses", "rule_option"]
 
 QUIET = Status.NO_ISSUES_FOUND.value
+# Of these nothing more is to be told, unless there is a message.
+SILENT = (QUIET, Status.STOPPED.value)
 BLIND = f"{QUIET}, and nothing or not all to judge by"
 
 rule_option = click.option(
@@ -73,7 +75,8 @@ def print_statuses(
         named: Whether these rules were asked for by name.  Otherwise those that had
             nothing to judge by, or not all, are a line together.
     """
-    quiet = [s for s in statuses if s["status"] == QUIET and not s["message"]]
+    quiet = [s for s in statuses if s["status"] in SILENT and not s["message"]]
+    quiet = [s for s in quiet if not s["n_findings"]]
     blind = [s for s in statuses if s["status"] == QUIET and s["message"]]
     if named:
         blind = []
@@ -90,8 +93,10 @@ def print_statuses(
     ]
     if rows:
         out.print(table(("rule", "findings", "status"), rows, right=("findings",)))
-    if quiet:
-        out.print(plain(f"{QUIET}: {', '.join(status['rule'] for status in quiet)}"))
+    for name in SILENT:
+        rules = ", ".join(s["rule"] for s in quiet if s["status"] == name)
+        if rules:
+            out.print(plain(f"{name}: {rules}"))
     if blind:
         rules = ", ".join(status["rule"] for status in blind)
         out.print(plain(f"{BLIND}: {rules}"), style="dim")

@@ -27,14 +27,15 @@ def command(
 
     Exit code 1: it has not stopped in time, or had ended before.
     """
-    request = request_stop(run, reason=reason)
-    answer: dict[str, Any] = {"state": "asked"}
-    if wait > 0:
+    # Asked first: an end that comes soon after the request may be its doing.
+    request = None if has_ended(run) else request_stop(run, reason=reason)
+    answer: dict[str, Any] = {"state": "ended" if request is None else "asked"}
+    if request is not None and wait > 0:
         is_stopped = stopped(run, request, wait)
         late = "ended" if has_ended(run) else "unanswered"
         answer = {"state": "stopped" if is_stopped else late}
     if as_json:
-        emit_json({**answer, "request": request.id})
+        emit_json({**answer, "request": None if request is None else request.id})
     else:
         texts = {
             "asked": "asked; it stops at its next forward",

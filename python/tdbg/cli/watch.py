@@ -11,6 +11,7 @@ import click
 from tdbg.actions import Action, close_all
 from tdbg.cli import options
 from tdbg.cli.acting import (
+    ENDS,
     GONE,
     STOPPING,
     action_options,
@@ -38,13 +39,6 @@ from tdbg.run_directory import open_run
 __all__ = ["command"]
 
 LOOK_SECONDS = 0.1
-# What has become of a training, by the state of its run.
-ENDS = {
-    "closed": "has ended",
-    "dead": "is gone, and did not close its run: it was killed, or has crashed",
-    "running": "goes on",
-    "stalled": "goes on, but has given no sign of life for 10 s",
-}
 
 
 @click.command("watch")

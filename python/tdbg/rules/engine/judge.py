@@ -7,8 +7,11 @@ Errors: a rule that raises gets the status ``Error`` and is not asked again.
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 
@@ -46,10 +49,14 @@ class Judge(AtWork):
         found: list[Finding] = []
         started = time.perf_counter()
         try:
-            for judgement in question():
+            answers: Iterable[object] = question()  # A rule is anybody's code.
+            for judgement in answers:
+                if not isinstance(judgement, Judgement):
+                    msg = f"a rule yields Judgements, not {type(judgement).__name__}"
+                    raise TypeError(msg)
                 self.n_judged += int(np.count_nonzero(judgement.levels != UNKNOWN))
                 found += self._episodes.fold(judgement)
-        except Exception as error:  # A rule is anybody's code.
+        except Exception as error:
             self.fail(error)
         self.seconds += time.perf_counter() - started
         self._count_begun(sum(finding.phase == "begin" for finding in found))
@@ -58,4 +65,16 @@ class Judge(AtWork):
     def fail(self, error: Exception) -> None:
         """It judges no more."""
         if not self.has_failed:
-            self._set_status(Status.ERROR, f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"
+            self._set_status(Status.ERROR, text + _where(error, self.rule))
+
+
+def _where(error: Exception, rule: Rule) -> str:
+    """The line of the rule at which it was raised, as " (my_rule.py, line 20)"."""
+    file = getattr(sys.modules.get(type(rule).__module__), "__file__", None)
+    lines = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == file
+    ]
+    return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tdbg.collections import CollectionKeys
-from tdbg.needs import Needs, every_need, missing
+from tdbg.needs import Needs, every_need, missing, too_rare
 from tdbg.rules._base import Rule
 from tdbg.rules.source import CollectionSource, Source
 
@@ -17,7 +17,10 @@ __all__ = ["what_is_wanting"]
 
 # What frameworks of boosted trees fill, and no setting of another one captures.
 TREES = frozenset({CollectionKeys.TREES, CollectionKeys.FEATURE_IMPORTANCE})
-NOTHING_KNOWN = "nothing to judge: what was recorded is too little for a verdict"
+NOTHING_KNOWN = (
+    "nothing to judge: what was recorded is too little for a verdict, or not of the "
+    "kind that the rule is about"
+)
 
 
 def what_is_wanting(
@@ -44,9 +47,10 @@ def what_is_wanting(
         needs = every_need(rule.needs)
         asked = configuration()
         told = missing(needs, captured(), asked, rule.name)
+        rare = too_rare(needs, asked, rule.name)
         collections = sorted(frozenset().union(*(n.collections for n in needs)))
     except Exception:  # A rule is anybody's code.
-        needs, asked, told, collections = (), {}, [], []
+        needs, asked, told, rare, collections = (), {}, [], "", []
     if is_blind and collections and TREES.issuperset(collections):
         return "nothing to judge: this is no training of boosted trees"
     if told:
@@ -54,7 +58,7 @@ def what_is_wanting(
         how = "not all that it needs is there" if is_some else "nothing to judge"
         return f"{how}: {'; '.join(told)}"
     if not is_blind:
-        return "" if has_judged else NOTHING_KNOWN
+        return "" if has_judged else "; ".join(filter(None, (NOTHING_KNOWN, rare)))
     if "include_collections" in asked.get("hook", asked):
         # A hook that tells what it was asked for: nothing of it is missing.
         return f"nothing to judge: the training has no {_kind(needs)}"
