@@ -51,15 +51,19 @@ def test_equal_needs_are_one() -> None:
     [
         (
             {"include_collections": ["losses"]},
-            "nothing to judge: labels and predictions were not captured; "
-            'include_collections=["labels", "predictions"] with save_interval=5 or '
-            'rules=["Confusion"] captures them',
+            (
+                "nothing to judge: labels and predictions were not captured; "
+                'include_collections=["labels", "predictions"] with save_interval=5 or '
+                'rules=["Confusion"] captures them'
+            ),
         ),
         # Sabotaged: whoever includes them is told of too few steps, for ever.
         (
             {"include_collections": ["labels", "losses", "predictions"]},
-            f"{NOTHING_KNOWN}; it reads values of labels and predictions every 5 "
-            'steps: rules=["Confusion"] saves them',
+            (
+                f"{NOTHING_KNOWN}; it reads values of labels and predictions every 5 "
+                'steps: rules=["Confusion"] saves them'
+            ),
         ),
         (
             {
