@@ -29,16 +29,16 @@ def of_classes(n: int = 16, classes: int = 10, **changed: float) -> dict[str, Ro
     """What a cross-entropy is given: probabilities, and numbers of classes."""
     row = row_of(softmax(n, classes)) | changed
     labels = row_of(np.arange(n) % classes) | {"count": row["count"] / classes}
-    return {CLASSES: row, _label(CLASSES): labels}
+    return {CLASSES: row, label_of(CLASSES): labels}
 
 
 def of_bits(n: int = 64, **changed: float) -> dict[str, Row]:
     """What a binary cross-entropy is given: probabilities, and zeros and ones."""
     row = row_of(RANDOM.uniform(0.05, 0.95, n)) | changed
-    return {BITS: row, _label(BITS): row_of(np.arange(n) % 2)}
+    return {BITS: row, label_of(BITS): row_of(np.arange(n) % 2)}
 
 
-def _label(prediction: str) -> str:
+def label_of(prediction: str) -> str:
     return prediction.replace("_input_0", "_input_1")
 
 
@@ -86,7 +86,7 @@ def test_probabilities_of_yes_and_no_are_named_with_theirs():
 def one_hot() -> dict[str, Row]:
     return {
         CLASSES: row_of(softmax(16, 4)),
-        _label(CLASSES): row_of(np.eye(4)[np.arange(16) % 4]),
+        label_of(CLASSES): row_of(np.eye(4)[np.arange(16) % 4]),
     }
 
 
@@ -148,7 +148,7 @@ def test_scores_are_sound():
     def scores() -> dict[str, Row]:
         return {
             CLASSES: row_of(RANDOM.normal(size=(16, 10))),
-            _label(CLASSES): row_of(np.arange(16) % 10),
+            label_of(CLASSES): row_of(np.arange(16) % 10),
             BITS: row_of(RANDOM.normal(size=64)),
         }
 
@@ -160,7 +160,7 @@ def test_scores_are_sound():
 def test_one_class_is_none():
     """A single output whose target is 1, whatever the loss makes of it."""
     ones = row_of(np.ones(64))
-    run = recorded(lambda: {CLASSES: ones, _label(CLASSES): ones})
+    run = recorded(lambda: {CLASSES: ones, label_of(CLASSES): ones})
     assert levels(run, CLASSES) == SOUND
 
 
@@ -170,6 +170,13 @@ LOGARITHMS = "NLLLoss_input_0"
 def of_logarithms(**changed: float) -> dict[str, Row]:
     """What a log-likelihood is given."""
     return {LOGARITHMS: row_of(np.log(softmax(16, 10))) | changed}
+
+
+def with_values(run: FakeRun, values: np.ndarray) -> FakeRun:
+    """The same with what the likelihood was given, at each step."""
+    for step in list(run.steps):
+        run.value(step // run.every, LOGARITHMS, values)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -187,7 +194,13 @@ def of_logarithms(**changed: float) -> dict[str, Row]:
 )
 def test_the_limits_for_logarithms(changed: dict[str, float], expected: Levels):
     run = recorded(lambda: of_logarithms(**changed))
-    assert levels(run, LOGARITHMS) == expected
+    assert levels(with_values(run, np.log(softmax(16, 10))), LOGARITHMS) == expected
+
+
+def test_without_values_it_is_not_known_over_which_axis_they_are():
+    assert levels(recorded(of_logarithms), LOGARITHMS) == UNKNOWN
+    run = recorded(lambda: of_logarithms(max=1.0))
+    assert levels(run, LOGARITHMS) == SQUASHED
 
 
 @pytest.mark.parametrize(
@@ -206,7 +219,7 @@ def test_without_labels_the_classes_are_not_known():
     run = recorded(lambda: {CLASSES: of_classes()[CLASSES]})
     assert levels(run, CLASSES) == UNKNOWN
     run = recorded(of_classes)
-    del run.tensor_of(_label(CLASSES)).rows[10]
+    del run.tensor_of(label_of(CLASSES)).rows[10]
     # It takes three in a row, and the second is not known.
     assert levels(run, CLASSES) == UNKNOWN
 
@@ -233,11 +246,11 @@ def test_which_losses_expect_scores(
 ):
     def renamed() -> dict[str, Row]:
         given, labels = rows().values()
-        return {prediction: given, _label(prediction): labels}
+        return {prediction: given, label_of(prediction): labels}
 
     run = recorded(renamed)
     run.tensor_of(prediction).role = "prediction"
-    run.tensor_of(_label(prediction)).role = "label"
+    run.tensor_of(label_of(prediction)).role = "label"
     assert levels(run, prediction) == expected
 
 
@@ -246,7 +259,7 @@ def test_only_predictions_are_judged_and_only_with_labels():
     run.tensor_of(BITS).role = "input"
     assert levels(run, BITS) == UNKNOWN
     run = recorded(of_classes)
-    run.tensor_of(_label(CLASSES)).role = "input"
+    run.tensor_of(label_of(CLASSES)).role = "input"
     assert levels(run, CLASSES) == UNKNOWN
 
 

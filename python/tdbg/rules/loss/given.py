@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tdbg.findings import Severity
+from tdbg.rules.loss.axes import wrong_axis
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
@@ -23,7 +24,9 @@ __all__ = ["unexpected"]
 # Losses of PyTorch, by how their inputs' names begin.
 OF_CLASSES = ("CrossEntropyLoss", "cross_entropy")
 OF_BITS = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
-OF_LOGARITHMS = ("NLLLoss", "nll_loss", "KLDivLoss", "kl_div")
+OF_LIKELIHOODS = ("NLLLoss", "nll_loss")
+# These compare distributions over any axis.
+OF_DIVERGENCES = ("KLDivLoss", "kl_div")
 # Recorded steps in a row, and numbers in each: scores are within 0 and 1 by chance.
 PATIENCE = 3
 LEAST = 32
@@ -33,11 +36,15 @@ ROUNDING = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a loss was given: at which columns that is wrong, and how to say so."""
+    """What a loss was given: at which columns that is wrong, and how to say so.
+
+    At those that are ``certain`` one is enough.
+    """
 
     known: Bools
     is_wrong: Bools
     describe: Callable[[int], Description]
+    certain: Mapping[int, Description] = field(default_factory=dict)
 
 
 def unexpected(table: Table) -> Iterator[Judgement]:
@@ -47,7 +54,8 @@ def unexpected(table: Table) -> Iterator[Judgement]:
     loss cannot come below a floor however well the model does.  A logarithm of a
     probability is not above zero: a loss that is given scores in its place falls
     without end as they grow, and probabilities are not pushed to one as hard as they
-    should be.
+    should be.  After a softmax over the samples it is these that compete, not the
+    classes.
     """
     labels = {
         name: i for i, name in enumerate(table.names) if table.roles[i] == "label"
@@ -61,7 +69,7 @@ def unexpected(table: Table) -> Iterator[Judgement]:
                 yield _judge(table, i, _of_classes(table, i, label))
         elif name.startswith(OF_BITS):
             yield _judge(table, i, _of_bits(table, i))
-        elif name.startswith(OF_LOGARITHMS):
+        elif name.startswith(OF_LIKELIHOODS + OF_DIVERGENCES):
             yield _judge(table, i, _of_logarithms(table, i))
 
 
@@ -73,11 +81,19 @@ def _of_classes(table: Table, i: int, label: int) -> _Given:
         classes = table["count"][i] / table["count"][label]
         classes = np.where(classes == 1.0, 1.0 / table["mean"][label], classes)
         off = np.abs(table["mean"][i] * classes - 1.0)
+        samples = table["count"][i] / classes
+        off_samples = np.abs(table["mean"][i] * samples - 1.0)
     within = (table["min"][i] >= 0.0) & (table["max"][i] <= 1.0 + ROUNDING)
-    is_squashed = known & within & (off <= ROUNDING) & (classes > 1.5)
-    return _Given(
-        known, is_squashed, lambda j: _squashed(table, i, j, round(classes[j]))
-    )
+    within &= known & (classes > 1.5)
+    is_squashed = within & (off <= ROUNDING)
+    over_samples = within & (off_samples <= ROUNDING) & (samples > 1.5)
+
+    def describe(j: int) -> Description:
+        if is_squashed[j]:
+            return _squashed(table, i, j, round(classes[j]))
+        return _over_samples(table, i, j, round(samples[j]), round(classes[j]))
+
+    return _Given(known, is_squashed | over_samples, describe)
 
 
 def _of_bits(table: Table, i: int) -> _Given:
@@ -91,11 +107,17 @@ def _of_bits(table: Table, i: int) -> _Given:
 def _of_logarithms(table: Table, i: int) -> _Given:
     known = table.known[i] & (table.not_finite[i] == 0)
     known &= table["count"][i] >= LEAST
-    return _Given(
-        known,
-        known & (table["max"][i] > ROUNDING),
-        lambda j: _no_logarithms(table, i, j),
-    )
+    is_wrong = known & (table["max"][i] > ROUNDING)
+    certain: dict[int, Description] = {}
+    if table.names[i].startswith(OF_LIKELIHOODS):
+        kept = np.isin(table.steps, table.value_steps(table.names[i]))
+        for j in np.flatnonzero(known & ~is_wrong & kept).tolist():
+            found = _over_wrong_axis(table, i, j) if j >= table.start else None
+            if found is not None:
+                certain[j] = found
+        # Of the others the axis is not known.
+        known &= is_wrong | kept
+    return _Given(known, is_wrong, lambda j: _no_logarithms(table, i, j), certain)
 
 
 def _judge(table: Table, i: int, given: _Given) -> Judgement:
@@ -105,11 +127,13 @@ def _judge(table: Table, i: int, given: _Given) -> Judgement:
     )[0]
     levels = np.where(given.known & ~given.is_wrong, HEALTHY, UNKNOWN)
     levels[lasting] = Severity.WARNING
-    return table.judge_one(
-        table.names[i],
-        levels[table.start :],
-        lambda j: given.describe(j + table.start),
-    )
+    levels[list(given.certain)] = Severity.WARNING
+
+    def describe(j: int) -> Description:
+        column = j + table.start
+        return given.certain.get(column) or given.describe(column)
+
+    return table.judge_one(table.names[i], levels[table.start :], describe)
 
 
 def _squashed(table: Table, i: int, j: int, classes: int) -> Description:
@@ -143,6 +167,50 @@ def _no_logarithms(table: Table, i: int, j: int) -> Description:
         advice=(
             "give scores to torch.nn.CrossEntropyLoss, or put a log_softmax over the "
             "classes before this loss"
+        ),
+    )
+
+
+def _over_samples(
+    table: Table, i: int, j: int, samples: int, classes: int
+) -> Description:
+    return Description(
+        message=(
+            f"{_numbers(table, i, j)} are what a softmax over the {samples} samples "
+            f"of a batch gives: those of a class add up to 1, and those of a sample "
+            f"to {classes / samples:.3g} on average; so the samples compete, and not "
+            f"the {classes} classes"
+        ),
+        value=classes / samples,
+        threshold=1.0,
+        advice=(
+            "leave the softmax out: this loss takes one over the classes itself "
+            "(torch.nn.CrossEntropyLoss)"
+        ),
+    )
+
+
+def _over_wrong_axis(table: Table, i: int, j: int) -> Description | None:
+    values = table.value(table.names[i], int(table.steps[j]))
+    axis = None if values is None else wrong_axis(values)
+    if values is None or axis is None:
+        return None
+    over = f"the {values.shape[axis]} samples of the batch"
+    if axis:
+        over = f"axis {axis}, of {values.shape[axis]},"
+    sums = float(np.exp(values.astype(np.float64)).sum(axis=1).mean())
+    return Description(
+        message=(
+            f"the probabilities of which this loss is given logarithms add up to 1 "
+            f"over {over} and not over the {values.shape[1]} classes: there they add "
+            f"up to {sums:.3g} on average; so it is not the classes that compete"
+        ),
+        value=sums,
+        threshold=1.0,
+        advice=(
+            "take the log_softmax over the axis of the classes, which is the second "
+            "(dim=1; without a dim another one may be taken), or give the scores to "
+            "torch.nn.CrossEntropyLoss"
         ),
     )
 

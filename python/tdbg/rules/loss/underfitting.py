@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.modes import TRAINING, ModeKeys
-from tdbg.needs import Needs, with_beginning
+from tdbg.needs import BEGINNING, Needs, with_beginning
 from tdbg.rules._checks import check_number
 from tdbg.rules.loss.given import unexpected
 from tdbg.rules.loss.of_losses import OfLosses, in_game, losses_of, milder
@@ -38,7 +38,8 @@ CERTAINTY = 2.0
 class Underfitting(OfLosses):
     """Report models whose losses of training and validation stay high, and flat.
 
-    Or cannot but stay high: a cross-entropy is given probabilities for scores.
+    Or cannot but stay high: a cross-entropy is given probabilities for scores, or a
+    likelihood those of a softmax over the wrong axis.
 
     Args:
         num_steps: Recorded steps in each of the two stretches of training that are
@@ -65,9 +66,15 @@ class Underfitting(OfLosses):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Losses; and rows of what they are given."""
+        """Losses; rows of what they are given, and values of it at first."""
         given = Needs(collections=frozenset({"predictions", "labels"}))
-        return Needs(collections=frozenset({"losses"})), *with_beginning(given)
+        values = Needs(
+            collections=frozenset({"predictions"}),
+            raw=True,
+            interval=1,
+            first_steps=BEGINNING,
+        )
+        return Needs(collections=frozenset({"losses"})), *with_beginning(given), values
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Losses and what they are given."""
