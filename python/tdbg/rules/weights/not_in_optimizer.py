@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,22 +12,24 @@ from tdbg.findings import Severity
 from tdbg.needs import Needs, with_beginning
 from tdbg.rules.columns import GRADIENT, others
 from tdbg.rules.registry import register
+from tdbg.rules.weights.as_initialized import untrained
 from tdbg.rules.weights.of_model import OfModel, have_passed, one_for_all
 from tdbg.rules.window import Bools, Description, Judgement, Table, TensorInfo
 
 __all__ = ["NotInOptimizer"]
 
 
-# How far numbers of a uniform distribution, so many at least, may be from its bound and
-# its deviation.
-UNIFORM = 0.1
-LEAST_WEIGHTS = 64
+# Layers that are still as PyTorch makes them: one or two may be random features, which
+# somebody wants; so many are a network that somebody has meant to load.
+A_NETWORK = 3
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotInOptimizer(OfModel):
     """Report parameters that get gradients but are in no optimizer.
+
+    And those that are frozen, though nothing was ever learned by them.
 
     Args:
         patience: Recorded steps that must have passed: an optimizer may be found
@@ -81,7 +82,7 @@ class NotInOptimizer(OfModel):
         on_purpose = (
             _only_last_layers(held)
             and not any(name in thawed for name in left)
-            and not _are_random(whole, facts, left)
+            and not untrained(whole, facts, left)
         )
         yield one_for_all(
             table,
@@ -91,6 +92,50 @@ class NotInOptimizer(OfModel):
             decided=decided,
             severity=Severity.INFO if on_purpose else Severity.WARNING,
             describe=lambda j: self._describe(names, bad[:, j], on_purpose, held),
+        )
+        # Where the rest gets gradients nobody has frozen it.
+        judged = decided.any(axis=0) & ~bad.any(axis=0)
+        yield from self._judge_frozen(whole, facts, steps, judged)
+
+    def _judge_frozen(
+        self, table: Table, facts: Facts, steps: slice, judged: Bools
+    ) -> Iterator[Judgement]:
+        """Whether the layers before those that are trained have learned anything."""
+        parameters = facts.parameters
+        if not _only_last_layers(
+            [p.optimizer is not None for p in parameters.values()]
+        ):
+            return
+        frozen = [name for name, p in parameters.items() if p.optimizer is None]
+        found = untrained(table, facts, frozen)
+        if len(found) < 2:
+            return
+        yield one_for_all(
+            table,
+            steps,
+            found[:1],
+            bad=judged[np.newaxis],
+            decided=judged[np.newaxis],
+            severity=Severity.WARNING if len(found) >= A_NETWORK else Severity.INFO,
+            describe=lambda _: self._describe_frozen(found, len(frozen)),
+        )
+
+    def _describe_frozen(self, found: Sequence[str], n_frozen: int) -> Description:
+        return Description(
+            message=(
+                f"only the last layers are trained, and of the {n_frozen} parameters "
+                f"that are frozen before them {len(found)}, all that can be judged, "
+                "are still as PyTorch initializes them: nothing was ever learned there "
+                f"({others(found)})"
+            ),
+            value=float(len(found)),
+            threshold=0.0,
+            advice=(
+                "see whether pretrained weights were meant to be loaded: "
+                "load_state_dict(..., strict=False) passes over all names that do not "
+                "match (a prefix such as module.) and returns them; if random "
+                "features are meant, this is what they look like"
+            ),
         )
 
     def _describe(
@@ -113,35 +158,6 @@ class NotInOptimizer(OfModel):
                 "thawed (requires_grad_(True)) later are not in it by themselves"
             ),
         )
-
-
-def _are_random(table: Table, facts: Facts, names: Sequence[str]) -> bool:
-    """Whether these weights began as PyTorch initializes them: nothing was learned.
-
-    Linear layers and convolutions are uniform within 1 / sqrt(fan_in) of zero, which
-    no training leaves: not up to the bound, and with that deviation.
-    """
-    judged = 0
-    index = {name: i for i, name in enumerate(table.names)}
-    for name in names:
-        shape = facts.parameters[name].shape
-        i = index.get(name)
-        if i is None or len(shape) < 2 or math.prod(shape) < LEAST_WEIGHTS:
-            continue
-        rows = np.flatnonzero(table.known[i] & (table.ordinal[i] == 1))
-        if not len(rows):
-            continue
-        j = int(rows[0])
-        bound = 1.0 / math.sqrt(math.prod(shape[1:]))
-        largest = max(-table["min"][i, j], table["max"][i, j])
-        root = table["l2"][i, j] / math.sqrt(table["count"][i, j])
-        if not (
-            (1 - UNIFORM) * bound <= largest <= (1 + 1e-6) * bound
-            and abs(root * math.sqrt(3.0) / bound - 1) <= UNIFORM
-        ):
-            return False
-        judged += 1
-    return judged > 0
 
 
 def _only_last_layers(held: Sequence[bool]) -> bool:
