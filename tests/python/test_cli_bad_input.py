@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +100,10 @@ def test_rules_that_found_nothing_share_a_line(run: Path) -> None:
     [
         ("VanishingGradent", "did you mean VanishingGradient"),
         ("vanishinggradient", "did you mean VanishingGradient"),
-        ("VanishingGradient(treshold=1)", "no parameter 'treshold'; it has threshold"),
+        (
+            "VanishingGradient(treshold=1)",
+            "no parameter 'treshold'; did you mean 'threshold'? It has threshold",
+        ),
         (
             "VanishingGradient(threshold='high')",
             "threshold is 'high'; give",
@@ -216,6 +223,37 @@ def test_a_run_says_what_has_become_of_its_training(run: Path, tmp_path: Path) -
         assert "the training goes on" in call("check", path, "--no-record").output
         document = json.loads(call("check", path, "--no-record", "--json").stdout)
         assert document["state"] == "running"
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_reader_that_goes_and_a_full_disk_change_no_exit_code_to_findings(
+    run: Path, more: tuple[str, ...]
+) -> None:
+    """Sabotaged: `tdbg check RUN | head -1 || page` pages for a healthy run."""
+    command = [sys.executable, "-m", "tdbg", "check", str(run), "--no-record", *more]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as gone, Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 3
+    assert done.stderr == b"tdbg: [Errno 28] No space left on device\n"
+
+
+def test_ctrl_c_before_there_is_anything_to_tell_is_neither_healthy_nor_sick(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", "tdbg", "watch", str(tmp_path / "late")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as watcher:
+        assert watcher.stdout is not None
+        # A run that is misspelt is noticed.
+        assert "late to appear" in watcher.stdout.readline()
+        watcher.send_signal(signal.SIGINT)
+        _, stderr = watcher.communicate(timeout=30)
+    assert (watcher.returncode, stderr) == (130, "\n")
 
 
 def test_what_has_ended_is_not_asked_to_stop_and_has_not_stopped_for_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def test_a_script_is_captured_from_its_first_step(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    run_dir = run_dir.with_name("somebody's run")
     given = ("--statistics-interval", "1", "--include", "weights")
     result = tdbg_run(
         run_dir,
@@ -72,7 +74,7 @@ def test_a_script_is_captured_from_its_first_step(
     assert "--exit" in last
     assert last.endswith("input some input")
     assert f"tdbg: what is captured goes to {run_dir}" in result.stderr
-    assert result.stderr.count(f"next: tdbg check {run_dir}") == 1
+    assert result.stderr.count(f"next: tdbg check {shlex.quote(str(run_dir))}") == 1
     trial = create_trial(run_dir)
     assert trial.workers() == ["worker_0"]
     assert len(trial.attempts()) == 1, "the child and the loader's worker are alone"

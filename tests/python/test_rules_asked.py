@@ -74,7 +74,7 @@ def test_rules_of_a_file(tmp_path: Path) -> None:
     ("bad", "error", "where", "message"),
     [
         ("- {min_steps: 4}", ConfigurationError, "[0]", "needs the rule's name"),
-        ("- 3", ConfigurationError, "[0]", "must be a mapping"),
+        ("- 3", ConfigurationError, "[0]", "must be the name of a rule"),
         ("- AllZero\n- DeadReluu", UnknownRule, "[1]", "did you mean DeadRelu?"),
         (" DeadReluu", UnknownRule, "", "did you mean DeadRelu?"),
         ("- DeadRelu(4)", ConfigurationError, "[0]", "write NAME or 'NAME("),

@@ -1,25 +1,25 @@
 """The command line: ``tdbg VERB``.
 
-Every verb takes ``--json`` and then prints one JSON document (``watch``: one a line)
-and nothing else on standard output.  Exit codes, of every verb:
+Every verb but ``run`` takes ``--json`` and then prints one JSON document (``watch``:
+one a line) and nothing else on standard output.  Exit codes, of every verb:
 
 ====  ==============================================================
 0     done, and nothing wrong was found
 1     done, and what was looked for is there: findings, or damage
 2     the command line itself is wrong
 3     the run cannot be read
+130   Ctrl-C, before there was anything to tell
 ====  ==============================================================
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 import click
 
-from tdbg.cli.output import EXIT_UNREADABLE
+from tdbg.cli.output import EXIT_INTERRUPTED, EXIT_UNREADABLE, flush, nobody_reads
 from tdbg.errors import ConfigurationError, NotARun, TdbgError
 
 __all__ = ["main"]
@@ -77,11 +77,22 @@ class _Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                flush()
+        except KeyboardInterrupt:
+            # Neither 0 nor what findings are told by; as a shell has it.
+            click.echo(err=True)
+            ctx.exit(EXIT_INTERRUPTED)
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from error
         except TdbgError as error:
             click.echo(f"tdbg: {error}{self._hint(ctx, error)}", err=True)
+            ctx.exit(EXIT_UNREADABLE)
+        except OSError as error:  # As of a disk that is full: no fault of tdbg's.
+            nobody_reads()
+            click.echo(f"tdbg: {error}", err=True)
             ctx.exit(EXIT_UNREADABLE)
 
     @staticmethod
@@ -110,9 +121,4 @@ def _tdbg() -> None:
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    try:
-        _tdbg(prog_name="tdbg")
-    except BrokenPipeError:
-        # The reader of our output (head, less) has gone, which is no error.
-        sys.stderr.close()
-        sys.exit(0)
+    _tdbg(prog_name="tdbg")

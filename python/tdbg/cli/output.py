@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -15,12 +17,15 @@ from rich.text import Text
 
 __all__ = [
     "EXIT_FOUND",
+    "EXIT_INTERRUPTED",
     "EXIT_UNREADABLE",
     "console",
     "counted",
     "emit_json",
     "emit_json_line",
+    "flush",
     "n_bytes",
+    "nobody_reads",
     "number",
     "plain",
     "shape",
@@ -29,6 +34,7 @@ __all__ = [
 
 EXIT_FOUND = 1
 EXIT_UNREADABLE = 3
+EXIT_INTERRUPTED = 130
 
 # Wider than any line.
 UNBOUNDED = 10_000
@@ -36,12 +42,35 @@ UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
+class _Console(Console):
+    """One whose reader may go: what a verb does, and its exit code, do not change."""
+
+    def on_broken_pipe(self) -> None:
+        nobody_reads()
+
+
+def nobody_reads() -> None:
+    """What is printed from now on goes nowhere: who read it (head, less) has gone."""
+    with contextlib.suppress(OSError, ValueError):  # No file, as in a test.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def flush() -> None:
+    """Have all written that was printed, if somebody reads it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nobody_reads()
+
+
 def console(*, stderr: bool = False) -> Console:
     """Make the console for people.
 
     A terminal cuts what is too wide for it; a file or another program gets all of it.
     """
-    out = Console(stderr=stderr, highlight=False)
+    out = _Console(stderr=stderr, highlight=False)
     if not out.is_terminal:
         out.width = UNBOUNDED
     return out
@@ -113,15 +142,20 @@ def shape(extents: tuple[int, ...]) -> str:
 
 def emit_json(document: Any) -> None:
     """Print one indented JSON document."""
-    json.dump(_encodable(document), sys.stdout, indent=2)
-    sys.stdout.write("\n")
+    _write(json.dumps(_encodable(document), indent=2))
 
 
 def emit_json_line(document: Any) -> None:
     """Print one JSON document on a line of its own, at once."""
-    json.dump(_encodable(document), sys.stdout)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    _write(json.dumps(_encodable(document)))
+    flush()
+
+
+def _write(line: str) -> None:
+    try:
+        sys.stdout.write(f"{line}\n")
+    except BrokenPipeError:
+        nobody_reads()
 
 
 def _encodable(value: Any) -> Any:

@@ -34,7 +34,7 @@ from tdbg.cli.sweep_worker import Task
 from tdbg.errors import NotARun
 from tdbg.findings import Finding
 from tdbg.rules import Engine, Report
-from tdbg.run_directory import open_run
+from tdbg.run_directory import RUN_FILE, open_run
 
 __all__ = ["command"]
 
@@ -95,8 +95,10 @@ def command(
     actions = parse_actions(
         run, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
     )
-    _wait_for(run, wait)
     teller = _Teller(run, as_json=as_json)
+    if wait > 0 and not (Path(run) / RUN_FILE).exists():
+        teller.waits(wait)
+    _wait_for(run, wait)
     engine = Engine(run, chosen, actions)
     teller.begins([rule.name for rule in chosen])
     # Of one that has ended nobody is asked.
@@ -123,6 +125,12 @@ class _Teller:
         self._as_json = as_json
         self._out = console()
         self._stopping = False
+
+    def waits(self, seconds: float) -> None:
+        """The run is not there yet."""
+        if not self._as_json:
+            text = f"waiting up to {seconds:g} s for {self._run} to appear"
+            self._out.print(plain(text))
 
     def begins(self, rules: list[str]) -> None:
         """The run is there."""
@@ -168,7 +176,7 @@ def _wait_for(run: str, seconds: float) -> None:
         try:
             open_run(run)
         except NotARun:
-            missing = not (Path(run) / "RUN.json").exists()
+            missing = not (Path(run) / RUN_FILE).exists()
             if not missing or time.monotonic() >= deadline:
                 raise
             time.sleep(LOOK_SECONDS)

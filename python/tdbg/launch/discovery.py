@@ -16,6 +16,7 @@ import functools
 import json
 import logging
 import os
+import shlex
 import sys
 import warnings
 import weakref
@@ -215,4 +216,5 @@ class Discovery:
     def _say_goodbye(self) -> None:
         if os.getpid() == self._pid and os.environ.get("RANK", "0") == "0":
             out = self._settings["out_dir"]
-            sys.stderr.write(f"tdbg: the run is in {out}; next: tdbg check {out}\n")
+            quoted = shlex.quote(str(out))
+            sys.stderr.write(f"tdbg: the run is in {out}; next: tdbg check {quoted}\n")

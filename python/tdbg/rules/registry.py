@@ -133,7 +133,10 @@ def make(name: str, **parameters: object) -> Rule:
     known = [field.name for field in parameters_of(rule)]
     for parameter in parameters:
         if parameter not in known:
-            msg = f"{name} has no parameter {parameter!r}; it has {', '.join(known)}"
+            near = difflib.get_close_matches(parameter, known, n=1, cutoff=0.7)
+            hint = f"did you mean {near[0]!r}? It" if near else "it"
+            msg = f"{name} has no parameter {parameter!r}; {hint} has "
+            msg += ", ".join(known) or "none"
             raise ConfigurationError(msg)
     # A list of a file is the tuple that a rule takes.
     given = {

@@ -76,6 +76,9 @@ def _rules(value: object, place: Place) -> Iterable[Placed]:
         if isinstance(item, str):
             yield Placed(item, here)
             continue
+        if not isinstance(item, Mapping):
+            msg = f"must be the name of a rule, or a mapping, not {short(item)}"
+            raise here.error(msg)
         parameters = here.mapping(item)
         if not isinstance(parameters.get("name"), str):
             msg = f"needs the rule's name: {{name: DeadRelu}}, not {short(item)}"
