@@ -57,6 +57,8 @@ class Facts:
         parameters: The parameters by name.
         complete: Whether an optimizer has been seen; if not, nothing follows from a
             parameter that has none.
+        evaluating: Where a model is trained in evaluation mode, the paths of layers
+            that work otherwise in training (Dropout, BatchNorm), and are meant to.
     """
 
     step: int
@@ -66,6 +68,7 @@ class Facts:
     modules: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, ParameterFacts] = field(default_factory=dict)
     complete: bool = False
+    evaluating: tuple[str, ...] = ()
 
     def module_of(self, tensor_name: str) -> str | None:
         """The class of the module that a tensor is of; None where it is not known.
@@ -89,7 +92,7 @@ class Facts:
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
         document = {item.name: getattr(self, item.name) for item in _FIELDS}
-        for name in ("models", "losses", "optimizers"):
+        for name in ("models", "losses", "optimizers", "evaluating"):
             document[name] = list(document[name])
         document["modules"] = dict(self.modules)
         document["parameters"] = {
@@ -118,6 +121,7 @@ class Facts:
                 modules={str(path): str(name) for path, name in modules.items()},
                 parameters={name: each for name, each in parameters.items() if each},
                 complete=document.get("complete") is True,
+                evaluating=_names(document.get("evaluating")),
             )
         except (KeyError, TypeError, ValueError) as error:
             msg = f"no facts of a model: {error!r}"

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from tdbg.capture.recorder import Recorder
-from tdbg.pytorch import ModeKeys
 from torch_helpers import Recorded, bits, digits, make_hook, mlp, parts, train
 
 pytestmark = pytest.mark.torch
@@ -32,24 +31,6 @@ def test_forwards_without_gradients_in_training_are_micro_batches(
     recorded = Recorded(run_dir)
     assert recorded.steps == [(0, TRAIN, 0, 0), (1, TRAIN, 1, 0)]
     assert list(recorded.step_table["micro_batches"]) == [2, 2]
-
-
-@pytest.mark.parametrize("is_said", [False, True])
-def test_training_in_evaluation_mode_unless_the_mode_is_said(
-    run_dir: Path, is_said: bool
-) -> None:
-    model, criterion, optimizer, batches = parts()
-    model.eval()
-    with make_hook(run_dir) as hook:
-        hook.register_module(model)
-        if is_said:
-            hook.set_mode(ModeKeys.TRAIN)
-        train(model, criterion, optimizer, batches, 2)
-    modes = [(step[1], step[2]) for step in sorted(Recorded(run_dir).steps)]
-    if is_said:
-        assert modes == [(TRAIN, 0), (TRAIN, 1)]
-    else:
-        assert modes == [(EVAL, 0), (TRAIN, 0), (EVAL, 1), (TRAIN, 1)]
 
 
 def test_a_module_called_outside_any_root_opens_a_step_in_training(

@@ -367,3 +367,33 @@ def test_training_steps_are_numbered_alike_whatever_is_evaluated() -> None:
         machine.optimizer_begins("optimizer", ModeKeys.TRAIN)
         machine.optimizer_ends("optimizer")
     assert numbers == [0, 0, 1, 1, 2, 2]
+
+
+def evaluated() -> tuple[Training, Step]:
+    """A training whose last forward was in evaluation, with gradients."""
+    (training := Training()).forward()
+    training.optimizer()
+    step = training.forward(EVAL)
+    step.may_train = True
+    return training, step
+
+
+def test_what_an_optimizer_uses_of_evaluation_is_of_training() -> None:
+    training, step = evaluated()
+    assert training.machine.evaluation_trains("sgd") is step
+    assert training.machine.trains_in_evaluation
+    assert training.optimizer() is step
+    assert training.table() == [(0, TRAIN, 0, 0, 1), (1, TRAIN, 1, 0, 1)]
+    training.forward(EVAL)
+    assert training.machine.latest(EVAL) == (2, 0)  # The number is free again.
+
+
+def test_what_it_cannot_have_used_stays_of_evaluation() -> None:
+    training, step = evaluated()
+    assert training.machine.evaluation_trains("adam") is None
+    step.may_train = False
+    assert training.machine.evaluation_trains("sgd") is None
+    training, _ = evaluated()
+    training.forward()
+    assert training.machine.evaluation_trains("sgd") is None
+    assert not training.machine.trains_in_evaluation

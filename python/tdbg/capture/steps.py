@@ -6,95 +6,30 @@ no framework.
 A training step ends when its defining optimizer has stepped.  Where there is no
 optimizer it ends when the module is called again.  A step of evaluation is one
 call of a root module; it stays open for what belongs to it (its loss) until the
-next call of a root, and leaves an open training step alone.
+next call of a root, and leaves an open training step alone.  Unless an optimizer
+uses its gradients: then it was a step of training.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Hashable
 
+from tdbg.capture.step import (
+    INTERRUPTED,
+    SKIPPED,
+    Change,
+    Counters,
+    Step,
+    change_of,
+)
 from tdbg.modes import EVAL, GLOBAL, PREDICT, TRAIN, ModeKeys
 
 __all__ = ["INTERRUPTED", "SKIPPED", "Change", "Counters", "Step", "StepMachine"]
-
-# Flags of a step, on disk (docs/format.md): never renumber.
-SKIPPED = 1
-INTERRUPTED = 2
 
 _EVALUATION = frozenset({EVAL, PREDICT})
 # Steps of another optimizer, without one of the defining optimizer in between,
 # after which the other one defines the steps.
 _TAKEOVER = 2
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """One step, from its first event until its end and a little longer.
-
-    Attributes:
-        number: Its global number.
-        mode: Its mode.
-        mode_step: Its number among the steps of that mode.
-        flags: SKIPPED, INTERRUPTED.
-        is_open: Whether it has not ended.
-        is_taken: Whether a closure was evaluated already: what the optimizer
-            calls after that are trials of its own and not captured.
-        micro_batch: Of the latest root forward.
-        micro_batches: How many there were; at least 1.
-        context: Whatever the owner of the machine keeps for the step.
-    """
-
-    number: int
-    mode: ModeKeys
-    mode_step: int
-    flags: int = 0
-    is_open: bool = True
-    is_taken: bool = False
-    micro_batch: int = 0
-    micro_batches: int = 1
-    context: Any = None
-    forwards: dict[Hashable, int] = field(default_factory=dict)
-
-    def add_forward(self, root: Hashable) -> None:
-        """A root was called again: that is a further micro-batch."""
-        count = self.forwards[root]
-        self.forwards[root] = count + 1
-        self.micro_batch = count
-        self.micro_batches = max(self.micro_batches, count + 1)
-
-
-class Counters(NamedTuple):
-    """Numbers of the steps that come next.
-
-    Attributes:
-        step: The global one.
-        modes: Those of each mode.
-    """
-
-    step: int
-    modes: dict[ModeKeys, int]
-
-
-class Change(NamedTuple):
-    """What an event led to.
-
-    Attributes:
-        step: The step that the event belongs to, or None.
-        began: Whether that step begins here.
-        ended: Steps that ended, in this order; before *step* began.
-    """
-
-    step: Step | None
-    began: bool = False
-    ended: tuple[Step, ...] = ()
-
-
-# The same without a call of Python's: several events of every step make one.
-_change: Callable[[tuple[Step | None, bool, tuple[Step, ...]]], Change]
-_change = functools.partial(tuple.__new__, Change)
 
 
 class StepMachine:
@@ -108,10 +43,14 @@ class StepMachine:
         training: The training step that is open; to be read only.
         depth: How many calls of roots are under way, one in the other; likewise.
         optimizers: The keys of those that are known; likewise.
+        trains_in_evaluation: Whether an optimizer has used gradients of a forward
+            that the module made in evaluation, and so will again, as it seems; set
+            back by whoever sees the module train.
     """
 
     def __init__(self) -> None:
         self.training: Step | None = None
+        self.trains_in_evaluation = False
         self.depth = 0
         self._next_number = 0
         self._next_mode_step = dict.fromkeys(ModeKeys, 0)
@@ -188,12 +127,31 @@ class StepMachine:
                 self._consider(key)
         step = self.training
         if step is not None:
-            return _change((step, False, ()))
+            return change_of((step, False, ()))
         if key != self._defining:
             latest = self._latest.get(TRAIN) or self._latest.get(GLOBAL)
             if latest is not None:
                 return Change(latest)  # It comes after the one that ended the step.
         return Change(self._begin_training(mode), began=True)
+
+    def evaluation_trains(self, key: Hashable) -> Step | None:
+        """This optimizer is about to use gradients that the module made in evaluation.
+
+        If the open step of evaluation is theirs it is one of training from now on,
+        and returned; it has kept its number.
+        """
+        step = self._evaluation
+        if step is None or not step.may_train or self.training is not None:
+            return None
+        if self._defining not in {None, key} or self._stepping is not None:
+            return None
+        self._evaluation = None
+        self._next_mode_step[step.mode] = step.mode_step
+        step.mode, step.mode_step = TRAIN, self._next_mode_step[TRAIN]
+        self._next_mode_step[TRAIN] += 1
+        self.training = step
+        self.trains_in_evaluation = True
+        return step
 
     def defines_step(self, key: Hashable) -> bool:
         """Whether the end of this optimizer's step is the end of a step."""
@@ -228,7 +186,7 @@ class StepMachine:
             step.is_taken = False
             return Change(step)
         self._strays.clear()
-        return _change((step, False, self._end(step)))
+        return change_of((step, False, self._end(step)))
 
     # ---- forwards ------------------------------------------------------------
 
@@ -255,7 +213,7 @@ class StepMachine:
             step.forwards[root] = 1
             step.micro_batch = 0
         self._forward = step
-        return _change((step, began, ended))
+        return change_of((step, began, ended))
 
     def forward_ends(self, *, failed: bool = False) -> Change:
         """The call of a root is over; *failed* if it raised."""
@@ -265,7 +223,7 @@ class StepMachine:
             return Change(step)
         self._forward = None
         if not failed or not step.is_open:
-            return _change((step, False, ()))
+            return change_of((step, False, ()))
         step.flags |= INTERRUPTED
         if self._stepping is not None:
             return Change(step)
@@ -287,7 +245,7 @@ class StepMachine:
                 step = evaluation
         elif step is None:
             return Change(self._begin_training(mode), began=True)
-        return _change((step, False, ()))
+        return change_of((step, False, ()))
 
     # ---- a training that resumes ---------------------------------------------
 

@@ -67,6 +67,7 @@ def _merge(held: Sequence[Facts], step: int) -> Facts:
         modules=modules,
         parameters=parameters,
         complete=all(each.complete for each in held),
+        evaluating=_union(each.evaluating for each in held),
     )
 
 

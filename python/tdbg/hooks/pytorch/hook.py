@@ -24,6 +24,7 @@ from tdbg.hooks.pytorch.cuda_graphs import GraphTap
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.lifetime import Lifetime, dead_session
 from tdbg.hooks.pytorch.losses import LossTap, loss_name
+from tdbg.hooks.pytorch.mode import CurrentMode
 from tdbg.hooks.pytorch.model_facts import ModelFacts
 from tdbg.hooks.pytorch.modules import ModuleTap, is_tapped_by
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
@@ -31,7 +32,7 @@ from tdbg.hooks.pytorch.paths import class_name, unwrapped
 from tdbg.hooks.pytorch.sharding import Shards, warn_of_flat_parameters
 from tdbg.hooks.pytorch.sparse import sparse_row, sparse_units
 from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor
-from tdbg.modes import EVAL, TRAIN, ModeKeys
+from tdbg.modes import ModeKeys
 
 __all__ = ["TorchHook"]
 
@@ -76,13 +77,15 @@ class TorchHook(Lifetime):
     def _set_up(self, session: Session) -> None:
         self._session = session
         self._names = UniqueNames()
-        self._mode: ModeKeys | None = None
         self._taps: list[ModuleTap] = []
         self._roots: list[weakref.ref[nn.Module]] = []
         self._losses: list[LossTap] = []
         self._registered_losses: list[tuple[weakref.ref[Any], LossTap]] = []
         self._gradients: list[AccumulatedGradients] = []
         self._facts = ModelFacts(session, self._taps, self._losses)
+        machine, changed = session.machine, self._facts.mode_changed
+        self._mode = CurrentMode(machine, self._roots, changed)
+        self._current_mode = self._mode.now
         self._watch: OptimizerWatch | None = None
         self._graphs: GraphTap | None = None
         if self._session.is_live:
@@ -118,9 +121,7 @@ class TorchHook(Lifetime):
             previous.close("another hook took the module over")
         root = self._names.take(name or class_name(module))
         prefix = f"{root}." if name or self._taps else ""
-        tap = ModuleTap(
-            self._session, module, root, prefix, self._current_mode, self._prepare
-        )
+        tap = ModuleTap(self._session, module, root, prefix, self._mode, self._prepare)
         self._taps.append(tap)
         self._roots.append(weakref.ref(module))
         self._session.on_change.append(tap.refresh)
@@ -224,7 +225,7 @@ class TorchHook(Lifetime):
         if given is not None and not isinstance(given, ModeKeys):
             msg = f"set_mode needs one of ModeKeys, or None, not {given!r}"
             raise ConfigurationError(msg)
-        self._mode = given
+        self._mode.say(given)
 
     # ---- collections -----------------------------------------------------------
 
@@ -300,15 +301,6 @@ class TorchHook(Lifetime):
             self._session.sink.flush(durable, max(0.0, timeout))
 
     # ---- inside ----------------------------------------------------------------
-
-    def _current_mode(self) -> ModeKeys:
-        if self._mode is not None:
-            return self._mode
-        for root in self._roots:
-            module = root()
-            if module is not None:
-                return TRAIN if module.training else EVAL
-        return TRAIN
 
     def _watch_optimizers(self) -> OptimizerWatch:
         self._watch = OptimizerWatch(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch.optim import Optimizer
@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from tdbg.capture.events import CONFIGURATION
 from tdbg.capture.session import Session
 from tdbg.facts import Facts, ParameterFacts
+from tdbg.hooks.pytorch.evaluating import evaluating
 from tdbg.hooks.pytorch.losses import LossTap
 from tdbg.hooks.pytorch.modules import ModuleTap
 from tdbg.hooks.pytorch.parameters import Entry
@@ -33,6 +34,9 @@ __all__ = ["ModelFacts"]
 # Steps of optimizers between two looks: so many parameters a step, within bounds.
 _PARAMETERS_A_STEP = 3
 _SOONEST, _LATEST = 10, 100
+# A model that is trained in eval() and out of it by turns, so often, is so on purpose;
+# and that is not to be written down at every step.
+_MOST_TURNS = 64
 
 
 class ModelFacts:
@@ -55,11 +59,18 @@ class ModelFacts:
         self._n_forwards = 0
         self._seen: tuple[int, ...] = ()
         self._told: Facts | None = None
+        self._n_turns = 0
 
     def change(self) -> None:
         """Something has changed: tell it when the next optimizer has stepped."""
         self._countdown = 1
         self._seen = ()
+
+    def mode_changed(self) -> None:
+        """The model turns out to be trained in eval(), or no longer to be."""
+        self._n_turns += 1
+        if self._n_turns <= _MOST_TURNS:
+            self.change()
 
     def optimizer_stepped(self) -> None:
         """An optimizer has stepped; its step is not over yet."""
@@ -133,6 +144,7 @@ class ModelFacts:
                     optimizer = held.get(id(parameter))
                     parameters[entry.weight.name] = _of(entry, parameter, optimizer)
         return Facts(
+            evaluating=tuple(self._evaluating(held)),
             step=step,
             models=tuple(class_name(root) for _, root in roots if root is not None),
             losses=tuple(loss.kind for loss in self._losses),
@@ -141,6 +153,24 @@ class ModelFacts:
             parameters=parameters,
             complete=bool(optimizers),
         )
+
+    def _evaluating(self, held: Mapping[int, int]) -> Iterator[str]:
+        """Layers that mind, of the models that this step was trained with in eval()."""
+        machine = self._session.machine
+        step = machine.training
+        if step is None or not machine.trains_in_evaluation:
+            return
+        if self._n_turns >= _MOST_TURNS:
+            return
+        for tap in self._taps:
+            root = tap.module
+            if root is None or id(tap) not in step.forwards:
+                continue
+            trained = {
+                id(each) for each in root.parameters() if each.requires_grad
+            } & held.keys()
+            for path in evaluating(root, trained):
+                yield tap.prefix + path if path else tap.name
 
 
 def _of(entry: Entry, parameter: torch.Tensor, optimizer: int | None) -> ParameterFacts:

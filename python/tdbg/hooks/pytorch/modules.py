@@ -21,13 +21,12 @@ from tdbg.hooks.pytorch.buffers import BufferTable
 from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD, Callback
 from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
 from tdbg.hooks.pytorch.inside import InsideHooks
+from tdbg.hooks.pytorch.mode import CurrentMode
 from tdbg.hooks.pytorch.parameters import LOOK_AGAIN, ParameterTable
 from tdbg.hooks.pytorch.replicas import IS_REPLICA, begin_replica, end_replica
-from tdbg.modes import TRAINING, ModeKeys
+from tdbg.modes import TRAINING
 
 __all__ = ["ModuleTap", "is_tapped_by"]
-
-_ModeOf = Callable[[], ModeKeys]
 
 
 class _Begin(Callback):
@@ -85,7 +84,7 @@ class ModuleTap:
         module: nn.Module,
         name: str,
         prefix: str,
-        mode: _ModeOf,
+        mode: CurrentMode,
         before_training: Callable[[], None],
     ) -> None:
         self._session = session
@@ -101,7 +100,7 @@ class ModuleTap:
         before = session.policy.naming.before_parameters(name, prefix)
         self.parameters = ParameterTable(session, module, before)
         self.buffers = BufferTable(session, module, before)
-        self._inside = InsideHooks(session, self._module, name, prefix, mode)
+        self._inside = InsideHooks(session, self._module, name, prefix, mode.now)
         self._begin_handle = module.register_forward_pre_hook(
             _Begin(session, self), prepend=True
         )
@@ -153,11 +152,13 @@ class ModuleTap:
             # An exception that is no Exception (an interrupt) ended that call.
             self._calls.clear()
             session.forward_lost()
-        mode = self._mode()
+        mode = self._mode.now()
         is_training = mode in TRAINING
         if is_training:
             self._before_training()
         context = session.forward_begins(id(self), mode)
+        if context is not None and not is_training:
+            context.step.may_train = self._mode.may_train()
         self._calls.append(sys.exception())
         if context is None or context.wants.is_light or not context.takes:
             return

@@ -28,7 +28,7 @@ from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.model_facts import ModelFacts
 from tdbg.hooks.pytorch.modules import ModuleTap
 from tdbg.hooks.pytorch.scaler import unwatch_scalers, watch_scalers
-from tdbg.modes import TRAIN, ModeKeys
+from tdbg.modes import EVAL, TRAIN, ModeKeys
 
 __all__ = ["OptimizerWatch"]
 
@@ -178,14 +178,12 @@ class OptimizerWatch:
         """The optimizer is about to step: other arguments, or None to leave them."""
         self._has_stepped = True
         self._fence()
-        # The mode only matters where a step begins here.
-        is_open = self._session.machine.training is not None
-        mode = TRAIN if is_open else self._mode()
-        context = self._session.optimizer_begins(key, mode)
         # PyTorch counts the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
         has_closure = callable(closure)
+        mode = self._mode_of(key, has_closure=has_closure)
+        context = self._session.optimizer_begins(key, mode)
         is_light = context is None or context.wants.is_light
         if not is_light and not has_closure:
             self._capture(key, context, optimizer)
@@ -219,10 +217,28 @@ class OptimizerWatch:
             self._consider(optimizer)
         key = self._keys.get(weakref.ref(optimizer))
         if key is not None:
-            context = self._session.optimizer_begins(key, self._mode())
+            context = self._session.optimizer_begins(key, self._mode_of(key))
             self._fence()
             self._capture(key, context, optimizer)
             self._session.optimizer_ends(key, True)
+
+    def _mode_of(self, key: int, *, has_closure: bool = False) -> ModeKeys:
+        """The mode of the step that an optimizer is about to end."""
+        # It only matters where a step begins here.
+        machine = self._session.machine
+        if machine.training is not None:
+            return TRAIN
+        mode = self._mode()
+        # Gradients of a closure are yet to come; others are of what was called last.
+        step = None
+        if mode is EVAL and not has_closure:
+            step = machine.evaluation_trains(key)
+        if step is not None:
+            self._facts.mode_changed()
+            if step.context is not None:
+                wants = self._session.policy.wants(step.mode, step.mode_step)
+                step.context.wants = wants
+        return mode
 
     def _fence(self) -> None:
         for tap in self._taps:
