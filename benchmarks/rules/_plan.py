@@ -133,6 +133,7 @@ class Plan:
             ("PrecisionLoss", f"{self.layers[HALF_LAYERS[0]]}.weight"): Fault(at(0.35)),
             ("SaturatedActivation", self.outputs[6]): Fault(at(0.25)),
             ("TensorVariance", self.outputs[9]): Fault(at(0.65)),
+            ("TrainedInEvalMode", "Model_output_0"): Fault(0),
             ("TreeDepth", "trees/Node"): Fault(at(0.6)),
             ("Underfitting", f"{entropy}_output_0"): Fault(0, 400),
             ("UnchangedTensor", f"{self.layers[-1]}.weight"): Fault(at(0.5)),
@@ -171,6 +172,7 @@ class Plan:
             modules=modules,
             parameters=parameters,
             complete=True,
+            evaluating=(EMBEDDING,),
         )
 
 

@@ -145,6 +145,7 @@ def statistics_never_updated(t: Training) -> None:
         "LossNotDecreasing",
         "Underfitting",
         "UnchangedTensor",
+        "TrainedInEvalMode",
     },
     diagnosis="the model was left in eval(): BatchNorm normalizes nothing",
 )

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from tdbg.rules.tensors.unchanged import UnchangedTensor
     from tdbg.rules.tensors.variance import TensorVariance
     from tdbg.rules.trees import FeatureImportance, TreeDepth
+    from tdbg.rules.weights.eval_mode import TrainedInEvalMode
     from tdbg.rules.weights.initialization import PoorWeightInitialization
     from tdbg.rules.weights.learning_rate import ZeroLearningRate
     from tdbg.rules.weights.missing_gradient import MissingGradient
@@ -98,6 +99,7 @@ __all__ = [
     "Table",
     "TensorInfo",
     "TensorVariance",
+    "TrainedInEvalMode",
     "TreeDepth",
     "UnchangedTensor",
     "Underfitting",

@@ -53,6 +53,7 @@ BUILT_IN = {
     "SimilarAcrossRuns": "tdbg.rules.runs.other_runs",
     "StalledTraining": "tdbg.rules.runs.stalled",
     "TensorVariance": "tdbg.rules.tensors.variance",
+    "TrainedInEvalMode": "tdbg.rules.weights.eval_mode",
     "TreeDepth": "tdbg.rules.trees",
     "UnchangedTensor": "tdbg.rules.tensors.unchanged",
     "Underfitting": "tdbg.rules.loss.underfitting",

@@ -95,18 +95,15 @@ class NotInOptimizer(OfModel):
         )
         # Where the rest gets gradients nobody has frozen it.
         judged = decided.any(axis=0) & ~bad.any(axis=0)
-        yield from self._judge_frozen(whole, facts, steps, judged)
+        if judged.any() and _only_last_layers(held):
+            yield from self._judge_frozen(whole, facts, steps, judged)
 
     def _judge_frozen(
         self, table: Table, facts: Facts, steps: slice, judged: Bools
     ) -> Iterator[Judgement]:
         """Whether the layers before those that are trained have learned anything."""
-        parameters = facts.parameters
-        if not _only_last_layers(
-            [p.optimizer is not None for p in parameters.values()]
-        ):
-            return
-        frozen = [name for name, p in parameters.items() if p.optimizer is None]
+        parameters = facts.parameters.items()
+        frozen = [name for name, p in parameters if p.optimizer is None]
         found = untrained(table, facts, frozen)
         if len(found) < 2:
             return
