@@ -95,11 +95,22 @@ def overfit(rule: Overfit, run: FakeRun) -> Verdicts:
         fell, held = of.start - of.training[k], of.start - of.validation[k]
         return fell >= rule.learned * of.start and held < rule.carried_over * fell
 
+    def is_known_by_heart(of: Passes, k: int) -> bool:
+        now, training = of.validation[k], of.training[k]
+        return (
+            k >= 1
+            and training <= rule.by_heart * of.start
+            and now >= rule.times * training
+            and now >= rule.left * of.start
+            and now >= (1 - rule.improvement) * of.validation[k - 1]
+        )
+
     result: Verdicts = {}
     for of in passes_of(run):
         last = range(len(of.validation) - rule.patience, len(of.validation))
         bad = last.start >= 0 and any(
-            all(holds(of, k) for k in last) for holds in (rises, stays_behind)
+            all(holds(of, k) for k in last)
+            for holds in (rises, stays_behind, is_known_by_heart)
         )
         bad &= of.step >= rule.start_step
         key = ModeKeys.EVAL, LOSS, of.step
@@ -167,6 +178,8 @@ CASES: list[Rule] = [
     Overfit(),
     Overfit(rise=0.3, rise_of_start=0.02, ratio_threshold=1.0, patience=1),
     Overfit(rise=0.02, rise_of_start=0.2, learned=0.2, carried_over=0.9, start_step=99),
+    Overfit(rise=9.0, carried_over=0.0, by_heart=0.5, times=2.0, left=0.28),
+    Overfit(rise=9.0, carried_over=0.0, by_heart=0.3, times=3.0, improvement=0.01),
     Overtraining(patience_validation=3),
     Overtraining(patience_validation=4, patience_train=3, delta=0.05, worse=0.3),
 ]
@@ -187,6 +200,15 @@ def test_verdicts_are_those_of_the_page(rule: Rule) -> None:
 
 
 def told(rule: Rule, training: list[float], validation: list[float]) -> Finding:
+    """The only finding, at the last step."""
+    (finding,) = told_at_all(rule, training, validation)
+    assert finding.step == 12 * len(training) - 1
+    return finding
+
+
+def told_at_all(
+    rule: Rule, training: list[float], validation: list[float]
+) -> list[Finding]:
     """What is found where ten steps of training are before each pass of two."""
     run, step = FakeRun(), 0
     for trained, held in zip(training, validation, strict=True):
@@ -197,9 +219,7 @@ def told(rule: Rule, training: list[float], validation: list[float]) -> Finding:
             for _ in range(n):
                 run.step(step, {LOSS: [loss]}, mode=mode)
                 step += 1
-    (finding,) = judge(run, rule)
-    assert finding.step == step - 1
-    return finding
+    return judge(run, rule)
 
 
 def test_what_parted_is_told() -> None:
@@ -220,6 +240,34 @@ def test_how_little_of_training_holds_in_validation_is_told() -> None:
 def test_a_validation_above_where_training_began_holds_nothing() -> None:
     finding = told(Overfit(), [4.0, 0.2, 0.2, 0.2], [4.1, 4.1, 4.1, 4.1])
     assert "it is 4.1: 0% of" in finding.message
+
+
+def test_what_is_known_by_heart_is_told() -> None:
+    """Seven tenths of what was learned hold, and validation still improves a bit."""
+    training = [2.0, 1.0, 0.02, 0.01, 0.01, 0.01]
+    finding = told(Overfit(), training, [1.6, 1.2, 0.8, 0.65, 0.6, 0.58])
+    assert "a loss of 0.01 where it began at 2; in validation it is" in finding.message
+    assert "0.58 and hardly falls any more: 29% of that" in finding.message
+    assert (finding.value, finding.threshold) == (pytest.approx(0.29), 0.25)
+
+
+@pytest.mark.parametrize(
+    ("trained", "validation", "moved"),
+    [
+        (0.02, [1.6, 1.2, 0.8, 0.5, 0.45, *[0.4] * 5], {"left": 0.2}),
+        (0.12, [1.6, 1.4, *[1.3] * 8], {"by_heart": 0.06}),
+        (0.08, [1.6, 1.2, *[0.75] * 8], {"times": 9.0}),
+        (0.02, [1.9 * 0.85**k for k in range(10)], {"improvement": 0.2}),
+    ],
+    ids=["little is left", "more to learn", "not ten times", "it falls"],
+)
+def test_what_is_not_known_by_heart(
+    trained: float, validation: list[float], moved: dict[str, float]
+) -> None:
+    """Each lacks one condition only, and is found when its limit is moved."""
+    training = [2.0, 1.0] + [trained] * 8
+    assert told_at_all(Overfit(carried_over=0.0), training, validation) == []
+    assert told_at_all(Overfit(carried_over=0.0, **moved), training, validation)
 
 
 def test_how_long_there_was_no_new_best_is_told() -> None:

@@ -39,7 +39,8 @@ class Overfit(_OfBothModes):
     """Report models that learn their training data by heart.
 
     Either the validation loss has risen from its best while the training loss fell, or
-    training has come far and little of it holds in validation.
+    training has come far and little of it holds in validation, or nothing is left to
+    learn from while a good part of the loss is left in validation.
 
     Args:
         rise: The validation loss may rise by this share of its best.
@@ -48,6 +49,11 @@ class Overfit(_OfBothModes):
         learned: Training has come far when its loss fell by this share of where it
             began.
         carried_over: So much of that fall must be found in validation.
+        by_heart: Nothing is left to learn from at a training loss of this share of
+            where it began.
+        times: Then the validation loss may be so many times the training loss.
+        left: Or this share of where training began.
+        improvement: Or be falling by this share of itself from pass to pass.
         patience: Passes in a row at which this must hold.
         start_step: Nothing is said before this global step.
 
@@ -60,6 +66,10 @@ class Overfit(_OfBothModes):
     ratio_threshold: float = 0.1
     learned: float = 0.5
     carried_over: float = 0.5
+    by_heart: float = 0.05
+    times: float = 10.0
+    left: float = 0.25
+    improvement: float = 0.1
     patience: int = 2
     start_step: int = 0
 
@@ -69,6 +79,10 @@ class Overfit(_OfBothModes):
         check_number(self, "ratio_threshold", least=0.0)
         check_number(self, "learned", above=0.0)
         check_number(self, "carried_over", least=0.0, most=1.0)
+        check_number(self, "by_heart", least=0.0, most=1.0)
+        check_number(self, "times", least=1.0)
+        check_number(self, "left", above=0.0)
+        check_number(self, "improvement", least=0.0, most=1.0)
         check_number(self, "patience", least=1, whole=True)
         check_number(self, "start_step", least=0, whole=True)
 
@@ -85,6 +99,7 @@ class Overfit(_OfBothModes):
         bad = n >= self.patience and (
             all(self._rises(passes, k) for k in last)
             or all(self._stays_behind(passes, k) for k in last)
+            or all(self._is_known_by_heart(passes, k) for k in last)
         )
         return int(Severity.WARNING) if bad else HEALTHY
 
@@ -106,6 +121,18 @@ class Overfit(_OfBothModes):
             fell >= self.learned * abs(passes.start) and held < self.carried_over * fell
         )
 
+    def _is_known_by_heart(self, passes: Passes, k: int) -> bool:
+        training, now = passes.training[k], passes.validation[k]
+        # Ratios mean nothing for a loss that may be negative.
+        return bool(
+            k > 0
+            and passes.start > 0.0
+            and 0.0 <= training <= self.by_heart * passes.start
+            and now >= self.times * training
+            and now >= self.left * passes.start
+            and now >= (1.0 - self.improvement) * passes.validation[k - 1]
+        )
+
     def _describe(self, passes: Passes) -> Description:
         best = int(np.argmin(passes.validation))
         low, now = float(passes.validation[best]), float(passes.validation[-1])
@@ -123,6 +150,18 @@ class Overfit(_OfBothModes):
                 advice=_OVERFIT,
             )
         fell, held = passes.start - training, passes.start - now
+        if not self._stays_behind(passes, len(passes.validation) - 1):
+            return Description(
+                message=(
+                    f"training knows its data by heart, with a loss of {training:.4g} "
+                    f"where it began at {passes.start:.4g}; in validation it is "
+                    f"{now:.4g} and hardly falls any more: "
+                    f"{now / passes.start:.0%} of that beginning are left"
+                ),
+                value=now / passes.start,
+                threshold=self.left,
+                advice=_OVERFIT,
+            )
         return Description(
             message=(
                 f"training has brought the loss from {passes.start:.4g} to "
