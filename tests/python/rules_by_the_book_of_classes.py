@@ -45,7 +45,8 @@ def stretches(
 ) -> list[tuple[int, int, Samples, Samples | None]]:
     """Steps, numbers of classes, their last samples, and as many of half the way.
 
-    Of steps at which there are enough.
+    Of steps at which there are enough.  What was 30 steps ago or more counts as half
+    the way.
     """
     result = []
     start = next(
@@ -63,8 +64,12 @@ def stretches(
             continue
         half = [(at, each) for at, each in rest if at <= (start + step) // 2]
         before, _ = take(half, wanted)
+        at = half[0][0] if half else step
         if before is None and len(seen) == rule.max_steps:
-            before, _ = take(rest[::-1], wanted)
+            before, others = take(rest[::-1], wanted)
+            at = rest[len(others)][0] if len(others) < len(rest) else step
+        if step - at < 30:
+            before = None
         result.append((step, n_classes, now, before))
     return result
 
@@ -170,6 +175,36 @@ def at_least(part: float, whole: int) -> float:
     return (p + z * z / (2 * whole) - spread) / (1 + z * z / whole)
 
 
+def has_other_numbers(rule: Confusion, now: Samples, before: Samples) -> bool:
+    """Whether classes are told apart under numbers of others, mostly theirs before."""
+
+    def said_of(samples: Samples, label: int) -> int:
+        said = Counter(taken for _, taken in of_class(samples, label))
+        # Of two that are said as often the smaller one.
+        return max(sorted(said), key=lambda taken: said[taken], default=0)
+
+    def is_told_apart(label: int, number: int) -> bool:
+        own = of_class(now, label)
+        taken = sum(said == number for _, said in own)
+        said = sum(pair[1] == number for pair in now)
+        return (
+            len(own) >= 10
+            and taken >= rule.learned * len(own)
+            and taken >= rule.learned * said
+        )
+
+    labels = {label for label, _ in now}
+    told = {
+        label: number
+        for label in labels
+        if is_told_apart(label, number := said_of(now, label))
+        and said_of(before, label) == number
+    }
+    share_told = sum(label in told for label, _ in now) / max(1, len(now))
+    others = sum(label != number for label, number in told.items())
+    return len(labels) > 2 and share_told >= rule.learned and others > 1
+
+
 def confusion(rule: Confusion, run: FakeRun) -> Verdicts:
     def mixed(samples: Samples, label: int, said: int) -> bool:
         own = of_class(samples, label)
@@ -196,6 +231,8 @@ def confusion(rule: Confusion, run: FakeRun) -> Verdicts:
                     for label in range(n)
                     for said in range(n)
                 )
+            if before is not None and mode is ModeKeys.EVAL:
+                bad |= has_other_numbers(rule, now, before)
             result[mode, LABELS, step] = WARNING if bad else HEALTHY
     return result
 

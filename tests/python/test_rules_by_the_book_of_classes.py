@@ -20,7 +20,10 @@ SEEDS = range(4)
 
 
 def random_run(seed: int) -> FakeRun:
-    """Four classes, of which one is rare for a while, and one mistaken for a while."""
+    """Four classes, of which one is rare for a while, and one mistaken for a while.
+
+    In the second half of evaluation all have the number of the next.
+    """
     random = np.random.default_rng(seed)
     run = FakeRun()
     for index in range(150):
@@ -33,6 +36,8 @@ def random_run(seed: int) -> FakeRun:
             right = random.random() < learned[label]
             other = (label + 1 + int(random.random() < 0.2)) % 4
             scores[row, label if right else other] += 1.0
+        if index % 5 == 4 and index > 60:
+            labels = (labels + 1) % 4
         labels[random.random(16) < 0.05] = -100
         run.step(
             index,
@@ -51,10 +56,11 @@ CASES: list[Rule] = [
     ClassImbalance(samples=60, samples_per_class=10),
     ClassImbalance(samples=300, threshold_imbalance=2.5, max_steps=60),
     ClassImbalance(samples=20, samples_per_class=6, threshold_imbalance=30.0,
-                   threshold_misprediction=0.6, learned=0.85, max_steps=9),
+                   threshold_misprediction=0.6, learned=0.85, max_steps=40),
     Confusion(samples=60, samples_per_class=10),
     Confusion(samples=30, samples_per_class=20, learned=0.85, min_diag=0.4,
-              max_off_diag=0.5, max_steps=14),
+              max_off_diag=0.5, max_steps=45),
+    Confusion(samples=80, samples_per_class=10, learned=0.6),
 ]  # fmt: skip
 
 
@@ -148,7 +154,7 @@ def steady(n_classes: int, *cells: tuple[int, int, int]) -> FakeRun:
     labels = np.concatenate([np.full(n, label) for label, _, n in cells])
     said = np.concatenate([np.full(n, taken) for _, taken, n in cells])
     run = FakeRun()
-    for step in range(12):
+    for step in range(64):
         for name, values in ((LABELS, labels), (SCORES, np.eye(n_classes)[said])):
             run.step(step, {name: values})
             run.value(step, name, values)

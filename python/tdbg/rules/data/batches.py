@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.modes import ModeKeys
 from tdbg.rules._checks import finds
 from tdbg.rules.window import Table
 
@@ -75,6 +76,8 @@ class Stretch:
         has_predictions: Whether predictions were captured.
         n_batches: How many batches it is made of.
         is_short: Whether it is all that there is, and not enough yet.
+        apart: How many steps after the last one of *before* it ends.
+        mode: In which the model was given them.
     """
 
     column: int
@@ -83,6 +86,8 @@ class Stretch:
     has_predictions: bool
     n_batches: int
     is_short: bool = False
+    apart: int = 0
+    mode: ModeKeys = ModeKeys.TRAIN
 
 
 def pairs_of(table: Table, labels: str | None, predictions: str | None) -> list[Pair]:
@@ -196,12 +201,14 @@ def stretches(
         n = _enough(parts, wanted)
         steps = table.steps[rows[known]]
         early = np.flatnonzero(steps <= (start + steps[0]) // 2)
-        before = parts[max(n, int(early[0])) :] if len(early) else []
+        last = max(n, int(early[0])) if len(early) else len(parts)
+        before = parts[last:]
         n_before = _enough(before, wanted)
         if not n_before and at + 1 - oldest == max_steps:
             # So long a training that its half is too far back.
             before = parts[n:][::-1]
             n_before = _enough(before, wanted)
+            last = len(parts) - n_before
         used = (parts[:n] if n else parts) + before[:n_before]
         classes = max((part.n_classes for part in used), default=0)
         if classes <= max_classes:
@@ -212,6 +219,8 @@ def stretches(
                 has_predictions=all(part.predicted is not None for part in used),
                 n_batches=n or len(parts),
                 is_short=not n,
+                apart=int(steps[0] - steps[last]) if n_before else 0,
+                mode=table.mode,
             )
 
 

@@ -26,7 +26,7 @@ from tdbg.rules.window import (
     Window,
 )
 
-__all__ = ["SHOWN", "OfClassifiers", "lasting", "mostly"]
+__all__ = ["LASTS", "SHOWN", "OfClassifiers", "lasting", "mostly"]
 
 Ints = NDArray[np.int64]
 
@@ -36,6 +36,9 @@ INTERVAL = 5
 # so is everything if of all samples so much more is.
 IMPROVEMENT = 0.1
 IMPROVEMENT_OF_ALL = 0.05
+# Mistakes must last for so many steps.  While every step is recorded half of the steps
+# is a few back, and classes are learned one after the other.
+LASTS = 30
 # Classes and pairs that are named in a message.
 SHOWN = 5
 
@@ -58,7 +61,7 @@ class OfClassifiers(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
-    learned: float = 0.7
+    learned: float = 0.8
     samples: int = 500
     samples_per_class: int = 20
     max_steps: int = 200
@@ -157,6 +160,8 @@ def lasting(stretch: Stretch, bad: Callable[[Ints], Bools]) -> Bools:
     now, before = stretch.confusion, stretch.before
     result = bad(now)
     if before is None or not stretch.has_predictions or _learns(now, before):
+        return np.zeros_like(result)
+    if stretch.apart < LASTS:
         return np.zeros_like(result)
     result &= bad(before)
     result[_recall(now) - _recall(before) > IMPROVEMENT] = False

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.modes import ModeKeys
 from tdbg.rules._checks import check_number
 from tdbg.rules.data.batches import Stretch
 from tdbg.rules.data.classifier import (
+    LASTS,
     SHOWN,
     OfClassifiers,
     lasting,
@@ -32,6 +34,11 @@ ADVICE = (
     "augmentation makes one look like the other (a mirrored 2, a turned 6), whether "
     "the resolution is enough; then add samples that tell them apart"
 )
+NUMBERS = (
+    "number the classes of evaluation as those of training: compare class_to_idx of "
+    "the two folders (one may lack a class), encode labels by what was fitted on the "
+    "training data, and see whether one of them counts from 1"
+)
 
 
 @register
@@ -39,7 +46,8 @@ ADVICE = (
 class Confusion(OfClassifiers):
     """Report pairs of classes that stay mixed up when the others are told apart.
 
-    A share counts by the lower end of its confidence interval (Wilson, 95 %).
+    A share counts by the lower end of its confidence interval (Wilson, 95 %).  Also
+    reported are classes that evaluation tells apart under other numbers than its own.
 
     Args:
         max_off_diag: Share of a class's samples that may be taken for one other class.
@@ -51,7 +59,6 @@ class Confusion(OfClassifiers):
 
     max_off_diag: float = 0.25
     min_diag: float = 0.5
-    learned: float = 0.8
     samples_per_class: int = 30
     max_classes: int = 100
 
@@ -61,8 +68,41 @@ class Confusion(OfClassifiers):
         OfClassifiers.__post_init__(self)
 
     def is_sick(self, stretch: Stretch) -> bool:
-        """Whether a class is alone in being mistaken."""
-        return bool(lasting(stretch, self._mistaken).any())
+        """Whether a class is alone in being mistaken, or classes have other numbers."""
+        mixed_up = lasting(stretch, self._mistaken)
+        return bool(mixed_up.any() or self._renumbered(stretch).any())
+
+    def _renumbered(self, stretch: Stretch) -> Bools:
+        """Classes that are told apart under the number of another, their most before.
+
+        Of all samples nearly all must be told apart, under whatever number.  Training
+        teaches the numbers of its labels, so only those of evaluation can differ.
+        """
+        now, before = stretch.confusion, stretch.before
+        is_late = stretch.mode is ModeKeys.EVAL and stretch.apart >= LASTS
+        if before is None or not is_late:
+            return np.zeros(len(now), dtype=bool)
+        numbers = now.argmax(axis=1)
+        other = numbers != np.arange(len(now))
+        apart = self._told_apart(now, numbers) & (before.argmax(axis=1) == numbers)
+        counts = now.sum(axis=1)
+        is_known = counts[apart].sum() >= self.learned * counts.sum()
+        # One alone is a pair that is mixed up, two of two a number for true and false.
+        is_known &= np.count_nonzero(counts) > 2 and np.count_nonzero(apart & other) > 1
+        result: Bools = apart & other & is_known
+        return result
+
+    def _told_apart(self, confusion: Ints, numbers: Ints) -> Bools:
+        """Classes that nearly always get this number, which hardly any other gets."""
+        counts = confusion.sum(axis=1)
+        taken = confusion[np.arange(len(confusion)), numbers]
+        said = confusion.sum(axis=0)[numbers]
+        told: Bools = (
+            (counts >= LEAST)
+            & (taken >= self.learned * counts)
+            & (taken >= self.learned * said)
+        )
+        return told
 
     def _mistaken(self, confusion: Ints) -> Bools:
         """Label x prediction: pairs that are mixed up, and missed classes."""
@@ -86,6 +126,9 @@ class Confusion(OfClassifiers):
         confusion = stretch.confusion
         counts = confusion.sum(axis=1)
         share = confusion / np.maximum(counts, 1)[:, np.newaxis]
+        renumbered = np.flatnonzero(self._renumbered(stretch))
+        if len(renumbered):
+            return self._other_numbers(confusion, renumbered)
         bad = lasting(stretch, self._mistaken)
         pairs = [(int(i), int(j)) for i, j in np.argwhere(bad) if i != j]
         pairs.sort(key=lambda pair: -share[pair])
@@ -101,17 +144,40 @@ class Confusion(OfClassifiers):
                 threshold=self.min_diag,
                 advice=ADVICE,
             )
-        told = ", ".join(
-            f"{i} is taken for {j} ({share[i, j]:.0%} of {counts[i]})"
-            for i, j in pairs[:SHOWN]
-        )
-        more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
+        told = _some(confusion, pairs)
         return Description(
-            message=f"mixed up, though the other classes are told apart: {told}{more}",
+            message=f"mixed up, though the other classes are told apart: {told}",
             value=float(share[pairs[0]]),
             threshold=self.max_off_diag,
             advice=ADVICE,
         )
+
+    def _other_numbers(self, confusion: Ints, classes: NDArray[np.intp]) -> Description:
+        """Which classes are told apart under which numbers."""
+        numbers = confusion[classes].argmax(axis=1)
+        told = _some(
+            confusion, list(zip(classes.tolist(), numbers.tolist(), strict=True))
+        )
+        taken = confusion[classes, numbers].sum()
+        return Description(
+            message=(
+                "classes are told apart, but under other numbers than their labels "
+                f"have here: {told}"
+            ),
+            value=float(taken / confusion[classes].sum()),
+            threshold=self.learned,
+            advice=NUMBERS,
+        )
+
+
+def _some(confusion: Ints, pairs: list[tuple[int, int]]) -> str:
+    """The first of some pairs of label and prediction, in words."""
+    counts = confusion.sum(axis=1)
+    told = ", ".join(
+        f"{i} is taken for {j} ({confusion[i, j] / counts[i]:.0%} of {counts[i]})"
+        for i, j in pairs[:SHOWN]
+    )
+    return f"{told} and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else told
 
 
 def _of_others(counts: Ints) -> Ints:
