@@ -274,47 +274,18 @@ class FakeRun:
             dtype=STEP,
         )
 
-    def columns(self, names: Any, *, start: int, end: int) -> Any:
-        found = self.statistics(names, start=start, end=end)
-        found.column = lambda name: getattr(found, name)
-        return found
-
-    def statistics(
-        self,
-        names: Any = None,
-        *,
-        start: int | None = None,
-        end: int | None = None,
-    ) -> Any:
+    def columns(self, names: Any, steps: np.ndarray) -> Any:
         self.reads += 1
-        low, high = start or 0, np.inf if end is None else end
-        steps = sorted(
-            {
-                step
-                for name in names
-                for step in self.tensors[name].rows
-                if low <= step < high and step in self.steps
-            }
-        )
-        present = np.array(
-            [[step in self.tensors[name].rows for step in steps] for name in names],
-            dtype=bool,
-        ).reshape(len(names), len(steps))
-        columns = {
-            key: np.array(
-                [
-                    [self.tensors[name].rows.get(s, {}).get(key, np.nan) for s in steps]
-                    for name in names
-                ],
-                dtype=np.float64,
-            ).reshape(len(names), len(steps))
-            for key in FIELDS
-        }
+        rows = [[self.tensors[name].rows.get(s) for s in steps] for name in names]
+        shape = len(names), len(steps)
+        fields = [
+            [(row or {}).get(field, np.nan) for of_name in rows for row in of_name]
+            for field in FIELDS
+        ]
+        present = [row is not None for of_name in rows for row in of_name]
         return SimpleNamespace(
-            names=list(names),
-            steps=np.array(steps, dtype=np.int64),
-            present=present,
-            **columns,
+            present=np.array(present, dtype=bool).reshape(shape),
+            fields=np.array(fields, dtype=np.float64).reshape(len(FIELDS), *shape),
         )
 
 

@@ -90,14 +90,11 @@ class LossyRun:
     def step_table(self, start: int | None = None) -> np.ndarray:
         return self._table[start or 0 :].copy()
 
-    def columns(self, names: list[str], *, start: int, end: int) -> Any:
-        rows = [self._names.index(name) for name in names]
-        end = min(end, len(self._table))
+    def columns(self, names: list[str], steps: np.ndarray) -> Any:
+        at = np.ix_([self._names.index(name) for name in names], steps)
         return SimpleNamespace(
-            names=names,
-            steps=np.arange(start, end),
-            present=self._present[rows, start:end],
-            column=lambda field: self._rows[field][rows, start:end].copy(),
+            present=self._present[at],
+            fields=np.stack([self._rows[field][at] for field in FIELDS]),
         )
 
     def tensor(self, name: str) -> Any:

@@ -201,7 +201,8 @@ def test_each_column_is_read_once_for_all_rules():
     run = random_run(2, 50)
     run.reads = 0
     Engine(run, RULES).poll()
-    assert run.reads == 1
+    # Steps of training, and those of evaluation.
+    assert run.reads == 2
 
 
 def test_history_does_not_grow_with_the_run():

@@ -88,25 +88,16 @@ class RowSource(Protocol):
 
 
 class ColumnSource(Protocol):
-    """Statistics, names x steps."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The tensors."""
-        ...
-
-    @property
-    def steps(self) -> NDArray[np.int64]:
-        """Global steps, ascending."""
-        ...
+    """Statistics, names x steps; whoever has asked for them may write into them."""
 
     @property
     def present(self) -> NDArray[np.bool_]:
         """Where there is a row."""
         ...
 
-    def column(self, name: str) -> NDArray[np.float64]:
-        """One field of the rows; NaN where there is none."""
+    @property
+    def fields(self) -> NDArray[np.float64]:
+        """Fields, as in ``FIELDS``, x names x steps; NaN where there is no row."""
         ...
 
 
@@ -238,6 +229,6 @@ class Source(Protocol):
         """
         ...
 
-    def columns(self, names: Sequence[str], *, start: int, end: int) -> ColumnSource:
-        """Rows of these tensors in ``start <= step < end``."""
+    def columns(self, names: Sequence[str], steps: NDArray[np.int64]) -> ColumnSource:
+        """Rows of these tensors at these steps, which ascend."""
         ...

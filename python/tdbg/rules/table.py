@@ -8,9 +8,9 @@ the engine's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ __all__ = [
     "steps_of",
 ]
 
+Made = TypeVar("Made")
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
@@ -134,6 +135,10 @@ class Cells(Protocol):
         """The row of each worker."""
         ...
 
+    def derived(self, what: Hashable, step: int, make: Callable[[], Made]) -> Made:
+        """What is worked out of values at a step."""
+        ...
+
     def steps(self, name: str, what: str = "values") -> NDArray[np.int64]:
         """Steps at which a tensor has values, or "histograms", ascending."""
         ...
@@ -187,6 +192,16 @@ class Table:
         which there are values are ``value_steps``.
         """
         return self._cells.value(name, step)
+
+    def derived(self, what: Hashable, step: int, make: Callable[[], Made]) -> Made:
+        """What is worked out of values at a step, once for all rules and windows.
+
+        Args:
+            what: Tells it from anything else that is worked out at that step.
+            step: The step.
+            make: Works it out, of nothing but recorded values at that step.
+        """
+        return self._cells.derived(what, step, make)
 
     def value_steps(self, name: str) -> NDArray[np.int64]:
         """The steps of this table, old and new, at which a tensor has values."""
@@ -303,7 +318,7 @@ class Table:
         """
         known = self.known if known is None else known & self.known
         start = self.start
-        verdicts = np.where(known, levels, UNKNOWN).astype(np.int8)
+        verdicts = np.where(known, levels.astype(np.int8, copy=False), np.int8(UNKNOWN))
         return Judgement(
             names=self.names,
             steps=self.steps[start:],
@@ -319,7 +334,7 @@ class Table:
         describe: Callable[[int, int], Description],
     ) -> Judgement:
         """Verdicts of one severity, wherever *bad* holds."""
-        levels = np.where(bad, int(severity), HEALTHY)
+        levels = np.where(bad, np.int8(severity), np.int8(HEALTHY))
         return self.judge(levels, describe)
 
     def judge_lasting(
@@ -334,7 +349,7 @@ class Table:
 
         Bad, but not yet for long enough, is neither a finding nor well again.
         """
-        levels = np.where(lasting, int(severity), HEALTHY)
+        levels = np.where(lasting, np.int8(severity), np.int8(HEALTHY))
         return self.judge(levels, describe, known & (lasting | ~bad))
 
     def judge_one(

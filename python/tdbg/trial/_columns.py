@@ -1,9 +1,9 @@
-"""Statistics of many tensors over many steps, a field at a time.
+"""Statistics of many tensors at many steps, as float64.
 
 Where there is nothing to merge, as in nearly every stretch of a run of one worker, the
-rows are kept as they were read, and a field is put together when it is asked for.
-Where calls, micro-batches, workers or parts of tensors are to be merged, all fields
-are, by ``collect``.
+rows of a few steps at a time are put in their places while they are in the cache of the
+processor.  Where calls, micro-batches, workers or parts of tensors are to be merged,
+all are, by ``collect``.
 
 Thread safety: ``ColumnReader`` is used with the trial's lock held; what it gives is a
 value.
@@ -12,8 +12,8 @@ value.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from tdbg.trial import _merge
 from tdbg.trial._attempts import Lane
+from tdbg.trial._merge import FIELDS
 from tdbg.trial._roles import extreme_class
 from tdbg.trial._shards import whole_count
-from tdbg.trial._statistics import Statistics, collect
+from tdbg.trial._statistics import collect
 
 __all__ = ["ColumnReader", "Columns"]
 
@@ -31,6 +32,8 @@ __all__ = ["ColumnReader", "Columns"]
 MAX_SIGNATURES = 16
 # Lists of names of which it is remembered where their rows go.
 MAX_CHOICES = 8
+# Rows that are read at a time, half a megabyte: they are gone through once a field.
+CHUNK_ROWS = 4096
 
 Rows = NDArray[np.void]
 Index = slice | NDArray[np.intp]
@@ -44,58 +47,67 @@ class _Plan:
     # Of the signature's rows, and of the names: which row is of which name.
     positions: Index
     names: Index
+    # Which of these are of integers, at which positions, and their extremes' class.
+    integers: NDArray[np.intp]
+    of_integers: NDArray[np.intp]
     classes: NDArray[np.uint8]
 
+    def values(self, rows: Rows, name: str) -> NDArray[np.float64 | np.uint64]:
+        """A field, steps x names."""
+        found = rows[name][:, self.positions]
+        if name not in ("min", "max"):
+            return found
+        extremes = np.array(found).view(np.float64)
+        if len(self.integers):
+            chosen = rows[:, self.of_integers]
+            counts = {each: chosen[each] for each in _merge.COUNTS}
+            extremes[:, self.integers] = _merge.to_float(
+                chosen[name],
+                np.broadcast_to(self.classes, chosen.shape),
+                _merge.finite_count(counts) > 0,
+            )
+        return extremes
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows of some steps that have one signature: steps x rows of the signature."""
 
-    steps: slice
-    rows: Rows
-    plan: _Plan
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Statistics as columns, names x steps.
+    """Statistics as columns.
 
     Attributes:
         names: The tensors.
         steps: Global steps, ascending.
-        present: Where there is a row.
+        present: Names x steps: where there is a row.
+        fields: Fields of a row, in their order, x names x steps; NaN where there is
+            no row.
+        is_merged: Whether there was something to merge.
     """
 
     names: list[str]
     steps: NDArray[np.int64]
     present: NDArray[np.bool_]
-    _parts: list[_Part] = field(repr=False)
-    _merged: Statistics | None = field(default=None, repr=False)
+    fields: NDArray[np.float64]
+    is_merged: bool = False
+
+    @classmethod
+    def without_rows(
+        cls, names: Sequence[str], steps: NDArray[np.int64], *, is_merged: bool = False
+    ) -> Columns:
+        """Columns to be filled in."""
+        shape = len(names), len(steps)
+        present = np.zeros(shape, np.bool_)
+        fields = np.full((len(FIELDS), *shape), np.nan)
+        return cls(list(names), steps, present, fields, is_merged)
+
+    def put(self, rows: Rows, plan: _Plan, at: slice) -> None:
+        """Fill in the rows of some steps: steps x rows of the signature."""
+        self.present[plan.names, at] = True
+        for name, column in zip(FIELDS, self.fields, strict=True):
+            column[plan.names, at] = plan.values(rows, name).T
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """One field of the rows as float64; NaN where there is none."""
-        if self._merged is not None:
-            found = np.array(getattr(self._merged, name), dtype=np.float64)
-            found[~self.present] = np.nan
-            return found
-        result = np.full(self.present.shape, np.nan)
-        for part in self._parts:
-            values = part.rows[name][:, part.plan.positions].T
-            if name in ("min", "max"):
-                values = self._extremes(part, values)
-            result[part.plan.names, part.steps] = values
-        return result
-
-    def _extremes(self, part: _Part, bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-        bits = np.ascontiguousarray(bits)
-        if not part.plan.classes.any():
-            return bits.view(np.float64)
-        fields = (*_merge.COUNTS,)
-        rows = part.rows[:, part.plan.positions].T
-        finite = _merge.finite_count({each: rows[each] for each in fields}) > 0
-        classes = np.repeat(part.plan.classes, bits.shape[1])
-        found = _merge.to_float(bits.ravel(), classes, finite.ravel())
-        return found.reshape(bits.shape)
+        """One field of the rows."""
+        column: NDArray[np.float64] = self.fields[FIELDS.index(name)]
+        return column
 
 
 # By writer and signature.
@@ -112,20 +124,21 @@ class ColumnReader:
         self._plans_of: OrderedDict[tuple[str, ...], _Plans] = OrderedDict()
 
     def read(
-        self,
-        lanes: Sequence[Lane],
-        names: Sequence[str],
-        recorded: NDArray[np.int64],
-        start: int,
-        stop: int,
+        self, lanes: Sequence[Lane], names: Sequence[str], steps: NDArray[np.int64]
     ) -> Columns:
-        """The rows of *names* in ``start <= step < stop``; see ``collect``."""
+        """The rows of *names* at these steps, which ascend; see ``collect``."""
         self._choose(tuple(names))
-        simple = self._read_simple(lanes, recorded, start, stop)
+        start, stop = (int(steps[0]), int(steps[-1]) + 1) if len(steps) else (0, 0)
+        simple = self._read_simple(lanes, steps, start, stop)
         if simple is not None:
             return simple
-        merged = collect(lanes, names, recorded, start, stop)
-        return Columns(merged.names, merged.steps, merged.present, [], merged)
+        merged = collect(lanes, names, steps, start, stop)
+        result = Columns.without_rows(names, steps, is_merged=True)
+        at = _index(np.searchsorted(steps, merged.steps))
+        result.present[:, at] = merged.present
+        for name, column in zip(FIELDS, result.fields, strict=True):
+            column[:, at] = np.where(merged.present, getattr(merged, name), np.nan)
+        return result
 
     def _choose(self, names: tuple[str, ...]) -> None:
         self._names = names
@@ -137,7 +150,7 @@ class ColumnReader:
     def _read_simple(
         self,
         lanes: Sequence[Lane],
-        recorded: NDArray[np.int64],
+        steps: NDArray[np.int64],
         start: int,
         stop: int,
     ) -> Columns | None:
@@ -147,33 +160,28 @@ class ColumnReader:
             segments = lane.writer.segments.between(
                 max(start, lane.start), min(stop, lane.stop)
             )
+            segments = segments[np.isin(segments["step"], steps)]
             if len(segments):
                 found.append((lane, segments))
         if len(found) != 1:
             return None
         ((lane, segments),) = found
-        steps = segments["step"].astype(np.int64)
-        if not (steps[1:] > steps[:-1]).all():
+        if not (segments["step"][1:] > segments["step"][:-1]).all():
             return None
-        numbers = np.unique(segments["signature"]).tolist()
+        numbers, counts = np.unique(segments["signature"], return_counts=True)
         if len(numbers) > MAX_SIGNATURES:
             return None
         plans: dict[int, _Plan] = {}
-        wanted, total = 0, 0
-        used = np.isin(steps, recorded)
-        for number in numbers:
+        wanted = 0
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             plan = self._plan(lane, number)
             if plan is None:
                 return None
             plans[number] = plan
-            of_number = segments["signature"] == number
-            wanted += int(np.count_nonzero(of_number)) * plan.n_names
-            total += int(segments["n_rows"][of_number].sum())
-            if not plan.n_names:
-                used &= ~of_number
-        if wanted * 4 < total:
+            wanted += count * plan.n_names
+        if wanted * 4 < int(segments["n_rows"].sum()):
             return None  # Most rows would be read for nothing.
-        return self._gather(lane, segments[used], steps[used], plans)
+        return self._gather(lane, segments, steps, plans)
 
     def _gather(
         self,
@@ -182,30 +190,26 @@ class ColumnReader:
         steps: NDArray[np.int64],
         plans: dict[int, _Plan],
     ) -> Columns | None:
-        present = np.zeros((len(self._names), len(steps)), np.bool_)
-        parts = []
-        signature, starts = segments["signature"], segments["start"]
-        ends = starts + segments["n_rows"]
-        # Stretches of one signature whose rows follow each other.
-        breaks = (signature[1:] != signature[:-1]) | (starts[1:] != ends[:-1])
-        edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(segments)]
-        for first, last in pairwise(edges):
-            if first == last:
+        result = Columns.without_rows(self._names, steps)
+        places = np.searchsorted(steps, segments["step"])
+        for first, last in _stretches(segments, places):
+            number = int(segments["signature"][first])
+            plan, ids = plans[number], lane.writer.segments.signature(number)
+            if not plan.n_names:
                 continue
-            number = int(signature[first])
-            rows = lane.writer.reader.rows(int(starts[first]), int(ends[last - 1]))
-            ids = lane.writer.segments.signature(number)
+            end = segments[last - 1]
+            rows = lane.writer.reader.rows(
+                int(segments["start"][first]), int(end["start"] + end["n_rows"])
+            )
             if len(rows) != (last - first) * len(ids):
                 return None  # Some are damaged.
             rows = rows.reshape(last - first, -1)
-            at = slice(first, last)
+            at = slice(int(places[first]), int(places[last - 1]) + 1)
             fits = (rows["definition"] == ids).all()
             if not fits or not (steps[at] == rows["step"].T).all():
                 return None
-            plan = plans[number]
-            present[plan.names, at] = True
-            parts.append(_Part(at, rows, plan))
-        return Columns(list(self._names), steps, present, parts)
+            result.put(rows, plan, at)
+        return result
 
     def _plan(self, lane: Lane, number: int) -> _Plan | None:
         """Where the rows go; None where some must be merged."""
@@ -230,14 +234,39 @@ class ColumnReader:
             classes.append(extreme_class(definition.dtype))
         if len(set(names)) < len(names):
             return None  # Several calls, or micro-batches.
+        at, of_names = np.array(positions, np.intp), np.array(classes, np.uint8)
+        integers = np.flatnonzero(of_names)
         return _Plan(
-            len(names), _index(positions), _index(names), np.array(classes, np.uint8)
+            len(names),
+            _index(at),
+            _index(np.array(names, np.intp)),
+            integers,
+            at[integers],
+            of_names[integers],
         )
 
 
-def _index(numbers: list[int]) -> Index:
+def _stretches(
+    segments: NDArray[np.void], places: NDArray[np.intp]
+) -> Iterator[tuple[int, int]]:
+    """Segments, from one to another, that are read at once: few, and all alike.
+
+    They have one signature, their rows follow each other, and so do their places.
+    """
+    signature, starts = segments["signature"], segments["start"]
+    breaks = signature[1:] != signature[:-1]
+    breaks |= starts[1:] != starts[:-1] + segments["n_rows"][:-1]
+    breaks |= places[1:] != places[:-1] + 1
+    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(segments)]
+    for first, last in pairwise(edges):
+        at_once = max(1, CHUNK_ROWS // max(1, int(segments["n_rows"][first])))
+        for begin in range(first, last, at_once):
+            yield begin, min(last, begin + at_once)
+
+
+def _index(numbers: NDArray[np.intp]) -> Index:
     """These places, as a slice if they follow each other: that needs no copy."""
-    first = numbers[0] if numbers else 0
-    if numbers == list(range(first, first + len(numbers))):
+    first = int(numbers[0]) if len(numbers) else 0
+    if np.array_equal(numbers, np.arange(first, first + len(numbers))):
         return slice(first, first + len(numbers))
-    return np.array(numbers, np.intp)
+    return numbers

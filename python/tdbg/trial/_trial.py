@@ -369,17 +369,15 @@ class Trial:
                 wanted = _statistics.with_rows(lanes, wanted, first, stop)
             return _statistics.collect(lanes, wanted, recorded, first, stop)
 
-    def columns(self, names: Sequence[str], *, start: int, end: int) -> Columns:
-        """What ``statistics`` gives, each field read when it is asked for.
+    def columns(self, names: Sequence[str], steps: NDArray[np.int64]) -> Columns:
+        """What ``statistics`` gives, as float64, at given steps.
 
         Quick for who asks again and again for the same names, as the engine of the
         rules does.
 
         Args:
             names: Tensors, each once; what is unknown so far has no row.
-            start: First global step.
-            end: First global step that is not wanted any more.
+            steps: Global steps, ascending.
         """
         with self._run.fresh() as run:
-            lanes, recorded = run.lanes_of(None), run.table.steps
-            return self._columns.read(lanes, names, recorded, start, end)
+            return self._columns.read(run.lanes_of(None), names, steps)

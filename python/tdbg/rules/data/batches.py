@@ -56,6 +56,11 @@ class Batch:
     predicted: Ints | None
     n_classes: int
 
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return self.labels.nbytes * (1 if self.predicted is None else 2)
+
     def confusion(self, n_classes: int) -> Ints:
         """Samples by label and prediction; without predictions all are right."""
         predicted = self.labels if self.predicted is None else self.predicted
@@ -175,10 +180,13 @@ def stretches(
     is_read, is_there = (np.zeros(len(rows), dtype=bool) for _ in range(2))
     known_facts: Facts | None = None
     vocabularies: frozenset[int] = frozenset()
+    given = _names(table, pair)
 
     def batch(k: int) -> Batch | None:
         if not is_read[k]:
-            batches[k] = _read(table, pair, int(rows[k]))
+            column = int(rows[k])
+            step = int(table.steps[column])
+            batches[k] = table.derived(given, step, lambda: _read(table, pair, column))
             is_read[k], is_there[k] = True, batches[k] is not None
         return batches[k]
 
@@ -240,6 +248,13 @@ def _joined(batches: list[Batch], n_classes: int) -> Ints:
         [b.labels if b.predicted is None else b.predicted for b in batches]
     )
     return Batch(labels, predicted, n_classes).confusion(n_classes)
+
+
+def _names(table: Table, pair: Pair) -> tuple[object, ...]:
+    """What a batch is read of."""
+    prediction = "" if pair.prediction is None else table.names[pair.prediction]
+    others = (_names(table, other) for other in pair.others)
+    return "batch", table.names[pair.label], prediction, *others
 
 
 def _read(table: Table, pair: Pair, column: int) -> Batch | None:

@@ -159,6 +159,8 @@ def lasting(stretch: Stretch, bad: Callable[[Ints], Bools]) -> Bools:
     """
     now, before = stretch.confusion, stretch.before
     result = bad(now)
+    if not result.any():
+        return result
     if before is None or not stretch.has_predictions or _learns(now, before):
         return np.zeros_like(result)
     if stretch.apart < LASTS:

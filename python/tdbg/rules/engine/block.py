@@ -5,14 +5,14 @@ Thread safety: none; owned by the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.rules.source import ColumnSource
-from tdbg.rules.table import NOT_FINITE, Bools, Floats
+from tdbg.rules.table import FIELDS, NOT_FINITE, Bools, Floats
 
 __all__ = [
     "NO_STEPS",
@@ -21,10 +21,12 @@ __all__ = [
     "NewSteps",
     "Ordinals",
     "as_index",
-    "not_finite",
+    "field_of",
 ]
 
 Ints = NDArray[np.int64]
+
+NOT_FINITE_FIELDS = ("nan", "positive_infinity", "negative_infinity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,11 @@ class NewSteps:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def by_mode(self) -> Iterator[NewSteps]:
+        """Those of each mode."""
+        for mode in np.unique(self.modes).tolist():
+            yield self.take(np.flatnonzero(self.modes == mode))
 
     def take(self, which: NDArray[np.intp] | slice) -> NewSteps:
         """Some of them."""
@@ -90,67 +97,55 @@ class Ordinals:
             self._counts[mode] = moved
         self._n_tensors = len(source)
 
-    def number(self, new: NewSteps, present: Bools) -> Ints:
+    def number(self, mode: int, present: Bools) -> Ints:
         """Which row of its tensor and mode each is, from 1; 0 where there is none."""
-        ordinal = np.zeros(present.shape, dtype=np.int64)
-        for mode in np.unique(new.modes).tolist():
-            of_mode = as_index(np.flatnonzero(new.modes == mode))
-            there = present[:, of_mode]
-            counted = np.cumsum(there, axis=1, dtype=np.int64)
-            counted += self._before(mode)[:, np.newaxis]
-            self._counts[mode] = counted[:, -1].copy()
-            if not there.all():
-                counted *= there
-            ordinal[:, of_mode] = counted
-        return ordinal
-
-    def _before(self, mode: int) -> Ints:
-        if mode not in self._counts:
-            self._counts[mode] = np.zeros(self._n_tensors, np.int64)
-        return self._counts[mode]
+        counted = np.cumsum(present, axis=1, dtype=np.int64)
+        if mode in self._counts:
+            counted += self._counts[mode][:, np.newaxis]
+        self._counts[mode] = counted[:, -1].copy()
+        counted *= present
+        return counted
 
 
 class Block:
-    """Tensors x new steps.
+    """Tensors x new steps of one mode.
 
     Args:
-        new: The steps.
-        columns: The rows at those of them that have any.
+        new: The steps, one at least.
+        columns: The rows at those.
         ordinals: Numbers the rows.
+
+    Attributes:
+        new: The same.
+        fields: Fields x tensors x steps; NaN where there is no row.
+        ordinal: Which row of its tensor and mode each is, from 1; 0: there is none.
     """
 
     def __init__(
         self, new: NewSteps, columns: ColumnSource, ordinals: Ordinals
     ) -> None:
         self.new = new
-        self._source = columns
-        self._at = as_index(np.searchsorted(new.steps, columns.steps))
-        self._columns: dict[str, Floats] = {}
-        self.present = np.zeros((len(columns.names), len(new)), dtype=bool)
-        self.present[:, self._at] = columns.present
-        self.ordinal = ordinals.number(new, self.present)
+        self.fields = columns.fields
+        self.ordinal = ordinals.number(int(new.modes[0]), columns.present)
+        self._not_finite: Floats | None = None
 
     def column(self, name: str) -> Floats:
-        """One field of the rows; NaN where there is none."""
-        column = self._columns.get(name)
-        if column is None:
-            derived = name == NOT_FINITE
-            column = not_finite(self.column) if derived else self._read(name)
-            self._columns[name] = column
+        """One field of the rows, or what is derived of them for all rules alike."""
+        if name != NOT_FINITE:
+            return field_of(self.fields, name)
+        if self._not_finite is None:
+            self._not_finite = field_of(self.fields, name)
+        return self._not_finite
+
+
+def field_of(fields: Floats, name: str) -> Floats:
+    """One of the fields of rows, or how many elements are NaN or infinite."""
+    if name != NOT_FINITE:
+        column: Floats = fields[FIELDS.index(name)]
         return column
-
-    def _read(self, name: str) -> Floats:
-        read = self._source.column(name)
-        if read.shape == self.present.shape:
-            return read
-        column = np.full(self.present.shape, np.nan)
-        column[:, self._at] = read
-        return column
-
-
-def not_finite(column: Callable[[str], Floats]) -> Floats:
-    """How many elements of each row are NaN or infinite."""
-    return column("nan") + column("positive_infinity") + column("negative_infinity")
+    nan, plus, minus = (fields[FIELDS.index(each)] for each in NOT_FINITE_FIELDS)
+    not_finite: Floats = nan + plus + minus
+    return not_finite
 
 
 def as_index(places: NDArray[np.intp]) -> slice | NDArray[np.intp]:

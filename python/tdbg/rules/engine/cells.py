@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -49,7 +49,7 @@ class CellReader:
         self._source = source
         self._limit = limit_bytes
         self._n_bytes = 0
-        self._kept: OrderedDict[tuple[str, str, int], tuple[Any, int]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._tensors: dict[str, TensorSource] = {}
         # Values of the window's steps, by tensor, found at once.
         self._window = range(0)
@@ -124,6 +124,10 @@ class CellReader:
             ("workers", name, step), lambda: self._rows(name, step), dict[str, Any]()
         )
 
+    def derived(self, what: Hashable, step: int, make: Callable[[], Found]) -> Found:
+        """What is worked out of the values at a step, kept like these."""
+        return self._read((what, step), make, None)
+
     def steps(self, name: str, what: str = "values") -> NDArray[np.int64]:
         """Steps at which a tensor has a value (or "histograms"), ascending."""
         found = self._steps.get((what, name))
@@ -167,9 +171,7 @@ class CellReader:
             worker: tensor.stats(step, worker=worker) for worker in tensor.workers(step)
         }
 
-    def _read(
-        self, key: tuple[str, str, int], read: Callable[[], Found], missing: Any
-    ) -> Found:
+    def _read(self, key: Hashable, read: Callable[[], Found], missing: Any) -> Found:
         kept = self._kept.get(key)
         if kept is not None:
             self._kept.move_to_end(key)
@@ -190,8 +192,9 @@ class CellReader:
 
 
 def _size(content: object) -> int:
-    if isinstance(content, np.ndarray):
-        return content.nbytes
+    n_bytes = getattr(content, "nbytes", None)
+    if isinstance(n_bytes, int):
+        return n_bytes
     if isinstance(content, Mapping):
         return sum(ENTRY_BYTES for _ in content)
     keys, counts = getattr(content, "keys", None), getattr(content, "counts", None)

@@ -14,26 +14,24 @@ from numpy.typing import NDArray
 from tdbg.facts import Facts
 from tdbg.modes import ModeKeys
 from tdbg.rules._base import Rule
-from tdbg.rules.engine.block import Block, Ints, NewSteps, Ordinals, not_finite
+from tdbg.rules.engine.block import Block, NewSteps, Ordinals
 from tdbg.rules.engine.cells import CellReader
 from tdbg.rules.engine.history import History
-from tdbg.rules.engine.scalar_rows import SCALAR, WithScalars
+from tdbg.rules.engine.scalar_rows import SCALAR, add_scalars
 from tdbg.rules.engine.unit_history import PREFIX, UnitHistory
-from tdbg.rules.source import ColumnSource, Source
-from tdbg.rules.table import NOT_FINITE, Floats, TensorInfo
+from tdbg.rules.source import Source
+from tdbg.rules.table import TensorInfo
 from tdbg.rules.window import Window
 
 __all__ = ["Feed"]
 
-# Entries of names x steps that are read at once: 19 MB of rows.  A column of them is
+# Entries of names x steps that are read at once: 14 MB of rows.  A column of them is
 # 1.2 MB: fewer, and the work that is done once a window weighs more; more, and rules
 # work beyond the cache of the processor.
 CELLS = 150_000
 # Steps in a window, at most, however few tensors there are: what rules work out for a
 # window is bounded.
 WINDOW_STEPS = 1000
-# Steps of the past that are further apart are read one by one.
-FAR_STEPS = 100
 # How long a step of evaluation waits for one of training with a lower number.
 PATIENCE_SECONDS = 5.0
 
@@ -68,9 +66,7 @@ class Feed:
         self._looks = [self._look(i) for i in range(len(rules))]
         # Histories by what rules have in common, and which one each rule has.
         self._keys: list[_Key] = [(frozenset(), *look) for look in self._looks]
-        self._histories = {
-            key: History(key[1], key[2], self._reread) for key in self._keys
-        }
+        self._histories = {key: History(*key[1:]) for key in self._keys}
         self._cells = CellReader(source)
         self._facts: tuple[Facts, ...] | None = None
         self._n_workers = 1
@@ -129,9 +125,9 @@ class Feed:
         self._facts = None
         self._n_workers = max(1, len(self._source.workers()))
         self._last = ModeKeys(int(new.modes[-1])), int(new.wall_ns[-1])
-        block = Block(new, self._rows(self._names, first, last), self._ordinals)
+        blocks = self._read(new)
         for history in self._histories.values():
-            history.append(block)
+            history.append(blocks)
         self._units.append(new, self._unit_tensors, self._cells.new_values)
         self._window = (first, last)
         self._n_new = len(new)
@@ -160,12 +156,17 @@ class Feed:
         if self._keys[i] not in self._keys[i + 1 :]:
             self._histories[self._keys[i]].release()
 
-    def _rows(self, names: Sequence[str], first: int, last: int) -> ColumnSource:
-        """The rows of these steps, those of scalars among them."""
-        columns = self._source.columns(names, start=first, end=last + 1)
-        if all(self._known[name].role != SCALAR for name in names):
-            return columns
-        return WithScalars(columns, self._source.scalars(start=first), first, last)
+    def _read(self, new: NewSteps) -> dict[int, Block]:
+        """The rows at these steps, those of scalars among them, by mode."""
+        has_scalars = any(tensor.role == SCALAR for tensor in self._columns)
+        first = int(new.steps[0])
+        scalars = self._source.scalars(start=first) if has_scalars else {}
+        blocks = {}
+        for of_mode in new.by_mode():
+            columns = self._source.columns(self._names, of_mode.steps)
+            add_scalars(columns, self._names, of_mode.steps, scalars)
+            blocks[int(of_mode.modes[0])] = Block(of_mode, columns, self._ordinals)
+        return blocks
 
     def _new_steps(self) -> NewSteps:
         table = self._source.step_table(start=self._next_step)
@@ -278,20 +279,6 @@ class Feed:
         except Exception as error:  # A rule is anybody's code.
             self.failures[i] = error
             return self._chosen[i]
-
-    def _reread(self, names: Sequence[str], steps: Ints, field: str) -> Floats:
-        """A field at steps of the past."""
-        result = np.full((len(names), len(steps)), np.nan)
-        edges = np.flatnonzero(np.diff(steps) > FAR_STEPS) + 1
-        for part in np.split(np.arange(len(steps)), edges):
-            first, last = int(steps[part[0]]), int(steps[part[-1]])
-            found = self._rows(list(names), first, last)
-            here = np.isin(found.steps, steps[part])
-            to = np.searchsorted(steps, found.steps[here])
-            is_derived = field == NOT_FINITE
-            read = not_finite(found.column) if is_derived else found.column(field)
-            result[:, to] = read[:, here]
-        return result
 
     def _read_facts(self) -> tuple[Facts, ...]:
         """What is known of the model, by step, once a window and if asked for."""
