@@ -246,12 +246,12 @@ class FakeRun:
             for name, members in self.custom.items()
         }
 
-    def scalars(self, *, start: int | None = None) -> dict[str, Any]:
+    def scalars(self, *, start: int, end: int) -> dict[str, Any]:
         return {
             name: SimpleNamespace(
-                steps=np.array([s for s in tensor.values if s >= (start or 0)]),
+                steps=np.array([s for s in tensor.values if start <= s < end]),
                 values=np.array(
-                    [v for s, v in tensor.values.items() if s >= (start or 0)]
+                    [v for s, v in tensor.values.items() if start <= s < end]
                 ),
             )
             for name, tensor in self.tensors.items()
@@ -286,6 +286,23 @@ class FakeRun:
         return SimpleNamespace(
             present=np.array(present, dtype=bool).reshape(shape),
             fields=np.array(fields, dtype=np.float64).reshape(len(FIELDS), *shape),
+        )
+
+    def statistics(self, names: Any, *, start: int, end: int) -> Any:
+        steps = sorted(
+            {
+                step
+                for name in names
+                for step in self.tensors[name].rows
+                if start <= step < end and step in self.steps
+            }
+        )
+        found = self.columns(names, np.array(steps, dtype=np.int64))
+        return SimpleNamespace(
+            names=list(names),
+            steps=np.array(steps, dtype=np.int64),
+            present=found.present,
+            **dict(zip(FIELDS, found.fields, strict=True)),
         )
 
 

@@ -92,6 +92,10 @@ def test_a_scalar_reads_as_a_tensor_and_as_a_series(mixed_run: Path) -> None:
     assert series.steps.tolist() == [0, 1, 3, 4]
     np.testing.assert_allclose(series.values, [0, 0.1, 0.3, 0.4])
     assert trial.scalars("train")["scalar/lr"].steps.tolist() == [0, 1, 2, 3]
+    part = trial.scalars(start=2, end=4)["scalar/lr"]
+    inside = (series.steps >= 2) & (series.steps < 4)
+    assert part.steps.tolist() == series.steps[inside].tolist() != []
+    assert part.values.tolist() == series.values[inside].tolist()
 
 
 def test_mode_steps_and_global_steps_convert_into_each_other(mixed_run: Path) -> None:

@@ -217,8 +217,8 @@ class Source(Protocol):
         """Every collection, by name."""
         ...
 
-    def scalars(self, *, start: int | None = None) -> Mapping[str, ScalarSource]:
-        """The scalars by name, from the global step *start* on."""
+    def scalars(self, *, start: int, end: int) -> Mapping[str, ScalarSource]:
+        """The scalars by name, at global steps in ``start <= step < end``."""
         ...
 
     def step_table(self, start: int | None = None) -> NDArray[np.void]:

@@ -187,6 +187,8 @@ def of_call(entry: RowEntry, call: int | None, micro_batch: int | None) -> RowEn
 def add_up(entries: Sequence[RawEntry]) -> NDArray[Any]:
     """Unit summaries of the same units, added: they count elements."""
     first = read_value(entries[0])
+    if len(entries) == 1:
+        return first
     total = first.copy()
     for entry in entries[1:]:
         if entry.definition.shape == first.shape:

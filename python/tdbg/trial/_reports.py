@@ -171,9 +171,12 @@ def _collections_of(data: Mapping[str, Any]) -> dict[str, Collection]:
 
 
 def scalars(
-    run: RunState, mode: ModeKeys, start: int | None = None
+    run: RunState,
+    mode: ModeKeys,
+    start: int | None = None,
+    end: int | None = None,
 ) -> dict[str, ScalarSeries]:
-    """Every scalar, of the first worker that saved it, from a global step on."""
+    """Every scalar, of the first worker that saved it, at ``start <= step < end``."""
     steps, at = run.table.of_mode(mode)
     recorded = run.table.steps[at]
     found: dict[str, ScalarSeries] = {}
@@ -183,7 +186,8 @@ def scalars(
             if lane.writer.rank != rank:
                 continue
             first = lane.start if start is None else max(start, lane.start)
-            rows, _ = lane.writer.reader.find_scalars(first, lane.stop)
+            stop = lane.stop if end is None else min(end, lane.stop)
+            rows, _ = lane.writer.reader.find_scalars(first, stop)
             for number in np.unique(rows["definition"]).tolist():
                 if number in lane.writer.definitions:
                     name = lane.writer.definitions[number].name

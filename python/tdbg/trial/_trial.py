@@ -321,16 +321,21 @@ class Trial:
         return found[name]
 
     def scalars(
-        self, mode: ModeKeys | str | None = None, *, start: int | None = None
+        self,
+        mode: ModeKeys | str | None = None,
+        *,
+        start: int | None = None,
+        end: int | None = None,
     ) -> dict[str, ScalarSeries]:
         """The scalars by name; with a mode only its steps, in its count.
 
         Args:
             mode: The mode; None: all steps, in the global count.
             start: Only from this global step on.
+            end: First global step that is not wanted any more.
         """
         with self._run.fresh() as run:
-            return _reports.scalars(run, mode_key(mode), start)
+            return _reports.scalars(run, mode_key(mode), start, end)
 
     def statistics(
         self,

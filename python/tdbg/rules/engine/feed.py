@@ -159,8 +159,8 @@ class Feed:
     def _read(self, new: NewSteps) -> dict[int, Block]:
         """The rows at these steps, those of scalars among them, by mode."""
         has_scalars = any(tensor.role == SCALAR for tensor in self._columns)
-        first = int(new.steps[0])
-        scalars = self._source.scalars(start=first) if has_scalars else {}
+        start, end = int(new.steps[0]), int(new.steps[-1]) + 1
+        scalars = self._source.scalars(start=start, end=end) if has_scalars else {}
         blocks = {}
         for of_mode in new.by_mode():
             columns = self._source.columns(self._names, of_mode.steps)
