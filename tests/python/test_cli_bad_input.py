@@ -256,6 +256,13 @@ def test_ctrl_c_before_there_is_anything_to_tell_is_neither_healthy_nor_sick(
     assert (watcher.returncode, stderr) == (130, "\n")
 
 
+def test_a_run_that_cannot_be_read_is_no_folder_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "RUN.json").write_text("{}")
+    result = call("check", tmp_path)
+    assert result.exit_code == 3
+    assert "To judge all" not in told(result)
+
+
 def test_what_has_ended_is_not_asked_to_stop_and_has_not_stopped_for_it(
     run: Path,
 ) -> None:

@@ -107,7 +107,9 @@ class _Verbs(click.Group):
         from tdbg.run_directory import RUN_FILE, find_runs
 
         folder = Path(error.file).parent
-        if Path(error.file).name != RUN_FILE or not find_runs(folder, depth=1):
+        if Path(error.file).name != RUN_FILE or Path(error.file).exists():
+            return ""
+        if not find_runs(folder, depth=1):
             return ""
         verb = f"tdbg {ctx.invoked_subcommand} '{folder}/*'"
         return f" To judge all of them: {verb}"
