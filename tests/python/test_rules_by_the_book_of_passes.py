@@ -270,6 +270,18 @@ def test_what_is_not_known_by_heart(
     assert told_at_all(Overfit(carried_over=0.0, **moved), training, validation)
 
 
+def test_of_the_first_pass_it_is_not_known_whether_it_fell() -> None:
+    run = FakeRun()
+    passes = {80, 81, 90, 91, 100, 101}
+    for step in range(102):
+        if step in passes:
+            run.step(step, {LOSS: [0.6]}, mode=ModeKeys.EVAL)
+        else:
+            run.step(step, {LOSS: [2.0 if step < 10 else 0.01]})
+    (finding,) = judge(run, Overfit())
+    assert finding.step == 101
+
+
 def test_how_long_there_was_no_new_best_is_told() -> None:
     training = [2.0] + [1.0] * 10
     finding = told(Overtraining(), training, [1.0] + [1.2] * 10)
