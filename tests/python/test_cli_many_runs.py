@@ -245,7 +245,9 @@ def test_only_the_sick_runs_of_a_live_sweep_are_stopped_and_late_ones_are_seen(
         options = (*RULE, "--jobs", 2, "--wait", 2, "--on-finding", "stop")
         watcher = Watcher(f"{folder}/*", *options)
         watchers.append(watcher)
-        assert watcher.until("ended", "sick")["findings"]
+        ended = watcher.until("ended", "sick")
+        assert ended["findings"]
+        assert ended["state"] == "closed"
         assert sick.stopped
         late = Live(folder / "late", sick=True)
         watcher.until("ended", "late")
@@ -281,6 +283,8 @@ def test_an_interrupted_watch_tells_how_all_runs_stand(
     ended = [e for e in watcher.events if e["event"] == "ended"]
     assert sorted(watcher.of("ended")) == ["a", "b"]
     assert {s["status"] for e in ended for s in e["statuses"]} == {"Stopped"}
+    # Of a run told as one is, by which a program knows that the training goes on.
+    assert {e["state"] for e in ended} == {"running"}
 
 
 def test_a_process_that_dies_harms_only_its_own_run(sweep: Path) -> None:

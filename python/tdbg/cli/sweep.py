@@ -188,7 +188,8 @@ class _Sweep:
             row.state, row.error = "unreadable", event["error"]
         if self._as_json and self._task.follow:
             if kind == "ended":
-                emit_json_line({"event": kind, **event["report"], "run": row.run})
+                report = {**event["report"], "run": row.run, "state": row.state}
+                emit_json_line({"event": kind, **report})
             elif kind == "unreadable":
                 emit_json_line({"event": kind, "run": row.run, "error": row.error})
 
