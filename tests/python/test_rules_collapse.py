@@ -72,11 +72,20 @@ def test_three_steps_are_enough_where_few_are_kept():
     assert finding.step == 40
 
 
+def test_what_was_the_same_but_for_rounding_from_the_beginning_is_a_warning():
+    run = embedded(lambda _: 1e-8, 20)
+    (finding,) = judge(run, TensorVariance())
+    assert finding.step == 9
+    assert finding.threshold == 1e-6
+    assert "over the batch" in finding.advice
+
+
 @pytest.mark.parametrize(
     "spreads",
     [
         lambda step: 0.05 * 1.02**step,  # as a deep network begins
-        lambda _: 0.005,  # what was so from the beginning is for others
+        lambda _: 0.005,  # as it was from the beginning
+        lambda step: 0.0 if step < 8 else 0.005,  # a head that begins at zero
         lambda step: 0.06 if 10 < step < 40 else 1.0,  # only frequencies are known
         lambda step: 0.001 if step % 3 else 1.0,
     ],

@@ -205,6 +205,16 @@ def test_the_first_loss_is_held_against_guessing(run: FakeRun, n_findings: int) 
         assert finding.value > 5.0 == finding.threshold
 
 
+def test_a_model_that_was_trained_before_may_be_sure_at_first() -> None:
+    run = guessed(TEN + 6.0, 10, 20.0)
+    known = facts(2)
+    frozen = replace(known.parameters["1.weight"], requires_grad=False)
+    for is_frozen in (False, True):
+        changed = {"1.weight": frozen} if is_frozen else {}
+        run.known_facts = [replace(known, parameters=known.parameters | changed)]
+        assert len(found(run)) == (not is_frozen)
+
+
 def test_only_the_very_first_loss_is() -> None:
     good, bad = guessed(TEN, 10, 20.0), guessed(TEN + 9.0, 10, 20.0)
     for name, tensor in good.tensors.items():
@@ -241,6 +251,29 @@ def test_units_are_alike_only_if_all_are() -> None:
         other[row] += 1.0
         run.value(0, "0.weight", other)
         assert found(run) == []
+
+
+def widened(n_kinds: int, *, told_apart: bool = False) -> FakeRun:
+    """Two layers of nine units, of which the first has so many kinds."""
+    random = np.random.default_rng(1)
+    kinds = np.arange(9) % n_kinds
+    run = begun(facts(2), sound(2))
+    run.value(0, "0.weight", random.normal(size=(9, 9))[kinds])
+    following = random.normal(size=(9, 9))
+    if not told_apart:
+        following = following[:, kinds]
+    run.value(0, "1.weight", following)
+    return run
+
+
+def test_copies_of_units_are_found_if_what_follows_does_not_tell_them_apart() -> None:
+    (finding,) = found(widened(4))
+    assert (finding.tensor, finding.severity) == ("0.weight", Severity.WARNING)
+    assert "of 9 units only 4 have different" in finding.message
+    assert "1.weight weighs those" in finding.message
+    # Every second one is a copy at most, or what follows learns from each.
+    assert found(widened(5)) == []
+    assert found(widened(4, told_apart=True)) == []
 
 
 def test_weights_that_were_changed_before_are_not_initial() -> None:

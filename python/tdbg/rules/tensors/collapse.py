@@ -25,6 +25,8 @@ MANY_SAMPLES = 64
 MANY_NUMBERS = 4096
 # What has collapsed was so many times as wide at the first batch.
 FALL = 10.0
+# Less than this is the rounding of float32: the samples do not count at all.
+ROUNDING = 1e-6
 
 
 def spread_of(values: NDArray[np.generic]) -> float | None:
@@ -58,7 +60,8 @@ def judge_collapse(
         table: Has the first row of the tensor, and those that are looked back at.
         i: The tensor.
         limit: What spreads less than this has collapsed, if it spread ten times this
-            or more at the first batch.
+            or more at the first batch.  Where it did not, it must be the same but for
+            rounding: that no model is which looks at its samples.
         patience: Steps in a row at which this must hold.
         look_back: Rows before each step that are looked at.
     """
@@ -77,8 +80,10 @@ def judge_collapse(
     levels = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
     first = kept[table.ordinal[i, kept] == 1]
     began = spread(int(first[0])) if len(first) else None
-    if began is None or began < FALL * limit:
+    if began is None:
         return table.judge_one(name, levels, _never)
+    if began < FALL * limit:
+        limit = ROUNDING
 
     def is_alike(column: int) -> bool | None:
         now = spread(column)
@@ -114,7 +119,9 @@ def judge_collapse(
                 "the model answers the same whatever it is shown. An embedding that "
                 "is learned by likeness alone collapses so: stop the gradient of one "
                 "side, add a predictor, negatives, or a term for the variance. In a "
-                "classifier: see dead and saturated units, and lower the learning rate"
+                "classifier: see dead and saturated units, and lower the learning "
+                "rate; where it was so from the beginning, look for a mean or softmax "
+                "over the batch in place of the features, and for inputs cut off"
             ),
         )
 

@@ -137,6 +137,8 @@ def first_loss(step: FirstStep, excess: float) -> Found | None:
         step: The step.
         excess: By how much it may be above.
     """
+    if step.has_frozen_layers:
+        return None  # It was trained for something else, and is sure of that.
     for name in step.of_role("loss"):
         given = _given(step, name)
         if given is None:

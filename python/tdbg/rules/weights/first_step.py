@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.facts import Facts
 from tdbg.findings import Severity
@@ -55,6 +56,10 @@ class FirstStep:
             and "Embedding" not in parameter.module
             and name in self._index
         ]
+        self.has_frozen_layers = any(
+            not parameter.requires_grad and parameter.module in WEIGHTED
+            for parameter in facts.parameters.values()
+        )
         layers = {name.rpartition(".")[0]: name for name in self.matrices}
         self._weights = {f"{path}_output_0": name for path, name in layers.items()}
         order = sorted(self._index.items(), key=lambda item: item[1])
@@ -92,12 +97,39 @@ class FirstStep:
 
     def has_equal_units(self, name: str) -> bool:
         """Whether the units of a layer have equal weights."""
-        if self.field(name, "m2") == 0:
-            return True
-        if "weight" not in name.rpartition(".")[2]:
-            return False  # Of others no values are captured.
-        values = self.table.value(name, int(self.table.steps[self.j]))
-        if values is None or values.ndim < 2:
+        return self.field(name, "m2") == 0 or len(set(self.unit_kinds(name))) == 1
+
+    def unit_kinds(self, name: str) -> Sequence[int]:
+        """A number for each unit of a layer, the same for those of equal weights.
+
+        Empty where no values were captured; where the first weight alone tells most
+        units apart, all of them are.
+        """
+        values = self._values(name)
+        if values is None:
+            return ()
+        units = values.reshape(len(values), -1)
+        if 2 * len(np.unique(units[:, 0])) > len(units) > 1:
+            return range(len(units))
+        _, kinds = np.unique(units, axis=0, return_inverse=True)
+        return tuple(kinds.ravel().tolist())
+
+    def takes_alike(self, name: str, kinds: Sequence[int]) -> bool:
+        """Whether the units of a layer weigh inputs of the same kind alike.
+
+        Args:
+            name: The weight.
+            kinds: The kind of each input.
+        """
+        values = self._values(name)
+        if values is None or values.shape[1] != len(kinds):
             return False
-        rows = values.reshape(len(values), -1)
-        return bool((rows[1:] == rows[:1]).all())
+        _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
+        return bool((values == values[:, first[kind]]).all())
+
+    def _values(self, name: str) -> NDArray[np.generic] | None:
+        """The values of a matrix, if they were captured."""
+        if "weight" not in name.rpartition(".")[2]:
+            return None  # Of others no values are captured.
+        values = self.table.value(name, int(self.table.steps[self.j]))
+        return None if values is None or values.ndim < 2 else values

@@ -16,7 +16,7 @@ from tdbg.rules.columns import GRADIENT, others
 from tdbg.rules.weights.first_step import FirstStep, Found
 from tdbg.rules.window import Description
 
-__all__ = ["stay_zero", "too_large", "units_alike"]
+__all__ = ["stay_zero", "too_large", "units_alike", "units_copied"]
 
 # Of these each unit sums over all but the first dimension of its weights.
 SUMMING = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d"})
@@ -55,6 +55,33 @@ def units_alike(step: FirstStep) -> Found | None:
             ),
         ),
     )
+
+
+def units_copied(step: FirstStep) -> Found | None:
+    """Layers made wider by copies of their units, which what follows weighs alike."""
+    for name, following in pairwise(step.matrices):
+        kinds = step.unit_kinds(name)
+        n_kinds = len(set(kinds))
+        if not 1 < n_kinds <= len(kinds) / 2 or not step.takes_alike(following, kinds):
+            continue
+        return Found(
+            name,
+            Severity.WARNING,
+            Description(
+                message=(
+                    f"of {len(kinds)} units only {n_kinds} have different initial "
+                    f"weights, and {following} weighs those that are alike alike"
+                ),
+                value=float(n_kinds),
+                threshold=len(kinds) / 2,
+                advice=(
+                    "copies get the same gradients and stay copies, so the layer is as "
+                    "good as one of that few units: add some noise to the copies, to "
+                    "a hundredth of their weights, or draw the new ones at random"
+                ),
+            ),
+        )
+    return None
 
 
 def stay_zero(step: FirstStep) -> Found | None:

@@ -20,7 +20,12 @@ from tdbg.rules.weights.first_signals import (
     outputs_one_sided,
 )
 from tdbg.rules.weights.first_step import WEIGHTED, FirstStep, Found
-from tdbg.rules.weights.first_weights import stay_zero, too_large, units_alike
+from tdbg.rules.weights.first_weights import (
+    stay_zero,
+    too_large,
+    units_alike,
+    units_copied,
+)
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
@@ -159,6 +164,7 @@ class PoorWeightInitialization(Rule):
         """What each check has found; the first one that names a tensor has it."""
         return (
             units_alike(step),
+            units_copied(step),
             stay_zero(step),
             too_large(step, self.gain),
             outputs_change(step, self.threshold),
