@@ -1,4 +1,4 @@
-"""Losses that are given something else than they expect: scores or logarithms."""
+"""Losses that are given something else than they expect: values, axes or shapes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from tdbg.findings import Severity
 from tdbg.rules.loss.axes import wrong_axis
+from tdbg.rules.loss.broadcast import all_with_all
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
@@ -27,6 +28,11 @@ OF_BITS = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
 OF_LIKELIHOODS = ("NLLLoss", "nll_loss")
 # These compare distributions over any axis.
 OF_DIVERGENCES = ("KLDivLoss", "kl_div")
+# These compare outputs with targets element by element.
+OF_ELEMENTS = (
+    *("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"),
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+)
 # Recorded steps in a row, and numbers in each: scores are within 0 and 1 by chance.
 PATIENCE = 3
 LEAST = 32
@@ -48,14 +54,15 @@ class _Given:
 
 
 def unexpected(table: Table) -> Iterator[Judgement]:
-    """Judge what each cross-entropy and log-likelihood of training was given.
+    """Judge what each loss of training was given: those named above.
 
     Softmax of probabilities is nearly even, and sigmoid of them above one half, so the
     loss cannot come below a floor however well the model does.  A logarithm of a
     probability is not above zero: a loss that is given scores in its place falls
     without end as they grow, and probabilities are not pushed to one as hard as they
     should be.  After a softmax over the samples it is these that compete, not the
-    classes.
+    classes.  Shapes that are broadcast to more elements than either has hold each
+    output against all targets.
     """
     labels = {
         name: i for i, name in enumerate(table.names) if table.roles[i] == "label"
@@ -63,10 +70,11 @@ def unexpected(table: Table) -> Iterator[Judgement]:
     for i, name in enumerate(table.names):
         if table.roles[i] != "prediction":
             continue
-        if name.startswith(OF_CLASSES):
-            label = labels.get(name.replace("_input_0", "_input_1"))
-            if label is not None:
-                yield _judge(table, i, _of_classes(table, i, label))
+        label = labels.get(name.replace("_input_0", "_input_1"))
+        if name.startswith(OF_CLASSES) and label is not None:
+            yield _judge(table, i, _of_classes(table, i, label))
+        elif name.startswith(OF_ELEMENTS) and label is not None:
+            yield _judge(table, i, _of_elements(table, i, label))
         elif name.startswith(OF_BITS):
             yield _judge(table, i, _of_bits(table, i))
         elif name.startswith(OF_LIKELIHOODS + OF_DIVERGENCES):
@@ -102,6 +110,23 @@ def _of_bits(table: Table, i: int) -> _Given:
     # Zeros are of a ReLU, or of a layer that begins so.
     is_squashed = known & (table["min"][i] > 0.0) & (table["max"][i] <= 1.0)
     return _Given(known, is_squashed, lambda j: _squashed(table, i, j, 1))
+
+
+def _of_elements(table: Table, i: int, label: int) -> _Given:
+    # Shapes are the code's, and do not change: the first batch tells.
+    first = table.known[i] & (table.ordinal[i] == 1)
+    certain: dict[int, Description] = {}
+    for j in np.flatnonzero(first[table.start :]) + table.start:
+        step = int(table.steps[j])
+        outputs = table.value(table.names[i], step)
+        targets = table.value(table.names[label], step)
+        if outputs is None or targets is None:
+            first[j] = False
+            continue
+        both = all_with_all(outputs.shape, targets.shape)
+        if both is not None:
+            certain[int(j)] = _compared(outputs.shape, targets.shape, both)
+    return _Given(first, np.zeros_like(first), _never, certain)
 
 
 def _of_logarithms(table: Table, i: int) -> _Given:
@@ -152,6 +177,28 @@ def _squashed(table: Table, i: int, j: int, classes: int) -> Description:
             "does itself (torch.nn.CrossEntropyLoss, BCEWithLogitsLoss)"
         ),
     )
+
+
+def _compared(
+    outputs: tuple[int, ...], targets: tuple[int, ...], both: tuple[int, ...]
+) -> Description:
+    return Description(
+        message=(
+            f"outputs of shape {outputs} and targets of shape {targets} are broadcast "
+            f"to {both}: each output is compared with the targets of all samples, and "
+            "the best that the model can answer is their mean"
+        ),
+        value=float(np.prod(both)),
+        threshold=float(max(np.prod(outputs), np.prod(targets))),
+        advice=(
+            "give both the same shape: targets.unsqueeze(1), or outputs.squeeze(1); "
+            "to assert outputs.shape == targets.shape before the loss keeps it so"
+        ),
+    )
+
+
+def _never(j: int) -> Description:
+    raise AssertionError(j)
 
 
 def _no_logarithms(table: Table, i: int, j: int) -> Description:

@@ -69,7 +69,7 @@ class Underfitting(OfLosses):
         """Losses; rows of what they are given, and values of it at first."""
         given = Needs(collections=frozenset({"predictions", "labels"}))
         values = Needs(
-            collections=frozenset({"predictions"}),
+            collections=frozenset({"predictions", "labels"}),
             raw=True,
             interval=1,
             first_steps=BEGINNING,
