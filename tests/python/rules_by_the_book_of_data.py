@@ -272,10 +272,14 @@ def dead_embedding(rule: DeadEmbedding, run: FakeRun) -> Verdicts:
                     (used > 0).sum(),
                     *((used == i).sum() for i in (1, 2)),
                 )
-                if n < rule.min_steps or not seen or once > 0.1 * seen:
+                if n < rule.min_steps or not seen:
                     continue
+                rough = once > 0.1 * seen
                 more = (n - 1) / n * once * (once - 1) / (2 * (twice + 1))
+                more *= 20 if rough else 1
                 unused = 100 * max(0.0, 1 - (seen + more) / len(used))
+                if rough and unused <= rule.threshold:
+                    continue
                 key = mode, name.removeprefix("unit/"), step
                 prefix = list(used) == [n] * seen + [0] * (len(used) - seen)
                 bad = int(Severity.INFO) if prefix and has_two else WARNING

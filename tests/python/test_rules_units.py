@@ -146,6 +146,12 @@ def test_rare_rows_are_not_dead():
     assert judge(embedded(100, n_rows=1000, share=0.02), DeadEmbedding()) == []
 
 
+def test_where_nearly_all_rows_are_unused_rare_ones_need_not_be_waited_for():
+    (finding,) = judge(embedded(100, n_rows=9000, share=0.1), DeadEmbedding())
+    assert finding.step == 9
+    assert finding.value > 80.0
+
+
 def test_places_for_longer_texts_are_information():
     run = embedded(5, share=1.1)
     # Of the only embedding of a model they are tokens.

@@ -34,6 +34,8 @@ EMBEDDINGS = frozenset({"Embedding", "EmbeddingBag"})
 # Rows seen in one step only must be fewer than this share of those that were seen:
 # otherwise there are more to come.
 SINGLES = 0.1
+# Chao's is the least that can be unseen: where many were used once, so many times it.
+MARGIN = 20.0
 
 
 @register
@@ -42,7 +44,8 @@ class DeadEmbedding(Rule):
     """Report embeddings of which most rows never get a gradient.
 
     How many rows are in use is estimated from how many were used in one and in two
-    of the last steps (Chao's estimator); nothing is said while many were used once.
+    of the last steps (Chao's estimator); while many were used once only, nothing is
+    said unless 20 times as many as it estimates would change nothing.
 
     Args:
         threshold: Percentage of rows that are not in use from which on it is reported.
@@ -110,7 +113,9 @@ class DeadEmbedding(Rule):
             j = at - table.start
             if j >= 0 and n_steps >= self.min_steps:
                 taken[j], seen[j] = n_steps, np.count_nonzero(used)
-                unused[j] = 100.0 * _share_unused(used, n_steps)
+                unused[j] = 100.0 * _share_unused(
+                    used, n_steps, self.threshold / 100.0
+                )
                 are_places[j] = several[at] and _are_places(used, n_steps)
         levels = np.full(n_new, UNKNOWN, dtype=np.int8)
         levels[unused <= self.threshold] = HEALTHY
@@ -123,7 +128,7 @@ class DeadEmbedding(Rule):
             return Description(
                 message=(
                     f"{seen[j]} of {n_rows} rows had a gradient in the last {taken[j]} "
-                    f"recorded steps, nearly all of them more than once: about "
+                    f"recorded steps, and most of them more than once: about "
                     f"{unused[j]:.0f} % of the rows are never used"
                 ),
                 value=float(unused[j]),
@@ -164,11 +169,22 @@ def _are_places(used: NDArray[np.int64], n_steps: int) -> bool:
     return bool((used[:n_seen] == n_steps).all())
 
 
-def _share_unused(used: NDArray[np.int64], n_steps: int) -> float:
-    """The share of rows that are not in use, or NaN where too few steps were seen."""
+def _share_unused(used: NDArray[np.int64], n_steps: int, limit: float) -> float:
+    """The share of rows that are not in use, or NaN where too few steps were seen.
+
+    Args:
+        used: At how many steps each row was used.
+        n_steps: Of so many.
+        limit: Where the estimate is rough, a share that is not surely above this is
+            not known.
+    """
     n_seen = int(np.count_nonzero(used))
-    once, twice = int((used == 1).sum()), int((used == 2).sum())
-    if n_seen == 0 or once > SINGLES * n_seen:
+    if n_seen == 0:
         return float("nan")
+    once, twice = int((used == 1).sum()), int((used == 2).sum())
     unseen = (n_steps - 1) / n_steps * once * (once - 1) / (2 * (twice + 1))
-    return max(0.0, 1.0 - (n_seen + unseen) / len(used))
+    is_rough = once > SINGLES * n_seen
+    if is_rough:
+        unseen *= MARGIN
+    share = max(0.0, 1.0 - (n_seen + unseen) / len(used))
+    return float("nan") if is_rough and share <= limit else share
