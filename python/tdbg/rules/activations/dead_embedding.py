@@ -113,9 +113,7 @@ class DeadEmbedding(Rule):
             j = at - table.start
             if j >= 0 and n_steps >= self.min_steps:
                 taken[j], seen[j] = n_steps, np.count_nonzero(used)
-                unused[j] = 100.0 * _share_unused(
-                    used, n_steps, self.threshold / 100.0
-                )
+                unused[j] = 100.0 * _share_unused(used, n_steps, self.threshold / 100.0)
                 are_places[j] = several[at] and _are_places(used, n_steps)
         levels = np.full(n_new, UNKNOWN, dtype=np.int8)
         levels[unused <= self.threshold] = HEALTHY
