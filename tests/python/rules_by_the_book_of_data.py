@@ -252,7 +252,9 @@ def saturated(rule: SaturatedActivation, run: FakeRun) -> Verdicts:
     def level(counts: np.ndarray[Any, Any]) -> int:
         inside = 1 - counts[1] / np.maximum(counts[2], 1)
         full = (inside < rule.threshold_activity / 100) & (counts[2] > 0)
-        return WARNING if 100 * full.mean() > rule.threshold_layer else HEALTHY
+        values = 100 * counts[1].sum() / max(counts[2].sum(), 1)
+        is_bad = 100 * full.mean() > rule.threshold_layer
+        return WARNING if is_bad or values > rule.threshold_values else HEALTHY
 
     return units(rule, run, level)
 

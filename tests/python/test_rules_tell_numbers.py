@@ -171,7 +171,7 @@ def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
          50, ["7 of 8 units (88 %)", "less than 1 %", "last 3 recorded steps, 6 of "]),
         (of_units("1_output_0", [9] * 8, [200] * 6 + [0] * 2), SaturatedActivation(),
          75, 50, ["6 of 8 units (75 %)", "more than 90 %", "last 3 recorded steps",
-                  "(75 % of all"]),
+                  "75 % of all values"]),
         (embedded(), DeadEmbedding(), 78.0, 50.0,
          ["11 of 50 rows had a gradient in the last 10 recorded steps", "about 78 %",
           "about 11 rows are enough"]),

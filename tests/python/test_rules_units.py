@@ -53,6 +53,15 @@ def test_the_share_of_saturated_units_decides(
         assert f"{n_units} of 10 units" in found[0].message
 
 
+def test_units_that_are_saturated_for_most_samples_are_found_by_all_their_values():
+    # Each unit for 46 of 64 values, far from 90 %.
+    (finding,) = judge(saturated(10, 46), SaturatedActivation())
+    assert (finding.value, finding.threshold) == (pytest.approx(71.875), 70.0)
+    assert "72 % of all values are saturated" in finding.message
+    assert "0 of 10 units" in finding.message
+    assert judge(saturated(10, 44), SaturatedActivation()) == []
+
+
 @pytest.mark.parametrize("facts", [known("ReLU"), known(last=True), None])
 def test_other_modules_and_the_last_activation_are_not_judged(facts: Facts | None):
     run = saturated(10)

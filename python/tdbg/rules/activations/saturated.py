@@ -35,6 +35,8 @@ class SaturatedActivation(OfUnits):
             within the range where the derivative is not next to nothing is saturated.
         threshold_layer: A layer with more than this percentage of saturated units is
             reported.
+        threshold_values: And so is one of which more than this percentage of all
+            values is saturated, whichever units they are of.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -44,9 +46,11 @@ class SaturatedActivation(OfUnits):
 
     threshold_activity: float = 10.0
     threshold_layer: float = 50.0
+    threshold_values: float = 70.0
 
     def __post_init__(self) -> None:
         check_number(self, "threshold_activity", above=0.0, most=100.0)
+        check_number(self, "threshold_values", above=0.0, most=100.0)
         OfUnits.__post_init__(self)
 
     def applies(self, facts: Facts | None, name: str) -> bool:
@@ -60,11 +64,12 @@ class SaturatedActivation(OfUnits):
         recent = self.recent(table, table.beyond)
         inside = 1.0 - recent.part / np.maximum(recent.count, 1.0)
         share = recent.percent(inside < self.threshold_activity / 100.0)
-        mean = np.full(len(share), np.nan)
+        values = np.full(len(share), np.nan)
         total = np.maximum(recent.count.sum(axis=1), 1.0)
-        mean[recent.at] = 100.0 * recent.part.sum(axis=1) / total
+        values[recent.at] = 100.0 * recent.part.sum(axis=1) / total
+        of_units = share > self.threshold_layer
         levels = np.full(len(share), HEALTHY, dtype=np.int8)
-        levels[share > self.threshold_layer] = Severity.WARNING
+        levels[of_units | (values > self.threshold_values)] = Severity.WARNING
         levels[np.isnan(share)] = UNKNOWN
         n_units = table.active.shape[1]
 
@@ -72,14 +77,15 @@ class SaturatedActivation(OfUnits):
             n_saturated = round(share[j] * n_units / 100.0)
             return Description(
                 message=(
-                    f"{n_saturated} of {n_units} units ({share[j]:.0f} %) are "
-                    f"saturated for more than "
-                    f"{100 - self.threshold_activity:g} % of their values over the "
-                    f"last {recent.taken[j]} recorded steps ({mean[j]:.0f} % of all "
-                    "values are)"
+                    f"{values[j]:.0f} % of all values are saturated over the last "
+                    f"{recent.taken[j]} recorded steps; {n_saturated} of {n_units} "
+                    f"units ({share[j]:.0f} %) for more than "
+                    f"{100 - self.threshold_activity:g} % of theirs"
                 ),
-                value=float(share[j]),
-                threshold=self.threshold_layer,
+                value=float(share[j] if of_units[j] else values[j]),
+                threshold=self.threshold_layer
+                if of_units[j]
+                else self.threshold_values,
                 advice=(
                     "what goes in is too large: normalize the inputs, initialize by "
                     "Glorot (Xavier), lower the learning rate, put a normalization "
