@@ -53,3 +53,12 @@ def test_the_rules_need_no_framework() -> None:
 def test_the_command_line_needs_no_framework() -> None:
     loaded = roots_loaded_by("tdbg.cli")
     assert loaded & {"torch", "tensorflow", "jax", "sklearn", "scipy"} == set()
+
+
+def test_reading_imports_no_framework() -> None:
+    program = (
+        "import sys, tdbg.trial\n"
+        "found = {'torch', 'tensorflow', 'xgboost', 'sklearn'} & set(sys.modules)\n"
+        "assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
