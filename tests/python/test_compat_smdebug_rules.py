@@ -170,7 +170,7 @@ def test_a_rule_may_end_and_may_break(theirs: Path, run: Path) -> None:
     ("name", "hint"),
     [
         ("Growing", "factor"),
-        ("Growing(factr=1)", "no parameter 'factr'; it has factor, names, other_tr"),
+        ("Growing(factr=1)", "no parameter 'factr'; did you mean 'factor'"),
         ("Abstract", "it lacks invoke_at_step"),
         ("Clashing", "cannot give it its parameter 'needs'"),
     ],

@@ -122,7 +122,7 @@ def test_a_path_may_be_relative_and_stands_for_a_rule_in_python_too(
         ("my_rules.py:NoRule", "NoRule is no rule: .* derives from tdbg.rules.Rule"),
         ("my_rules.py:LOG", "is no rule"),
         ("my_rules.py:Thawed", "make it a frozen dataclass"),
-        ("my_rules.py:Large(limits=3)", "no parameter 'limits'; it has limit"),
+        ("my_rules.py:Large(limits=3)", "no parameter 'limits'; did you mean 'limit'"),
         ("broken.py:Large", "cannot be imported: ZeroDivisionError"),
         ("leaves.py:Large", "cannot be imported: SystemExit"),
     ],
