@@ -27,6 +27,7 @@ __all__ = [
     "hashed_tokens",
     "labels_of_others",
     "large_weights",
+    "left_in_eval",
     "nan_in_a_batch",
     "of_bytes",
     "one_outlier",
@@ -114,6 +115,13 @@ class PartlyUsed(nn.Module):
 def unused_layer(parts: Parts) -> None:
     """A layer is made, and given to the optimizer, and never called."""
     parts.model = PartlyUsed()
+
+
+def left_in_eval(parts: Parts) -> None:
+    """Somebody looked at what the new model says, and never called train() again."""
+    parts.model = nn.Sequential(
+        nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)
+    ).eval()
 
 
 def of_bytes(parts: Parts) -> None:

@@ -83,6 +83,14 @@ def test_probabilities_of_yes_and_no_are_named_with_theirs():
     assert "cannot come below 0.313" in finding.message
 
 
+def test_scores_that_come_to_lie_within_zero_and_one_are_no_probabilities():
+    run = FakeRun(every=10)
+    for step in range(40):
+        run.step(step, of_bits(**({"min": -0.3} if step < 2 else {})))
+    assert judge(run, Underfitting()) == []
+    assert judge_in_parts(run, range(0, 40, 7), Underfitting()) == []
+
+
 def one_hot() -> dict[str, Row]:
     return {
         CLASSES: row_of(softmax(16, 4)),
@@ -287,16 +295,19 @@ def test_each_call_of_a_loss_is_judged_with_its_own_labels():
 
 @pytest.mark.parametrize("rows", [of_classes, of_bits])
 def test_it_must_last(rows: Callable[[], dict[str, Row]]):
-    """Sabotaged: a PATIENCE of 2 or 4, or a count that rows between do not end."""
-    name = next(iter(rows()))
-    scores = {**rows(), name: row_of(RANDOM.normal(size=160))}
+    """Sabotaged: a PATIENCE of 2 or 4."""
     assert judge(recorded(rows, 2), Underfitting()) == []
     assert len(judge(recorded(rows, 3), Underfitting())) == 1
-    run = recorded(rows, 9)
-    run.step(2, scores)
+
+
+def test_what_is_between_begins_anew():
+    """Sabotaged: a count that rows between do not end."""
+    run = recorded(of_classes, 9)
+    run.step(2, {**of_classes(), CLASSES: row_of(RANDOM.normal(size=160))})
     run.step(5, lossless=False)
     # Lost, that is, and after it three more are wanted.
-    assert levels(run, name) == [None, None, 0, None, None, None, None, None, WARNING]
+    expected: Levels = [None, None, 0, None, None, None, None, None, WARNING]
+    assert levels(run, CLASSES) == expected
     begin, *others = judge(run, Underfitting())
     assert (begin.step, others) == (8, [])
     assert judge_in_parts(run, range(9), Underfitting()) == [begin]

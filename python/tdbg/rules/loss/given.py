@@ -10,6 +10,7 @@ import numpy as np
 from tdbg.findings import Severity
 from tdbg.rules.loss.axes import wrong_axis
 from tdbg.rules.loss.broadcast import all_with_all
+from tdbg.rules.loss.stretches import FIRST
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
@@ -109,6 +110,10 @@ def _of_bits(table: Table, i: int) -> _Given:
     known &= table["count"][i] >= LEAST
     # Zeros are of a ReLU, or of a layer that begins so.
     is_squashed = known & (table["min"][i] > 0.0) & (table["max"][i] <= 1.0)
+    # Scores may come to be there, as those of a game that nobody wins; what a sigmoid
+    # gives was nowhere else from the beginning.
+    began = known & (table.ordinal[i] <= FIRST)
+    is_squashed &= ~np.logical_or.accumulate(began & ~is_squashed)
     return _Given(known, is_squashed, lambda j: _squashed(table, i, j, 1))
 
 
