@@ -298,6 +298,10 @@ def test_it_must_last(rows: Callable[[], dict[str, Row]]):
     """Sabotaged: a PATIENCE of 2 or 4."""
     assert judge(recorded(rows, 2), Underfitting()) == []
     assert len(judge(recorded(rows, 3), Underfitting())) == 1
+    dense = FakeRun()
+    for step in range(12):
+        dense.step(step, rows())
+    assert judge(dense, Underfitting())[0].step == 9
 
 
 def test_what_is_between_begins_anew():
@@ -311,10 +315,6 @@ def test_what_is_between_begins_anew():
     begin, *others = judge(run, Underfitting())
     assert (begin.step, others) == (8, [])
     assert judge_in_parts(run, range(9), Underfitting()) == [begin]
-    dense = FakeRun()
-    for step in range(12):
-        dense.step(step, rows())
-    assert judge(dense, Underfitting())[0].step == 9
 
 
 def test_evaluation_is_not_judged():
