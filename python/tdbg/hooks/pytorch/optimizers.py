@@ -182,7 +182,10 @@ class OptimizerWatch:
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
         has_closure = callable(closure)
-        mode = self._mode_of(key, has_closure=has_closure)
+        mode = TRAIN
+        # It only matters where a step begins here.
+        if self._session.machine.training is None:
+            mode = self._mode_of(key, has_closure=has_closure)
         context = self._session.optimizer_begins(key, mode)
         is_light = context is None or context.wants.is_light
         if not is_light and not has_closure:
@@ -224,10 +227,7 @@ class OptimizerWatch:
 
     def _mode_of(self, key: int, *, has_closure: bool = False) -> ModeKeys:
         """The mode of the step that an optimizer is about to end."""
-        # It only matters where a step begins here.
         machine = self._session.machine
-        if machine.training is not None:
-            return TRAIN
         mode = self._mode()
         # Gradients of a closure are yet to come; others are of what was called last.
         step = None
