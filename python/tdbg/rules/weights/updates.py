@@ -79,7 +79,7 @@ class WeightUpdateRatio(Rule):
 
     large_threshold: float = 1.0
     small_threshold: float = 1e-6
-    relative: float = 1e-2
+    relative: float = 1e-3
     patience: int = 5
     until: int = 100
     min_weight: float = 1e-3
