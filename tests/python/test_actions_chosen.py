@@ -14,7 +14,7 @@ import pytest
 from actions_helpers import Failing, Remembering, finding
 from rules_fake import FakeRun
 from tdbg import actions
-from tdbg.actions import ActionSpec, background, registry
+from tdbg.actions import ActionSpec, background, kinds
 from tdbg.actions.background import Background
 from tdbg.actions.gate import Gate
 from tdbg.errors import ConfigurationError, TdbgError
@@ -287,10 +287,10 @@ class Lamp:
 
 def test_other_packages_bring_actions(monkeypatch: pytest.MonkeyPatch):
     points = [
-        EntryPoint("lamp", f"{__name__}:Lamp", registry.GROUP),
-        EntryPoint("gone", "no_such_package:Action", registry.GROUP),
+        EntryPoint("lamp", f"{__name__}:Lamp", kinds.GROUP),
+        EntryPoint("gone", "no_such_package:Action", kinds.GROUP),
     ]
-    monkeypatch.setattr(registry, "_entry_points", lambda: points)
+    monkeypatch.setattr(kinds, "_entry_points", lambda: points)
     action = actions.make(ActionSpec(name="lamp", parameters={"pin": 5}), "runs/a")
     # Nobody knows how long it takes.
     assert isinstance(action, Gate)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from tdbg.actions._base import Action, close_all, trouble_of
 from tdbg.actions.gate import Gate
-from tdbg.actions.registry import get, make, names
+from tdbg.actions.kinds import names
+from tdbg.actions.registry import get, make
 from tdbg.actions.report import Report
 from tdbg.actions.spec import ActionSpec, parse, read_specs
 from tdbg.actions.stop import Stop

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tdbg.actions.kinds import names, target_of
 from tdbg.errors import ConfigurationError
 from tdbg.findings import Severity
 from tdbg.settings.documents import read_document
@@ -68,8 +69,6 @@ def parse(text: str) -> ActionSpec:
     Raises:
         ConfigurationError: If there is no such action, or its target is missing.
     """
-    from tdbg.actions.registry import target_of
-
     name, found, target = text.partition(":")
     parameter = target_of(name)
     if found and parameter is None:
@@ -107,8 +106,6 @@ def read_specs(path: str | os.PathLike[str]) -> tuple[ActionSpec, ...]:
 
 
 def _entry(entry: object) -> ActionSpec:
-    from tdbg.actions.registry import names, target_of
-
     if isinstance(entry, str):
         return parse(entry)
     if not (isinstance(entry, dict) and len(entry) == 1):
