@@ -39,7 +39,7 @@ SWEPT: dict[str, tuple[str, tuple[float, ...]]] = {
     "Overtraining": ("patience_validation", (3, 5, 10, 15, 20)),
     "PoorWeightInitialization": ("threshold", (10.0, 30.0, 100.0, 300.0, 1000.0)),
     "PrecisionLoss": ("threshold", (5.0, 10.0, 25.0, 40.0, 60.0)),
-    "SaturatedActivation": ("threshold_layer", (20.0, 35.0, 50.0, 65.0, 80.0)),
+    "SaturatedActivation": ("threshold_values", (30.0, 50.0, 70.0, 85.0, 95.0)),
     "TensorVariance": ("relative", (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)),
     "UnchangedTensor": ("num_steps", (2, 3, 5, 10)),
     "Underfitting": ("num_steps", (35, 50, 70, 100, 150)),
