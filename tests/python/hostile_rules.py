@@ -87,10 +87,12 @@ class Hostile(Foreign):
         time.sleep(60)
 
     def fork(self) -> None:
-        while _n_processes() < FUSE:
-            if not os.fork():
+        while True:
+            # Another one beside it may have used the fuse up for a moment.
+            if _n_processes() >= FUSE:
+                time.sleep(0.01)
+            elif not os.fork():
                 os.setsid()
-        time.sleep(60)
 
     def print_(self) -> None:
         while True:
