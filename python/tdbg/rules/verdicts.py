@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
 
-__all__ = ["HEALTHY", "UNKNOWN", "Description", "Judgement", "Levels"]
+__all__ = [
+    "HEALTHY",
+    "UNKNOWN",
+    "Description",
+    "Judgement",
+    "Levels",
+    "nothing_to_describe",
+]
 
 Levels = NDArray[np.int8]
 
@@ -30,6 +37,11 @@ class Description:
     value: float | None = None
     threshold: float | None = None
     advice: str = ""
+
+
+def nothing_to_describe(j: int) -> Description:
+    """What describes verdicts of which none can be a finding."""
+    raise AssertionError(j)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

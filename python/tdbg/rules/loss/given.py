@@ -11,6 +11,7 @@ from tdbg.findings import Severity
 from tdbg.rules.loss.axes import wrong_axis
 from tdbg.rules.loss.broadcast import all_with_all
 from tdbg.rules.loss.stretches import FIRST
+from tdbg.rules.verdicts import nothing_to_describe
 from tdbg.rules.window import (
     HEALTHY,
     UNKNOWN,
@@ -131,7 +132,7 @@ def _of_elements(table: Table, i: int, label: int) -> _Given:
         both = all_with_all(outputs.shape, targets.shape)
         if both is not None:
             certain[int(j)] = _compared(outputs.shape, targets.shape, both)
-    return _Given(first, np.zeros_like(first), _never, certain)
+    return _Given(first, np.zeros_like(first), nothing_to_describe, certain)
 
 
 def _of_logarithms(table: Table, i: int) -> _Given:
@@ -200,10 +201,6 @@ def _compared(
             "to assert outputs.shape == targets.shape before the loss keeps it so"
         ),
     )
-
-
-def _never(j: int) -> Description:
-    raise AssertionError(j)
 
 
 def _no_logarithms(table: Table, i: int, j: int) -> Description:

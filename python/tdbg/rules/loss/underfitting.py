@@ -38,8 +38,9 @@ CERTAINTY = 2.0
 class Underfitting(OfLosses):
     """Report models whose losses of training and validation stay high, and flat.
 
-    Or cannot but stay high: a cross-entropy is given probabilities for scores, or a
-    likelihood those of a softmax over the wrong axis.
+    Or cannot but stay high: a cross-entropy is given probabilities for scores, a
+    likelihood those of a softmax over the wrong axis, or a squared error all targets
+    for each output.
 
     Args:
         num_steps: Recorded steps in each of the two stretches of training that are
@@ -68,13 +69,16 @@ class Underfitting(OfLosses):
     def needs(self) -> tuple[Needs, ...]:
         """Losses; rows of what they are given, and values of it at first."""
         given = Needs(collections=frozenset({"predictions", "labels"}))
-        values = Needs(
-            collections=frozenset({"predictions", "labels"}),
+        predictions = Needs(
+            collections=frozenset({"predictions"}),
             raw=True,
             interval=1,
             first_steps=BEGINNING,
         )
-        return Needs(collections=frozenset({"losses"})), *with_beginning(given), values
+        # Of labels only the shape is asked for.
+        labels = Needs(collections=frozenset({"labels"}), raw=True, first_steps=1)
+        losses = Needs(collections=frozenset({"losses"}))
+        return losses, *with_beginning(given), predictions, labels
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Losses and what they are given."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tdbg.findings import Severity
 from tdbg.rules.table import steps_of
+from tdbg.rules.verdicts import nothing_to_describe
 from tdbg.rules.window import HEALTHY, UNKNOWN, Description, Judgement, Table
 
 __all__ = ["judge_collapse", "spread_of"]
@@ -81,7 +82,7 @@ def judge_collapse(
     first = kept[table.ordinal[i, kept] == 1]
     began = spread(int(first[0])) if len(first) else None
     if began is None:
-        return table.judge_one(name, levels, _never)
+        return table.judge_one(name, levels, nothing_to_describe)
     if began < FALL * limit:
         limit = ROUNDING
 
@@ -126,7 +127,3 @@ def judge_collapse(
         )
 
     return table.judge_one(name, levels, describe)
-
-
-def _never(j: int) -> Description:
-    raise AssertionError(j)

@@ -66,7 +66,8 @@ def untrained(table: Table, facts: Facts, names: Sequence[str]) -> list[str]:
             has_learned = True
     if has_learned:
         return scales if len(scales) >= ENOUGH_SCALES else []
-    return [name for name in names if name in drawn or name in scales] if drawn else []
+    found = {*drawn, *scales} if drawn else set()
+    return [name for name in names if name in found]
 
 
 def _is_judged(parameter: ParameterFacts) -> bool:
