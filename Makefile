@@ -11,8 +11,10 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 
 PYTHON ?= python3
-# Compiler jobs and test processes.
+# Compiler jobs, and tests at a time; those of Python wait for programs that they start,
+# so that one more of them keeps the processors busy.
 JOBS ?= 2
+WORKERS ?= $(shell expr $(JOBS) + 1)
 # More arguments for pytest: make pytest ARGS='-k writer -x'.
 ARGS ?=
 # ON in CI: compilers that nobody has tried may warn of something new.
@@ -31,6 +33,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # cmake and ninja of the environment, whatever the machine has.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# A second build of the same files costs nothing where ccache is installed.
+ifneq ($(shell command -v ccache),)
+export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
+endif
 
 BUILD_FILES := CMakeLists.txt pyproject.toml requirements/pinned.txt README.md \
   $(wildcard cmake/*.cmake)
@@ -39,9 +45,14 @@ CPP_TESTS := $(shell find tests/cpp -type f)
 PYTHON_FILES := $(shell find python -name '*.py' -o -name '*.pyi')
 FORMATTED_CPP = $(shell find cpp tests/cpp -name '*.h' -o -name '*.cc' -o -name '*.cu')
 
-SOURCE_TESTS := $(patsubst %,tests/python/test_%.py,benchmark_harness \
-  benchmark_overhead case_study cuda_build file_sizes include_layers \
-  no_dangerous_calls)
+# Tests of what a wheel has not: the sources, the benchmarks, the examples.
+SOURCE_TESTS := $(addprefix tests/python/,benchmarks docs/test_form.py examples house)
+
+# Modules are compiled to bytecode by their first import, if there is one: to compile
+# those of all packages takes a minute.  Whoever keeps imports from writing it would wait
+# five seconds for each program that imports torch, and tests start hundreds.
+PIP_INSTALL := $(BIN)/pip install -qq --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 # What pip needs to build without isolation, for builds that are incremental.
 BUILD_TOOLS := blosc2 cmake ninja pybind11 scikit-build-core
@@ -66,12 +77,12 @@ $(BIN)/pip:
 # A regular `pip install` as a user would do it, isolated.
 $(STAMPS)/installed: $(BUILD_FILES) $(CPP_FILES) $(PYTHON_FILES) | $(BIN)/pip
 	@echo "== building and installing tdbg with what its demo needs"
-	@$(BIN)/pip install -qq '.[demo]'
+	@$(PIP_INSTALL) '.[demo]'
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/tools: pyproject.toml requirements/pinned.txt | $(BIN)/pip
 	@echo "== installing the build tools"
-	@$(BIN)/pip install -qq $(BUILD_TOOLS)
+	@$(PIP_INSTALL) $(BUILD_TOOLS)
 	@mkdir -p $(STAMPS) && touch $@
 
 # Changes when a Python file appears or goes, not when one is edited: an editable
@@ -83,15 +94,24 @@ $(STAMPS)/files: FORCE | $(BIN)/pip
 .PHONY: FORCE
 FORCE:
 
-# The editable installation, and the C++ tests in the same build tree.  Debian's pip
-# (23.0) does not know the short -C.
+# The editable installation, and the C++ tests in the same build tree; meanwhile the
+# packages that the tests need are fetched and unpacked.  Debian's pip (23.0) does not
+# know the short -C.
 $(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/files $(BUILD_FILES) $(CPP_FILES) \
     $(CPP_TESTS)
-	@echo "== building tdbg and its C++ tests, installing the tools for testing"
-	@$(BIN)/pip install -qq --no-build-isolation --editable '.[dev]' \
+	@echo "== building tdbg and its C++ tests, installing what the tests need"
+	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py test) & \
+	packages=$$!; failed=0; \
+	$(PIP_INSTALL) --no-build-isolation --no-deps --no-warn-conflicts --editable . \
 	  --config-settings=build-dir=$(EDITABLE) \
 	  --config-settings=cmake.define.TDBG_BUILD_TESTS=ON \
-	  --config-settings=cmake.define.TDBG_WERROR=$(WERROR)
+	  --config-settings=cmake.define.TDBG_WERROR=$(WERROR) || failed=$$?; \
+	wait $$packages && exit $$failed
+	@touch $@
+
+$(STAMPS)/lint: $(STAMPS)/editable
+	@echo "== installing the tools for linting"
+	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py lint dev)
 	@touch $@
 
 # A checkout that has been made editable stays so: the demo then runs from it.
@@ -109,18 +129,39 @@ case-study: $(DEMO_INSTALLATION) ## a sick training found, stopped, mended: docs
 	@$(BIN)/pip install -qq pillow
 	@$(BIN)/python -m examples.case_study $(ARGS)
 
-develop: $(STAMPS)/editable ## an editable installation with every tool
+develop: $(STAMPS)/editable $(STAMPS)/lint ## an editable installation with every tool
 
 # ---- tests -------------------------------------------------------------------
 
-.PHONY: test test-cpp asan tsan pytest test-nightly test-wheel
-test: test-cpp asan tsan pytest ## all tests of a change
+.PHONY: test test-all test-cpp test-cpp-stress test-cuda asan tsan pytest pytest-slow
+.PHONY: test-nightly test-wheel
+test: test-cpp pytest ## C++ and Python tests, but for the slow ones: minutes
+
+test-all: test test-rest ## all tests of a change
+.PHONY: test-rest
+test-rest: test-cpp-stress asan tsan test-cuda pytest-slow
 
 test-cpp: $(STAMPS)/editable ## C++ tests, optimized
 	@echo "== C++ tests"
-	@ctest --test-dir $(EDITABLE) -j $(JOBS) --output-on-failure \
+	@TDBG_TEST_QUICK=1 ctest --test-dir $(EDITABLE) -j $(JOBS) --output-on-failure \
 	  --no-tests=error
 
+test-cpp-stress: $(STAMPS)/editable ## C++ tests that repeat, as often as they should
+	@echo "== C++ tests that repeat"
+	@ctest --test-dir $(EDITABLE) -j $(JOBS) --output-on-failure --no-tests=error \
+	  -L stress
+
+# Nothing to do where there is no nvcc.  The tests of the build read what is made here.
+test-cuda: $(STAMPS)/editable ## compile the CUDA kernels if there is an nvcc
+	@echo "== CUDA kernels"
+	@mkdir -p build && cmake --preset cuda -DTDBG_WERROR=$(WERROR) > build/cuda.log || \
+	  { cat build/cuda.log; exit 1; }
+	@cmake --build --preset cuda
+	@test ! -e build/cuda/cuda/ptxas.txt || cmake -DARCHITECTURES=2 \
+	  -DREPORT=build/cuda/cuda/ptxas.txt -P cmake/CheckPtxas.cmake
+	@$(BIN)/python -m pytest -q tests/python -k test_the_module_has_kernels
+
+# Each file on its own: that shows that it includes what it uses.
 asan: $(STAMPS)/tools ## C++ tests under AddressSanitizer and UBSan
 	@echo "== C++ tests, AddressSanitizer and UBSan"
 	@mkdir -p build && cmake --preset asan -DTDBG_WERROR=$(WERROR) > build/asan.log || \
@@ -138,12 +179,12 @@ tsan: $(STAMPS)/tools ## C++ tests of threads under ThreadSanitizer
 # Tests marked `serial` first, alone; pytest exits with 5 where there are none.  To
 # collect all files takes ten seconds.  Then file by file, so that what a file's tests
 # share is made once, and in their order, in which the last ones are short.
-SERIAL_TESTS := $(shell grep -l 'mark\.serial' tests/python/test_*.py)
+SERIAL_TESTS := $(shell grep -rl 'mark\.serial' tests/python --include='test_*.py')
 pytest: $(STAMPS)/editable ## Python tests: make pytest ARGS='-k writer -x'
 	@echo "== Python tests"
 	@$(BIN)/python -m pytest -q -m 'serial and not slow' $(ARGS) \
 	  $(SERIAL_TESTS) || test $$? -eq 5
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile \
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
 	  --no-loadscope-reorder -m 'not serial and not slow' $(ARGS)
 
 test-wheel: $(STAMPS)/editable ## Python tests on a wheel, from the index, in an environment of its own
@@ -156,15 +197,20 @@ test-wheel: $(STAMPS)/editable ## Python tests on a wheel, from the index, in an
 	  venv/bin/python -m pytest -q -m 'not slow' $(SOURCE_TESTS:%=--ignore=%) \
 	  $(ARGS)
 
-test-nightly: test tidy test-wheel ## the above, the slow tests, tidy, and a wheel
+pytest-slow: $(STAMPS)/editable ## Python tests that take long
+	@echo "== Python tests that take long"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m 'slow and not nightly' \
+	  $(ARGS)
+
+test-nightly: test-all tidy test-wheel ## the above, what takes very long, tidy, and a wheel
 	@# A race is found by chance: one pass is not enough.
 	@ctest --preset tsan -j $(JOBS) --repeat until-fail:20
-	@$(BIN)/python -m pytest -q -m slow $(ARGS)
+	@$(BIN)/python -m pytest -q -m nightly $(ARGS)
 
 # ---- style -------------------------------------------------------------------
 
 .PHONY: lint format tidy stubs
-lint: $(STAMPS)/editable ## formatting, lint, types and layers
+lint: $(STAMPS)/lint ## formatting, lint, types and layers
 	@echo "== ruff, mypy, import-linter, clang-format"
 	@ruff check .
 	@ruff format --check .
@@ -173,35 +219,45 @@ lint: $(STAMPS)/editable ## formatting, lint, types and layers
 	@clang-format --dry-run --Werror $(FORMATTED_CPP)
 	@$(MAKE) --no-print-directory stubs
 
-format: $(STAMPS)/editable ## rewrite the sources in the house style
+format: $(STAMPS)/lint ## rewrite the sources in the house style
 	@ruff check --fix-only .
 	@ruff format .
 	@clang-format -i $(FORMATTED_CPP)
 
-tidy: $(STAMPS)/tools ## compile core and module under clang-tidy
+tidy: $(STAMPS)/lint ## compile core and module under clang-tidy
 	@mkdir -p build && cmake --preset tidy > build/tidy.log || \
 	  { cat build/tidy.log; exit 1; }
 	@cmake --build --preset tidy
 
-stubs: $(STAMPS)/editable ## compare _core.pyi with the module
+stubs: $(STAMPS)/lint ## compare _core.pyi with the module
 	@echo "== stubtest"
 	@$(BIN)/python -m mypy.stubtest tdbg._core
 
 # ---- the rest ----------------------------------------------------------------
 
-.PHONY: bench bench-detection bench-environments bench-report clean distclean
+.PHONY: wheel
+wheel: | $(BIN)/pip ## a wheel for others, with the CUDA kernels: needs nvcc
+	@$(BIN)/pip wheel -q --no-deps --wheel-dir build/wheels . \
+	  --config-settings=cmake.define.TDBG_CUDA=ON
+
+.PHONY: bench bench-micro bench-detection bench-environments bench-report
+.PHONY: clean distclean
 # FULL=1 for all rounds; SECONDS=60 bounds each slowdown; ONLY has beginnings of
 # names, with commas: make bench ONLY=overhead/resnet,writer
 bench: | $(BIN)/pip ## benchmarks, quickly: make bench ONLY=overhead/resnet FULL=1
 	@$(BIN)/python -m benchmarks.run --only '$(ONLY)' $(if $(FULL),--full) \
 	  $(if $(SECONDS),--seconds $(SECONDS))
 
+# Two commits: ARGS=--benchmark-save=before, then ARGS=--benchmark-compare.
+bench-micro: $(STAMPS)/editable ## reducers, codec, writer and reader: make bench-micro ARGS='-k codec'
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q benchmarks --benchmark-only $(ARGS)
+
 # Recorded runs are kept in build/detection: a second time takes minutes. The second table
 # has the thresholds moved.
 bench-detection: $(STAMPS)/editable ## what rules find, on sick and healthy trainings: make bench-detection ONLY=raw SEEDS=1
 	@for verb in judge sweep; do OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.detection $$verb \
 	  --only '$(ONLY)' --seeds $(or $(SEEDS),5) --jobs $(JOBS) \
-	  $(if $(WRITE),--write docs/detection.md) || exit 1; done
+	  $(if $(WRITE),--write benchmarks/detection/README.md) || exit 1; done
 
 bench-environments: | $(BIN)/pip ## what the benchmarks' contenders need
 	@$(BIN)/python -m benchmarks.environments.create
@@ -220,8 +276,8 @@ gpu-kernels: $(STAMPS)/tools ## registers of the CUDA kernels, on later GPUs too
 	@mkdir -p build/ptx && cmake -DFOLDER=$(CURDIR)/build/ptx -P cmake/CheckPtx.cmake
 
 clean: ## remove what was built; the environment stays
-	@rm -rf build $(STAMPS)/editable
-	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf build $(STAMPS)/editable $(STAMPS)/lint
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 
 distclean: clean ## remove the environment too
 	@rm -rf $(VENV)

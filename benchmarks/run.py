@@ -28,7 +28,7 @@ from benchmarks.overhead import matrix
 
 FOLDER = Path(__file__).parent
 #: Folders without programs of their own to find.
-OTHERS = {"_harness", "detection", "environments", "gpu", "overhead"}
+OTHERS = {"_harness", "detection", "environments", "gpu", "micro", "overhead"}
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
-# The CUDA kernels as one file for several architectures, by nvcc where it is.
+# The CUDA kernels as one file for several architectures, by nvcc.
 #
-#   TDBG_CUDA=AUTO  with kernels if there is an nvcc of CUDA 12 or later (default)
-#             ON    or else fail
-#             OFF   without
+#   TDBG_CUDA=OFF   without (default: nvcc takes as long as the rest of a build)
+#             ON    with kernels, by an nvcc of CUDA 12 or later, or else fail
+#             AUTO  with kernels if there is one
+#
+# An environment variable of that name is the default, for pip.
 #
 # CMake's own CUDA language is not used: it would look for a working CUDA toolkit
 # and link its runtime.  The file goes into the module as it is (.incbin), and the
@@ -10,7 +12,11 @@
 
 include_guard(GLOBAL)
 
-set(TDBG_CUDA AUTO CACHE STRING "CUDA kernels: AUTO, ON or OFF")
+set(default OFF)
+if(DEFINED ENV{TDBG_CUDA})
+  set(default "$ENV{TDBG_CUDA}")
+endif()
+set(TDBG_CUDA "${default}" CACHE STRING "CUDA kernels: AUTO, ON or OFF")
 set_property(CACHE TDBG_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 # Machine code for A100 and its relatives and for H100 and H200; PTX, which the

@@ -3,6 +3,7 @@
 python -m benchmarks.detection verify --seeds 1         predicates only, no rules
 python -m benchmarks.detection --jobs 2                 record, judge, print tables
 python -m benchmarks.detection --only raw,dead --json   some cases, as JSON
+python -m benchmarks.detection --origin third fourth    of the later collections
 python -m benchmarks.detection --set DeadRelu.threshold_layer=80
 python -m benchmarks.detection --corpus mine.py         other cases
 """
@@ -23,9 +24,8 @@ from rich.progress import track
 
 from benchmarks._harness.machine import ROOT
 from benchmarks.detection import table
-from benchmarks.detection.corpus.case import cases, load
-from benchmarks.detection.halves import half_of
 from benchmarks.detection.judge import Judged, judge
+from benchmarks.detection.kit.case import HALVES, ORIGINS, Case, cases, load
 from benchmarks.detection.record import Recording, record
 from benchmarks.detection.sweep import sweep
 from benchmarks.detection.verify import verify
@@ -36,10 +36,17 @@ CACHE = ROOT / "build" / "detection"
 
 def main() -> None:
     given = options()
-    if given.verb == "verify":
-        verify_all(given)
+    chosen = chosen_cases(given)
+    if given.verb == "list":
+        for one in chosen:
+            print(
+                f"{one.name:45} {one.origin:6} {one.half:8} {', '.join(one.named_by)}"
+            )
         return
-    recordings = recorded(given)
+    if given.verb == "verify":
+        verify_all(given, chosen)
+        return
+    recordings = recorded(given, chosen)
     if given.verb == "record":
         return
     if given.verb == "sweep":
@@ -73,7 +80,14 @@ def options() -> argparse.Namespace:
     verbs = ["judge", "record", "sweep", "verify", "list"]
     parser.add_argument("verb", nargs="?", default="judge", choices=verbs)
     parser.add_argument("--only", default="", help="beginnings of names, with commas")
-    parser.add_argument("--half", choices=["tuning", "held out"])
+    parser.add_argument("--half", choices=HALVES)
+    parser.add_argument(
+        "--origin",
+        nargs="+",
+        default=["first"],
+        choices=[*ORIGINS, "all"],
+        help="collections that the cases were written for; default: first",
+    )
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--interval", type=int, default=10, help="of statistics")
@@ -95,26 +109,28 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def verify_all(given: argparse.Namespace) -> None:
+def chosen_cases(given: argparse.Namespace) -> list[Case]:
+    """The cases that are asked for; of a user's own files all of them."""
+    load(given.corpus)
+    every = given.corpus or "all" in given.origin
+    found = cases(given.only, ORIGINS if every else given.origin)
+    return [one for one in found if given.half in (None, one.half)]
+
+
+def verify_all(given: argparse.Namespace, chosen: list[Case]) -> None:
     """Exit with 1 if a case does not do what it says."""
     troubles = 0
-    for verdict in verify(given.only, range(given.seeds), given.jobs, given.corpus):
+    for verdict in verify(chosen, range(given.seeds), given.jobs, given.corpus):
         print(verdict.line, flush=True)
         troubles += bool(verdict.trouble)
     sys.exit(f"{troubles} in trouble" if troubles else 0)
 
 
-def recorded(given: argparse.Namespace) -> list[Recording]:
+def recorded(given: argparse.Namespace, chosen: list[Case]) -> list[Recording]:
     """All recordings that are asked for, made now if need be."""
-    load(given.corpus)
-    chosen = cases(given.only)
-    if given.verb == "list":
-        for one in chosen:
-            print(f"{one.name:45} {half_of(one.name):9} {', '.join(one.named_by)}")
-        sys.exit(0)
     recordings = progress(
         record(
-            given.only,
+            chosen,
             range(given.seeds),
             given.cache / f"interval-{given.interval}",
             jobs=given.jobs,
@@ -130,7 +146,7 @@ def recorded(given: argparse.Namespace) -> list[Recording]:
     for one in recordings:
         if one.trouble:
             print(f"{one.case} seed {one.seed}: {one.trouble}", file=sys.stderr)
-        elif given.half in (None, half_of(one.case)):
+        else:
             kept.append(one)
     return kept
 

@@ -13,19 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.detection.corpus.case import Case, cases, load
-from benchmarks.detection.corpus.training import Outcome
-from benchmarks.detection.halves import half_of
+from benchmarks.detection.kit.case import case_named, load
+from benchmarks.detection.kit.training import Outcome
 from benchmarks.detection.record import Recording, asked
-from tdbg.findings import Finding, Severity
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine, Rule, default_rules
-from tdbg.rules.engine.episodes import Episodes
-from tdbg.rules.quiet import Quiet
+from tdbg.rules.episodes import Episodes
 from tdbg.rules.registry import make
-from tdbg.rules.status import Status
+from tdbg.rules.runner import Status
+from tdbg.rules.window import Idle
+from tdbg.run.findings import Finding, Severity
 
-__all__ = ["Judged", "Named", "case_of", "judge", "judged_by", "rules_for"]
+__all__ = ["Judged", "Named", "judge", "judged_by", "rules_for"]
 
 #: Parameters of rules by the rule's name, in place of the defaults.
 Changes = Mapping[str, Mapping[str, object]]
@@ -57,7 +56,8 @@ class Judged:
     Attributes:
         case: Name of the case.
         seed: Of the training.
-        half: Of the corpus.
+        origin: The collection that the case was written for.
+        half: Of that collection.
         is_sick: Whether the training is.
         named_by: Rules that may name the fault.
         visible_at: Training step at which the fault is visible.
@@ -68,6 +68,7 @@ class Judged:
 
     case: str
     seed: int
+    origin: str
     half: str
     is_sick: bool
     named_by: frozenset[str]
@@ -125,7 +126,6 @@ def judge(
         jobs: Processes.
         paths: Files of cases other than this corpus.
     """
-    load(paths)
     work = [
         (one, dict(changes or {}), tuple(only_rules))
         for one in recordings
@@ -139,29 +139,24 @@ def judge(
 
 def _judge(work: tuple[Recording, Changes, tuple[str, ...]]) -> Judged:
     recording, changes, only = work
-    rules = rules_for(case_of(recording), recording, changes)
+    rules = rules_for(recording, changes)
     return judged_by(
         recording, [rule for rule in rules if not only or rule.name in only]
     )
 
 
-def case_of(recording: Recording) -> Case:
-    """The case that was recorded."""
-    (case,) = (one for one in cases(recording.case) if one.name == recording.case)
-    return case
-
-
 def judged_by(recording: Recording, rules: Sequence[Rule]) -> Judged:
     """What these rules say of a recording."""
-    case, outcome = case_of(recording), recording.outcome()
+    case, outcome = case_named(recording.case), recording.outcome()
     engine = Engine(recording.run, rules, record=False)
     # As they were told, with the step at which each was noticed first.
-    told = [*engine.poll(), *engine.ask_silence(), *_of_hangs(rules, outcome)]
+    told = [*engine.poll(), *engine.poll_idle(), *_of_hangs(rules, outcome)]
     report = engine.finish()
     return Judged(
         case=case.name,
         seed=recording.seed,
-        half=half_of(case.name),
+        origin=case.origin,
+        half=case.half,
         is_sick=case.is_sick,
         named_by=case.named_by,
         visible_at=outcome.visible_at,
@@ -175,9 +170,9 @@ def judged_by(recording: Recording, rules: Sequence[Rule]) -> Judged:
     )
 
 
-def rules_for(case: Case, recording: Recording, changes: Changes) -> list[Rule]:
+def rules_for(recording: Recording, changes: Changes) -> list[Rule]:
     """The default rules and those the case asks for, with changed parameters."""
-    of_case = asked(case, recording.folder)
+    of_case = asked(case_named(recording.case), recording.folder)
     names = {rule.name for rule in of_case}
     every = [*(r for r in default_rules() if r.name not in names), *of_case]
     return [_changed(rule, changes.get(rule.name, {})) for rule in every]
@@ -194,7 +189,7 @@ def _of_hangs(rules: Sequence[Rule], outcome: Outcome) -> list[Finding]:
     """What rules say when nothing comes for as long as the case says."""
     found: list[Finding] = []
     for step, seconds in outcome.hangs:
-        quiet = Quiet(
+        quiet = Idle(
             seconds=seconds,
             last_step=outcome.global_steps[step],
             mode=ModeKeys.TRAIN,
@@ -203,8 +198,8 @@ def _of_hangs(rules: Sequence[Rule], outcome: Outcome) -> list[Finding]:
         )
         for rule in rules:
             episodes = Episodes(rule.name)
-            for judgement in rule.silence(quiet):
-                found += episodes.fold(judgement)
+            for evaluation in rule.on_idle(quiet):
+                found += episodes.fold(evaluation)
     return found
 
 

@@ -2,9 +2,9 @@
 
 A training is watched as a user would do it: ``td.watch`` with the default rules and
 those that the case asks for.  The run and the outcome of the predicate are kept in
-``<cache>/<case>/<seed>-<hash>/``; the hash is of the corpus' code, of what the rules
-need, and of the schedule, so a change of any of these records again.  A change of
-tdbg's capture does not: ``--fresh`` is for that.
+``<cache>/<case>/<seed>-<hash>/``; the hash is of the code of the kit and of the file
+of the case, of what the rules need, and of the schedule, so a change of any of these
+records again.  A change of tdbg's capture does not: ``--fresh`` is for that.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 from torch import nn
 
 import tdbg.pytorch as td
-from benchmarks.detection.corpus.case import Case, cases, load
-from benchmarks.detection.corpus.training import Outcome
+from benchmarks.detection.kit.case import Case, case_named, load
+from benchmarks.detection.kit.training import Outcome
 from benchmarks.detection.verify import run
-from tdbg.needs import every_need
+from tdbg.config.needs import every_need
 from tdbg.rules import Rule, default_rules
 from tdbg.rules.registry import make, names
 
@@ -75,7 +75,7 @@ def asked(case: Case, folder: Path) -> list[Rule]:
 
 
 def record(
-    only: str,
+    chosen: Iterable[Case],
     seeds: Iterable[int],
     cache_folder: Path,
     *,
@@ -89,9 +89,8 @@ def record(
 
     With *stale* a recording by another state of the code is good enough.
     """
-    load(paths)
     work = []
-    for case in cases(only):
+    for case in chosen:
         for seed in seeds:
             key = f"{seed}-{_hash(case, interval)}"
             folder = cache_folder.resolve() / case.name / key
@@ -114,7 +113,7 @@ def _record(work: Work) -> Recording:
     if (folder / OUTCOME).exists() and not fresh:
         return recording
     load(paths)
-    (case,) = (one for one in cases(name) if one.name == name)
+    case = case_named(name)
     for old in folder.parent.glob(f"{seed}-*"):
         shutil.rmtree(old)
     folder.mkdir(parents=True)
@@ -172,9 +171,8 @@ def _hash(case: Case, interval: int) -> str:
     """Changes when another recording would come of it."""
     rules = [*default_rules(), *asked(case, Path("other"))]
     needs = sorted(repr(_sorted(need)) for rule in rules for need in _needs(rule))
-    shared = _shared(Path(__file__).parent / "corpus")
     source = Path(case.source).read_text() if case.source else ""
-    text = "\n".join([source, shared, str(interval), *needs])
+    text = "\n".join([source, _kit(), str(interval), *needs])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -191,6 +189,6 @@ def _sorted(need: Any) -> dict[str, object]:
 
 
 @cache
-def _shared(corpus: Path) -> str:
-    names = ("training", "loops", "probes", "data", "models")
-    return "\n".join((corpus / f"{name}.py").read_text() for name in names)
+def _kit() -> str:
+    files = sorted((Path(__file__).parent / "kit").glob("*.py"))
+    return "\n".join(file.read_text() for file in files if file.stem != "case")

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from benchmarks._harness.tables import Table
-from benchmarks.detection.corpus.case import load
-from benchmarks.detection.halves import HALVES
-from benchmarks.detection.judge import Judged, case_of, judged_by, rules_for
+from benchmarks.detection.judge import Judged, judged_by, rules_for
+from benchmarks.detection.kit.case import HALVES, case_named, load
 from benchmarks.detection.record import Recording
 from benchmarks.detection.table import count
-from tdbg.findings import Severity
 from tdbg.rules.registry import make, names
+from tdbg.run.findings import Severity
 
 __all__ = ["SWEPT", "sweep"]
 
@@ -29,7 +28,7 @@ SWEPT: dict[str, tuple[str, tuple[float, ...]]] = {
     "DeadEmbedding": ("threshold", (10.0, 30.0, 50.0, 70.0, 90.0)),
     "DeadRelu": ("threshold_layer", (20.0, 35.0, 50.0, 65.0, 80.0, 90.0)),
     "ExplodingGradient": ("factor", (10.0, 30.0, 100.0, 300.0, 1000.0)),
-    "LossNotDecreasing": ("num_steps", (20, 35, 50, 65, 80, 100)),
+    "LossNotDecreasing": ("stretch", (20, 35, 50, 65, 80, 100)),
     "LossSpike": ("deviations", (4.0, 6.0, 8.0, 12.0, 16.0)),
     "MissingGradient": ("patience", (2, 5, 10, 20)),
     "NLPSequenceRatio": ("any_percent", (30.0, 50.0, 65.0, 80.0, 95.0)),
@@ -48,6 +47,7 @@ SWEPT: dict[str, tuple[str, tuple[float, ...]]] = {
     "ZeroLearningRate": ("patience", (2, 3, 5, 10)),
 }
 
+COLUMNS = ("named", "in time", "errors", "warnings")
 #: A rule, and a value of its threshold.
 _Variant = tuple[str, float]
 #: A run, and what it is judged by together: each rule with one value.
@@ -70,7 +70,7 @@ def sweep(
     ]
     table = Table(
         "as thresholds move",
-        ("threshold", "value", *_of_halves("named", "in time", "errors", "warnings")),
+        ("threshold", "value", *COLUMNS, f"held out: {COLUMNS[0]}", *COLUMNS[1:]),
         note="Each rule by itself, first the tuning half, then the other. Named, "
         "and in time: of the runs of which the rule may name the fault. Errors and "
         "warnings: healthy runs with one of it. *: the default.",
@@ -85,10 +85,6 @@ def sweep(
             *(cell for half in HALVES for cell in _row(rule, found[rule, value], half)),
         )
     return table
-
-
-def _of_halves(*columns: str) -> Iterator[str]:
-    return (f"{column}{mark}" for mark in ("", " (held out)") for column in columns)
 
 
 def _default(rule: str, parameter: str) -> float:
@@ -124,10 +120,9 @@ def _judged(
     jobs: int,
     paths: Sequence[str],
 ) -> dict[_Variant, list[Judged]]:
-    load(paths)
     work: list[_Work] = []
     for recording in recordings:
-        case = case_of(recording)
+        case = case_named(recording.case)
         mine = [v for v in variants if not case.is_sick or v[0] in case.named_by]
         if mine:
             work.append((recording, _together(mine)))
@@ -159,7 +154,7 @@ def _judge(work: _Work) -> list[tuple[tuple[_Variant, ...], Judged]]:
         changes = {
             rule: {SWEPT[rule][0]: _of_kind(rule, value)} for rule, value in group
         }
-        rules = rules_for(case_of(recording), recording, changes)
+        rules = rules_for(recording, changes)
         asked = [each for each in rules if each.name in changes]
         found.append((group, judged_by(recording, asked)))
     return found

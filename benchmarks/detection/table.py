@@ -1,36 +1,71 @@
-"""What came of it: found, in time, false alarms; by half and by rule.
+"""What came of it: found, in time, false alarms; by half, collection and rule.
 
-The same tables go to the terminal and into docs/detection.md, between its markers.
+The same tables go to the terminal and into README.md, between its markers.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from benchmarks._harness.tables import Table
-from benchmarks.detection.halves import HALVES
 from benchmarks.detection.judge import Judged
-from tdbg.findings import Severity
+from benchmarks.detection.kit.case import HALVES, ORIGINS
+from tdbg.run.findings import Severity
 
-__all__ = ["by_half", "by_rule", "false_alarms", "missed", "tables", "write"]
+__all__ = [
+    "by_half",
+    "by_origin",
+    "by_rule",
+    "false_alarms",
+    "missed",
+    "tables",
+    "write",
+]
 
+#: Of a row of a table.
+WIDTH = 118
 BEGIN, END = "<!-- {} begin -->", "<!-- {} end -->"
 
 
 def tables(judged: Sequence[Judged]) -> list[Table]:
     """All of them."""
-    return [by_half(judged), by_rule(judged), missed(judged), false_alarms(judged)]
+    several = len({one.origin for one in judged}) > 1
+    return [
+        by_half(judged),
+        *([by_origin(judged)] if several else []),
+        by_rule(judged),
+        missed(judged),
+        false_alarms(judged),
+    ]
 
 
 def by_half(judged: Sequence[Judged]) -> Table:
     """Recall and false alarms of both halves, and of all."""
+    parts = {half: [one for one in judged if one.half == half] for half in HALVES}
+    return _of_parts("both halves", "half", parts | {"all": list(judged)})
+
+
+def by_origin(judged: Sequence[Judged]) -> Table:
+    """Likewise of each collection that the cases were written for."""
+    parts = {
+        origin: here
+        for origin in ORIGINS
+        if (here := [one for one in judged if one.origin == origin])
+    }
+    return _of_parts("each collection", "collection", parts)
+
+
+def _of_parts(
+    title: str, first_column: str, parts: Mapping[str, Sequence[Judged]]
+) -> Table:
     table = Table(
-        "both halves",
+        title,
         (
-            "half",
+            first_column,
             "sick runs",
             "found",
             "in time",
@@ -43,8 +78,7 @@ def by_half(judged: Sequence[Judged]) -> Table:
         "the first finding that names it; negative: found before. A healthy run counts "
         "once, however many findings it has.",
     )
-    for name, half in [*((half, (half,)) for half in HALVES), ("all", HALVES)]:
-        here = [one for one in judged if one.half in half]
+    for name, here in parts.items():
         sick = [one for one in here if one.is_sick]
         well = [one for one in here if not one.is_sick]
         table.add(
@@ -71,8 +105,8 @@ def by_rule(judged: Sequence[Judged]) -> Table:
             "named",
             "in time",
             "delay: median, longest",
-            "healthy runs with its error",
-            "with its warning",
+            "healthy: error",
+            "warning",
         ),
         note="Most faults may be named by several rules, of which one is enough.",
     )
@@ -112,7 +146,6 @@ def missed(judged: Sequence[Judged]) -> Table:
             "seeds",
             "visible",
             "delays",
-            "may be named by",
             "was named by",
         ),
         note="Delays by seed; -: not found.",
@@ -121,15 +154,14 @@ def missed(judged: Sequence[Judged]) -> Table:
         if all(one.in_time for one in runs):
             continue
         others = sorted({n.rule for one in runs for n in one.findings})
-        table.add(
+        cells = (
             name,
             runs[0].half,
-            len(runs),
+            str(len(runs)),
             " ".join(_text(one.visible_at) for one in runs),
             " ".join(_text(one.delay) for one in runs),
-            ", ".join(sorted(runs[0].named_by)),
-            ", ".join(others) or "nothing",
         )
+        table.add(*cells, _as_many_as_fit(others, _room(cells)) or "nothing")
     return table
 
 
@@ -147,15 +179,10 @@ def false_alarms(judged: Sequence[Judged]) -> Table:
                     said[named.severity, named.rule].append(named)
         for (severity, rule), all_of in sorted(said.items(), reverse=True):
             first = min(all_of, key=lambda named: named.step)
-            table.add(
-                name,
-                runs[0].half,
-                severity.label,
-                rule,
-                f"{len(all_of)} of {len(runs)}",
-                first.step,
-                f"{first.tensor}: {first.message}".replace("|", "\\|"),
-            )
+            seeds = f"{len(all_of)} of {len(runs)}"
+            cells = (name, runs[0].half, severity.label, rule, seeds, str(first.step))
+            says = textwrap.shorten(first.message, _room(cells), placeholder=" ...")
+            table.add(*cells, says.replace("|", "\\|"))
     return table
 
 
@@ -177,7 +204,10 @@ def write(path: Path, tables: Iterable[Table], what: str = "tables") -> None:
         raise ValueError(msg)
     before, rest = page.split(begin, 1)
     _, after = rest.split(end, 1)
-    body = "\n".join(table.markdown() for table in tables)
+    written = "\n".join(table.markdown() for table in tables).split("\n")
+    body = "\n".join(
+        line if line.startswith("|") else textwrap.fill(line, WIDTH) for line in written
+    )
     path.write_text(f"{before}{begin}\n\n{body}\n{end}{after}", encoding="utf-8")
 
 
@@ -205,6 +235,21 @@ def delays(judged: Iterable[Judged]) -> str:
 def spread(numbers: Sequence[int]) -> str:
     """Median and largest."""
     return f"{median(numbers):g}, {max(numbers)}" if numbers else "-"
+
+
+def _room(cells: Sequence[str]) -> int:
+    """How wide one more cell may be, so that the row can be read."""
+    return max(WIDTH - len(" | ".join(["", *cells, "", ""])), 20)
+
+
+def _as_many_as_fit(parts: Sequence[str], room: int) -> str:
+    """A list that ends in how many more there are."""
+    for n in range(len(parts), 1, -1):
+        more = f" and {len(parts) - n} more" if n < len(parts) else ""
+        text = ", ".join(parts[:n]) + more
+        if len(text) <= room:
+            return text
+    return ", ".join(parts[:1]) + (f" and {len(parts) - 1} more" if parts[1:] else "")
 
 
 def _by_case(judged: Iterable[Judged]) -> dict[str, list[Judged]]:

@@ -1,4 +1,4 @@
-"""Runs the corpus by itself, without tdbg: does each case do what it says?
+"""Runs cases by themselves, without tdbg: does each do what it says?
 
     python -m benchmarks.detection verify [--only rare,raw] [--seeds 5] [--jobs 2]
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.detection.corpus.case import Case, cases, load
-from benchmarks.detection.corpus.training import Observer, Outcome, Training
+from benchmarks.detection.kit.case import Case, case_named, load
+from benchmarks.detection.kit.training import Observer, Outcome, Training
 
 __all__ = ["Verdict", "run", "verify"]
 
@@ -64,11 +64,10 @@ def trouble(case: Case, outcome: Outcome) -> str:
 
 
 def verify(
-    only: str, seeds: Iterable[int], jobs: int, paths: Iterable[str] = ()
+    chosen: Iterable[Case], seeds: Iterable[int], jobs: int, paths: Iterable[str] = ()
 ) -> Iterator[Verdict]:
     """Run these cases, each with these seeds, and yield what became of them."""
-    load(paths)
-    work = [(case.name, seed) for case in cases(only) for seed in seeds]
+    work = [(case.name, seed) for case in chosen for seed in seeds]
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, load, (tuple(paths),)) as pool:
         yield from pool.imap(_verify, work)
@@ -76,7 +75,7 @@ def verify(
 
 def _verify(work: tuple[str, int]) -> Verdict:
     name, seed = work
-    (case,) = (one for one in cases(name) if one.name == name)
+    case = case_named(name)
     try:
         outcome = run(case, seed)
     except Exception as error:  # The rest is to be verified all the same.

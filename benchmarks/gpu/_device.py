@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from tdbg import _core
-from tdbg.capture.wants import ROWS
-from tdbg.collections import Role
+from tdbg.capture.schedule import ROWS
+from tdbg.config import Role
 from tdbg.hooks.pytorch.tensors import TYPES
-from tdbg.run_directory import create_run
+from tdbg.run.directory import create_run
 
-__all__ = ["Device", "RowTaker", "options"]
+__all__ = ["Device", "RowCapture", "options"]
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
@@ -116,7 +116,7 @@ class Device:
         }
 
 
-class RowTaker:
+class RowCapture:
     """Takes the rows of a set of tensors, step after step, without a hook's policy.
 
     Args:
@@ -130,17 +130,17 @@ class RowTaker:
         self._capture = _core.Capture(
             str(run.path), run_uuid=run.uuid, attempt_uuid=bytes(16), min_free_bytes=0
         )
-        self._taker = _core.Taker(self._capture, TYPES)
+        self._batch_capture = _core.BatchCapture(self._capture, TYPES)
         role = int(Role.OTHER)
-        self._slots = tuple(_core.Slot(name, role) for name in tensors)
+        self._entries = tuple(_core.TensorEntry(name, role) for name in tensors)
         self._tensors = tuple(tensors.values())
         self._wanted = (ROWS,) * len(tensors)
         self._step = 0
 
     def take(self) -> None:
         """Put the reduction of all on the current stream."""
-        left = self._taker.take(
-            self._step, self._slots, self._tensors, self._wanted, 0, 0, 1.0, False
+        left = self._batch_capture.take(
+            self._step, self._entries, self._tensors, self._wanted, 0, 0, 1.0, False
         )
         if left:
             msg = f"{len(left)} tensors were left to PyTorch's operations"

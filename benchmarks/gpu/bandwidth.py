@@ -11,10 +11,10 @@ import statistics
 import torch
 
 from benchmarks._harness import check, check_close
-from benchmarks.gpu._device import Device, RowTaker, options
+from benchmarks.gpu._device import Device, RowCapture, options
 from benchmarks.gpu._result import Result
 from tdbg import _core
-from tdbg.run_directory import writer_directories
+from tdbg.run.directory import writer_directories
 
 TARGET = 0.85
 GIB = 1 << 30
@@ -45,10 +45,10 @@ def main() -> None:
                 continue
             tensor = values(dtype, max(1, n_bytes // dtype.itemsize), device.name)
             label = f"{name}, {n_bytes} bytes"
-            taker = RowTaker(given.folder / f"{name}-{n_bytes}", {"x": tensor})
-            times = measured(device, taker, rounds)
+            row_capture = RowCapture(given.folder / f"{name}-{n_bytes}", {"x": tensor})
+            times = measured(device, row_capture, rounds)
             seconds = statistics.median(times)
-            verify(taker, tensor, label)
+            verify(row_capture, tensor, label)
             share = n_bytes / seconds / rate["moved"]
             found = {"seconds": seconds, "of_copy": share, "samples": times}
             result.add(label, found)
@@ -78,26 +78,26 @@ def values(dtype: torch.dtype, n: int, device: str) -> torch.Tensor:
     return part.repeat(-(-n_bytes // part.numel()))[:n_bytes].view(dtype)
 
 
-def measured(device: Device, taker: RowTaker, rounds: int) -> list[float]:
+def measured(device: Device, row_capture: RowCapture, rounds: int) -> list[float]:
     """Seconds of one launch: several in a row, so that the launch itself is hidden."""
     in_a_row = 4
 
     def several() -> None:
         for _ in range(in_a_row):
-            taker.take()
+            row_capture.take()
 
-    taker.step()
+    row_capture.step()
     times = []
     for _ in range(rounds + 1):
         times.append(device.seconds(several) / in_a_row)
-        taker.end()
+        row_capture.end()
     return times[1:]
 
 
-def verify(taker: RowTaker, tensor: torch.Tensor, label: str) -> None:
+def verify(row_capture: RowCapture, tensor: torch.Tensor, label: str) -> None:
     """The row of the last step says what PyTorch says of the tensor in float64."""
-    taker.close()
-    (writer,) = writer_directories(taker.path)
+    row_capture.close()
+    (writer,) = writer_directories(row_capture.path)
     rows = _core.RunReader(str(writer.path)).rows()
     check(len(rows) > 0, f"no row of {label}")
     total, absolute, squares = 0.0, 0.0, 0.0

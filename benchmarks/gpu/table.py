@@ -13,10 +13,10 @@ import time
 import torch
 
 from benchmarks._harness import check
-from benchmarks.gpu._device import Device, RowTaker, options
+from benchmarks.gpu._device import Device, RowCapture, options
 from benchmarks.gpu._result import Result
 from tdbg import _core
-from tdbg.run_directory import writer_directories
+from tdbg.run.directory import writer_directories
 
 TARGET = 1.3
 MEMORY_TARGET = 64 << 20
@@ -31,18 +31,18 @@ def main() -> None:
     rate = device.copy_rate(1 << 16 if given.small else 1 << 30, rounds)
     one_read = n_bytes / rate["moved"]
     free = device.free_bytes()
-    taker = RowTaker(given.folder / "table", tensors)
-    taker.step()
+    row_capture = RowCapture(given.folder / "table", tensors)
+    row_capture.step()
     held = free - device.free_bytes()
-    times = device.samples(taker.step, rounds)
+    times = device.samples(row_capture.step, rounds)
     seconds = statistics.median(times)
     thread = []
     for _ in range(rounds):
         start = time.perf_counter()
-        taker.step()
+        row_capture.step()
         thread.append(time.perf_counter() - start)
         device.wait()
-    verify(taker, tensors)
+    verify(row_capture, tensors)
     ratio = seconds / one_read
     result.add("tensors", len(tensors))
     result.add("bytes", n_bytes)
@@ -91,10 +91,10 @@ def parameters(device: str, small: bool) -> dict[str, torch.Tensor]:
     return made
 
 
-def verify(taker: RowTaker, tensors: dict[str, torch.Tensor]) -> None:
+def verify(row_capture: RowCapture, tensors: dict[str, torch.Tensor]) -> None:
     """The last step has a row of every tensor, with its l2."""
-    taker.close()
-    (writer,) = writer_directories(taker.path)
+    row_capture.close()
+    (writer,) = writer_directories(row_capture.path)
     reader = _core.RunReader(str(writer.path))
     names = {each.id: each.name for each in reader.definitions()}
     rows = reader.rows()

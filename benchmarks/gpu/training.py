@@ -20,7 +20,7 @@ from benchmarks.gpu._model import Training
 from benchmarks.gpu._result import Result
 from benchmarks.gpu._watchers import WATCHERS, Watcher
 from tdbg import _core
-from tdbg.run_directory import writer_directories
+from tdbg.run.directory import writer_directories
 
 TARGET_ROWS = 1.02
 TARGET_EXCESS = 1.3

@@ -35,9 +35,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tdbg.pytorch as td
 from benchmarks._harness import Report, Table, check, check_equal, options
-from tdbg.capture.agreement import Agreement
-from tdbg.control import Request, request_stop
+from tdbg.capture.ranks import Consensus
 from tdbg.errors import TrainingStopped
+from tdbg.run.requests import Request, request_stop
 
 SECONDS = (0.002, 0.05, 0.3, 1.0)
 #: In processes these shares of the trials are enough, for they take long.
@@ -58,7 +58,7 @@ class Stop(NamedTuple):
 # ---- simulated -----------------------------------------------------------------
 
 
-class Board:
+class KeyValueStore:
     """What all ranks share."""
 
     def __init__(self) -> None:
@@ -74,11 +74,11 @@ class Board:
 class Simulated:
     """A rank that is asked at a moment, if it leads."""
 
-    def __init__(self, board: Board, asked: float, *, leads: bool) -> None:
+    def __init__(self, rank_store: KeyValueStore, asked: float, *, leads: bool) -> None:
         self._now = 0.0
         self._asked: float | None = asked
         self._next_look = 0.0
-        self._agreement = Agreement(board, leads=leads, now=lambda: self._now)
+        self._agreement = Consensus(rank_store, leads=leads, now=lambda: self._now)
 
     def begins(self, step: int, now: float) -> bool:
         """A forward begins; whether it is refused, for the training is to stop."""
@@ -97,9 +97,9 @@ class Simulated:
 
 def simulate(n_ranks: int, seconds: float, chance: random.Random) -> Stop:
     """One trial, in no time."""
-    board = Board()
+    rank_store = KeyValueStore()
     asked = chance.uniform(0, 40 * seconds + 0.5)
-    ranks = [Simulated(board, asked, leads=not rank) for rank in range(n_ranks)]
+    ranks = [Simulated(rank_store, asked, leads=not rank) for rank in range(n_ranks)]
     ended = 0.0  # The collective operation of the step before.
     for step in range(1_000_000):
         # Each goes on when it learns of the end, and has something else to do.
@@ -248,14 +248,14 @@ def table(title: str, n_ranks: int) -> Table:
 def add(table: Table, seconds: float, stops: list[Stop]) -> list[float]:
     """The row of one length of a step."""
     latencies = [stop.latency for stop in stops]
-    late = float(np.quantile(latencies, 0.99, method="higher"))
+    pending = float(np.quantile(latencies, 0.99, method="higher"))
     table.add(
         f"{1000 * seconds:g} ms",
         len(latencies),
         f"{np.median(latencies):.3f}",
-        f"{late:.3f}",
+        f"{pending:.3f}",
         f"{max(latencies):.3f}",
-        "yes" if late <= seconds + 1 else "no",
+        "yes" if pending <= seconds + 1 else "no",
     )
     return latencies
 

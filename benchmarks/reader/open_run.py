@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from tdbg import _core
-from tdbg.collections import Role
+from tdbg.config import Role
 from tdbg.modes import ModeKeys
-from tdbg.run_directory import create_run
+from tdbg.run.directory import create_run
 from tdbg.trial import Trial, create_trial
 
 

@@ -27,8 +27,9 @@ from benchmarks._harness import (
     interleave,
     options,
 )
-from tdbg import _core, reference
-from tdbg.histogram import Histogram
+from tdbg import _core
+from tdbg.stats import reference
+from tdbg.stats.histogram import Histogram
 
 Array = NDArray[Any]
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)

@@ -34,7 +34,7 @@ from benchmarks._harness import (
 from benchmarks.reducers import _peers
 from benchmarks.reducers._read import reader
 from tdbg import _core
-from tdbg.reference import row
+from tdbg.stats.reference import row
 
 DTYPES: dict[str, Any] = {
     "float32": np.float32,

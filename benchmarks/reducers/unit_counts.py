@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks._harness import Report, Table, check_equal, interleave, options
 from tdbg import _core
-from tdbg.reference import unit_counts
+from tdbg.stats.reference import unit_counts
 
 Shape = tuple[int, ...]
 LAYERS: tuple[tuple[str, Shape, bool], ...] = (

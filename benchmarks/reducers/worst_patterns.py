@@ -15,7 +15,8 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg import _core, reference
+from tdbg import _core
+from tdbg.stats import reference
 
 BOUND = 2e-7
 LONGEST_PATTERN = 64

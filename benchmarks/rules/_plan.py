@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdbg.collections import Role
-from tdbg.facts import Facts, ParameterFacts
+from tdbg.config import Role
+from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 __all__ = ["EMBEDDING", "N_ELEMENTS", "N_FEATURES", "N_ROWS", "SHAPE", "Fault", "Plan"]
 
@@ -146,7 +146,7 @@ class Plan:
             ("ZeroLearningRate", "scalar/optimizer/0/lr"): Fault(at(0.9)),
         }
 
-    def facts(self) -> Facts:
+    def model_info(self) -> ModelInfo:
         """What is known of its model."""
         modules = {"Model": "Model", EMBEDDING: "Embedding"}
         parameters = {
@@ -164,7 +164,7 @@ class Plan:
             )
             if i < self.n_biases:
                 parameters[f"{layer}.bias"] = _parameter((N_ELEMENTS,), "Linear")
-        return Facts(
+        return ModelInfo(
             step=0,
             models=("Model",),
             losses=("CrossEntropyLoss", "MSELoss", "SmoothL1Loss"),

@@ -24,10 +24,10 @@ from benchmarks.rules._plan import (
     Plan,
 )
 from tdbg import _core
-from tdbg.capture.events import CONFIGURATION
-from tdbg.collections import Role
+from tdbg.config import Role
 from tdbg.modes import ModeKeys
-from tdbg.run_directory import create_run
+from tdbg.run.directory import create_run
+from tdbg.run.schema import EventKind
 
 __all__ = ["build"]
 
@@ -56,7 +56,7 @@ def build(
     plan = Plan(n_tensors, n_steps)
     writer = _Writer(path)
     training = _Training(plan, np.random.default_rng(seed))
-    for document in plan.facts().parts():
+    for document in plan.model_info().parts():
         writer.event(0, document)
     for step in range(n_steps):
         at = plan.global_step(step)
@@ -91,7 +91,9 @@ class _Writer:
         self._n_steps = 0
 
     def event(self, step: int, document: object) -> None:
-        self._capture.event(step, CONFIGURATION, 1, json.dumps(document).encode())
+        self._capture.event(
+            step, EventKind.CONFIGURATION, 1, json.dumps(document).encode()
+        )
 
     def rows(self, step: int, arrays: Arrays, *, others: bool = True) -> None:
         """Statistics of these."""
@@ -304,7 +306,7 @@ class _Training:
         return labels, scores
 
     def _units(self, step: int) -> Arrays:
-        """Unit summaries: active, beyond and all, of each unit."""
+        """Unit summaries: active, out of range and all, of each unit."""
         found: Arrays = {}
         for i in UNIT_LAYERS:
             name = self._plan.outputs[i]

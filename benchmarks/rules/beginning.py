@@ -20,7 +20,7 @@ from torch import nn
 
 import tdbg.pytorch as td
 from benchmarks._harness.tables import Table
-from tdbg.needs import BEGINNING
+from tdbg.config import BEGINNING
 
 # Steps behind the beginning.
 AFTER = 50

@@ -32,7 +32,7 @@ from benchmarks._harness import Report, Table, check, options
 from benchmarks._harness.intervals import median_interval
 from benchmarks.rules._plan import Plan
 from benchmarks.rules._run import build
-from tdbg.needs import every_need
+from tdbg.config.needs import every_need
 
 CHUNK_STEPS = 100
 

@@ -29,13 +29,13 @@ import numpy as np
 
 from benchmarks._harness import Report, Table, check, options
 from tdbg import _core, actions
-from tdbg.collections import Role
+from tdbg.config import Role
 from tdbg.errors import TrainingStopped
-from tdbg.findings import Finding
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine
 from tdbg.rules.engine.engine import POLL_SECONDS
-from tdbg.run_directory import create_run
+from tdbg.run.directory import create_run
+from tdbg.run.findings import Finding
 
 STEP_SECONDS = 0.02
 FAULT_EVERY = 20

@@ -24,9 +24,9 @@ from collections.abc import Callable
 import numpy as np
 
 from tdbg import _core
-from tdbg.collections import Role
+from tdbg.config import Role
 from tdbg.modes import ModeKeys
-from tdbg.run_directory import create_run
+from tdbg.run.directory import create_run
 
 CALLS = ("statistics", "values", "scalar", "end_step")
 Samples = dict[str, list[int]]

@@ -34,9 +34,9 @@ from benchmarks._harness import (
 )
 from benchmarks._harness.report import results_folder
 from tdbg import _core
-from tdbg.collections import Role
+from tdbg.config import Role
 from tdbg.modes import ModeKeys
-from tdbg.run_directory import create_run
+from tdbg.run.directory import create_run
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (64 * KIB, 512 * KIB, MIB, 4 * MIB, 16 * MIB)

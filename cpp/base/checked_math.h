@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "base/check.h"
+
 namespace tdbg {
 
 // Stores a + b in `*out`; false, and `*out` unspecified, when it overflows.
@@ -25,6 +27,7 @@ namespace tdbg {
 // REQUIRES: `alignment` is a power of two.
 [[nodiscard]] inline bool CheckedAlign(std::uint64_t n, std::uint64_t alignment,
                                        std::uint64_t* out) {
+  TDBG_DCHECK(alignment != 0 && (alignment & (alignment - 1)) == 0);
   if (!CheckedAdd(n, alignment - 1, out)) return false;
   *out &= ~(alignment - 1);
   return true;

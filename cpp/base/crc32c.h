@@ -20,7 +20,7 @@ namespace tdbg {
 [[nodiscard]] std::uint32_t Crc32c(const void* data, std::size_t n,
                                    std::uint32_t crc = 0);
 
-// The same from tables alone; for tests and for processors without SSE4.2.
+// Crc32c from tables alone; for tests and for processors without SSE4.2.
 [[nodiscard]] std::uint32_t Crc32cPortable(const void* data, std::size_t n,
                                            std::uint32_t crc = 0);
 

@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/check.h"
+
 namespace tdbg {
 namespace {
 
@@ -60,6 +62,11 @@ class PosixFileSystem final : public FileSystem {
   }
   int Ftruncate(int fd, std::uint64_t length) override {
     return Outcome(::ftruncate(fd, static_cast<off_t>(length)));
+  }
+  int LinkCount(int fd) override {
+    struct stat about{};
+    if (::fstat(fd, &about) != 0) return -errno;
+    return about.st_nlink > 0 ? 1 : 0;
   }
   int Mkdir(const char* path, unsigned mode) override {
     return Outcome(::mkdir(path, mode));
@@ -183,6 +190,10 @@ Status File::WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) {
 
 Status File::WriteDirectAt(std::span<const std::byte> bytes,
                            std::uint64_t offset) {
+  TDBG_DCHECK(
+      reinterpret_cast<std::uintptr_t>(bytes.data()) % kDirectAlignment == 0);
+  TDBG_DCHECK(bytes.size() % kDirectAlignment == 0 &&
+              offset % kDirectAlignment == 0);
   if (can_write_direct_ && !SetDirect(true).ok()) can_write_direct_ = false;
   if (!can_write_direct_) return WriteAt(bytes, offset);
   while (!bytes.empty()) {
@@ -221,6 +232,13 @@ Status File::ReleaseReserve(std::uint64_t length) {
   return Outcome("release", path_, Uninterrupted([&] {
                    return file_system_->Ftruncate(fd_, length);
                  }));
+}
+
+Status File::CheckName() {
+  const int n = file_system_->LinkCount(fd_);
+  // A system that does not tell is believed to have it.
+  if (n != 0) return Status::Ok();
+  return Status::IoError(path_ + " was deleted while it was written", ENOENT);
 }
 
 Status File::Close() {

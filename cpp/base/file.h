@@ -48,6 +48,9 @@ class FileSystem {
   // Reserves blocks without changing the length of the file.
   virtual int Fallocate(int fd, std::uint64_t offset, std::uint64_t n) = 0;
   virtual int Ftruncate(int fd, std::uint64_t length) = 0;
+  // How many names the file has: 0 once it was deleted, or another one renamed
+  // over it.
+  virtual int LinkCount(int fd) = 0;
   virtual int Mkdir(const char* path, unsigned mode) = 0;
   virtual int Unlink(const char* path) = 0;
   // Stores in `*n` how many bytes an unprivileged user may still write.
@@ -73,7 +76,7 @@ class File {
   // Writes all of `bytes` at `offset`, through the page cache.
   Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset);
 
-  // What a direct write must be a multiple of: in memory, offset and size.
+  // Alignment of a direct write: of its address, offset and size.
   static constexpr std::uint64_t kDirectAlignment = 4096;
 
   // Writes all of `bytes` at `offset` past the page cache: a tenth of the
@@ -92,6 +95,9 @@ class File {
   Status Reserve(std::uint64_t offset, std::uint64_t n);
   // Gives back what was reserved beyond `length`, the length of the file.
   Status ReleaseReserve(std::uint64_t length);
+  // An error with system_error() == ENOENT if the file has no name any more:
+  // whatever is written to it is lost.
+  Status CheckName();
   // Idempotent.
   Status Close();
 

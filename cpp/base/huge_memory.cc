@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
+
 namespace tdbg {
 namespace {
 
@@ -59,6 +61,8 @@ Result<HugeMemory> HugeMemory::Create(std::uint64_t n) {
 }
 
 bool HugeMemory::Populate(std::uint64_t from, std::uint64_t n) const {
+  TDBG_DCHECK(from % kPage == 0);
+  TDBG_DCHECK(n <= size_ && from <= size_ - n);
   int result = 0;
   do {
     result = ::madvise(data_ + from, n, kPopulateWrite);

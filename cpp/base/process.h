@@ -1,4 +1,4 @@
-// Who this process is, on which machine, and whether it was forked.
+// The identity of this process and of its machine, and whether it was forked.
 //
 // Thread safety: pure functions.
 
@@ -11,7 +11,7 @@
 namespace tdbg {
 
 // The boot id of the kernel: two equal ones mean the same machine since the
-// same boot.  All zero where /proc does not tell.
+// same boot.  All zero where /proc does not say.
 [[nodiscard]] std::array<std::byte, 16> BootId();
 
 // SHA-256 of the host name, cut to 16 bytes.
@@ -23,7 +23,7 @@ namespace tdbg {
 [[nodiscard]] std::uint64_t ProcessStart(std::int64_t pid);
 
 // How many forks lie between the process that loaded this library and this
-// one.  What remembers it can tell that it is a copy in a child.
+// one.  An object that remembers it knows when it is a copy in a child.
 [[nodiscard]] std::uint64_t ForkDepth();
 
 // Random bits of the kernel; mixed from clocks where it has none to give.

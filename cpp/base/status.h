@@ -13,6 +13,8 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
+
 namespace tdbg {
 
 enum class StatusCode {
@@ -93,9 +95,18 @@ class [[nodiscard]] Result {
   [[nodiscard]] const Status& status() const { return status_; }
 
   // REQUIRES: ok().
-  [[nodiscard]] T& value() & { return *value_; }
-  [[nodiscard]] const T& value() const& { return *value_; }
-  [[nodiscard]] T&& value() && { return std::move(*value_); }
+  [[nodiscard]] T& value() & {
+    TDBG_DCHECK(ok());
+    return *value_;
+  }
+  [[nodiscard]] const T& value() const& {
+    TDBG_DCHECK(ok());
+    return *value_;
+  }
+  [[nodiscard]] T&& value() && {
+    TDBG_DCHECK(ok());
+    return std::move(*value_);
+  }
 
  private:
   std::optional<T> value_;

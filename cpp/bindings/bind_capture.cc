@@ -11,18 +11,22 @@
 
 #include "base/checked_math.h"
 #include "base/clock.h"
+#include "bindings/capture_args.h"
 #include "bindings/convert.h"
-#include "bindings/items.h"
 #include "bindings/names.h"
 #include "bindings/register.h"
-#include "bindings/shard.h"
 #include "capture/capture.h"
 #include "format/record.h"
+#include "python_capture/tensor_shard.h"
 #include "reducers/implementation.h"
 #include "writer/writer.h"
 
 namespace tdbg::bindings {
 namespace {
+
+using python_capture::ParseTensorShard;
+using python_capture::Placements;
+using python_capture::TensorShard;
 
 CallSite Site(std::int64_t call, std::int64_t micro_batch) {
   return {Saturate16(call), Saturate16(micro_batch)};
@@ -36,7 +40,7 @@ std::unique_ptr<Capture> OpenCapture(
     std::uint64_t min_free_bytes, const std::string& overflow,
     const std::string& codec, double flush_interval, bool precise,
     unsigned threads) {
-  // A forced implementation that cannot run is told of here, not in a step.
+  // A forced implementation that cannot run is reported here, not in a step.
   static_cast<void>(ValueOrThrow(ActiveImplementation()));
   const WriterOptions options{.run_directory = run_directory,
                               .role = ParseRole(role),
@@ -85,8 +89,8 @@ std::uint32_t Define(Capture& capture, const py::str& name, std::uint16_t role,
                      const Placements& placements) {
   ElementType type = ParseElementType(dtype, item_size);
   CheckShape(shape, type.item_size);
-  Shard shard =
-      ParseShard(std::move(global_shape), std::move(global_offset), placements);
+  TensorShard shard = ValueOrThrow(ParseTensorShard(
+      std::move(global_shape), std::move(global_offset), placements));
   if (!shard.global_shape.empty() &&
       shard.global_shape.size() != shape.size()) {
     Throw(Status::InvalidArgument(
@@ -113,7 +117,7 @@ std::uint32_t Define(Capture& capture, const py::str& name, std::uint16_t role,
 void TakeStatistics(Capture& capture, std::int64_t step, const py::object& ids,
                     const py::object& pointers, const py::object& strides,
                     std::int64_t call, std::int64_t micro_batch, double scale) {
-  const Items parsed = ParseItems(ids, pointers, strides);
+  const CaptureArgs parsed = ParseCaptureArgs(ids, pointers, strides);
   const ReleaseGil released;
   capture.Statistics(step, parsed.items, Site(call, micro_batch), scale);
 }
@@ -121,7 +125,7 @@ void TakeStatistics(Capture& capture, std::int64_t step, const py::object& ids,
 bool TakeValues(Capture& capture, std::int64_t step, std::int64_t id,
                 std::uint64_t pointer, const py::object& strides,
                 std::int64_t call, std::int64_t micro_batch) {
-  const Items parsed = ParseItem(id, pointer, strides);
+  const CaptureArgs parsed = ParseCaptureArg(id, pointer, strides);
   const ReleaseGil released;
   return capture.Values(step, parsed.items.front(), Site(call, micro_batch));
 }
@@ -129,7 +133,7 @@ bool TakeValues(Capture& capture, std::int64_t step, std::int64_t id,
 bool CountHistogram(Capture& capture, std::int64_t step, std::int64_t id,
                     std::uint64_t pointer, const py::object& strides,
                     std::int64_t call, std::int64_t micro_batch, double scale) {
-  const Items parsed = ParseItem(id, pointer, strides);
+  const CaptureArgs parsed = ParseCaptureArg(id, pointer, strides);
   const ReleaseGil released;
   return capture.CountHistogram(step, parsed.items.front(),
                                 Site(call, micro_batch), scale);
@@ -139,12 +143,12 @@ bool TakeUnitSummary(Capture& capture, std::int64_t step, std::int64_t unit_id,
                      std::int64_t id, std::uint64_t pointer,
                      const py::object& strides, std::int64_t call,
                      std::int64_t micro_batch, double low, double high,
-                     bool of_rows) {
-  const Items parsed = ParseItem(id, pointer, strides);
+                     bool rows_are_units) {
+  const CaptureArgs parsed = ParseCaptureArg(id, pointer, strides);
   const ReleaseGil released;
-  return capture.UnitSummary(step, ParseId(unit_id), parsed.items.front(),
-                             Site(call, micro_batch),
-                             {.low = low, .high = high, .of_rows = of_rows});
+  return capture.UnitSummary(
+      step, ParseId(unit_id), parsed.items.front(), Site(call, micro_batch),
+      {.low = low, .high = high, .rows_are_units = rows_are_units});
 }
 
 bool AddScalar(Capture& capture, std::int64_t step, std::int64_t id,
@@ -335,7 +339,7 @@ void RegisterCapture(py::module_& module) {
            py::arg("unit_id"), py::arg("id"), py::arg("pointer"),
            py::arg("strides") = py::none(), py::kw_only(), py::arg("call") = 0,
            py::arg("micro_batch") = 0, py::arg("low") = -kInfinity,
-           py::arg("high") = kInfinity, py::arg("of_rows") = false)
+           py::arg("high") = kInfinity, py::arg("rows_are_units") = false)
       .def("scalar", &AddScalar, py::arg("step"), py::arg("id"),
            py::arg("value"), py::arg("wall_ns"))
       .def("event", &AddEvent, py::arg("step"), py::arg("kind"),

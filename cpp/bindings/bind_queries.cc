@@ -29,7 +29,8 @@ std::vector<std::uint32_t> ParseIds(const py::object& definitions) {
   return ids;
 }
 
-RunReader::Wanted ParseWanted(const py::object& definitions) {
+RunReader::DefinitionFilter ParseDefinitionFilter(
+    const py::object& definitions) {
   if (definitions.is_none()) return std::nullopt;
   return ParseIds(definitions);
 }
@@ -89,19 +90,19 @@ py::tuple Places(std::vector<Placed<Entry>> found) {
 py::tuple FindTensors(LockedReader& reader, std::optional<std::int64_t> start,
                       std::optional<std::int64_t> stop,
                       const py::object& definitions) {
-  const auto wanted = ParseWanted(definitions);
+  const auto filter = ParseDefinitionFilter(definitions);
   const StepRange steps = ParseSteps(start, stop);
   return Places(reader.With(
-      [&](RunReader& inner) { return inner.FindTensors(steps, wanted); }));
+      [&](RunReader& inner) { return inner.FindTensors(steps, filter); }));
 }
 
 py::tuple FindScalars(LockedReader& reader, std::optional<std::int64_t> start,
                       std::optional<std::int64_t> stop,
                       const py::object& definitions) {
-  const auto wanted = ParseWanted(definitions);
+  const auto filter = ParseDefinitionFilter(definitions);
   const StepRange steps = ParseSteps(start, stop);
   return Places(reader.With(
-      [&](RunReader& inner) { return inner.FindScalars(steps, wanted); }));
+      [&](RunReader& inner) { return inner.FindScalars(steps, filter); }));
 }
 
 py::object RecordedSteps(LockedReader& reader) {

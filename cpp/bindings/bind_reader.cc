@@ -43,12 +43,14 @@ const char* Name(Liveness liveness) {
 
 std::unique_ptr<LockedReader> OpenReader(const std::string& directory,
                                          const std::optional<py::bytes>& run,
-                                         bool use_caches, bool map_files,
+                                         bool use_caches,
+                                         std::optional<bool> map_files,
                                          std::uint64_t max_tensor_bytes,
                                          unsigned threads) {
   ReaderOptions options;
   options.use_caches = use_caches;
-  options.map_files = map_files;
+  options.map_files = map_files.value_or(true);
+  options.map_live = map_files.has_value();
   options.max_tensor_bytes = max_tensor_bytes;
   options.n_threads = threads;
   if (run.has_value()) {
@@ -110,6 +112,7 @@ std::vector<Problem> Verify(LockedReader& reader) {
   RunReader& inner = *opened.value();
   // Damage in a shard that may still grow shows at the second look.
   inner.Poll();
+  inner.FinishCheck();
   std::vector<Problem> problems = inner.problems();
   for (std::size_t i = 0; i < inner.n_tensors(); ++i) {
     const auto value = inner.ReadTensor(i);
@@ -185,12 +188,13 @@ void RegisterReader(py::module_& module) {
   module.attr("SPAN_DTYPE") = TableDType<PackedSpan>();
   module.attr("GAP_DTYPE") = TableDType<Gap>();
   module.attr("SEGMENT_DTYPE") = TableDType<Segment>();
+  module.attr("HOLE_DTYPE") = TableDType<Hole>();
   using Self = LockedReader;
   constexpr auto pack = [](const auto& entry) { return Pack(entry); };
   py::class_<Self> type(module, "RunReader", PlainType());
   type.def(py::init(&OpenReader), py::arg("directory"),
            py::arg("run_uuid") = py::none(), py::arg("use_caches") = true,
-           py::arg("map_files") = true,
+           py::arg("map_files") = py::none(),
            py::arg("max_tensor_bytes") = ReaderOptions().max_tensor_bytes,
            py::arg("threads") = 0)
       .def("poll",
@@ -260,6 +264,17 @@ void RegisterReader(py::module_& module) {
             return self.Tail(&RunReader::problems, start, kCopy);
           },
           py::arg("start") = 0)
+      .def("holes",
+           [](Self& self) {
+             return TableOf(
+                 self.With([](RunReader& reader) { return reader.holes(); }));
+           })
+      .def_property_readonly("end_is_unknown",
+                             [](Self& self) {
+                               return self.With([](RunReader& reader) {
+                                 return reader.end_is_unknown();
+                               });
+                             })
       .def("identity", &Identity)
       .def("liveness",
            [](Self& self) {

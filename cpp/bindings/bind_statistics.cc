@@ -84,7 +84,7 @@ py::array CountArrayUnits(const py::object& object, py::ssize_t axis,
     CountUnits(array.view(), static_cast<std::size_t>(axis), low, high, units);
     for (std::size_t i = 0; i < n_units; ++i) {
       counts[i] = units[i].active;
-      counts[n_units + i] = units[i].beyond;
+      counts[n_units + i] = units[i].out_of_range;
       counts[2 * n_units + i] = units[i].count;
     }
   }

@@ -1,14 +1,13 @@
 #include "bindings/convert.h"
 
-#include <cxxabi.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
+
+#include "base/check.h"
 
 namespace tdbg::bindings {
 namespace {
@@ -65,17 +64,8 @@ void RefuseDType(const std::string& name) {
 
 }  // namespace
 
-ReleaseGil::~ReleaseGil() {
-  try {
-    PyEval_RestoreThread(state_);
-  } catch (abi::__forced_unwind&) {
-    while (true) {
-      pause();
-    }
-  }
-}
-
 void Throw(const Status& status, std::string_view file) {
+  TDBG_DCHECK(!status.ok());
   const ErrorKind kind = KindOf(status.code());
   const py::object type =
       py::module_::import("tdbg.errors").attr(kind.exception);

@@ -1,5 +1,5 @@
-// What the bindings share: Status to exception, Python values to C++ ones, and
-// the GIL.
+// Conversions that the bindings share: Status to exception, Python values to
+// C++ ones.
 //
 // Thread safety: call with the GIL held, unless a comment says otherwise.
 //
@@ -21,29 +21,14 @@
 
 #include "base/status.h"
 #include "format/record.h"
+#include "python_capture/gil.h"
 #include "tensor/tensor_view.h"
 
 namespace tdbg::bindings {
 
 namespace py = pybind11;
 
-// Releases the GIL for a scope.  Declare it before any lock, so that the lock
-// is released first: a thread never waits for the GIL while it holds one.
-//
-// Unlike pybind11's own, it survives the end of the interpreter: CPython ends a
-// daemon thread that asks for the GIL too late by unwinding its stack, which a
-// destructor turns into std::terminate.  Here such a thread sleeps instead
-// until the process is gone.
-class ReleaseGil {
- public:
-  ReleaseGil() : state_(PyEval_SaveThread()) {}
-  ~ReleaseGil();
-  ReleaseGil(const ReleaseGil&) = delete;
-  ReleaseGil& operator=(const ReleaseGil&) = delete;
-
- private:
-  PyThreadState* const state_;
-};
+using python_capture::ReleaseGil;
 
 // Makes a class an instance of `type`, as the stub says, instead of pybind11's
 // own metaclass, which only static properties need.
@@ -69,7 +54,7 @@ template <typename T>
   return std::move(result).value();
 }
 
-// What a definition says of its elements.
+// The element type of a definition.
 struct ElementType {
   DType dtype = DType::kInvalid;
   std::uint32_t item_size = 0;

@@ -29,7 +29,7 @@ class LockedReader {
         options_(options),
         reader_(std::move(reader)) {}
 
-  // What `function` returns of the reader, without the GIL.
+  // Calls `function` with the reader, without the GIL.
   template <typename Function>
   auto With(Function function) {
     const ReleaseGil released;
@@ -37,7 +37,7 @@ class LockedReader {
     return function(*reader_);
   }
 
-  // What `convert` makes of table[start:].
+  // Converts table[start:].
   template <typename Table, typename Convert>
   auto Tail(Table table, std::size_t start, Convert convert) {
     return With([&](RunReader& reader) {

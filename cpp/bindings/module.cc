@@ -5,11 +5,12 @@
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "The C++ core: capture, storage and statistics.";
   module.attr("__version__") = TDBG_VERSION;
+  tdbg::bindings::RegisterSchema(module);
   tdbg::bindings::RegisterStatistics(module);
   tdbg::bindings::RegisterCodec(module);
   tdbg::bindings::RegisterCapture(module);
   tdbg::bindings::RegisterDevices(module);
-  tdbg::bindings::RegisterTaker(module);
+  tdbg::bindings::RegisterBatchCapture(module);
   tdbg::bindings::RegisterRecords(module);
   tdbg::bindings::RegisterReader(module);
 }

@@ -15,7 +15,7 @@ namespace tdbg::bindings {
 [[nodiscard]] Overflow ParseOverflow(const std::string& overflow);
 [[nodiscard]] CodecPolicy ParseCodec(const std::string& codec);
 
-// The other way round: why something was lost.
+// The name of a reason for which records were lost.
 [[nodiscard]] const char* NameOf(GapReason reason);
 
 }  // namespace tdbg::bindings

@@ -8,13 +8,16 @@
 
 namespace tdbg::bindings {
 
+// The numbers that Python shares with the core: of the file format, and of
+// calls.
+void RegisterSchema(pybind11::module_& module);
 void RegisterStatistics(pybind11::module_& module);
 void RegisterCodec(pybind11::module_& module);
 void RegisterCapture(pybind11::module_& module);
-// Of Capture, what concerns devices; after RegisterCapture.
+// The methods of Capture that concern devices; call it after RegisterCapture.
 void RegisterDevices(pybind11::module_& module);
-// Taker and Slot: tensors of a framework, in front of Capture.
-void RegisterTaker(pybind11::module_& module);
+// BatchCapture and TensorEntry: tensors of a framework, in front of Capture.
+void RegisterBatchCapture(pybind11::module_& module);
 // Definitions, events and problems, as a reader returns them.
 void RegisterRecords(pybind11::module_& module);
 void RegisterReader(pybind11::module_& module);

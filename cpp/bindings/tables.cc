@@ -127,8 +127,16 @@ py::dtype TableDType<Gap>() {
                     {"records", "u8"},
                     {"bytes", "u8"},
                     {"reason", "u4"},
-                    {"what", "u4"}},
+                    {"what", "u4"},
+                    {"first_sequence", "u8"},
+                    {"end_sequence", "u8"}},
                    sizeof(Gap));
+}
+
+template <>
+py::dtype TableDType<Hole>() {
+  return MakeDType({{"first_sequence", "u8"}, {"end_sequence", "u8"}},
+                   sizeof(Hole));
 }
 
 template <>

@@ -53,6 +53,8 @@ py::dtype TableDType<PackedSpan>();
 template <>
 py::dtype TableDType<Gap>();
 template <>
+py::dtype TableDType<Hole>();
+template <>
 py::dtype TableDType<HistogramEntry>();
 template <>
 py::dtype TableDType<Segment>();

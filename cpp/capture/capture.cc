@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
+#include "base/check.h"
 #include "capture/captured_view.h"
 #include "capture/device_capture.h"
 #include "reducers/histogram.h"
@@ -25,6 +27,7 @@ Capture::~Capture() { (void)Close(Writer::kCloseTimeout); }
 
 void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
                          CallSite site, double scale) {
+  TDBG_DCHECK(std::isfinite(scale) && scale != 0);
   if (writer_->inert()) return;
   std::vector<Row> rows;
   rows.reserve(items.size());
@@ -167,7 +170,7 @@ float Capture::ZeroShare(std::int64_t step, std::uint32_t definition,
 
 bool Capture::UnitSummary(std::int64_t step, std::uint32_t unit_definition,
                           const CaptureItem& item, CallSite site,
-                          UnitQuestion question) {
+                          UnitSummarySpec spec) {
   if (writer_->inert()) return false;
   TensorView view;
   if (!ViewOf(*writer_, item, &view) || !HasStatistics(view.dtype) ||
@@ -175,16 +178,17 @@ bool Capture::UnitSummary(std::int64_t step, std::uint32_t unit_definition,
     RefuseTensor(writer_.get(), step, unit_definition);
     return false;
   }
-  const std::size_t axis = question.Axis(view.shape.size());
+  const std::size_t axis = spec.Axis(view.shape.size());
   const auto n_units = static_cast<std::size_t>(view.shape[axis]);
   std::vector<UnitCounts> units(n_units);
-  CountUnits(view, axis, question.CountedLow(), question.CountedHigh(), units);
+  CountUnits(view, axis, spec.CountedLow(), spec.CountedHigh(), units);
 
   std::vector<std::uint64_t> counts(3 * n_units);
   for (std::size_t i = 0; i < n_units; ++i) {
     const UnitCounts& unit = units[i];
-    counts[i] = question.of_rows ? unit.active + unit.beyond : unit.active;
-    counts[n_units + i] = question.of_rows ? 0 : unit.beyond;
+    counts[i] =
+        spec.rows_are_units ? unit.active + unit.out_of_range : unit.active;
+    counts[n_units + i] = spec.rows_are_units ? 0 : unit.out_of_range;
     counts[2 * n_units + i] = units[i].count;
   }
   const std::array<std::int64_t, 2> shape = {
@@ -199,6 +203,7 @@ bool Capture::UnitSummary(std::int64_t step, std::uint32_t unit_definition,
 }
 
 DeviceCapture& Capture::devices() {
+  TDBG_DCHECK(!writer_->inert());
   if (!has_devices_.load(std::memory_order_acquire)) {
     MutexLock lock(mutex_);
     if (devices_ == nullptr) {

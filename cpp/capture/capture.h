@@ -23,7 +23,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "capture/capture_item.h"
-#include "capture/unit_question.h"
+#include "capture/unit_summary_spec.h"
 #include "format/record.h"
 #include "tensor/tensor_view.h"
 #include "writer/writer.h"
@@ -57,14 +57,14 @@ class Capture {
   // to the writer, and cannot wait for it.
   [[nodiscard]] bool HasRoom(std::size_t n_rows);
 
-  // The row of a tensor whose elements are those of another one, of which this
-  // step has the row already (an output that is the next input).  False, and
-  // nothing happens, when that row is not at hand any more.
+  // Copies the row of another tensor with the same elements (an output that is
+  // the next input).  False, and nothing happens, if the step does not hold
+  // that row any more.
   bool Repeat(std::int64_t step, std::uint32_t definition, CallSite site,
               std::uint32_t of, CallSite of_site);
 
-  // Appends rows that somebody else has computed to those of the step.  Of
-  // count 0, the rest of the summary is ignored.  A row of an unknown
+  // Appends rows that the caller has computed to those of the step.  In a row
+  // of count 0, the rest of the summary is ignored.  A row of an unknown
   // definition, or of one without statistics, is refused.
   void AddRows(std::int64_t step, std::span<const Row> rows);
 
@@ -77,10 +77,10 @@ class Capture {
   bool Values(std::int64_t step, const CaptureItem& item, CallSite site);
 
   // Counts the units of `item` and stores them as the tensor `unit_definition`
-  // (uint64, shape (3, units): active, beyond, count).
+  // (uint64, shape (3, units): active, out_of_range, count).
   bool UnitSummary(std::int64_t step, std::uint32_t unit_definition,
                    const CaptureItem& item, CallSite site,
-                   UnitQuestion question);
+                   UnitSummarySpec spec);
 
   // Writes the rows collected for the step, then ends it.  Rows that come to it
   // afterwards (of an optimizer that steps after the one that ended the step)
@@ -93,7 +93,7 @@ class Capture {
   // Writes all collected rows, then closes the writer.
   Status Close(std::chrono::milliseconds timeout);
 
-  // Takes tensors that lie on devices; made at the first call.  Rows of devices
+  // Captures tensors on devices; made at the first call.  Rows of devices
   // are written when their step is ended here.
   // REQUIRES: !writer().inert().
   [[nodiscard]] DeviceCapture& devices();

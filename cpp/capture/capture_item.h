@@ -1,4 +1,4 @@
-// What a hook passes to capture: one tensor, and the call it stems from.
+// CaptureItem and CallSite: one tensor that a hook passes, and its call.
 //
 // Thread safety: values.
 

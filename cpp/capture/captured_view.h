@@ -1,4 +1,4 @@
-// What captures of all devices do with an item before they look at its data.
+// Checks of an item, shared by the captures of all devices.
 //
 // Thread safety: as the writer's.
 

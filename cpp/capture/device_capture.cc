@@ -20,7 +20,7 @@ bool IsFloat(DType dtype) {
 
 // Of the writer, which counts what it does not take.
 DeviceAnswer Answer(bool is_taken) {
-  return is_taken ? DeviceAnswer::kTaken : DeviceAnswer::kRefused;
+  return is_taken ? DeviceAnswer::kCaptured : DeviceAnswer::kRefused;
 }
 
 bool IsRescaled(const DeviceScale& scale) {
@@ -135,7 +135,7 @@ void DeviceCapture::Statistics(std::int64_t step,
       engine->AddRows(step, launches, where.stream, &ready);
   Offer(&ready);
   for (std::size_t i = outcome.n_taken; i < indices.size(); ++i) {
-    if (outcome.others == DeviceAnswer::kLeft) {
+    if (outcome.others == DeviceAnswer::kUnhandled) {
       left->push_back(indices[i]);
     } else {
       RefuseTensor(writer_, step, items[indices[i]].definition);
@@ -193,7 +193,7 @@ DeviceAnswer DeviceCapture::Refuse(std::int64_t step,
 DeviceAnswer DeviceCapture::UnitSummary(std::int64_t step,
                                         std::uint32_t unit_definition,
                                         const CaptureItem& item, CallSite site,
-                                        UnitQuestion question,
+                                        UnitSummarySpec spec,
                                         DeviceStream where) {
   if (writer_->inert()) return DeviceAnswer::kRefused;
   TensorView view;
@@ -203,10 +203,9 @@ DeviceAnswer DeviceCapture::UnitSummary(std::int64_t step,
   }
   cuda::UnitEntry entry;
   if (view.count() == 0 ||
-      !cuda::ToUnitEntry(view, question.Axis(view.shape.size()),
-                         question.CountedLow(), question.CountedHigh(),
-                         &entry)) {
-    return DeviceAnswer::kLeft;
+      !cuda::ToUnitEntry(view, spec.Axis(view.shape.size()), spec.CountedLow(),
+                         spec.CountedHigh(), &entry)) {
+    return DeviceAnswer::kUnhandled;
   }
   // The table has the size that the definition says, or it is refused.
   const Definition* units = writer_->definition(unit_definition);
@@ -219,12 +218,12 @@ DeviceAnswer DeviceCapture::UnitSummary(std::int64_t step,
   const DeviceAnswer answer =
       EngineFor(where.device)->CountUnits(entry, where.stream, &fetch);
   if (answer == DeviceAnswer::kRefused) return Refuse(step, unit_definition);
-  if (answer != DeviceAnswer::kTaken) return answer;
+  if (answer != DeviceAnswer::kCaptured) return answer;
   const bool is_taken = writer_->AddTensorLater(
       step, unit_definition,
       [&](std::span<std::byte>) {
         return UnitsFrom(std::move(fetch), entry.n_units, entry.count_per_unit,
-                         question);
+                         spec);
       },
       site.call, site.micro_batch);
   return Answer(is_taken);
@@ -249,13 +248,13 @@ DeviceAnswer DeviceCapture::CountHistogram(std::int64_t step,
   const DeviceScale used = IsFloat(view.dtype) ? scale : DeviceScale();
   cuda::BinEntry entry;
   if (!cuda::ToBinEntry(view, used.factor, used.divisor, &entry)) {
-    return DeviceAnswer::kLeft;
+    return DeviceAnswer::kUnhandled;
   }
   std::unique_ptr<Fetch> fetch;
   const DeviceAnswer answer =
       EngineFor(where.device)->CountBins(entry, where.stream, &fetch);
   if (answer == DeviceAnswer::kRefused) return Refuse(step, item.definition);
-  if (answer != DeviceAnswer::kTaken) return answer;
+  if (answer != DeviceAnswer::kCaptured) return answer;
   const bool is_taken = writer_->AddHistogramLater(
       step, item.definition,
       HistogramBytes(std::min<std::uint64_t>(entry.count, cuda::kBins)),
@@ -281,7 +280,7 @@ DeviceAnswer DeviceCapture::Values(std::int64_t step, const CaptureItem& item,
   }
   const auto engine = EngineFor(where.device);
   if (!IsContiguous(view) || !engine->IsFree(where.stream)) {
-    return DeviceAnswer::kLeft;
+    return DeviceAnswer::kUnhandled;
   }
   if (!engine->CanCopy(writer_->staging())) {
     engine->CountRefused();

@@ -34,7 +34,7 @@
 #include <vector>
 
 #include "capture/capture_item.h"
-#include "capture/unit_question.h"
+#include "capture/unit_summary_spec.h"
 #include "format/record.h"
 #include "writer/writer.h"
 
@@ -53,7 +53,7 @@ struct DeviceStream {
   void* stream = nullptr;
 };
 
-// What became of a device so far.
+// State and counters of one device.
 struct DeviceState {
   bool is_usable = false;
   std::string reason;          // Why it is not; else empty.
@@ -68,7 +68,7 @@ struct DeviceState {
   std::uint64_t device_bytes = 0;  // Memory held on the device.
 };
 
-// What elements of floats are multiplied by: `factor`, divided by the float32
+// The multiplier of elements of floats: `factor`, divided by the float32
 // at `divisor` in the device's memory when there is one (the scale of a
 // gradient scaler, which nobody has to fetch).
 struct DeviceScale {
@@ -76,16 +76,16 @@ struct DeviceScale {
   const void* divisor = nullptr;
 };
 
-// What became of an item.
+// The outcome for one item.
 enum class DeviceAnswer : std::uint8_t {
-  kTaken,
-  kRefused,  // And counted.
-  kLeft,     // Not counted: to be taken another way.
+  kCaptured,
+  kRefused,    // And counted as refused.
+  kUnhandled,  // Not counted: the caller captures it another way.
 };
 
 class DeviceCapture {
  public:
-  // Of the driver of this machine, or of another one, for tests.
+  // Uses the driver of this machine, or `driver` (for tests).
   // REQUIRES: both outlive this; the writer is closed before this is destroyed.
   explicit DeviceCapture(Writer* writer, const cuda::Driver* driver = nullptr);
   ~DeviceCapture();
@@ -98,26 +98,27 @@ class DeviceCapture {
   bool usable(int device);
 
   // Like Capture::Statistics, of items that all lie on `where.device`.
-  // Appends to `*left` the index of each item that it cannot take, in order.
+  // Appends to `*unhandled` the index of each item that it cannot take, in
+  // order.
   void Statistics(std::int64_t step, std::span<const CaptureItem> items,
                   CallSite site, DeviceScale scale, DeviceStream where,
-                  std::vector<std::size_t>* left);
+                  std::vector<std::size_t>* unhandled);
 
   // Like Capture::Repeat: of a tensor that was taken on `where.device` at this
   // step (or, while `where` is captured into a graph, into that graph).
   bool Repeat(std::int64_t step, std::uint32_t definition, CallSite site,
               std::uint32_t of, CallSite of_site, DeviceStream where);
 
-  // Like those of Capture.  While `where` is captured into a graph they are
-  // left.
+  // Like Capture's methods.  While `where` is captured into a graph they return
+  // kUnhandled.
   DeviceAnswer UnitSummary(std::int64_t step, std::uint32_t unit_definition,
                            const CaptureItem& item, CallSite site,
-                           UnitQuestion question, DeviceStream where);
+                           UnitSummarySpec spec, DeviceStream where);
   DeviceAnswer CountHistogram(std::int64_t step, const CaptureItem& item,
                               CallSite site, DeviceScale scale,
                               DeviceStream where);
-  // Left, too, unless contiguous.  The values are copied after what the stream
-  // has to do now; until FenceRaw their memory is read.
+  // Also kUnhandled unless contiguous.  The values are copied after what the
+  // stream has to do now; until FenceRaw their memory is read.
   DeviceAnswer Values(std::int64_t step, const CaptureItem& item, CallSite site,
                       DeviceStream where);
 

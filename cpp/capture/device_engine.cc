@@ -104,7 +104,7 @@ DeviceAnswer DeviceEngine::Failed(const Status& why) {
     return DeviceAnswer::kRefused;
   }
   if (why.code() != StatusCode::kLimitExceeded) Fail(why);
-  return DeviceAnswer::kLeft;
+  return DeviceAnswer::kUnhandled;
 }
 
 DeviceState DeviceEngine::state() {
@@ -139,7 +139,7 @@ DeviceEngine::Outcome DeviceEngine::AddRows(std::int64_t step,
                                             std::span<Launch> launches,
                                             void* stream, ReadyList* ready) {
   Outcome outcome;
-  if (!is_usable()) return {.others = DeviceAnswer::kLeft};
+  if (!is_usable()) return {.others = DeviceAnswer::kUnhandled};
   MutexLock guard(mutex_);
   const Device::Scope scope(*device_);
   if (!scope.status().ok()) return {.others = Failed(scope.status())};
@@ -334,13 +334,14 @@ Status DeviceEngine::StartFetch(const cuda::ResultRing::Piece& piece,
 template <typename Run>
 DeviceAnswer DeviceEngine::Count(std::size_t n_bytes, void* stream, Run run,
                                  std::unique_ptr<Fetch>* fetch) {
-  if (!is_usable()) return DeviceAnswer::kLeft;
+  if (!is_usable()) return DeviceAnswer::kUnhandled;
   MutexLock guard(mutex_);
   const Device::Scope scope(*device_);
   if (!scope.status().ok()) return Failed(scope.status());
   const auto captured = device_->CapturedInto(StreamOf(stream));
-  if (!captured.ok() || captured.value().id != 0) return DeviceAnswer::kLeft;
-  if (n_bytes > kRingBytes) return DeviceAnswer::kLeft;
+  if (!captured.ok() || captured.value().id != 0)
+    return DeviceAnswer::kUnhandled;
+  if (n_bytes > kRingBytes) return DeviceAnswer::kUnhandled;
   Reclaim();
   Result<EventHandle> event = TakeEvent();
   if (!event.ok()) return Failed(event.status());
@@ -355,13 +356,13 @@ DeviceAnswer DeviceEngine::Count(std::size_t n_bytes, void* stream, Run run,
   }
   if (!status.ok()) return Failed(status);
   *fetch = std::make_unique<Fetch>(shared_from_this(), piece, event.value());
-  return DeviceAnswer::kTaken;
+  return DeviceAnswer::kCaptured;
 }
 
 DeviceAnswer DeviceEngine::CountUnits(cuda::UnitEntry entry, void* stream,
                                       std::unique_ptr<Fetch>* fetch) {
   // Before it is multiplied.
-  if (entry.n_units > kRingBytes) return DeviceAnswer::kLeft;
+  if (entry.n_units > kRingBytes) return DeviceAnswer::kUnhandled;
   return Count(
       2 * entry.n_units * sizeof(std::uint64_t), stream,
       [&](cuda::DeviceAddress results, cuda::Stream on) {

@@ -46,7 +46,7 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   // Steps that have begun and not ended; beyond them the results of the oldest
   // are fetched before its end.
   static constexpr std::size_t kMaxOpenSteps = 16;
-  // Of a block, those that repeat others or have no elements included.
+  // Rows of a block, with those that repeat others or have no elements.
   static constexpr std::size_t kMaxRowsOfBlock = 4096;
 
   // A record that waits for its results.
@@ -83,7 +83,7 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   // here, not by the writer) or left.
   struct Outcome {
     std::size_t n_taken = 0;
-    DeviceAnswer others = DeviceAnswer::kTaken;
+    DeviceAnswer others = DeviceAnswer::kCaptured;
   };
   Outcome AddRows(std::int64_t step, std::span<Launch> launches, void* stream,
                   ReadyList* ready);
@@ -146,7 +146,7 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   Status Start(int device) TDBG_REQUIRES(mutex_);
   // Ends the use of the device.
   void Fail(const Status& why) TDBG_EXCLUDES(reason_mutex_);
-  // What a call that did not succeed is to answer.
+  // The answer of a call that did not succeed.
   DeviceAnswer Failed(const Status& why);
 
   Result<Block*> BlockFor(std::int64_t step, std::size_t n, ReadyList* ready)
@@ -203,7 +203,7 @@ class DeviceEngine : public std::enable_shared_from_this<DeviceEngine> {
   std::map<std::int64_t, Block> steps_ TDBG_GUARDED_BY(mutex_);
   std::map<std::uint64_t, GraphRows> graphs_ TDBG_GUARDED_BY(mutex_);
   std::vector<cuda::DeviceAddress> free_blocks_ TDBG_GUARDED_BY(mutex_);
-  // Of steps that ended while a stream of theirs was being captured.
+  // Blocks of steps that ended while one of their streams was being captured.
   std::vector<Orphan> unfetched_ TDBG_GUARDED_BY(mutex_);
   std::uint64_t n_rows_ TDBG_GUARDED_BY(mutex_) = 0;
   std::uint64_t n_copies_ TDBG_GUARDED_BY(mutex_) = 0;

@@ -71,17 +71,17 @@ class RowsArrival : public FromFetch {
 class UnitsArrival : public FromFetch {
  public:
   UnitsArrival(std::unique_ptr<Fetch> fetch, std::uint64_t n_units,
-               std::uint64_t count_per_unit, UnitQuestion question)
+               std::uint64_t count_per_unit, UnitSummarySpec spec)
       : FromFetch(std::move(fetch)),
         n_units_(n_units),
         count_per_unit_(count_per_unit),
-        question_(question) {}
+        spec_(spec) {}
 
  private:
   void Make(const std::byte* results, std::span<std::byte>* bytes) override {
     const std::size_t n = 2 * n_units_ * sizeof(std::uint64_t);
     std::memcpy(bytes->data(), results, n);
-    if (question_.of_rows) AddBeyondToActive(results, bytes->data());
+    if (spec_.rows_are_units) AddOutOfRangeToActive(results, bytes->data());
     for (std::uint64_t i = 0; i < n_units_; ++i) {
       std::memcpy(bytes->data() + n + i * sizeof(count_per_unit_),
                   &count_per_unit_, sizeof(count_per_unit_));
@@ -89,7 +89,7 @@ class UnitsArrival : public FromFetch {
   }
 
   // What is above zero and what is below it are not told apart.
-  void AddBeyondToActive(const std::byte* results, std::byte* out) const {
+  void AddOutOfRangeToActive(const std::byte* results, std::byte* out) const {
     constexpr std::size_t kSize = sizeof(std::uint64_t);
     for (std::uint64_t i = 0; i < n_units_; ++i) {
       const std::uint64_t active =
@@ -102,7 +102,7 @@ class UnitsArrival : public FromFetch {
 
   const std::uint64_t n_units_;
   const std::uint64_t count_per_unit_;
-  const UnitQuestion question_;
+  const UnitSummarySpec spec_;
 };
 
 class BinsArrival : public FromFetch {
@@ -177,9 +177,9 @@ std::unique_ptr<Completion> RowsFrom(std::unique_ptr<Fetch> fetch,
 std::unique_ptr<Completion> UnitsFrom(std::unique_ptr<Fetch> fetch,
                                       std::uint64_t n_units,
                                       std::uint64_t count_per_unit,
-                                      UnitQuestion question) {
+                                      UnitSummarySpec spec) {
   return std::make_unique<UnitsArrival>(std::move(fetch), n_units,
-                                        count_per_unit, question);
+                                        count_per_unit, spec);
 }
 
 std::unique_ptr<Completion> BinsFrom(std::unique_ptr<Fetch> fetch,

@@ -1,4 +1,4 @@
-// What is on its way from a device, and the records that it becomes.
+// Results under way from a device, and the records that they become.
 //
 // Thread safety: one thread at a time, as Completion says.
 
@@ -10,8 +10,9 @@
 #include <optional>
 #include <vector>
 
+#include "base/check.h"
 #include "capture/capture_item.h"
-#include "capture/unit_question.h"
+#include "capture/unit_summary_spec.h"
 #include "format/record.h"
 #include "reducers/cuda/driver.h"
 #include "reducers/cuda/result_ring.h"
@@ -21,7 +22,7 @@ namespace tdbg {
 
 class DeviceEngine;
 
-// What one row of a record is made from.
+// The parts of one row of a record.
 struct RowTarget {
   static constexpr std::uint32_t kNoResult = ~std::uint32_t{0};
 
@@ -46,7 +47,10 @@ class Fetch {
 
   Completion::Answer Poll();
   // REQUIRES: there is a piece; Poll said kDone.
-  [[nodiscard]] const std::byte* host() const { return piece_->host; }
+  [[nodiscard]] const std::byte* host() const {
+    TDBG_DCHECK(piece_.has_value() && is_over_);
+    return piece_->host;
+  }
 
  private:
   const std::shared_ptr<DeviceEngine> engine_;
@@ -55,18 +59,19 @@ class Fetch {
   bool is_over_ = false;
 };
 
-// The record fails when it takes its place: what was to fill it never started.
+// A completion that fails: the work that was to fill the record never started.
 std::unique_ptr<Completion> NeverCame();
 
 // Rows from a block of DeviceRow.
 std::unique_ptr<Completion> RowsFrom(std::unique_ptr<Fetch> fetch,
                                      std::vector<RowTarget> rows);
 
-// A unit summary (active, beyond, count) from the first two of these arrays.
+// A unit summary (active, out_of_range, count) from the first two of these
+// arrays.
 std::unique_ptr<Completion> UnitsFrom(std::unique_ptr<Fetch> fetch,
                                       std::uint64_t n_units,
                                       std::uint64_t count_per_unit,
-                                      UnitQuestion question);
+                                      UnitSummarySpec spec);
 
 // An encoded histogram from a counter for each key.
 std::unique_ptr<Completion> BinsFrom(std::unique_ptr<Fetch> fetch,

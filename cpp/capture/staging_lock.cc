@@ -1,10 +1,13 @@
 #include "capture/staging_lock.h"
 
+#include "base/check.h"
+
 namespace tdbg {
 
 Status StagingLock::Acquire(const cuda::Driver& driver,
                             std::span<std::byte> memory) {
   MutexLock lock(mutex_);
+  TDBG_DCHECK(locked_ == nullptr || locked_ == memory.data());
   if (locked_ == nullptr && failure_.ok()) {
     failure_ =
         driver.Check(driver.mem_host_register(memory.data(), memory.size(),
@@ -18,6 +21,7 @@ Status StagingLock::Acquire(const cuda::Driver& driver,
 
 void StagingLock::Release(const cuda::Driver& driver) {
   MutexLock lock(mutex_);
+  TDBG_DCHECK(n_users_ > 0);
   if (--n_users_ > 0 || locked_ == nullptr) return;
   // Tried twice: the memory is about to be unmapped.
   if (driver.mem_host_unregister(locked_) != cuda::kSuccess) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "format/plane_codec.h"
 
 namespace tdbg {
@@ -45,7 +46,7 @@ void Unsort(std::span<const std::byte> sorted, std::uint32_t item_size,
   }
 }
 
-Status Bad(const std::string& what) {
+Status BadChunk(const std::string& what) {
   return Status::Corruption("chunk: " + what, 0);
 }
 
@@ -74,6 +75,7 @@ std::size_t Encode(std::span<const std::byte> raw, const Encoding& encoding,
 
 StoredChunk EncodeChunk(std::span<const std::byte> raw,
                         const Encoding& encoding, std::span<std::byte> out) {
+  TDBG_DCHECK(out.size() >= raw.size());
   const std::size_t n = Encode(raw, encoding, out.first(raw.size()));
   if (n != 0 && n < raw.size()) return {.codec = encoding.codec, .length = n};
   if (!raw.empty()) std::memcpy(out.data(), raw.data(), raw.size());
@@ -85,15 +87,15 @@ Status DecodeChunk(std::span<const std::byte> stored, std::uint32_t item_size,
   switch (codec) {
     case Codec::kRaw:
       if (stored.size() != out.size()) {
-        return Bad(std::to_string(stored.size()) + " raw bytes where " +
-                   std::to_string(out.size()) + " were expected");
+        return BadChunk(std::to_string(stored.size()) + " raw bytes where " +
+                        std::to_string(out.size()) + " were expected");
       }
       if (!out.empty()) std::memcpy(out.data(), stored.data(), out.size());
       return Status::Ok();
     case Codec::kZstd:
       return DecompressFrame(stored, out);
     case Codec::kZstdPlanes: {
-      if (item_size == 0) return Bad("planes of elements of 0 bytes");
+      if (item_size == 0) return BadChunk("planes of elements of 0 bytes");
       if (item_size == 1) return DecompressFrame(stored, out);
       std::vector<std::byte>& sorted = Sorted(out.size());
       TDBG_RETURN_IF_ERROR(DecompressFrame(stored, sorted));

@@ -8,9 +8,9 @@
 namespace tdbg {
 namespace {
 
-constexpr std::array<unsigned char, 8> kMagic = {0x89, 'T',  'D',  'C',
-                                                 '\r', '\n', 0x1a, '\n'};
-constexpr std::uint16_t kVersion = 1;
+constexpr std::array<unsigned char, 8> kCommitMagic = {0x89, 'T',  'D',  'C',
+                                                       '\r', '\n', 0x1a, '\n'};
+constexpr std::uint16_t kCommitVersion = 1;
 constexpr std::uint16_t kHeaderBytes = 64;
 
 }  // namespace
@@ -34,8 +34,8 @@ std::array<std::byte, kCommitPageBytes> EncodeCommitPage(
     const CommitHeader& header, const CommitSlot& slot) {
   std::array<std::byte, kCommitPageBytes> page{};
   std::byte* p = page.data();
-  std::memcpy(p, kMagic.data(), kMagic.size());
-  Store(p + 8, kVersion);
+  std::memcpy(p, kCommitMagic.data(), kCommitMagic.size());
+  Store(p + 8, kCommitVersion);
   Store(p + 10, kHeaderBytes);
   Store(p + 12, header.pid);
   std::memcpy(p + 16, header.boot_id.data(), header.boot_id.size());
@@ -52,13 +52,13 @@ Result<CommitHeader> DecodeCommitHeader(std::span<const std::byte> page) {
     return Status::Corruption("commit page: too short", 0);
   }
   const std::byte* p = page.data();
-  if (std::memcmp(p, kMagic.data(), kMagic.size()) != 0) {
+  if (std::memcmp(p, kCommitMagic.data(), kCommitMagic.size()) != 0) {
     return Status::Corruption("commit page: the magic is not there", 0);
   }
   if (Load<std::uint32_t>(p + 60) != MaskedCrc32c(p, 60)) {
     return Status::Corruption("commit page: checksum of the header", 0);
   }
-  if (Load<std::uint16_t>(p + 8) != kVersion ||
+  if (Load<std::uint16_t>(p + 8) != kCommitVersion ||
       Load<std::uint16_t>(p + 10) != kHeaderBytes) {
     return Status::Unsupported("commit page: another version");
   }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint64_t kMaxBytes = 1ULL << 62;
 
-Status Bad(const std::string& what) {
+Status BadDefinition(const std::string& what) {
   return Status::Corruption("definition: " + what, 0);
 }
 
@@ -28,7 +28,7 @@ Status CheckElementType(const Definition& definition) {
   const auto code = static_cast<std::uint16_t>(definition.dtype);
   const std::uint32_t found = definition.item_size;
   if (definition.dtype == DType::kInvalid) {
-    if (found != 0) return Bad("elements without a type have a size");
+    if (found != 0) return BadDefinition("elements without a type have a size");
     return Status::Ok();
   }
   if (!IsKnownDType(code)) {
@@ -37,13 +37,13 @@ Status CheckElementType(const Definition& definition) {
                                " is unknown to this build");
   }
   if (definition.dtype == DType::kNumpy) {
-    if (found == 0) return Bad("elements of 0 bytes");
+    if (found == 0) return BadDefinition("elements of 0 bytes");
     return Status::Ok();
   }
   if (found != ItemSize(definition.dtype)) {
-    return Bad("elements of type " + std::to_string(code) + " have " +
-               std::to_string(ItemSize(definition.dtype)) + " bytes, not " +
-               std::to_string(found));
+    return BadDefinition("elements of type " + std::to_string(code) + " have " +
+                         std::to_string(ItemSize(definition.dtype)) +
+                         " bytes, not " + std::to_string(found));
   }
   return Status::Ok();
 }
@@ -56,7 +56,7 @@ Result<std::uint64_t> RawLength(const Definition& definition) {
   std::uint64_t n = definition.item_size;
   bool empty = false;
   for (const std::int64_t extent : definition.shape) {
-    if (extent < 0) return Bad("a negative extent");
+    if (extent < 0) return BadDefinition("a negative extent");
     if (extent == 0) {
       empty = true;
       continue;
@@ -122,15 +122,15 @@ Result<Definition> DecodeDefinition(std::span<const std::byte> payload) {
   const auto name_length = in.Get<std::uint32_t>();
   const auto dtype_length = in.Get<std::uint32_t>();
   d.flags = in.Get<std::uint32_t>();
-  if (in.failed()) return Bad("too short");
-  if (d.id == 0) return Bad("id 0");
+  if (in.failed()) return BadDefinition("too short");
+  if (d.id == 0) return BadDefinition("id 0");
   if (n > limits::kDimensions) {
     return Status::LimitExceeded("definition: " + std::to_string(n) +
                                  " dimensions");
   }
   if (n_global != 0 && n_global != n) {
-    return Bad(std::to_string(n_global) + " global dimensions of " +
-               std::to_string(n));
+    return BadDefinition(std::to_string(n_global) + " global dimensions of " +
+                         std::to_string(n));
   }
   if (name_length > limits::kName || dtype_length > limits::kName) {
     return Status::LimitExceeded("definition: a name of " +
@@ -141,7 +141,7 @@ Result<Definition> DecodeDefinition(std::span<const std::byte> payload) {
   d.global_shape = GetExtents(&in, n_global);
   d.global_offset = GetExtents(&in, n_global);
   if (AnyNegative(d.global_shape) || AnyNegative(d.global_offset)) {
-    return Bad("a negative global extent");
+    return BadDefinition("a negative global extent");
   }
   for (std::uint16_t i = 0; i < n_placements && !in.failed(); ++i) {
     Placement placement;
@@ -158,7 +158,7 @@ Result<Definition> DecodeDefinition(std::span<const std::byte> payload) {
   for (std::uint16_t i = 0; i < n_aliases && !in.failed(); ++i) {
     d.aliases.push_back(in.GetString(in.Get<std::uint32_t>()));
   }
-  if (in.failed()) return Bad("its lengths are more than its bytes");
+  if (in.failed()) return BadDefinition("its lengths are more than its bytes");
   TDBG_RETURN_IF_ERROR(CheckElementType(d));
   if (const auto raw = RawLength(d); !raw.ok()) return raw.status();
   return d;

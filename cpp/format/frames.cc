@@ -68,7 +68,7 @@ struct Contexts {
   std::vector<std::byte> other;  // The second of two tries.
 };
 
-Contexts& OfThisThread() {
+Contexts& ContextsOfThisThread() {
   thread_local Contexts contexts;
   return contexts;
 }
@@ -112,7 +112,7 @@ bool Repeats(std::span<const std::byte> raw) {
   return std::memcmp(raw.data(), raw.data() + 1, raw.size() - 1) == 0;
 }
 
-Status Bad(const std::string& what) {
+Status BadFrame(const std::string& what) {
   return Status::Corruption("chunk: " + what, 0);
 }
 
@@ -120,7 +120,7 @@ Status Bad(const std::string& what) {
 // bytes, and what window it asks for (RFC 8878, 3.1.1.1).
 Status CheckFrame(std::span<const std::byte> frame, std::size_t n) {
   if (frame.size() < 6 || Load<std::uint32_t>(frame.data()) != kFrameMagic) {
-    return Bad("not a zstd frame");
+    return BadFrame("not a zstd frame");
   }
   const bool single_segment = (Load<std::uint8_t>(frame.data() + 4) & 32) != 0;
   if (!single_segment) {
@@ -132,12 +132,12 @@ Status CheckFrame(std::span<const std::byte> frame, std::size_t n) {
   }
   const auto size = ZSTD_getFrameContentSize(frame.data(), frame.size());
   if (size != kZstdContentSizeUnknown && size != n) {
-    return Bad("a zstd frame of another size than its content");
+    return BadFrame("a zstd frame of another size than its content");
   }
   const std::size_t stored =
       ZSTD_findFrameCompressedSize(frame.data(), frame.size());
-  if (ZSTD_isError(stored) != 0) return Bad(ZSTD_getErrorName(stored));
-  if (stored != frame.size()) return Bad("bytes after the zstd frame");
+  if (ZSTD_isError(stored) != 0) return BadFrame(ZSTD_getErrorName(stored));
+  if (stored != frame.size()) return BadFrame("bytes after the zstd frame");
   return Status::Ok();
 }
 
@@ -148,7 +148,7 @@ std::size_t CompressFrame(std::span<const std::byte> raw, FrameEffort effort,
   if (raw.size() < 2 || !ZstdIsUsable()) return 0;
   out = out.first(std::min(out.size(), raw.size() - 1));
   if (Repeats(raw)) return RepeatedFrame(raw, out);
-  Contexts& contexts = OfThisThread();
+  Contexts& contexts = ContextsOfThisThread();
   if (effort == FrameEffort::kFast) {
     if (contexts.fast == nullptr) contexts.fast = NewLevelContext(kFastLevel);
     return Compress(contexts.fast, raw, out);
@@ -169,15 +169,15 @@ Status DecompressFrame(std::span<const std::byte> frame,
                        std::span<std::byte> out) {
   if (!ZstdIsUsable()) return Status::Unsupported("zstd is too old");
   TDBG_RETURN_IF_ERROR(CheckFrame(frame, out.size()));
-  ZSTD_DCtx*& context = OfThisThread().decompression;
+  ZSTD_DCtx*& context = ContextsOfThisThread().decompression;
   if (context == nullptr) context = ZSTD_createDCtx();
   if (context == nullptr) return Status::ResourceExhausted("zstd: no memory");
   const std::size_t n = ZSTD_decompressDCtx(context, out.data(), out.size(),
                                             frame.data(), frame.size());
-  if (ZSTD_isError(n) != 0) return Bad(ZSTD_getErrorName(n));
+  if (ZSTD_isError(n) != 0) return BadFrame(ZSTD_getErrorName(n));
   if (n != out.size()) {
-    return Bad(std::to_string(n) + " bytes where " +
-               std::to_string(out.size()) + " were expected");
+    return BadFrame(std::to_string(n) + " bytes where " +
+                    std::to_string(out.size()) + " were expected");
   }
   return Status::Ok();
 }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kIndexHeadBytes = 16;  // Of an `index` record.
 
-Status Bad(const std::string& what) {
+Status BadIndex(const std::string& what) {
   return Status::Corruption("index: " + what, 0);
 }
 
@@ -34,10 +34,10 @@ void EncodeIndexEntry(const IndexEntry& entry, std::span<std::byte, 64> out) {
 }
 
 Result<IndexEntry> DecodeIndexEntry(std::span<const std::byte> bytes) {
-  if (bytes.size() < kIndexEntryBytes) return Bad("an entry is too short");
+  if (bytes.size() < kIndexEntryBytes) return BadIndex("an entry is too short");
   const std::byte* p = bytes.data();
   if (Load<std::uint32_t>(p + 60) != MaskedCrc32c(p, 60)) {
-    return Bad("checksum of an entry");
+    return BadIndex("checksum of an entry");
   }
   IndexEntry entry;
   entry.header.type = static_cast<RecordType>(Load<std::uint16_t>(p));
@@ -52,7 +52,7 @@ Result<IndexEntry> DecodeIndexEntry(std::span<const std::byte> bytes) {
   entry.micro_batch = Load<std::uint16_t>(p + 52);
   TDBG_RETURN_IF_ERROR(CheckLengths(entry.header));
   if (entry.offset > limits::kShard || entry.offset % limits::kAlignment != 0) {
-    return Bad("an entry points to " + std::to_string(entry.offset));
+    return BadIndex("an entry points to " + std::to_string(entry.offset));
   }
   return entry;
 }
@@ -79,8 +79,8 @@ Result<std::vector<IndexEntry>> DecodeIndex(
   std::uint64_t n_bytes = 0;
   if (in.failed() || size < kIndexEntryBytes ||
       !CheckedMul(n, size, &n_bytes) || n_bytes > in.remaining()) {
-    return Bad(std::to_string(n) + " entries of " + std::to_string(size) +
-               " bytes in " + std::to_string(in.remaining()));
+    return BadIndex(std::to_string(n) + " entries of " + std::to_string(size) +
+                    " bytes in " + std::to_string(in.remaining()));
   }
   std::vector<IndexEntry> entries;
   entries.reserve(n);

@@ -30,7 +30,7 @@ class IndexBuilder {
   // than those of the tables, and any whose content does not hold, are passed
   // over: the latter make `is_complete` false.
   void Add(const IndexEntry& entry, std::span<const std::byte> payload);
-  // The same for a `rows` record whose rows are at hand.
+  // Adds a `rows` record whose rows are at hand.
   void AddRows(const IndexEntry& entry, std::span<const Row> rows);
 
   // Whether the index says all that a reader finds in the records.

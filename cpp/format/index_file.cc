@@ -11,13 +11,13 @@
 namespace tdbg {
 namespace {
 
-constexpr std::array<unsigned char, 8> kMagic = {0x89, 'T',  'D',  'I',
-                                                 '\r', '\n', 0x1a, '\n'};
+constexpr std::array<unsigned char, 8> kIndexMagic = {0x89, 'T',  'D',  'I',
+                                                      '\r', '\n', 0x1a, '\n'};
 constexpr std::array<char, 8> kFooterMagic = {'T', 'D', 'I', 'F',
                                               'O', 'O', 'T', '2'};
-constexpr std::uint16_t kVersion = 2;
+constexpr std::uint16_t kIndexVersion = 2;
 
-Status Bad(const std::string& what) {
+Status BadIndexFile(const std::string& what) {
   return Status::Corruption("index: " + what, 0);
 }
 
@@ -27,8 +27,8 @@ void EncodeIndexHeader(const IndexHeader& header,
                        std::span<std::byte, 64> out) {
   std::memset(out.data(), 0, out.size());
   std::byte* p = out.data();
-  std::memcpy(p, kMagic.data(), kMagic.size());
-  Store(p + 8, kVersion);
+  std::memcpy(p, kIndexMagic.data(), kIndexMagic.size());
+  Store(p + 8, kIndexVersion);
   Store(p + 10, static_cast<std::uint16_t>(kIndexHeaderBytes));
   Store(p + 16, header.salt);
   Store(p + 24, header.shard_number);
@@ -36,16 +36,16 @@ void EncodeIndexHeader(const IndexHeader& header,
 }
 
 Result<IndexHeader> DecodeIndexHeader(std::span<const std::byte> bytes) {
-  if (bytes.size() < kIndexHeaderBytes) return Bad("too short");
+  if (bytes.size() < kIndexHeaderBytes) return BadIndexFile("too short");
   const std::byte* p = bytes.data();
-  if (std::memcmp(p, kMagic.data(), kMagic.size()) != 0) {
-    return Bad("the magic is not there");
+  if (std::memcmp(p, kIndexMagic.data(), kIndexMagic.size()) != 0) {
+    return BadIndexFile("the magic is not there");
   }
   if (Load<std::uint32_t>(p + 60) != MaskedCrc32c(p, 60)) {
-    return Bad("checksum of the header");
+    return BadIndexFile("checksum of the header");
   }
   // What another version holds stands in the shard, too.
-  if (Load<std::uint16_t>(p + 8) != kVersion ||
+  if (Load<std::uint16_t>(p + 8) != kIndexVersion ||
       Load<std::uint16_t>(p + 10) != kIndexHeaderBytes) {
     return Status::Unsupported("index: another version");
   }
@@ -75,10 +75,10 @@ std::vector<std::byte> EncodeSections(std::span<const Section> sections) {
 Result<std::vector<Section>> DecodeSections(std::span<const std::byte> bytes,
                                             const IndexFooter& footer) {
   if (bytes.size() != footer.n_sections * kIndexSectionBytes) {
-    return Bad("the directory has another length");
+    return BadIndexFile("the directory has another length");
   }
   if (MaskedCrc32c(bytes.data(), bytes.size()) != footer.directory_crc) {
-    return Bad("checksum of the directory");
+    return BadIndexFile("checksum of the directory");
   }
   std::vector<Section> sections(footer.n_sections);
   ByteReader in(bytes);
@@ -99,12 +99,13 @@ Result<std::vector<Section>> DecodeSections(std::span<const std::byte> bytes,
         !CheckedAdd(section.offset, end, &end) || section.offset < free_from ||
         section.offset % limits::kAlignment != 0 ||
         end > footer.directory_offset) {
-      return Bad("a section does not lie where it can");
+      return BadIndexFile("a section does not lie where it can");
     }
     free_from = end;
     const auto kind = static_cast<std::uint32_t>(section.kind);
     if (kind > kSectionKinds) continue;
-    if (kind == 0 || seen.test(kind)) return Bad("a kind stands twice");
+    if (kind == 0 || seen.test(kind))
+      return BadIndexFile("a kind stands twice");
     seen.set(kind);
   }
   return sections;
@@ -125,13 +126,14 @@ void EncodeIndexFooter(const IndexFooter& footer,
 }
 
 Result<IndexFooter> DecodeIndexFooter(std::span<const std::byte> bytes) {
-  if (bytes.size() < kIndexFooterBytes) return Bad("too short for a footer");
+  if (bytes.size() < kIndexFooterBytes)
+    return BadIndexFile("too short for a footer");
   const std::byte* p = bytes.data();
   if (std::memcmp(p, kFooterMagic.data(), kFooterMagic.size()) != 0) {
-    return Bad("no footer");
+    return BadIndexFile("no footer");
   }
   if (Load<std::uint32_t>(p + 60) != MaskedCrc32c(p, 60)) {
-    return Bad("checksum of the footer");
+    return BadIndexFile("checksum of the footer");
   }
   IndexFooter footer;
   footer.salt = Load<std::uint64_t>(p + 8);
@@ -140,7 +142,7 @@ Result<IndexFooter> DecodeIndexFooter(std::span<const std::byte> bytes) {
   footer.directory_offset = Load<std::uint64_t>(p + 32);
   footer.n_sections = Load<std::uint32_t>(p + 40);
   footer.directory_crc = Load<std::uint32_t>(p + 44);
-  if (footer.n_sections > 1024) return Bad("too many sections");
+  if (footer.n_sections > 1024) return BadIndexFile("too many sections");
   return footer;
 }
 

@@ -62,7 +62,7 @@ struct Section {
   std::uint64_t n_entries = 0;
   std::uint32_t crc = 0;  // Masked, of all its bytes; 0 for kColumns.
   std::uint32_t flags = 0;
-  // Of entries with a step: smallest and largest; 0 and -1 for none.
+  // Smallest and largest step of the entries; 0 and -1 if none has a step.
   std::int64_t first_step = 0;
   std::int64_t last_step = -1;
 

@@ -84,6 +84,9 @@ std::vector<std::byte> EncodeGap(const Gap& gap) {
   w.Put(gap.bytes);
   w.Put(static_cast<std::uint32_t>(gap.reason));
   w.Put(gap.what);
+  if (gap.end_sequence == 0) return out;
+  w.Put(gap.first_sequence);
+  w.Put(gap.end_sequence);
   return out;
 }
 
@@ -97,6 +100,11 @@ Result<Gap> DecodeGap(std::span<const std::byte> payload) {
   gap.reason = static_cast<GapReason>(in.Get<std::uint32_t>());
   gap.what = in.Get<std::uint32_t>();
   if (in.failed()) return Status::Corruption("gap: too short", 0);
+  // Most tell of no abandoned shard.
+  if (in.remaining() >= 2 * sizeof(std::uint64_t)) {
+    gap.first_sequence = in.Get<std::uint64_t>();
+    gap.end_sequence = in.Get<std::uint64_t>();
+  }
   return gap;
 }
 

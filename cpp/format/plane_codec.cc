@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/coding.h"
 #include "format/plane_kernels.h"
 #include "format/sample.h"
@@ -34,12 +35,12 @@ struct Scratches {
   Scratch bitmap;
 };
 
-Scratches& OfThisThread() {
+Scratches& ScratchesOfThisThread() {
   thread_local Scratches scratches;
   return scratches;
 }
 
-Status Bad(const std::string& what) {
+Status BadPlanes(const std::string& what) {
   return Status::Corruption("chunk: " + what, 0);
 }
 
@@ -52,6 +53,7 @@ bool IsWidth(std::uint32_t width) {
 std::size_t EncodePlanes(std::span<const std::byte> raw,
                          const Encoding& encoding, std::span<std::byte> out) {
   const std::uint32_t width = encoding.width;
+  TDBG_DCHECK(width == 1 || width == 2 || width == 4 || width == 8);
   const std::size_t n = raw.size() / width;
   const std::size_t n_tail = raw.size() % width;
   const std::uint32_t all = (1U << width) - 1;
@@ -70,7 +72,7 @@ std::size_t EncodePlanes(std::span<const std::byte> raw,
     planes[n_placed] = out.data() + at + n_placed * n;
     ++n_placed;
   }
-  std::byte* scratch = OfThisThread().planes.OfSize(raw.size());
+  std::byte* scratch = ScratchesOfThisThread().planes.OfSize(raw.size());
   for (std::uint32_t p = n_placed; p < width; ++p) {
     planes[p] = scratch + (p - n_placed) * n;
   }
@@ -104,27 +106,28 @@ std::size_t EncodePlanes(std::span<const std::byte> raw,
 
 Status DecodePlanes(std::span<const std::byte> stored,
                     std::span<std::byte> out) {
-  if (stored.size() < kPlanesHead) return Bad("planes without a head");
+  if (stored.size() < kPlanesHead) return BadPlanes("planes without a head");
   const auto form = Load<std::uint8_t>(stored.data());
   const std::uint32_t width = Load<std::uint8_t>(stored.data() + 1);
   if (form > 1 || !IsWidth(width) ||
       Load<std::uint16_t>(stored.data() + 2) != 0) {
-    return Bad("planes of an unknown form");
+    return BadPlanes("planes of an unknown form");
   }
   const std::size_t n = out.size() / width;
   const std::size_t n_tail = out.size() % width;
   const std::size_t n_head = kPlanesHead + std::size_t{4} * width;
-  if (stored.size() < n_head + n_tail) return Bad("planes without lengths");
+  if (stored.size() < n_head + n_tail)
+    return BadPlanes("planes without lengths");
   std::span<const std::byte> left =
       stored.subspan(n_head, stored.size() - n_head - n_tail);
 
-  std::byte* scratch = OfThisThread().planes.OfSize(out.size());
+  std::byte* scratch = ScratchesOfThisThread().planes.OfSize(out.size());
   std::array<const std::byte*, kMaxPlanes> planes{};
   for (std::uint32_t p = 0; p < width; ++p) {
     const std::size_t length =
         Load<std::uint32_t>(stored.data() + kPlanesHead + std::size_t{4} * p);
     if (length > n || length > left.size()) {
-      return Bad("a plane of " + std::to_string(length) + " bytes");
+      return BadPlanes("a plane of " + std::to_string(length) + " bytes");
     }
     const std::span<const std::byte> plane = left.first(length);
     left = left.subspan(length);
@@ -133,7 +136,7 @@ Status DecodePlanes(std::span<const std::byte> stored,
     TDBG_RETURN_IF_ERROR(DecompressFrame(plane, {scratch + p * n, n}));
     planes[p] = scratch + p * n;
   }
-  if (!left.empty()) return Bad("bytes after the planes");
+  if (!left.empty()) return BadPlanes("bytes after the planes");
   PlaneKernelsInUse().join(planes.data(), n, width, form == 1, out.data());
   if (n_tail != 0) {
     std::memcpy(out.data() + n * width, stored.data() + stored.size() - n_tail,
@@ -145,12 +148,13 @@ Status DecodePlanes(std::span<const std::byte> stored,
 std::size_t EncodeSparse(std::span<const std::byte> raw,
                          const Encoding& encoding, std::span<std::byte> out) {
   const std::uint32_t width = encoding.width;
+  TDBG_DCHECK(width == 1 || width == 2 || width == 4 || width == 8);
   const std::size_t n = raw.size() / width;
   const std::size_t n_tail = raw.size() % width;
   const std::size_t n_bitmap = (n + 7) / 8;
   if (out.size() < kSparseHead + n_bitmap + n_tail) return 0;
   const std::size_t end = out.size() - n_tail;
-  Scratches& scratches = OfThisThread();
+  Scratches& scratches = ScratchesOfThisThread();
   std::byte* bitmap = scratches.bitmap.OfSize(n_bitmap);
   std::byte* values =
       scratches.values.OfSize(raw.size() + PlaneKernels::kSlack);
@@ -192,25 +196,25 @@ std::size_t EncodeSparse(std::span<const std::byte> raw,
 
 Status DecodeSparse(std::span<const std::byte> stored,
                     std::span<std::byte> out) {
-  if (stored.size() < kSparseHead) return Bad("a bitmap without a head");
+  if (stored.size() < kSparseHead) return BadPlanes("a bitmap without a head");
   const auto codec = static_cast<Codec>(Load<std::uint8_t>(stored.data()));
   const std::uint32_t width = Load<std::uint8_t>(stored.data() + 1);
   const std::size_t n_values = Load<std::uint32_t>(stored.data() + 4);
   const std::size_t n_stored_bitmap = Load<std::uint32_t>(stored.data() + 8);
   if ((codec != Codec::kRaw && codec != Codec::kPlanes) || !IsWidth(width) ||
       Load<std::uint16_t>(stored.data() + 2) != 0) {
-    return Bad("a bitmap of an unknown form");
+    return BadPlanes("a bitmap of an unknown form");
   }
   const std::size_t n = out.size() / width;
   const std::size_t n_tail = out.size() % width;
   const std::size_t n_bitmap = (n + 7) / 8;
   if (n_values > n || n_stored_bitmap > n_bitmap ||
       stored.size() < kSparseHead + n_stored_bitmap + n_tail) {
-    return Bad("a bitmap of " + std::to_string(n_stored_bitmap) +
-               " bytes and " + std::to_string(n_values) + " values");
+    return BadPlanes("a bitmap of " + std::to_string(n_stored_bitmap) +
+                     " bytes and " + std::to_string(n_values) + " values");
   }
   const PlaneKernels& kernels = PlaneKernelsInUse();
-  Scratches& scratches = OfThisThread();
+  Scratches& scratches = ScratchesOfThisThread();
   const std::byte* bitmap = stored.data() + kSparseHead;
   if (n_stored_bitmap < n_bitmap) {
     std::byte* decoded = scratches.bitmap.OfSize(n_bitmap);
@@ -221,10 +225,10 @@ Status DecodeSparse(std::span<const std::byte> stored,
   const std::size_t n_unused = n_bitmap * 8 - n;
   if (n_unused != 0 &&
       static_cast<unsigned>(bitmap[n_bitmap - 1]) >> (8 - n_unused) != 0) {
-    return Bad("bits behind the end of the bitmap");
+    return BadPlanes("bits behind the end of the bitmap");
   }
   if (kernels.count(bitmap, n_bitmap) != n_values) {
-    return Bad("another number of values than its bitmap says");
+    return BadPlanes("another number of values than its bitmap says");
   }
 
   const std::size_t at = kSparseHead + n_stored_bitmap;
@@ -235,7 +239,7 @@ Status DecodeSparse(std::span<const std::byte> stored,
     TDBG_RETURN_IF_ERROR(DecodePlanes(body, {decoded, n_values * width}));
     values = decoded;
   } else if (body.size() != n_values * width) {
-    return Bad("values of another length than their number says");
+    return BadPlanes("values of another length than their number says");
   }
   kernels.expand(bitmap, values, n_values, n, width, out.data());
   if (n_tail != 0) {

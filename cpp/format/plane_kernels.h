@@ -23,7 +23,7 @@ struct PlaneKernels {
   // REQUIRES: width is 1, 2, 4 or 8; raw has n * width bytes, a plane n.
   void (*split)(const std::byte* raw, std::size_t n, std::uint32_t width,
                 bool rotate, std::byte* const* planes);
-  // The way back.
+  // Reverses `split`.
   void (*join)(const std::byte* const* planes, std::size_t n,
                std::uint32_t width, bool rotate, std::byte* raw);
 
@@ -35,14 +35,14 @@ struct PlaneKernels {
                          std::byte* values);
   // How many bits of a bitmap of n bytes are set.
   std::size_t (*count)(const std::byte* bitmap, std::size_t n);
-  // The way back.
+  // Reverses `compact`.
   // REQUIRES: of the first n bits of `bitmap` exactly n_values are set, and
   // those behind are not; values has n_values elements.
   void (*expand)(const std::byte* bitmap, const std::byte* values,
                  std::size_t n_values, std::size_t n, std::uint32_t width,
                  std::byte* raw);
 
-  // What `compact` may write behind the last value.
+  // Bytes that `compact` may write behind the last value.
   static constexpr std::size_t kSlack = 32;
 };
 
@@ -52,7 +52,7 @@ const PlaneKernels* Avx2PlaneKernels();
 
 const PlaneKernels& PlaneKernelsInUse();
 
-// Of avx2_*.cc, which are compiled for AVX2: nothing else there has external
+// Defined in avx2_*.cc, compiled for AVX2: nothing else there has external
 // linkage.
 void SplitPlanesAvx2(const std::byte* raw, std::size_t n, std::uint32_t width,
                      bool rotate, std::byte* const* planes);

@@ -224,6 +224,10 @@ struct Gap {
   std::uint64_t bytes = 0;
   GapReason reason = GapReason::kQueueFull;
   std::uint32_t what = 0;
+  // Of shards that were abandoned: the sequences [first_sequence, end_sequence)
+  // were given to records that may not be there.  0 and 0: none.
+  std::uint64_t first_sequence = 0;
+  std::uint64_t end_sequence = 0;
 };
 
 struct Histogram {
@@ -258,7 +262,7 @@ void EncodeRecordHeader(const RecordHeader& header, std::uint64_t salt,
 // Checks magic, salt, crc, reserved bytes and the limits of the lengths.
 Result<RecordHeader> DecodeRecordHeader(std::span<const std::byte> bytes,
                                         std::uint64_t salt);
-// The cheap half of that: whether magic and salt are there.
+// Checks magic and salt only, which is cheap.
 // REQUIRES: 64 readable bytes.
 [[nodiscard]] bool MayBeRecord(const std::byte* bytes, std::uint64_t salt);
 
@@ -287,7 +291,7 @@ Result<Definition> DecodeDefinition(std::span<const std::byte> payload);
 // Errors: kLimitExceeded when that is above 2^62.
 Result<std::uint64_t> RawLength(const Definition& definition);
 
-// What a `rows` record says of its rows, which follow it.
+// The head of a `rows` record; its rows follow it.
 struct RowsHead {
   std::uint32_t row_size = 0;
   std::uint32_t n_rows = 0;

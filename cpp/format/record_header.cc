@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "base/check.h"
 #include "base/checked_math.h"
 #include "base/coding.h"
 #include "base/crc32c.h"
@@ -13,7 +14,7 @@ namespace {
 constexpr std::array<unsigned char, 8> kFileMagic = {0x89, 'T',  'D',  'S',
                                                      '\r', '\n', 0x1a, '\n'};
 constexpr std::uint32_t kRecordMagic = 0x31524454;  // "TDR1"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kFileVersion = 1;
 
 bool AllZero(std::span<const std::byte> bytes) {
   for (const std::byte b : bytes) {
@@ -40,7 +41,7 @@ void EncodeFileHeader(const FileHeader& header, std::span<std::byte, 128> out) {
   std::memset(out.data(), 0, out.size());
   std::byte* p = out.data();
   std::memcpy(p, kFileMagic.data(), kFileMagic.size());
-  Store(p + 8, kVersion);
+  Store(p + 8, kFileVersion);
   Store(p + 10, static_cast<std::uint16_t>(limits::kFileHeader));
   Store(p + 12, header.compatible_features);
   Store(p + 16, header.incompatible_features);
@@ -71,8 +72,10 @@ Result<FileHeader> DecodeFileHeader(std::span<const std::byte> bytes) {
   if (Load<std::uint32_t>(p + 124) != MaskedCrc32c(p, 124)) {
     return Status::Corruption("checksum of the file header", 0);
   }
-  if (const auto version = Load<std::uint16_t>(p + 8); version != kVersion) {
-    return Status::Unsupported(Expected("format version", kVersion, version));
+  if (const auto version = Load<std::uint16_t>(p + 8);
+      version != kFileVersion) {
+    return Status::Unsupported(
+        Expected("format version", kFileVersion, version));
   }
   if (const auto size = Load<std::uint16_t>(p + 10);
       size != limits::kFileHeader) {
@@ -220,6 +223,7 @@ Result<RecordHeader> DecodeRecordHeader(std::span<const std::byte> bytes,
 }
 
 std::uint64_t NextRecord(std::uint64_t offset, std::uint64_t payload_length) {
+  TDBG_DCHECK(payload_length <= limits::kRecord);
   const std::uint64_t end = offset + limits::kRecordHeader + payload_length;
   return (end + limits::kAlignment - 1) & ~(limits::kAlignment - 1);
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace tdbg {
 namespace {
 
@@ -139,6 +141,7 @@ std::uint32_t PlaneSample::RawValuePlanes(float limit) const {
 }
 
 bool PlaneSample::IsLike(const PlaneSample& other) const {
+  TDBG_DCHECK(width == other.width);
   if (std::abs(zero_share - other.zero_share) > kUnlikeShare) return false;
   for (std::uint32_t p = 0; p < width; ++p) {
     if (std::abs(bits[p] - other.bits[p]) > kUnlikeBits) return false;
@@ -149,6 +152,8 @@ bool PlaneSample::IsLike(const PlaneSample& other) const {
 PlaneSample SamplePlanes(std::span<const std::byte> raw,
                          std::span<const std::byte> base, std::uint32_t width,
                          bool rotate, std::size_t n_elements) {
+  TDBG_DCHECK(width == 1 || width == 2 || width == 4 || width == 8);
+  TDBG_DCHECK(base.empty() || base.size() == raw.size());
   switch (width) {
     case 8:
       return Sample<std::uint64_t>(raw, base, rotate, n_elements);

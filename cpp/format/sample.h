@@ -1,4 +1,4 @@
-// What a sample of a chunk says of how small it would get.
+// PlaneSample estimates from a sample how small a chunk would get.
 //
 // Thread safety: pure functions.
 
@@ -30,7 +30,7 @@ struct PlaneSample {
 
   // Bits that the planes of one element take; 8 for one not worth a frame.
   [[nodiscard]] float DenseBits() const;
-  // The same with the zeros in a bitmap, its own bits included.
+  // Bits with the zeros in a bitmap, the bitmap included.
   [[nodiscard]] float SparseBits() const;
   // Bit p: plane p, of all elements or of those that are not zero, has more
   // bits a byte than `limit`.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/checked_math.h"
 #include "base/coding.h"
 #include "base/crc32c.h"
@@ -14,7 +15,7 @@ namespace {
 constexpr std::size_t kHeadBytes = 64;
 constexpr std::size_t kChunkEntryBytes = 16;
 
-Status Bad(const std::string& what) {
+Status BadTensor(const std::string& what) {
   return Status::Corruption("tensor: " + what, 0);
 }
 
@@ -36,6 +37,8 @@ std::vector<std::byte> EncodeTensorHead(const TensorHead& head) {
 }
 
 void EncodeTensorHead(const TensorHead& head, std::span<std::byte> out) {
+  TDBG_DCHECK(head.data_offset == TensorDataOffset(head.chunks.size()));
+  TDBG_DCHECK(out.size() == head.data_offset);
   std::memset(out.data(), 0, out.size());
   std::byte* p = out.data();
   Store(p, head.definition);
@@ -70,7 +73,7 @@ Result<TensorHead> DecodeTensorHead(std::span<const std::byte> payload,
   const auto n_chunks = in.Get<std::uint32_t>();
   head.data_offset = in.Get<std::uint32_t>();
   in.Skip(24);
-  if (in.failed()) return Bad("too short");
+  if (in.failed()) return BadTensor("too short");
   if (head.chunk_size == 0 || head.chunk_size > limits::kChunk) {
     return Status::LimitExceeded("tensor: chunks of " +
                                  std::to_string(head.chunk_size) + " bytes");
@@ -82,12 +85,13 @@ Result<TensorHead> DecodeTensorHead(std::span<const std::byte> payload,
   const std::uint64_t expected =
       (head.raw_length + head.chunk_size - 1) / head.chunk_size;
   if (n_chunks != expected) {
-    return Bad(std::to_string(n_chunks) + " chunks, not " +
-               std::to_string(expected));
+    return BadTensor(std::to_string(n_chunks) + " chunks, not " +
+                     std::to_string(expected));
   }
   if (head.data_offset != TensorDataOffset(n_chunks) ||
       head.data_offset > payload.size() || head.data_offset > payload_length) {
-    return Bad("the data cannot start at " + std::to_string(head.data_offset));
+    return BadTensor("the data cannot start at " +
+                     std::to_string(head.data_offset));
   }
   head.chunks.resize(n_chunks);
   std::uint64_t stored = 0;
@@ -102,16 +106,17 @@ Result<TensorHead> DecodeTensorHead(std::span<const std::byte> payload,
     in.Skip(6);
     stored += chunk.stored_length;
     if (chunk.stored_length > raw) {
-      return Bad(std::to_string(raw) + " bytes stored as " +
-                 std::to_string(chunk.stored_length));
+      return BadTensor(std::to_string(raw) + " bytes stored as " +
+                       std::to_string(chunk.stored_length));
     }
     if ((chunk.flags & kChunkXorBase) != 0 && head.base_sequence == 0) {
-      return Bad("a difference without a base");
+      return BadTensor("a difference without a base");
     }
   }
   if (stored != payload_length - head.data_offset) {
-    return Bad("its chunks have " + std::to_string(stored) + " bytes, not " +
-               std::to_string(payload_length - head.data_offset));
+    return BadTensor("its chunks have " + std::to_string(stored) +
+                     " bytes, not " +
+                     std::to_string(payload_length - head.data_offset));
   }
   return head;
 }
@@ -119,6 +124,7 @@ Result<TensorHead> DecodeTensorHead(std::span<const std::byte> payload,
 Status DecodeTensor(const TensorHead& head, std::span<const std::byte> data,
                     std::uint32_t item_size, std::span<const std::byte> base,
                     std::span<std::byte> out) {
+  TDBG_DCHECK(out.size() == head.raw_length);
   std::uint64_t at = 0;
   for (std::size_t i = 0; i < head.chunks.size(); ++i) {
     const Chunk& chunk = head.chunks[i];

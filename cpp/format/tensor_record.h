@@ -39,11 +39,11 @@ struct TensorHead {
 // How many bytes stand before the data of a tensor of `n_chunks` chunks.
 [[nodiscard]] std::uint64_t TensorDataOffset(std::uint64_t n_chunks);
 
-// Those bytes, from head.definition to head.chunks; for a writer that does not
-// hold the whole payload at once.
-// REQUIRES: head.data_offset == TensorDataOffset(head.chunks.size()).
+// Encodes the bytes from head.definition to head.chunks; for a writer that does
+// not hold the whole payload at once. REQUIRES: head.data_offset ==
+// TensorDataOffset(head.chunks.size()).
 std::vector<std::byte> EncodeTensorHead(const TensorHead& head);
-// The same, into `out` of head.data_offset bytes.
+// Encodes them into `out`, of head.data_offset bytes.
 void EncodeTensorHead(const TensorHead& head, std::span<std::byte> out);
 
 // Decodes and checks head and table; `payload` holds at least the checked

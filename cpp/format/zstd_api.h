@@ -6,7 +6,7 @@
 // value since zstd 1.4.0, and one parameter of its experimental section, whose
 // refusal must be harmless (kLiteralCompressionMode); no more of that may be
 // added.
-// Whoever uses this header checks kZstdOldestVersion against
+// A user of this header checks kZstdOldestVersion against
 // ZSTD_versionNumber() once.
 //
 // Thread safety: functions without a context are safe; a context belongs to one

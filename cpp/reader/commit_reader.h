@@ -17,7 +17,7 @@
 
 namespace tdbg {
 
-// Whether the writer still lives, as far as its commit page tells.
+// Whether the writer is still alive, according to its commit page.
 enum class Liveness : std::uint8_t {
   kUnknown = 0,  // No valid page, another host, or another boot.
   kRunning = 1,
@@ -32,14 +32,16 @@ class CommitReader {
   // read or does not hold leaves everything as it was.
   void Poll(int directory);
 
-  // As of the last Poll.
+  // State at the last Poll.
   [[nodiscard]] Liveness liveness() const { return liveness_; }
   // The last valid slot seen; its counter never falls.
   [[nodiscard]] const std::optional<CommitSlot>& slot() const { return slot_; }
+  // Whether the page was written on this machine since it was booted.
+  // REQUIRES: slot().
+  [[nodiscard]] bool IsOnThisMachine() const;
 
  private:
   void ReadPage(int directory);
-  [[nodiscard]] bool IsOnThisMachine() const;
 
   std::optional<CommitHeader> header_;
   std::optional<CommitSlot> slot_;

@@ -34,7 +34,7 @@ class Definitions {
   [[nodiscard]] std::span<const std::uint32_t> IdsOf(
       const std::string& name) const;
 
-  // What tells the definitions of one index from those of another: the sizes
+  // Identifies the definitions of one index among others: the sizes
   // and the checksums of two tables.
   using Digest = std::array<std::uint64_t, 4>;
   // Whether those of `digest` were taken in last, so that nothing in them is

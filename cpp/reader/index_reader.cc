@@ -57,7 +57,39 @@ bool StepsHold(const Section& section, const Entries& entries, StepOf step_of) {
   return true;
 }
 
+// The footer, of an index of the shard `number` with this salt (any, without).
+std::optional<IndexFooter> ReadFooter(InputFile* file, std::uint32_t number,
+                                      std::optional<std::uint64_t> salt,
+                                      std::uint64_t size) {
+  if (size > limits::kIndex || size < kIndexHeaderBytes + kIndexFooterBytes) {
+    return std::nullopt;
+  }
+  std::array<std::byte, 64> bytes{};
+  if (!file->Read(0, bytes).ok()) return std::nullopt;
+  const auto header = DecodeIndexHeader(bytes);
+  if (!header.ok() || header.value().shard_number != number ||
+      header.value().salt != salt.value_or(header.value().salt)) {
+    return std::nullopt;
+  }
+  if (!file->Read(size - kIndexFooterBytes, bytes).ok()) return std::nullopt;
+  const auto footer = DecodeIndexFooter(bytes);
+  if (!footer.ok() || footer.value().salt != header.value().salt) {
+    return std::nullopt;
+  }
+  return footer.value();
+}
+
 }  // namespace
+
+std::optional<std::uint64_t> IndexReader::SealedLength(
+    int directory, std::uint32_t number, std::optional<std::uint64_t> salt) {
+  InputFile file(directory, ShardName(number, ".tdi"));
+  const auto size = file.Size();
+  if (!size.ok()) return std::nullopt;
+  const auto footer = ReadFooter(&file, number, salt, size.value());
+  if (!footer) return std::nullopt;
+  return footer->shard_length;
+}
 
 std::optional<IndexReader> IndexReader::Open(int directory,
                                              std::uint32_t number,
@@ -71,25 +103,14 @@ std::optional<IndexReader> IndexReader::Open(int directory,
   reader.number_ = number;
   InputFile& file = *reader.file_;
   const auto size = file.Size();
-  if (!size.ok() || size.value() > limits::kIndex ||
-      size.value() < kIndexHeaderBytes + kIndexFooterBytes) {
-    return std::nullopt;
-  }
-  std::array<std::byte, 64> bytes{};
-  if (!file.Read(0, bytes).ok()) return std::nullopt;
-  const auto header = DecodeIndexHeader(bytes);
-  if (!header.ok() || header.value().salt != salt ||
-      header.value().shard_number != number) {
-    return std::nullopt;
-  }
+  if (!size.ok()) return std::nullopt;
+  const auto found = ReadFooter(&file, number, salt, size.value());
+  if (!found) return std::nullopt;
+  const IndexFooter& footer = *found;
   const std::uint64_t footer_at = size.value() - kIndexFooterBytes;
-  if (!file.Read(footer_at, bytes).ok()) return std::nullopt;
-  const auto decoded = DecodeIndexFooter(bytes);
-  if (!decoded.ok()) return std::nullopt;
-  const IndexFooter& footer = decoded.value();
   const std::uint64_t n_directory = footer.n_sections * kIndexSectionBytes;
   // The shard names its index, so that no other one is ever believed.
-  if (footer.salt != salt || footer.shard_length != end.file_length ||
+  if (footer.shard_length != end.file_length ||
       footer.n_records != end.n_records ||
       footer.directory_crc != end.index_crc || n_directory > footer_at ||
       footer.directory_offset != footer_at - n_directory) {

@@ -27,6 +27,12 @@ namespace tdbg {
 
 class IndexReader {
  public:
+  // The length at which the shard `number` was sealed, as its index says; for a
+  // shard whose header cannot be read without `salt`.  Nothing without an index
+  // that holds so far.
+  static std::optional<std::uint64_t> SealedLength(
+      int directory, std::uint32_t number, std::optional<std::uint64_t> salt);
+
   // The index of the sealed shard `number`.  Empty when there is none that fits
   // the shard's salt and its `end`.
   static std::optional<IndexReader> Open(int directory, std::uint32_t number,
@@ -51,8 +57,8 @@ class IndexReader {
   // Gives the memory of a table back.
   void Drop(SectionKind kind);
 
-  // What `groups` says of a definition; null for nothing, or for damage.
-  // `groups` is one of the kinds of groups.
+  // The group of a definition in `groups`; null if it has none or it is
+  // damaged. `groups` is one of the kinds of groups.
   const Group* FindGroup(SectionKind groups, std::uint32_t definition,
                          bool* is_damaged);
 
@@ -74,7 +80,7 @@ class IndexReader {
   IndexReader() = default;
 
   bool Load(SectionKind kind);
-  // What was loaded of a table.
+  // A table as far as it was loaded.
   template <typename Entry>
   std::span<const Entry> Held(SectionKind kind) const {
     const auto& bytes = tables_[static_cast<std::size_t>(kind)].bytes;

@@ -1,7 +1,8 @@
 // InputFile reads a regular file of a writer directory, which may be growing.
 //
 // It never follows a symbolic link, never blocks on a fifo or a device, and
-// never reads past the size it was told.  Large reads go through one buffer.
+// never reads past the size that it was given.  Large reads go through one
+// buffer.
 //
 // Thread safety: none.
 //
@@ -67,7 +68,7 @@ class InputFile {
   [[nodiscard]] const std::string& name() const { return name_; }
 
  private:
-  // What needs no reading: bytes in memory or in the map.
+  // Bytes that are in memory or mapped, and need no reading.
   [[nodiscard]] std::optional<std::span<const std::byte>> Held(
       std::uint64_t offset, std::uint64_t n) const;
 

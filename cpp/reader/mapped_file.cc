@@ -5,10 +5,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace tdbg {
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::Map(
     int descriptor, std::uint64_t n_bytes) {
+  TDBG_DCHECK(n_bytes > 0);
   void* at = ::mmap(nullptr, n_bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE,
                     descriptor, 0);
   if (at == MAP_FAILED) {

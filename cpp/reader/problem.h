@@ -20,7 +20,7 @@ enum class ProblemKind : std::uint8_t {
   kMissing = 6,      // Sequence numbers or a whole shard are not there.
 };
 
-// What users see of the kind.
+// The name of the kind, as users see it.
 [[nodiscard]] inline const char* ProblemName(ProblemKind kind) {
   switch (kind) {
     case ProblemKind::kDamage:

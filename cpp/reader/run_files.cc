@@ -54,12 +54,13 @@ std::optional<ShardPlace> ParseName(std::string_view name) {
   return place;
 }
 
-// The number in a name like 000001.tds.
-std::optional<std::uint32_t> ParseShardName(const char* name) {
+// The number in a name like 000001.tds, for this ending.
+std::optional<std::uint32_t> ParseShardName(const char* name,
+                                            const char* ending) {
   const std::string_view text(name);
-  if (!text.ends_with(".tds")) return std::nullopt;
+  if (!text.ends_with(ending)) return std::nullopt;
   const auto number = ParseNumber(text.substr(0, text.size() - 4));
-  if (!number || *number == 0 || ShardName(*number, ".tds") != text) {
+  if (!number || *number == 0 || ShardName(*number, ending) != text) {
     return std::nullopt;
   }
   return number;
@@ -108,6 +109,7 @@ RunFiles::RunFiles(RunFiles&& other) noexcept
     : descriptor_(std::exchange(other.descriptor_, -1)),
       place_(other.place_),
       numbers_(std::move(other.numbers_)),
+      last_index_(other.last_index_),
       listed_at_ns_(other.listed_at_ns_) {}
 
 RunFiles::~RunFiles() {
@@ -125,13 +127,18 @@ std::optional<std::uint64_t> RunFiles::ShardSize(std::uint32_t number) const {
 
 void RunFiles::List() {
   numbers_.clear();
+  last_index_ = 0;
   ForEachName(descriptor_, [this](const char* name) {
-    if (const auto number = ParseShardName(name)) numbers_.push_back(*number);
+    if (const auto shard = ParseShardName(name, ".tds")) {
+      numbers_.push_back(*shard);
+    } else if (const auto index = ParseShardName(name, ".tdi")) {
+      last_index_ = std::max(last_index_, *index);
+    }
   });
   std::sort(numbers_.begin(), numbers_.end());
 }
 
-std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
+void RunFiles::Refresh() {
   struct stat about{};
   const bool known = ::fstat(descriptor_, &about) == 0;
   const std::int64_t changed =
@@ -141,6 +148,21 @@ std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
     listed_at_ns_ = WallNs();
     List();
   }
+}
+
+std::uint32_t RunFiles::LastIndex() {
+  Refresh();
+  return last_index_;
+}
+
+bool RunFiles::HasIndex(std::uint32_t number) const {
+  struct stat about{};
+  return ::fstatat(descriptor_, ShardName(number, ".tdi").c_str(), &about,
+                   AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
+  Refresh();
   const auto next = std::upper_bound(numbers_.begin(), numbers_.end(), number);
   if (next == numbers_.end()) return std::nullopt;
   return *next;

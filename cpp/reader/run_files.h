@@ -26,7 +26,7 @@ class RunFiles {
   RunFiles& operator=(RunFiles&&) = delete;
 
   [[nodiscard]] int descriptor() const { return descriptor_; }
-  // What the name of the directory says of its shards.
+  // The identity of the shards, from the name of the directory.
   [[nodiscard]] const ShardPlace& place() const { return place_; }
 
   // Bytes of the shard `number`; nothing when there is no such file.
@@ -35,6 +35,11 @@ class RunFiles {
   // The lowest shard number above `number`; looks at the directory only when
   // it may have changed.
   std::optional<std::uint32_t> ShardAfter(std::uint32_t number);
+  // Whether there is an index of the shard `number`.
+  [[nodiscard]] bool HasIndex(std::uint32_t number) const;
+  // The highest number of an index, 0 for none; looks at the directory as
+  // ShardAfter does.
+  std::uint32_t LastIndex();
 
   // Bytes of all files.
   [[nodiscard]] std::uint64_t CountBytes() const;
@@ -44,10 +49,13 @@ class RunFiles {
       : descriptor_(descriptor), place_(place) {}
 
   void List();
+  // Lists the directory again if it may have changed.
+  void Refresh();
 
   int descriptor_;
   ShardPlace place_;
   std::vector<std::uint32_t> numbers_;  // Ascending, as of the last listing.
+  std::uint32_t last_index_ = 0;        // As of it, too.
   std::int64_t listed_at_ns_ = 0;       // Wall time of it; 0: none yet.
 };
 

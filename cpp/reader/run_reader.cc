@@ -4,7 +4,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/check.h"
 #include "format/names.h"
+#include "reader/completeness.h"
 #include "reader/run_files.h"
 #include "reader/shard_list.h"
 #include "reader/shard_reader.h"
@@ -58,6 +60,7 @@ class DirectoryReader final : public RunReader {
     if (options_.use_caches) commit_.Poll(files_.descriptor());
     while (ScanCurrent()) {
     }
+    completeness_.Check();
     return Size() != before;
   }
 
@@ -86,6 +89,9 @@ class DirectoryReader final : public RunReader {
     return histograms_.All(&list_, &Shard::Histograms);
   }
   const std::vector<Problem>& problems() override { return problems_; }
+  std::vector<Hole> holes() const override { return completeness_.Holes(); }
+  bool end_is_unknown() const override { return completeness_.EndIsUnknown(); }
+  void FinishCheck() override { completeness_.CheckWalked(); }
 
   std::uint64_t n_rows() const override { return list_.n_rows(); }
   std::uint64_t n_tensors() const override { return list_.n_tensors(); }
@@ -104,10 +110,11 @@ class DirectoryReader final : public RunReader {
   bool HasData(std::int64_t step) override;
   std::vector<Segment> FindSegments(StepRange steps) override;
   std::vector<Placed<TensorEntry>> FindTensors(
-      StepRange steps, const Wanted& definitions) override;
+      StepRange steps, const DefinitionFilter& definitions) override;
   std::vector<Placed<ScalarEntry>> FindScalars(
-      StepRange steps, const Wanted& definitions) override;
+      StepRange steps, const DefinitionFilter& definitions) override;
   std::span<const std::uint32_t> Signature(std::uint64_t number) override {
+    TDBG_DCHECK(number < signatures_.ends().size());
     return signatures_.Get(static_cast<std::uint32_t>(number));
   }
   std::vector<ColumnRow> Rows(std::uint64_t first, std::uint64_t last) override;
@@ -134,8 +141,10 @@ class DirectoryReader final : public RunReader {
   void BeginShard(std::uint32_t number);
   // Asks all shards for entries of a table.
   template <typename Entry>
-  std::vector<Placed<Entry>> Find(StepRange steps, const Wanted& definitions,
-                                  void (Shard::*find)(StepRange, Shard::Wanted,
+  std::vector<Placed<Entry>> Find(StepRange steps,
+                                  const DefinitionFilter& definitions,
+                                  void (Shard::*find)(StepRange,
+                                                      Shard::DefinitionFilter,
                                                       const Shard::Visit&),
                                   std::span<const Entry> (Shard::*table)(),
                                   std::uint64_t ListedShard::* first);
@@ -157,6 +166,8 @@ class DirectoryReader final : public RunReader {
   // The last one may still grow.
   ShardList list_;
   std::uint64_t size_before_ = 0;  // Of all shards but the last.
+  Completeness completeness_{
+      &files_, &list_, options_.use_caches ? &commit_ : nullptr, &problems_};
   Signatures signatures_;
   TensorValues values_;
 
@@ -196,8 +207,11 @@ void DirectoryReader::BeginShard(std::uint32_t number) {
   ShardPlace place = place_;
   place.shard_number = number;
   if (!list_.empty()) size_before_ += list_.last().Size();
+  const bool has_ended = commit_.liveness() == Liveness::kClosed ||
+                         commit_.liveness() == Liveness::kDead;
   list_.Add(std::make_unique<Shard>(
-      files_.descriptor(), place, options_.map_files,
+      files_.descriptor(), place,
+      options_.map_files && (options_.map_live || has_ended),
       options_.use_caches && options_.use_index, definitions_, &problems_));
 }
 
@@ -292,8 +306,9 @@ std::vector<Segment> DirectoryReader::FindSegments(StepRange steps) {
 
 template <typename Entry>
 std::vector<Placed<Entry>> DirectoryReader::Find(
-    StepRange steps, const Wanted& definitions,
-    void (Shard::*find)(StepRange, Shard::Wanted, const Shard::Visit&),
+    StepRange steps, const DefinitionFilter& definitions,
+    void (Shard::*find)(StepRange, Shard::DefinitionFilter,
+                        const Shard::Visit&),
     std::span<const Entry> (Shard::*table)(),
     std::uint64_t ListedShard::* first) {
   std::vector<Placed<Entry>> found;
@@ -301,7 +316,8 @@ std::vector<Placed<Entry>> DirectoryReader::Find(
       Ascending(definitions.value_or(std::vector<std::uint32_t>()));
   for (ListedShard& listed : list_.shards()) {
     Shard& shard = *listed.shard;
-    (shard.*find)(steps, definitions ? Shard::Wanted(ids) : std::nullopt,
+    (shard.*find)(steps,
+                  definitions ? Shard::DefinitionFilter(ids) : std::nullopt,
                   [&](std::uint64_t i) {
                     found.push_back({listed.*first + i, (shard.*table)()[i]});
                   });
@@ -311,13 +327,13 @@ std::vector<Placed<Entry>> DirectoryReader::Find(
 }
 
 std::vector<Placed<TensorEntry>> DirectoryReader::FindTensors(
-    StepRange steps, const Wanted& definitions) {
+    StepRange steps, const DefinitionFilter& definitions) {
   return Find(steps, definitions, &Shard::FindTensors, &Shard::Tensors,
               &ListedShard::first_tensor);
 }
 
 std::vector<Placed<ScalarEntry>> DirectoryReader::FindScalars(
-    StepRange steps, const Wanted& definitions) {
+    StepRange steps, const DefinitionFilter& definitions) {
   return Find(steps, definitions, &Shard::FindScalars, &Shard::Scalars,
               &ListedShard::first_scalar);
 }
@@ -351,6 +367,7 @@ std::vector<ColumnRow> DirectoryReader::FindRows(
 }
 
 Result<TensorValue> DirectoryReader::ReadTensor(std::size_t i) {
+  TDBG_DCHECK(i < n_tensors());
   ListedShard& listed = list_.OfTensor(i);
   const auto tensors = listed.shard->Tensors();
   const std::uint64_t at = i - listed.first_tensor;
@@ -367,6 +384,7 @@ Result<TensorValue> DirectoryReader::ReadTensor(std::size_t i) {
 }
 
 Result<Histogram> DirectoryReader::ReadHistogram(std::size_t i) {
+  TDBG_DCHECK(i < histograms().size());
   const HistogramEntry entry = histograms()[i];
   ListedShard& listed = list_.OfNumber(entry.shard_number);
   auto histogram = listed.shard->ReadHistogram(entry);

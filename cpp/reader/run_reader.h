@@ -12,7 +12,8 @@
 // are put together when they are asked for, and only ever grow, so a caller
 // remembers how much of each it has seen.
 //
-// Sealed shards are mapped (read-only), the live one is read with pread.
+// Sealed shards are mapped (read-only) where the options say so, the live one
+// is read with pread.
 // Values of tensors and histograms are read and checked when asked for.
 //
 // Thread safety: none; the bindings hold a lock around each call.
@@ -48,11 +49,14 @@ struct ReaderOptions {
   // checked: the answers about undamaged data are the same, and problems() has
   // all damage but that of tensors' chunks.
   bool use_caches = true;
-  // Of the caches, use the index.
+  // Whether the index, a cache, is used.
   bool use_index = true;
   // Map sealed shards.  Off where others than the writer may truncate them, or
   // on a file system that loses pages: a map then faults.
   bool map_files = true;
+  // Also those that are found while their writer lives, or nobody knows.  Off,
+  // they are read: who looks at a live run is there when its files change.
+  bool map_live = true;
   // The most memory that a tensor may decode to which the bytes it has on the
   // disk do not justify (one is justified by an eighth of it).
   std::uint64_t max_tensor_bytes = 2ULL << 30;
@@ -101,6 +105,13 @@ class RunReader {
   virtual const std::vector<HistogramEntry>& histograms() = 0;
   virtual const std::vector<Problem>& problems() = 0;
 
+  // Records that were written and cannot be read, as far as was looked: a step
+  // that was under way there may have lost some of its own.  Without those that
+  // the writer itself reports as lost, in gaps().
+  [[nodiscard]] virtual std::vector<Hole> holes() const = 0;
+  // Whether nothing tells where the records end: there is no commit page, and
+  // the last shard was not closed by its writer.
+  [[nodiscard]] virtual bool end_is_unknown() const = 0;
   // How many there are, over all shards.
   [[nodiscard]] virtual std::uint64_t n_rows() const = 0;
   [[nodiscard]] virtual std::uint64_t n_tensors() const = 0;
@@ -119,20 +130,20 @@ class RunReader {
   // Whether a row, a tensor or a scalar belongs to this step.
   virtual bool HasData(std::int64_t step) = 0;
 
-  // What lies in a range of steps, in the order of the records; without
-  // `definitions` that of all.
-  using Wanted = std::optional<std::vector<std::uint32_t>>;
+  // Entries in a range of steps, in the order of the records; without
+  // `definitions`, the entries of all definitions.
+  using DefinitionFilter = std::optional<std::vector<std::uint32_t>>;
   virtual std::vector<Segment> FindSegments(StepRange steps) = 0;
   virtual std::vector<Placed<TensorEntry>> FindTensors(
-      StepRange steps, const Wanted& definitions) = 0;
+      StepRange steps, const DefinitionFilter& definitions) = 0;
   virtual std::vector<Placed<ScalarEntry>> FindScalars(
-      StepRange steps, const Wanted& definitions) = 0;
+      StepRange steps, const DefinitionFilter& definitions) = 0;
   // The definitions of the rows of a segment, in the order of the rows.
   // REQUIRES: `number` is that of a segment of this reader.
   virtual std::span<const std::uint32_t> Signature(std::uint64_t number) = 0;
 
   // The rows [first, last) in the order of the records.  Where a record is
-  // damaged and an index told of it, rows of definition 0 take its place, and a
+  // damaged and an index listed it, rows of definition 0 take its place, and a
   // problem says so.
   // REQUIRES: first <= last <= n_rows().
   virtual std::vector<ColumnRow> Rows(std::uint64_t first,
@@ -144,7 +155,7 @@ class RunReader {
   // only their columns, or only the records of those steps, if that is less.
   virtual std::vector<ColumnRow> FindRows(
       StepRange steps, std::span<const std::uint32_t> definitions) = 0;
-  // The same over all steps.
+  // FindRows over all steps.
   std::vector<ColumnRow> Column(std::span<const std::uint32_t> definitions) {
     return FindRows(kAllSteps, definitions);
   }
@@ -155,13 +166,15 @@ class RunReader {
   // The number of the shard that it lies in.
   // REQUIRES: i < n_tensors().
   virtual std::uint32_t ShardOfTensor(std::size_t i) = 0;
+  // Completes problems(), when the reader uses no index and all was polled.
+  virtual void FinishCheck() = 0;
 
   // The histogram of histograms()[i].
   // REQUIRES: i < histograms().size().
   virtual Result<Histogram> ReadHistogram(std::size_t i) = 0;
 
   [[nodiscard]] virtual const FileHeader& identity() const = 0;
-  // As of the last poll.
+  // State at the last poll.
   [[nodiscard]] virtual Liveness liveness() const = 0;
   // The last valid commit slot seen, if any.
   [[nodiscard]] virtual std::optional<CommitSlot> commit() const = 0;

@@ -62,7 +62,7 @@ class Shard {
   [[nodiscard]] std::uint64_t n_tensors() const;
   [[nodiscard]] std::uint64_t n_scalars() const;
   [[nodiscard]] std::uint64_t n_steps() const;
-  // Of the `step` records, if there are any.
+  // The steps of the `step` records, if there are any.
   std::optional<StepRange> RecordedSteps();
 
   // The tables, valid until the next call of anything here.
@@ -74,6 +74,8 @@ class Shard {
   std::span<const SpanEntry> Spans();
   std::span<const Gap> Gaps();
   std::span<const HistogramEntry> Histograms();
+  // Records of this shard that cannot be read, as far as was looked.
+  [[nodiscard]] const std::vector<Hole>& holes() const { return tables_.holes; }
   // REQUIRES: `entry` is of Histograms().
   Result<Histogram> ReadHistogram(const HistogramEntry& entry) {
     reader_.Map();
@@ -89,9 +91,12 @@ class Shard {
   // Calls `visit(place)` for the places of these entries, ascending.
   // Without `definitions`: of all.
   using Visit = std::function<void(std::uint64_t)>;
-  using Wanted = std::optional<std::span<const std::uint32_t>>;  // Ascending.
-  void FindTensors(StepRange steps, Wanted definitions, const Visit& visit);
-  void FindScalars(StepRange steps, Wanted definitions, const Visit& visit);
+  using DefinitionFilter =
+      std::optional<std::span<const std::uint32_t>>;  // Ascending.
+  void FindTensors(StepRange steps, DefinitionFilter definitions,
+                   const Visit& visit);
+  void FindScalars(StepRange steps, DefinitionFilter definitions,
+                   const Visit& visit);
   void FindPlaces(StepRange steps, const Visit& visit);
 
   // Appends the rows of `definitions` (ascending) within `steps`, by step and
@@ -122,7 +127,7 @@ class Shard {
   // The index does not hold: from now on the records are walked.
   void Demote();
   void MoveProblems();
-  // Fills the tables of the records that an index only tells the places of.
+  // Reads the records of which the index has only the places into their tables.
   void TakeRecords();
 
   // A table of the index, or of the records.
@@ -138,8 +143,8 @@ class Shard {
   template <typename Entry, typename DefinitionOf>
   void Find(SectionKind kind, SectionKind groups, SectionKind postings,
             std::span<const Entry> (Shard::*table)(),
-            DefinitionOf definition_of, StepRange steps, Wanted definitions,
-            const Visit& visit);
+            DefinitionOf definition_of, StepRange steps,
+            DefinitionFilter definitions, const Visit& visit);
   [[nodiscard]] bool MayHave(SectionKind kind, StepRange steps) const;
   void OpenColumns();
   // The columns of `definitions`, where reading them costs less than reading
@@ -166,7 +171,7 @@ class Shard {
   std::optional<StepRange> range_;  // Of the first n_ranged_ `step` records.
   std::size_t n_ranged_ = 0;
   std::vector<std::uint64_t> signature_names_;
-  // Of an indexed shard, as its index said.
+  // Set from its index for an indexed shard.
   std::array<std::uint64_t, kSectionKinds + 1> counts_{};
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+
 namespace tdbg {
 
 void ShardList::Add(std::unique_ptr<Shard> shard) {
@@ -32,6 +34,7 @@ std::uint64_t ShardList::n_steps() const {
 }
 
 ListedShard& ShardList::OfTensor(std::uint64_t i) {
+  TDBG_DCHECK(i < n_tensors());
   // The last one that begins at or before it: of empty ones the last.
   const auto after = std::upper_bound(
       shards_.begin(), shards_.end(), i,
@@ -40,10 +43,13 @@ ListedShard& ShardList::OfTensor(std::uint64_t i) {
 }
 
 ListedShard& ShardList::OfNumber(std::uint32_t number) {
-  return *std::lower_bound(shards_.begin(), shards_.end(), number,
-                           [](const ListedShard& s, std::uint32_t n) {
-                             return s.shard->number() < n;
-                           });
+  const auto found =
+      std::lower_bound(shards_.begin(), shards_.end(), number,
+                       [](const ListedShard& s, std::uint32_t n) {
+                         return s.shard->number() < n;
+                       });
+  TDBG_DCHECK(found != shards_.end() && found->shard->number() == number);
+  return *found;
 }
 
 }  // namespace tdbg

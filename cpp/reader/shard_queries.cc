@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/check.h"
 #include "base/crc32c.h"
 #include "reader/shard.h"
 
@@ -64,7 +65,7 @@ template <typename Entry, typename DefinitionOf>
 void Shard::Find(SectionKind kind, SectionKind groups, SectionKind postings,
                  std::span<const Entry> (Shard::*table)(),
                  DefinitionOf definition_of, StepRange steps,
-                 Wanted definitions, const Visit& visit) {
+                 DefinitionFilter definitions, const Visit& visit) {
   if (!MayHave(kind, steps)) return;
   std::span<const Entry> entries = (this->*table)();
   const auto [first, last] = Range(kind, entries, steps, kStepOf);
@@ -104,7 +105,7 @@ void Shard::Find(SectionKind kind, SectionKind groups, SectionKind postings,
   }
 }
 
-void Shard::FindTensors(StepRange steps, Wanted definitions,
+void Shard::FindTensors(StepRange steps, DefinitionFilter definitions,
                         const Visit& visit) {
   Find(
       SectionKind::kTensors, SectionKind::kTensorGroups,
@@ -113,7 +114,7 @@ void Shard::FindTensors(StepRange steps, Wanted definitions,
       visit);
 }
 
-void Shard::FindScalars(StepRange steps, Wanted definitions,
+void Shard::FindScalars(StepRange steps, DefinitionFilter definitions,
                         const Visit& visit) {
   Find(
       SectionKind::kScalars, SectionKind::kScalarGroups,
@@ -241,6 +242,7 @@ bool Shard::FindRowsInColumns(StepRange steps, std::span<const Group> columns,
 
 void Shard::ReadRows(std::uint64_t first, std::uint64_t last,
                      std::vector<ColumnRow>* rows) {
+  TDBG_DCHECK(first <= last && last <= n_rows());
   const auto places = Places();
   auto place = std::partition_point(
       places.begin(), places.end(),

@@ -113,11 +113,12 @@ bool ShardReader::Scan(bool settled, Tables* tables, const IsKnown& is_known) {
   if (state_ == ShardState::kUnborn) ReadHeader(settled, tables);
   if (state_ == ShardState::kGrowing && is_known &&
       next_ == limits::kFileHeader) {
-    const auto end = FindEnd();
-    if (end && is_known(*end)) {
+    const auto seal = FindEnd();
+    if (seal && is_known(seal->end)) {
       state_ = ShardState::kSealed;
-      end_ = *end;
+      end_ = seal->end;
       next_ = size_;
+      expected_ = seal->sequence + 1;
     }
   }
   if (state_ == ShardState::kGrowing) ScanRecords(settled, tables);
@@ -127,8 +128,9 @@ bool ShardReader::Scan(bool settled, Tables* tables, const IsKnown& is_known) {
 
 void ShardReader::Unseal() {
   state_ = ShardState::kGrowing;
-  next_ = limits::kFileHeader;
-  n_records_ = 0;
+  next_ = expected_at_ = limits::kFileHeader;
+  expected_ = header_.first_sequence;
+  n_records_ = n_offered_ = 0;
 }
 
 void ShardReader::ReadHeader(bool settled, Tables* tables) {
@@ -175,12 +177,12 @@ void ShardReader::ReadHeader(bool settled, Tables* tables) {
     return;
   }
   state_ = ShardState::kGrowing;
-  next_ = limits::kFileHeader;
+  next_ = expected_at_ = limits::kFileHeader;
   expected_ = header_.first_sequence;
   failed_size_ = 0;
 }
 
-std::optional<End> ShardReader::FindEnd() {
+std::optional<ShardReader::Seal> ShardReader::FindEnd() {
   if (size_ < limits::kFileHeader + kSealBytes ||
       size_ % limits::kAlignment != 0) {
     return std::nullopt;
@@ -191,7 +193,7 @@ std::optional<End> ShardReader::FindEnd() {
   }
   const auto end = DecodeEnd(last.payload);
   if (!end.ok() || end.value().file_length != size_) return std::nullopt;
-  return end.value();
+  return Seal{end.value(), last.header.sequence};
 }
 
 void ShardReader::ScanRecords(bool settled, Tables* tables) {
@@ -205,6 +207,18 @@ void ShardReader::ScanRecords(bool settled, Tables* tables) {
               " stands where " + std::to_string(expected_) +
               " or a later one should: the record is a repetition",
           0);
+    } else if (record.status.ok() &&
+               record.header.sequence > HighestAt(next_)) {
+      if (IsCopied(record.header)) {
+        record.status = Status::Corruption(
+            "sequence " + std::to_string(record.header.sequence) +
+                " stands where " + std::to_string(HighestAt(next_)) +
+                " or an earlier one should: the record is a copy of a later "
+                "one",
+            0);
+      } else {
+        record = Check(next_);  // Its payload was read over.
+      }
     }
     if (!record.status.ok()) {
       if (!PassFailure(record, settled, has_seal, tables)) break;
@@ -216,10 +230,13 @@ void ShardReader::ScanRecords(bool settled, Tables* tables) {
                  std::to_string(record.header.sequence - 1) + " are not there",
              tables);
     }
+    if (record.header.sequence > expected_) {
+      tables->holes.push_back({expected_, record.header.sequence});
+    }
     Accept(record, tables);
     passed_damage_ = false;
     expected_ = record.header.sequence + 1;
-    next_ = record.end;
+    next_ = expected_at_ = record.end;
   }
   if (state_ != ShardState::kSealed) return;
   if (next_ < size_) {
@@ -254,8 +271,7 @@ bool ShardReader::PassFailure(const Checked& failed, bool settled,
   // A file may be made of overlapping records that all fail.  When too much
   // was read in vain, the lengths in their headers are believed.
   if (failed.header_holds && !is_short) wasted_ += failed.end - next_;
-  const bool is_hostile = wasted_ > 4 * size_ + (64 << 20);
-  std::uint64_t from = is_hostile && failed.header_holds && !is_short
+  std::uint64_t from = IsHostile() && failed.header_holds && !is_short
                            ? failed.end
                            : next_ + limits::kAlignment;
   // A large tensor grows before its header is written: what was searched while
@@ -354,7 +370,15 @@ Status ShardReader::CheckPayload(std::uint64_t offset, Checked* checked) {
   return Status::Ok();
 }
 
-std::optional<ShardReader::Found> ShardReader::FindRecord(std::uint64_t from) {
+bool ShardReader::IsCopied(const RecordHeader& header) {
+  if (IsHostile()) return true;
+  const Found here{next_, header.sequence};
+  return FindRecord(next_ + limits::kAlignment, here)->offset != next_;
+}
+
+std::optional<ShardReader::Found> ShardReader::FindRecord(
+    std::uint64_t from, std::optional<Found> too_high) {
+  const std::uint64_t began = from;
   std::uint64_t window = kWindow;
   while (from < size_ && size_ - from >= limits::kRecordHeader) {
     // A hole is zeros, and zeros are never a record.
@@ -372,14 +396,20 @@ std::optional<ShardReader::Found> ShardReader::FindRecord(std::uint64_t from) {
       if (!MayBeRecord(bytes.value().data() + at, header_.salt)) continue;
       const auto header =
           DecodeRecordHeader(bytes.value().subspan(at), header_.salt);
-      if (header.ok() && header.value().sequence >= expected_ &&
-          header.value().sequence < kLastSequence) {
-        return Found{from + at, header.value().sequence};
+      if (!header.ok()) continue;
+      const Found found{from + at, header.value().sequence};
+      if (found.sequence < expected_ || found.sequence >= kLastSequence ||
+          (too_high && found.sequence > too_high->sequence)) {
+        continue;
       }
+      if (found.sequence <= HighestAt(found.offset)) return found;
+      too_high = found;
+      if (IsHostile()) return too_high;
     }
     from += n;
   }
-  return std::nullopt;
+  if (too_high) wasted_ += size_ - std::min(began, size_);
+  return too_high;
 }
 
 }  // namespace tdbg

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "format/index.h"
 #include "format/names.h"
@@ -30,7 +31,7 @@
 
 namespace tdbg {
 
-// What a shard must say of itself to be taken for the one in its place.
+// The identity that a shard's header must have to be accepted in its place.
 struct ShardPlace {
   WriterRole role = WriterRole::kTrain;
   std::uint32_t rank = 0;
@@ -59,26 +60,41 @@ class ShardReader {
 
   // Takes in what is there.  `settled`: no more will be written, so that an
   // invalid tail is torn.  Returns whether another Scan of the same bytes may
-  // tell more, because damage must be seen twice while a writer may live.
+  // find more, because damage must be seen twice while a writer may live.
   // `is_known` is asked when the shard is found sealed before any of its
   // records was looked at; where it says so, none is.
   bool Scan(bool settled, Tables* tables, const IsKnown& is_known = {});
 
   [[nodiscard]] ShardState state() const { return state_; }
   // REQUIRES: state() is kGrowing or kSealed.
-  [[nodiscard]] const FileHeader& header() const { return header_; }
+  [[nodiscard]] const FileHeader& header() const {
+    TDBG_DCHECK(state_ == ShardState::kGrowing ||
+                state_ == ShardState::kSealed);
+    return header_;
+  }
   [[nodiscard]] std::uint32_t number() const { return place_.shard_number; }
   // Whether a problem was found in this shard.
   [[nodiscard]] bool is_damaged() const { return n_problems_ > 0; }
   // Whether it was refused for belonging to another run.
   [[nodiscard]] bool is_of_another_run() const { return of_another_run_; }
   [[nodiscard]] std::uint64_t length() const { return size_; }
+  // Records that a producer offered, of those that were walked.
+  [[nodiscard]] std::uint64_t n_offered() const { return n_offered_; }
+  // The sequence after the last record that was taken in, or is known from
+  // elsewhere.
+  // REQUIRES: state() is kGrowing or kSealed.
+  [[nodiscard]] std::uint64_t next_sequence() const { return expected_; }
+  // Up to where records were taken in or reported.
+  [[nodiscard]] std::uint64_t taken_to() const { return next_; }
 
   // The `end` record.
   // REQUIRES: state() is kSealed.
-  [[nodiscard]] const End& end() const { return end_; }
+  [[nodiscard]] const End& end() const {
+    TDBG_DCHECK(state_ == ShardState::kSealed);
+    return end_;
+  }
 
-  // Takes in the one record that an index tells of, where it holds; of a
+  // Reads the one record that an index names, if it is intact; of a
   // histogram its place, unread.
   void TakeIndexed(const IndexEntry& entry, Tables* tables);
   // The histogram at a place of this shard's table.  Errors name file, record
@@ -113,13 +129,33 @@ class ShardReader {
   void ReadHeader(bool settled, Tables* tables);
   void ScanRecords(bool settled, Tables* tables);
   // The `end` record in the last 128 bytes, if there is one.
-  [[nodiscard]] std::optional<End> FindEnd();
+  struct Seal {
+    End end;
+    std::uint64_t sequence = 0;
+  };
+  [[nodiscard]] std::optional<Seal> FindEnd();
 
   Checked Check(std::uint64_t offset);
   Status CheckPayload(std::uint64_t offset, Checked* checked);
+  // The highest sequence that a record at `offset` can have: every record takes
+  // 64 bytes.
+  [[nodiscard]] std::uint64_t HighestAt(std::uint64_t offset) const {
+    return expected_ + (offset - expected_at_) / limits::kAlignment;
+  }
   // The next offset from `from` on with a record header of this shard that is
-  // not a repeated one.
-  std::optional<Found> FindRecord(std::uint64_t from);
+  // not a repeated one.  One whose sequence is higher than it can be there,
+  // `too_high` to begin with, counts only where no lower one follows: then
+  // records were cut out before it.  Otherwise it was copied to there, and
+  // would make repetitions of all those that it passes by.
+  std::optional<Found> FindRecord(std::uint64_t from,
+                                  std::optional<Found> too_high = {});
+  // Whether the record at next_ was copied to there, whose sequence is too
+  // high. Reads on: what was read of the record is not valid any more.
+  bool IsCopied(const RecordHeader& header);
+  // Whether too much was read in vain.
+  [[nodiscard]] bool IsHostile() const {
+    return wasted_ > 4 * size_ + (64 << 20);
+  }
   // Handles the record at next_ that failed; false when the scan ends there.
   bool PassFailure(const Checked& failed, bool settled, bool has_seal,
                    Tables* tables);
@@ -156,10 +192,15 @@ class ShardReader {
   std::uint64_t size_ = 0;  // Of the file, at the last Scan.
   // Invariant: all records below next_ were taken in or reported.
   std::uint64_t next_ = 0;
-  std::uint64_t expected_ = 0;  // Sequence of the record at next_.
+  // Sequence of the next record, and where it was due.  Invariant: expected_at_
+  // is next_, unless damage was passed.
+  std::uint64_t expected_ = 0;
+  std::uint64_t expected_at_ = 0;
   std::uint64_t n_records_ = 0;
+  std::uint64_t n_offered_ = 0;
   End end_;
-  // Bytes of payloads that failed: what bounds the work on hostile files.
+  // Bytes that were read in vain, and again: what bounds the work on hostile
+  // files.
   std::uint64_t wasted_ = 0;
   std::uint64_t previous_size_ = 0;  // Of the file, at the Scan before.
   // The failure that the last Scan ended at, and the size it saw then.

@@ -6,11 +6,39 @@
 #include "reader/shard_reader.h"
 
 namespace tdbg {
+namespace {
+
+// Whether records of this type are what a producer offered; a writer adds the
+// others.
+bool IsOffered(RecordType type) {
+  switch (type) {
+    case RecordType::kRows:
+    case RecordType::kTensor:
+    case RecordType::kStep:
+    case RecordType::kScalar:
+    case RecordType::kEvent:
+    case RecordType::kSpan:
+    case RecordType::kHistogram:
+      return true;
+    case RecordType::kPad:
+    case RecordType::kDefinition:
+    case RecordType::kGap:
+    case RecordType::kIndex:
+    case RecordType::kEnd:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
 
 void ShardReader::Accept(const Checked& record, Tables* tables) {
   const Status status = Take(record, tables);
   ++n_records_;
+  if (IsOffered(record.header.type)) ++n_offered_;
   if (status.ok()) return;
+  const std::uint64_t sequence = record.header.sequence;
+  tables->holes.push_back({sequence, sequence + 1});
   Report(status.code() == StatusCode::kUnsupported ? ProblemKind::kUnsupported
                                                    : ProblemKind::kDamage,
          next_, record.end - next_,
@@ -76,6 +104,7 @@ void ShardReader::TakeIndexed(const IndexEntry& entry, Tables* tables) {
   if (record.status.ok()) {
     Accept(record, tables);
   } else {
+    tables->holes.push_back({entry.header.sequence, entry.header.sequence + 1});
     Report(record.status.code() == StatusCode::kIoError ? ProblemKind::kIo
                                                         : ProblemKind::kDamage,
            entry.offset,

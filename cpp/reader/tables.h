@@ -42,6 +42,14 @@ struct HistogramEntry {
 };
 static_assert(sizeof(HistogramEntry) == 48);
 
+// Sequences of records that were written and cannot be read:
+// [first_sequence, end_sequence).
+struct Hole {
+  std::uint64_t first_sequence = 0;
+  std::uint64_t end_sequence = 0;
+  bool operator==(const Hole&) const = default;
+};
+
 struct Tables {
   // Shared by the shards of a writer.
   std::shared_ptr<Definitions> definitions = std::make_shared<Definitions>();
@@ -53,6 +61,7 @@ struct Tables {
   std::vector<Gap> gaps;
   std::vector<HistogramEntry> histograms;
   std::vector<Problem> problems;
+  std::vector<Hole> holes;  // Within the shard.
   std::vector<RowsPlace> rows;
   Signatures signatures;
   std::uint64_t n_rows = 0;

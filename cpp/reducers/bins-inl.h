@@ -92,7 +92,7 @@ inline std::uint16_t KeyOf(T x) {
 }
 // --- Blocks of keys ----------------------------------------------------------
 
-// What the keys of a block have in common; without signs.
+// The bits that the keys of a block have in common; without signs.
 struct KeySummary {
   std::uint16_t least_but_zero = 0xffff;  // Less one.
   std::uint16_t greatest = 0;

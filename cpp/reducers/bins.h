@@ -27,7 +27,7 @@ inline constexpr std::uint16_t kLeastKey = 1;  // And all that is less.
 inline constexpr std::uint16_t kInfinityKey = 0x7f80;
 inline constexpr std::uint16_t kSignBit = 0x8000;
 
-// Keys that no element has, for zeros that a kernel need not tell apart from
+// Keys that no element has, for zeros that a kernel need not distinguish from
 // them: a counter for each of some neighbors, so that none waits for another.
 inline constexpr std::uint16_t kFirstSpareKey = 0xffc0;
 inline constexpr std::size_t kSpareKeys = 32;
@@ -40,7 +40,7 @@ inline constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 30;
 struct BinTable {
   alignas(64) std::uint32_t counts[65536];
   std::uint64_t zeros;
-  // Of all elements but zeros, NaN included: the least and the greatest key
+  // The least and the greatest key of all elements but zeros, NaN included:
   // without its sign, and which signs there are.
   std::uint16_t least;
   std::uint16_t greatest;

@@ -1,6 +1,5 @@
 // The sums of a block of elements in the vector types of an instruction set,
-// and how a block joins the moments.  Implements docs/statistics.md, "How it is
-// computed".
+// and how a block joins the moments.  Implements cpp/reducers/README.md.
 //
 // A file that includes this defines `Floats` and `Doubles` in namespace
 // tdbg::(anonymous) first.  Each has a vector type V, a mask type M, an
@@ -43,7 +42,7 @@ constexpr std::size_t BlockOf(std::size_t n) {
 // Elements that are widened to double at once.
 constexpr std::size_t kWideElements = BlockElements(sizeof(double));
 
-// What is found of a block, in registers.
+// Sums and counts of a block, in registers.
 template <typename L, typename E = typename L::Extremes>
 struct BlockLanes {
   E extremes;
@@ -66,8 +65,8 @@ inline void FinishExtremes(const Extremes& extremes, Moments* m) {
   if (abs_min < m->abs_min) m->abs_min = abs_min;
 }
 
-// What takes a block is inlined: left to the compiler, some of it is called,
-// and all that is found of the block goes through memory.
+// Functions that take a block are inlined: left to the compiler, some of it is
+// called, and all that is found of the block goes through memory.
 
 // The sums of four vectors.  Adding a few floats before they become doubles
 // costs as many roundings as the tree is high, whatever the length of the
@@ -176,7 +175,7 @@ std::uint64_t CountZeroIntegers(const T* p, std::size_t n) {
 }
 
 // Adds the zeros of a block to `*m`.  Most blocks have none, which their least
-// absolute value tells; only the others are read again.
+// absolute value shows; only the others are read again.
 template <typename L, typename T>
 void CountZeros(const T* p, std::size_t n, Moments* m) {
   if constexpr (std::is_integral_v<T>) {

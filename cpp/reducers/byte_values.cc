@@ -3,6 +3,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/check.h"
+
 namespace tdbg {
 namespace {
 
@@ -98,6 +100,7 @@ constexpr Values kBool = Bool();
 }  // namespace
 
 const Values& ByteValues(DType dtype) {
+  TDBG_DCHECK(ItemSize(dtype) == 1);
   switch (dtype) {
     case DType::kFloat8E4M3Fn:
       return kE4M3Fn;

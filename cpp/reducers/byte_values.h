@@ -19,7 +19,8 @@ using ByteCounts = std::array<std::uint64_t, 256>;
 // REQUIRES: ItemSize(dtype) == 1.
 [[nodiscard]] const std::array<double, 256>& ByteValues(DType dtype);
 
-// The same, for the files of instruction sets (reducers/moments.h).
+// The data of ByteValues, for the files of instruction sets
+// (reducers/moments.h).
 [[nodiscard]] const double* ByteValueTable(DType dtype);
 
 // Adds to `*counts` how often each byte occurs among the `n` at `data`.

@@ -1,6 +1,9 @@
 #include "reducers/element_walk.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "base/check.h"
 
 namespace tdbg {
 namespace {
@@ -27,6 +30,8 @@ std::int64_t StrideOf(const TensorView& view, std::size_t dim) {
 
 ElementWalk::ElementWalk(const TensorView& view, std::size_t left_out)
     : first_(static_cast<const std::byte*>(view.data)) {
+  TDBG_DCHECK(view.shape.size() <= kMaxDimensions);
+  TDBG_DCHECK(std::ranges::find(view.shape, 0) == view.shape.end());
   extents_[0] = 1;
   strides_[0] = view.item_size;
   std::int64_t dense_stride = view.item_size;

@@ -1,5 +1,5 @@
 // ElementWalk visits the elements of a strided tensor in the order in which
-// they lie in memory, as far as strides alone tell it.
+// they lie in memory, as far as strides alone determine it.
 //
 // Statistics do not depend on the order of elements.  So dimensions are sorted
 // by stride, negative strides are turned round, and dimensions that lie
@@ -17,6 +17,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/check.h"
 #include "reducers/moments.h"
 #include "tensor/tensor_view.h"
 
@@ -24,7 +25,7 @@ namespace tdbg {
 
 class ElementWalk {
  public:
-  // What NumPy and PyTorch allow.
+  // The largest number that NumPy and PyTorch allow.
   static constexpr std::size_t kMaxDimensions = 64;
   static constexpr std::size_t kNoAxis =
       std::numeric_limits<std::size_t>::max();
@@ -33,7 +34,7 @@ class ElementWalk {
   // REQUIRES: view.shape.size() <= kMaxDimensions; no extent is zero.
   explicit ElementWalk(const TensorView& view, std::size_t left_out = kNoAxis);
 
-  // Of the innermost dimension: elements, and bytes from one to the next.
+  // The innermost dimension: its elements, and bytes from one to the next.
   [[nodiscard]] std::size_t row_extent() const { return extents_[0]; }
   [[nodiscard]] std::int64_t row_stride() const { return strides_[0]; }
   // Whether the elements, of `item_size` bytes each, lie side by side.
@@ -92,6 +93,7 @@ void GatherElements(const std::byte* in, std::int64_t stride, std::size_t n,
 
 // REQUIRES: item_size is a power of two.
 [[nodiscard]] inline bool IsAligned(const void* p, std::size_t item_size) {
+  TDBG_DCHECK(item_size != 0 && (item_size & (item_size - 1)) == 0);
   return (reinterpret_cast<std::uintptr_t>(p) & (item_size - 1)) == 0;
 }
 
@@ -123,6 +125,8 @@ inline constexpr std::size_t kLeastRowBytes = 1024;
 // REQUIRES: item_size, which is 1, 2, 4 or 8, is that of the walk's tensor.
 template <typename Use>
 void ForEachRun(const ElementWalk& walk, std::size_t item_size, Use use) {
+  TDBG_DCHECK(item_size == 1 || item_size == 2 || item_size == 4 ||
+              item_size == 8);
   const std::size_t extent = walk.row_extent();
   if (walk.is_contiguous(item_size) || (walk.has_contiguous_rows(item_size) &&
                                         extent * item_size >= kLeastRowBytes)) {

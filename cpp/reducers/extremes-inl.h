@@ -155,7 +155,7 @@ class BitExtremes {
   V abs_min_ = B::All();
 };
 
-// The same of floats, given as such.
+// Extremes of floats, given as floats.
 template <typename B, typename L>
 class FloatExtremes : public BitExtremes<B> {
  public:

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.h"
+
 namespace tdbg {
 namespace {
 
@@ -81,7 +83,24 @@ int RangeExponent(double min, double max) {
   return std::clamp(std::ilogb(greatest), -1000, 1000);
 }
 
+bool FollowsFromElements(const Moments& m, DType dtype, double scale) {
+  if (m.finite == 0) return true;
+  // Of all narrower types, the least number that is not zero.
+  constexpr double kLeastNarrow = 0x1p-149;
+  const double greatest = std::fmax(std::fabs(m.min.f64), std::fabs(m.max.f64));
+  double least = m.abs_min;
+  if (least == 0) {
+    // Beside zeros there may be anything.
+    if (greatest == 0) return true;
+    least = dtype == DType::kFloat64 ? 0 : kLeastNarrow;
+  }
+  const double magnitude = std::fabs(scale);
+  return greatest <= kGreatest && greatest * magnitude <= kGreatest &&
+         least >= kLeast && least * magnitude >= kLeast;
+}
+
 Summary Finish(const Moments& m, const MomentsOf& of) {
+  TDBG_DCHECK(HasStatistics(of.dtype));
   const ExtremeClass extremes = ExtremeClassOf(of.dtype);
   Summary s;
   s.count = of.count;

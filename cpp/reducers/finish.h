@@ -25,6 +25,11 @@ struct MomentsOf {
 // `max` into range; 0 where they are.
 [[nodiscard]] int RangeExponent(double min, double max);
 
+// Whether the moments of the elements times `scale` follow from those of the
+// elements: no product overflows or becomes zero, and no square does.
+[[nodiscard]] bool FollowsFromElements(const Moments& m, DType dtype,
+                                       double scale);
+
 // The row.  REQUIRES: HasStatistics(of.dtype).
 [[nodiscard]] Summary Finish(const Moments& m, const MomentsOf& of);
 

@@ -53,7 +53,7 @@ class FlushToZeroOff {
   static void Set(Register /*value*/) {}
 #endif
 
-  // An addition tells it sooner than the register, whose reading waits for all
+  // An addition shows it sooner than the register, whose reading waits for all
   // that goes before: a third of what a small tensor costs.
   static bool AreFlushed() {
     const volatile double least = 4.9406564584124654e-324;

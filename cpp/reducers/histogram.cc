@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "reducers/bins-inl.h"
 #include "reducers/bins.h"
 #include "reducers/byte_values.h"
@@ -183,6 +184,11 @@ std::uint16_t BinKey(double value) {
 
 BinCounts CountBinsWith(const TensorView& view, double scale,
                         const Implementation& implementation) {
+  TDBG_DCHECK(HasStatistics(view.dtype));
+  TDBG_DCHECK(view.device == DeviceKind::kCpu);
+  TDBG_DCHECK(view.shape.size() <= ElementWalk::kMaxDimensions);
+  TDBG_DCHECK(std::isfinite(scale) && scale != 0);
+  TDBG_DCHECK(implementation.supported());
   if (view.count() == 0) return {};
   const FlushToZeroOff exact;
   if (view.item_size == 1) return CountNarrow(view, scale);

@@ -2,8 +2,8 @@
 // histogram whose bins are the floats that share their upper 16 bits.
 //
 // Implements docs/statistics.md, "The histogram"; the same in NumPy is
-// python/tdbg/reference.py.  Counts are exact and depend on nothing but the
-// elements.
+// python/tdbg/stats/reference.py.  Counts are exact and depend on nothing but
+// the elements.
 //
 // Thread safety: pure functions.  Each thread that counts keeps a table of a
 // quarter of a MiB until it ends.
@@ -37,7 +37,7 @@ struct BinCounts {
 // integers and bool.
 [[nodiscard]] BinCounts CountBins(const TensorView& view, double scale = 1.0);
 
-// The same by a given implementation.
+// CountBins by a given implementation.
 // REQUIRES: also implementation.supported().
 [[nodiscard]] BinCounts CountBinsWith(const TensorView& view, double scale,
                                       const Implementation& implementation);

@@ -39,7 +39,7 @@ struct Implementation {
                      UnitCounts* units);
   void (*count_columns)(const void* const* rows, std::size_t n_rows,
                         std::size_t n_columns, DType dtype, UnitRange range,
-                        std::uint32_t* active, std::uint32_t* beyond);
+                        std::uint32_t* active, std::uint32_t* out_of_range);
 };
 
 // All that this build contains, best last.
@@ -52,8 +52,8 @@ struct Implementation {
 // The active implementation, or why the forced one cannot be used.
 [[nodiscard]] Result<const Implementation*> ActiveImplementation();
 
-// The same; falls back to the portable one when the forced one is unusable
-// (the error having been reported by whoever asked first).
+// The implementation in use; falls back to the portable one when the forced one
+// is unusable (the error having been reported by whoever asked first).
 [[nodiscard]] const Implementation& ImplementationInUse();
 
 }  // namespace tdbg

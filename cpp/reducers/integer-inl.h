@@ -20,7 +20,7 @@
 namespace tdbg {
 namespace {  // NOLINT(google-build-namespaces): see above.
 
-// What is found of a block of 16-bit integers, in registers.
+// Sums and counts of a block of 16-bit integers, in registers.
 struct ShortLanes {
   Shorts::V min = Shorts::Set(INT16_MAX);
   Shorts::V max = Shorts::Set(INT16_MIN);
@@ -164,8 +164,8 @@ template <typename From, typename Wide>
   }
 }
 
-// Of 32 and 64 bits: exactly while all are small; else the moments of their
-// values as doubles, the extremes exact.
+// Integers of 32 and 64 bits: exact while all are small; else the moments of
+// their values as doubles, the extremes exact.
 template <typename T, typename Wide>
 void AccumulateIntegers(const void* data, std::size_t n, Wide Extreme::* wide,
                         Moments* m) {

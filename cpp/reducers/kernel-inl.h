@@ -1,6 +1,6 @@
 // The statistics kernel, written once over the vectors of an instruction set:
 // lanes_*-inl.h or portable.cc, included before this.  Implements
-// docs/statistics.md, "How it is computed".
+// cpp/reducers/README.md.
 //
 // In an anonymous namespace, so that each translation unit has its own, for
 // its own instruction set (see reducers/moments.h).

@@ -46,7 +46,7 @@ inline void MergeBlock(double n, double shift, double sum, double block_m2,
   m->finite += static_cast<std::uint64_t>(n);
 }
 
-// What to subtract from the elements of the next block before they are squared:
+// The value to subtract from the next block's elements before squaring them:
 // the mean so far, unless that is small beside the standard deviation.  Zero
 // rounds nothing, and costs little where no digits need saving.
 inline double ShiftAfter(const Moments& m) {

@@ -57,8 +57,8 @@ struct Pass {
 // `*moments`.  Empty input changes nothing.  NaN and Inf are counted and
 // otherwise left out.  Accumulates in double, floats of up to 32 bits by way of
 // sums of eight floats unless `pass.precise`; so within 1e-7 relative (floats
-// of up to 32 bits) or 1e-12 (all others) of python/tdbg/reference.py.  Cannot
-// fail and does not allocate.
+// of up to 32 bits) or 1e-12 (all others) of python/tdbg/stats/reference.py.
+// Cannot fail and does not allocate.
 //
 // Squares of float64 beyond 1e140 or below 1e-130 may overflow or underflow
 // in m2 and mean; counts, min, max, abs_min and l1 hold all the same.  The

@@ -13,8 +13,8 @@ void CountRunsPortable(const void* data, std::size_t n, std::ptrdiff_t stride,
 
 void CountColumnsPortable(const void* const* rows, std::size_t n_rows,
                           std::size_t n_columns, DType dtype, UnitRange range,
-                          std::uint32_t* active, std::uint32_t* beyond) {
-  CountColumnsAny(rows, n_rows, n_columns, dtype, range, active, beyond);
+                          std::uint32_t* active, std::uint32_t* out_of_range) {
+  CountColumnsAny(rows, n_rows, n_columns, dtype, range, active, out_of_range);
 }
 
 }  // namespace tdbg

@@ -1,7 +1,7 @@
 // Reduce computes the statistics row of a tensor in one pass over its memory.
 //
 // Implements docs/statistics.md.  The definitions are those of the Python
-// reference (python/tdbg/reference.py): float64, two passes.  Every
+// reference (python/tdbg/stats/reference.py): float64, two passes.  Every
 // implementation agrees with it within 1e-7 relative for floats of up to 32
 // bits (means: relative to the mean of |x|; m2, being a square: 2e-7) and 1e-12
 // for float64 and integers; counts, minima and maxima agree exactly.
@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <span>
 
+#include "base/check.h"
 #include "tensor/summary.h"
 #include "tensor/tensor_view.h"
 
@@ -44,21 +45,21 @@ struct ReduceOptions {
 [[nodiscard]] Summary Reduce(const TensorView& view,
                              const ReduceOptions& options = {});
 
-// The same by a given implementation.
+// Reduce by a given implementation.
 // REQUIRES: also implementation.supported().
 [[nodiscard]] Summary ReduceWith(const TensorView& view,
                                  const ReduceOptions& options,
                                  const Implementation& implementation);
 
 // Counts per unit: `axis` indexes the units, all other dimensions are counted
-// over.  An element is active when > 0 and beyond when < low, > high or NaN,
-// all as doubles.  Adds to `units`.
-// REQUIRES: HasStatistics(view.dtype), view.device == DeviceKind::kCpu, at most
-// 64 dimensions, axis < view.shape.size(), units.size() == view.shape[axis].
+// over.  An element is active if > 0 and out of range if < low, > high or
+// NaN, all as doubles.  Adds to `units`. REQUIRES: HasStatistics(view.dtype),
+// view.device == DeviceKind::kCpu, at most 64 dimensions, axis <
+// view.shape.size(), units.size() == view.shape[axis].
 void CountUnits(const TensorView& view, std::size_t axis, double low,
                 double high, std::span<UnitCounts> units);
 
-// The same by a given implementation.
+// CountUnits by a given implementation.
 // REQUIRES: also implementation.supported().
 void CountUnitsWith(const TensorView& view, std::size_t axis, double low,
                     double high, const Implementation& implementation,
@@ -68,6 +69,7 @@ void CountUnitsWith(const TensorView& view, std::size_t axis, double low,
 // 1 (channels) when there are more than two, else the last.
 // REQUIRES: n_dims >= 1.
 [[nodiscard]] inline std::size_t UnitAxis(std::size_t n_dims) {
+  TDBG_DCHECK(n_dims >= 1);
   return n_dims > 2 ? 1 : n_dims - 1;
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/check.h"
 #include "base/worker_threads.h"
 #include "reducers/element_walk.h"
 #include "reducers/flush_to_zero.h"
@@ -57,6 +58,7 @@ void AccumulateSegments(const std::byte* data, std::size_t n, DType dtype,
                         Pass pass, unsigned n_threads,
                         const Implementation& implementation, Moments* m) {
   const ExtremeClass extremes = ExtremeClassOf(dtype);
+  TDBG_DCHECK(pass.factor == 1.0 || dtype == DType::kFloat64);
   Clear(extremes, m);
   const std::size_t item_size = ItemSize(dtype);
   const std::size_t segment = SegmentElements(item_size);

@@ -25,7 +25,7 @@ inline constexpr std::size_t kBlocksInSegment = 64;
 
 // Fewer bytes are left to the calling thread.  Measured: with so many, two
 // threads gain where they lie in memory, and lose less where they lie in a
-// cache (docs/statistics.md).
+// cache (cpp/reducers/README.md).
 inline constexpr std::size_t kLeastParallelBytes = std::size_t{4} << 20;
 
 // Sets `*m` to the moments of `n` elements, on at most `n_threads` threads.

@@ -71,8 +71,8 @@ struct Words {
   }
 };
 
-// What is found of a block, in registers.  Sums are unsigned: that a number is
-// not small is known at the end of its block only, and until then they may
+// Sums and counts of a block, in registers.  Sums are unsigned: that a number
+// is not small is known at the end of its block only, and until then they may
 // wrap.
 struct WordLanes {
   Words::V min = Words::V{} + INT32_MAX;

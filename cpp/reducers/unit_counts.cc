@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/check.h"
 #include "reducers/byte_values.h"
 #include "reducers/element_walk.h"
 #include "reducers/flush_to_zero.h"
@@ -56,14 +57,14 @@ class Columns {
   // A row of the first `n_columns` columns only.
   void AddShortRow(const void* row, std::size_t n_columns) {
     implementation_.count_columns(&row, 1, n_columns, dtype_, range_,
-                                  active_.data(), beyond_.data());
+                                  active_.data(), out_of_range_.data());
     ++n_counted_;
   }
 
  private:
   void Count() {
     implementation_.count_columns(rows_.data(), n_rows_, n_columns_, dtype_,
-                                  range_, active_.data(), beyond_.data());
+                                  range_, active_.data(), out_of_range_.data());
     n_counted_ += n_rows_;
     n_rows_ = 0;
     if (n_counted_ >= kMostCounted) Empty();
@@ -76,12 +77,12 @@ class Columns {
       const std::size_t end = std::min(i + inner_, n_columns_);
       for (; i < end; ++i) {
         units_[unit].active += active_[i];
-        units_[unit].beyond += beyond_[i];
+        units_[unit].out_of_range += out_of_range_[i];
       }
       if (++unit == units_.size()) unit = 0;
     }
     active_.fill(0);
-    beyond_.fill(0);
+    out_of_range_.fill(0);
     n_counted_ = 0;
   }
 
@@ -96,7 +97,7 @@ class Columns {
   std::size_t n_rows_ = 0;
   std::size_t n_counted_ = 0;
   std::array<std::uint32_t, kMostColumns> active_{};
-  std::array<std::uint32_t, kMostColumns> beyond_{};
+  std::array<std::uint32_t, kMostColumns> out_of_range_{};
 };
 
 // Units lie side by side in memory, `inner` elements each: rows hold all units.
@@ -196,7 +197,7 @@ void CountWide(const TensorView& view, std::size_t axis, UnitRange range,
 // What an element of 8 bits counts as, by its bits.
 struct ByteClasses {
   std::array<std::uint8_t, 256> active;
-  std::array<std::uint8_t, 256> beyond;
+  std::array<std::uint8_t, 256> out_of_range;
 };
 
 ByteClasses ClassesOf(DType dtype, UnitRange range) {
@@ -205,7 +206,7 @@ ByteClasses ClassesOf(DType dtype, UnitRange range) {
   for (std::size_t b = 0; b < values.size(); ++b) {
     const double x = values[b];
     classes.active[b] = x > 0 ? 1 : 0;
-    classes.beyond[b] = x >= range.low && x <= range.high ? 0 : 1;
+    classes.out_of_range[b] = x >= range.low && x <= range.high ? 0 : 1;
   }
   return classes;
 }
@@ -221,7 +222,7 @@ void CountNarrow(const TensorView& view, std::size_t axis, UnitRange range,
         for (std::size_t u = 0; u < units.size(); ++u) {
           const auto b = static_cast<std::size_t>(row[u]);
           units[u].active += classes.active[b];
-          units[u].beyond += classes.beyond[b];
+          units[u].out_of_range += classes.out_of_range[b];
         }
         row += walk.row_stride();
       }
@@ -239,7 +240,7 @@ void CountNarrow(const TensorView& view, std::size_t axis, UnitRange range,
                });
     for (std::size_t b = 0; b < counts.size(); ++b) {
       units[u].active += counts[b] * classes.active[b];
-      units[u].beyond += counts[b] * classes.beyond[b];
+      units[u].out_of_range += counts[b] * classes.out_of_range[b];
     }
   }
 }
@@ -249,6 +250,12 @@ void CountNarrow(const TensorView& view, std::size_t axis, UnitRange range,
 void CountUnitsWith(const TensorView& view, std::size_t axis, double low,
                     double high, const Implementation& implementation,
                     std::span<UnitCounts> units) {
+  TDBG_DCHECK(HasStatistics(view.dtype));
+  TDBG_DCHECK(view.device == DeviceKind::kCpu);
+  TDBG_DCHECK(view.shape.size() <= ElementWalk::kMaxDimensions);
+  TDBG_DCHECK(axis < view.shape.size());
+  TDBG_DCHECK(units.size() == static_cast<std::size_t>(view.shape[axis]));
+  TDBG_DCHECK(implementation.supported());
   const std::uint64_t count = view.count();
   if (count == 0) return;
   const FlushToZeroOff exact;

@@ -44,7 +44,7 @@ inline Bounds<C> BoundsOf(UnitRange range) {
 
 // True for NaN, too.
 template <typename C>
-inline std::uint32_t IsBeyond(C x, Bounds<C> bounds) {
+inline std::uint32_t IsOutOfRange(C x, Bounds<C> bounds) {
   const std::uint32_t too_small = x >= bounds.low ? 0U : 1U;
   const std::uint32_t too_large = x <= bounds.high ? 0U : 1U;
   return too_small | too_large;
@@ -73,14 +73,14 @@ inline void CountRunsOf(const void* data, std::size_t n, std::ptrdiff_t stride,
         reinterpret_cast<const T*>(static_cast<const char*>(data) +
                                    stride * static_cast<std::ptrdiff_t>(u));
     std::uint32_t active = 0;
-    std::uint32_t beyond = 0;
+    std::uint32_t out_of_range = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const C x = As<C>(p[i]);
       active += IsActive(x);
-      beyond += IsBeyond(x, bounds);
+      out_of_range += IsOutOfRange(x, bounds);
     }
     units[u].active += active;
-    units[u].beyond += beyond;
+    units[u].out_of_range += out_of_range;
   }
 }
 
@@ -93,24 +93,24 @@ constexpr std::size_t kLine = 64;
 template <std::size_t kRows, typename C, typename T>
 inline void CountRows(const T* const* rows, std::size_t n_columns,
                       Bounds<C> bounds, std::uint32_t* __restrict active,
-                      std::uint32_t* __restrict beyond) {
+                      std::uint32_t* __restrict out_of_range) {
   for (std::size_t i = 0; i < n_columns; ++i) {
     std::uint32_t n_active = 0;
-    std::uint32_t n_beyond = 0;
+    std::uint32_t n_out_of_range = 0;
     for (std::size_t r = 0; r < kRows; ++r) {
       const C x = As<C>(rows[r][i]);
       n_active += IsActive(x);
-      n_beyond += IsBeyond(x, bounds);
+      n_out_of_range += IsOutOfRange(x, bounds);
     }
     active[i] += n_active;
-    beyond[i] += n_beyond;
+    out_of_range[i] += n_out_of_range;
   }
 }
 
 template <typename C, typename T>
 inline void CountColumnsOf(const void* const* rows, std::size_t n_rows,
                            std::size_t n_columns, UnitRange range,
-                           std::uint32_t* active, std::uint32_t* beyond) {
+                           std::uint32_t* active, std::uint32_t* out_of_range) {
   const Bounds<C> bounds = BoundsOf<C>(range);
   const T* p[kRowsInStep];
   std::size_t r = 0;
@@ -130,12 +130,13 @@ inline void CountColumnsOf(const void* const* rows, std::size_t n_rows,
           __builtin_prefetch(ahead + at, 0, 2);
         }
       }
-      CountRows<kRowsInStep>(p, n, bounds, active + first, beyond + first);
+      CountRows<kRowsInStep>(p, n, bounds, active + first,
+                             out_of_range + first);
     }
   }
   for (; r < n_rows; ++r) {
     p[0] = static_cast<const T*>(rows[r]);
-    CountRows<1>(p, n_columns, bounds, active, beyond);
+    CountRows<1>(p, n_columns, bounds, active, out_of_range);
   }
 }
 
@@ -178,9 +179,10 @@ inline void CountRunsAny(const void* data, std::size_t n, std::ptrdiff_t stride,
 
 inline void CountColumnsAny(const void* const* rows, std::size_t n_rows,
                             std::size_t n_columns, DType dtype, UnitRange range,
-                            std::uint32_t* active, std::uint32_t* beyond) {
+                            std::uint32_t* active,
+                            std::uint32_t* out_of_range) {
   WithTypes(dtype, [&]<typename C, typename T> {
-    CountColumnsOf<C, T>(rows, n_rows, n_columns, range, active, beyond);
+    CountColumnsOf<C, T>(rows, n_rows, n_columns, range, active, out_of_range);
   });
 }
 

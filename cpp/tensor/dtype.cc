@@ -1,5 +1,6 @@
 #include "tensor/dtype.h"
 
+#include "base/check.h"
 #include "tensor/extremes-inl.h"
 
 namespace tdbg {
@@ -70,7 +71,10 @@ bool HasStatistics(DType dtype) {
          dtype != DType::kComplex128;
 }
 
-ExtremeClass ExtremeClassOf(DType dtype) { return ExtremesOf(dtype); }
+ExtremeClass ExtremeClassOf(DType dtype) {
+  TDBG_DCHECK(HasStatistics(dtype));
+  return ExtremesOf(dtype);
+}
 
 bool IsKnownDType(std::uint16_t code) {
   const auto dtype = static_cast<DType>(code);

@@ -53,9 +53,9 @@ static_assert(sizeof(Summary) == 12 * sizeof(double),
 
 // A summary for each unit of a layer: docs/statistics.md, "The unit summary".
 struct UnitCounts {
-  std::uint64_t active = 0;  // Elements > 0.
-  std::uint64_t beyond = 0;  // Elements < low or > high, or NaN.
-  std::uint64_t count = 0;   // All elements.
+  std::uint64_t active = 0;        // Elements > 0.
+  std::uint64_t out_of_range = 0;  // Elements < low or > high, or NaN.
+  std::uint64_t count = 0;         // All elements.
 };
 
 }  // namespace tdbg

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/check.h"
 #include "base/stream_copy.h"
 
 namespace tdbg {
@@ -18,6 +19,7 @@ bool IsContiguous(const TensorView& view) {
 }
 
 void CopyContiguous(const TensorView& view, std::byte* out) {
+  TDBG_DCHECK(view.device == DeviceKind::kCpu);
   const std::uint64_t n = view.count();
   if (n == 0) return;
   const auto* base = static_cast<const std::byte*>(view.data);

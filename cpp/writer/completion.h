@@ -1,4 +1,4 @@
-// Completion tells when the bytes of a queued record have arrived: those of a
+// Completion reports when the bytes of a queued record have arrived: those of a
 // device, that are still on their way when the record takes its place.
 //
 // The writer thread asks when the record is the oldest of the queue, and all

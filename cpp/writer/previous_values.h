@@ -19,7 +19,7 @@
 
 namespace tdbg {
 
-// What makes two tensors of a run values of the same thing.
+// Identifies tensors of a run that are values of the same thing.
 struct TensorKey {
   std::uint32_t definition = 0;
   std::uint16_t call = 0;
@@ -43,7 +43,7 @@ class PreviousValues {
   // in that is given up.
   void BeginShard();
 
-  // What is known of a tensor; made if it is not there.  Valid until
+  // The entry of a tensor; made if it does not exist.  Valid until
   // BeginShard.
   Entry* Find(const TensorKey& key);
 

@@ -14,7 +14,8 @@ constexpr std::size_t kRowsPerRecord = 64U << 10;
 
 }  // namespace
 
-RecordQueue::Terms Writer::State::TermsFor(RecordType type) const {
+RecordQueue::AdmissionPolicy Writer::State::AdmissionFor(
+    RecordType type) const {
   const Overflow overflow = shared.options.overflow;
   return {
       .overflow = overflow == Overflow::kSample ? Overflow::kDrop : overflow,
@@ -23,21 +24,22 @@ RecordQueue::Terms Writer::State::TermsFor(RecordType type) const {
 }
 
 template <typename Fill>
-bool Writer::State::Add(const Offer& offer, const RecordQueue::Terms& terms,
-                        Fill fill) {
+bool Writer::State::Add(const Offer& offer,
+                        const RecordQueue::AdmissionPolicy& policy, Fill fill) {
   GapReason reason = GapReason::kIoError;
   QueueItem* item = nullptr;
   if (!shared.gave_up.load(std::memory_order_relaxed)) {
     reason = GapReason::kDiskNearlyFull;
     if (Admits(shared.disk_level.load(std::memory_order_relaxed), offer.type)) {
-      item = shared.queue.Reserve(offer.n_bytes, terms, &reason);
+      item = shared.queue.Reserve(offer.n_bytes, policy, &reason);
     }
   }
   if (item == nullptr) {
-    shared.accounts.Dropped(offer, reason);
+    shared.record_counters.Dropped(offer, reason);
     return false;
   }
-  const Accounts::StepCounts counts = shared.accounts.Taken(offer);
+  const RecordCounters::StepCounts counts =
+      shared.record_counters.Accepted(offer);
   item->step = offer.step;
   item->type = offer.type;
   fill(item, counts);
@@ -55,7 +57,8 @@ bool Writer::State::AddSampled(const Offer& offer, Fill fill) {
       offer.step, offer.n_bytes,
       {.used = queue.used_bytes(), .capacity = queue.capacity()});
   if (answer.verdict != Sampler::Verdict::kKeep) {
-    shared.accounts.Dropped(offer, answer.verdict == Sampler::Verdict::kSpoilt
+    shared.record_counters.Dropped(offer,
+                                   answer.verdict == Sampler::Verdict::kSpoilt
                                        ? GapReason::kQueueFull
                                        : GapReason::kSampled);
     return false;
@@ -87,7 +90,7 @@ bool Writer::State::AddTensor(const Definition& definition, const Offer& offer,
 
 bool Writer::State::Refuse(const Offer& offer, GapReason reason,
                            std::uint64_t n) {
-  shared.accounts.Dropped(offer, reason, n);
+  shared.record_counters.Dropped(offer, reason, n);
   return false;
 }
 
@@ -280,7 +283,7 @@ bool Writer::EndStep(StepRecord step) {
   }
   return state_->Add(
       {.step = step.step, .n_bytes = sizeof(step), .type = RecordType::kStep},
-      [&](QueueItem* item, const Accounts::StepCounts& counts) {
+      [&](QueueItem* item, const RecordCounters::StepCounts& counts) {
         step.offered = counts.offered;
         step.dropped = counts.dropped;
         if (counts.sampled != 0 && counts.sampled == counts.dropped) {

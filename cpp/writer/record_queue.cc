@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "base/check.h"
+
 namespace tdbg {
 
 RecordQueue::RecordQueue(std::unique_ptr<Staging> staging)
@@ -40,9 +42,10 @@ std::byte* RecordQueue::Allocate(std::uint64_t n, std::uint64_t keep_free) {
   return p;
 }
 
-std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, const Terms& terms,
+std::byte* RecordQueue::AllocateInTurn(std::uint64_t n,
+                                       const AdmissionPolicy& policy,
                                        MutexLock* lock, GapReason* reason) {
-  Waiter self{.n_wanted = n + terms.keep_free, .called = {}};
+  Waiter self{.n_wanted = n + policy.keep_free, .called = {}};
   waiting_.push_back(&self);
   n_wanted_ += self.n_wanted;
   const Clock::time_point start = Clock::now();
@@ -52,7 +55,7 @@ std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, const Terms& terms,
       *reason = GapReason::kRefused;
       break;
     }
-    if (waiting_.front() == &self) p = Allocate(n, terms.keep_free);
+    if (waiting_.front() == &self) p = Allocate(n, policy.keep_free);
     if (p != nullptr) break;
     const std::uint64_t progress = progress_.load(std::memory_order_acquire);
     if (stalled_at_ == progress) {
@@ -60,7 +63,7 @@ std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, const Terms& terms,
       break;
     }
     const Clock::time_point now = Clock::now();
-    if (now >= terms.give_up) {
+    if (now >= policy.give_up) {
       *reason = GapReason::kQueueFull;
       break;
     }
@@ -71,7 +74,7 @@ std::byte* RecordQueue::AllocateInTurn(std::uint64_t n, const Terms& terms,
       CallAllWaiters();
       continue;
     }
-    self.called.wait_until(*lock, std::min(patient_until, terms.give_up));
+    self.called.wait_until(*lock, std::min(patient_until, policy.give_up));
   }
   std::erase(waiting_, &self);
   n_wanted_ -= self.n_wanted;
@@ -84,7 +87,8 @@ void RecordQueue::CallAllWaiters() {
   for (Waiter* waiter : waiting_) waiter->called.notify_one();
 }
 
-QueueItem* RecordQueue::Reserve(std::uint64_t n_bytes, const Terms& terms,
+QueueItem* RecordQueue::Reserve(std::uint64_t n_bytes,
+                                const AdmissionPolicy& policy,
                                 GapReason* reason) {
   if (n_bytes > max_bytes()) {
     *reason = GapReason::kLargerThanQueue;
@@ -98,15 +102,15 @@ QueueItem* RecordQueue::Reserve(std::uint64_t n_bytes, const Terms& terms,
   const std::uint64_t n = sizeof(QueueItem) + n_bytes;
   // Those who wait come first, before all who would wait themselves; unless
   // there is room for all of them, as when they were just called.
-  const bool waits = terms.overflow != Overflow::kDrop;
+  const bool waits = policy.overflow != Overflow::kDrop;
   const bool in_turn =
-      n_wanted_ == 0 || !waits || terms.keep_free == 0 ||
-      staging_->used() + n + terms.keep_free + n_wanted_ <= capacity_;
-  std::byte* p = in_turn ? Allocate(n, terms.keep_free) : nullptr;
+      n_wanted_ == 0 || !waits || policy.keep_free == 0 ||
+      staging_->used() + n + policy.keep_free + n_wanted_ <= capacity_;
+  std::byte* p = in_turn ? Allocate(n, policy.keep_free) : nullptr;
   if (p == nullptr) {
     *reason = GapReason::kQueueFull;
     if (!waits) return nullptr;
-    p = AllocateInTurn(n, terms, &lock, reason);
+    p = AllocateInTurn(n, policy, &lock, reason);
     if (p == nullptr) return nullptr;
   }
   auto* item = new (p) QueueItem;
@@ -190,6 +194,7 @@ std::size_t RecordQueue::Take(std::span<QueueItem*> items) {
 void RecordQueue::Release(std::size_t n) {
   NoteProgress();
   MutexLock lock(mutex_);
+  TDBG_DCHECK(n <= items_.size());
   for (std::size_t i = 0; i < n; ++i) {
     QueueItem* item = items_.front();
     items_.pop_front();

@@ -43,7 +43,7 @@
 
 namespace tdbg {
 
-// What stands in staging memory before the bytes of a record.
+// The head of a record in staging memory; its bytes follow.
 struct alignas(Staging::kAlignment) QueueItem {
   std::uint64_t n_bytes = 0;  // That follow.
   std::int64_t step = kNoStep;
@@ -85,7 +85,7 @@ class RecordQueue {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Kept free for the records that close steps, which are small and tell of the
+  // Kept free for the records that close steps, which are small and report the
   // losses of the others.
   static constexpr std::uint64_t kHeadroom = 64ULL << 10;
   // How long a blocked producer bears that nothing is released.
@@ -96,8 +96,8 @@ class RecordQueue {
   // Bytes in the queue for which the thread is woken from any rest.
   static constexpr std::uint64_t kWorthWaking = 512ULL << 10;
 
-  // On which terms a producer wants room.
-  struct Terms {
+  // How long a producer waits for room, and how much it leaves to others.
+  struct AdmissionPolicy {
     Overflow overflow = Overflow::kBlock;  // kDrop: does not wait.
     // Left to others, unless the queue is empty.
     std::uint64_t keep_free = kHeadroom;
@@ -113,8 +113,8 @@ class RecordQueue {
   RecordQueue& operator=(const RecordQueue&) = delete;
 
   // Room for a record of `n_bytes`, or null and why in `*reason`.  Waits, when
-  // the terms say so, as long as the thread makes progress.
-  QueueItem* Reserve(std::uint64_t n_bytes, const Terms& terms,
+  // the policy says so, as long as the thread makes progress.
+  QueueItem* Reserve(std::uint64_t n_bytes, const AdmissionPolicy& policy,
                      GapReason* reason);
   // Hands a filled item over; with `wake` it is seen to within kLull.
   void Commit(QueueItem* item, bool wake);
@@ -139,17 +139,17 @@ class RecordQueue {
   // Makes a piece of the memory that producers will use next; false when there
   // is enough.  For when there is nothing else to do.
   bool Prefault();
-  // Tells blocked producers that the disk moves, however slowly.
+  // Notes, for blocked producers, that the disk makes progress.
   void NoteProgress(Clock::time_point now = Clock::now()) {
     Note(&last_progress_, now);
     progress_.fetch_add(1, std::memory_order_release);
   }
   // Rests until `deadline`, or until there is something to do.
   void WaitForWork(Clock::time_point deadline);
-  // The same, but data alone are nothing to do.
+  // Rests until `deadline`, a flush, a stop or a producer that needs room.
   void WaitForOrders(Clock::time_point deadline);
 
-  // Of staging memory.  Takes no lock.
+  // Bytes of staging memory in use.  Takes no lock.
   [[nodiscard]] std::uint64_t used_bytes() const {
     return used_.load(std::memory_order_relaxed);
   }
@@ -163,7 +163,7 @@ class RecordQueue {
   [[nodiscard]] std::uint64_t max_bytes() const;
 
  private:
-  // What the thread is waiting for.
+  // The event that the thread is waiting for.
   enum class Rest : std::uint8_t {
     kNone,    // It is at work, and looks before it rests.
     kLull,    // It looks soon by itself.
@@ -180,7 +180,7 @@ class RecordQueue {
 
   std::byte* Allocate(std::uint64_t n, std::uint64_t keep_free)
       TDBG_REQUIRES(mutex_);
-  std::byte* AllocateInTurn(std::uint64_t n, const Terms& terms,
+  std::byte* AllocateInTurn(std::uint64_t n, const AdmissionPolicy& policy,
                             MutexLock* lock, GapReason* reason)
       TDBG_REQUIRES(mutex_);
   static void Note(std::atomic<Clock::rep>* time, Clock::time_point now) {

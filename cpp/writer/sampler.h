@@ -1,7 +1,7 @@
 // Sampler decides, under Overflow::kSample, of which steps the tensors are
 // kept.
 //
-// Implements docs/backpressure.md, "sample".  A step is decided when its first
+// Implements docs/overhead.md, "sample".  A step is decided when its first
 // tensor is offered, as a whole: every n-th step that has tensors is kept.  n
 // doubles when the next one is due and the queue is more than half full or the
 // step would not fit; it halves when one is kept and the queue is less than a
@@ -45,13 +45,13 @@ class Sampler {
     Verdict verdict = Verdict::kKeep;
     Duration may_wait{};
   };
-  // Of steps with tensors.  A spoilt step counts as left out.
+  // Counts of steps with tensors.  A spoilt step counts as left out.
   struct Counts {
     std::uint64_t kept = 0;
     std::uint64_t left_out = 0;
   };
 
-  // What becomes of a tensor of `n_bytes` of `step`.
+  // Decides whether a tensor of `n_bytes` of `step` is kept.
   Answer Ask(std::int64_t step, std::uint64_t n_bytes, const Fill& fill);
   // A tensor of a step that is kept waited so long, and found room or not.
   void Waited(std::int64_t step, Duration waited, bool found_room);

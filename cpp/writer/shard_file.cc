@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "base/check.h"
+
 namespace tdbg {
 namespace {
 
@@ -67,6 +69,7 @@ Status ShardFile::WritePages() {
 }
 
 Status ShardFile::WriteFrom(std::span<const std::byte> bytes) {
+  TDBG_DCHECK(size_ == 0);
   const std::uint64_t rest =
       std::min<std::uint64_t>((written_ + bytes.size()) % kPage, bytes.size());
   TDBG_RETURN_IF_ERROR(Put(bytes.first(bytes.size() - rest)));

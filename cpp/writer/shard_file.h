@@ -30,6 +30,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "base/huge_memory.h"
 #include "base/status.h"
@@ -69,10 +70,14 @@ class ShardFile {
   std::byte* Extend(std::uint64_t n);
   // Takes back the last `n` bytes.
   // REQUIRES: they are in the batch.
-  void Shrink(std::uint64_t n) { size_ -= n; }
+  void Shrink(std::uint64_t n) {
+    TDBG_DCHECK(n <= size_);
+    size_ -= n;
+  }
   // Where the byte at `offset` of the file lies in the batch.
   // REQUIRES: written() <= offset <= length().
   [[nodiscard]] std::byte* At(std::uint64_t offset) const {
+    TDBG_DCHECK(written_ <= offset && offset <= length());
     return begin() + (offset - written_);
   }
 
@@ -86,7 +91,10 @@ class ShardFile {
   Status WriteFrom(std::span<const std::byte> bytes);
   // Leaves `n` bytes out, to be written by Fill.
   // REQUIRES: the batch is empty.
-  void Skip(std::uint64_t n) { written_ += n; }
+  void Skip(std::uint64_t n) {
+    TDBG_DCHECK(size_ == 0);
+    written_ += n;
+  }
   Status Fill(std::span<const std::byte> bytes, std::uint64_t offset) {
     return file_.WriteAt(bytes, offset);
   }
@@ -96,6 +104,8 @@ class ShardFile {
   // Gives back what is reserved beyond the end.
   void ReleaseReserve();
   Status Close() { return file_.Close(); }
+  // As File::CheckName.
+  Status CheckName() { return file_.CheckName(); }
   // With `on`, blocks are reserved ahead of the data.
   void set_reserve(bool on) { reserve_ = on; }
 

@@ -87,6 +87,8 @@ class ShardWriter {
   // Writes the batch, `index` and `end`, and gives the reserve back.
   Status Seal(EndReason reason);
   Status Close() { return file_.Close(); }
+  // As File::CheckName.
+  Status CheckName() { return file_.CheckName(); }
 
   // With `on`, blocks are reserved ahead of the data.
   void set_reserve(bool on) { file_.set_reserve(on); }
@@ -97,7 +99,7 @@ class ShardWriter {
   [[nodiscard]] std::uint64_t length() const { return file_.length(); }
   [[nodiscard]] std::uint64_t next_sequence() const { return sequence_; }
   [[nodiscard]] std::uint64_t salt() const { return header_.salt; }
-  // Of all records so far, but `index` and `end`.
+  // Number of records so far, without `index` and `end`.
   [[nodiscard]] const std::vector<IndexEntry>& entries() const {
     return entries_;
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace tdbg {
 namespace {
 
@@ -22,6 +24,7 @@ Staging::~Staging() {
 }
 
 std::byte* Staging::Allocate(std::uint64_t n) {
+  TDBG_DCHECK(0 < n && n <= capacity());
   n = Rounded(n, kAlignment);
   if (used_ == 0) {
     head_ = tail_ = 0;
@@ -47,6 +50,8 @@ std::byte* Staging::Allocate(std::uint64_t n) {
 }
 
 void Staging::Release(const std::byte* p, std::uint64_t n) {
+  TDBG_DCHECK(p >= memory_.data() && p < memory_.data() + capacity());
+  TDBG_DCHECK(n <= used_);
   n = Rounded(n, kAlignment);
   tail_ = static_cast<std::uint64_t>(p - memory_.data()) + n;
   used_ -= n;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/crc32c.h"
 #include "format/codec.h"
 
@@ -256,6 +257,8 @@ StoredChunk TensorEncoder::EncodeSmallest(std::span<const std::byte> bytes,
 }
 
 Chunk TensorEncoder::Encode(std::size_t i, std::span<std::byte> out) {
+  TDBG_DCHECK(!raw_.empty());
+  TDBG_DCHECK(out.size() >= ChunkOf(raw_, i).size());
   const auto plain = ChunkOf(raw_, i);
   const bool is_difference = base_sequence_ != 0;
   auto bytes = plain;

@@ -33,7 +33,7 @@
 
 namespace tdbg {
 
-// What the writer knows of a tensor beside its definition.
+// Facts about a tensor that help to choose its encoding.
 struct TensorHint {
   float zero_share = Writer::kUnknownShare;
   double backlog = 0;  // How full the queue is, 0 to 1.
@@ -63,7 +63,7 @@ class TensorEncoder {
   // A new shard: the first tensor of each name is a key frame.
   void BeginShard();
 
-  // Takes up a tensor.  False when it is to be stored as it is, so that the
+  // Begins a tensor.  False if it is to be stored as it is, so that the
   // writer need not copy it.  `raw` must live until Commit.
   bool Begin(const Definition& definition, const TensorHead& head,
              std::span<const std::byte> raw, const TensorHint& hint);
@@ -83,7 +83,7 @@ class TensorEncoder {
   }
 
  private:
-  // What samples say of a tensor, in bits an element.
+  // Estimates from samples, in bits an element.
   struct Estimate {
     float plain = 0;
     float difference = 0;
@@ -96,12 +96,12 @@ class TensorEncoder {
   [[nodiscard]] Estimate EstimateTensor(std::span<const std::byte> base) const;
   // Decides whether the tensor is a difference, and whether it is kept.
   void ChooseBase(const TensorKey& key);
-  // What rotation saves, in bits an element, less what it costs.
+  // Net saving by rotation, in bits an element.
   [[nodiscard]] float GainOfRotation(const PlaneSample& straight,
                                      const PlaneSample& rotated) const;
   [[nodiscard]] Encoding Choose(const PlaneSample& sample, bool rotate) const;
   // Chooses anew for chunk `i` where it is of another kind than those before:
-  // a glance at each tells.  Zeros are seldom spread evenly (rows of an
+  // a glance at each shows.  Zeros are seldom spread evenly (rows of an
   // embedding's gradient): where there are many, every chunk has its own.
   void Update(std::size_t i, std::span<const std::byte> bytes);
   StoredChunk EncodeSmallest(std::span<const std::byte> bytes,

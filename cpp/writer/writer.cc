@@ -76,7 +76,7 @@ void Writer::State::ThreadMain(const std::shared_ptr<State>& state) {
       state->directory = thread.directory();
       state->start_status = status;
       state->started = true;
-      state->told.notify_all();
+      state->reported.notify_all();
     }
     if (status.ok()) status = thread.Run();
   } catch (...) {
@@ -90,7 +90,7 @@ void Writer::State::ThreadMain(const std::shared_ptr<State>& state) {
   }
   state->finish_status = std::move(status);
   state->finished = true;
-  state->told.notify_all();
+  state->reported.notify_all();
 }
 
 Result<std::unique_ptr<Writer>> Writer::Open(const WriterOptions& options) {
@@ -106,8 +106,8 @@ Result<std::unique_ptr<Writer>> Writer::Open(const WriterOptions& options) {
   {
     const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
     MutexLock lock(state->mutex);
-    while (!state->started &&
-           state->told.wait_until(lock, deadline) != std::cv_status::timeout) {
+    while (!state->started && state->reported.wait_until(lock, deadline) !=
+                                  std::cv_status::timeout) {
     }
     if (!state->started) {
       state->shared.left_behind.store(true);
@@ -160,8 +160,8 @@ Status Writer::Close(std::chrono::milliseconds timeout) {
   state.shared.queue.Stop();
   {
     MutexLock lock(state.mutex);
-    while (!state.finished &&
-           state.told.wait_until(lock, deadline) != std::cv_status::timeout) {
+    while (!state.finished && state.reported.wait_until(lock, deadline) !=
+                                  std::cv_status::timeout) {
     }
     if (state.finished) {
       state.close_status = state.finish_status;
@@ -172,7 +172,7 @@ Status Writer::Close(std::chrono::milliseconds timeout) {
     if (!state.finished) {
       // The thread keeps the state alive until the disk lets go of it, if ever.
       state.shared.left_behind.store(true);
-      state.shared.accounts.WriteOff();
+      state.shared.record_counters.WriteOff();
       state.thread.detach();
       return state.close_status;
     }
@@ -183,7 +183,7 @@ Status Writer::Close(std::chrono::milliseconds timeout) {
 
 Counters Writer::counters() const {
   if (inert()) return {};
-  Counters counters = state_->shared.accounts.counters();
+  Counters counters = state_->shared.record_counters.totals();
   counters.queued_bytes = state_->shared.queue.used_bytes();
   counters.silence = state_->shared.queue.silence();
   const Sampler::Counts sampled = state_->shared.sampler.counts();
@@ -193,7 +193,7 @@ Counters Writer::counters() const {
 }
 
 std::uint64_t Writer::n_lost() const {
-  return inert() ? 0 : state_->shared.accounts.n_lost();
+  return inert() ? 0 : state_->shared.record_counters.n_lost();
 }
 
 const std::string& Writer::directory() const { return state_->directory.path; }

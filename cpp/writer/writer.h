@@ -58,7 +58,7 @@
 
 namespace tdbg {
 
-// What a producer does when staging memory is full (docs/backpressure.md).
+// What a producer does when staging memory is full (docs/overhead.md).
 enum class Overflow : std::uint8_t {
   kBlock,  // Wait while the writer makes progress; after 1 s without, drop
            // until there is some.
@@ -127,7 +127,7 @@ struct Counters {
   // Under kSample: steps with tensors of which all were kept, and the others.
   std::uint64_t steps_kept = 0, steps_left_out = 0;
 
-  // What was dropped or failed, by GapReason.
+  // Records that were dropped or failed, by GapReason.
   struct Loss {
     std::uint64_t records = 0, bytes = 0;
     std::uint32_t what = 0;  // As in Gap::what.
@@ -155,7 +155,7 @@ class Writer {
   // accept it (docs/format.md, "definition" and "Limits"): records that refer
   // to it are refused and counted.
   std::uint32_t Define(Definition definition);
-  // What was defined under `id`; null for an id never given out.  The pointer
+  // The definition with this id; null for an id never given out.  The pointer
   // stays valid as long as the writer.
   [[nodiscard]] const Definition* definition(std::uint32_t id) const;
 

@@ -1,4 +1,4 @@
-// What a Writer and its thread share, and how the one ends the other.
+// The state that a Writer and its thread share, and how it ends the thread.
 //
 // Internal to writer.cc and producers.cc.
 //
@@ -35,9 +35,9 @@ struct Writer::State {
   bool closed TDBG_GUARDED_BY(close_mutex) = false;
   Status close_status TDBG_GUARDED_BY(close_mutex);
 
-  // What the thread tells.
+  // What the thread reports.
   Mutex mutex;
-  std::condition_variable_any told;
+  std::condition_variable_any reported;
   bool started TDBG_GUARDED_BY(mutex) = false;
   Status start_status TDBG_GUARDED_BY(mutex);
   bool finished TDBG_GUARDED_BY(mutex) = false;
@@ -48,21 +48,23 @@ struct Writer::State {
   static void ThreadMain(const std::shared_ptr<State>& state);
 
   // Offers a record; `fill` writes item->n_bytes bytes and what else it knows,
-  // and is told what was counted for the step that the record closes.
+  // and receives the counts of the step that the record closes.
   template <typename Fill>
-  bool Add(const Offer& offer, const RecordQueue::Terms& terms, Fill fill);
+  bool Add(const Offer& offer, const RecordQueue::AdmissionPolicy& policy,
+           Fill fill);
   template <typename Fill>
   bool Add(const Offer& offer, Fill fill) {
-    return Add(offer, TermsFor(offer.type), fill);
+    return Add(offer, AdmissionFor(offer.type), fill);
   }
-  // The same for tensors under kSample.
+  // Offers a tensor under kSample.
   template <typename Fill>
   bool AddSampled(const Offer& offer, Fill fill);
-  // The one or the other.
+  // Calls Add or AddSampled, by the overflow option.
   template <typename Fill>
   bool AddTensor(const Definition& definition, const Offer& offer, Fill fill);
-  [[nodiscard]] RecordQueue::Terms TermsFor(RecordType type) const;
-  // Refuses one: counted, and told in the data.
+  [[nodiscard]] RecordQueue::AdmissionPolicy AdmissionFor(
+      RecordType type) const;
+  // Refuses `n` records: they are counted, and recorded in a `gap`.
   bool Refuse(const Offer& offer, GapReason reason, std::uint64_t n = 1);
 
   template <typename Entry>

@@ -29,16 +29,16 @@ std::vector<std::uint32_t> DefinitionsOf(std::span<const Entry> entries) {
 
 WriterThread::WriterThread(WriterShared* shared)
     : shared_(shared),
-      journal_(shared->options, &shared->definitions, &shared->accounts,
-               [this] {
-                 // Heartbeats are no progress to those who wait for room.
-                 if (!is_waiting_) shared_->queue.NoteProgress();
-               }) {}
+      shard_log_(shared->options, &shared->definitions,
+                 &shared->record_counters, [this] {
+                   // Heartbeats are no progress to those who wait for room.
+                   if (!is_waiting_) shared_->queue.NoteProgress();
+                 }) {}
 
 Status WriterThread::Start() {
-  TDBG_RETURN_IF_ERROR(journal_.Create());
+  TDBG_RETURN_IF_ERROR(shard_log_.Create());
   CheckDisk(Clock::now());
-  journal_.Publish();
+  shard_log_.Publish();
   next_publish_ = Clock::now() + shared_->options.flush_interval;
   return Status::Ok();
 }
@@ -63,12 +63,12 @@ Status WriterThread::Run() {
 
 Status WriterThread::Finish() {
   try {
-    journal_.AddLosses(shared_->accounts.TakeLosses());
-    return journal_.Close();
+    shard_log_.AddLosses(shared_->record_counters.TakeLosses());
+    return shard_log_.Close();
   } catch (...) {
     const Status why = CurrentException();
     Restart(why);  // Settles what was pending.
-    journal_.LoseSteps();
+    shard_log_.LoseSteps();
     return why;
   }
 }
@@ -78,16 +78,16 @@ bool WriterThread::Turn() {
   // A short back-off is waited for with the data in the queue, as long as that
   // has room; producers must not feel it.
   const bool is_down = Clock::now() < restart_at_ && !queue.stopped();
-  const bool hold = (is_down || journal_.is_backing_off()) &&
+  const bool hold = (is_down || shard_log_.is_backing_off()) &&
                     !queue.half_full() && !queue.stopped();
   n_run_ = n_done_ = n_released_ = 0;
   if (!hold) n_run_ = queue.Take(run_);
   if (n_run_ != 0 && HandleRun()) return true;
   if (const auto request = queue.DueFlush(); request != nullptr) {
-    journal_.AddLosses(shared_->accounts.TakeLosses());
+    shard_log_.AddLosses(shared_->record_counters.TakeLosses());
     Status status;
     try {
-      status = journal_.Flush(request->durable);
+      status = shard_log_.Flush(request->durable);
     } catch (...) {
       queue.FinishFlush(request, CurrentException());
       throw;
@@ -97,18 +97,18 @@ bool WriterThread::Turn() {
   }
   if (queue.AtEnd()) return false;
   if (publish_wanted_ || Clock::now() >= next_publish_) Publish();
-  journal_.WriteBehind();
+  shard_log_.WriteBehind();
   CheckDisk(Clock::now());
-  if (!is_down) journal_.Tick();
+  if (!is_down) shard_log_.Tick();
   Clock::time_point deadline =
-      std::min(next_publish_, Clock::now() + Journal::kHeartbeat);
+      std::min(next_publish_, Clock::now() + ShardLog::kHeartbeat);
   if (is_down) deadline = std::min(deadline, restart_at_);
   if (queue.Prefault()) return true;
   if (n_run_ != 0) {
     queue.WaitForOrders(std::min(deadline, Clock::now() + next_look_));
     next_look_ = std::min<Clock::duration>(2 * next_look_, kLastLook);
   } else if (hold) {
-    queue.WaitForOrders(std::min(deadline, journal_.next_attempt()));
+    queue.WaitForOrders(std::min(deadline, shard_log_.next_attempt()));
   } else {
     queue.WaitForWork(deadline);
   }
@@ -124,7 +124,7 @@ bool WriterThread::HandleRun() {
     if (!HasArrived(item)) break;
     CheckDisk(now);
     is_in_hand_ = true;
-    journal_.BeginRecord();
+    shard_log_.BeginRecord();
     Handle(item);
     is_in_hand_ = false;
     ++n_done_;
@@ -132,7 +132,7 @@ bool WriterThread::HandleRun() {
     // Once a record: to ask for the time costs as much as to copy a small one.
     now = Clock::now();
     queue.NoteProgress(now);
-    if (journal_.batch_is_full() || now >= next_publish_) Publish();
+    if (shard_log_.batch_is_full() || now >= next_publish_) Publish();
     if (shared_->left_behind.load(std::memory_order_relaxed)) break;
   }
   if (n_done_ == 0) return false;
@@ -169,9 +169,9 @@ bool WriterThread::HasArrived(QueueItem* item) {
 }
 
 void WriterThread::Publish() {
-  journal_.AddLosses(shared_->accounts.TakeLosses());
-  journal_.Publish();
-  if (journal_.written_bytes() > bytes_at_restart_) n_restarts_ = 0;
+  shard_log_.AddLosses(shared_->record_counters.TakeLosses());
+  shard_log_.Publish();
+  if (shard_log_.written_bytes() > bytes_at_restart_) n_restarts_ = 0;
   publish_wanted_ = false;
   next_publish_ = Clock::now() + shared_->options.flush_interval;
 }
@@ -194,7 +194,7 @@ Status CurrentException() {
 bool WriterThread::Recover(const Status& why) {
   Restart(why);
   if (std::exchange(is_in_hand_, false)) {
-    if (!journal_.took_over()) Lose(*run_[n_done_]);
+    if (!shard_log_.took_over()) Lose(*run_[n_done_]);
     ++n_done_;
   }
   shared_->queue.Release(n_done_ - n_released_);
@@ -204,18 +204,18 @@ bool WriterThread::Recover(const Status& why) {
 
 void WriterThread::Restart(const Status& why) {
   try {
-    journal_.Abandon(why);
+    shard_log_.Abandon(why);
   } catch (...) {
     // The commit page was not written; the counts hold.
   }
-  bytes_at_restart_ = journal_.written_bytes();
+  bytes_at_restart_ = shard_log_.written_bytes();
   restart_at_ =
       Clock::now() + shared_->options.retry_interval * (1 << n_restarts_);
 }
 
 void WriterThread::Lose(const QueueItem& item) {
   try {
-    journal_.Lose(
+    shard_log_.Lose(
         {.step = item.step, .n_bytes = item.n_bytes, .type = item.type});
   } catch (...) {
     // Counted, though the data cannot tell.
@@ -225,7 +225,7 @@ void WriterThread::Lose(const QueueItem& item) {
 void WriterThread::Discard(const Status& why) {
   RecordQueue& queue = shared_->queue;
   shared_->gave_up.store(true);
-  shared_->accounts.SetState(WriterState::kDegraded);
+  shared_->record_counters.SetState(WriterState::kDegraded);
   while (!queue.AtEnd() && !shared_->left_behind.load()) {
     const std::size_t n_taken = queue.Take(run_);
     std::size_t n = 0;
@@ -237,7 +237,7 @@ void WriterThread::Discard(const Status& why) {
     } else if (const auto request = queue.DueFlush(); request != nullptr) {
       queue.FinishFlush(request, why);
     } else {
-      queue.WaitForWork(Clock::now() + Journal::kHeartbeat);
+      queue.WaitForWork(Clock::now() + ShardLog::kHeartbeat);
     }
   }
 }
@@ -248,15 +248,15 @@ void WriterThread::Handle(QueueItem* item) {
   const Offer offer{
       .step = item->step, .n_bytes = item->n_bytes, .type = item->type};
   if (!Admits(shared_->disk_level.load(), item->type)) {
-    return journal_.Drop(offer, GapReason::kDiskNearlyFull);
+    return shard_log_.Drop(offer, GapReason::kDiskNearlyFull);
   }
-  if (is_lost_) return journal_.Drop(offer, GapReason::kDeviceError);
+  if (is_lost_) return shard_log_.Drop(offer, GapReason::kDeviceError);
   const std::span<const std::byte> bytes(item->bytes(), n_arrived_);
   switch (item->type) {
     case RecordType::kRows:
-      return journal_.AppendRows(offer, item->values<Row>());
+      return shard_log_.AppendRows(offer, item->values<Row>());
     case RecordType::kTensor:
-      return journal_.AppendTensor(
+      return shard_log_.AppendTensor(
           offer,
           {.definition = item->subject,
            .call = item->call,
@@ -269,19 +269,19 @@ void WriterThread::Handle(QueueItem* item) {
                       static_cast<double>(shared_->queue.capacity())});
     case RecordType::kScalar: {
       const auto scalars = item->values<Scalar>();
-      return journal_.Append(offer, 0, DefinitionsOf(scalars),
-                             EncodeScalars(scalars));
+      return shard_log_.Append(offer, 0, DefinitionsOf(scalars),
+                               EncodeScalars(scalars));
     }
     case RecordType::kSpan: {
       const auto spans = item->values<Span>();
-      return journal_.Append(offer, 0, DefinitionsOf(spans),
-                             EncodeSpans(spans));
+      return shard_log_.Append(offer, 0, DefinitionsOf(spans),
+                               EncodeSpans(spans));
     }
     case RecordType::kEvent:
-      return journal_.Append(offer, item->subject, {}, bytes);
+      return shard_log_.Append(offer, item->subject, {}, bytes);
     case RecordType::kHistogram:
-      return journal_.Append(offer, item->subject, {&item->subject, 1}, bytes,
-                             item->call, item->micro_batch);
+      return shard_log_.Append(offer, item->subject, {&item->subject, 1}, bytes,
+                               item->call, item->micro_batch);
     case RecordType::kStep:
       return HandleStep(offer, item);
     default:
@@ -291,14 +291,14 @@ void WriterThread::Handle(QueueItem* item) {
 
 void WriterThread::HandleStep(const Offer& offer, QueueItem* item) {
   // First the losses that belong to the step, then the record that closes it.
-  journal_.AddLosses(shared_->accounts.TakeLosses());
-  journal_.AppendStep(offer, item->values<StepRecord>().front());
+  shard_log_.AddLosses(shared_->record_counters.TakeLosses());
+  shard_log_.AppendStep(offer, item->values<StepRecord>().front());
   publish_wanted_ = true;
 }
 
 void WriterThread::CheckDisk(Clock::time_point now) {
   const std::uint64_t wanted = shared_->options.min_free_bytes;
-  const std::uint64_t written = journal_.written_bytes();
+  const std::uint64_t written = shard_log_.written_bytes();
   if (wanted == 0 || (now < next_disk_check_ &&
                       written - bytes_at_disk_check_ < kDiskCheckBytes)) {
     return;
@@ -307,14 +307,14 @@ void WriterThread::CheckDisk(Clock::time_point now) {
   bytes_at_disk_check_ = written;
   FileSystem* file_system = shared_->options.file_system;
   if (file_system == nullptr) file_system = FileSystem::Posix();
-  const auto free = FreeBytes(file_system, journal_.directory().path);
+  const auto free = FreeBytes(file_system, shard_log_.directory().path);
   // A disk that does not tell is as full as it last said.
   if (!free.ok()) return;
   DiskLevel level = DiskLevel::kPlenty;
   if (free.value() < wanted) level = DiskLevel::kNoTensors;
   if (free.value() < wanted / 2) level = DiskLevel::kNothing;
   shared_->disk_level.store(level);
-  journal_.set_reserve(free.value() / 2 > wanted);
+  shard_log_.set_reserve(free.value() / 2 > wanted);
 }
 
 }  // namespace tdbg

@@ -1,5 +1,5 @@
 // WriterThread is what the thread of a Writer does: it takes records from the
-// queue, encodes them into the journal, and decides when they become visible.
+// queue, encodes them into the shard log, and decides when they become visible.
 //
 // Implements docs/format.md, "Writing".
 //
@@ -24,16 +24,16 @@
 #include <utility>
 
 #include "base/status.h"
-#include "writer/accounts.h"
 #include "writer/definition_table.h"
-#include "writer/journal.h"
+#include "writer/record_counters.h"
 #include "writer/record_queue.h"
 #include "writer/sampler.h"
+#include "writer/shard_log.h"
 #include "writer/writer.h"
 
 namespace tdbg {
 
-// What the disk has room for.
+// Which records the disk has room for.
 enum class DiskLevel : std::uint8_t { kPlenty, kNoTensors, kNothing };
 
 // Whether a record of this type may go to a disk at this level.
@@ -48,7 +48,7 @@ struct WriterShared {
       : options(std::move(options_in)), queue(std::move(staging)) {}
 
   const WriterOptions options;
-  Accounts accounts;
+  RecordCounters record_counters;
   DefinitionTable definitions;
   RecordQueue queue;
   Sampler sampler;  // Under Overflow::kSample.
@@ -93,7 +93,7 @@ class WriterThread {
   Status Run();
 
   [[nodiscard]] const WriterDirectory& directory() const {
-    return journal_.directory();
+    return shard_log_.directory();
   }
 
  private:
@@ -115,12 +115,12 @@ class WriterThread {
   void Restart(const Status& why);
   // Counts all that comes until the end as failed.
   void Discard(const Status& why);
-  // Counts an item as failed that the journal did not take over.
+  // Counts an item as failed that the shard log did not take over.
   void Lose(const QueueItem& item);
   Status Finish();
 
   WriterShared* const shared_;
-  Journal journal_;
+  ShardLog shard_log_;
 
   // The run: n_run_ items were taken; of these n_done_ were handled, and
   // n_released_ given back.  is_in_hand_: one more is being handled.
@@ -130,7 +130,7 @@ class WriterThread {
   std::size_t n_released_ = 0;
   bool is_in_hand_ = false;
 
-  // Of the item that arrived last: how many bytes came, and whether none will.
+  // The item that arrived last: its bytes, and whether no more will come.
   std::uint64_t n_arrived_ = 0;
   bool is_lost_ = false;
   bool is_waiting_ = false;  // For the oldest to arrive.

@@ -1,7 +1,7 @@
 """tdbg watches a model while it trains.
 
-Nothing heavy is imported here: the names below are loaded when they are first
-used, and no framework is until ``tdbg.pytorch`` is, where hooks live.
+Importing this package is cheap: its names are loaded when they are first used, and
+only ``tdbg.pytorch``, which has the hook, imports a framework.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tdbg import errors, modes, rules
     from tdbg._core import __version__
-    from tdbg.collections import Collection, CollectionKeys
-    from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
+    from tdbg.config.collections import Collection, CollectionKeys
+    from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
     from tdbg.errors import TdbgError, TrainingStopped
     from tdbg.modes import ModeKeys
     from tdbg.trial import create_trial
@@ -36,12 +36,12 @@ __all__ = [
 
 # Where each public name lives; submodules are their own home.
 _HOME = {
-    "Collection": "tdbg.collections",
-    "CollectionKeys": "tdbg.collections",
+    "Collection": "tdbg.config.collections",
+    "CollectionKeys": "tdbg.config.collections",
     "ModeKeys": "tdbg.modes",
-    "ReductionConfig": "tdbg.config",
-    "SaveConfig": "tdbg.config",
-    "SaveConfigMode": "tdbg.config",
+    "ReductionConfig": "tdbg.config.schedules",
+    "SaveConfig": "tdbg.config.schedules",
+    "SaveConfigMode": "tdbg.config.schedules",
     "TdbgError": "tdbg.errors",
     "TrainingStopped": "tdbg.errors",
     "__version__": "tdbg._core",
@@ -49,13 +49,14 @@ _HOME = {
 }
 _SUBMODULES = (
     "actions",
-    "attach",
+    "config",
     "errors",
     "export",
-    "histogram",
     "modes",
     "pytorch",
     "rules",
+    "run",
+    "stats",
 )
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg._core_reader import Definition as Definition
-from tdbg._core_reader import Event as Event
-from tdbg._core_reader import Problem as Problem
-from tdbg._core_reader import RunReader as RunReader
-
 __version__: str
+
+def schema() -> dict[str, dict[str, int]]:
+    """Return the numbers that Python shares with the core, by group and name.
+
+    On disk (docs/format.md; never renumbered): RecordType, WriterRole, TensorRole,
+    PlacementKind, EventKind, StepFlag, RowFlag, GapReason, GapContent (bits of a gap's
+    `what`), EndReason, ExtremeClass, Codec, WriterState.  CaptureFlag: what to capture
+    of a tensor, the flags of BatchCapture.take.  Size: lengths and limits in bytes,
+    and the largest number of dimensions.
+    """
 
 # Structured dtypes of the tables below, as the core lays them out.
 ROW_DTYPE: np.dtype[np.void]
@@ -34,7 +39,10 @@ SPAN_DTYPE: np.dtype[np.void]
 """step i8, definition u4, flags u4, start_ns i8, duration_ns i8, thread u8, depth u4,
 value i8 (packed)."""
 GAP_DTYPE: np.dtype[np.void]
-"""first_step i8, last_step i8, records u8, bytes u8, reason u4, what u4."""
+"""first_step i8, last_step i8, records u8, bytes u8, reason u4, what u4,
+first_sequence u8, end_sequence u8."""
+HOLE_DTYPE: np.dtype[np.void]
+"""first_sequence u8, end_sequence u8."""
 SEGMENT_DTYPE: np.dtype[np.void]
 """step i8, start u8, n_rows u8, signature u8 (start is the number of its first row)."""
 
@@ -64,7 +72,7 @@ def count_bins(
     """
 
 def count_units(array: Any, axis: int, low: float, high: float) -> NDArray[np.uint64]:
-    """Counts (3, units): active, beyond, all."""
+    """Counts (3, units): active, out of range, all."""
 
 def masked_crc32c(data: bytes) -> int: ...
 
@@ -198,7 +206,7 @@ class Capture:
         micro_batch: int = 0,
         low: float = ...,
         high: float = ...,
-        of_rows: bool = False,
+        rows_are_units: bool = False,
     ) -> bool: ...
     def add_rows(
         self,
@@ -282,80 +290,283 @@ class Capture:
         with raw values.
         """
 
-class Slot:
-    """A name before its definitions, for a Taker; `units` names its unit summary."""
+class TensorEntry:
+    """The name of a captured tensor with what all its definitions share.
+
+    unit_summary is the name of its unit summary; "": it has none.
+    """
 
     def __init__(
         self,
         name: str,
         role: int,
         aliases: Sequence[str] = (),
-        units: str = "",
+        unit_summary: str = "",
         global_shape: Sequence[int] = (),
         global_offset: Sequence[int] = (),
         placements: Sequence[tuple[int, int, int, int, int]] = (),
         *,
         low: float = ...,
         high: float = ...,
-        of_rows: bool = False,
+        rows_are_units: bool = False,
     ) -> None: ...
-    raw_limit: int  # Bytes of a value that is kept where LIMITED_VALUES are wanted.
+    raw_limit: int
+    """Largest value, in bytes, that the flag LIMITED_VALUES keeps."""
     @property
-    def too_large(self) -> int: ...  # Bytes of the largest one that was not; 0: none.
+    def too_large(self) -> int:
+        """Bytes of the largest value above the limit; 0: there was none."""
 
-class Taker:
-    """Takes tensors of these types, read by DLPack's C exchange API, into a Capture."""
+    def is_within_limit(self, n_bytes: int) -> bool:
+        """Whether a value is within raw_limit; too_large notes it if it is not."""
 
-    WANTED: dict[str, int]  # The flags of tdbg.capture.wants, by name.
+class BatchCapture:
+    """Captures tensors of these types, read by DLPack's C exchange API."""
 
     def __init__(self, capture: Capture, types: tuple[type, ...]) -> None: ...
     @property
-    def can_read(self) -> bool: ...  # Whether any of the types has the API.
+    def can_read(self) -> bool:
+        """Whether any of the types has the API."""
+
     @property
-    def n_repeated(self) -> int: ...  # Rows copied, of memory reduced before.
+    def n_repeated(self) -> int:
+        """Rows copied because their memory had been reduced before."""
+
     @property
-    def n_too_large(self) -> int: ...  # Values over the limits of their slots.
+    def n_too_large(self) -> int:
+        """Values above the limits of their entries."""
+
     @property
-    def spent_ns(self) -> int: ...  # In CallTaker.take, of this taker.
+    def spent_ns(self) -> int:
+        """Time spent in ModuleCallCapture.take."""
+
     @property
-    def devices(self) -> set[int]: ...  # Of CUDA, of which there were tensors.
+    def devices(self) -> set[int]:
+        """CUDA devices that tensors were on."""
+
     def begin_forward(
-        self, context: Any, calls: Any, wants: Any, step: int, micro_batch: int
-    ) -> None: ...
+        self, context: Any, calls: Any, request: Any, step: int, micro_batch: int
+    ) -> None:
+        """Let ModuleCallCapture capture until end_forward.
+
+        calls is a dict: number of calls by module.  Sets context.has_data.
+        """
+
     def end_forward(self) -> None: ...
     def begin_values(
-        self, step: int, slots: list[Slot], tensors: list[Any]
+        self, step: int, entries: list[TensorEntry], tensors: list[Any]
     ) -> list[int]:
-        """Begin to copy the values of those that lie on a device with kernels.
+        """Start copying the values of tensors on a device with kernels.
 
-        Returns their indices.  Until ``fence`` their memory must live and stay as it
-        is.
+        Returns their indices.  Until ``fence`` their memory must stay alive and
+        unchanged.
         """
 
-    def fence(self) -> None: ...  # Current streams wait for the copies begun.
+    def fence(self) -> None:
+        """Make the devices' current streams wait for the copies started."""
+
     def take(self, *arguments: Any) -> list[int] | None:
-        """By position: step, slots, tensors, wanted, call, micro_batch, scale, reuses.
+        """Capture tensors.  Returns the indices of those it cannot read, or None.
 
-        wanted: 1 row, 2 value, 4 value if a single number, 8 histogram, 16 units.
-        scale: a float, or a tensor of one float32 on a CUDA device that divides.
-        reuses: copy the row of memory reduced before in this step and micro-batch,
-        and unwritten since.  Returns the indices of what it cannot read, or None.
+        By position: step, entries, tensors, flags (schema()["CaptureFlag"]), call,
+        micro_batch, scale, reuses.  scale: a float, or a tensor of one float32 on a
+        CUDA device that divides.  reuses: copy the row of memory that was reduced
+        before in this step and micro-batch and not written since.
         """
 
-class CallTaker:
-    """Takes the calls of a module; cpp/bindings/call_taker.h has the contract."""
+class ModuleCallCapture:
+    """Captures calls of a module; cpp/python_capture/module_call_capture.h."""
 
-    def __init__(self, taker: Taker, key: object, backward_id: Any) -> None: ...
+    def __init__(self, batch: BatchCapture, key: object, backward_id: Any) -> None: ...
     def prepare(
-        self, wants: Any, input: Any, of_input: int, output: Any, of_output: int
+        self, request: Any, input: Any, input_flags: int, output: Any, output_flags: int
     ) -> None: ...
     def take(self, *arguments: Any) -> bool:
-        """By position: args, kwargs and output, or None for what a hook is not given.
-        Whether it was taken; otherwise nothing was, and nothing counted."""
+        """Capture a call: args, kwargs and output, None for those not at hand.
 
-class ParameterList:
-    """Parameters with their gradients, as cpp/bindings/parameter_list.h has it."""
+        Returns False if nothing was captured, and nothing counted.
+        """
 
-    def __init__(self, taker: Taker, entries: Iterable[Any]) -> None: ...
+class ParameterCapture:
+    """Captures parameters with their gradients.
+
+    cpp/python_capture/parameter_capture.h says what the parameters are.
+    """
+
+    def __init__(self, batch: BatchCapture, parameters: Iterable[Any]) -> None: ...
     def take(self, step: int) -> list[tuple[int, Any]] | None: ...
     def found(self) -> list[int]: ...
+
+class Definition:
+    def __init__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Made by RunReader only: raises TypeError."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def role(self) -> int: ...
+    @property
+    def dtype(self) -> str:
+        """NumPy or ml_dtypes name, or dtype.str; "" for scalars and spans."""
+
+    @property
+    def item_size(self) -> int: ...
+    @property
+    def flags(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def global_shape(self) -> tuple[int, ...]: ...
+    @property
+    def global_offset(self) -> tuple[int, ...]: ...
+    @property
+    def placements(self) -> tuple[tuple[int, int, int, int, int], ...]: ...
+
+class Event:
+    def __init__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Made by RunReader only: raises TypeError."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def severity(self) -> int: ...
+    @property
+    def wall_ns(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def json(self) -> bytes: ...
+
+class Problem:
+    def __init__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Made by RunReader only: raises TypeError."""
+
+    @property
+    def kind(self) -> str:
+        """damage, torn_tail, foreign, unsupported, io or missing."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def message(self) -> str: ...
+
+class RunReader:
+    """Reader of one writer directory; see cpp/reader/run_reader.h.
+
+    Safe to share between threads.  Raises tdbg.errors.StorageError and its
+    subclasses.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        run_uuid: bytes | None = None,
+        use_caches: bool = True,
+        map_files: bool | None = None,
+        max_tensor_bytes: int = ...,
+        threads: int = 0,
+    ) -> None:
+        """With use_caches off every record is checked at once; map_files: whether
+        sealed shards are mapped, None: where their writer has ended; threads: as
+        many decode a large tensor, 0: one for each processor, and at most 4."""
+
+    def poll(self) -> bool: ...
+    def definitions(self, start: int = 0) -> list[Definition]: ...
+    def steps(self, start: int = 0) -> NDArray[np.void]: ...
+    @property
+    def n_rows(self) -> int: ...
+    def rows(self, start: int = 0, stop: int | None = None) -> NDArray[np.void]: ...
+    def column(
+        self,
+        definitions: Sequence[int],
+        start: int | None = None,
+        stop: int | None = None,
+    ) -> NDArray[np.void]:
+        """Rows of these definitions with start <= step < stop, by step in a shard."""
+
+    def segments(
+        self, start: int | None = None, stop: int | None = None
+    ) -> NDArray[np.void]:
+        """Which rows each `rows` record with start <= step < stop has."""
+
+    def signature(self, number: int) -> NDArray[np.uint32]:
+        """The definitions of the rows of a segment."""
+
+    def find_tensors(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        definitions: Sequence[int] | None = None,
+    ) -> tuple[NDArray[np.void], NDArray[np.uint64]]:
+        """Entries of tensors() with start <= step < stop, and their places in it."""
+
+    def find_scalars(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        definitions: Sequence[int] | None = None,
+    ) -> tuple[NDArray[np.void], NDArray[np.uint64]]: ...
+    def recorded_steps(self) -> tuple[int, int] | None:
+        """The lowest and the highest step that was ended."""
+
+    def has_data(self, step: int) -> bool:
+        """Whether there is a row, a tensor or a scalar of this step."""
+
+    def definition(self, id: int) -> Definition | None:
+        """The last definition of this id."""
+
+    def ids_of(self, name: str) -> list[int]: ...
+    def names(self) -> list[str]:
+        """Names of all definitions but those of spans, each once."""
+
+    @property
+    def n_definitions(self) -> int: ...
+    @property
+    def n_steps(self) -> int: ...
+    @property
+    def n_tensors(self) -> int: ...
+    def verify(self) -> list[Problem]:
+        """Everything that is wrong: walks all records and decodes all values."""
+
+    def tensors(self, start: int = 0) -> NDArray[np.void]: ...
+    def read_tensor(self, index: int) -> NDArray[np.uint8]:
+        """Raw bytes in C order, read-only; the caller views them as dtype, shape."""
+
+    def scalars(self, start: int = 0) -> NDArray[np.void]: ...
+    def events(self, start: int = 0) -> list[Event]: ...
+    def spans(self, start: int = 0) -> NDArray[np.void]: ...
+    def gaps(self, start: int = 0) -> NDArray[np.void]: ...
+    def histograms(self, start: int = 0) -> NDArray[np.void]: ...
+    def read_histogram(
+        self, index: int
+    ) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
+        """Keys and counts of ``histograms()[index]``."""
+
+    def problems(self, start: int = 0) -> list[Problem]: ...
+    def holes(self) -> NDArray[np.void]:
+        """Sequences of records that were written and cannot be read, ascending;
+        without those that the writer itself lost, which gaps() tells of."""
+
+    @property
+    def end_is_unknown(self) -> bool:
+        """Whether nothing tells where the records end."""
+
+    def identity(self) -> dict[str, Any]:
+        """role, rank, world_size, generation, run, attempt (bytes), attempt_ordinal,
+        created_ns."""
+
+    def liveness(self) -> str:
+        """unknown, running, stalled, closed or dead."""
+
+    def commit(self) -> dict[str, int] | None: ...
+    @property
+    def n_bytes(self) -> int: ...

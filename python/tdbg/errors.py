@@ -1,4 +1,4 @@
-"""Everything that tdbg raises.
+"""The exceptions of tdbg.
 
 The tree::
 
@@ -23,11 +23,13 @@ The tree::
     ├── InsufficientInformationForRuleInvocation
     └── TrainingStopped                        somebody asked the training to stop
 
-Names that smdebug had mean what they meant there.  ``TrainingStopped`` is the only
-one that a training ever sees after its hook was made.
+Exceptions that smdebug has too mean the same there.  ``TrainingStopped`` is the only
+one that reaches a training once its hook is constructed.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 __all__ = [
     "ConfigurationError",
@@ -75,7 +77,7 @@ class StorageError(TdbgError, OSError):
     Attributes:
         file: Path of the file, or None.
         offset: Where in the file, in bytes, or None.
-        kind: What sort of trouble, in one word ("damage", "io", ...), or None.
+        kind: The kind of failure in one word ("damage", "io", ...), or None.
     """
 
     def __init__(
@@ -90,6 +92,19 @@ class StorageError(TdbgError, OSError):
         self.file = file
         self.offset = offset
         self.kind = kind
+
+    @classmethod
+    def of(cls, error: OSError, what: str, path: object) -> Self:
+        """The error of kind "io" for a path that the system refused to *what*.
+
+        Example:
+            >>> str(StorageError.of(OSError(28, "No space left"), "write", "/runs/a"))
+            'cannot write /runs/a: No space left'
+        """
+        reason = error.strerror or error
+        made = cls(f"cannot {what} {path}: {reason}", file=str(path), kind="io")
+        made.errno = error.errno
+        return made
 
 
 class NotARun(StorageError):

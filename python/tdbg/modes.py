@@ -8,14 +8,14 @@ __all__ = ["EVAL", "GLOBAL", "PREDICT", "TRAIN", "TRAINING", "ModeKeys", "modes"
 
 
 class ModeKeys(enum.Enum):
-    """What a step was part of; each mode counts its own steps."""
+    """The phase that a step belongs to; each mode counts its own steps."""
 
     TRAIN = 1
     EVAL = 2
     PREDICT = 3
     GLOBAL = 4
 
-    # Enum's own is written in Python, and every step looks its mode up several times.
+    # Enum's own is written in Python, and every step hashes its mode several times.
     __hash__ = object.__hash__
 
 
@@ -28,4 +28,4 @@ PREDICT = ModeKeys.PREDICT
 GLOBAL = ModeKeys.GLOBAL
 
 TRAINING = frozenset({TRAIN, GLOBAL})
-"""Modes of which a step trains: it is GLOBAL where a training tells no modes apart."""
+"""Modes in which a step trains; GLOBAL is that of a training without modes."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import zstandard
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "python"))
+sys.path.insert(0, str(HERE.parent / "python" / "helpers"))
 from reference_reader import masked_crc  # noqa: E402
 
 SALT = 0x1122334455667788

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "python" / "helpers")]
 from generate import SALT, definition, event, file_header, record, tensor  # noqa: E402
 
 from reference_reader import masked_crc  # noqa: E402

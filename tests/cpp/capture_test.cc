@@ -163,7 +163,7 @@ TDBG_TEST(RowsOfAnEmbeddingAreUnitsOfWhatIsNotZero) {
   const std::uint32_t unit = Define(*capture, "unit/g", DType::kUInt64, {3, 2});
   EXPECT_TRUE(capture->UnitSummary(
       4, unit, {.definition = id, .data = values.data(), .strides = {}}, {},
-      {.of_rows = true}));
+      {.rows_are_units = true}));
   EXPECT_TRUE(capture->EndStep({.step = 4}));
   EXPECT_OK(capture->Close(kPatience));
   auto reader = ReadOf(*capture);

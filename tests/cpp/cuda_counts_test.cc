@@ -53,7 +53,7 @@ void CheckUnits(const std::vector<std::byte>& elements, DType dtype,
                                        {cuda::kBlockThreads}, 0, args));
   for (std::size_t u = 0; u < expected.size(); ++u) {
     EXPECT_EQ(counts[u], expected[u].active);
-    EXPECT_EQ(counts[expected.size() + u], expected[u].beyond);
+    EXPECT_EQ(counts[expected.size() + u], expected[u].out_of_range);
   }
 }
 

@@ -141,7 +141,7 @@ TDBG_TEST(NobodyWaitsForADeviceThatIsSlow) {
     EXPECT_TRUE(run.Take(step, id, data, stream));
     EXPECT_TRUE(run.capture().Values(
                     step, {.definition = id, .data = data, .strides = {}}, {},
-                    stream) == DeviceAnswer::kTaken);
+                    stream) == DeviceAnswer::kCaptured);
     run.capture().FenceRaw(stream);
     run.EndStep(step);
   }
@@ -174,7 +174,7 @@ TDBG_TEST(MemoryThatIsReusedInTheOrderOfTheStreamIsReadBefore) {
     EXPECT_TRUE(run.Take(step, id, data, stream));
     EXPECT_TRUE(run.capture().Values(
                     step, {.definition = id, .data = data, .strides = {}}, {},
-                    stream) == DeviceAnswer::kTaken);
+                    stream) == DeviceAnswer::kCaptured);
     run.EndStep(step);
     run.capture().FenceRaw(stream);
   }
@@ -266,17 +266,17 @@ TDBG_TEST(UnitsAndHistogramsAreThoseOfTheCpu) {
   fakecuda_hold_stream(stream.stream, 1);
   EXPECT_TRUE(run.capture().UnitSummary(1, units, item, {.call = 2},
                                         {.low = -3.0, .high = 4.0},
-                                        stream) == DeviceAnswer::kTaken);
+                                        stream) == DeviceAnswer::kCaptured);
   EXPECT_TRUE(run.capture().UnitSummary(1, two_rows, item, {},
-                                        {.of_rows = true},
-                                        stream) == DeviceAnswer::kTaken);
+                                        {.rows_are_units = true},
+                                        stream) == DeviceAnswer::kCaptured);
   EXPECT_TRUE(run.capture().UnitSummary(1, id, item, {}, {}, stream) ==
               DeviceAnswer::kRefused);
   EXPECT_TRUE(run.capture().CountHistogram(1, item, {.call = 3}, {.factor = 2},
-                                           stream) == DeviceAnswer::kTaken);
+                                           stream) == DeviceAnswer::kCaptured);
   EXPECT_TRUE(run.capture().CountHistogram(
                   1, {.definition = none, .data = nullptr, .strides = {}}, {},
-                  {}, stream) == DeviceAnswer::kTaken);
+                  {}, stream) == DeviceAnswer::kCaptured);
   run.EndStep(1);
   // Whoever fetched them too early would do it now.
   std::this_thread::sleep_for(milliseconds(20));
@@ -287,13 +287,13 @@ TDBG_TEST(UnitsAndHistogramsAreThoseOfTheCpu) {
   EXPECT_EQ(reader->tensors().size(), 2U);
   EXPECT_EQ(reader->tensors()[0].call, 2U);
   // Of the rows of an embedding what is not zero counts.
-  const auto of_rows = reader->ReadTensor(1);
-  EXPECT_OK(of_rows);
+  const auto by_row = reader->ReadTensor(1);
+  EXPECT_OK(by_row);
   const std::uint64_t n_zero =
       static_cast<std::uint64_t>(std::ranges::count(values, 0.0F));
   std::array<std::uint64_t, 6> rows{};
-  EXPECT_EQ(of_rows.value().bytes.size(), sizeof(rows));
-  std::memcpy(rows.data(), of_rows.value().bytes.data(), sizeof(rows));
+  EXPECT_EQ(by_row.value().bytes.size(), sizeof(rows));
+  std::memcpy(rows.data(), by_row.value().bytes.data(), sizeof(rows));
   EXPECT_EQ(rows[0] + rows[1], 24U - n_zero);
   EXPECT_EQ(rows[2] + rows[3], 0U);
   EXPECT_EQ(rows[4], 12U);
@@ -304,14 +304,14 @@ TDBG_TEST(UnitsAndHistogramsAreThoseOfTheCpu) {
   std::memcpy(counts.data(), stored.value().bytes.data(), sizeof(counts));
   for (std::size_t unit = 0; unit < 3; ++unit) {
     std::uint64_t active = 0;
-    std::uint64_t beyond = 0;
+    std::uint64_t out_of_range = 0;
     for (std::size_t i = 0; i < 24; ++i) {
       if (i / 4 % 3 != unit) continue;
       active += values[i] > 0 ? 1U : 0U;
-      beyond += values[i] < -3 || values[i] > 4 ? 1U : 0U;
+      out_of_range += values[i] < -3 || values[i] > 4 ? 1U : 0U;
     }
     EXPECT_EQ(counts[unit], active);
-    EXPECT_EQ(counts[3 + unit], beyond);
+    EXPECT_EQ(counts[3 + unit], out_of_range);
     EXPECT_EQ(counts[6 + unit], 8U);
   }
   EXPECT_EQ(reader->histograms().size(), 2U);

@@ -37,7 +37,8 @@ TDBG_TEST(AChildDoesNothing) {
     capture.Statistics(1, {&item, 1}, {}, {}, stream, &left);
     if (!left.empty()) return 2;
     if (capture.Repeat(1, id, {.call = 1}, id, {}, stream)) return 3;
-    if (capture.Values(1, item, {}, stream) == DeviceAnswer::kTaken) return 4;
+    if (capture.Values(1, item, {}, stream) == DeviceAnswer::kCaptured)
+      return 4;
     capture.FenceRaw(stream);
     capture.EndStep(1);
     capture.EndAllSteps();

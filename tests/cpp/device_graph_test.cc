@@ -47,9 +47,9 @@ TDBG_TEST(RowsOfAGraphAreDeliveredAfterEachReplay) {
       EXPECT_TRUE(run.capture().Repeat(0, items[0].definition, {.call = 1},
                                        items[3].definition, {}, stream));
       EXPECT_TRUE(run.capture().Values(0, items[0], {}, stream) ==
-                  DeviceAnswer::kLeft);
+                  DeviceAnswer::kUnhandled);
       EXPECT_TRUE(run.capture().CountHistogram(0, items[0], {}, {}, stream) ==
-                  DeviceAnswer::kLeft);
+                  DeviceAnswer::kUnhandled);
       run.capture().FenceRaw(stream);
       run.EndStep(0);
     });
@@ -380,7 +380,7 @@ TDBG_TEST(TheDefaultStreamIsLeftWhileAStreamThatItWaitsForIsCaptured) {
     EXPECT_FALSE(run.Take(1, id, data, plain));
     EXPECT_TRUE(
         run.capture().Values(1, {.definition = id, .data = data, .strides = {}},
-                             {}, plain) != DeviceAnswer::kTaken);
+                             {}, plain) != DeviceAnswer::kCaptured);
     run.capture().FenceRaw(plain);
   });
   run.EndStep(1);

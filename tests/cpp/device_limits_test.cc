@@ -45,7 +45,7 @@ TDBG_TEST(WhatItCannotTakeIsGivenBackAndWhatNobodyCanIsRefused) {
   run.capture().Statistics(1, items, {}, {}, stream, &left);
   EXPECT_TRUE(left == (std::vector<std::size_t>{0, 3}));
   EXPECT_TRUE(run.capture().Values(1, items[1], {}, stream) ==
-              DeviceAnswer::kLeft);
+              DeviceAnswer::kUnhandled);
   run.EndStep(1);
   EXPECT_OK(run.Close());
   EXPECT_EQ(run.writer().counters().dropped, 1U);
@@ -125,7 +125,7 @@ TDBG_TEST(ALaunchThatFailsIsLeftAndEndsTheUseOfTheDevice) {
   EXPECT_FALSE(run.Take(1, id, data, stream, {.call = 2}));
   EXPECT_TRUE(
       run.capture().Values(1, {.definition = id, .data = data, .strides = {}},
-                           {}, stream) != DeviceAnswer::kTaken);
+                           {}, stream) != DeviceAnswer::kCaptured);
   EXPECT_EQ(fakecuda_calls("cuLaunchKernel"), n_launches);
   run.EndStep(1);
   EXPECT_OK(run.Close());
@@ -151,7 +151,7 @@ TDBG_TEST(AFenceWaitsForWhatIsUnderWayOnly) {
   EXPECT_EQ(waits_of_a_fence(), 0);
   fakecuda_hold(1);
   EXPECT_TRUE(run.capture().Values(1, item, {}, stream) ==
-              DeviceAnswer::kTaken);
+              DeviceAnswer::kCaptured);
   EXPECT_EQ(waits_of_a_fence(), 1);
   {
     // A graph cannot wait for what is outside of it.
@@ -213,7 +213,7 @@ TDBG_TEST(ADeviceThatHangsCostsCloseItsPatience) {
     EXPECT_TRUE(run.Take(1, id, data, stream));
     EXPECT_TRUE(
         run.capture().Values(1, {.definition = id, .data = data, .strides = {}},
-                             {}, stream) == DeviceAnswer::kTaken);
+                             {}, stream) == DeviceAnswer::kCaptured);
     run.EndStep(1);
     EXPECT_OK(run.Close());
     run.ExpectBalance();

@@ -168,6 +168,7 @@ class FaultyFileSystem : public FileSystem {
     if (const int error = Fault(Call::kFtruncate)) return -error;
     return system_->Ftruncate(fd, length);
   }
+  int LinkCount(int fd) override { return system_->LinkCount(fd); }
   int Mkdir(const char* path, unsigned mode) override {
     if (const int error = Fault(Call::kMkdir)) return -error;
     return system_->Mkdir(path, mode);

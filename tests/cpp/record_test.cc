@@ -260,6 +260,12 @@ TDBG_TEST(StepsEventsGapsAndEndsComeBack) {
   EXPECT_EQ(payload.size(), 40U);
   EXPECT_TRUE(EncodeGap(DecodeGap(payload).value()) == payload);
   CheckLengths(payload, payload.size(), DecodeGap);
+  const Gap abandoned = {-1, -1, 3, 4, GapReason::kIoError, 127, 70, 75};
+  payload = EncodeGap(abandoned);
+  EXPECT_EQ(payload.size(), 56U);
+  EXPECT_EQ(DecodeGap(payload).value().first_sequence, 70U);
+  EXPECT_EQ(DecodeGap(payload).value().end_sequence, 75U);
+  CheckLengths(payload, 40, DecodeGap);
 
   const End end = {128, 3, 4096, -1, 9, EndReason::kRotated};
   payload = EncodeEnd(end);

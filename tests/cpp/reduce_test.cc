@@ -235,6 +235,51 @@ TDBG_TEST(ScaleMultipliesEachElementInDouble) {
   }
 }
 
+// Sabotage seen to fail here: multiplying the moments, at the ends of the
+// range.
+TDBG_TEST(ProductsThatLeaveTheRangeCountAsWhatTheyAre) {
+  const double greatest = std::numeric_limits<double>::max();
+  const double least = std::numeric_limits<double>::denorm_min();
+  const std::vector<double> ends = {
+      greatest, -greatest, 1e300,  -1e200, 1e150,  1.0, -0.5,
+      1e-150,   -1e-200,   1e-300, least,  -least, 0.0};
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> tensors = {ends};
+  for (const double x : ends) tensors.push_back({x});
+  for (const double x : ends) tensors.push_back({x, 1.0, -2.0, 3.0});
+  for (const double x : ends)
+    tensors.push_back({x, nan, -x, inf, 0.0, -inf, x});
+  tensors.emplace_back(5000, 1e160);
+  for (std::size_t i = 0; i < 5000; i += 3) tensors.back()[i] = -2e160;
+  for (const auto& tensor : tensors) {
+    for (const double scale : {2.0, -1e10, 1e300, 0.5, 1 / 65536.0, -1e-10,
+                               1e-300, greatest, least}) {
+      std::vector<double> products(tensor);
+      for (double& x : products) x *= scale;
+      const auto bytes = [](const std::vector<double>& of) {
+        std::vector<std::byte> all(of.size() * 8);
+        std::memcpy(all.data(), of.data(), all.size());
+        return all;
+      };
+      const std::vector<std::byte> first = bytes(products);
+      const std::vector<std::byte> second = bytes(tensor);
+      const std::int64_t shape[] = {static_cast<std::int64_t>(tensor.size())};
+      for (const Implementation* implementation : Supported()) {
+        const Summary expected = ReduceWith(
+            ViewOf(first.data(), DType::kFloat64, shape), {}, *implementation);
+        const Summary s =
+            ReduceWith(ViewOf(second.data(), DType::kFloat64, shape),
+                       {.scale = scale}, *implementation);
+        EXPECT_EQ(s.zero, expected.zero);
+        EXPECT_EQ(s.positive_infinity, expected.positive_infinity);
+        EXPECT_EQ(s.negative_infinity, expected.negative_infinity);
+        ExpectRow(s, expected, DType::kFloat64, "products");
+      }
+    }
+  }
+}
+
 // Layouts of the elements of one buffer, against a contiguous copy.
 TDBG_TEST(AnyStridesGiveTheRowOfTheContiguousCopy) {
   struct Layout {

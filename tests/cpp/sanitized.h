@@ -1,8 +1,11 @@
-// Which sanitizer a test was compiled with.  Under one everything is several
-// times slower, so that a test repeats less often there: what it repeats is
-// there for chance or for every value, which the plain build covers.
+// Which sanitizer a test was compiled with, and whether it repeats less often.
+// Under a sanitizer everything is several times slower, and `make test` has
+// minutes: what a test repeats is there for chance or for every value, which
+// the plain build covers when it is not in a hurry (`make test-all`).
 
 #pragma once
+
+#include <cstdlib>
 
 namespace tdbg::testing {
 
@@ -20,5 +23,9 @@ inline constexpr bool kHasThreadSanitizer = false;
 
 inline constexpr bool kIsSanitized =
     kHasAddressSanitizer || kHasThreadSanitizer;
+
+inline bool RepeatsLess() {
+  return kIsSanitized || std::getenv("TDBG_TEST_QUICK") != nullptr;
+}
 
 }  // namespace tdbg::testing

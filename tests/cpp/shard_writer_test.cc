@@ -80,7 +80,7 @@ struct Shard {
   explicit Shard(TemporaryDirectory where) : directory(std::move(where)) {
     EXPECT_OK(writer.Open(&disk, path, {.salt = 77, .first_sequence = 5}));
   }
-  // What a journal does for a raw tensor.
+  // What a shard log does for a raw tensor.
   void Add(std::span<const std::byte> raw) {
     const bool in_pieces = writer.IsWrittenInPieces(raw.size(), false);
     if (in_pieces) {

@@ -32,7 +32,7 @@ std::vector<UnitCounts> Expected(const TensorView& view, std::size_t axis,
     UnitCounts& unit = units[i / inner % n_units];
     ++unit.count;
     if (x > 0) ++unit.active;
-    if (x < low || x > high || std::isnan(x)) ++unit.beyond;
+    if (x < low || x > high || std::isnan(x)) ++unit.out_of_range;
   }
   return units;
 }
@@ -48,7 +48,7 @@ void Check(const TensorView& view, double low, double high,
       const int before = Failures();
       for (std::size_t u = 0; u < units.size(); ++u) {
         EXPECT_EQ(units[u].active, expected[u].active);
-        EXPECT_EQ(units[u].beyond, expected[u].beyond);
+        EXPECT_EQ(units[u].out_of_range, expected[u].out_of_range);
         EXPECT_EQ(units[u].count, expected[u].count);
       }
       if (Failures() != before) {
@@ -132,7 +132,7 @@ TDBG_TEST(CountsAreAddedToWhatIsThere) {
       1, -0.5, 0.5, units);
   EXPECT_EQ(units[0].active, 11U);
   EXPECT_EQ(units[1].active, 10U);
-  EXPECT_EQ(units[1].beyond, 21U);
+  EXPECT_EQ(units[1].out_of_range, 21U);
   EXPECT_EQ(units[1].count, 31U);
 }
 

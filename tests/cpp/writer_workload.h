@@ -107,6 +107,7 @@ struct Found {
   std::uint64_t wrong = 0;    // Whose contents are not what was offered.
   std::uint64_t damage = 0;
   std::uint64_t torn = 0;
+  std::uint64_t missing = 0;
   std::set<std::int64_t> steps;
   std::set<std::int64_t> tensors;  // Their steps.
   std::uint64_t gap_records = 0;
@@ -124,7 +125,10 @@ inline Found ReadWorkload(const std::string& directory,
   for (const Problem& problem : reader.problems()) {
     if (problem.kind == ProblemKind::kTornTail) {
       ++found.torn;
-    } else if (problem.kind != ProblemKind::kMissing) {
+    } else if (problem.kind == ProblemKind::kMissing) {
+      ++found.missing;
+      std::printf("%s: %s\n", problem.file.c_str(), problem.message.c_str());
+    } else {
       ++found.damage;
       std::fprintf(stderr, "%s at %llu: %s\n", problem.file.c_str(),
                    static_cast<unsigned long long>(problem.offset),

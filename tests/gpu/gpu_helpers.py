@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tdbg import _core
 from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
-from tdbg.reference import row
-from tdbg.run_directory import writer_directories
+from tdbg.run.directory import writer_directories
+from tdbg.stats.reference import row
 
 EVERYTHING = SaveConfig(save_interval=1, statistics_interval=1)
 ROWS_ONLY = SaveConfig(save_interval=10**9, statistics_interval=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# What ends a run, whatever tests do, and what they may not leave behind.
+pytest_plugins = ["hang_guard", "left_behind", "lost_tests"]
+
 ROOT = Path(__file__).resolve().parents[2]
+
+# Under nohup and in the background of a script these are ignored, by children too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for ignored in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(ignored, signal.SIG_DFL)
 
 # Two cores and other tests beside it: a slow example is no finding.
 settings.register_profile("tdbg", deadline=None, derandomize=True, print_blob=True)

@@ -38,8 +38,8 @@ def test_every_public_name_can_be_had() -> None:
 
 def test_what_the_guides_use_needs_no_import_of_its_own() -> None:
     code = (
-        "import tdbg, sys; tdbg.rules.check, tdbg.actions.make, tdbg.histogram; "
-        "tdbg.attach.request_capture, tdbg.export.export_tensorboard; "
+        "import tdbg, sys; tdbg.rules.check, tdbg.actions.make, tdbg.stats.Histogram; "
+        "tdbg.run.request_capture, tdbg.export.export_tensorboard; "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

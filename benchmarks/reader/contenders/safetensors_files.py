@@ -23,5 +23,5 @@ class Format(FilePerStep):
 
     def load(self, path: Path, names: list[str] | None) -> dict[str, Array]:
         with safe_open(path, "numpy") as file:
-            wanted = file.keys() if names is None else names
-            return {name: file.get_tensor(name) for name in wanted}
+            requested = file.keys() if names is None else names
+            return {name: file.get_tensor(name) for name in requested}

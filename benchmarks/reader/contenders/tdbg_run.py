@@ -7,9 +7,9 @@ from pathlib import Path
 
 from benchmarks.reader.contenders import Array, Arrays
 from tdbg import _core
-from tdbg.collections import Role
+from tdbg.config import Role
 from tdbg.modes import ModeKeys
-from tdbg.run_directory import create_run
+from tdbg.run.directory import create_run
 from tdbg.trial import create_trial
 
 

@@ -29,10 +29,10 @@ class Store:
         self._offsets[step] = self._length
         for start in range(0, len(self._views), IOV_MAX):
             views = self._views[start : start + IOV_MAX]
-            wanted = sum(view.nbytes for view in views)
+            requested = sum(view.nbytes for view in views)
             done = os.writev(self._file, views)
-            if done != wanted:
-                msg = f"wrote {done} of {wanted} bytes"
+            if done != requested:
+                msg = f"wrote {done} of {requested} bytes"
                 raise OSError(msg)
         self._length += self._n_bytes
 

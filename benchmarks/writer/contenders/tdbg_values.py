@@ -10,9 +10,9 @@ import torch
 
 from benchmarks.writer.contenders import Arrays
 from tdbg import _core
-from tdbg.collections import Role
+from tdbg.config import Role
 from tdbg.modes import ModeKeys
-from tdbg.run_directory import create_run
+from tdbg.run.directory import create_run
 
 
 class Store:
@@ -29,20 +29,22 @@ class Store:
             codec="none",
         )
         # One call for all of them, as the hooks make it.
-        self._taker = _core.Taker(self._capture, (torch.Tensor,))
-        if not self._taker.can_read:
+        self._batch_capture = _core.BatchCapture(self._capture, (torch.Tensor,))
+        if not self._batch_capture.can_read:
             msg = f"torch {torch.__version__} has no C exchange API"
             raise OSError(msg)
-        self._slots = tuple(_core.Slot(name, int(Role.WEIGHT)) for name in arrays)
+        self._entries = tuple(
+            _core.TensorEntry(name, int(Role.WEIGHT)) for name in arrays
+        )
         self._tensors = tuple(torch.from_numpy(array) for array in arrays.values())
-        self._wanted = (_core.Taker.WANTED["VALUES"],) * len(arrays)
+        self._wanted = (_core.schema()["CaptureFlag"]["VALUES"],) * len(arrays)
         self.offered = 0.0
 
     def write(self, step: int) -> None:
         """Offer every tensor, end the step, and wait until it is visible."""
         start = time.perf_counter()
-        left = self._taker.take(
-            step, self._slots, self._tensors, self._wanted, 0, 0, 1.0, False
+        left = self._batch_capture.take(
+            step, self._entries, self._tensors, self._wanted, 0, 0, 1.0, False
         )
         if left is not None:
             msg = f"{len(left)} tensors were not taken"

@@ -17,7 +17,7 @@
 namespace tdbg::cuda {
 namespace {  // NOLINT(google-build-namespaces): kernels are one unit.
 
-// Of each sign: 32 powers of two, 128 bins each.
+// For each sign 32 powers of two, 128 bins each.
 constexpr std::uint32_t kWindow = 4096;
 
 struct Window {

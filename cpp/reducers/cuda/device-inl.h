@@ -1,5 +1,5 @@
-// What the kernels need of the device: loads, sums over a warp, and arithmetic
-// on pairs of 16-bit floats.
+// Device functions that the kernels share: loads, sums over a warp, and
+// arithmetic on pairs of 16-bit floats.
 //
 // nvcc compiles this for the device.  Any other compiler must have declared
 // CUDA's own names (threadIdx, __shfl_xor_sync, ...) before: the emulator of

@@ -89,8 +89,8 @@ class Device {
   Result<EventHandle> NewEvent();
   Result<Stream> NewStream();
 
-  // What the stream is being captured into; kLimitExceeded when that cannot be
-  // told, or is no graph to launch into any more.
+  // The graph that the stream is being captured into; kLimitExceeded if it
+  // cannot be determined or cannot be launched into any more.
   struct Captured {
     std::uint64_t id = 0;  // 0: nothing.
     Graph graph = nullptr;

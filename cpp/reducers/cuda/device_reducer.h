@@ -27,7 +27,7 @@ namespace tdbg::cuda {
 
 class DeviceReducer {
  public:
-  // Of a launch, unless one tensor alone has more.
+  // Tiles of a launch, unless one tensor alone has more.
   static constexpr std::uint32_t kTilesPerLaunch = 65536;
 
   // REQUIRES: `device` outlives this; a Scope of it is alive in every call.

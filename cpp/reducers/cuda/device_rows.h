@@ -1,4 +1,4 @@
-// What the host makes of a row that a kernel wrote.
+// Turns a row that a kernel wrote into a Summary, on the host.
 //
 // Thread safety: pure functions.
 

@@ -33,7 +33,7 @@ using Graph = struct CUgraph_st*;
 using GraphNode = struct CUgraphNode_st*;
 using UserObject = struct CUuserObject_st*;
 
-// CUresult: those that are told apart here; all others are errors too.
+// The values of CUresult that are distinguished here; all others are errors.
 enum ResultCode : int {
   kSuccess = 0,
   kErrorInvalidValue = 1,

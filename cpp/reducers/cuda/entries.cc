@@ -1,5 +1,6 @@
 #include "reducers/cuda/entries.h"
 
+#include "base/check.h"
 #include "reducers/element_walk.h"
 
 namespace tdbg::cuda {
@@ -13,6 +14,8 @@ std::uint64_t Address(const void* p) {
 template <typename Entry>
 bool SetLayout(const TensorView& view, std::size_t left_out,
                std::uint64_t count, Entry* entry) {
+  TDBG_DCHECK(HasStatistics(view.dtype));
+  TDBG_DCHECK(view.shape.size() <= ElementWalk::kMaxDimensions);
   entry->dtype = static_cast<std::uint32_t>(view.dtype);
   entry->n_dims = 0;
   entry->address = Address(view.data);

@@ -25,11 +25,11 @@ inline constexpr std::size_t kBins = 65536;
 bool ToTensorEntry(const TensorView& view, double scale, const void* divisor,
                    TensorEntry* entry);
 
-// Likewise, for the counts of the units along `axis`.
+// Sets an entry for the counts of the units along `axis`.
 bool ToUnitEntry(const TensorView& view, std::size_t axis, double low,
                  double high, UnitEntry* entry);
 
-// Likewise, for the bins.
+// Sets an entry for the bins of a histogram.
 bool ToBinEntry(const TensorView& view, double scale, const void* divisor,
                 BinEntry* entry);
 

@@ -11,7 +11,7 @@ namespace tdbg::cuda {
 
 // The image that cuModuleLoadData takes; empty in a build without nvcc.
 [[nodiscard]] std::span<const std::byte> Fatbin();
-// What compiled it: "nvcc 13.0"; empty where there is none.
+// The compiler, such as "nvcc 13.0"; empty without a fatbin.
 [[nodiscard]] const char* FatbinCompiler();
 
 }  // namespace tdbg::cuda

@@ -1,5 +1,5 @@
-// What host and device agree on: the kernels' names, their parameters, and how
-// a tensor is divided into tiles.
+// The contract between host and device: the kernels' names, their parameters,
+// and how a tensor is divided into tiles.
 //
 // Plain data and constexpr functions, compiled by g++ and by nvcc alike.
 //
@@ -71,7 +71,7 @@ struct InlineTable {
 };
 static_assert(sizeof(InlineTable) <= 4000, "parameters have 4 KiB");
 
-// What a launch finds of a tensor, and how to finish it
+// The results of a launch for one tensor, and how to finish them
 // (reducers/cuda/device_rows.h).
 struct DeviceRow {
   Moments moments;
@@ -133,7 +133,7 @@ struct UnitEntry {
                                  // kMaxStridedCount.
   double low;
   double high;
-  // Device address of uint64 active[n_units], then beyond[n_units].  Zero
+  // Device address of uint64 active[n_units], then out_of_range[n_units].  Zero
   // before the launch.
   std::uint64_t counts;
   std::uint32_t dtype;

@@ -1,4 +1,4 @@
-// The kernels: docs/gpu_kernels.md.
+// The kernels: cpp/reducers/cuda/README.md.
 
 #include <cstdint>
 

@@ -21,7 +21,7 @@
 namespace tdbg::cuda {
 namespace {  // NOLINT(google-build-namespaces): kernels are one unit.
 
-// What the threads of a block share.
+// Memory that the threads of a block share.
 struct BlockState {
   DeviceRow rows[kTilesInGroup];
   std::uint32_t next_tile;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace tdbg::cuda {
 
 std::optional<ResultRing::Piece> ResultRing::Take(std::size_t n) {
@@ -31,6 +33,7 @@ void ResultRing::GiveBack(const Piece& piece) {
   const auto found = std::find_if(
       ranges_.begin(), ranges_.end(),
       [&](const Range& range) { return range.offset == piece.offset; });
+  TDBG_DCHECK(found != ranges_.end() && !found->is_free);
   if (found != ranges_.end()) found->is_free = true;
   while (!ranges_.empty() && ranges_.front().is_free) ranges_.pop_front();
 }

@@ -67,7 +67,7 @@ class ScratchPool {
   void Forget(std::uint64_t graph);
 
  private:
-  // What a scratch has outgrown, or a graph that is gone has left.
+  // Memory that a scratch has outgrown, or that a destroyed graph has left.
   struct Retired {
     Memory memory;
     EventHandle event = nullptr;  // Nothing uses it any more when this is over.

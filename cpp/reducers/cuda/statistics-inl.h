@@ -1,5 +1,5 @@
 // The statistics kernel: blocks that stay, and take tiles of all tensors of a
-// table until there are none.  Implements docs/gpu_kernels.md.
+// table until there are none.  Implements cpp/reducers/cuda/README.md.
 
 #pragma once
 

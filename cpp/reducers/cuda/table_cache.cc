@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "reducers/cuda/entries.h"
 
 namespace tdbg::cuda {
@@ -18,6 +19,7 @@ bool AreSame(std::span<const TensorEntry> a, std::span<const TensorEntry> b) {
 
 Result<TableCache::Table*> TableCache::For(std::span<const TensorEntry> entries,
                                            Stream stream) {
+  TDBG_DCHECK(entries.size() <= kMaxEntries);
   for (Table& table : tables_) {
     if (table.stream == stream && AreSame(table.entries, entries)) {
       table.last_used = ++clock_;

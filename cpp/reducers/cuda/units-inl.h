@@ -21,12 +21,12 @@ struct UnitCounter {
   double low;
   double high;
   std::uint32_t active = 0;
-  std::uint32_t beyond = 0;
+  std::uint32_t out_of_range = 0;
 
   __device__ void Add(double x) {
     active += x > 0 ? 1 : 0;
     // NaN, too.
-    beyond += x >= low && x <= high ? 0 : 1;
+    out_of_range += x >= low && x <= high ? 0 : 1;
   }
 };
 
@@ -71,12 +71,12 @@ __device__ inline void CountUnits(const UnitEntry& entry, bool lanes_are_units,
     }
     if (!lanes_are_units) {
       counter.active = WarpSum32(counter.active);
-      counter.beyond = WarpSum32(counter.beyond);
+      counter.out_of_range = WarpSum32(counter.out_of_range);
       if (Lane() != 0) continue;
     }
     if (!is_there) continue;
     AddCount(entry.counts, unit, counter.active);
-    AddCount(entry.counts, entry.n_units + unit, counter.beyond);
+    AddCount(entry.counts, entry.n_units + unit, counter.out_of_range);
   }
 }
 

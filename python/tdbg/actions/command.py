@@ -1,4 +1,4 @@
-"""Command: run a command of the user's."""
+"""Action ``command``: runs a shell command."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ import signal
 import subprocess
 import time
 
-from tdbg.actions.checks import seconds_of, text_of
+from tdbg.actions.action import seconds_of, text_of
 from tdbg.errors import TdbgError
-from tdbg.findings import Finding
+from tdbg.run.findings import Finding
 
 __all__ = ["Command"]
 
-# Of what it prints, if it fails.
+# How much output of a failed command the error shows, in bytes.
 MAX_TAIL = 500
+# Bytes of a variable; Linux refuses to start a program with one of 128 KiB.
+MAX_VARIABLE_BYTES = 100_000
 
 
 class Command:
-    """Runs a shell command for each finding it is given.
+    """Runs a shell command for each finding.
 
-    The finding is on its standard input as JSON, and its main fields are in variables:
-    ``TDBG_RUN``, ``TDBG_RULE``, ``TDBG_SEVERITY``, ``TDBG_STEP``, ``TDBG_TENSOR``,
-    ``TDBG_MESSAGE``, ``TDBG_ADVICE``.
+    The command reads the finding from its standard input as JSON, and its main fields
+    from the environment variables ``TDBG_RUN``, ``TDBG_RULE``, ``TDBG_SEVERITY``,
+    ``TDBG_STEP``, ``TDBG_TENSOR``, ``TDBG_MESSAGE`` and ``TDBG_ADVICE``, each cut to
+    100,000 bytes.
 
     Args:
         run_directory: The run.
         command: For ``/bin/sh -c``.
-        timeout: Seconds after which it and its children are killed.
+        timeout: Seconds after which the command and its children are killed.
 
     Raises:
         ConfigurationError: If the command is empty or the timeout not positive.
@@ -44,14 +47,14 @@ class Command:
         self._timeout = seconds_of(self.name, "timeout", timeout)
 
     def __call__(self, finding: Finding) -> None:
-        """Run it, and wait for its end.
+        """Run the command, and wait for its end.
 
         Raises:
-            TdbgError: If it fails or takes too long.
-            OSError: If it cannot be started.
+            TdbgError: If the command fails or takes too long.
+            OSError: If the command cannot be started.
         """
         document = {"run": self._run_directory, **finding.to_json()}
-        # In memory: a full disk may be what is to be told.
+        # In memory: the finding may be about a full disk.
         with open(os.memfd_create("tdbg-finding"), "w+b") as stdin:  # noqa: PTH123
             stdin.write(json.dumps(document).encode())
             stdin.seek(0)
@@ -65,20 +68,19 @@ class Command:
             )
         with process:
             try:
-                tail = _last_words(process, self._timeout)
+                tail = _wait(process, self._timeout)
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 msg = f"the command took more than {self._timeout:g} s and was killed"
                 raise TdbgError(msg) from None
         if process.returncode:
-            said = tail.decode(errors="replace").strip()
+            printed = tail.decode(errors="replace").strip()
             msg = f"the command ended with {process.returncode}"
-            raise TdbgError(f"{msg}: {said}" if said else msg)
+            raise TdbgError(f"{msg}: {printed}" if printed else msg)
 
     def _variables(self, finding: Finding) -> dict[str, str]:
-        values = {
-            "RUN": self._run_directory,
+        texts = {
             "RULE": finding.rule,
             "SEVERITY": finding.severity.label,
             "STEP": str(finding.step),
@@ -86,14 +88,18 @@ class Command:
             "MESSAGE": finding.message,
             "ADVICE": finding.advice,
         }
-        # A variable cannot hold a NUL.
-        return {f"TDBG_{key}": text.replace("\0", "") for key, text in values.items()}
+        variables = {f"TDBG_{key}": _variable(text) for key, text in texts.items()}
+        return {"TDBG_RUN": self._run_directory, **variables}
 
 
-def _last_words(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """The end of what a command prints, when it and all that print for it have ended.
+def _variable(text: str) -> str:
+    """What a variable can hold of a text: no NUL, and not all if it is long."""
+    data = text.replace("\0", "").encode(errors="replace")
+    return data[:MAX_VARIABLE_BYTES].decode(errors="ignore")
 
-    Of what it prints no more is held than that.
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+    """Wait until a command and its children have ended; return the end of the output.
 
     Raises:
         TimeoutExpired: If they have not ended in time.

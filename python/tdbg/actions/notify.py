@@ -1,19 +1,18 @@
-"""Notify: mail, SMS, Slack and a hundred other services, through apprise."""
+"""Action ``notify``: mail, SMS, Slack and other services, through apprise."""
 
 from __future__ import annotations
 
 import logging
 
-from tdbg.actions._base import message_of
-from tdbg.actions.checks import text_of
+from tdbg.actions.action import message_of, text_of
 from tdbg.errors import ConfigurationError, TdbgError
-from tdbg.findings import Finding, Severity
+from tdbg.run.findings import Finding, Severity
 
 __all__ = ["Notify"]
 
 
 class Notify:
-    """Sends each finding to a service that apprise knows by its URL.
+    """Sends each finding to services that apprise knows by their URLs.
 
     Args:
         run_directory: The run.
@@ -29,7 +28,7 @@ class Notify:
     def __init__(self, run_directory: str, url: str) -> None:
         import apprise
 
-        # It prints URLs, with the secrets that they hold.
+        # apprise logs URLs with the secrets in them.
         logging.getLogger("apprise").setLevel(logging.CRITICAL)
         self._run_directory = run_directory
         self._services = apprise.Apprise()
@@ -48,10 +47,10 @@ class Notify:
         }
 
     def __call__(self, finding: Finding) -> None:
-        """Send it, and wait for the service.
+        """Send the finding, and wait for the services.
 
         Raises:
-            TdbgError: If a service does not take it.
+            TdbgError: If a service does not accept it.
         """
         sent = self._services.notify(
             title=f"tdbg: {finding.rule}",

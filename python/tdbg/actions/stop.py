@@ -1,4 +1,4 @@
-"""Stop: ask the training to stop, once, through the run's control directory.
+"""Actions ``stop`` and ``report``.
 
 Thread safety: none; owned by the engine.
 """
@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import os
 
-from tdbg.control import request_stop
-from tdbg.findings import Finding
+from tdbg.run.findings import Finding
+from tdbg.run.requests import request_stop
 
-__all__ = ["Stop"]
+__all__ = ["Report", "Stop"]
 
 
 class Stop:
-    """Asks the training to stop at the first finding that it is given.
+    """Requests the training to stop at the first finding, through the run's directory.
 
     Args:
         run_directory: The run.
 
     Attributes:
-        requested: The finding that led to the request, or None.
+        requested: The finding that caused the request, or None.
     """
 
     name = "stop"
@@ -30,11 +30,10 @@ class Stop:
         self._run_directory = run_directory
 
     def __call__(self, finding: Finding) -> None:
-        """Ask, unless the finding is over, or it was asked before.
+        """Write the request, unless the finding is over or there was a request.
 
         Raises:
-            TdbgError: If the request could not be written; the next finding tries
-                again.
+            TdbgError: If the request cannot be written; the next finding tries again.
         """
         if self.requested or finding.is_over:
             return
@@ -46,3 +45,15 @@ class Stop:
             step=finding.step,
         )
         self.requested = finding
+
+
+class Report:
+    """Does nothing: the engine returns and records every finding anyway."""
+
+    name = "report"
+
+    def __init__(self, run_directory: str | os.PathLike[str]) -> None:
+        del run_directory
+
+    def __call__(self, finding: Finding) -> None:
+        """Do nothing."""

@@ -1,20 +1,19 @@
-"""Webhook: tell a server."""
+"""Action ``webhook``: posts findings to a server."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tdbg.actions._base import message_of
-from tdbg.actions.checks import seconds_of, texts_of, url_of
+from tdbg.actions.action import message_of, seconds_of, texts_of, url_of
 from tdbg.errors import ConfigurationError, TdbgError
-from tdbg.findings import Finding
+from tdbg.run.findings import Finding
 
 __all__ = ["Webhook"]
 
-# Answers after which it is worth trying again.
-TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+# Status codes that are worth another try.
+RETRY_STATUS = (408, 425, 429, 500, 502, 503, 504)
 BACKOFF_SECONDS = 0.5
-# A server may ask for a later try, but not hold up what waits behind it for long.
+# A server may ask for a later try (Retry-After), but not for longer than this.
 MAX_RETRY_AFTER = 30
 MAX_RETRIES = 10
 
@@ -27,14 +26,14 @@ class Webhook:
 
     Args:
         run_directory: The run.
-        url: Where to; it may hold a secret, and is never printed but for its host.
+        url: The address; only its host is ever printed, as the rest may be secret.
         timeout: Seconds for each try.
-        retries: Further tries, after 0.5, 1, 2, ... seconds, or when the server says,
-            but within 30 s.
-        headers: Of the request, as ``{"Authorization": "Bearer ..."}``.
+        retries: Further tries, after 0.5, 1, 2, ... seconds, or when the server says
+            so, at most 30 s later.
+        headers: Headers of the request, as ``{"Authorization": "Bearer ..."}``.
 
     Raises:
-        ConfigurationError: If the URL is none, or a number is out of its range.
+        ConfigurationError: If the URL is not valid, or a number is out of its range.
     """
 
     name = "webhook"
@@ -59,10 +58,10 @@ class Webhook:
         self._host = parts.hostname
         self._headers = texts_of(self.name, "headers", headers)
         self._pool: Any = urllib3.PoolManager(
-            retries=_patient(urllib3.Retry)(
+            retries=_bounded(urllib3.Retry)(
                 total=retries,
                 redirect=False,
-                status_forcelist=TRY_AGAIN,
+                status_forcelist=RETRY_STATUS,
                 allowed_methods=None,
                 backoff_factor=BACKOFF_SECONDS,
                 raise_on_status=False,
@@ -70,7 +69,7 @@ class Webhook:
         )
 
     def __call__(self, finding: Finding) -> None:
-        """Post it, and wait for the answer.
+        """Post the finding, and wait for the answer.
 
         Raises:
             TdbgError: If the server cannot be reached, or refuses.
@@ -92,7 +91,7 @@ class Webhook:
                 timeout=self._timeout,
             )
         except urllib3.exceptions.HTTPError as error:
-            # Its text has the URL in it, with whatever secret that holds.
+            # The text of the error has the URL, which may be secret.
             cause = getattr(error, "reason", None) or error
             msg = f"{self._host} cannot be told: {type(cause).__name__}"
             raise TdbgError(msg) from None
@@ -101,17 +100,17 @@ class Webhook:
             raise TdbgError(msg)
 
     def close(self, _: float) -> list[str]:
-        """Close its connections."""
+        """Close the connections."""
         self._pool.clear()
         return []
 
 
-def _patient(retry: Any) -> Any:
-    """urllib3's Retry, but a server that says when to come back is heeded in bounds."""
+def _bounded(retry: Any) -> Any:
+    """Derive a class from urllib3's Retry that bounds Retry-After."""
 
-    class Patient(retry):  # type: ignore[misc]
+    class Bounded(retry):  # type: ignore[misc]
         def get_retry_after(self, response: Any) -> float | None:
             seconds = super().get_retry_after(response)
             return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
 
-    return Patient
+    return Bounded

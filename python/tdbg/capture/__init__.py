@@ -1,7 +1,7 @@
-"""All policy of the write side, free of any framework.
+"""The write side, free of any framework.
 
-A hook translates what its framework does into the events of a ``Session``; what
-is captured, when, under which name and in which step is decided here.
+A hook translates what its framework does into events of a ``Session``.  This package
+decides what is captured, when, under which name and in which step.
 """
 
 from __future__ import annotations

@@ -1,34 +1,52 @@
-"""The events that a session writes: their kinds, and who belongs where."""
+"""What a session writes beside tensors: events, and the ends of steps.
+
+``StepWriter`` writes the record of each step, and with it the events that are due:
+members of collections, costs, values that were too large; it also logs losses.
+
+Thread safety: none; the thread of the training.
+
+Errors: those of the core's writer.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
-from typing import Any
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from tdbg.capture.overhead import OverheadMeter
+from tdbg.capture.overhead import Overhead, OverheadMeter, Throttling
+from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder
+from tdbg.capture.steps import Step
+from tdbg.run.schema import EventKind, GapContent
+
+if TYPE_CHECKING:
+    from tdbg.capture.writer import Writer
 
 __all__ = [
-    "CHANGE",
-    "COLLECTIONS",
-    "CONFIGURATION",
-    "STATUS",
+    "QUIET_SECONDS",
     "CollectionEvents",
     "CostEvents",
     "LargeValues",
+    "LossWatch",
+    "StepWriter",
     "write_event",
 ]
 
+
 # On disk (docs/format.md): never renumber.
-CONFIGURATION, COLLECTIONS, CHANGE, STATUS = 1, 2, 3, 5
 INFORMATION = 1
 
 # The largest event that docs/format.md allows is 1 MiB.
 MAX_EVENT_BYTES = 1 << 20
-# New names are told together, once a second.
-QUIET_NS = 1_000_000_000
-# What unrecorded steps have cost is told so often.
-COST_NS = 10 * QUIET_NS
+# New names are written together, once a second.
+EVENT_NS = 1_000_000_000
+# The cost of steps without a record is written this often.
+COST_NS = 10 * EVENT_NS
 
 
 def write_event(
@@ -37,35 +55,35 @@ def write_event(
     """Write an event of the run, if it is not too large for one."""
     text = json.dumps(content, separators=(",", ":")).encode()
     if len(text) <= MAX_EVENT_BYTES:
-        recorder.sink.event(step, kind, INFORMATION, text)
+        recorder.writer.event(step, kind, INFORMATION, text)
 
 
 class CollectionEvents:
-    """Tells which tensors belong to which collection, whenever that has changed.
+    """Writes which tensors belong to which collection, whenever that has changed.
 
     Args:
-        recorder: Knows the tensors.
+        recorder: Has the names of the tensors.
 
     Attributes:
-        has_changed: Whether a collection has, so that telling it does not wait.
+        has_changed: Whether a collection has changed, so that the event is due.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.has_changed = True
-        self._n_told = 0
-        self._told_ns = 0
+        self._n_written = 0
+        self._written_ns = 0
 
-    def tell(self, step: int, now_ns: int, *, at_once: bool = False) -> None:
+    def write(self, step: int, now_ns: int, *, at_once: bool = False) -> None:
         """Write the event, if there is something new and it is due."""
-        n_plans = len(self._recorder.plans)
+        n_entries = len(self._recorder.entries)
         if not self.has_changed:
-            is_due = at_once or now_ns - self._told_ns >= QUIET_NS
-            if n_plans == self._n_told or not is_due:
+            is_due = at_once or now_ns - self._written_ns >= EVENT_NS
+            if n_entries == self._n_written or not is_due:
                 return
         self.has_changed = False
-        self._n_told = n_plans
-        self._told_ns = now_ns
+        self._n_written = n_entries
+        self._written_ns = now_ns
         registry = self._recorder.policy.registry
         members = self._recorder.members()
         captured = {item.name for item in registry.captured()}
@@ -81,77 +99,80 @@ class CollectionEvents:
             # Roles and expressions still say who belongs where.
             for entry in content.values():
                 entry["tensor_names"] = []
-        write_event(self._recorder, COLLECTIONS, {"collections": content}, step)
+        write_event(
+            self._recorder, EventKind.COLLECTIONS, {"collections": content}, step
+        )
 
 
 class CostEvents:
-    """Tells what all steps together have cost, where some of them have no record.
+    """Writes the cost of all steps together, if some of them have no record.
 
     Args:
         recorder: Writes the event.
-        meter: Knows the totals.
+        meter: Has the totals.
 
     Attributes:
-        has_news: Whether a step without a record has ended since; set by who ends it.
+        has_news: Whether a step has ended without a record since the last event; set
+            by the caller.
     """
 
     def __init__(self, recorder: Recorder, meter: OverheadMeter) -> None:
         self._recorder = recorder
         self._meter = meter
         self.has_news = False
-        self._told_ns = 0
+        self._written_ns = 0
 
     def step_ended(self, step: int, now_ns: int) -> None:
-        """A step has ended and is recorded, which says what it has cost."""
-        self._told_ns = self._told_ns or now_ns
-        if self.has_news and now_ns - self._told_ns >= COST_NS:
-            self._told_ns = now_ns
-            self.tell(step)
+        """Write the totals if they are due; a step has ended, with a record."""
+        self._written_ns = self._written_ns or now_ns
+        if self.has_news and now_ns - self._written_ns >= COST_NS:
+            self._written_ns = now_ns
+            self.write(step)
 
-    def tell(self, step: int) -> None:
-        """Write the totals, if a step without a record has ended since."""
+    def write(self, step: int) -> None:
+        """Write the totals, if a step has ended without a record."""
         if self.has_news:
             self.has_news = False
             content = {"what": "cost", **self._meter.totals()}
-            write_event(self._recorder, CHANGE, content, step)
+            write_event(self._recorder, EventKind.CHANGE, content, step)
 
     def conclude(self) -> None:
-        """Write the totals, and what became of the devices, at the end."""
-        self.tell(-1)
+        """Write the totals, and the state of the devices, at the end."""
+        self.write(-1)
         devices = self._recorder.device_state()
         if devices:
             content = {"what": "devices", "devices": devices}
-            write_event(self._recorder, CHANGE, content)
+            write_event(self._recorder, EventKind.CHANGE, content)
 
 
 class LargeValues:
-    """Tells, once each, of which tensors rules do not get the values: too large ones.
+    """Reports, once for each tensor, values that exceed the limit that rules set.
 
     Args:
-        recorder: Knows them, and writes the event.
+        recorder: Has the limits, and writes the event.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._n_seen = 0
-        self._told: set[str] = set()
+        self._written: set[str] = set()
 
-    def tell(self, step: int) -> None:
-        """Write the event, if there is a new one; else it costs one number."""
+    def write(self, step: int) -> None:
+        """Write the event if there are new ones; otherwise this reads one number."""
         n_large = self._recorder.n_too_large
         if n_large == self._n_seen:
             return
         self._n_seen = n_large
         found = {
-            plan.name: {"bytes": size, "limit": plan.raw_limit}
-            for plan in self._recorder.plans.values()
-            if plan.raw_limit and plan.name not in self._told
-            if (size := plan.largest_left_out())
+            entry.name: {"bytes": size, "limit": entry.raw_limit}
+            for entry in self._recorder.entries.values()
+            if entry.raw_limit and entry.name not in self._written
+            if (size := entry.too_large)
         }
         if found:
-            self._told.update(found)
+            self._written.update(found)
             content = {"what": "raw_limit", "tensors": found}
-            write_event(self._recorder, CHANGE, content, step)
+            write_event(self._recorder, EventKind.CHANGE, content, step)
 
 
 def _is_large(content: dict[str, dict[str, Any]]) -> bool:
@@ -160,3 +181,273 @@ def _is_large(content: dict[str, dict[str, Any]]) -> bool:
         6 * len(name) + 3 for item in content.values() for name in item["tensor_names"]
     )
     return size > MAX_EVENT_BYTES // 2
+
+
+# Records are no longer being lost after so long without a loss: a queue that is full
+# now and then makes one episode, not hundreds.
+QUIET_SECONDS = 10.0
+
+_WHAT = {
+    GapContent.ROWS: "statistics",
+    GapContent.TENSORS: "raw values",
+    GapContent.SCALARS: "scalars",
+    GapContent.STEPS: "ends of steps",
+    GapContent.EVENTS: "events",
+    GapContent.SPANS: "spans",
+    GapContent.HISTOGRAMS: "histograms",
+}
+_SLOW_REMEDY = (
+    "save values less often (save_interval), compress them (codec='auto' or 'max'), "
+    "or give the queue more room (queue_bytes)"
+)
+_REASONS = {  # What it means, and what to do about it.
+    "queue_full": (
+        "the disk takes less than is captured and the queue is full",
+        _SLOW_REMEDY
+        + "; overflow='block' waits for the disk, 'sample' keeps whole steps",
+    ),
+    "stalled": (
+        "the disk made no progress for a second and the queue is full",
+        "look at the disk or the network it hangs on; " + _SLOW_REMEDY,
+    ),
+    "sampled": (
+        "the disk takes less than is captured, so only some steps keep their values",
+        _SLOW_REMEDY,
+    ),
+    "disk_nearly_full": (
+        "the disk is nearly full",
+        "free some space, or lower min_free_bytes",
+    ),
+    "io_error": ("the disk refuses to write", "look at the disk and at the quota"),
+    "larger_than_queue": (
+        "a tensor is larger than the whole queue",
+        "set queue_bytes above the size of the largest tensor",
+    ),
+    "device_error": (
+        "the device did not deliver what was captured on it",
+        "look at the reason that hook.device_state() gives",
+    ),
+}
+_Losses = dict[str, tuple[int, int, int]]
+_log = logging.getLogger("tdbg")
+
+
+class LossWatch:
+    """Logs one warning when records begin to be lost, and one when that is over.
+
+    While nothing is lost, the end of a step reads one number.
+
+    Args:
+        writer: The core's writer.
+        now: A monotonic clock, in seconds.
+
+    Example:
+        >>> from tdbg.capture.writer import NullWriter
+        >>> LossWatch(NullWriter()).step_ended(0)
+    """
+
+    __slots__ = (
+        "_before",
+        "_is_losing",
+        "_last",
+        "_now",
+        "_seen",
+        "_settled",
+        "_writer",
+    )
+
+    def __init__(
+        self, writer: Writer, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._writer = writer
+        self._now = now
+        self._before: _Losses = {}  # What was lost before this episode.
+        self._seen = 0
+        self._settled = 0  # n_lost while nothing is being lost, else -1.
+        self._is_losing = False
+        self._last = 0.0  # When something was lost last.
+
+    def step_ended(self, step: int) -> None:
+        """Log what has changed since the step before."""
+        n_lost = self._writer.n_lost
+        if n_lost != self._settled:
+            self._update(n_lost, step)
+
+    def close(self) -> None:
+        """Log what was lost until the writer was closed."""
+        n_lost = self._writer.n_lost
+        if n_lost != self._settled:
+            self._update(n_lost, None)
+        if self._is_losing:
+            self._end("")
+
+    def _update(self, n_lost: int, step: int | None) -> None:
+        now = self._now()
+        if n_lost != self._seen:
+            self._seen = n_lost
+            self._last = now
+            if not self._is_losing:
+                self._start(step)
+        elif now - self._last >= QUIET_SECONDS:
+            self._end(f" and has lost nothing more for {QUIET_SECONDS:.0f} s")
+
+    def _start(self, step: int | None) -> None:
+        self._is_losing = True
+        self._settled = -1
+        lost = self._new_losses()
+        reason = max(lost, key=lambda name: lost[name][0], default="queue_full")
+        what = lost.get(reason, (0, 0, 0))[2]
+        meaning, remedy = _REASONS.get(reason, (reason, _SLOW_REMEDY))
+        _log.warning(
+            "tdbg is losing %s%s: %s%s. To lose less, %s. The training goes on, every "
+            "loss is counted, and the end of this will be logged",
+            _names(what),
+            "" if step is None else f" at step {step}",
+            meaning,
+            self._details(reason),
+            remedy,
+        )
+
+    def _end(self, idle: str) -> None:
+        lost = self._new_losses()
+        self._before = self._writer.losses()
+        self._is_losing = False
+        self._settled = self._seen
+        records = sum(entry[0] for entry in lost.values())
+        n_bytes = sum(entry[1] for entry in lost.values())
+        reasons = ", ".join(f"{name} {lost[name][0]}" for name in sorted(lost))
+        _log.warning(
+            "tdbg lost %d records (%.1f MB)%s: %s%s",
+            records,
+            n_bytes / 1e6,
+            idle,
+            reasons,
+            self._kept() if "sampled" in lost else "",
+        )
+
+    def _new_losses(self) -> _Losses:
+        lost: _Losses = {}
+        for name, (records, n_bytes, what) in self._writer.losses().items():
+            known = self._before.get(name, (0, 0, 0))
+            if name != "refused" and records > known[0]:
+                lost[name] = (records - known[0], n_bytes - known[1], what)
+        return lost
+
+    def _details(self, reason: str) -> str:
+        counters = self._writer.counters()
+        if reason == "io_error" and counters.get("last_errno"):
+            number = counters["last_errno"]
+            gone = (
+                "its files were deleted or replaced: " if number == errno.ENOENT else ""
+            )
+            return f" ({gone}{os.strerror(number)})"
+        seconds = counters.get("silence_ms", 0) / 1e3
+        return f" (no answer for {seconds:.0f} s)" if seconds >= 1 else ""
+
+    def _kept(self) -> str:
+        counters = self._writer.counters()
+        kept = counters.get("steps_kept", 0)
+        total = kept + counters.get("steps_left_out", 0)
+        return f"; of {total} steps with values {kept} have them"
+
+
+def _names(what: int) -> str:
+    names = [name for bit, name in _WHAT.items() if what & bit]
+    if not names:
+        return "data"
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+# A step without data has a record if the last record is older than this.
+STEP_RECORD_NS = 1_000_000_000
+
+
+class StepWriter:
+    """Writes the records of steps, with the events that are due.
+
+    A step without data has a record only if it has flags, or if the last record is
+    older than a second.
+
+    Args:
+        recorder: Captures the tensors of the steps.
+        policy: Throttled to keep the budget.
+        budget: Share of the training's time that capture may cost; None: any.
+
+    Attributes:
+        meter: Measures what capture costs.
+    """
+
+    def __init__(
+        self, recorder: Recorder, policy: Policy, budget: float | None
+    ) -> None:
+        self.meter = OverheadMeter(recorder.batch_capture)
+        self._recorder = recorder
+        self._throttling = None if budget is None else Throttling(budget, policy)
+        self._cost = CostEvents(recorder, self.meter)
+        self._collections = CollectionEvents(recorder)
+        self._losses = LossWatch(recorder.writer)
+        self._large = LargeValues(recorder)
+        self._last_ns = 0
+
+    def overhead(self) -> Overhead:
+        """Return what capture has cost so far."""
+        throttling = self._throttling
+        if throttling is None:
+            return self.meter.summary()
+        return self.meter.summary(
+            throttling.budget, throttling.n_changes, throttling.throttle.text()
+        )
+
+    def collections_change(self) -> None:
+        """Write the collections at the end of the next step: one has changed."""
+        self._collections.has_changed = True
+
+    def step_ended(
+        self, step: Step, now_ns: int, rest_ns: int, *, has_data: bool
+    ) -> None:
+        """End a step, with a record if it is to have one.
+
+        Args:
+            step: The step.
+            now_ns: When it ended.
+            rest_ns: Its duration without the time spent in tdbg.
+            has_data: Whether anything was captured in it.
+        """
+        mode, number = step.mode, step.number
+        charge = self.meter.end_step(rest_ns)
+        if self._throttling is not None:
+            change = self._throttling.end_step(mode, charge, rest_ns)
+            if change is not None:
+                write_event(self._recorder, EventKind.CHANGE, change, number)
+        is_recorded = has_data or step.flags or now_ns - self._last_ns >= STEP_RECORD_NS
+        if is_recorded or self._collections.has_changed:
+            self._collections.write(number, now_ns)
+        if is_recorded:
+            self._last_ns = now_ns
+            self._losses.step_ended(number)
+            self._large.write(number)
+            if self._cost.has_news:
+                self._cost.step_ended(number, now_ns)
+            self._recorder.step_ends(step)
+            end = self._recorder.pending.end_step
+        else:
+            self._cost.has_news = True
+            end = self._recorder.pending.drop_step
+        end(
+            number,
+            mode._value_,
+            step.mode_step,
+            flags=step.flags,
+            micro_batches=step.micro_batches,
+            capture_ns=charge,
+            duration_ns=rest_ns + charge,
+        )
+
+    def conclude(self) -> None:
+        """Write the events that are left: all steps have ended."""
+        self._cost.conclude()
+        self._collections.write(-1, time.perf_counter_ns(), at_once=True)
+
+    def close(self) -> None:
+        """Log what was lost: the writer is closed."""
+        self._losses.close()

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tdbg.collections import Role
+from tdbg.config.collections import Role
 
 __all__ = [
     "GROUP_SCALARS",
@@ -30,25 +30,24 @@ __all__ = [
     "update_name",
 ]
 
-# Deeper structures and longer lists of tensors are cut, so that a call that
-# returns a cache of a million tensors costs no more than this.
+# Deeper structures, and more tensors, are cut off: a call may return a cache of a
+# million tensors.
 MAX_DEPTH = 8
-# Of a module that is called over and over in one forward, so many calls have names.
-MAX_CALLS = 64
 MAX_TENSORS = 1024
+# Number of calls of one module in one forward that have names.
+MAX_CALLS = 64
 
 
 class Naming:
-    """A scheme of names: tdbg's own.
+    """tdbg's scheme of names.
 
-    A face that keeps the names of another library has a scheme of its own, derived
-    from this one.
+    A package that keeps the names of another library derives its own scheme.
 
     Attributes:
-        name: Of the scheme, as the configuration event has it.
+        name: Name of the scheme, for the configuration event.
         index_runs: Whether the index in the names of inputs and outputs runs on
-            over the calls of a module in one forward, so that the second call of
-            ``relu`` answers ``relu_output_1``; otherwise it answers
+            over the calls of a module in one forward, so that the output of the
+            second call of ``relu`` is ``relu_output_1``; otherwise it is
             ``relu_output_0@2``.
     """
 
@@ -56,11 +55,11 @@ class Naming:
     index_runs = False
 
     def before_parameters(self, root: str, prefix: str) -> str:
-        """What goes before the names of a root's parameters.
+        """Return what the names of a root's parameters begin with.
 
         Args:
-            root: What the names of its own inputs and outputs begin with.
-            prefix: What goes before the paths of the modules inside it.
+            root: What the names of the root's own inputs and outputs begin with.
+            prefix: What the names of the modules inside it begin with.
         """
         del root
         return prefix
@@ -97,12 +96,12 @@ def optimizer_state_name(state: str, parameter: str) -> str:
     return f"optimizer/{state}/{parameter}"
 
 
-# What numbers of parameter groups begin with.
+# What the names of numbers of parameter groups begin with.
 GROUP_SCALARS = "scalar/optimizer"
 
 
 def group_scalar_name(optimizer: int, group: str, key: str) -> str:
-    """``optimizer/group_0/lr``, a scalar's; optimizers count from 0."""
+    """``optimizer/group_0/lr``, the name of a scalar; *optimizer* counts from 0."""
     of = f"optimizer_{optimizer + 1}" if optimizer else "optimizer"
     return f"{of}/{group}/{key}"
 
@@ -118,18 +117,18 @@ def unit_name(tensor: str) -> str:
 
 
 def parameter_role(name: str) -> Role:
-    """A bias if the last part of the name says so, else a weight."""
+    """Return BIAS if the last part of the name has that word, else WEIGHT."""
     return Role.BIAS if "bias" in name.rpartition(".")[2] else Role.WEIGHT
 
 
 class UniqueNames:
-    """Gives the second of a name a number: ``Net``, ``Net_2``, ..."""
+    """Makes names unique by numbers: ``Net``, ``Net_2``, ..."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def take(self, name: str) -> str:
-        """*name*, or with the first number that makes it new."""
+        """Return *name*, with the first number that makes it new if need be."""
         result, number = name, 1
         while result in self._taken:
             number += 1
@@ -141,12 +140,12 @@ class UniqueNames:
 def tensors_in(
     value: Any, is_tensor: Callable[[Any], bool], limit: int = MAX_TENSORS
 ) -> Iterable[Any]:
-    """The tensors of a nested structure, in order, depth first.
+    """Return the tensors of a nested structure, in order, depth first.
 
-    Looks into tuples, lists, mappings and instances of dataclasses.  An index in
-    a name counts these tensors; what is no tensor is not counted.
+    It searches tuples, lists, mappings and instances of dataclasses.  The index in a
+    name counts these tensors, and nothing else.
     """
-    if is_tensor(value):  # Nearly always: no generator for these two.
+    if is_tensor(value):  # The two most frequent cases need no generator.
         return (value,)
     if type(value) is tuple and len(value) == 1 and is_tensor(value[0]):
         return value
@@ -164,7 +163,7 @@ def _walk(value: Any, is_tensor: Callable[[Any], bool], depth: int) -> Iterator[
 
 
 def _children(value: Any) -> Iterable[Any]:
-    """What a structure holds; nothing of one that raises when it is asked."""
+    """Return the elements of a structure; none if reading them raises."""
     if isinstance(value, tuple | list):
         return value
     try:

@@ -1,25 +1,48 @@
-"""What tdbg costs the training thread, measured by itself."""
+"""What tdbg costs the training, and what is left out to keep a budget.
+
+``OverheadMeter`` measures the time that the training's thread spends in tdbg;
+``BudgetController`` decides how much is left out; ``Throttling`` applies that to a
+policy.
+
+Thread safety: none; the thread of the training.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Overhead", "OverheadMeter"]
+from tdbg.capture.policy import Policy
+from tdbg.capture.schedule import Throttle
+from tdbg.modes import ModeKeys
+
+if TYPE_CHECKING:
+    from tdbg._core import BatchCapture
+
+__all__ = [
+    "LEVELS",
+    "BudgetController",
+    "Change",
+    "Overhead",
+    "OverheadMeter",
+    "Throttling",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """The cost so far.
+    """What capture has cost so far.
 
     Attributes:
-        steps: Steps that have ended.
-        capture_seconds: Time spent in tdbg, of the training thread.
+        steps: Number of steps that have ended.
+        capture_seconds: Time that the training's thread spent in tdbg.
         step_seconds: Duration of these steps, capture included.
-        last_share: Of the step that ended last, as ``share``.
+        last_share: ``share`` of the step that ended last.
         budget: The share that is allowed, or None.
-        changes: How often what is captured was changed to stay inside the budget.
-        left_out: What is left out now to stay inside, in words; empty for nothing.
+        changes: How often the capture was changed to keep the budget.
+        left_out: What is left out now to keep the budget, in words; empty for nothing.
     """
 
     steps: int
@@ -43,24 +66,17 @@ class Overhead:
         return f"{text}: {self.left_out}" if self.left_out else text
 
 
-class _Core(Protocol):
-    """What counts the time of calls that reach the core without a word to Python."""
-
-    @property
-    def spent_ns(self) -> int: ...
-
-
 class OverheadMeter:
     """Sums up the time between entry and exit of every call of tdbg.
 
     Args:
-        core: Knows the time of calls that come past Python; None: there are none.
+        core: Measures the calls that never reach Python; None: there are none.
 
     Attributes:
-        total_ns: The sum of all others; whoever enters adds to it on exit.
+        total_ns: Time of the calls that do reach Python; each adds to it on exit.
     """
 
-    def __init__(self, core: _Core | None = None) -> None:
+    def __init__(self, core: BatchCapture | None = None) -> None:
         self.total_ns = 0
         self._core = core
         self._charged = 0
@@ -70,18 +86,19 @@ class OverheadMeter:
 
     @property
     def spent_ns(self) -> int:
-        """All so far, but for the call that is under way."""
+        """Time spent in all calls so far, without the call that is under way."""
         core = self._core
         return self.total_ns if core is None else self.total_ns + core.spent_ns
 
     def end_step(self, rest_ns: int) -> int:
-        """Nanoseconds to charge to the step that ends: since the last one's end.
+        """Return the time to charge to the step that ends, in nanoseconds.
 
-        The call that ends a step is itself charged to the next one, so that a step
-        may be charged with more than the time between its begin and its end.
+        That is the time spent since the end of the step before.  The call that ends a
+        step is charged to the next one, which may so be charged with more than its
+        own duration.
 
         Args:
-            rest_ns: What the step took beside tdbg.
+            rest_ns: Duration of the step without the time spent in tdbg.
         """
         core = self._core  # As `spent_ns`, without a call more in every step.
         total = self.total_ns if core is None else self.total_ns + core.spent_ns
@@ -93,7 +110,7 @@ class OverheadMeter:
         return charge
 
     def totals(self) -> dict[str, int]:
-        """Steps, capture and durations of all steps that have ended."""
+        """Return the number, cost and duration of all steps that have ended."""
         return {
             "steps": self._steps,
             "capture_ns": self._charged,
@@ -103,7 +120,7 @@ class OverheadMeter:
     def summary(
         self, budget: float | None = None, changes: int = 0, left_out: str = ""
     ) -> Overhead:
-        """The cost so far."""
+        """Return the cost so far."""
         spent = self.spent_ns
         return Overhead(
             self._steps,
@@ -119,3 +136,227 @@ class OverheadMeter:
 def _share(capture: float, duration: float) -> float:
     rest = duration - capture
     return capture / rest if rest > 0 else 0.0
+
+
+# Steps in which everything happens for the first time: definitions, entries, memory.
+WARM_UP = 5
+# Fewer steps, or less time, than this are too few to decide on: the rest is noise.
+LEAST_STEPS = 20
+LEAST_NS = 1_000_000_000
+# A level may be given back while less than this part of the budget is used: one level
+# down costs at most twice as much.
+ROOM = 0.45
+# Windows with room before one level is given back; twice as many each time that
+# this turns out to have been too much, half as many each time that it does not.
+PATIENCE = 2
+MAX_PATIENCE = 256
+
+_FACTORS = (2, 4, 8, 16, 32, 64, 128, 256)
+LEVELS: tuple[Throttle, ...] = (
+    Throttle(),
+    Throttle(beginning=False),
+    Throttle(beginning=False, histograms=False),
+    Throttle(beginning=False, histograms=False, values=False),
+    *(
+        Throttle(
+            beginning=False,
+            histograms=False,
+            values=False,
+            activations=factor,
+            others=others,
+        )
+        for factor in _FACTORS
+        for others in (factor // 2, factor)
+    ),
+)
+"""What is left out at each level; ever more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A decision of the controller.
+
+    Attributes:
+        previous: The level before, an index of LEVELS.
+        level: The level from now on; the same if nothing is left to give up.
+        share: The measured cost, relative to the steps without capture.
+        steps: Number of steps in which it was measured.
+    """
+
+    previous: int
+    level: int
+    share: float
+    steps: int
+
+
+class BudgetController:
+    """Decides how much is left out, from what each step has cost.
+
+    Example:
+        controller = BudgetController(0.02)
+        change = controller.end_step(capture_ns, rest_ns, period=10)
+
+    Args:
+        budget: Share of the time of the steps without capture.
+        differs: Whether a level differs from the one before for this run.
+    """
+
+    def __init__(
+        self, budget: float, differs: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        self.budget = budget
+        self.level = 0
+        self._differs = differs
+        self._warm_up = WARM_UP
+        self._patience = PATIENCE
+        self._calm = 0
+        self._windows_since_return: int | None = None
+        self._is_at_limit = False
+        self._start()
+
+    def end_step(self, capture_ns: int, rest_ns: int, period: int) -> Change | None:
+        """Take the cost of a step into account.
+
+        Args:
+            capture_ns: Time that capture took in the step.
+            rest_ns: Time that the rest of the step took.
+            period: Number of steps in which everything that is scheduled comes once.
+
+        Returns:
+            The decision, if there is one.
+        """
+        if self._warm_up > 0:
+            self._warm_up -= 1
+            return None
+        self._steps += 1
+        self._capture += capture_ns
+        self._rest += max(rest_ns, 0)
+        if self._rest == 0:
+            return None
+        mean = self._rest / self._steps
+        window = max(period, LEAST_STEPS, math.ceil(LEAST_NS / mean))
+        # The window need not be over: more has been spent than all of it may cost.
+        used = self._capture / (self.budget * mean * max(window, self._steps))
+        if used > 1.0:
+            return self._give_up(used)
+        if self._steps < window:
+            return None
+        return self._finish_window(used)
+
+    def _finish_window(self, used: float) -> Change | None:
+        if self._windows_since_return is not None:
+            self._windows_since_return += 1
+            if self._windows_since_return > self._patience:
+                # The level that was given back turned out to be cheap enough.
+                self._windows_since_return = None
+                self._patience = max(self._patience // 2, PATIENCE)
+        self._calm = self._calm + 1 if used < ROOM else 0
+        change = None
+        if self._calm >= self._patience and self.level > 0:
+            change = self._move(self._lower())
+            self._windows_since_return = 0
+        self._start()
+        return change
+
+    def _give_up(self, used: float) -> Change | None:
+        since = self._windows_since_return
+        if since is not None and since <= self._patience:
+            # The level that was given back turned out to be too expensive.
+            self._patience = min(2 * self._patience, MAX_PATIENCE)
+        self._windows_since_return = None
+        self._calm = 0
+        level = self.level
+        for _ in range(2 if used > 4.0 else 1):
+            level = self._higher(level)
+        change = self._move(level)
+        if change is None and not self._is_at_limit:
+            self._is_at_limit = True
+            change = Change(level, level, self._capture / self._rest, self._steps)
+        self._start()
+        return change
+
+    def _higher(self, level: int) -> int:
+        for candidate in range(level + 1, len(LEVELS)):
+            if self._differs(candidate):
+                return candidate
+        return level
+
+    def _lower(self) -> int:
+        level = self.level
+        while level > 0 and not self._differs(level):
+            level -= 1
+        return max(level - 1, 0)
+
+    def _move(self, level: int) -> Change | None:
+        if level == self.level:
+            return None
+        change = Change(self.level, level, self._capture / self._rest, self._steps)
+        self.level = level
+        self._is_at_limit = False
+        return change
+
+    def _start(self) -> None:
+        self._steps = self._capture = self._rest = 0
+
+
+class Throttling:
+    """Applies the decisions of a controller to a policy.
+
+    Args:
+        budget: As for ``BudgetController``.
+        policy: The policy.
+
+    Attributes:
+        n_changes: How often the policy was changed.
+    """
+
+    def __init__(self, budget: float, policy: Policy) -> None:
+        self._policy = policy
+        self._controller = BudgetController(budget, self._differs)
+        self._known: dict[int, bool] = {}
+        self._revision = -1
+        self.n_changes = 0
+
+    @property
+    def budget(self) -> float:
+        """The share that is allowed."""
+        return self._controller.budget
+
+    @property
+    def throttle(self) -> Throttle:
+        """What is left out now."""
+        return LEVELS[self._controller.level]
+
+    def end_step(
+        self, mode: ModeKeys, capture_ns: int, rest_ns: int
+    ) -> dict[str, Any] | None:
+        """Take the cost of a step into account; return a change as an event."""
+        change = self._controller.end_step(
+            capture_ns, rest_ns, self._policy.period(mode)
+        )
+        if change is None:
+            return None
+        why = "nothing is left to give up"
+        if change.level != change.previous:
+            why = "over budget" if change.level > change.previous else "room again"
+            self._policy.set_throttle(self.throttle)
+            self.n_changes += 1
+        return {
+            "what": "budget",
+            "why": why,
+            "budget": self.budget,
+            "measured": change.share,
+            "steps": change.steps,
+            "level": change.level,
+            "throttle": self.throttle._asdict(),
+            "text": self.throttle.text(),
+        }
+
+    def _differs(self, level: int) -> bool:
+        revision = self._policy.registry.revision
+        if revision != self._revision:
+            self._revision = revision
+            self._known.clear()
+        if level not in self._known:
+            self._known[level] = self._policy.differ(LEVELS[level - 1], LEVELS[level])
+        return self._known[level]

@@ -1,8 +1,10 @@
-"""Which tensors are captured at which step, and what of them.
+"""Decides which tensors are captured at which step, and what of them.
 
-Implements docs/steps.md, "Two schedules".  Collections, the hook's own
-configuration and the needs of rules meet here; what comes out is, for a step,
-one set of flags per profile, and each tensor belongs to a profile.
+Implements docs/steps.md, "Two schedules".  ``Policy`` combines the collections, the
+configuration of the hook and the needs of rules.  Tensors that are captured alike
+form a capture class; for each step, a ``StepPlan`` has the flags of each class.
+
+Thread safety: none; the thread of the training.
 """
 
 from __future__ import annotations
@@ -14,26 +16,203 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tdbg.capture.naming import Naming
-from tdbg.capture.needed import ACTIVATIONS, Needed
-from tdbg.capture.schedule import Schedule, Span, Timing
-from tdbg.capture.wants import (
+from tdbg.capture.schedule import (
     HISTOGRAM,
+    LIMITED_VALUES,
     ROWS,
     SMALL_VALUES,
     VALUES,
-    StepWants,
+    Schedule,
+    Span,
+    StepPlan,
     Throttle,
+    Timing,
 )
-from tdbg.collections import Collection, CollectionKeys, CollectionRegistry, Role
-from tdbg.config import ReductionConfig, SaveConfig, SaveConfigMode
+from tdbg.config.collections import (
+    BUILT_IN,
+    Collection,
+    CollectionKeys,
+    CollectionRegistry,
+    Role,
+)
+from tdbg.config.hook_config import HookConfig
+from tdbg.config.kinds import Kind
+from tdbg.config.needs import Needs, every_need
+from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
+from tdbg.run.requests import need_as_json
 
-__all__ = ["Policy"]
+__all__ = ["ACTIVATIONS", "Policy", "RuleNeeds"]
 
-# Saved at every step unless configured themselves, and never reduced.
+
+# The roles of tensors that hooks on modules capture.
+ACTIVATIONS = frozenset(
+    {
+        Role.INPUT,
+        Role.PREDICTION,
+        Role.LABEL,
+        Role.MODEL_INPUT,
+        Role.OUTPUT,
+        Role.OUTPUT_GRADIENT,
+    }
+)
+# The modules whose units are counted if a need names no modules.
+_WITH_UNITS = frozenset({Kind.RELU})
+# The roles of tensors that have units.
+_HAVE_UNITS = frozenset({Role.OUTPUT, Role.GRADIENT})
+
+
+class _NeedSchedule:
+    """One need of a rule: which tensors it concerns, and when."""
+
+    def __init__(self, number: int, needs: Needs, registry: CollectionRegistry) -> None:
+        # Used beside the names of collections, none of which begins like this.
+        self.name = f"\0need {number}"
+        self.units_name = f"\0units {number}"
+        self.needs = needs
+        self.roles = frozenset(
+            role for name in needs.collections for role in BUILT_IN[name]
+        )
+        self._registry = registry
+        self._takes = ROWS * needs.statistics | HISTOGRAM * needs.histogram
+        self.takes_tensors = bool(self._takes or needs.raw)
+
+    def has(self, name: str, role: Role, classes: AbstractCollection[str]) -> bool:
+        """Whether a tensor is needed that belongs to a module of these classes.
+
+        Here and below the kind of the module is one of its *classes*.
+        """
+        modules = self.needs.modules
+        if modules and modules.isdisjoint(classes):
+            return False
+        return role in self.roles or self._is_member(name)
+
+    def _is_member(self, name: str) -> bool:
+        """Whether one of the collections names the tensor."""
+        known = {item.name: item for item in self._registry}
+        return any(
+            each in known and name in known[each].tensor_names
+            for each in self.needs.collections
+        )
+
+    def counts_units(self, role: Role, classes: AbstractCollection[str]) -> bool:
+        """Whether the units of such a tensor are to be counted."""
+        if role not in _HAVE_UNITS or not self.needs.unit_summaries:
+            return False
+        modules = self.needs.modules
+        if not modules and role is Role.OUTPUT:
+            modules = _WITH_UNITS
+        return role in self.roles and not modules.isdisjoint(classes)
+
+    def may_hold(self, role: Role, classes: AbstractCollection[str] | None) -> bool:
+        """Whether a tensor of that role may be needed; None: of any module."""
+        if role not in self.roles:
+            return False
+        if classes is None:
+            return True
+        modules = self.needs.modules
+        if self.takes_tensors and (not modules or not modules.isdisjoint(classes)):
+            return True
+        return self.counts_units(role, classes)
+
+    def schedule(self, hook: SaveConfigMode) -> Schedule:
+        """Return when the need is captured; *hook* is the hook's own schedule."""
+        needs = self.needs
+        config = hook
+        if needs.interval is not None:
+            config = dataclasses.replace(
+                hook,
+                save_interval=needs.interval,
+                statistics_interval=needs.interval,
+                save_steps=frozenset(),
+            )
+        return Schedule(
+            config,
+            self._takes | LIMITED_VALUES if needs.raw else 0,
+            self._takes,
+            not ACTIVATIONS.isdisjoint(self.roles),
+            needs.first_steps,
+            is_beginning=needs.interval == 1 and needs.first_steps is not None,
+        )
+
+
+class RuleNeeds:
+    """The needs of all rules of a hook.
+
+    Args:
+        needs: The needs, which may repeat.
+        registry: The collections of the hook.
+
+    Attributes:
+        needs: The needs, each once.
+    """
+
+    def __init__(
+        self,
+        needs: Iterable[Needs | Iterable[Needs]],
+        registry: CollectionRegistry,
+    ) -> None:
+        self.needs = tuple(
+            dict.fromkeys(each for item in needs for each in every_need(item))
+        )
+        self._items = [
+            _NeedSchedule(i, each, registry) for i, each in enumerate(self.needs)
+        ]
+
+    def names_of(
+        self, name: str, role: Role, classes: AbstractCollection[str]
+    ) -> list[str]:
+        """Return the names of the schedules by which this tensor is captured."""
+        if role is Role.UNIT_SUMMARY:
+            return []
+        return [
+            item.name
+            for item in self._items
+            if item.takes_tensors and item.has(name, role, classes)
+        ]
+
+    def units_of(self, role: Role, classes: AbstractCollection[str]) -> list[str]:
+        """Return the names of the schedules by which its units are counted."""
+        return [
+            item.units_name for item in self._items if item.counts_units(role, classes)
+        ]
+
+    def raw_limit(self, name: str, role: Role, classes: AbstractCollection[str]) -> int:
+        """Return the largest value, in bytes, that rules need of this tensor."""
+        return max(
+            (
+                item.needs.raw_limit
+                for item in self._items
+                if item.needs.raw and item.has(name, role, classes)
+            ),
+            default=0,
+        )
+
+    def may_hold(
+        self, role: Role, classes: AbstractCollection[str] | None = None
+    ) -> bool:
+        """Whether a tensor of that role may be needed; None: of any module."""
+        return any(item.may_hold(role, classes) for item in self._items)
+
+    def schedules(self, hook: SaveConfigMode) -> dict[str, Schedule]:
+        """Return all schedules, by name."""
+        found: dict[str, Schedule] = {}
+        for item in self._items:
+            schedule = item.schedule(hook)
+            if item.takes_tensors:
+                found[item.name] = schedule
+            if item.needs.unit_summaries:
+                found[item.units_name] = schedule.of_units
+        return found
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return what the configuration event has of it."""
+        return [need_as_json(each) for each in self.needs]
+
+
+# Collections that are saved at every step, unless they have their own schedules.
 _EVERY_STEP = frozenset({CollectionKeys.LOSSES.value, CollectionKeys.SCALARS.value})
-# Their collection is meant for training only.
+# The roles of tensors that exist in training steps only.
 _TRAINING_ONLY = frozenset(
     {
         Role.GRADIENT,
@@ -44,24 +223,28 @@ _TRAINING_ONLY = frozenset(
 )
 _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
 
-_TRAINING = "\0training "  # Before a name: of it, what is for training only.
+# Put before the name of a schedule: holds in training steps only.
+_TRAINING = "\0training "
 
 
 class Policy:
     """What one hook captures.
 
-    Attributes:
-        profiles: For each profile, what its tensors belong to.
-        revision: Of the registry, at the last ``refresh``.
-
     Args:
-        registry: Its collections.
-        save_config: Its schedules, for collections without their own.
-        reduction_config: What is saved, likewise; None saves raw values.
-        needs: What its rules need.
-        rules: What is told of these rules.
-        save_histogram: Whether collections that do not say have histograms.
-        naming: What tensors are called.
+        registry: The collections of the hook.
+        save_config: The schedules of collections that have none of their own.
+        reduction_config: What is saved of such collections; None: raw values.
+        needs: The needs of the hook's rules.
+        rules: Descriptions of these rules, for the configuration event.
+        save_histogram: Whether collections that do not say so have histograms.
+        naming: The scheme of names.
+
+    Attributes:
+        capture_classes: For each capture class, the names of the schedules by which
+            its tensors are captured.
+        rule_needs: The needs of rules.
+        throttle: What a budget leaves out.
+        revision: The registry's, at the last ``refresh``.
     """
 
     def __init__(
@@ -79,7 +262,7 @@ class Policy:
         self.rules = tuple(rules)
         self.naming = naming or Naming()
         self.save_histogram = save_histogram
-        self._is_silent = False
+        self._is_disabled = False
         self._measures = False
         self.throttle = Throttle()
         self.save_config = save_config or SaveConfig()
@@ -87,48 +270,71 @@ class Policy:
             save_raw_tensor=True
         )
         self._own_needs = tuple(needs)
-        self.needed = Needed(self._own_needs, registry)
-        self.profiles: list[tuple[str, ...]] = []
+        self.rule_needs = RuleNeeds(self._own_needs, registry)
+        self.capture_classes: list[tuple[str, ...]] = []
         self._schedules: dict[ModeKeys, dict[str, Schedule]] = {}
         self._periods: dict[ModeKeys, int] = {}
-        self._wants: dict[tuple[int, ...], StepWants] = {}
+        self._plans: dict[tuple[int, ...], StepPlan] = {}
         self._timings: dict[ModeKeys, tuple[list[Timing], list[int]]] = {}
-        # What is wanted where this is due.
-        self._due: dict[tuple[int, ...], StepWants] = {}
-        # What was asked for last, by mode; nothing is decided again within it.
+        # The step plans by what is due of each timing.
+        self._due: dict[tuple[int, ...], StepPlan] = {}
+        # By mode, the steps that share the latest plan: it is not looked up again.
         self._spans: dict[ModeKeys, Span] = {}
         self.revision = registry.revision
 
-    def silence(self) -> None:
-        """Capture nothing, for good: this rank is not one of those that write."""
-        self._is_silent = True
+    @classmethod
+    def of_config(
+        cls,
+        config: HookConfig,
+        needs: Iterable[Needs] = (),
+        rules: Iterable[Mapping[str, Any]] = (),
+    ) -> Policy:
+        """Make the policy of a hook.
+
+        Args:
+            config: The configuration of the hook.
+            needs: The needs of its rules.
+            rules: Descriptions of these rules, for the configuration event.
+        """
+        return cls(
+            config.registry(),
+            config.save_config,
+            config.reduction_config,
+            needs,
+            rules=rules,
+            save_histogram=bool(config.save_histogram),
+        )
+
+    def disable(self) -> None:
+        """Capture nothing from now on: this rank does not write."""
+        self._is_disabled = True
         self._own_needs = ()
-        self.needed = Needed((), self.registry)
+        self.rule_needs = RuleNeeds((), self.registry)
         self._forget()
 
     def need(self, needs: Iterable[Needs], *, instead: bool = False) -> None:
-        """From the next ``refresh`` on, capture what these say as well.
+        """Capture further needs, from the next ``refresh`` on.
 
         Args:
-            needs: They; those of an earlier call are forgotten.
-            instead: Of what the hook's own rules need.
+            needs: The needs; they replace those of an earlier call.
+            instead: Whether they replace the needs of the hook's own rules too.
         """
-        if not self._is_silent:
+        if not self._is_disabled:
             own = () if instead else self._own_needs
-            self.needed = Needed((*own, *needs), self.registry)
+            self.rule_needs = RuleNeeds((*own, *needs), self.registry)
             self.registry.changes.count += 1
 
     def measure(self) -> None:
-        """Want at the first step of each mode what any step wants: for a dry run."""
+        """Capture everything at the first step of each mode: this is a dry run."""
         self._measures = True
 
     def set_throttle(self, throttle: Throttle) -> None:
-        """Leave this out from the next step on."""
+        """Set what a budget leaves out, from the next step on."""
         self.throttle = throttle
         self._forget()
 
     def differ(self, one: Throttle, other: Throttle) -> bool:
-        """Whether these two leave out different things of what is captured."""
+        """Whether two throttles leave out different things in this run."""
         kept, found = self.throttle, []
         try:
             for throttle in (one, other):
@@ -139,7 +345,7 @@ class Policy:
         return found[0] != found[1]
 
     def period(self, mode: ModeKeys) -> int:
-        """Steps in which everything that is scheduled comes once."""
+        """Return the number of steps in which everything scheduled comes once."""
         period = self._periods.get(mode)
         if period is None:
             period = self._periods[mode] = max(
@@ -153,7 +359,7 @@ class Policy:
         return period
 
     def refresh(self) -> bool:
-        """Whether collections have changed since the last call."""
+        """Take over changes of collections; False if there were none."""
         revision = self.registry.revision
         if revision == self.revision:
             return False
@@ -164,76 +370,79 @@ class Policy:
     def _forget(self) -> None:
         self._schedules.clear()
         self._periods.clear()
-        self._wants.clear()
+        self._plans.clear()
         self._spans.clear()
         self._timings.clear()
         self._due.clear()
 
     def membership(self, name: str, role: Role) -> list[str]:
-        """Names of all collections that this tensor belongs to."""
+        """Return the names of all collections that a tensor belongs to."""
         return [item.name for item in self.registry if item.has(name, role)]
 
-    def profile(
+    def capture_class(
         self, name: str, role: Role, classes: AbstractCollection[str] = ()
     ) -> int:
-        """Number of the profile of a tensor.
+        """Return the number of a tensor's capture class.
 
         Args:
-            name: Its name.
-            role: Its role.
-            classes: Names of the classes of the module that it is of.
+            name: The tensor's name.
+            role: The tensor's role.
+            classes: Those of the module that it belongs to, and its kind.
         """
         names = [item.name for item in self.registry.captured() if item.has(name, role)]
-        names += self.needed.names_of(name, role, classes)
-        # Where the tensor has none, nothing comes of it.
-        names += self.needed.units_of(role, classes)
-        return self._profile_of(names, role)
+        names += self.rule_needs.names_of(name, role, classes)
+        # Without effect on a tensor that has no units.
+        names += self.rule_needs.units_of(role, classes)
+        return self._class_of(names, role)
 
-    def units_profile(self, role: Role, classes: AbstractCollection[str]) -> int:
-        """The same of the summary of its units; of none, that of nothing."""
-        return self._profile_of(self.needed.units_of(role, classes), role)
+    def units_class(self, role: Role, classes: AbstractCollection[str]) -> int:
+        """Return the capture class of the tensor's unit summary."""
+        return self._class_of(self.rule_needs.units_of(role, classes), role)
 
     def may_capture(
         self, role: Role, classes: AbstractCollection[str] | None = None
     ) -> bool:
-        """Whether a tensor of that role may be wanted at some step.
+        """Whether a tensor of that role may be captured at some step.
 
         Args:
             role: The role.
-            classes: Names of the classes of the module that it is of; None: any.
+            classes: Those of the module that it belongs to, and its kind; None: any
+                module.
         """
-        return not self._is_silent and (
-            self.needed.may_hold(role, classes)
+        return not self._is_disabled and (
+            self.rule_needs.may_hold(role, classes)
             or any(item.may_hold(role) for item in self.registry.captured())
         )
 
     def captures(self, name: str, role: Role) -> bool:
-        """Whether this tensor may be wanted at some step."""
-        return not self._is_silent and bool(self.profiles[self.profile(name, role)])
+        """Whether this tensor may be captured at some step."""
+        return not self._is_disabled and bool(
+            self.capture_classes[self.capture_class(name, role)]
+        )
 
-    def wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
-        """What is wanted at this step."""
+    def step_plan(self, mode: ModeKeys, mode_step: int) -> StepPlan:
+        """Return what is captured at a step."""
         span = self._spans.get(mode)
         if span is None or not span.first <= mode_step < span.end:
             span = self._spans[mode] = self._find_span(mode, mode_step)
-        return span.wants
+        return span.step_plan
 
-    def scheduled(self, mode: ModeKeys, mode_step: int) -> StepWants:
-        """What is wanted at this step where nothing is measured."""
+    def scheduled(self, mode: ModeKeys, mode_step: int) -> StepPlan:
+        """Return what is captured at a step, unless this is a dry run."""
         timings, places = self._timings_of(mode)
         key = (mode._value_, *[each.due(mode_step) for each in timings])
         found = self._due.get(key)
         if found is None:
             schedules = self._schedules_of(mode).values()
-            wanted = [
-                item.wants_when(key[1 + place])
+            flags = [
+                item.flags_when(key[1 + place])
                 for item, place in zip(schedules, places, strict=True)
             ]
-            found = self._due[key] = self._intern_wants(mode, tuple(wanted))
+            found = self._due[key] = self._intern_plan(mode, tuple(flags))
         return found
 
     def reduces(self, mode: ModeKeys, mode_step: int) -> bool:
-        """Whether the hook, whatever its collections do, takes statistics there."""
+        """Whether the hook's own schedule has statistics at a step."""
         config = self.save_config.of(mode)
         return config.should_reduce(mode_step) or (
             self._measures and mode_step == 0 and not config.is_empty
@@ -244,7 +453,7 @@ class Policy:
         end = min((each.steady_until(mode_step) for each in timings), default=math.inf)
         if self._measures and mode_step == 0:
             end = 1
-        return Span(mode_step, end, self._find_wants(mode, mode_step))
+        return Span(mode_step, end, self._find_plan(mode, mode_step))
 
     def _schedules_of(self, mode: ModeKeys) -> dict[str, Schedule]:
         if mode not in self._schedules:
@@ -252,7 +461,7 @@ class Policy:
         return self._schedules[mode]
 
     def _timings_of(self, mode: ModeKeys) -> tuple[list[Timing], list[int]]:
-        """The different timings of a mode, and which of them each schedule has."""
+        """Return the timings of a mode, each once, and which one each schedule has."""
         found = self._timings.get(mode)
         if found is None:
             every = [item.timing for item in self._schedules_of(mode).values()]
@@ -261,18 +470,18 @@ class Policy:
             self._timings[mode] = found
         return found
 
-    def _find_wants(self, mode: ModeKeys, mode_step: int) -> StepWants:
+    def _find_plan(self, mode: ModeKeys, mode_step: int) -> StepPlan:
         if not self._measures or mode_step != 0:
             return self.scheduled(mode, mode_step)
         schedules = self._schedules_of(mode).values()
-        return self._intern_wants(mode, tuple(item.wants_ever() for item in schedules))
+        return self._intern_plan(mode, tuple(item.all_flags() for item in schedules))
 
-    def _intern_wants(self, mode: ModeKeys, wanted: tuple[int, ...]) -> StepWants:
+    def _intern_plan(self, mode: ModeKeys, each_flags: tuple[int, ...]) -> StepPlan:
         schedules = self._schedules_of(mode)
-        key = (mode._value_, *wanted)
-        found = self._wants.get(key)
+        key = (mode._value_, *each_flags)
+        found = self._plans.get(key)
         if found is None:
-            flags = dict(zip(schedules, wanted, strict=True))
+            flags = dict(zip(schedules, each_flags, strict=True))
             takes_activations = any(
                 flags[name] and item.may_hold_activations
                 for name, item in schedules.items()
@@ -282,13 +491,13 @@ class Policy:
             )
             if mode not in _EVALUATION:
                 flags |= {_TRAINING + name: flag for name, flag in flags.items()}
-            found = self._wants[key] = StepWants(
-                self.profiles, flags, takes_activations, is_light=is_light
+            found = self._plans[key] = StepPlan(
+                self.capture_classes, flags, takes_activations, is_light=is_light
             )
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in the configuration event."""
+        """Return what the configuration event has of it."""
         return {
             "include_collections": [item.name for item in self.registry.captured()],
             "save_config": self.save_config.as_json(),
@@ -296,27 +505,27 @@ class Policy:
             "save_histogram": self.save_histogram,
             "naming": self.naming.name,
             "rules": [dict(rule) for rule in self.rules],
-            "needs": self.needed.as_json(),
+            "needs": self.rule_needs.as_json(),
         }
 
-    def _profile_of(self, names: list[str], role: Role) -> int:
+    def _class_of(self, names: list[str], role: Role) -> int:
         if role in _TRAINING_ONLY:
             names = [_TRAINING + name for name in names]
         return self._intern(tuple(names))
 
     def _intern(self, names: tuple[str, ...]) -> int:
-        if names not in self.profiles:
-            self.profiles.append(names)
-        return self.profiles.index(names)
+        if names not in self.capture_classes:
+            self.capture_classes.append(names)
+        return self.capture_classes.index(names)
 
     def _compile(self, mode: ModeKeys) -> dict[str, Schedule]:
         hook = self.save_config.of(mode)
         schedules: dict[str, Schedule] = {}
-        if self._is_silent:
+        if self._is_disabled:
             return schedules
         for item in self.registry.captured():
             schedules[item.name] = self._schedule(item, hook, mode)
-        for name, schedule in self.needed.schedules(hook).items():
+        for name, schedule in self.rule_needs.schedules(hook).items():
             schedules[name] = schedule.throttled(self.throttle)
         return schedules
 
@@ -339,8 +548,8 @@ class Policy:
         if item.save_config is not None:
             on_save = flags | VALUES
             return Schedule(config, on_save, flags, holds, is_light=is_light)
-        # The statistics at every step; values of losses that are one number, too,
-        # of larger ones (not reduced over the batch) as the hook says.
+        # Statistics at every step, and the values of losses that are one number;
+        # larger losses (not reduced over the batch) are saved as the hook says.
         config = dataclasses.replace(hook, statistics_interval=1)
         flags |= SMALL_VALUES
         on_save = flags | VALUES if saves_values else 0

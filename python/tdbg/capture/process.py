@@ -1,6 +1,6 @@
-"""Sessions and the life of the process: exit and fork.
+"""The sessions of this process: closed when it exits, inert in forked children.
 
-Holds the only registry of the package: the live sessions, weakly.
+Thread safety: any thread.
 """
 
 from __future__ import annotations
@@ -9,30 +9,24 @@ import atexit
 import os
 import sys
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tdbg.capture.session import Session
 
 __all__ = ["replace_sessions", "watch_process"]
 
 
-class _Session(Protocol):
-    @property
-    def writes_to(self) -> object: ...
-
-    def close(self, reason: str, timeout: float = 5.0) -> bool: ...
-
-    def make_inert(self) -> None: ...
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-_sessions: weakref.WeakSet[_Session] = weakref.WeakSet()
-
-
-def watch_process(session: _Session) -> None:
+def watch_process(session: Session) -> None:
     """Close the session when the process exits; keep it out of forked children."""
     _sessions.add(session)
 
 
 def replace_sessions(writes_to: object) -> None:
-    """Close the sessions that write there: a notebook has run its cell again."""
+    """Close the sessions that write to the same: a notebook has run its cell again."""
     for session in list(_sessions):
         if session.writes_to == writes_to:
             session.close("another hook has taken the run over")

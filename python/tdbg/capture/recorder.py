@@ -1,322 +1,458 @@
-"""From tensors to the core: plans, definitions, rows and values.
+"""The recorder: the way of a tensor from a hook to the queue of the core.
 
-A plan is a captured tensor's name with all that follows from it.
+A tensor goes as far along this way as it must:
+
+1. ``_core.ModuleCallCapture`` and ``_core.ParameterCapture`` (cpp/python_capture)
+   capture plain tensors of module calls and of parameters without running Python.
+2. ``Recorder.take`` hands all other tensors to ``_core.BatchCapture``, in one call.
+3. What that cannot read goes to ``FallbackCapture`` (fallback.py).
+4. What lies on a device without kernels goes on to ``DeviceTensors`` (device.py).
+
+Thread safety: none; the thread of the training.
+
+Errors: a tensor that cannot be captured is refused and counted.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from tdbg.capture.contexts import StepContext
-from tdbg.capture.late import LateSteps
+from tdbg.capture.adapter import (
+    DeviceArray,
+    FrameworkAdapter,
+    TensorRef,
+    UnitSummarySpec,
+)
+from tdbg.capture.device import CallSite, PendingSteps
+from tdbg.capture.fallback import FallbackCapture, TensorRequest
 from tdbg.capture.naming import scalar_name, unit_name
-from tdbg.capture.others import OtherTensors
-from tdbg.capture.plans import TensorPlan
 from tdbg.capture.policy import Policy
-from tdbg.capture.remote import RemoteArray, Site
-from tdbg.capture.single import SingleTensors
-from tdbg.capture.sink import Sink
+from tdbg.capture.schedule import StepPlan
 from tdbg.capture.steps import Step
-from tdbg.capture.tensors import TensorRef, Tensors
-from tdbg.capture.units import UnitQuestion
-from tdbg.collections import Role
+from tdbg.capture.tensor_entry import TensorEntry
+from tdbg.config.collections import Role
 from tdbg.errors import StorageError
 
-__all__ = ["Recorder", "StepContext", "TensorPlan"]
+if TYPE_CHECKING:
+    from tdbg._core import BatchCapture, ModuleCallCapture, ParameterCapture
+    from tdbg.capture.writer import Writer
 
-MAX_MICRO_BATCH = 65_535  # What the field on disk holds.
-_SCALAR = ("", (), None)  # Element type, shape and part of a scalar's definition.
+__all__ = ["Recorder", "StepContext", "TensorEntry"]
+
+MAX_MICRO_BATCH = 65_535  # The field on disk has 16 bits.
+_SCALAR = ("", (), None)  # Element type, shape and shard of a scalar's definition.
+
+
+class StepContext:
+    """What capture knows of a step.
+
+    Attributes:
+        step: The step.
+        step_plan: What is captured in it.
+        start_ns: When it began (``time.perf_counter_ns``).
+        last_ns: When the latest event of the step came.
+        spent_ns: Time that tdbg had spent in all when the step began.
+        last_spent_ns: Time that tdbg had spent in all at ``last_ns``.
+        has_data: Whether anything was captured.
+        calls: Number of calls of each module in the current forward.
+        done: Entries of parameters and gradients that were captured already.
+        found: Functions that return further such entries, by who captured them.
+    """
+
+    __slots__ = (
+        "calls",
+        "done",
+        "found",
+        "has_data",
+        "last_ns",
+        "last_spent_ns",
+        "spent_ns",
+        "start_ns",
+        "step",
+        "step_plan",
+    )
+
+    def __init__(
+        self, step: Step, step_plan: StepPlan, start_ns: int, spent_ns: int = 0
+    ) -> None:
+        self.step = step
+        self.spent_ns = self.last_spent_ns = spent_ns
+        self.step_plan = step_plan
+        self.start_ns = self.last_ns = start_ns
+        self.has_data = False
+        self.calls: dict[Any, int] = {}
+        self.done: set[TensorEntry] = set()
+        self.found: dict[Any, Callable[[], Iterable[TensorEntry]]] = {}
+
+    def extend(self, now_ns: int, spent_ns: int) -> None:
+        """Extend the step to now, when tdbg has spent so much time in all."""
+        self.last_ns, self.last_spent_ns = now_ns, spent_ns
+
+    @property
+    def rest_ns(self) -> int:
+        """Duration of the step without the time spent in tdbg."""
+        spent_ns = self.last_spent_ns - self.spent_ns
+        return max(self.last_ns - self.start_ns - spent_ns, 0)
+
+    @property
+    def takes(self) -> bool:
+        """Whether anything more may be captured in this step."""
+        return self.step_plan.is_active and not self.step.is_taken
+
+    def done_so_far(self) -> set[TensorEntry]:
+        """Return ``done``, completed by ``found``."""
+        for found in self.found.values():
+            self.done.update(found())
+        self.found.clear()
+        return self.done
+
+    def count_call(self, key: Any) -> int:
+        """Count a call in the current forward; return how many came before it."""
+        count = self.calls.get(key, 0)
+        self.calls[key] = count + 1
+        return count
+
+    def note_data(self, pending: PendingSteps) -> None:
+        """Note that something was captured, perhaps after the end of the step."""
+        if not self.has_data:
+            self.has_data = True
+            if not self.step.is_open:
+                pending.revive(self.step.number)
 
 
 class Recorder:
-    """Hands tensors to the core, as the policy wants them.
+    """Captures tensors and numbers of a training, under names.
 
     Args:
-        sink: The core's writer.
-        policy: What is wanted.
-        tensors: How the framework's tensors are read.
+        writer: Receives what is captured.
+        policy: Says what is captured of each name.
+        adapter: Reads the framework's tensors.
+        batch_capture: As the attribute.
 
     Attributes:
-        is_in_forward: Whether a forward has begun here and not ended.
+        entries: All names so far, by name and role.
+        pending: The steps that wait for results of devices.
+        batch_capture: Captures many tensors in one call; None: the core cannot read
+            the framework's tensors.
+        is_in_forward: Whether a forward is under way that module calls belong to.
     """
 
     def __init__(
-        self, sink: Sink, policy: Policy, tensors: Tensors | None = None
+        self,
+        writer: Writer,
+        policy: Policy,
+        adapter: FrameworkAdapter | None = None,
+        batch_capture: BatchCapture | None = None,
     ) -> None:
-        self.sink = sink
+        self.writer = writer
         self.policy = policy
-        self.plans: dict[tuple[str, Role], TensorPlan] = {}
-        self.late = LateSteps(sink)
-        self._tensors = tensors or Tensors()
-        self.taker = self._tensors.taker
-        self._single = SingleTensors(sink, self.late, self._tensors.remote)
-        self._others = OtherTensors(self._tensors, self._single)
+        self.entries: dict[tuple[str, Role], TensorEntry] = {}
+        self.pending = PendingSteps(writer)
+        self.batch_capture = batch_capture
+        self._fallback = FallbackCapture(
+            writer, adapter or FrameworkAdapter(), batch_capture, self.pending
+        )
         self.is_in_forward = False
 
-    def plan(
+    # ---- names ---------------------------------------------------------------
+
+    def entry(
         self,
         name: str,
         role: Role,
         aliases: tuple[str, ...] = (),
         classes: frozenset[str] = frozenset(),
-        question: UnitQuestion | None = None,
-    ) -> TensorPlan:
-        """The plan for a name; always the same one.
+        unit_spec: UnitSummarySpec | None = None,
+    ) -> TensorEntry:
+        """Return the entry of a name, always the same one.
 
         Args:
             name: The name.
-            role: What it is of.
-            aliases: Other names of the same.
-            classes: Names of the classes of the module that it is of.
-            question: What is counted of its units, where a rule wants that, now or
-                later; None: they never are.
+            role: What the tensor is to the training.
+            aliases: Other names of the same tensor.
+            classes: Those of the module that the tensor belongs to, and its kind.
+            unit_spec: How its units are counted, if a rule needs that, now or later;
+                None: it has none.
         """
-        plan = self.plans.get((name, role))
-        if plan is None:
-            profile = self.policy.profile(name, role, classes)
-            plan = TensorPlan(name, role, profile, aliases, None, classes)
-            if question is not None:
-                plan.question, plan.has_units = question, True
-            self._make_slot(plan)
-            self.plans[(name, role)] = plan
-        return plan
-
-    def calls_of(self, key: object, backward_id: Callable[[], int]) -> Any:
-        """A ``_core.CallTaker`` for a module; None where there is no taker."""
-        if self.taker is None:
-            return None
-        return self._tensors.make_calls(self.taker, key, backward_id)
-
-    def parameters(self, entries: Sequence[Any]) -> Any:
-        """A ``_core.ParameterList`` of these; None where there is no taker."""
-        if self.taker is None:
-            return None
-        return self._tensors.make_parameters(self.taker, entries)
-
-    def _make_slot(self, plan: TensorPlan) -> None:
-        policy, units = self.policy, ""
-        if self._counts_units(plan):
-            units = unit_name(plan.name)
-            profile = policy.units_profile(plan.role, plan.classes)
-            plan.units = TensorPlan(units, Role.UNIT_SUMMARY, profile)
-            self.plans[(units, Role.UNIT_SUMMARY)] = plan.units
-        plan.slot = self._tensors.make_slot(
-            plan.name, int(plan.role), plan.aliases, units, **plan.question._asdict()
-        )
-        plan.parts = {}
-        self._limit_raw(plan)
-
-    def _counts_units(self, plan: TensorPlan) -> bool:
-        needed = self.policy.needed
-        return plan.has_units and bool(needed.units_of(plan.role, plan.classes))
-
-    def _limit_raw(self, plan: TensorPlan) -> None:
-        limit = self.policy.needed.raw_limit(plan.name, plan.role, plan.classes)
-        if limit:
-            plan.limit_raw(limit)
+        entry = self.entries.get((name, role))
+        if entry is None:
+            capture_class = self.policy.capture_class(name, role, classes)
+            entry = TensorEntry(name, role, capture_class, aliases, classes, unit_spec)
+            self.entries[(name, role)] = entry
+            self._apply_needs(entry)
+        return entry
 
     def refresh(self) -> None:
-        """Think again after a change of collections, or of what rules need."""
-        for (name, role), plan in list(self.plans.items()):
-            plan.collections = None
-            if role is Role.UNIT_SUMMARY:
-                continue
-            plan.profile = self.policy.profile(name, role, plan.classes)
-            if plan.units is not None:
-                profile = self.policy.units_profile(role, plan.classes)
-                plan.units.profile = profile
-            elif self._counts_units(plan):
-                self._make_slot(plan)
-            self._limit_raw(plan)
+        """Decide anew what is captured: collections, or needs of rules, changed."""
+        for (name, role), entry in list(self.entries.items()):
+            entry.collections = None
+            if role is not Role.UNIT_SUMMARY:
+                classes = entry.classes
+                entry.capture_class = self.policy.capture_class(name, role, classes)
+                self._apply_needs(entry)
+
+    def members(self) -> dict[str, list[str]]:
+        """Return the names that each collection has, sorted."""
+        found: dict[str, list[str]] = {}
+        for (name, role), entry in self.entries.items():
+            if entry.collections is None:
+                entry.collections = self.policy.membership(name, role)
+            for collection in entry.collections:
+                found.setdefault(collection, []).append(name)
+        return {collection: sorted(names) for collection, names in found.items()}
+
+    def _apply_needs(self, entry: TensorEntry) -> None:
+        """Count the units of a tensor, and limit its values, as rules need."""
+        policy, role, classes = self.policy, entry.role, entry.classes
+        if entry.units is not None:
+            entry.units.capture_class = policy.units_class(role, classes)
+        elif entry.unit_spec is not None and policy.rule_needs.units_of(role, classes):
+            capture_class = policy.units_class(role, classes)
+            name = unit_name(entry.name)
+            units = TensorEntry(name, Role.UNIT_SUMMARY, capture_class)
+            self.entries[(name, Role.UNIT_SUMMARY)] = units
+            entry.count_units(units)
+        limit = policy.rule_needs.raw_limit(entry.name, role, classes)
+        if limit:
+            entry.raw_limit = limit
+
+    # ---- tensors -------------------------------------------------------------
+
+    def calls_of(
+        self, key: object, backward_id: Callable[[], int]
+    ) -> ModuleCallCapture | None:
+        """Make what captures the calls of one module without Python.
+
+        Args:
+            key: Names the module among the calls of a forward.
+            backward_id: Returns -1 unless gradients are being computed.
+
+        Returns:
+            The object; None without a batch capture.
+        """
+        if self.batch_capture is None:
+            return None
+        made: ModuleCallCapture = import_module("tdbg._core").ModuleCallCapture(
+            self.batch_capture, key, backward_id
+        )
+        return made
+
+    def parameters(self, parameters: Sequence[Any]) -> ParameterCapture | None:
+        """Make what captures parameters with their gradients in one call.
+
+        Args:
+            parameters: As ``_core.ParameterCapture`` has them.
+
+        Returns:
+            The object; None without a batch capture.
+        """
+        if self.batch_capture is None:
+            return None
+        made: ParameterCapture = import_module("tdbg._core").ParameterCapture(
+            self.batch_capture, parameters
+        )
+        return made
+
+    def begin_forward(self, context: StepContext) -> None:
+        """Let the core capture plain module calls by itself until ``end_forward``."""
+        if self.batch_capture is not None:
+            self.is_in_forward = True
+            step = context.step
+            self.batch_capture.begin_forward(
+                context, context.calls, context.step_plan, step.number, step.micro_batch
+            )
+
+    def end_forward(self) -> None:
+        """Let all module calls go through Python again."""
+        self.is_in_forward = False
+        if self.batch_capture is not None:
+            self.batch_capture.end_forward()
 
     def take(
         self,
         context: StepContext,
-        plans: Sequence[TensorPlan],
+        entries: Sequence[TensorEntry],
         tensors: Sequence[Any],
-        wanted: Sequence[int],
+        flags: Sequence[int],
         call: int = 0,
         micro_batch: int = 0,
         scale: Any = 1.0,
         *,
         reuses: bool = False,
     ) -> None:
-        """Take what is wanted of tensors of the framework, now, in one call.
+        """Capture tensors of the framework now.
 
         Args:
             context: The step.
-            plans: Their names.
-            tensors: They themselves.
-            wanted: Of each, as the step's wants say.
-            call: Of their module in this forward.
-            micro_batch: Of the step.
+            entries: The names of the tensors.
+            tensors: The tensors.
+            flags: What to capture of each, as the step plan says.
+            call: Number of the call of their module in this forward.
+            micro_batch: Number of the forward in the step.
             scale: Multiplies the elements in statistics and histograms; or a tensor
-                of one element on their device, which only the device reads, that
-                divides them.
-            reuses: Whether the row of the same memory is copied.
+                of one element on their device, which divides the elements there.
+            reuses: Whether statistics are copied if the same memory was reduced
+                before in this step.
         """
         context.has_data = True
         micro_batch = min(micro_batch, MAX_MICRO_BATCH)
-        left: Iterable[int] | None
-        if self.taker is None:
-            left = range(len(plans))
+        unhandled: Iterable[int] | None
+        if self.batch_capture is None:
+            unhandled = range(len(entries))
         else:
-            left = self.taker.take(
+            unhandled = self.batch_capture.take(
                 context.step.number,
-                [plan.slot for plan in plans],
+                [entry.core for entry in entries],
                 tensors,
-                wanted,
+                flags,
                 call,
                 micro_batch,
                 scale,
                 reuses,
             )
-        if left:
-            given = [(plans[i], tensors[i], wanted[i]) for i in left]
-            site = Site(0, call, micro_batch)
-            self._others.take(context.step, given, site, scale, reuses=reuses)
+        if unhandled:
+            requests = [
+                TensorRequest(entries[i], tensors[i], flags[i]) for i in unhandled
+            ]
+            site = CallSite(call, micro_batch)
+            self._fallback.take(context.step, requests, site, scale, reuses=reuses)
 
-    def take_others(
-        self, context: StepContext, given: Iterable[tuple[TensorPlan, Any, int]]
+    def take_unhandled(
+        self, context: StepContext, requests: Iterable[tuple[TensorEntry, Any, int]]
     ) -> None:
-        """Take tensors that the taker could not read.
-
-        Args:
-            context: The step.
-            given: Plans and tensors, with what is wanted.
-        """
-        self._others.take(context.step, given)
+        """Capture tensors that the core could not read: entries, tensors and flags."""
+        self._fallback.take(context.step, (TensorRequest(*each) for each in requests))
 
     def capture(
-        self, context: StepContext, plan: TensorPlan, ref: Any, call: int = 0
+        self, context: StepContext, entry: TensorEntry, tensor: Any, call: int = 0
     ) -> None:
-        """Take what is wanted of one tensor of the framework or of a reference, now."""
-        wanted = context.wants.of_plan(plan)
-        if wanted:
-            context.note_data(self.late)
+        """Capture a tensor of the framework, or where one lies (``TensorRef``), now."""
+        flags = context.step_plan.of_entry(entry)
+        if flags:
+            context.note_data(self.pending)
             micro_batch = min(context.step.micro_batch, MAX_MICRO_BATCH)
-            if isinstance(ref, TensorRef):
-                site = Site(0, call, micro_batch)
-                self._single.take(context.step, plan, ref, wanted, site)
+            if isinstance(tensor, TensorRef):
+                site = CallSite(call, micro_batch)
+                self._fallback.take_ref(context.step, entry, tensor, flags, site)
             else:
-                self.take(context, (plan,), (ref,), (wanted,), call, micro_batch)
-
-    def device_state(self) -> dict[int, dict[str, Any]]:
-        """What became of the devices of which there were tensors."""
-        if self.taker is None:
-            return {}
-        devices = sorted(self.taker.devices)
-        return {device: self.sink.device_state(device) for device in devices}
-
-    def begin_forward(self, context: StepContext) -> None:
-        """Until ``end_forward``, what is simple is taken without a word to Python."""
-        if self.taker is not None:
-            self.is_in_forward = True
-            step = context.step
-            self.taker.begin_forward(
-                context, context.calls, context.wants, step.number, step.micro_batch
-            )
-
-    def end_forward(self) -> None:
-        """From now on modules ask in Python what is wanted."""
-        self.is_in_forward = False
-        if self.taker is not None:
-            self.taker.end_forward()
-
-    @property
-    def n_too_large(self) -> int:
-        """Values that were not kept because they are larger than rules want them."""
-        of_taker = 0 if self.taker is None else self.taker.n_too_large
-        return of_taker + self._single.n_too_large
-
-    @property
-    def n_repeated(self) -> int:
-        """Rows copied because the same memory was reduced in the step before."""
-        return 0 if self.taker is None else self.taker.n_repeated
-
-    def members(self) -> dict[str, list[str]]:
-        """The captured names of each collection, sorted."""
-        found: dict[str, list[str]] = {}
-        for (name, role), plan in self.plans.items():
-            if plan.collections is None:
-                plan.collections = self.policy.membership(name, role)
-            for collection in plan.collections:
-                found.setdefault(collection, []).append(name)
-        return {collection: sorted(names) for collection, names in found.items()}
+                self.take(context, (entry,), (tensor,), (flags,), call, micro_batch)
 
     def refuse(self, context: StepContext, n_bytes: int = 0) -> None:
         """Count a tensor that cannot be captured."""
-        context.note_data(self.late)
-        self._single.refuse(context.step.number, 1, n_bytes)
+        context.note_data(self.pending)
+        self._fallback.refuse(context.step.number, 1, n_bytes)
 
-    @property
-    def n_refused(self) -> int:
-        """Tensors that could not be captured."""
-        return self._single.n_refused
+    # ---- numbers -------------------------------------------------------------
 
     def scalar(
         self,
         context: StepContext,
         name: str,
-        value: float | RemoteArray | None,
+        value: float | DeviceArray | None,
         wall_ns: int | None = None,
     ) -> None:
-        """Record a number, now or when it has arrived; None counts as refused."""
+        """Record a number, now or when a device has sent it; None is refused."""
         if value is None:
             self.refuse(context)
             return
-        plan = self.plan(scalar_name(name), Role.SCALAR)
-        identity = plan.ids.get(_SCALAR)
+        entry = self.entry(scalar_name(name), Role.SCALAR)
+        identity = entry.ids.get(_SCALAR)
         if identity is None:
-            identity = self.sink.define(plan.name, int(Role.SCALAR))
-            plan.ids[_SCALAR] = identity
-        context.note_data(self.late)
-        step, sink = context.step, self.sink
+            identity = self.writer.define(entry.name, int(Role.SCALAR))
+            entry.ids[_SCALAR] = identity
+        context.note_data(self.pending)
+        step, writer = context.step, self.writer
         now_ns = time.time_ns() if wall_ns is None else wall_ns
         if isinstance(value, float):
-            sink.scalar(step.number, identity, value, now_ns)
+            writer.scalar(step.number, identity, value, now_ns)
             return
-        number = value
+        result = value
 
         def deliver() -> None:
-            sink.scalar(step.number, identity, float(number.array[0]), now_ns)
+            writer.scalar(step.number, identity, float(result.array[0]), now_ns)
 
-        self.late.expect(step, number, deliver)
+        self.pending.expect(step, result, deliver)
 
-    def flag_later(self, step: Step | None, flags: int, condition: RemoteArray) -> None:
-        """Set flags of a step if what is on its way is not zero."""
+    def flag_later(self, step: Step | None, flags: int, condition: DeviceArray) -> None:
+        """Set flags of a step when a device has sent a number that is not zero."""
         if step is None:
             return
         number = step.number
 
         def deliver() -> None:
             if condition.array[0]:
-                self.late.flag(number, flags)
+                self.pending.flag(number, flags)
 
-        self.late.expect(step, condition, deliver, n_records=0)
+        self.pending.expect(step, condition, deliver, n_records=0)
+
+    # ---- devices -------------------------------------------------------------
+
+    def step_ends(self, step: Step) -> None:
+        """Begin to fetch what devices have computed in a step that is over."""
+        devices = self._fallback.devices
+        if devices is not None and devices.unsent:
+            devices.send(step)
 
     def fetch(self, timeout: float) -> float:
-        """Fetch what devices have so far; the seconds that it took.
+        """Fetch what devices have computed so far; return the seconds that it took.
 
         Raises:
             StorageError: If it did not arrive within *timeout* seconds.
         """
-        self._single.send_all()
-        seconds = self.late.wait(timeout)
-        if self.late.n_waiting:
+        if self._fallback.devices is not None:
+            self._fallback.devices.send_all()
+        seconds = self.pending.wait(timeout)
+        if self.pending.n_waiting:
             msg = f"a device has not delivered within {timeout:g} s"
             raise StorageError(msg, kind="timeout")
         return seconds
 
-    def fence(self) -> None:
-        """Let devices do nothing more before the copies that ``taker`` has begun."""
-        if self.taker is not None:
-            self.taker.fence()
+    def begin_values(
+        self, context: StepContext, entries: Sequence[TensorEntry], tensors: list[Any]
+    ) -> list[int]:
+        """Begin to copy values on their devices; ``fence`` before they change.
 
-    def step_ends(self, step: Step) -> None:
-        """Nothing more will be taken in this step: begin to fetch what is far."""
-        remote = self._single.remote
-        if remote is not None and remote.lanes:
-            remote.send(step)
+        Returns:
+            The indices of the tensors that are being copied.
+        """
+        if self.batch_capture is None:
+            return []
+        begun = self.batch_capture.begin_values(
+            context.step.number, [entry.core for entry in entries], tensors
+        )
+        if begun:
+            context.has_data = True
+        return begun
+
+    def fence(self) -> None:
+        """Let the devices wait for the copies that the batch capture has started."""
+        if self.batch_capture is not None:
+            self.batch_capture.fence()
+
+    def device_state(self) -> dict[int, dict[str, Any]]:
+        """Return the state of each device that tensors were on, by its number."""
+        if self.batch_capture is None:
+            return {}
+        devices = sorted(self.batch_capture.devices)
+        return {device: self.writer.device_state(device) for device in devices}
+
+    # ---- counters ------------------------------------------------------------
+
+    @property
+    def n_refused(self) -> int:
+        """Number of tensors that could not be captured."""
+        return self._fallback.n_refused
+
+    @property
+    def n_too_large(self) -> int:
+        """Number of values left out because they exceed the limit of their entry."""
+        of_batch = 0 if self.batch_capture is None else self.batch_capture.n_too_large
+        return of_batch + self._fallback.n_too_large
+
+    @property
+    def n_repeated(self) -> int:
+        """Number of rows copied because the same memory had been reduced already."""
+        return 0 if self.batch_capture is None else self.batch_capture.n_repeated

@@ -1,4 +1,4 @@
-"""Schedules: what is wanted of the tensors of a collection, by the step.
+"""Schedules: what is captured of the tensors of a collection, by the step.
 
 Implements docs/steps.md, "Two schedules".
 
@@ -9,38 +9,165 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tdbg.capture.wants import (
-    HISTOGRAM,
-    LIMITED_VALUES,
-    ROWS,
-    UNITS,
-    VALUES,
-    StepWants,
-    Throttle,
-)
-from tdbg.config import SaveConfigMode
+from tdbg.config.schedules import SaveConfigMode
 
-__all__ = ["Schedule", "Span", "Timing"]
+if TYPE_CHECKING:
+    from tdbg.capture.tensor_entry import TensorEntry
+
+__all__ = [
+    "HISTOGRAM",
+    "LIMITED_VALUES",
+    "ROWS",
+    "SMALL_VALUES",
+    "UNITS",
+    "VALUES",
+    "Schedule",
+    "Span",
+    "StepPlan",
+    "Throttle",
+    "Timing",
+]
+
+
+# What to capture of a tensor at a step: flags that can be combined, the same as in
+# cpp/python_capture/capture_flags.h.
+ROWS = 1  # Its statistics.
+VALUES = 2
+SMALL_VALUES = 4  # Its value, if it has one element.
+HISTOGRAM = 8
+UNITS = 16  # Its unit summary.
+LIMITED_VALUES = 32  # Its values, if they do not exceed the limit of its entry.
+
+
+class Throttle(NamedTuple):
+    """What a budget leaves out of the capture; never losses and scalars.
+
+    Attributes:
+        beginning: Whether rules get every step of the beginning.
+        histograms: Whether histograms are captured.
+        values: Whether raw values are captured; if not, their statistics are.
+        activations: Multiplies the intervals of collections that may hold inputs
+            or outputs of modules.
+        others: Multiplies the intervals of all other collections.
+    """
+
+    beginning: bool = True
+    histograms: bool = True
+    values: bool = True
+    activations: int = 1
+    others: int = 1
+
+    def text(self) -> str:
+        """Describe what is left out; empty if nothing is."""
+        parts = []
+        if not self.beginning:
+            parts.append("the beginning no more often than the rest")
+        if not self.histograms:
+            parts.append("no histograms")
+        if not self.values:
+            parts.append("no raw values")
+        for factor, what in (
+            (self.activations, "activations"),
+            (self.others, "parameters and gradients"),
+        ):
+            if factor > 1:
+                parts.append(f"statistics of {what} {factor} times as rarely")
+        return ", ".join(parts)
+
+
+class StepPlan:
+    """What is captured at a step: flags for each capture class, and so each tensor.
+
+    Steps at which the same is captured share one object.
+
+    Args:
+        capture_classes: For each capture class, the names that have flags.
+        flags: What to capture, by such a name.
+        takes_activations: As the attribute.
+        is_light: As the attribute.
+
+    Attributes:
+        is_active: Whether anything may be captured.
+        takes_activations: Whether inputs or outputs of modules may be captured.
+        is_light: Whether only losses and scalars are captured, which come to tdbg by
+            themselves; then hooks need not look for tensors.
+        by_class: The flags of each capture class so far; grows as classes are added.
+    """
+
+    __slots__ = (
+        "_by_entry",
+        "_capture_classes",
+        "_flags",
+        "by_class",
+        "is_active",
+        "is_light",
+        "takes_activations",
+    )
+
+    def __init__(
+        self,
+        capture_classes: list[tuple[str, ...]],
+        flags: dict[str, int],
+        takes_activations: bool,
+        *,
+        is_light: bool = False,
+    ) -> None:
+        self._capture_classes = capture_classes
+        self._flags = flags
+        self._by_entry: dict[TensorEntry, int] = {}
+        self.is_active = any(flags.values())
+        self.takes_activations = takes_activations
+        self.is_light = is_light
+        self.by_class: list[int] = []
+
+    def only(self, mask: int) -> StepPlan:
+        """Return the plan restricted to the flags of *mask*."""
+        flags = {name: each & mask for name, each in self._flags.items()}
+        return StepPlan(self._capture_classes, flags, self.takes_activations)
+
+    def overlaps(self, other: StepPlan) -> bool:
+        """Whether the plan has flags for a tensor that *other* had flags for."""
+        return any(
+            self.of_entry(entry) for entry, flags in other._by_entry.items() if flags
+        )
+
+    def of_entry(self, entry: TensorEntry) -> int:
+        """Return what to capture of a tensor."""
+        flags = self._by_entry.get(entry)
+        if flags is None:
+            flags = self._by_entry[entry] = self.of(entry.capture_class)
+        return flags
+
+    def of(self, capture_class: int) -> int:
+        """Return what to capture of the tensors of a capture class."""
+        if capture_class < len(self.by_class):
+            return self.by_class[capture_class]
+        while len(self.by_class) <= capture_class:
+            flags = 0
+            for name in self._capture_classes[len(self.by_class)]:
+                flags |= self._flags.get(name, 0)
+            self.by_class.append(flags)
+        return self.by_class[capture_class]
 
 
 NOTHING_DUE, STATISTICS_DUE, VALUES_DUE = range(3)
 
 
 class Timing(NamedTuple):
-    """At which steps something is due; many schedules have the same.
+    """At which steps something is due; many schedules share one timing.
 
     Attributes:
         config: The steps.
-        first_steps: Nothing is from this step of the mode on; None: always.
+        first_steps: The step of the mode from which on nothing is due; None: no end.
     """
 
     config: SaveConfigMode
     first_steps: int | None = None
 
     def due(self, mode_step: int) -> int:
-        """What is due at this step."""
+        """Return what is due at a step."""
         config, last = self
         if last is not None and mode_step >= last:
             return NOTHING_DUE
@@ -49,7 +176,7 @@ class Timing(NamedTuple):
         return STATISTICS_DUE if config.should_reduce(mode_step) else NOTHING_DUE
 
     def steady_until(self, mode_step: int) -> float:
-        """The step before which nothing else is due than at this one."""
+        """Return the step until which the same is due as at this one."""
         config, last = self
         if last is not None and mode_step >= last:
             return math.inf
@@ -62,13 +189,14 @@ class Schedule(NamedTuple):
     """How one collection is captured in one mode.
 
     Attributes:
-        config: At which steps.
-        on_save: What is wanted where values are due; 0: as anywhere else.
-        on_reduce: What is wanted where statistics are.
+        config: The steps at which it is captured.
+        on_save: What to capture where values are due; 0: the same as ``on_reduce``.
+        on_reduce: What to capture where statistics are due.
         may_hold_activations: Whether inputs or outputs of modules may be in it.
-        first_steps: Nothing is wanted from this step of the mode on; None: always.
-        is_light: Whether it is of what comes by itself: losses and scalars.
-        is_beginning: Whether it is of every step of the beginning, for rules.
+        first_steps: The step of the mode from which on nothing is captured; None: no
+            end.
+        is_light: Whether it holds only losses or scalars, which come by themselves.
+        is_beginning: Whether a rule needs it at every step of the beginning.
     """
 
     config: SaveConfigMode
@@ -81,28 +209,28 @@ class Schedule(NamedTuple):
 
     @property
     def timing(self) -> Timing:
-        """When anything is wanted."""
+        """When anything is captured."""
         return Timing(self.config, self.first_steps)
 
-    def wants_when(self, due: int) -> int:
-        """What is wanted where its timing says that this is due."""
+    def flags_when(self, due: int) -> int:
+        """Return what to capture where its timing says that *due* is due."""
         if due == VALUES_DUE and self.on_save:
             return self.on_save
         return self.on_reduce if due else 0
 
-    def wants_ever(self) -> int:
-        """What is wanted at any step."""
+    def all_flags(self) -> int:
+        """Return everything that is captured at some step."""
         return 0 if self.config.is_empty else self.on_save | self.on_reduce
 
     @property
     def period(self) -> int:
-        """Steps in which everything comes once."""
+        """Number of steps in which everything that is scheduled comes once."""
         config = self.config
         saves = config.save_interval if self.on_save else 1
         return max(config.statistics_interval, saves)
 
     def throttled(self, throttle: Throttle) -> Schedule:
-        """It, without what a budget leaves out."""
+        """Return the schedule without what a budget leaves out."""
         config, on_save, on_reduce = self.config, self.on_save, self.on_reduce
         if self.is_beginning and not throttle.beginning:
             on_save = on_reduce = 0
@@ -121,21 +249,21 @@ class Schedule(NamedTuple):
                 save_interval=config.save_interval * factor,
             )
         if not throttle.values and on_save & (VALUES | LIMITED_VALUES):
-            # In the place of values there are their statistics.
+            # Their statistics are captured instead.
             on_save &= ~(VALUES | LIMITED_VALUES)
             on_save |= ROWS
         return self._replace(config=config, on_save=on_save, on_reduce=on_reduce)
 
     @property
     def of_units(self) -> Schedule:
-        """When units are counted, where anything is wanted."""
+        """The schedule of the unit summaries: they come with anything that comes."""
         on_save = UNITS if self.on_save else 0
         return self._replace(on_save=on_save, on_reduce=UNITS)
 
 
 class Span(NamedTuple):
-    """Steps of a mode, from *first* to before *end*, that want the same."""
+    """Steps of a mode, from *first* to before *end*, that share a step plan."""
 
     first: int
     end: float
-    wants: StepWants
+    step_plan: StepPlan

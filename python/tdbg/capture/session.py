@@ -11,83 +11,160 @@ after ten times the session rests.
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tdbg.capture.attached import Attached
-from tdbg.capture.events import STATUS, write_event
-from tdbg.capture.faults import tell_fault
+from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, array_ref
+from tdbg.capture.events import StepWriter, write_event
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import watch_process
-from tdbg.capture.quiet import Quiet
 from tdbg.capture.recorder import Recorder, StepContext
-from tdbg.capture.records import StepRecords
-from tdbg.capture.remote import RemoteArray
-from tdbg.capture.requests import Requests
-from tdbg.capture.sink import Sink
-from tdbg.capture.steps import SKIPPED, Change, Step, StepMachine
-from tdbg.capture.stopping import Stopping
-from tdbg.capture.tensors import Tensors, array_ref
-from tdbg.collections import Role
-from tdbg.control import Request
+from tdbg.capture.requests import CaptureOverrides, Requests, StopState
+from tdbg.capture.schedule import StepPlan
+from tdbg.capture.steps import Change, Step, StepMachine
+from tdbg.config.collections import Role
 from tdbg.errors import TrainingStopped
-from tdbg.modes import TRAINING, ModeKeys
+from tdbg.modes import EVAL, TRAIN, TRAINING, ModeKeys
+from tdbg.run.requests import Request
+from tdbg.run.schema import EventKind, StepFlag
 
-__all__ = ["MAX_FAULTS", "Session"]
+if TYPE_CHECKING:
+    from tdbg._core import BatchCapture
+    from tdbg.capture.writer import Writer
+
+__all__ = [
+    "MAX_FAULTS",
+    "IdleState",
+    "Session",
+]
+
+
+_log = logging.getLogger("tdbg")
+
+
+def _log_fault(error: Exception, number: int, limit: int) -> None:
+    """Log this error if it is the first, or the one after which nothing is captured.
+
+    Args:
+        error: The error.
+        number: How many errors there were, with this one.
+        limit: After how many errors nothing is captured.
+    """
+    with contextlib.suppress(Exception):
+        if number == 1:
+            _log.warning(
+                "tdbg met an error of its own; the training goes on", exc_info=error
+            )
+        if number == limit:
+            _log.warning(
+                "tdbg met %d errors of its own and captures nothing from now on", limit
+            )
+
+
+class IdleState:
+    """Whether no input or output of a module is captured for now; notifies of changes.
+
+    Attributes:
+        is_idle: Whether none is captured.
+        on_change: Called with the new state.
+    """
+
+    __slots__ = ("is_idle", "on_change")
+
+    def __init__(self) -> None:
+        self.is_idle = False
+        self.on_change: list[Callable[[bool], None]] = []
+
+    def set(self, is_idle: bool) -> None:
+        """Set the state; call back if it is another than before."""
+        if self.is_idle is not is_idle:
+            self.is_idle = is_idle
+            for callback in self.on_change:
+                callback(is_idle)
+
 
 MAX_FAULTS = 10
-
 _Result = TypeVar("_Result")
 
 
 class Session:
-    """Where the hooks of a framework call.
+    """One training: takes the events of its hook, and captures.
 
-    Every event goes through ``run``, which measures it and lets nothing escape.
+    Hooks call the methods of the session, and those that the session takes over from
+    its parts without a call in between (``entry``, ``take``, ``refuse``,
+    ``may_capture``, ``captures``).  An event goes through ``run``, which measures it
+    and lets nothing escape.
 
     Args:
-        sink: The core's writer.
-        policy: What is wanted.
-        requests: What is asked of the training; looked at before each root forward.
+        writer: The core's writer.
+        policy: What is captured.
+        requests: Requests to the training; polled before each root forward.
         raises_on_stop: Whether a stop raises, or only sets ``should_stop``.
         is_live: False makes a session that never does anything.
-        tensors: How the framework's tensors are read.
+        adapter: Reads the framework's tensors.
+        batch_capture: Captures many of them in one call; None: nothing does.
         budget: Share of the training's time that capture may cost; None: any.
 
     Attributes:
-        takes_activations: False while a forward is under way of which no input or
-            output of any module is wanted; saves the hooks the rest.
-        forward_context: Of the forward under way, if something is wanted in it.
-        n_replicas: Copies of a root that are being called, in threads of their own:
-            of what is inside them nothing is wanted.
-        quiet: Says when no input or output of a module will be wanted for a while.
+        machine: Counts the steps.  Hooks only read it (``training``,
+            ``defines_step``), at every step; events go to the session.
+        optimizers: The keys of the optimizers that are known; to be read only.
+        collections: The collections of the hook; changes hold from the next step on.
+        naming: The scheme of names.
+        takes_activations: False while a forward is under way in which no input or
+            output of any module is captured; saves the hooks the rest.
+        forward_context: The step of the forward under way, if anything is captured
+            in it.
+        n_replicas: Copies of a root that are being called, in threads of their own;
+            nothing inside them is captured.
+        idle: Reports when no input or output of a module will be captured for a
+            while.
         unfinished: Ends of what goes on; called once, before the next event.
-        on_rest: Called when an error, or a fork, ends capture without ``close``.
-        on_request: Who takes the requests of each type.
-        writes_to: Names the run and the rank that it writes for; None: nowhere.
+        on_change: Called when the collections have changed.
+        on_close: Called before the run ends.
         on_closed: Called when the run has ended and everything is written.
+        on_rest: Called when an error, or a fork, ends capture without ``close``.
+        on_eval_training: Called when the model turns out to be trained in evaluation
+            mode, or no longer to be.
+        on_request: Handles the requests of each type.
+        writes_to: The run and the rank that the session writes for; None: none.
     """
 
     def __init__(
         self,
-        sink: Sink,
+        writer: Writer,
         policy: Policy,
         *,
         requests: Requests | None = None,
         raises_on_stop: bool = True,
         is_live: bool = True,
-        tensors: Tensors | None = None,
+        adapter: FrameworkAdapter | None = None,
+        batch_capture: BatchCapture | None = None,
         budget: float | None = None,
     ) -> None:
-        self.sink = sink
+        self.writer = writer
         self.policy = policy
-        self.recorder = Recorder(sink, policy, tensors)
+        self.recorder = Recorder(writer, policy, adapter, batch_capture)
         self.machine = StepMachine()
-        self._records = StepRecords(self.recorder, policy, budget)
-        self.meter = self._records.meter
+        self.optimizers = self.machine.optimizers
+        self.collections = policy.registry
+        self.naming = policy.naming
+        self.may_capture = policy.may_capture
+        self.captures = policy.captures
+        self.entry = self.recorder.entry
+        self.take = self.recorder.take
+        self.refuse = self.recorder.refuse
+        self.take_unhandled = self.recorder.take_unhandled
+        self.calls_of = self.recorder.calls_of
+        self.parameters = self.recorder.parameters
+        self.fence = self.recorder.fence
+        self.begin_values = self.recorder.begin_values
+        self._step_writer = StepWriter(self.recorder, policy, budget)
+        self.meter = self._step_writer.meter
         self.is_live = is_live
         self.writes_to: Hashable | None = None
         self.is_closed = False
@@ -95,24 +172,25 @@ class Session:
         self.takes_activations = True
         self.forward_context: StepContext | None = None
         self.n_replicas = 0
-        self.quiet = Quiet()
+        self.idle = IdleState()
         self.unfinished: list[Callable[[], None]] = []
         self.on_change: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self.on_closed: list[Callable[[], None]] = []
         self.on_rest: list[Callable[[], None]] = []
+        self.on_eval_training: list[Callable[[], None]] = []
         self._requests = requests
-        self._stopping = Stopping(raises_on_stop)
+        self._stop_state = StopState(raises_on_stop)
         self._has_stopped = False
-        self._attached = Attached(policy.registry, self.recorder)
+        self._overrides = CaptureOverrides(policy.registry, self.recorder)
         self.on_request: dict[str, Callable[[Request], None]] = {
-            "stop": self._stopping.hear,
-            "capture": self._attached.take,
+            "stop": self._stop_state.take,
+            "capture": self._overrides.take,
         }
-        # When the call that goes on began: that is "now" until it ends.
+        # When the call under way began: that is "now" until it ends.
         self._now_ns = 0
-        # Before that nothing is asked of the training, or under way of what was.
-        self._hear_ns = 0 if requests is not None else sys.maxsize
+        # Before this time no request can come, and none is under way.
+        self._next_poll_ns = 0 if requests is not None else sys.maxsize
         if is_live:
             watch_process(self)
 
@@ -139,12 +217,12 @@ class Session:
 
     def overhead(self) -> Overhead:
         """What capture has cost so far."""
-        return self._records.overhead()
+        return self._step_writer.overhead()
 
     @property
     def stop_reason(self) -> str | None:
         """Who asked the training to stop and why, or None."""
-        return self._stopping.reason
+        return self._stop_state.reason
 
     @property
     def should_stop(self) -> bool:
@@ -159,8 +237,8 @@ class Session:
         Raises:
             TrainingStopped: If somebody asked for it.
         """
-        if self._now_ns >= self._hear_ns and not self.machine.depth:
-            self._hear(mode)
+        if self._now_ns >= self._next_poll_ns and not self.machine.depth:
+            self._obey_requests(mode)
         change = self.machine.forward_begins(root, mode)
         for ended in change.ended:
             self._end(ended)
@@ -171,14 +249,14 @@ class Session:
             self._begin(step)
         context: StepContext | None = step.context
         if context is not None:
-            wants = context.wants
-            takes = wants.is_active and not step.is_taken
+            step_plan = context.step_plan
+            takes = step_plan.is_active and not step.is_taken
             self.forward_context = context if takes else None
             if context.calls:
                 context.calls = {}
-            if takes and wants.takes_activations and not self.n_replicas:
+            if takes and step_plan.takes_activations and not self.n_replicas:
                 self.takes_activations = True
-                self.quiet.tell(False)
+                self.idle.set(False)
                 self.recorder.begin_forward(context)
             else:
                 self.takes_activations = False
@@ -197,14 +275,14 @@ class Session:
             self.forward_context = None
         step = change.step
         if step is not None and step.mode not in TRAINING and step.context is not None:
-            step.context.reaches(self._now_ns, self.meter.spent_ns)
+            step.context.extend(self._now_ns, self.meter.spent_ns)
 
     def forward_lost(self) -> None:
         """The call of a root ended without a word (an interrupt)."""
         self._apply(self.machine.forward_lost())
 
     def module_called(self, mode: ModeKeys) -> StepContext | None:
-        """A module or a loss was called: the step it belongs to, if captured."""
+        """A module or a loss was called: return its step, if captured."""
         change = self.machine.module_called(mode)
         if change.began:
             self._apply(change)
@@ -216,9 +294,23 @@ class Session:
         context.last_ns = self._now_ns
         return context
 
-    def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> StepContext | None:
-        """An optimizer is about to step."""
-        change = self.machine.optimizer_begins(key, mode)
+    def optimizer_begins(
+        self, key: Hashable, mode: Callable[[], ModeKeys], *, from_latest: bool = True
+    ) -> StepContext | None:
+        """An optimizer is about to step: return the step that it ends, if captured.
+
+        Args:
+            key: The optimizer's.
+            mode: Returns the present mode; called only where a step begins here.
+            from_latest: Whether the gradients are those of the latest forward; not
+                with a closure, which is yet to compute them.
+        """
+        machine, present = self.machine, TRAIN
+        if machine.training is None:
+            present = mode()
+            if present is EVAL and from_latest:
+                self._train_in_evaluation(key)
+        change = machine.optimizer_begins(key, present)
         if change.began:
             self._apply(change)
         context: StepContext | None = None
@@ -226,20 +318,62 @@ class Session:
             context = change.step.context
         return context
 
+    def _train_in_evaluation(self, key: Hashable) -> None:
+        """Make a step of evaluation one of training, if the optimizer used it so."""
+        step = self.machine.evaluation_trains(key)
+        if step is None:
+            return
+        self.eval_training_changed()
+        if step.context is not None:
+            step.context.step_plan = self.policy.step_plan(step.mode, step.mode_step)
+
     def optimizer_ends(
-        self, key: Hashable, skipped: bool | RemoteArray = False
+        self, key: Hashable, skipped: bool | DeviceArray = False
     ) -> None:
         """An optimizer has stepped, or was skipped, as a device may say later."""
         if not isinstance(skipped, bool):
-            self.recorder.flag_later(self.machine.training, SKIPPED, skipped)
+            self.recorder.flag_later(self.machine.training, StepFlag.SKIPPED, skipped)
             skipped = False
         for step in self.machine.optimizer_ends(key, skipped=skipped).ended:
             self._end(step)
 
+    def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
+        """An optimizer of the model's parameters exists; it need not have stepped."""
+        self.machine.optimizer_found(key, defines_step=defines_step)
+
+    def optimizer_gone(self, key: Hashable) -> None:
+        """The optimizer does not exist any longer."""
+        self.machine.optimizer_gone(key)
+
+    def closure_begins(self) -> None:
+        """The optimizer that steps evaluates its closure."""
+        self.machine.closure_begins()
+
+    def closure_ends(self) -> None:
+        """The evaluation of the closure is over."""
+        self.machine.closure_ends()
+
+    def closure_fails(self) -> None:
+        """The closure raised; so will the optimizer's step."""
+        self.machine.closure_fails()
+
+    def eval_training_changed(self) -> None:
+        """The model is trained in evaluation mode from now on, or no longer."""
+        for callback in self.on_eval_training:
+            callback()
+
+    def latest_step(self, mode: ModeKeys) -> tuple[int, int]:
+        """The numbers of the step that began last: global, and in *mode*; -1: none."""
+        return self.machine.latest(mode)
+
+    def next_plan(self, mode: ModeKeys) -> StepPlan:
+        """What the next step of *mode* captures."""
+        return self.policy.step_plan(mode, self.machine.following(mode))
+
     # ---- what the user records by hand ---------------------------------------
 
     def given(self, mode: ModeKeys) -> StepContext | None:
-        """The step that what is recorded now belongs to."""
+        """Return the step that a value recorded by hand now belongs to."""
         return self._apply(self.machine.record_given(mode))
 
     def record(self, mode: ModeKeys, name: str, role: Role, ref: Any | None) -> None:
@@ -250,13 +384,13 @@ class Session:
         if ref is None:
             self.recorder.refuse(context)
             return
-        plan = self.recorder.plan(name, role)
-        self.recorder.capture(context, plan, ref, context.count_call(("given", name)))
+        entry = self.recorder.entry(name, role)
+        self.recorder.capture(context, entry, ref, context.count_call(("given", name)))
 
     def record_into(
         self, mode: ModeKeys, name: str, collections: list[str], ref: Any | None
     ) -> None:
-        """The same into collections, which are made if need be."""
+        """Record a tensor into collections, which are made if need be."""
         for collection in collections:
             self.policy.registry.put(collection, name)
         context = self.given(mode)
@@ -264,7 +398,7 @@ class Session:
             self._collections_change()
             # The new collection holds for this step already.
             step = context.step
-            context.wants = self.policy.wants(step.mode, step.mode_step)
+            context.step_plan = self.policy.step_plan(step.mode, step.mode_step)
         self.record(mode, name, Role.OTHER, ref)
 
     def record_array(
@@ -273,11 +407,49 @@ class Session:
         """Record anything that NumPy takes for an array of plain elements."""
         self.record_into(mode, name, collections, array_ref(value))
 
+    def record_scalar(
+        self,
+        mode: ModeKeys,
+        name: str,
+        value: float | DeviceArray | None,
+        wall_ns: int | None = None,
+    ) -> None:
+        """Record a number, now or when it has arrived; None counts as refused."""
+        context = self.given(mode)
+        if context is not None:
+            self.recorder.scalar(context, name, value, wall_ns)
+
     def write_event(self, kind: int, content: dict[str, Any], step: int = -1) -> None:
         """Write an event of the run."""
         write_event(self.recorder, kind, content, step)
 
+    # ---- state ---------------------------------------------------------------
+
+    def counters(self) -> dict[str, int]:
+        """Records offered, written, dropped, failed and more; errors of tdbg."""
+        own = {
+            "refused_tensors": self.recorder.n_refused,
+            "repeated_rows": self.recorder.n_repeated,
+            "internal_errors": self.n_faults,
+            "is_live": int(self.is_live),
+        }
+        return {**self.writer.counters(), **own}
+
+    def device_state(self) -> dict[int, dict[str, Any]]:
+        """How tensors of each device are captured, by the device's number."""
+        return self.recorder.device_state()
+
     # ---- the end -------------------------------------------------------------
+
+    def flush(self, *, durable: bool, timeout: float) -> None:
+        """Return when everything recorded so far can be read.
+
+        Raises:
+            StorageError: If it could not be written, or a device did not deliver it.
+        """
+        if self.is_live:
+            timeout -= self.recorder.fetch(timeout)
+            self.writer.flush(durable, max(0.0, timeout))
 
     def close(self, reason: str = "closed", timeout: float = 5.0) -> bool:
         """End the open steps and the writer; True when everything was written."""
@@ -287,13 +459,13 @@ class Session:
         for callback in self.on_close:
             with contextlib.suppress(Exception):
                 callback()
-        self.run(self._say_goodbye, reason)
+        self.run(self._conclude, reason)
         self.is_live = False
         self.recorder.end_forward()
         with contextlib.suppress(Exception):
-            timeout -= self.recorder.late.wait(timeout / 2, gives_up=True)
-        all_written = self.sink.close(timeout)
-        for end in (self._records.close, *self.on_closed):
+            timeout -= self.recorder.pending.wait(timeout / 2, gives_up=True)
+        all_written = self.writer.close(max(0.0, timeout))
+        for end in (self._step_writer.close, *self.on_closed):
             with contextlib.suppress(Exception):
                 end()
         return all_written
@@ -303,41 +475,41 @@ class Session:
         self.is_closed = True
         self._rest()
 
-    def _say_goodbye(self, reason: str) -> None:
+    def _conclude(self, reason: str) -> None:
         self._apply(self.machine.close())
-        self._records.conclude()
+        self._step_writer.conclude()
         if self.stop_reason is None:
-            self.write_event(STATUS, {"training": "ended", "reason": reason})
+            self.write_event(EventKind.STATUS, {"training": "ended", "reason": reason})
         else:
-            self._tell_stopped()
+            self._write_stopped()
 
-    def _tell_stopped(self) -> None:
+    def _write_stopped(self) -> None:
         if not self._has_stopped:
             self._has_stopped = True
             self.write_event(
-                STATUS, {"training": "stopped", "reason": self.stop_reason}
+                EventKind.STATUS, {"training": "stopped", "reason": self.stop_reason}
             )
 
-    def _hear(self, mode: ModeKeys) -> None:
-        """Do what is asked of the training."""
-        self._hear_ns = 0  # Until nothing is left to do.
+    def _obey_requests(self, mode: ModeKeys) -> None:
+        """Do what requests ask of the training."""
+        self._next_poll_ns = 0  # Until nothing is left to do.
         if self._requests is None:
             return
         is_training = mode in TRAINING
         number = self.machine.training_number
-        self._attached.step_begins(*self.machine.next_training())
+        self._overrides.step_begins(*self.machine.next_training())
         for request in self._requests.poll(number, is_training=is_training):
             take = self.on_request.get(request.type)
             if take is not None:
                 take(request)
-        if self._stopping.is_due(is_training=is_training):
+        if self._stop_state.is_due(is_training=is_training):
             self._apply(self.machine.close())
-            self._tell_stopped()
+            self._write_stopped()
             last, _ = self.machine.latest(mode)
             step = None if last < 0 else last
-            raise TrainingStopped(self._stopping.reason or "", step)
-        if self._stopping.request is None and not self._attached.is_active:
-            self._hear_ns = self._requests.next_ns
+            raise TrainingStopped(self._stop_state.reason or "", step)
+        if self._stop_state.request is None and not self._overrides.is_active:
+            self._next_poll_ns = self._requests.next_ns
 
     # ---- steps ---------------------------------------------------------------
 
@@ -356,10 +528,10 @@ class Session:
         policy = self.policy
         if policy.registry.changes.count != policy.revision and policy.refresh():
             self._collections_change()
-        wants = policy.wants(step.mode, step.mode_step)
-        if wants.takes_activations:
-            self.quiet.tell(False)
-        step.context = StepContext(step, wants, self._now_ns, self.meter.spent_ns)
+        step_plan = policy.step_plan(step.mode, step.mode_step)
+        if step_plan.takes_activations:
+            self.idle.set(False)
+        step.context = StepContext(step, step_plan, self._now_ns, self.meter.spent_ns)
 
     def _end(self, step: Step) -> None:
         context: StepContext | None = step.context
@@ -368,30 +540,32 @@ class Session:
         now, mode = self._now_ns, step.mode
         is_training = mode in TRAINING
         if is_training:  # It goes on until now; of the others the last forward ends it.
-            context.reaches(now, self.meter.spent_ns)
-        self._records.step_ended(step, now, context.rest_ns, has_data=context.has_data)
+            context.extend(now, self.meter.spent_ns)
+        self._step_writer.step_ended(
+            step, now, context.rest_ns, has_data=context.has_data
+        )
         if is_training and not self.machine.depth:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.
-            following = self.policy.wants(mode, step.mode_step + 1)
-            is_quiet = bool(step.forwards) and not following.takes_activations
-            if is_quiet is not self.quiet.is_quiet:
-                self.quiet.tell(is_quiet)
+            following = self.policy.step_plan(mode, step.mode_step + 1)
+            is_idle = bool(step.forwards) and not following.takes_activations
+            if is_idle is not self.idle.is_idle:
+                self.idle.set(is_idle)
 
     def _collections_change(self) -> None:
-        self._records.collections_change()
+        self._step_writer.collections_change()
         self.recorder.refresh()
         for callback in self.on_change:
             callback()
 
     def _fault(self, error: Exception) -> None:
         self.n_faults += 1
-        tell_fault(error, self.n_faults, MAX_FAULTS)
+        _log_fault(error, self.n_faults, MAX_FAULTS)
         if self.n_faults >= MAX_FAULTS:
             self._rest()
 
     def _rest(self) -> None:
-        """Nothing is captured from now on."""
+        """Stop capturing, for good."""
         self.is_live = False
         self.recorder.end_forward()
         for callback in self.on_rest:

@@ -12,23 +12,106 @@ uses its gradients: then it was a step of training.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import functools
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from tdbg.capture.step import (
-    INTERRUPTED,
-    SKIPPED,
-    Change,
-    Counters,
-    Step,
-    change_of,
-)
+from tdbg.config.messages import check_choice, short, whole_number
+from tdbg.errors import ConfigurationError
 from tdbg.modes import EVAL, GLOBAL, PREDICT, TRAIN, ModeKeys
+from tdbg.run.schema import StepFlag
 
-__all__ = ["INTERRUPTED", "SKIPPED", "Change", "Counters", "Step", "StepMachine"]
+__all__ = [
+    "Change",
+    "Counters",
+    "Step",
+    "StepMachine",
+    "change_of",
+    "counters_of",
+    "parse_counters",
+    "resume",
+]
+
+
+# Flags of a step, on disk (docs/format.md): never renumber.
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One step, from its first event until its end and a little longer.
+
+    Attributes:
+        number: Number among all steps.
+        mode: Mode of the step.
+        mode_step: Number among the steps of that mode.
+        flags: Bits of ``StepFlag``.
+        is_open: Whether the step has not ended.
+        is_taken: Whether a closure was evaluated already: further forwards are trials
+            of the optimizer, and not captured.
+        may_train: Whether gradients can be computed of the forward of a step of
+            evaluation.
+        micro_batch: Number of the latest forward of a root.
+        micro_batches: Number of micro-batches, at least 1.
+        context: What the owner of the machine keeps for the step.
+        forwards: Number of forwards of each root.
+    """
+
+    number: int
+    mode: ModeKeys
+    mode_step: int
+    flags: int = 0
+    is_open: bool = True
+    is_taken: bool = False
+    may_train: bool = False
+    micro_batch: int = 0
+    micro_batches: int = 1
+    context: Any = None
+    forwards: dict[Hashable, int] = field(default_factory=dict)
+
+    def add_forward(self, root: Hashable) -> None:
+        """Count a further forward of a root: a further micro-batch."""
+        count = self.forwards[root]
+        self.forwards[root] = count + 1
+        self.micro_batch = count
+        self.micro_batches = max(self.micro_batches, count + 1)
+
+
+class Counters(NamedTuple):
+    """Numbers of the next steps.
+
+    Attributes:
+        step: Number of the next step among all steps.
+        modes: Number of the next step of each mode.
+    """
+
+    step: int
+    modes: dict[ModeKeys, int]
+
+
+class Change(NamedTuple):
+    """What an event changed.
+
+    Attributes:
+        step: The step that the event belongs to, or None.
+        began: Whether that step begins here.
+        ended: Steps that ended, in this order; before *step* began.
+    """
+
+    step: Step | None
+    began: bool = False
+    ended: tuple[Step, ...] = ()
+
+
+# Makes a Change without a call of a Python function: several events of every step do.
+change_of: Callable[[tuple[Step | None, bool, tuple[Step, ...]]], Change]
+change_of = functools.partial(tuple.__new__, Change)
+
 
 _EVALUATION = frozenset({EVAL, PREDICT})
-# Steps of another optimizer, without one of the defining optimizer in between,
-# after which the other one defines the steps.
+# After so many steps of another optimizer, without one of the defining optimizer in
+# between, the other one defines the steps.
 _TAKEOVER = 2
 
 
@@ -40,12 +123,12 @@ class StepMachine:
     Thread safety: none; a training has one thread that calls its model.
 
     Attributes:
-        training: The training step that is open; to be read only.
-        depth: How many calls of roots are under way, one in the other; likewise.
-        optimizers: The keys of those that are known; likewise.
+        training: The open training step; read-only.
+        depth: Number of nested calls of roots under way; read-only.
+        optimizers: The keys of the known optimizers; read-only.
         trains_in_evaluation: Whether an optimizer has used gradients of a forward
-            that the module made in evaluation, and so will again, as it seems; set
-            back by whoever sees the module train.
+            that the module made in evaluation, and so probably will again; reset by
+            whoever sees the module train.
     """
 
     def __init__(self) -> None:
@@ -67,20 +150,20 @@ class StepMachine:
 
     @property
     def training_number(self) -> int:
-        """Number of the open training step, or else of the next one, among these.
+        """Number of the open training step, or else of the next one, among them.
 
-        The same at the same point of a training on every rank, however many steps
-        of evaluation only some of them have made.
+        It is the same on all ranks at the same point of a training, even if only some
+        of them have made steps of evaluation.
         """
         begun = self._next_mode_step[TRAIN] + self._next_mode_step[GLOBAL]
         return begun if self.training is None else begun - 1
 
     def latest(self, mode: ModeKeys) -> tuple[int, int]:
-        """The numbers of the step that began last, of all and of *mode*; -1: none."""
+        """Return the numbers of the latest step: of all, and of *mode*; -1: none."""
         return self._next_number - 1, self._next_mode_step[mode] - 1
 
     def next_training(self) -> tuple[int, int]:
-        """Numbers of the next training step to begin: of training, and global."""
+        """Return the numbers of the next training step: among these, and among all."""
         begun = self._next_mode_step[TRAIN] + self._next_mode_step[GLOBAL]
         return begun, self._next_number
 
@@ -90,20 +173,20 @@ class StepMachine:
         return self._in_closure
 
     def following(self, mode: ModeKeys) -> int:
-        """The mode step that the next step of this mode will have."""
+        """Return the number that the next step of a mode will have in it."""
         return self._next_mode_step[mode]
 
     # ---- optimizers ----------------------------------------------------------
 
     def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
-        """An optimizer of the model's parameters exists; it need not have stepped."""
+        """Note an optimizer of the model's parameters, which may never have stepped."""
         self.optimizers.add(key)
         if defines_step:
             self._defining = key
             self._is_explicit = True
 
     def optimizer_gone(self, key: Hashable) -> None:
-        """The optimizer does not exist any longer."""
+        """Forget an optimizer that does not exist any longer."""
         self.optimizers.discard(key)
         self._strays.pop(key, None)
         if self._defining == key:
@@ -113,9 +196,9 @@ class StepMachine:
             self._stepping = None
 
     def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> Change:
-        """The optimizer is about to step, or its scaler has decided to skip.
+        """An optimizer is about to step, or its scaler has decided to skip.
 
-        The step may have ended, by another optimizer's step.
+        The step that the change names may have ended, by another optimizer's step.
         """
         self.optimizers.add(key)
         if not self._in_closure:
@@ -135,10 +218,10 @@ class StepMachine:
         return Change(self._begin_training(mode), began=True)
 
     def evaluation_trains(self, key: Hashable) -> Step | None:
-        """This optimizer is about to use gradients that the module made in evaluation.
+        """An optimizer is about to use gradients that the module made in evaluation.
 
-        If the open step of evaluation is theirs it is one of training from now on,
-        and returned; it has kept its number.
+        If they belong to the open step of evaluation, that becomes a step of training,
+        keeps its number among all steps, and is returned.
         """
         step = self._evaluation
         if step is None or not step.may_train or self.training is not None:
@@ -158,11 +241,11 @@ class StepMachine:
         return self._defining == key
 
     def closure_begins(self) -> None:
-        """The optimizer that steps evaluates its closure."""
+        """The optimizer that is stepping evaluates its closure."""
         self._in_closure = True
 
     def closure_ends(self) -> None:
-        """The evaluation is over; the first one is the step's."""
+        """The evaluation is over; only the first one of a step is captured."""
         self._in_closure = False
         self.depth = 0
         if self.training is not None:
@@ -181,7 +264,7 @@ class StepMachine:
         if step is None:
             return Change(None)
         if skipped:
-            step.flags |= SKIPPED
+            step.flags |= StepFlag.SKIPPED
         if self._defining != key:
             step.is_taken = False
             return Change(step)
@@ -224,13 +307,13 @@ class StepMachine:
         self._forward = None
         if not failed or not step.is_open:
             return change_of((step, False, ()))
-        step.flags |= INTERRUPTED
+        step.flags |= StepFlag.INTERRUPTED
         if self._stepping is not None:
             return Change(step)
         return Change(step, ended=self._end(step))
 
     def forward_lost(self) -> Change:
-        """The call of a root ended without a word (an interrupt)."""
+        """The call of a root ended without an event (an interrupt)."""
         self.depth = min(self.depth, 1)
         return self.forward_ends(failed=True)
 
@@ -250,9 +333,9 @@ class StepMachine:
     # ---- a training that resumes ---------------------------------------------
 
     def counters(self) -> Counters:
-        """The numbers that a training resumed from here goes on with.
+        """Return the numbers that a training resumed from here continues with.
 
-        It repeats an open training step, which is not over.
+        The resumed training repeats a training step that is open now.
         """
         step, modes = self._next_number, dict(self._next_mode_step)
         training = self.training
@@ -263,7 +346,7 @@ class StepMachine:
         return Counters(step, modes)
 
     def continue_from(self, counters: Counters) -> bool:
-        """Count on from there; False, and nothing changes, if that is a way back."""
+        """Continue from these numbers; False, and no change, if that would go back."""
         if counters.step < self._next_number or any(
             counters.modes.get(mode, 0) < count
             for mode, count in self._next_mode_step.items()
@@ -276,7 +359,7 @@ class StepMachine:
     # ---- the rest ------------------------------------------------------------
 
     def record_given(self, mode: ModeKeys) -> Change:
-        """Somebody records a value by hand; the step may have ended already."""
+        """A value is recorded by hand; the step that it belongs to may have ended."""
         if self.depth > 0:
             return Change(self._forward)
         steps = (
@@ -296,14 +379,14 @@ class StepMachine:
         return Change(step, began=True)
 
     def close(self) -> Change:
-        """No further event will come."""
+        """End all open steps: no further event will come."""
         ended: tuple[Step, ...] = ()
         if self._evaluation is not None:
             ended = self._end(self._evaluation)
         step = self.training
         if step is not None:
             if step.forwards and self.optimizers:
-                step.flags |= INTERRUPTED  # Its optimizer's step never came.
+                step.flags |= StepFlag.INTERRUPTED  # Its optimizer's step never came.
             ended += self._end(step)
         return Change(None, ended=ended)
 
@@ -314,7 +397,7 @@ class StepMachine:
         return None
 
     def _is_over(self, root: Hashable, mode: ModeKeys) -> bool:
-        """Whether this call of a root is not of the open training step."""
+        """Whether this call of a root does not belong to the open training step."""
         step = self.training
         if step is None or step.mode is not mode:
             return step is not None
@@ -323,12 +406,12 @@ class StepMachine:
         if self._stepping is not None:
             # The optimizer raised: a post-step hook never ran.
             self._stepping = None
-            step.flags |= INTERRUPTED
+            step.flags |= StepFlag.INTERRUPTED
             return True
         return not self.optimizers and root in step.forwards
 
     def _consider(self, key: Hashable) -> None:
-        """Let the optimizer define the steps if none does, or not any longer."""
+        """Let the optimizer define the steps unless another one still does."""
         if self._defining is None:
             self._defining = key
         elif not self._is_explicit:
@@ -355,3 +438,58 @@ class StepMachine:
         else:
             self._evaluation = None
         return (step,)
+
+
+VERSION = 1
+# Numbers of steps have 64 bits on disk; no training makes so many steps.
+_MAX_STEP = 1 << 62
+
+_log = logging.getLogger("tdbg")
+
+
+def counters_of(machine: StepMachine) -> dict[str, Any]:
+    """Return the counters of a machine, as ``parse_counters`` reads them."""
+    counters = machine.counters()
+    modes = {mode.name: count for mode, count in counters.modes.items() if count}
+    return {"version": VERSION, "step": counters.step, "modes": modes}
+
+
+def parse_counters(state: object) -> Counters:
+    """Parse counters from a checkpoint.
+
+    Raises:
+        ConfigurationError: If *state* has other contents.
+    """
+    if not isinstance(state, Mapping) or state.get("version") != VERSION:
+        msg = f"expected what hook.state_dict() gives, not {short(state)}"
+        raise ConfigurationError(msg)
+    given = state.get("modes")
+    if not isinstance(given, Mapping):
+        msg = f"modes must map names of modes to numbers of steps, not {short(given)}"
+        raise ConfigurationError(msg)
+    modes = dict.fromkeys(ModeKeys, 0)
+    for name, count in given.items():
+        check_choice("modes", name, ModeKeys.__members__)
+        modes[ModeKeys[name]] = _step(name, count)
+    return Counters(_step("step", state.get("step")), modes)
+
+
+def resume(machine: StepMachine, counters: Counters) -> bool:
+    """Let a machine continue from there; log and return False if that goes back."""
+    if machine.continue_from(counters):
+        return True
+    _log.warning(
+        "tdbg goes on counting at step %d: a checkpoint of step %d was loaded after "
+        "steps had been made; load it before the first one",
+        machine.counters().step,
+        counters.step,
+    )
+    return False
+
+
+def _step(name: str, value: object) -> int:
+    number = whole_number(value, 0, _MAX_STEP - 1)
+    if number is None:
+        msg = f"{name} must be a number of steps, not {short(value)}"
+        raise ConfigurationError(msg)
+    return number

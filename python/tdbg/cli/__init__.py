@@ -1,25 +1,34 @@
 """The command line: ``tdbg VERB``.
 
 Every verb but ``run`` takes ``--json`` and then prints one JSON document (``watch``:
-one a line) and nothing else on standard output.  Exit codes, of every verb:
+one for each line) and nothing else on standard output.  The exit codes of all verbs:
 
 ====  ==============================================================
-0     done, and nothing wrong was found
-1     done, and what was looked for is there: findings, or damage
-2     the command line itself is wrong
+0     done, and nothing is wrong
+1     done, and something is wrong: findings, or damage
+2     the command line is wrong
 3     the run cannot be read
-130   Ctrl-C, before there was anything to tell
+4     tdbg itself failed, or a rule did
+130   Ctrl-C, before there was a result
 ====  ==============================================================
 """
 
 from __future__ import annotations
 
 import importlib
+import traceback
 from typing import Any
 
 import click
 
-from tdbg.cli.output import EXIT_INTERRUPTED, EXIT_UNREADABLE, flush, nobody_reads
+from tdbg.cli.output import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_UNREADABLE,
+    discard_output,
+    flush,
+)
+from tdbg.config.messages import nearest
 from tdbg.errors import ConfigurationError, NotARun, TdbgError
 
 __all__ = ["main"]
@@ -38,7 +47,7 @@ VERBS = {
     "attach": "let a running training capture something else for a while",
     "stop": "ask a training to stop",
     "export": "write a run as files of TensorBoard",
-    "fsck": "verify every checksum of a run",
+    "fsck": "verify every checksum of a run, and that nothing is missing",
 }
 
 
@@ -68,11 +77,7 @@ class _Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = click.utils.make_str(args[0])
         if name not in VERBS and not name.startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(name, VERBS, n=1)
-            hint = f", did you mean {near[0]!r}?" if near else ""
-            ctx.fail(f"there is no verb {name!r}{hint}")
+            ctx.fail(f"there is no verb {name!r}; {nearest(name, VERBS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -82,7 +87,7 @@ class _Verbs(click.Group):
             finally:
                 flush()
         except KeyboardInterrupt:
-            # Neither 0 nor what findings are told by; as a shell has it.
+            # Neither 0 nor the code of findings: that of shells.
             click.echo(err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except ConfigurationError as error:
@@ -90,21 +95,29 @@ class _Verbs(click.Group):
         except TdbgError as error:
             click.echo(f"tdbg: {error}{self._hint(ctx, error)}", err=True)
             ctx.exit(EXIT_UNREADABLE)
-        except OSError as error:  # As of a disk that is full: no fault of tdbg's.
-            nobody_reads()
+        except OSError as error:  # Such as a full disk: not tdbg's fault.
+            discard_output()
             click.echo(f"tdbg: {error}", err=True)
             ctx.exit(EXIT_UNREADABLE)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:
+            # Python's own exit code of a crash is that of findings.
+            click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+            what = str(error) or type(error).__name__
+            click.echo(f"tdbg failed, which is a fault of tdbg: {what}", err=True)
+            ctx.exit(EXIT_FAILED)
 
     @staticmethod
     def _hint(ctx: click.Context, error: TdbgError) -> str:
-        """How to judge all runs of a folder, where a folder of runs was named."""
+        """Propose how to judge all runs of a folder, if the user named the folder."""
         if ctx.invoked_subcommand not in ("check", "watch"):
             return ""
         if not isinstance(error, NotARun) or not error.file:
             return ""
         from pathlib import Path
 
-        from tdbg.run_directory import RUN_FILE, find_runs
+        from tdbg.run.directory import RUN_FILE, find_runs
 
         folder = Path(error.file).parent
         if Path(error.file).name != RUN_FILE or Path(error.file).exists():

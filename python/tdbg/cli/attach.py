@@ -1,27 +1,78 @@
-"""``tdbg attach``: let a running training capture something else for a while."""
+"""``tdbg attach``: ask a running training to capture something else for a while."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tdbg.attach import request_capture
 from tdbg.cli import options
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
-from tdbg.cli.waiting import answer_of, has_ended
+from tdbg.config.needs import Needs
 from tdbg.modes import ModeKeys
-from tdbg.needs import Needs
-from tdbg.rules.asking import needs_of
-from tdbg.run_directory import run_of_process
+from tdbg.rules import needs_of
+from tdbg.run.directory import run_of_process
+from tdbg.run.requests import Request, request_capture
+from tdbg.trial import create_trial
 
-__all__ = ["command"]
+__all__ = ["answer_of", "command", "has_ended", "stopped"]
+
+
+POLL_SECONDS = 0.1
+# The clocks of machines differ: the request may have caused an end that seems to have
+# come this little before it.
+NEAR_NS = int(5e9)
+
+
+def answer_of(run: str, request: Request, seconds: float) -> dict[str, Any] | None:
+    """Wait for the first event about a request to capture; None: none came in time."""
+
+    def answers(kind: str, content: dict[str, Any], _: int) -> bool:
+        is_about = content.get("what") == "capture"
+        return kind == "change" and is_about and content.get("request") == request.id
+
+    return _wait(run, answers, seconds)
+
+
+def stopped(run: str, seconds: float) -> bool:
+    """Wait for the training to stop, for whatever request; whether it did in time."""
+    began = time.time_ns()
+
+    def answers(kind: str, content: dict[str, Any], wall_ns: int) -> bool:
+        if kind != "status" or wall_ns < began - NEAR_NS:
+            return False
+        return content.get("training") in ("stopped", "ended")  # Of any type.
+
+    return _wait(run, answers, seconds) is not None
+
+
+def has_ended(run: str) -> bool:
+    """Whether the training has ended, so that it cannot answer."""
+    return create_trial(run).loaded_all_steps
+
+
+def _wait(
+    run: str, answers: Callable[[str, dict[str, Any], int], bool], seconds: float
+) -> dict[str, Any] | None:
+    deadline = time.monotonic() + seconds
+    trial = create_trial(run)
+    while True:
+        is_last = trial.loaded_all_steps
+        for event in trial.events():
+            if answers(event.kind, event.data, event.wall_ns):
+                return dict(event.data)
+        if is_last or time.monotonic() >= deadline:
+            return None
+        time.sleep(POLL_SECONDS)
+        trial.refresh()
 
 
 def _run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
-    """A directory, or that of the run to which a process writes."""
+    """Replace the number of a process by the directory of the run that it writes."""
     if value.isdecimal() and not Path(value).exists():
         return str(run_of_process(int(value)))
     return value
@@ -36,31 +87,41 @@ def _run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
     "--rules",
     multiple=True,
     metavar="NAME",
-    help="What this rule needs, as with Hook(rules=); 'default': all.  Repeatable.",
+    help="Capture what this rule needs, as Hook(rules=) does; 'default': all rules.  "
+    "Repeatable.",
 )
-@click.option("--regex", multiple=True, help="Names to find; repeatable.")
+@click.option(
+    "--regex", multiple=True, help="An expression that finds names; repeatable."
+)
 @click.option(
     "--interval",
     type=click.IntRange(min=1),
-    help="Every so many steps.  Default: 1; what rules need, as the hook does.",
+    help="Steps from one capture to the next.  Default: 1; for rules, as they need it.",
 )
 @click.option(
     "--for",
     "steps",
     type=click.IntRange(min=1),
-    help="For so many steps of training.  Default: until it ends, or --end.",
+    help="Number of training steps.  Default: until the training ends, or --end.",
 )
 @click.option(
-    "--raw/--statistics", default=False, help="Values as well, or statistics only."
+    "--raw/--statistics",
+    default=False,
+    help="Capture values as well, or statistics only.",
 )
 @click.option(
     "--mode",
     type=click.Choice([key.name for key in ModeKeys], case_sensitive=False),
-    help="Only in steps of that mode.",
+    help="Capture only in steps of that mode.",
 )
-@click.option("--instead", is_flag=True, help="Of all else but losses and scalars.")
-@click.option("--end", is_flag=True, help="End what was asked for before.")
+@click.option(
+    "--instead",
+    is_flag=True,
+    help="Capture this in the place of all else but losses and scalars.",
+)
+@click.option("--end", is_flag=True, help="End all earlier requests.")
 @options.wait_for_answer
+@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(
@@ -78,12 +139,12 @@ def command(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Let the training that writes to RUN capture this as well, for a while.
+    """Ask the training that writes to RUN to capture this as well, for a while.
 
-    A training of this machine can be named by its process too.
+    A training on this machine can be named by the id of its process too.
 
-    All its ranks take it at one step; what they made of it is said in the run, and
-    here.  Exit code 1: it was refused, or had ended, or did not answer in time.
+    All ranks obey at the same step; the run records their answer, and this verb prints
+    it.  Exit code 1: the training refused, had ended, or did not answer in time.
 
         tdbg attach runs/digits --rules default --for 500
     """
@@ -101,8 +162,8 @@ def command(
     )
     answer: dict[str, Any] = {"state": "asked"}
     if wait > 0:
-        late = {"state": "ended" if has_ended(run) else "unanswered"}
-        answer = answer_of(run, request, wait) or late
+        unanswered = {"state": "ended" if has_ended(run) else "unanswered"}
+        answer = answer_of(run, request, wait) or unanswered
     if as_json:
         emit_json({**answer, "request": request.id})
     else:
@@ -112,7 +173,7 @@ def command(
 
 
 def _needs(rules: tuple[str, ...], interval: int | None) -> tuple[Needs, ...]:
-    """What these rules need, every so many steps if that is asked for."""
+    """The needs of these rules, at the interval that the user gave, if any."""
     found = needs_of(rules) if rules else ()
     if interval is None:
         return found
@@ -130,9 +191,9 @@ def _sentence(answer: dict[str, Any], wait: float) -> str:
     if state == "ended":
         return "the training has ended"
     if state == "unanswered":
-        return f"no answer within {wait:g} s; it stands, and is taken at a next step"
+        return f"no answer within {wait:g} s; the request stands"
     if state == "asked":
-        return "asked; the run will say what becomes of it"
+        return "asked; tdbg attach --wait waits for the answer"
     until = answer.get("until")
     end = "" if until is None else f", until step {until}"
     return f"accepted at training step {answer.get('training_step')}{end}"

@@ -9,16 +9,20 @@ import click
 from rich.console import Console
 
 from tdbg.cli import options
-from tdbg.cli.acting import ENDS
-from tdbg.cli.findings import parse_rules, print_findings, print_statuses, rule_option
-from tdbg.cli.output import EXIT_FOUND, console, counted, emit_json, plain
-from tdbg.cli.sweep import jobs_option, judge_many
-from tdbg.cli.sweep_places import is_many
-from tdbg.cli.sweep_worker import Task
+from tdbg.cli.accounts import accounts, print_accounts
+from tdbg.cli.output import EXIT_FAILED, EXIT_FOUND, console, counted, emit_json, plain
+from tdbg.cli.rule_options import (
+    ENDS,
+    parse_rules,
+    print_findings,
+    print_statuses,
+    rule_option,
+)
+from tdbg.cli.sweep import is_many, jobs_option, judge_many
+from tdbg.cli.sweep_workers import Task
 from tdbg.rules import Engine, Report, Status
-from tdbg.trial import RunOverhead, create_trial
 
-__all__ = ["command", "conclude", "overhead_of"]
+__all__ = ["command", "conclude", "exit_code"]
 
 
 @click.command("check")
@@ -31,6 +35,7 @@ __all__ = ["command", "conclude", "overhead_of"]
     help="Write findings and statuses into the run.",
 )
 @jobs_option
+@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(
@@ -52,46 +57,46 @@ def command(
     engine = Engine(run, parse_rules(rules), record=record)
     with _progress(engine, console(stderr=True)):
         engine.poll()
-        engine.ask_silence()
+        engine.poll_idle()
         state = engine.state
         report = engine.finish()
     if as_json:
-        cost = overhead_of(run).to_json()
-        emit_json({**report.to_json(), "state": state, "cost": cost})
+        emit_json({**report.to_json(), "state": state, **accounts(run)})
     else:
         out = console()
         print_findings([finding.to_json() for finding in report.findings], out)
         conclude(report, named=bool(rules))
         if state in ENDS and state != "closed":
             out.print(f"the training {ENDS[state]}")
-        out.print(plain(str(overhead_of(run))))
-    if not report.healthy:
-        ctx.exit(EXIT_FOUND)
+        print_accounts(run, out)
+    ctx.exit(exit_code(report))
 
 
 @contextlib.contextmanager
 def _progress(engine: Engine, out: Console) -> Iterator[None]:
-    """Show on a terminal, until all is judged, how far it has come."""
+    """Show on a terminal how many steps have been judged."""
     if not out.is_terminal:
         yield
         return
     with out.status(plain(f"judging {engine.run}")) as shown:
 
-        def tell() -> None:
+        def update() -> None:
             steps = counted(engine.report().n_steps, "step")
             shown.update(plain(f"judging {engine.run}: {steps}"))
 
-        engine.on_window = tell
+        engine.on_window = update
         yield
 
 
-def overhead_of(run: str) -> RunOverhead:
-    """What capture cost the run's training."""
-    return create_trial(run).overhead()
+def exit_code(report: Report) -> int:
+    """Findings count; a rule that could not judge has found nothing, and failed."""
+    if report.findings:
+        return EXIT_FOUND
+    return 0 if report.healthy else EXIT_FAILED
 
 
 def conclude(report: Report, *, named: bool) -> None:
-    """Print how each rule ended and what it all rests on; *named*: asked for each."""
+    """Print how each rule ended and on how many steps; *named*: rules were named."""
     out = console()
     statuses = [status.to_json() for status in report.statuses]
     if report.n_steps or not report.healthy:

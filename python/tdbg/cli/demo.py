@@ -17,8 +17,8 @@ from rich.progress import (
 )
 
 from tdbg.cli import options
-from tdbg.cli.findings import print_findings
 from tdbg.cli.output import console, emit_json, n_bytes
+from tdbg.cli.rule_options import print_findings
 
 if TYPE_CHECKING:
     from tdbg.demo.data import Digits
@@ -41,7 +41,7 @@ def command(out: str | None, steps: int, as_json: bool) -> None:
     import torch
 
     from tdbg.demo.data import load
-    from tdbg.demo.model import HEALTHY, SICK
+    from tdbg.demo.model import OK, SICK
 
     folder = Path(out or f"runs/demo-{time.strftime('%Y%m%d-%H%M%S')}")
     digits = load()
@@ -54,7 +54,7 @@ def command(out: str | None, steps: int, as_json: bool) -> None:
         f"{len(digits.test_labels)} to test."
     )
     _heading("1. A healthy training, watched by a second process", screen)
-    healthy = _watched_training(HEALTHY, digits, folder / "healthy", steps, screen)
+    healthy = _watched_training(OK, digits, folder / "healthy", steps, screen)
     _heading("2. A sick one: 14 layers of sigmoids", screen)
     sick = _watched_training(SICK, digits, folder / "sick", steps, screen)
     _heading("3. What was captured", screen)
@@ -157,11 +157,11 @@ def _show(run: Path, screen: Console) -> None:
 
 def _measure_cost(digits: Digits, run: Path, screen: Console) -> dict[str, Any]:
     from tdbg.demo.cost import measure
-    from tdbg.demo.model import HEALTHY
+    from tdbg.demo.model import OK
     from tdbg.trial import create_trial
 
     with screen.status("measuring what capture costs ..."):
-        cost = measure(HEALTHY, digits, run)
+        cost = measure(OK, digits, run)
     size = create_trial(str(run)).n_bytes
     screen.print(
         f"Statistics of every tensor at every step: a step takes "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,16 +40,17 @@ def command() -> None:
     type=click.Choice(["all", "stored", "none"]),
     default="all",
     show_default=True,
-    help="Also those of raw values, those that were stored, or none.",
+    help="Stored histograms and those of raw values, stored ones only, or none.",
 )
 @click.option(
     "--steps",
     type=click.Choice(["global", "mode"]),
     default="global",
     show_default=True,
-    help="Numbers of steps: over all modes, or of each.",
+    help="Count steps over all modes, or within each mode.",
 )
 @click.option("--follow", is_flag=True, help="Go on until the training has ended.")
+@options.no_mmap
 @options.as_json
 def _tensorboard(
     run: str,
@@ -92,26 +93,18 @@ def _tensorboard(
         _print(report)
 
 
-class _Bar:
-    """Shows on a terminal how far an export is."""
-
-    def __init__(self, bar: Progress) -> None:
-        self._bar = bar
-        self._task = bar.add_task("exporting", total=None)
-
-    def __call__(self, done: int, total: int) -> None:
-        """So many of *total* steps are done; 0: nobody knows of how many."""
-        what = f"exporting, step {done}" if not total else "exporting"
-        self._bar.update(
-            self._task, completed=done, total=total or None, description=what
-        )
-
-
 @contextmanager
-def _progress() -> Iterator[_Bar]:
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how many steps are done, of a total (0: it is unknown)."""
     out = console(stderr=True)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
-        yield _Bar(bar)
+        task = bar.add_task("exporting", total=None)
+
+        def update(done: int, total: int) -> None:
+            what = "exporting" if total else f"exporting, step {done}"
+            bar.update(task, completed=done, total=total or None, description=what)
+
+        yield update
 
 
 def _print(report: ExportReport) -> None:
@@ -129,6 +122,8 @@ def _print(report: ExportReport) -> None:
                 f"tdbg fsck {report.run} says why"
             )
         )
+    if lost := report.losses["text"]:
+        out.print(plain(lost))
     if not report.complete:
         out.print(plain("the training goes on: --follow follows it"))
     out.print(plain(f"tensorboard --logdir {report.out}"))

@@ -1,4 +1,4 @@
-"""``tdbg fsck``: verify every checksum of a run."""
+"""``tdbg fsck``: verify every checksum of a run, and that nothing is missing."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ from typing import Any
 
 import click
 
-from tdbg import _core, run_directory
+from tdbg import _core
 from tdbg.cli import options
+from tdbg.cli.accounts import state_text
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, n_bytes, plain, table
 from tdbg.errors import StorageError
+from tdbg.run.directory import open_run, writer_directories
+from tdbg.trial import RunLosses, default_mapping, losses_of
 
 __all__ = ["command"]
 
-# What these report is damage; a torn tail is only how a killed writer ends.
-HARMLESS = {"torn_tail"}
+# The others are damage.  A torn tail is only how a killed writer ends, and where the
+# end of a run is not known nothing says that it is not this one.
+UNKNOWN_END = "unknown_end"
+HARMLESS = {"torn_tail", UNKNOWN_END}
 
 
 @click.command("fsck")
 @options.run
+@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, run: str, as_json: bool) -> None:
-    """Read everything in RUN and verify every checksum; change nothing."""
-    opened = run_directory.open_run(run)
+    """Read all of RUN, verify every checksum, miss what is gone; change nothing."""
+    opened = open_run(run)
     writers = [
-        _check(writer.path, opened.uuid)
-        for writer in run_directory.writer_directories(opened)
+        _check(writer.path, opened.uuid) for writer in writer_directories(opened)
     ]
     problems = [p for writer in writers for p in writer["problems"]]
     damaged = any(problem["kind"] not in HARMLESS for problem in problems)
@@ -41,10 +46,23 @@ def command(ctx: click.Context, run: str, as_json: bool) -> None:
 
 def _check(directory: Path, run_uuid: bytes) -> dict[str, Any]:
     try:
-        reader = _core.RunReader(str(directory), run_uuid)
+        reader = _core.RunReader(str(directory), run_uuid, map_files=default_mapping())
     except StorageError as error:
         problem = _problem(directory, error, "unreadable")
         return {"writer": directory.name, "problems": [problem]}
+    problems = [
+        {
+            "kind": problem.kind,
+            "file": f"w/{directory.name}/{problem.file}",
+            "offset": problem.offset,
+            "length": problem.length,
+            "message": problem.message,
+        }
+        for problem in reader.verify()
+    ]
+    if reader.end_is_unknown:
+        problems.append(_unknown_end(directory))
+    lost = losses_of(directory.name, reader)
     return {
         "writer": directory.name,
         "state": reader.liveness(),
@@ -53,17 +71,20 @@ def _check(directory: Path, run_uuid: bytes) -> dict[str, Any]:
         "tensors": reader.n_tensors,
         "events": len(reader.events()),
         "bytes": reader.n_bytes,
-        "lost": sum(int(gap["records"]) for gap in reader.gaps()),
-        "problems": [
-            {
-                "kind": problem.kind,
-                "file": f"w/{directory.name}/{problem.file}",
-                "offset": problem.offset,
-                "length": problem.length,
-                "message": problem.message,
-            }
-            for problem in reader.verify()
-        ],
+        "lost": lost.records,
+        "losses": RunLosses((lost,)).to_json(),
+        "problems": problems,
+    }
+
+
+def _unknown_end(directory: Path) -> dict[str, Any]:
+    return {
+        "kind": UNKNOWN_END,
+        "file": f"w/{directory.name}/COMMIT",
+        "offset": 0,
+        "length": 0,
+        "message": "there is none that holds, and the last shard was not closed by its "
+        "writer: more may have been written than is there",
     }
 
 
@@ -88,7 +109,7 @@ def _print(
     rows = [
         (
             writer["writer"],
-            writer.get("state", "?"),
+            _state(writer),
             *(str(writer.get(column, "?")) for column in numbers[:-2]),
             n_bytes(writer.get("bytes", 0)),
             str(len(writer["problems"])),
@@ -99,4 +120,22 @@ def _print(
     for problem in problems:
         where = f"{problem['file']} at byte {problem['offset']}"
         out.print(plain(f"{problem['kind']}: {where}: {problem['message']}"))
-    out.print(plain(f"{run} is {'DAMAGED' if damaged else 'sound'}"))
+    for writer in writers:
+        if lost := writer.get("losses", {}).get("text"):
+            out.print(plain(f"{writer['writer']}: {lost}"))
+    out.print(plain(f"{run} is {_verdict(writers, damaged)}"))
+
+
+def _state(writer: dict[str, Any]) -> str:
+    return state_text(writer["state"], writer["losses"]) if "state" in writer else "?"
+
+
+def _verdict(writers: list[dict[str, Any]], damaged: bool) -> str:
+    if damaged:
+        return "DAMAGED"
+    problems = [problem for writer in writers for problem in writer["problems"]]
+    if any(problem["kind"] == UNKNOWN_END for problem in problems):
+        return "sound as far as it goes: its end is unknown"
+    if not all(writer["losses"]["in_order"] for writer in writers):
+        return "sound, but not all that was offered to it could be written"
+    return "sound"

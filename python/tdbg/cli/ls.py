@@ -8,11 +8,19 @@ from typing import Any
 
 import click
 
-from tdbg import run_directory
 from tdbg.cli import options
-from tdbg.cli.output import console, emit_json, n_bytes, plain, shape, table
+from tdbg.cli.accounts import print_losses, state_text
+from tdbg.cli.output import (
+    console,
+    emit_json,
+    n_bytes,
+    plain,
+    shape,
+    table,
+)
 from tdbg.errors import NotARun, StorageError, TdbgError
 from tdbg.modes import ModeKeys
+from tdbg.run.directory import find_runs
 from tdbg.trial import Trial, create_trial
 
 __all__ = ["command"]
@@ -23,6 +31,7 @@ __all__ = ["command"]
 @options.regex
 @options.collection
 @options.mode
+@options.no_mmap
 @options.as_json
 def command(
     path: str,
@@ -36,11 +45,10 @@ def command(
         msg = f"there is no folder {path}"
         raise NotARun(msg, file=path, kind="missing")
     try:
-        os.listdir(path)  # noqa: PTH208 - may we?
+        os.listdir(path)  # noqa: PTH208 - whether we may read it
     except OSError as error:
-        msg = f"cannot read {path}: {error.strerror}"
-        raise StorageError(msg, file=path, kind="io") from error
-    found = run_directory.find_runs(path)
+        raise StorageError.of(error, "read", path) from error
+    found = find_runs(path)
     if found == [Path(path)]:
         trial = create_trial(path)
         tensors = _tensors(trial, list(regex) or None, collection, mode)
@@ -48,6 +56,8 @@ def command(
             emit_json(
                 {
                     "run": path,
+                    "state": trial.status,
+                    "losses": trial.losses().to_json(),
                     "cost": trial.overhead().to_json(),
                     "tensors": tensors,
                 }
@@ -65,23 +75,25 @@ def command(
 
 
 def _run(path: Path) -> dict[str, Any]:
-    """What is told of a run; of one that cannot be read why, as the others go on."""
+    """Describe a run; a run that cannot be read by its error."""
     try:
-        return _told(path)
+        return _described(path)
     except TdbgError as error:
         return {"run": str(path), "state": "unreadable", "error": str(error)}
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _described(path: Path) -> dict[str, Any]:
     trial = create_trial(str(path))
     steps = trial.steps(show_incomplete_steps=True)
+    losses = trial.losses()
     return {
         "run": str(path),
         "state": trial.status,
         "steps": len(steps),
         "last_step": steps[-1] if steps else None,
         "findings": len(trial.findings()),
-        "lost": trial.counters()["dropped"] + trial.counters()["failed"],
+        "lost": losses.records,
+        "losses": losses.to_json(),
         "bytes": trial.n_bytes,
         "cost": trial.overhead().to_json(),
     }
@@ -94,7 +106,7 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
         if "error" in run
         else (
             run["run"],
-            run["state"],
+            state_text(run["state"], run["losses"]),
             str(run["steps"]),
             "-" if run["last_step"] is None else str(run["last_step"]),
             str(run["findings"]),
@@ -150,5 +162,8 @@ def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
     columns = ("tensor", "role", "dtype", "shape", *numbers, "steps")
     out = console()
     out.print(table(columns, rows, right=numbers))
-    out.print(f"{len(tensors)} tensors, {n_bytes(trial.n_bytes)}, {trial.status}")
+    losses = trial.losses()
+    state = state_text(trial.status, losses.to_json())
+    out.print(f"{len(tensors)} tensors, {n_bytes(trial.n_bytes)}, {state}")
+    print_losses(losses, out)
     out.print(plain(str(trial.overhead())))

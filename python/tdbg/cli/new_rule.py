@@ -12,18 +12,18 @@ from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, plain
 from tdbg.errors import ConfigurationError
 from tdbg.rules import names
-from tdbg.run_directory import RUN_FILE
+from tdbg.run.directory import RUN_FILE
 
 __all__ = ["command", "snake_case"]
 
 RULE = '''\
-"""{name}: a rule of tdbg, which docs/rules.md tells how to write."""
+"""{name}: a rule of tdbg, which docs/rules.md says how to write."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tdbg import rules
-from tdbg.needs import Needs
+from tdbg.config.needs import Needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class {name}(rules.Rule):
     def needs(self) -> Needs:
         return Needs(collections=frozenset({{"weights"}}))
 
-    def evaluate(self, window: rules.Window) -> Iterator[rules.Judgement]:
+    def evaluate(self, window: rules.Window) -> Iterator[rules.Evaluation]:
         for table in window.tables():
             norm = table["l2"]
             yield table.judge_bad(

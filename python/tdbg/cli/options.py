@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
 from tdbg.modes import ModeKeys
+from tdbg.run.directory import NO_MAP_VARIABLE
 
 __all__ = [
     "DIRECTORY",
     "as_json",
     "collection",
     "mode",
+    "no_mmap",
     "regex",
     "run",
     "runs",
@@ -25,7 +28,7 @@ DIRECTORY = click.Path(file_okay=False)
 def _runs(
     ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """A single one is a directory or not there yet; of many each is seen by itself."""
+    """Check a single run here; several are checked one by one later."""
     if len(value) == 1:
         DIRECTORY.convert(value[0], parameter, ctx)
     return value
@@ -38,6 +41,23 @@ regex = click.option(
     "--regex", multiple=True, help="Only tensors whose name this finds; repeatable."
 )
 collection = click.option("--collection", help="Only tensors of this collection.")
+
+
+def _read_only(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+    """For all that this verb opens, and the processes that it starts."""
+    if not given or NO_MAP_VARIABLE in os.environ:
+        return
+    os.environ[NO_MAP_VARIABLE] = "1"
+    ctx.call_on_close(lambda: os.environ.pop(NO_MAP_VARIABLE, None))
+
+
+no_mmap = click.option(
+    "--no-mmap",
+    is_flag=True,
+    expose_value=False,
+    callback=_read_only,
+    help="Read files, map none: whoever cuts one then does not end this process.",
+)
 
 wait_for_answer = click.option(
     "--wait",

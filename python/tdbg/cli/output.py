@@ -1,4 +1,4 @@
-"""How the verbs speak: tables for people, JSON for programs."""
+"""Output of the verbs: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tdbg.config.messages import printable
+
 __all__ = [
+    "EXIT_FAILED",
     "EXIT_FOUND",
     "EXIT_INTERRUPTED",
     "EXIT_UNREADABLE",
     "console",
     "counted",
+    "discard_output",
     "emit_json",
     "emit_json_line",
     "flush",
     "n_bytes",
-    "nobody_reads",
     "number",
     "plain",
     "shape",
@@ -34,23 +37,23 @@ __all__ = [
 
 EXIT_FOUND = 1
 EXIT_UNREADABLE = 3
+EXIT_FAILED = 4
 EXIT_INTERRUPTED = 130
 
 # Wider than any line.
 UNBOUNDED = 10_000
-UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 class _Console(Console):
-    """One whose reader may go: what a verb does, and its exit code, do not change."""
+    """A console whose reader may close the pipe without effect on the verb."""
 
     def on_broken_pipe(self) -> None:
-        nobody_reads()
+        discard_output()
 
 
-def nobody_reads() -> None:
-    """What is printed from now on goes nowhere: who read it (head, less) has gone."""
+def discard_output() -> None:
+    """Discard all further output: its reader (head, less) has closed the pipe."""
     with contextlib.suppress(OSError, ValueError):  # No file, as in a test.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -58,11 +61,11 @@ def nobody_reads() -> None:
 
 
 def flush() -> None:
-    """Have all written that was printed, if somebody reads it."""
+    """Flush standard output, unless its reader has closed it."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        nobody_reads()
+        discard_output()
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -81,9 +84,7 @@ def plain(text: str) -> Text:
 
     Names of tensors and messages of rules come from files, which may hold anything.
     """
-    return Text(
-        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    )
+    return Text(printable(text))
 
 
 def table(
@@ -155,7 +156,7 @@ def _write(line: str) -> None:
     try:
         sys.stdout.write(f"{line}\n")
     except BrokenPipeError:
-        nobody_reads()
+        discard_output()
 
 
 def _encodable(value: Any) -> Any:

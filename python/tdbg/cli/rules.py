@@ -13,15 +13,14 @@ from rich.table import Table
 
 from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, n_bytes, plain
+from tdbg.config.needs import Needs, every_need
 from tdbg.errors import ConfigurationError
-from tdbg.needs import Needs, every_need
-from tdbg.rules import Rule, get, names, registry
-from tdbg.rules._base import parameters_of
-from tdbg.rules.files import is_in_file
+from tdbg.rules import Rule, get, is_in_file, names, parameters_of, registry
+from tdbg.run.requests import need_as_json
 
 __all__ = ["command"]
 
-# Of hooks that are told nothing else.
+# The default interval of hooks.
 USUAL_INTERVAL = 10
 # docs/overhead.md, "What costs what".
 COSTS = (
@@ -36,7 +35,7 @@ COSTS = (
 @click.argument("rules", nargs=-1, metavar="[NAME]...")
 @options.as_json
 def command(rules: tuple[str, ...], as_json: bool) -> None:
-    """List rules, or tell all about those of a NAME or FILE.py:CLASS."""
+    """List rules, or describe those of a NAME or FILE.py:CLASS."""
     described = [_describe(name, named=bool(rules)) for name in rules or names()]
     if as_json:
         emit_json({"rules": described, "cost": COSTS})
@@ -58,7 +57,7 @@ def command(rules: tuple[str, ...], as_json: bool) -> None:
         out.print(_table(("rule", "severity", "finds", "captures"), rows, wrapped=2))
         out.print(plain(COSTS))
         out.print(
-            plain("tdbg rules NAME tells when it captures that, and its parameters.")
+            plain("tdbg rules NAME says when it captures that, and its parameters.")
         )
 
 
@@ -66,7 +65,7 @@ def _describe(name: str, *, named: bool) -> dict[str, Any]:
     try:
         rule = get(name)
     except ConfigurationError as error:
-        # One that cannot be imported is no reason to hide the others.
+        # A rule that cannot be imported must not hide the others.
         if named:
             raise
         return {**_empty(name), "error": str(error)}
@@ -78,7 +77,7 @@ def _describe(name: str, *, named: bool) -> dict[str, Any]:
         "severities": [severity.label for severity in rule.severities],
         "by_default": _is_default(name),
         "source": name if is_in_file(name) else rule.__module__,
-        "needs": [_need(need) for need in _needs(rule)],
+        "needs": [need_as_json(need) for need in _needs(rule)],
         "captures": [captures(need) for need in _needs(rule)],
         "parameters": [
             {
@@ -112,12 +111,12 @@ def _is_default(name: str) -> bool:
 
 
 def _needs(rule: type[Rule]) -> Sequence[Needs]:
-    """What it needs with its defaults; without them where it has none."""
+    """The needs of a rule with default parameters, as far as it has defaults."""
     try:
         return every_need(rule().needs)
     except (ConfigurationError, TypeError):
         pass
-    # Not constructed: what it needs rests on its defaults alone.
+    # A parameter has no default: set the others without constructing the rule.
     given: Any = rule
     blank = object.__new__(rule)
     for field in dataclasses.fields(given):
@@ -125,12 +124,12 @@ def _needs(rule: type[Rule]) -> Sequence[Needs]:
             object.__setattr__(blank, field.name, field.default)
     try:
         return every_need(blank.needs)
-    except Exception:  # A rule is anybody's code.
+    except Exception:  # User code: a rule may raise anything.
         return ()
 
 
 def _in_short(needs: Sequence[dict[str, Any]]) -> list[str]:
-    """What all needs together ask for: "values of labels, predictions"."""
+    """All needs in a few words: "values of labels, predictions"."""
     kinds = {
         "rows": "statistics",
         "unit counts": "unit_summaries",
@@ -147,16 +146,8 @@ def _in_short(needs: Sequence[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _need(need: Needs) -> dict[str, Any]:
-    return {
-        field.name: sorted(value) if isinstance(value, frozenset) else value
-        for field in dataclasses.fields(need)
-        for value in [getattr(need, field.name)]
-    }
-
-
 def captures(need: Needs) -> str:
-    """What a hook does for a need, in words.
+    """What a hook captures for a need, and when, in words.
 
     Example:
         >>> captures(Needs(collections=frozenset({"labels"}), raw=True, interval=5))
@@ -170,7 +161,10 @@ def captures(need: Needs) -> str:
         "histograms": need.histogram,
         f"raw values (to {n_bytes(need.raw_limit)})": need.raw,
     }
-    what = " and ".join(name for name, wanted in asked.items() if wanted) or "nothing"
+    what = (
+        " and ".join(name for name, requested in asked.items() if requested)
+        or "nothing"
+    )
     of = ", ".join(sorted(need.collections))
     if need.modules:
         of += f" of {', '.join(sorted(need.modules))}"
@@ -186,7 +180,7 @@ def captures(need: Needs) -> str:
 
 
 def _meanings(rule: type[Rule]) -> dict[str, str]:
-    """What docstrings say of each argument: the rule's own, or those of its bases."""
+    """The meaning of each argument, from the docstrings of the rule and its bases."""
     found: dict[str, str] = {}
     for parent in rule.__mro__:
         found = _arguments(inspect.cleandoc(parent.__doc__ or "")) | found
@@ -194,7 +188,7 @@ def _meanings(rule: type[Rule]) -> dict[str, str]:
 
 
 def _arguments(document: str) -> dict[str, str]:
-    """What a docstring says of each argument."""
+    """The meaning of each argument, from a docstring's section ``Args``."""
     match = re.search(r"^Args:\n((?: +.*\n?|\n)+)", document, re.MULTILINE)
     found: dict[str, list[str]] = {}
     current: list[str] = []
@@ -217,9 +211,9 @@ def _plain(value: object) -> object:
 
 def _print_rule(rule: dict[str, Any]) -> None:
     out = console()
-    levels = ", ".join(rule["severities"])
+    severities = ", ".join(rule["severities"])
     asked = "" if rule["by_default"] else "; judged only where it is named"
-    out.print(plain(f"{rule['rule']} ({levels}{asked})"), style="bold")
+    out.print(plain(f"{rule['rule']} ({severities}{asked})"), style="bold")
     out.print(plain(f"  {rule['meaning']}"))
     out.print(plain(f"  from {rule['source']}"))
     for text in rule["captures"]:
@@ -240,7 +234,7 @@ def _print_rule(rule: dict[str, Any]) -> None:
 def _table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], wrapped: int = 1
 ) -> Table:
-    """A table without lines, whose last columns are as many lines as they need."""
+    """Make a table without lines, which wraps the text of its last columns."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
         made.add_column(column, no_wrap=i < len(columns) - wrapped)

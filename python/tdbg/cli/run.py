@@ -4,20 +4,108 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tdbg.cli.acting import action_options, parse_actions
-from tdbg.cli.beside import Beside
-from tdbg.cli.findings import parse_rules
-from tdbg.collections import CollectionRegistry
+from tdbg.actions import Action
+from tdbg.cli.output import console, counted, plain
+from tdbg.cli.rule_options import (
+    STOPPING,
+    action_options,
+    asked_to_stop,
+    parse_actions,
+    parse_rules,
+    print_findings,
+)
+from tdbg.config.collections import CollectionRegistry
+from tdbg.errors import NotARun, TdbgError
 from tdbg.launch import command_of, environment_of
-from tdbg.launch.supervise import end_like, holding_signals, supervise
-from tdbg.rules.asking import from_anywhere
+from tdbg.launch.supervise import end_like, holding_signals, supervise, was_asked_to_end
+from tdbg.rules import Engine, Rule, with_absolute_path
+from tdbg.run.directory import wait_for_run
 
-__all__ = ["command"]
+__all__ = ["BackgroundJudge", "command"]
+
+
+POLL_SECONDS = 0.1
+# How long the engine may go on when the program has ended: a rule of the user may only
+# be starting its process.
+LAST_SECONDS = 60.0
+
+
+class BackgroundJudge:
+    """Judges a run in a thread, and prints findings on standard error.
+
+    Errors of the judging are printed there too and never reach the program.
+
+    Args:
+        run: The directory in which the run will appear.
+        rules: The rules to judge by.
+        actions: The actions to take about findings.
+    """
+
+    def __init__(
+        self, run: str, rules: Sequence[Rule], actions: Sequence[Action]
+    ) -> None:
+        self._run = run
+        self._rules = tuple(rules)
+        self._actions = tuple(actions)
+        self._out = console(stderr=True)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=self._judge, name="tdbg-rules", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start judging as soon as the run exists."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Judge the rest of the run when the program has ended; print the result.
+
+        REQUIRES: ``holding_signals``; a signal that asks tdbg to end ends the judging.
+        """
+        self._ended.set()
+        deadline = time.monotonic() + LAST_SECONDS
+        while self._thread.is_alive():
+            if was_asked_to_end() or time.monotonic() > deadline:
+                self._print("not all was judged: see tdbg check")
+                return
+            self._thread.join(POLL_SECONDS)
+
+    def _judge(self) -> None:
+        try:
+            try:
+                wait_for_run(self._run, self._ended.is_set)
+            except NotARun as error:
+                if error.kind != "missing":
+                    raise
+                self._print("no training was captured, so there was nothing to judge")
+                return
+            engine = Engine(self._run, self._rules, self._actions)
+            stopping = False
+            for found in engine.follow(until=self._ended.is_set):
+                print_findings([finding.to_json() for finding in found], self._out)
+                if not stopping and asked_to_stop(self._actions):
+                    stopping = True
+                    self._print(STOPPING)
+            report = engine.finish()
+        except TdbgError as error:
+            self._print(f"the run is no longer judged: {error}")
+            return
+        for note in report.notes:
+            self._print(note)
+        found_text = counted(len(report.findings), "finding")
+        self._print(f"{counted(report.n_steps, 'step')} judged by rules: {found_text}")
+
+    def _print(self, text: str) -> None:
+        self._out.print(plain(f"tdbg: {text}"))
+
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
@@ -37,15 +125,17 @@ EXIT_NOT_EXECUTABLE = 126
     "--rules",
     multiple=True,
     metavar="NAME",
-    help="Capture what this rule needs, and judge by it where --on-finding is given; "
-    "as --rule of check, repeatable.  Default: all, as 'default'.",
+    help="Capture what this rule needs, and judge by it if --on-finding is given; "
+    "repeatable.  Default: 'default', all rules.",
 )
 @click.option("--include", multiple=True, help="A further collection; repeatable.")
 @click.option(
     "--statistics-interval", type=click.IntRange(min=1), help="In steps; default 10."
 )
 @click.option(
-    "--save-interval", type=click.IntRange(min=1), help="Of values of --include."
+    "--save-interval",
+    type=click.IntRange(min=1),
+    help="In steps, for values of --include.",
 )
 @action_options
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -66,8 +156,8 @@ def command(
 ) -> None:
     """Run PROGRAM, and capture the training in it.
 
-    PROGRAM is run in the place of tdbg: its input, output, signals and exit code are
-    its own.  With --on-finding or --actions rules judge the run meanwhile.
+    PROGRAM takes the place of tdbg: its input, output, signals and exit code are those
+    of the verb.  With --on-finding or --actions, rules judge the run meanwhile.
 
         tdbg run -- python train.py --epochs 3
 
@@ -84,7 +174,7 @@ def command(
     settings: dict[str, Any] = {
         "out_dir": str(Path(out).absolute()),
         # The program may change its directory before it makes a hook.
-        "rules": [from_anywhere(rule) for rule in rules] or None,
+        "rules": [with_absolute_path(rule) for rule in rules] or None,
         "include_collections": list(include),
         "statistics_interval": statistics_interval,
         "save_interval": save_interval,
@@ -94,7 +184,7 @@ def command(
         environment["TDBG_CONFIG"] = str(Path(config).absolute())
     arguments = command_of(program)
     judged = bool(on_finding) or file is not None
-    if judged:  # Refused before anything is said or done.
+    if judged:  # Bad actions are refused before anything is printed or started.
         parse_actions(
             out,
             on_finding,
@@ -112,10 +202,10 @@ def command(
             actions = parse_actions(
                 out, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
             )
-            beside = Beside(out, chosen, actions)
-            beside.start()
+            judge = BackgroundJudge(out, chosen, actions)
+            judge.start()
             status = supervise(arguments, environment, before)
-            beside.finish()
+            judge.finish()
         end_like(status)
     except OSError as error:
         click.echo(f"tdbg: {arguments[0]}: {error.strerror}", err=True)

@@ -8,10 +8,18 @@ import click
 import numpy as np
 from rich.console import Console
 
-from tdbg.cli import histograms, options
-from tdbg.cli.output import console, emit_json, n_bytes, number, plain, shape, table
-from tdbg.cli.sparkline import sparkline
-from tdbg.cli.summaries import summarize, summary_table
+from tdbg.cli import options, summaries
+from tdbg.cli.accounts import print_losses, state_text
+from tdbg.cli.output import (
+    console,
+    emit_json,
+    n_bytes,
+    number,
+    plain,
+    shape,
+    table,
+)
+from tdbg.cli.summaries import sparkline, summarize, summary_table
 from tdbg.modes import ModeKeys
 from tdbg.trial import TensorHandle, Trial, create_trial
 
@@ -29,6 +37,7 @@ COLUMNS = ("mean", "std", "min", "max", "l1", "l2")
 @options.regex
 @options.collection
 @options.mode
+@options.no_mmap
 @options.as_json
 def command(
     run: str,
@@ -53,6 +62,8 @@ def command(
             emit_json(
                 {
                     "run": run,
+                    "state": trial.status,
+                    "losses": trial.losses().to_json(),
                     "cost": trial.overhead().to_json(),
                     "tensors": [s.to_json() for s in summarize(trial, names, mode)],
                 }
@@ -74,16 +85,18 @@ def print_run(
     """Print a line of statistics for each tensor, and what the run cost."""
     out = out or console()
     summaries = summarize(trial, names, mode)
+    losses = trial.losses()
     if not summaries:
         out.print("no statistics yet")
+        print_losses(losses, out)
         return
     out.print(summary_table(summaries, out.width))
-    counters = trial.counters()
-    lost = counters["dropped"] + counters["failed"]
     out.print(
         f"{len(summaries)} tensors over {len(trial.steps())} steps, "
-        f"{n_bytes(trial.n_bytes)} on disk, {lost} records lost"
+        f"{n_bytes(trial.n_bytes)} on disk, "
+        f"{state_text(trial.status, losses.to_json())}, {losses.records} records lost"
     )
+    print_losses(losses, out)
     out.print(plain(str(trial.overhead())))
 
 
@@ -103,7 +116,7 @@ def _show_history(
             "history": history,
         }
         for at in with_histogram:
-            document["histogram"] = histograms.to_json(tensor.histogram(at, mode), at)
+            document["histogram"] = summaries.to_json(tensor.histogram(at, mode), at)
         emit_json(document)
         return
     rows = [[str(row["step"]), *(number(row[c]) for c in COLUMNS)] for row in history]
@@ -113,7 +126,7 @@ def _show_history(
     out.print(plain(f"{tensor.name}  {tensor.role}  {tensor.dtype}  {extents}"))
     out.print(table(("step", *COLUMNS), rows, right=("step", *COLUMNS)))
     for at in with_histogram:
-        histograms.print_histogram(tensor.histogram(at, mode), at, out)
+        summaries.print_histogram(tensor.histogram(at, mode), at, out)
 
 
 def _show_values(

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from tdbg.cli import options
+from tdbg.cli.attach import has_ended, stopped
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
-from tdbg.cli.waiting import has_ended, stopped
-from tdbg.control import request_stop
+from tdbg.run.requests import request_stop
 
 __all__ = ["command"]
 
@@ -25,15 +25,15 @@ def command(
 ) -> None:
     """Ask the training that writes to RUN to stop at its next forward.
 
-    Exit code 1: it has not stopped in time, or had ended before.
+    Exit code 1: the training has not stopped in time, or had ended before.
     """
-    # Asked first: an end that comes soon after the request may be its doing.
+    # Checked first: the training may end because of the request.
     request = None if has_ended(run) else request_stop(run, reason=reason)
     answer: dict[str, Any] = {"state": "ended" if request is None else "asked"}
     if request is not None and wait > 0:
-        is_stopped = stopped(run, request, wait)
-        late = "ended" if has_ended(run) else "unanswered"
-        answer = {"state": "stopped" if is_stopped else late}
+        is_stopped = stopped(run, wait)
+        otherwise = "ended" if has_ended(run) else "unanswered"
+        answer = {"state": "stopped" if is_stopped else otherwise}
     if as_json:
         emit_json({**answer, "request": None if request is None else request.id})
     else:

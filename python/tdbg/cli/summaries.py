@@ -1,23 +1,80 @@
-"""What the verbs say about tensors: one summary a tensor, from its rows."""
+"""Summaries, sparklines and histograms of tensors, from their rows of statistics."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
 
-from tdbg.cli.output import number, shape, table
-from tdbg.cli.sparkline import sparkline
+from tdbg.cli.output import number, plain, shape, table
 from tdbg.modes import ModeKeys
+from tdbg.stats.histogram import Histogram
+from tdbg.stats.number_formats import NARROW_TYPES
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tdbg.trial import Trial
 
-__all__ = ["TensorSummary", "summarize", "summary_table"]
+
+__all__ = [
+    "TensorSummary",
+    "print_histogram",
+    "sparkline",
+    "summarize",
+    "summary_table",
+    "to_json",
+]
+
+
+BARS = "▁▂▃▄▅▆▇█"
+NOT_FINITE = "!"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """Draw *values* as at most *width* bars.
+
+    The lowest finite value has the lowest bar and the highest the highest; a series
+    without change is drawn in the middle.  A longer series is cut into *width*
+    parts of which each shows its mean; a part that holds NaN or infinity shows
+    ``!``.
+
+    >>> sparkline([1, 2, 3, 4])
+    '▁▃▆█'
+    """
+    cells = [_mean(part) for part in _parts(values, width)]
+    finite = [cell for cell in cells if math.isfinite(cell)]
+    if not finite:
+        return NOT_FINITE * len(cells)
+    low, high = min(finite), max(finite)
+    return "".join(_bar(cell, low, high) for cell in cells)
+
+
+def _parts(values: Sequence[float], width: int) -> list[Sequence[float]]:
+    n = len(values)
+    n_parts = min(n, width)
+    edges = [part * n // n_parts for part in range(n_parts + 1)] if n else [0]
+    return [values[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    # Halved first: the sum of two values near the largest float is not finite.
+    return math.fsum(value / len(values) for value in values)
+
+
+def _bar(cell: float, low: float, high: float) -> str:
+    if not math.isfinite(cell):
+        return NOT_FINITE
+    if high == low:
+        return BARS[len(BARS) // 2]
+    share = (cell / 2 - low / 2) / (high / 2 - low / 2)
+    return BARS[min(round(share * (len(BARS) - 1)), len(BARS) - 1)]
+
 
 # From this width of the screen on all columns are shown.
 WIDE = 112
@@ -27,8 +84,8 @@ WIDE = 112
 class TensorSummary:
     """One tensor over the steps at which its statistics were taken.
 
-    ``mean`` to ``not_finite`` are those of the last of these steps; ``series`` has
-    the root mean square, or the value of a single element, at each of them.
+    ``mean`` to ``not_finite`` belong to the last of these steps; ``series`` has the
+    root mean square at each of them, or the value of a tensor with one element.
     """
 
     name: str
@@ -90,10 +147,9 @@ def summarize(
 
 
 def summary_table(summaries: Sequence[TensorSummary], width: int) -> Table:
-    """Draw the summaries, a line each, with a sparkline of the magnitude.
+    """Draw a line for each summary, with a sparkline of the magnitude.
 
-    Steps, minimum and maximum are left out where a line of *width* characters has no
-    room for them.
+    A table of less than ``WIDE`` characters has no steps, minimum and maximum.
     """
     numbers: dict[str, Callable[[TensorSummary], str]] = {
         "steps": lambda summary: str(len(summary.steps)),
@@ -122,3 +178,45 @@ def summary_table(summaries: Sequence[TensorSummary], width: int) -> Table:
         ],
         right=numbers,
     )
+
+
+QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
+LOSSES = ("underflow", "subnormal", "overflow", "uncertain")
+
+
+def to_json(histogram: Histogram, step: int) -> dict[str, Any]:
+    """The document of ``print_histogram`` for ``--json``."""
+    values = histogram.quantile(QUANTILES).tolist()
+    losses = {dtype: histogram.lost_in(dtype) for dtype in NARROW_TYPES}
+    return {
+        "step": step,
+        "count": histogram.count,
+        "nan": histogram.nan,
+        "zero": histogram.zero,
+        "quantiles": [list(pair) for pair in zip(QUANTILES, values, strict=True)],
+        "lost": {
+            dtype: {name: getattr(loss, name) for name in LOSSES}
+            for dtype, loss in losses.items()
+        },
+    }
+
+
+def print_histogram(histogram: Histogram, step: int, out: Console) -> None:
+    """Print quantiles, and the shares that each narrow type would lose."""
+    document = to_json(histogram, step)
+    parts = [f"{q:.0%} {number(x)}" for q, x in document["quantiles"]]
+    out.print(plain(f"quantiles at step {step}: {', '.join(parts)}"))
+    rows = [
+        [dtype, *(_percent(loss[name]) for name in LOSSES)]
+        for dtype, loss in document["lost"].items()
+    ]
+    out.print(table(("lost if cast to", *LOSSES), rows, right=LOSSES))
+
+
+def _percent(share: float) -> str:
+    """Write a share with two digits, as 0 % or 100 % only if it is just that."""
+    if share in (0.0, 1.0):
+        return f"{share:.0%}"
+    if share < 0.0001:
+        return "<0.01%"
+    return f"{min(share, 0.9999):.2%}"

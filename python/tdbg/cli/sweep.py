@@ -5,10 +5,12 @@ Implements docs/cli.md, "Many runs".
 
 from __future__ import annotations
 
+import glob
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import click
@@ -16,9 +18,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tdbg.cli.acting import STOPPING
-from tdbg.cli.findings import parse_rules, print_findings
+from tdbg.cli.accounts import state_text
 from tdbg.cli.output import (
+    EXIT_FAILED,
     EXIT_FOUND,
     EXIT_UNREADABLE,
     SEVERITY_STYLES,
@@ -28,29 +30,89 @@ from tdbg.cli.output import (
     plain,
     table,
 )
-from tdbg.cli.sweep_places import Places
-from tdbg.cli.sweep_pool import Pool
-from tdbg.cli.sweep_worker import Task
+from tdbg.cli.rule_options import STOPPING, parse_rules, print_findings
+from tdbg.cli.sweep_workers import Pool, Task
 from tdbg.errors import NotARun
+from tdbg.run.directory import RUN_FILE
 
-__all__ = ["jobs_option", "judge_many"]
+__all__ = ["RunFinder", "is_many", "jobs_option", "judge_many"]
 
-LOOK_SECONDS = 0.2
-# How long runs may take to say how they stand after Ctrl-C.
-LAST_SECONDS = 15.0
+
+def is_many(arguments: Sequence[str]) -> bool:
+    """Whether the arguments may mean more than one run."""
+    return len(arguments) > 1 or _is_pattern(arguments[0])
+
+
+class RunFinder:
+    """Finds runs, and returns each once.
+
+    Args:
+        arguments: Directories, and patterns that match directories of runs.
+        wait: Seconds to wait for a directory that does not exist yet.
+
+    Attributes:
+        patterns: The arguments that are patterns.
+    """
+
+    def __init__(self, arguments: Sequence[str], wait: float = 0.0) -> None:
+        self.patterns = [each for each in arguments if _is_pattern(each)]
+        self._missing = [each for each in arguments if not _is_pattern(each)]
+        self._deadline = time.monotonic() + wait
+        self._known: set[str] = set()
+
+    @property
+    def n_missing(self) -> int:
+        """The number of directories that do not exist yet."""
+        return len(self._missing)
+
+    def find_new(self) -> list[str]:
+        """Runs that have appeared since the last call."""
+        found: list[str] = []
+        for run in self._named():
+            key = os.path.abspath(run)  # noqa: PTH100 - keep symbolic links
+            if key not in self._known:
+                self._known.add(key)
+                found.append(run)
+        return found
+
+    def _named(self) -> Iterator[str]:
+        is_overdue = time.monotonic() >= self._deadline
+        there = [each for each in self._missing if is_overdue or _is_run(each)]
+        self._missing = [each for each in self._missing if each not in there]
+        yield from there
+        for pattern in self.patterns:
+            for found in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207
+                if _is_run(found):
+                    yield found.rstrip("/")
+
+
+def _is_run(path: str) -> bool:
+    try:
+        return (Path(path) / RUN_FILE).exists()
+    except OSError:
+        return True  # It may be a run: reading it will show why it cannot be read.
+
+
+def _is_pattern(argument: str) -> bool:
+    return glob.has_magic(argument) and not Path(argument).exists()
+
+
+POLL_SECONDS = 0.2
+# How long workers may take to report after Ctrl-C.
+LAST_SECONDS = 60.0
 
 jobs_option = click.option(
     "--jobs",
     type=click.IntRange(min=1),
     default=lambda: os.cpu_count() or 1,
     show_default="number of cores",
-    help="Processes that judge, where there are many runs.",
+    help="Number of processes that judge, if there are many runs.",
 )
 
 
 @dataclass(slots=True)
 class _Row:
-    """What is known of a run."""
+    """The row of a run in the table."""
 
     run: str
     state: str = "waiting"
@@ -65,73 +127,76 @@ class _Row:
 
     @property
     def shown(self) -> str:
-        """The state, and whether a stop that was asked for has led to it."""
+        """The state of the training, which shows a stop that was requested."""
         if not self.is_stopping or self.state == "unreadable":
-            return self.state
+            if self.report is None:
+                return self.state
+            return state_text(self.state, self.report["losses"])
         return "stopped" if self.state == "closed" else "stopping"
 
 
 def judge_many(
     arguments: Sequence[str], task: Task, jobs: int, *, wait: float, as_json: bool
 ) -> int:
-    """Judge the runs that *arguments* name, and tell what comes of it.
+    """Judge the runs that *arguments* name, and print the results.
 
     Args:
         arguments: Directories and patterns.
-        task: What is done with each.
-        jobs: Processes, at most.
-        wait: Seconds to wait for runs that are not there, if they are followed, and
-            for more of them once all have ended.
-        as_json: For programs.
+        task: How each run is judged.
+        jobs: Largest number of processes.
+        wait: Seconds to wait for runs that do not exist yet, if runs are followed,
+            and for further runs once all have ended.
+        as_json: Print JSON instead of tables.
 
     Returns:
-        The exit code: that of findings if any run has some, else that of what cannot
-        be read if any cannot, else 0.
+        1 if any run has findings, else 4 if a rule failed, else 3 if any cannot be
+        read, else 0.
 
     Raises:
         NotARun: If no run is there.
         ConfigurationError: If a rule cannot be made.
     """
     rules = [rule.name for rule in parse_rules(task.rules)]
-    places = Places(arguments, wait if task.follow else 0.0)
+    finder = RunFinder(arguments, wait if task.follow else 0.0)
     sweep = _Sweep(task, rules, as_json=as_json)
     with Pool(jobs, task) as pool, sweep:
         news = time.monotonic()
         try:
             while True:
-                for run in places.look():
-                    sweep.begin(run)
+                for run in finder.find_new():
+                    # Queued first: an announced run is judged even after Ctrl-C.
                     pool.add(run)
-                for event in pool.events(LOOK_SECONDS):
+                    sweep.begin(run)
+                for event in pool.events(POLL_SECONDS):
                     sweep.take(event)
-                if pool.n_open or places.n_missing:
+                if pool.n_open or finder.n_missing:
                     news = time.monotonic()
-                    sweep.waits = 0.0
+                    sweep.seconds_left = 0.0
                     continue
-                may_come = task.follow and places.patterns
-                sweep.waits = wait - (time.monotonic() - news)
-                if not may_come or sweep.waits <= 0.0:
+                may_come = task.follow and finder.patterns
+                sweep.seconds_left = wait - (time.monotonic() - news)
+                if not may_come or sweep.seconds_left <= 0.0:
                     break
         except KeyboardInterrupt:
             deadline = time.monotonic() + LAST_SECONDS
             pool.stop()
             while pool.n_open and time.monotonic() < deadline:
-                for event in pool.events(LOOK_SECONDS):
+                for event in pool.events(POLL_SECONDS):
                     sweep.take(event)
     if not sweep.rows:
-        msg = f"no run matches {', '.join(places.patterns)}"
-        raise NotARun(msg, file=places.patterns[0], kind="missing")
+        msg = f"no run matches {', '.join(finder.patterns)}"
+        raise NotARun(msg, file=finder.patterns[0], kind="missing")
     sweep.conclude()
     return sweep.exit_code
 
 
 class _Sweep:
-    """The runs as they stand, and how that is told."""
+    """The rows of the runs, and how they are printed."""
 
     def __init__(self, task: Task, rules: list[str], *, as_json: bool) -> None:
         self.rows: dict[str, _Row] = {}
-        # For so many seconds more for further runs; 0: these have not all ended.
-        self.waits = 0.0
+        # Seconds left to wait for further runs; 0: some are still being judged.
+        self.seconds_left = 0.0
         self._task, self._rules, self._as_json = task, rules, as_json
         self._out = console()
         self._live: Live | None = None
@@ -153,21 +218,24 @@ class _Sweep:
 
     @property
     def exit_code(self) -> int:
-        """1 if any run is sick, else 3 if any cannot be read, else 0."""
-        if any(not row.healthy for row in self.rows.values()):
+        """1 of findings, else 4 if a rule failed, 3 if a run cannot be read, or 0."""
+        sick = [row for row in self.rows.values() if not row.healthy]
+        if any(row.report and row.report["findings"] for row in sick):
             return EXIT_FOUND
+        if sick:
+            return EXIT_FAILED
         if any(row.error for row in self.rows.values()):
             return EXIT_UNREADABLE
         return 0
 
     def begin(self, run: str) -> None:
-        """A run is there."""
+        """Add a row for a run that has appeared."""
         self.rows[run] = _Row(run)
         if self._as_json and self._task.follow:
             emit_json_line({"event": "watching", "run": run, "rules": self._rules})
 
     def take(self, event: dict[str, Any]) -> None:
-        """Something has come of a run."""
+        """Take in an event of a worker."""
         row = self.rows[event["run"]]
         kind = event["event"]
         if kind == "progress":
@@ -175,7 +243,7 @@ class _Sweep:
             row.steps, row.last_step = event["steps"], event["last_step"]
             row.findings, row.worst = event["findings"], event["worst"]
         elif kind == "findings":
-            self._tell_findings(row, event["findings"])
+            self._print_findings(row, event["findings"])
         elif kind == "ended":
             row.report, row.healthy = event["report"], event["healthy"]
         elif kind == "stopping":
@@ -194,7 +262,7 @@ class _Sweep:
                 emit_json_line({"event": kind, "run": row.run, "error": row.error})
 
     def conclude(self) -> None:
-        """All is judged: tell what has come of it."""
+        """Print the results of all runs."""
         rows = list(self.rows.values())
         if self._as_json:
             if not self._task.follow:
@@ -204,16 +272,16 @@ class _Sweep:
             if row.error:
                 self._out.print(plain(f"{row.run}: {row.error}"))
             if row.report is not None:
-                self._tell_report(row, row.report)
-        self.waits = 0.0
-        # Last, where the eye is when all is done.
+                self._print_report(row, row.report)
+        self.seconds_left = 0.0
+        # Last, so that it stands above the prompt.
         self._out.print(self._table())
         sick = sum(not row.healthy for row in rows)
         unreadable = sum(bool(row.error) for row in rows)
         text = f"{len(rows)} runs judged: {sick or 'none'} sick"
         self._out.print(f"{text}, {unreadable} unreadable" if unreadable else text)
 
-    def _tell_findings(self, row: _Row, findings: list[dict[str, Any]]) -> None:
+    def _print_findings(self, row: _Row, findings: list[dict[str, Any]]) -> None:
         if self._as_json:
             for finding in findings:
                 emit_json_line({"event": "finding", "run": row.run, **finding})
@@ -221,7 +289,7 @@ class _Sweep:
             self._out.print(plain(row.run), style="bold")
             print_findings(findings, self._out)
 
-    def _tell_report(self, row: _Row, report: dict[str, Any]) -> None:
+    def _print_report(self, row: _Row, report: dict[str, Any]) -> None:
         if report["findings"] and not self._task.follow:
             self._out.print(plain(row.run), style="bold")
             print_findings(report["findings"], self._out)
@@ -229,6 +297,8 @@ class _Sweep:
             if status["status"] == "Error":
                 text = f"{row.run}: {status['rule']} failed: {status['message']}"
                 self._out.print(plain(text))
+        if lost := report["losses"]["text"]:
+            self._out.print(plain(f"{row.run}: {lost}"))
         for note in report["notes"]:
             self._out.print(plain(f"{row.run}: note: {note}"))
 
@@ -249,9 +319,9 @@ class _Sweep:
             ],
             right=numbers,
         )
-        if self.waits > 0.0:
+        if self.seconds_left > 0.0:
             what = "all have ended" if self.rows else "no run yet"
-            drawn.caption = f"{what}; waiting {self.waits:.0f} s for others"
+            drawn.caption = f"{what}; waiting {self.seconds_left:.0f} s for others"
             drawn.caption_justify = "left"
         return drawn
 

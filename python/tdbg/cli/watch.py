@@ -10,35 +10,33 @@ import click
 
 from tdbg.actions import Action, close_all
 from tdbg.cli import options
-from tdbg.cli.acting import (
+from tdbg.cli.accounts import accounts, print_accounts
+from tdbg.cli.check import conclude, exit_code
+from tdbg.cli.output import (
+    console,
+    counted,
+    emit_json_line,
+    plain,
+)
+from tdbg.cli.rule_options import (
     ENDS,
     GONE,
     STOPPING,
     action_options,
     asked_to_stop,
     parse_actions,
+    parse_rules,
     parse_specs,
+    print_findings,
+    rule_option,
 )
-from tdbg.cli.check import conclude, overhead_of
-from tdbg.cli.findings import parse_rules, print_findings, rule_option
-from tdbg.cli.output import (
-    EXIT_FOUND,
-    console,
-    counted,
-    emit_json_line,
-    plain,
-)
-from tdbg.cli.sweep import jobs_option, judge_many
-from tdbg.cli.sweep_places import is_many
-from tdbg.cli.sweep_worker import Task
-from tdbg.errors import NotARun
-from tdbg.findings import Finding
+from tdbg.cli.sweep import is_many, jobs_option, judge_many
+from tdbg.cli.sweep_workers import Task
 from tdbg.rules import Engine, Report
-from tdbg.run_directory import RUN_FILE, open_run
+from tdbg.run.directory import RUN_FILE, wait_for_run
+from tdbg.run.findings import Finding
 
 __all__ = ["command"]
-
-LOOK_SECONDS = 0.1
 
 
 @click.command("watch")
@@ -54,6 +52,7 @@ LOOK_SECONDS = 0.1
     "have ended.",
 )
 @jobs_option
+@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(
@@ -77,7 +76,7 @@ def command(
     """
     chosen = parse_rules(rules)
     if is_many(runs):
-        # What cannot be made of them is refused before anything begins.
+        # Actions that cannot be made are refused before any process starts.
         checked = parse_actions(
             runs[0],
             on_finding,
@@ -95,30 +94,30 @@ def command(
     actions = parse_actions(
         run, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
     )
-    teller = _Teller(run, as_json=as_json)
+    printer = _Printer(run, as_json=as_json)
     if wait > 0 and not (Path(run) / RUN_FILE).exists():
-        teller.waits(wait)
-    _wait_for(run, wait)
+        printer.print_waiting(wait)
+    deadline = time.monotonic() + wait
+    wait_for_run(run, lambda: time.monotonic() >= deadline)
     engine = Engine(run, chosen, actions)
-    teller.begins([rule.name for rule in chosen])
-    # Of one that has ended nobody is asked.
+    # A training that has ended cannot be stopped.
     stopping = () if engine.state in GONE else actions
     try:
+        printer.print_start([rule.name for rule in chosen])
         for found in engine.follow():
-            teller.finds(found, stopping)
+            printer.print_findings(found, stopping)
     except KeyboardInterrupt:
         engine.stop()
         for _ in engine.follow():
             pass
     state = engine.state
     report = engine.finish()
-    teller.ends(report, state, named=bool(rules))
-    if not report.healthy:
-        ctx.exit(EXIT_FOUND)
+    printer.print_end(report, state, named=bool(rules))
+    ctx.exit(exit_code(report))
 
 
-class _Teller:
-    """Tells of one run, for people or for programs."""
+class _Printer:
+    """Prints the events of one run: text for people, or JSON."""
 
     def __init__(self, run: str, *, as_json: bool) -> None:
         self._run = run
@@ -126,22 +125,24 @@ class _Teller:
         self._out = console()
         self._stopping = False
 
-    def waits(self, seconds: float) -> None:
-        """The run is not there yet."""
+    def print_waiting(self, seconds: float) -> None:
+        """Print that the run does not exist yet."""
         if not self._as_json:
             text = f"waiting up to {seconds:g} s for {self._run} to appear"
             self._out.print(plain(text))
 
-    def begins(self, rules: list[str]) -> None:
-        """The run is there."""
+    def print_start(self, rules: list[str]) -> None:
+        """Print that judging starts."""
         if self._as_json:
             emit_json_line({"event": "watching", "run": self._run, "rules": rules})
             return
         what = f"watching {self._run} with {counted(len(rules), 'rule')}"
         self._out.print(plain(f"{what}; Ctrl-C leaves it"))
 
-    def finds(self, found: Sequence[Finding], actions: Sequence[Action]) -> None:
-        """Something was found, and actions were taken."""
+    def print_findings(
+        self, found: Sequence[Finding], actions: Sequence[Action]
+    ) -> None:
+        """Print findings, and whether an action has requested a stop."""
         findings = [finding.to_json() for finding in found]
         if self._as_json:
             for finding in findings:
@@ -156,29 +157,13 @@ class _Teller:
         else:
             self._out.print(STOPPING)
 
-    def ends(self, report: Report, state: str, *, named: bool) -> None:
-        """All is judged that will be."""
-        cost = overhead_of(self._run)
+    def print_end(self, report: Report, state: str, *, named: bool) -> None:
+        """Print how the rules and the training ended, and what capture cost."""
         if self._as_json:
-            document = {**report.to_json(), "state": state, "cost": cost.to_json()}
+            document = {**report.to_json(), "state": state, **accounts(self._run)}
             emit_json_line({"event": "ended", **document})
             return
         conclude(report, named=named)
         if state in ENDS:
             self._out.print(f"the training {ENDS[state]}")
-        self._out.print(plain(str(cost)))
-
-
-def _wait_for(run: str, seconds: float) -> None:
-    """Return when *run* is one; raise what is wrong with it after *seconds*."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            open_run(run)
-        except NotARun:
-            missing = not (Path(run) / RUN_FILE).exists()
-            if not missing or time.monotonic() >= deadline:
-                raise
-            time.sleep(LOOK_SECONDS)
-        else:
-            return
+        print_accounts(self._run, self._out)

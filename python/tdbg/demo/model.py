@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-__all__ = ["HEALTHY", "SICK", "Configuration"]
+__all__ = ["OK", "SICK", "Configuration"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Configuration:
         return nn.Sequential(layers)
 
 
-HEALTHY = Configuration(name="healthy", depth=4, activation=nn.ReLU)
+OK = Configuration(name="healthy", depth=4, activation=nn.ReLU)
 
 # The derivative of a sigmoid is at most 1/4, so each layer takes at least three
 # quarters of the gradient away: what reaches the first layers cannot teach them.

@@ -1,4 +1,4 @@
-"""An ordinary PyTorch training loop; tdbg is in it by the hook alone."""
+"""An ordinary PyTorch training loop, whose only part of tdbg is the hook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tdbg.demo.model import Configuration
     from tdbg.pytorch import Hook
 
-__all__ = ["Outcome", "train"]
+__all__ = ["Outcome", "prepare", "train"]
 
 BATCH_SIZE = 64
 SEED = 7
@@ -28,8 +28,8 @@ class Outcome:
     """How a training went.
 
     Attributes:
-        n_steps: Optimizer steps that were made.
-        seconds: Their wall time.
+        n_steps: Number of optimizer steps.
+        seconds: Wall time of these steps.
         accuracy: Share of right answers on the test images.
         stopped: Why it was stopped early, or None.
     """
@@ -40,6 +40,36 @@ class Outcome:
     stopped: str | None
 
 
+def prepare(
+    configuration: Configuration, digits: Digits, hook: Hook | None
+) -> tuple[nn.Module, Callable[[], None]]:
+    """Make a network and the function that trains it by one step.
+
+    Args:
+        configuration: The network.
+        digits: What it learns.
+        hook: Captures the training; None: nothing does.
+    """
+    torch.manual_seed(SEED)
+    model = configuration.build()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=configuration.learning_rate, momentum=0.9
+    )
+    if hook is not None:
+        hook.register_module(model)
+        hook.register_loss(criterion)
+    batches = digits.batches(BATCH_SIZE, SEED)
+
+    def step() -> None:
+        images, labels = next(batches)
+        optimizer.zero_grad()
+        criterion(model(images), labels).backward()
+        optimizer.step()
+
+    return model, step
+
+
 def train(
     configuration: Configuration,
     digits: Digits,
@@ -48,24 +78,12 @@ def train(
     on_step: Callable[[int], None] = lambda _: None,
 ) -> Outcome:
     """Train for *n_steps*, or until somebody stops the run."""
-    torch.manual_seed(SEED)
-    model = configuration.build()
-    criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=configuration.learning_rate, momentum=0.9
-    )
-    hook.register_module(model)
-    hook.register_loss(criterion)
-
-    batches = digits.batches(BATCH_SIZE, SEED)
+    model, step = prepare(configuration, digits, hook)
     done, stopped = 0, None
     start = time.perf_counter()
     try:
         for done in range(n_steps):
-            images, labels = next(batches)
-            optimizer.zero_grad()
-            criterion(model(images), labels).backward()
-            optimizer.step()
+            step()
             on_step(done + 1)
         done = n_steps
     except TrainingStopped as stop:

@@ -20,12 +20,12 @@ END_SECONDS = 30.0
 class Watcher:
     """Judges a run live, in a process of its own, and stops it on a finding.
 
-    As a context manager: entered when the watcher is watching, left when it has seen
-    the end of the run.
+    It is a context manager, entered when the process watches, and left when the process
+    has seen the end of the run.
 
     Attributes:
-        findings: What it found, in the order of finding, as it printed it.
-        exit_code: 0 for no finding, 1 for findings; None while it runs.
+        findings: The findings as JSON documents, in the order in which they came.
+        exit_code: 0: no finding; 1: findings; None: the process runs.
     """
 
     def __init__(self, run: Path) -> None:
@@ -43,7 +43,7 @@ class Watcher:
         """Wait until the watcher is watching.
 
         Raises:
-            RuntimeError: If it has died (it has said why), or takes too long.
+            RuntimeError: If the process has died (and printed why), or takes too long.
         """
         deadline = time.monotonic() + START_SECONDS
         while not self._watching.wait(0.05):

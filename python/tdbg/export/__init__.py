@@ -1,13 +1,20 @@
-"""Runs, written as files of other tools.
+"""Exports runs as files of other tools.
 
-Reads a run through ``tdbg.trial`` and imports no framework; the packages of those
-tools are loaded when something is exported.
+It reads a run through ``tdbg.trial`` and imports no framework; the packages of the
+other tools are imported when a run is exported.
 """
 
 from __future__ import annotations
 
-from tdbg.export.report import ExportReport
-from tdbg.export.selection import Selection
+from tdbg.export.at_end import ExportAtEnd, export_at_end
+from tdbg.export.selection import ExportReport, Selection
 from tdbg.export.tensorboard import export_tensorboard, follow_tensorboard
 
-__all__ = ["ExportReport", "Selection", "export_tensorboard", "follow_tensorboard"]
+__all__ = [
+    "ExportAtEnd",
+    "ExportReport",
+    "Selection",
+    "export_at_end",
+    "export_tensorboard",
+    "follow_tensorboard",
+]

@@ -1,7 +1,6 @@
-"""Exports a run to TensorBoard when its training has ended, from the training itself.
+"""Exports a run to TensorBoard at the end of its training, in the training's process.
 
-For the public faces of hooks, which call it once the run is closed: the write side
-and this meet only on disk.
+Hooks call it once the run is closed: it reads the run from disk, as everybody else.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ import logging
 import os
 from pathlib import Path
 
-from tdbg.capture.opening import SessionOptions
-from tdbg.export.events import require_tensorboard
+from tdbg.config.options import SessionOptions
+from tdbg.errors import ConfigurationError
+from tdbg.export.event_files import require_tensorboard
 from tdbg.export.tensorboard import FOLDER, export_tensorboard
 from tdbg.trial import create_trial
 
@@ -28,33 +28,44 @@ def export_at_end(
     out: str | os.PathLike[str] | None,
     options: SessionOptions,
 ) -> ExportAtEnd | None:
-    """What to call when the run is closed; None in a process that does not write it.
+    """Make the export that a hook calls when its run is closed.
 
     Args:
         run: The run's directory.
         out: The folder; None: ``tensorboard`` in that of the run.
-        options: Of the session.
+        options: Options of the session.
 
-    Raises:
-        ConfigurationError: If the package ``tensorboard`` is missing.
+    Returns:
+        The export; None in a process that does not write the run.  Without the package
+        ``tensorboard`` a warning says so at once: who installs it while the training
+        goes on has the files at its end.
     """
-    require_tensorboard()
     if run is None or options.dry_run or options.rank not in options.workers:
         return None
-    return ExportAtEnd(run, out, leads=options.rank == options.workers[0])
+    made = ExportAtEnd(run, out, leads=options.rank == options.workers[0])
+    try:
+        require_tensorboard()
+    except ConfigurationError as error:
+        _log.warning(
+            "%s; the training goes on, and `%s` makes them afterwards",
+            error,
+            made.command,
+        )
+    return made
 
 
 class ExportAtEnd:
-    """Exports a run when it is called; never raises then.
+    """Exports a run when it is called; the call never raises.
 
     Args:
         run: The run's directory.
         out: The folder; None: ``tensorboard`` in that of the run.
-        leads: Whether it exports whatever is there. Of several ranks one does; the
-            others only if all have ended, so that the last one exports the rest.
+        leads: Whether to export in any case. One of several ranks does; another rank
+            exports only if all ranks have ended, so that the last one completes the
+            export.
 
     Attributes:
-        n_failed: How many exports failed, or could not be finished in time.
+        n_failed: Number of exports that failed, or could not be finished in time.
     """
 
     def __init__(
@@ -66,17 +77,22 @@ class ExportAtEnd:
     ) -> None:
         self.run = Path(run).expanduser().absolute()
         self.out = self.run / FOLDER if out is None else Path(out).expanduser()
-        self.out = self.out.absolute()  # Wherever the training goes meanwhile.
+        self.out = self.out.absolute()  # The training may change its directory.
         self.n_failed = 0
         self._leads = leads
 
+    @property
+    def command(self) -> str:
+        """The command that makes the same files."""
+        return f"tdbg export tensorboard {self.run} --out {self.out}"
+
     def __call__(self) -> None:
-        """Export what there is; what goes wrong is counted and logged."""
+        """Export the run; count and log failures."""
         try:
             trial = create_trial(self.run)
             if not (self._leads or trial.loaded_all_steps):
                 return
-            # Histograms of raw values would be of collections that refuse them.
+            # Values of collections without histograms must not be made into some.
             report = export_tensorboard(
                 trial, self.out, histograms="stored", timeout=SECONDS, beside=True
             )
@@ -88,9 +104,7 @@ class ExportAtEnd:
     def _fail(self, why: str) -> None:
         self.n_failed += 1
         _log.warning(
-            "the export to TensorBoard is not complete (%s); "
-            "`tdbg export tensorboard %s --out %s` makes it",
+            "the export to TensorBoard is not complete (%s); `%s` makes it",
             why,
-            self.run,
-            self.out,
+            self.command,
         )

@@ -1,34 +1,34 @@
-"""``Selection``: what of a run is exported, and under which tags.
+"""``Selection``: which tensors of a run are exported, as what, under which tags.
 
 Thread safety: values and pure functions.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.collections import BUILT_IN, Collection, CollectionKeys, Role
-from tdbg.config import nearest
+from tdbg.config.collections import BUILT_IN, Collection, CollectionKeys, Role
+from tdbg.config.messages import check_choice
+from tdbg.config.patterns import NamePattern
 from tdbg.errors import ConfigurationError
-from tdbg.patterns import NamePattern
-from tdbg.statistics import REDUCTIONS
+from tdbg.stats.rows import REDUCTIONS
 from tdbg.trial import Statistics, Trial
 
-__all__ = ["Plan", "Selection", "statistic_column"]
+__all__ = ["ExportReport", "Plan", "Selection", "statistic_column"]
+
 
 _COUNTS = ("count", "nan", "positive_infinity", "negative_infinity", "zero")
 _STATISTICS = (*REDUCTIONS, *(f"abs_{name}" for name in REDUCTIONS), *_COUNTS)
 _HISTOGRAMS = ("all", "stored", "none")
 _STEPS = ("global", "mode")
-# Numbers already, or no tensors at all.
+# Roles that are exported as numbers, or not at all.
 _NO_TENSORS = frozenset({Role.LOSS, Role.SCALAR, Role.UNIT_SUMMARY, Role.SPAN})
-# Other collections go by name.
+# Collections of other names hold their tensors by name.
 _BY_ROLE = {name for name, roles in BUILT_IN.items() if roles}
 _BY_ROLE.add(CollectionKeys.DEFAULT.value)
 _GROUPS = {
@@ -41,16 +41,16 @@ _GROUPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What is exported.
+    """What an export contains.
 
     Args:
-        regex: Only what has a name in which one of these expressions is found.
-        collection: Only what is in this collection.
-        statistics: Of tensors, as numbers: min, max, mean, std, variance, sum, l1 or
-            l2, with ``abs_`` before them of the absolute values, and count, nan,
-            positive_infinity, negative_infinity or zero.
-        histograms: "all": those that were stored, and those of raw values;
-            "stored"; or "none".
+        regex: Export only names in which one of these expressions is found.
+        collection: Export only members of this collection.
+        statistics: Statistics of tensors that are exported as numbers: min, max, mean,
+            std, variance, sum, l1 and l2; these with ``abs_`` before them, of the
+            absolute values; count, nan, positive_infinity, negative_infinity and zero.
+        histograms: "all": stored histograms, and histograms of raw values; "stored";
+            or "none".
         steps: Whether steps have their "global" number or that of their "mode".
 
     Raises:
@@ -73,34 +73,24 @@ class Selection:
             raise ConfigurationError(msg)
         names = tuple(dict.fromkeys(given))
         for name in names:
-            _check("statistics", name, _STATISTICS)
+            check_choice("statistics", name, _STATISTICS)
         object.__setattr__(self, "statistics", names)
         if not (self.regex is None or isinstance(self.regex, str)):
             object.__setattr__(self, "regex", tuple(self.regex))
         for text in (self.regex,) if isinstance(self.regex, str) else self.regex or ():
-            try:
-                NamePattern(text)
-            except (re.error, TypeError) as error:
-                msg = f"regex: {text!r} is no regular expression: {error}"
-                raise ConfigurationError(msg) from error
-        _check("histograms", self.histograms, _HISTOGRAMS)
-        _check("steps", self.steps, _STEPS)
-
-
-def _check(key: str, value: object, valid: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in valid:
-        msg = f"{key}: unknown {value!r}; {nearest(value, valid)}"
-        raise ConfigurationError(msg)
+            NamePattern.of_setting("regex", text)
+        check_choice("histograms", self.histograms, _HISTOGRAMS)
+        check_choice("steps", self.steps, _STEPS)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A selection, of what the run has so far.
+    """A selection, applied to what the run has so far.
 
     Attributes:
-        names: Of everything that is exported.
-        losses: Those of losses, sorted.
-        tags: Tags of the tensors by name, sorted: collection and name.
+        names: Names of all tensors and scalars that are exported.
+        losses: The names that are losses, sorted.
+        tags: Tags of the tensors by name, sorted: ``collection/name``.
         refused: Names of tensors whose collections refuse histograms.
     """
 
@@ -111,7 +101,7 @@ class Plan:
 
     @classmethod
     def of(cls, trial: Trial, selection: Selection) -> Plan:
-        """What *selection* is of the run.
+        """Apply *selection* to the run.
 
         Raises:
             QueryError: If there is no such collection.
@@ -138,7 +128,7 @@ class Plan:
 
 
 def _refused(collections: Iterable[Collection]) -> frozenset[str]:
-    """Names in a collection without histograms, and in none with them."""
+    """Names in collections that refuse histograms and in none that asks for them."""
     said: dict[bool, set[str]] = {True: set(), False: set()}
     for collection in collections:
         if collection.save_histogram is not None:
@@ -147,7 +137,40 @@ def _refused(collections: Iterable[Collection]) -> frozenset[str]:
 
 
 def statistic_column(table: Statistics, name: str) -> NDArray[Any]:
-    """A statistic of all tensors and steps of a table."""
+    """One statistic of all tensors and steps of a table. Shape (tensors, steps)."""
     if name in _COUNTS:
         return np.asarray(getattr(table, name))
     return table.reduction(name.removeprefix("abs_"), name.startswith("abs_"))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What an export wrote.
+
+    Attributes:
+        run: The directory of the run.
+        out: The folder of the files.
+        files: Path of the file of each mode that has steps.
+        steps: Number of steps that were read.
+        last_step: The last of them, a global step; -1: there is none.
+        scalars: Number of numbers that were written.
+        histograms: Number of histograms that were written.
+        unreadable: Number of histograms that cannot be read; ``tdbg fsck`` says why.
+        losses: What the run lacks: ``RunLosses.to_json``.
+        complete: Whether the training has ended and all of it was exported.
+    """
+
+    run: str
+    out: str
+    files: dict[str, str]
+    steps: int
+    last_step: int
+    scalars: int
+    histograms: int
+    unreadable: int
+    losses: dict[str, Any]
+    complete: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary for JSON."""
+        return asdict(self)

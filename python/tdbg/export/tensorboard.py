@@ -4,9 +4,9 @@
 
     export_tensorboard("runs/digits", "tb/digits", statistics=["l2"])
 
-Each mode is a run of TensorBoard: ``tb/digits/TRAIN``, ``tb/digits/EVAL``.  Steps come
-in their order and only when nothing more will come for them, so that the files of a
-run that grows grow at their ends.
+Each mode is a run of TensorBoard: ``tb/digits/TRAIN``, ``tb/digits/EVAL``.  A step is
+written when it is complete, and steps are written in order, so that following a run
+only appends to the files.
 
 Thread safety: functions; one export into a folder at a time.
 """
@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.errors import StorageError
-from tdbg.export.events import require_tensorboard
-from tdbg.export.folder import ExportFolder
-from tdbg.export.report import ExportReport
-from tdbg.export.selection import Plan, Selection
-from tdbg.export.writing import Writing
+from tdbg.export.event_files import ExportFolder, require_tensorboard
+from tdbg.export.selection import ExportReport, Plan, Selection
+from tdbg.export.steps import Writing
 from tdbg.trial import Trial, create_trial
 
 __all__ = ["FOLDER", "export_tensorboard", "follow_tensorboard"]
@@ -50,29 +48,30 @@ def export_tensorboard(
 ) -> ExportReport:
     """Write what a run has so far as event files of TensorBoard.
 
-    Losses and scalars, and histograms of all tensors that have them.  An earlier
-    export of the run into the same folder is replaced as a whole, at the end.
+    The files hold losses, scalars, and histograms of all tensors that have them.  They
+    replace an earlier export of the run into the same folder as a whole, at the end.
 
     Args:
         run: The run, or a trial of it.
         out: The folder; None: ``tensorboard`` in that of the run.
-        regex: Only what has a name in which one of these expressions is found.
-        collection: Only what is in this collection.
-        statistics: Of tensors, as numbers: see ``Selection``.
-        histograms: "all", also of raw values where none were stored; "stored"; or
-            "none".
+        regex: Export only names in which one of these expressions is found.
+        collection: Export only members of this collection.
+        statistics: Statistics of tensors to export as numbers: see ``Selection``.
+        histograms: "all": also histograms of raw values, where none were stored;
+            "stored"; or "none".
         steps: Whether steps have their "global" number or that of their "mode".
-        timeout: Seconds after which it ends with what it has; also those to wait for
-            another export into the folder.  None: no end, and no wait.
-        progress: Called now and then with the steps that are done and all of them.
-        beside: Go on where the folder holds the export of another run.
+        timeout: Seconds after which the export ends with the steps that it has; also
+            the seconds to wait for another export into the folder.  None: it exports
+            everything, and does not wait.
+        progress: Called now and then with the numbers of steps done and of all steps.
+        beside: Whether the folder may hold exports of other runs.
 
     Raises:
         ConfigurationError: If the package ``tensorboard`` is missing, an argument can
             never work, or the folder holds the export of another run.
         NotARun: If there is no run.
         QueryError: If there is no such collection.
-        StorageError: If the run cannot be read or the folder not be written.
+        StorageError: If the run cannot be read or the folder cannot be written.
     """
     selection = Selection(
         regex=regex,
@@ -84,7 +83,7 @@ def export_tensorboard(
     deadline = None if timeout is None else time.monotonic() + timeout
     messages = require_tensorboard()
     trial = run if isinstance(run, Trial) else create_trial(run)
-    Plan.of(trial, selection)  # It says what is wrong before anything is written.
+    Plan.of(trial, selection)  # Raises before anything is written.
     with _folder(trial, out, beside=beside, wait=timeout or 0.0) as folder:
         writing = Writing(trial, folder, selection, messages)
         writing.advance(deadline, progress)
@@ -100,17 +99,17 @@ def follow_tensorboard(
     progress: Progress | None = None,
     **selection: Any,
 ) -> Iterator[ExportReport]:
-    """The same, and go on until the training has ended.
+    """Export a run as ``export_tensorboard`` does, until its training has ended.
 
     Args:
         run: The run, or a trial of it.
-        out: As of ``export_tensorboard``.
-        interval: Seconds between two looks at the run.
-        progress: As of ``export_tensorboard``, of the first look.
-        selection: regex, collection, statistics, histograms, steps.
+        out: As for ``export_tensorboard``.
+        interval: Seconds between two reads of the run.
+        progress: As for ``export_tensorboard``; called during the first read only.
+        selection: regex, collection, statistics, histograms and steps.
 
     Yields:
-        What was written so far, each time after something was.
+        A report of all that was written so far, each time that something was.
 
     Raises:
         TdbgError: As ``export_tensorboard`` does.

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tdbg.integrations._owner import HookOwner
+from tdbg.integrations.owner import HookOwner
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 
 __all__ = ["TdbgCallback"]
@@ -34,11 +34,11 @@ _STEPS = {
 
 
 def _callbacks() -> tuple[type[Any], ...]:
-    """The base class, of both packages where both are in use."""
+    """Find the base classes: of each package of Lightning that is in use."""
     loaded = [name for name in _PACKAGES if name in sys.modules]
     if not loaded:
         found = [n for n in _PACKAGES if importlib.util.find_spec(n.split(".")[0])]
-        loaded = found[:1] or [_PACKAGES[0]]  # Whose import says what is missing.
+        loaded = found[:1] or [_PACKAGES[0]]  # Its import raises, and says why.
     classes = [importlib.import_module(f"{name}.callbacks").Callback for name in loaded]
     return tuple(dict.fromkeys(classes))
 
@@ -47,21 +47,21 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
     """Captures what a ``Trainer`` does.
 
     Each ``training_step`` is a forward in training, each ``validation_step`` and
-    ``test_step`` one of evaluation (those of the sanity check, too), each
-    ``predict_step`` one of prediction, whichever parts of the module they call. What
-    they answer is recorded as ``loss_output_0``, whatever is logged as scalars.
-    A request to stop sets ``trainer.should_stop``. Checkpoints hold the numbers of
-    steps, so that a training resumed from one goes on with them.
+    ``test_step`` one of evaluation (also in the sanity check), each ``predict_step``
+    one of prediction, whichever parts of the module they call. The loss that they
+    return is recorded as ``loss_output_0``, and what the module logs as scalars. A
+    request to stop sets ``trainer.should_stop``. Checkpoints hold the counters of
+    steps, with which a resumed training continues.
 
     Args:
         out_dir: The run directory.
-        **options: Those of ``tdbg.pytorch.Hook``.
+        **options: Options of ``tdbg.pytorch.Hook``.
 
     Attributes:
         hook: The hook, while the trainer is at work; otherwise None.
 
     Raises:
-        ConfigurationError: If something asked for can never work.
+        ConfigurationError: If an option can never work.
     """
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
@@ -76,23 +76,23 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
     # ---- the beginning and the end -------------------------------------------
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Lightning's."""
+        """Called by Lightning."""
         self._begin(trainer, pl_module)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Lightning's."""
+        """Called by Lightning."""
         self._begin(trainer, pl_module)
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """Lightning's."""
+        """Called by Lightning."""
         self._begin(trainer, pl_module)
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        """Lightning's."""
+        """Called by Lightning."""
         self._begin(trainer, pl_module)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        """Lightning's."""
+        """Called by Lightning."""
         self._end(trainer)
 
     def on_exception(
@@ -101,14 +101,14 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         pl_module: Any,  # noqa: ARG002
         exception: BaseException,
     ) -> None:
-        """Lightning's."""
+        """Called by Lightning."""
         self._end(trainer, exception)
 
     def _begin(self, trainer: Any, pl_module: Any) -> None:
         if self._owner.hook is not None:
             return
         self._owner.open(pl_module)
-        # The strategy calls them, whatever wraps the module, and is never copied.
+        # The strategy calls the steps, whatever wraps the module, and is never copied.
         for name, mode in _STEPS.items():
             original = getattr(trainer.strategy, name, None)
             if original is not None:
@@ -138,42 +138,42 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
     # ---- during it -----------------------------------------------------------
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
-        """Lightning's."""
-        # With manual optimization a step answers nothing.
+        """Called by Lightning."""
+        # With manual optimization a step returns no loss.
         if self._owner.hook is not None and not pl_module.automatic_optimization:
             self._owner.hook.record_tensor_value("loss", loss)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """Lightning's."""
-        self._owner.tell_metrics(trainer.callback_metrics, anew=False)
+        """Called by Lightning."""
+        self._owner.record_metrics(trainer.callback_metrics, are_new=False)
         if self._owner.hook is not None and self._owner.hook.should_stop:
             trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Lightning's."""
-        self._owner.tell_metrics(trainer.callback_metrics, anew=False)
+        """Called by Lightning."""
+        self._owner.record_metrics(trainer.callback_metrics, are_new=False)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Lightning's."""
+        """Called by Lightning."""
         self._evaluated(trainer)
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Lightning's."""
+        """Called by Lightning."""
         self._evaluated(trainer)
 
     def _evaluated(self, trainer: Any) -> None:
-        self._owner.tell_metrics(trainer.callback_metrics, anew=False)
+        self._owner.record_metrics(trainer.callback_metrics, are_new=False)
         if self._owner.hook is not None:
             self._owner.hook.set_mode(None)
 
     # ---- checkpoints ---------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Lightning's: goes into checkpoints."""
+        """What Lightning puts into checkpoints."""
         counters = self._owner.counters()
         return {} if counters is None else {"counters": counters}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Lightning's: comes out of them."""
+        """What Lightning has read from a checkpoint."""
         if "counters" in state_dict:
             self._owner.resume(state_dict["counters"])

@@ -19,11 +19,11 @@ from torch import nn
 from torch.compiler import is_compiling
 from transformers.trainer_callback import TrainerCallback
 
-from tdbg.hooks.pytorch.backward import BackwardRoots
 from tdbg.hooks.pytorch.callbacks import Inert
-from tdbg.integrations._owner import HookOwner
+from tdbg.hooks.pytorch.losses import BackwardRoots
+from tdbg.integrations.owner import HookOwner
 from tdbg.pytorch import Hook
-from tdbg.run_directory import read_small_file
+from tdbg.run.directory import read_small_file
 
 __all__ = ["TdbgCallback"]
 
@@ -31,23 +31,23 @@ COUNTERS_FILE = "tdbg.json"
 
 
 class TdbgCallback(TrainerCallback):
-    """Captures what a ``Trainer`` does, from the beginning of its training to the end.
+    """Captures the training of a ``Trainer``, from its beginning to its end.
 
-    The mode follows ``model.training``, as the trainer sets it. The loss that the
-    model answers, or else what the backward pass begins at, is recorded as
-    ``loss_output_0``, whatever is logged as scalars. A request to stop sets
+    The mode follows ``model.training``, as the trainer sets it. The loss in the model's
+    output, or else the root of the backward pass, is recorded as ``loss_output_0``, and
+    what the trainer logs as scalars. A request to stop sets
     ``control.should_training_stop``. Each checkpoint has a file ``tdbg.json`` with
-    the numbers of steps, so that a training resumed from it goes on with them.
+    the counters of steps, with which a resumed training continues.
 
     Args:
         out_dir: The run directory.
-        **options: Those of ``tdbg.pytorch.Hook``.
+        **options: Options of ``tdbg.pytorch.Hook``.
 
     Attributes:
         hook: The hook, while the trainer trains; otherwise None.
 
     Raises:
-        ConfigurationError: If something asked for can never work.
+        ConfigurationError: If an option can never work.
     """
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
@@ -60,12 +60,12 @@ class TdbgCallback(TrainerCallback):
         """The hook, while the trainer trains; otherwise None."""
         return self._owner.hook
 
-    def on_train_begin(  # noqa: D102 - the trainer's
+    def on_train_begin(  # noqa: D102 - called by the trainer
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
         del control
         model: nn.Module = kwargs["model"]
-        self._close()  # A training that an exception has ended.
+        self._close()  # An exception may have ended the training before.
         self._owner.resume(_counters(args, state.global_step))
         hook = self._owner.open(model)
         self._losses = _Losses(hook, model)
@@ -82,14 +82,14 @@ class TdbgCallback(TrainerCallback):
         self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any
     ) -> None:
         del args, state, control
-        self._owner.tell_metrics(logs or {}, anew=True)
+        self._owner.record_metrics(logs or {}, are_new=True)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: D102
         del control
         counters = self._owner.counters()
         if counters is not None and state.is_world_process_zero:
             folder = _checkpoint(args, state.global_step)
-            with contextlib.suppress(OSError):  # A training goes on without it.
+            with contextlib.suppress(OSError):  # The training can do without the file.
                 (folder / COUNTERS_FILE).write_text(json.dumps(counters))
 
     def _close(self) -> None:
@@ -100,23 +100,23 @@ class TdbgCallback(TrainerCallback):
 
 
 class _Losses:
-    """Records the loss of each forward: the model's own, or of the backward pass."""
+    """Records the loss of each forward: that of the model, or of the backward pass."""
 
     def __init__(self, hook: Hook, model: nn.Module) -> None:
         self._hook = hook
-        self._is_told = False
-        self._handle = model.register_forward_hook(_Answer(self))
+        self._has_loss = False
+        self._handle = model.register_forward_hook(_AfterForward(self))
         self._roots = BackwardRoots(self._begins_at)
 
-    def answered(self, output: Any) -> None:
-        """The model has answered."""
+    def forward_ends(self, output: Any) -> None:
+        """Record the loss in the model's output, if it has one."""
         loss = output.get("loss") if isinstance(output, Mapping) else None
-        self._is_told = isinstance(loss, torch.Tensor) and loss.numel() == 1
-        if isinstance(loss, torch.Tensor) and self._is_told:
+        self._has_loss = isinstance(loss, torch.Tensor) and loss.numel() == 1
+        if isinstance(loss, torch.Tensor) and self._has_loss:
             self._hook.record_tensor_value("loss", loss)
 
     def _begins_at(self, root: torch.Tensor) -> None:
-        if not self._is_told:
+        if not self._has_loss:
             self._hook.record_tensor_value("loss", root)
 
     def remove(self) -> None:
@@ -124,8 +124,8 @@ class _Losses:
         self._roots.remove()
 
 
-class _Answer(Inert):
-    """On the model, so it must not go into copies of it."""
+class _AfterForward(Inert):
+    """The hook on the model; copies of the model do not get it."""
 
     def __init__(self, losses: _Losses) -> None:
         self._losses = losses
@@ -133,16 +133,16 @@ class _Answer(Inert):
     def __call__(self, _: nn.Module, __: Any, output: Any) -> None:
         if not is_compiling():
             with contextlib.suppress(Exception):
-                self._losses.answered(output)
+                self._losses.forward_ends(output)
 
 
 def _checkpoint(args: Any, step: int) -> Path:
-    """Where the trainer puts the checkpoint of this step."""
+    """The folder in which the trainer puts the checkpoint of this step."""
     return Path(args.output_dir) / f"checkpoint-{step}"
 
 
 def _counters(args: Any, step: int) -> dict[str, Any]:
-    """Numbers of steps with which a training begins that has made *step* of them."""
+    """The counters with which a training begins that has made *step* steps."""
     given = getattr(args, "resume_from_checkpoint", None)
     folders = [Path(given)] if isinstance(given, str) else []
     for folder in (*folders, _checkpoint(args, step)) if step else ():

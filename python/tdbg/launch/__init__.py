@@ -1,13 +1,13 @@
-"""``tdbg run``: a training is captured without a change of its script.
+"""``tdbg run``: captures a training without a change of its script.
 
-The command is run as it stands (``exec``, or as a child while rules judge what it
-writes), in an environment whose ``PYTHONPATH`` begins with the folder ``site``: its
-``sitecustomize`` waits for torch to be imported, and ``discovery`` then finds the
-model, the optimizer and the loss as they are used.
+tdbg runs the command as it stands (by ``exec``, or as a child if rules judge the run),
+in an environment whose ``PYTHONPATH`` begins with the folder ``site``.  The
+``sitecustomize`` in that folder waits until torch is imported; then ``discovery`` finds
+the model, the optimizer and the loss as the script uses them.
 
-Processes that are captured: the Python that was launched, the one that launched shell
-scripts or ``accelerate launch`` run, and the workers of ``torchrun``.  All others
-(workers of data loaders, whatever the script starts) are left alone.
+tdbg captures the Python process that was launched, the one that a launched shell script
+or ``accelerate launch`` runs, and the workers of ``torchrun``.  It leaves all other
+processes alone, such as workers of data loaders and what the script starts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SITE = Path(__file__).parent / "site"
 def environment_of(
     settings: Mapping[str, Any], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of the command.
+    """Make the environment of the command.
 
     Args:
-        settings: What ``discovery`` reads: out_dir, rules, ...
-        environment: That of this process.
+        settings: The settings that ``discovery`` reads: out_dir, rules, ...
+        environment: The environment of this process.
     """
     path = environment.get("PYTHONPATH")
     result = {
@@ -48,7 +48,7 @@ def environment_of(
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:
-    """What to run: as given, with Python before ``-m`` and before plain scripts."""
+    """Put Python before the arguments if they begin with ``-m`` or a plain script."""
     first = arguments[0]
     is_script = first.endswith(".py") and not os.access(first, os.X_OK)
     if first == "-m" or is_script:

@@ -1,11 +1,11 @@
 """Finds the model, the optimizer and the loss of a training that knows no tdbg.
 
-A root of the model is a module that is called from outside any other root and owns
-parameters of an optimizer.  The hook is made when the first one is called, before
-anything of it has run.  When all optimizers that are known have stepped, what looks
-for roots is taken off, and nothing is left but the hook.
+A root of the model is a module that the script calls outside of any other root and that
+owns parameters of an optimizer.  The hook is made when the first root is called, before
+the root has run.  When all known optimizers have stepped, the search ends: everything
+but the hook is removed from torch.
 
-Errors: none reach the script, but ``TrainingStopped``.
+Errors: none reach the script except ``TrainingStopped``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from tdbg.config import SaveConfig
+from tdbg.config.schedules import SaveConfig
 from tdbg.errors import TrainingStopped
-from tdbg.hooks.pytorch.backward import BackwardRoots
-from tdbg.hooks.pytorch.modules import is_tapped_by
-from tdbg.hooks.pytorch.paths import unwrapped
+from tdbg.hooks.pytorch.losses import BackwardRoots
+from tdbg.hooks.pytorch.module_hooks import registered_session
+from tdbg.hooks.pytorch.module_tree import unwrapped
 from tdbg.launch import LAUNCH_VARIABLE
 
 __all__ = ["Discovery", "begin"]
@@ -44,7 +44,7 @@ _OF_GLOBAL_HOOKS = r"Using `torch\.compile\(module\)` when there are global hook
 
 
 def _end_quietly(before: Callable[..., Any]) -> Callable[..., Any]:
-    """An ``excepthook`` that tells of a stop in a line: the script is not at fault."""
+    """Make an ``excepthook`` that prints one line for a stop, and no traceback."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if isinstance(error, TrainingStopped):
@@ -56,14 +56,14 @@ def _end_quietly(before: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def begin() -> None:
-    """Look for a training in this process; torch has just been imported."""
+    """Start the search in this process; torch has just been imported."""
     sys.excepthook = _end_quietly(sys.excepthook)
     settings = json.loads(os.environ[LAUNCH_VARIABLE])
     Discovery(settings).start()
 
 
 class Discovery:
-    """Looks until it has found.
+    """Searches for the model, the loss and the optimizers of a script.
 
     Args:
         settings: ``out_dir``, ``rules``, ``include_collections``, ``save_interval``,
@@ -84,7 +84,7 @@ class Discovery:
         self._filter: Any = None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Begin to search."""
         make = self._make = Optimizer.__init__
         me = self
 
@@ -99,14 +99,14 @@ class Discovery:
             register_module_forward_pre_hook(self._called),
             register_optimizer_step_post_hook(self._stepped),
         ]
-        # A compiled module warns of hooks on all modules, which are ours, and harmless.
+        # Compiled modules warn of hooks on all modules, but these ones are harmless.
         warnings.filterwarnings("ignore", message=_OF_GLOBAL_HOOKS)
         self._filter = warnings.filters[0]
 
     # ---- called by torch -----------------------------------------------------
 
     def _called(self, module: nn.Module, _: Any) -> None:
-        """Any module is about to be called."""
+        """Torch calls this before every call of a module."""
         if is_compiling() or os.getpid() != self._pid:
             return
         try:
@@ -120,12 +120,12 @@ class Discovery:
             self._give_up(error)
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
-        """Any optimizer has stepped."""
+        """Torch calls this after every step of an optimizer."""
         self._waiting.discard(optimizer)
         if self._hook is not None and not self._waiting:
             self._stop_looking()
 
-    # ---- what it means -------------------------------------------------------
+    # ---- roots and losses ----------------------------------------------------
 
     def _is_root(self, module: nn.Module) -> bool:
         if not self._optimizers:
@@ -145,18 +145,18 @@ class Discovery:
     def _found_root(self, module: nn.Module) -> None:
         self._roots.append(weakref.ref(module))
         inside = unwrapped(module)
-        if is_tapped_by(inside) is not None:
+        if registered_session(inside) is not None:
             if self._hook is None:
                 self._give_up("the script has a hook of its own, which goes on")
             return
         if self._hook is None:
             self._hook = self._make_hook(module)
             self._backward = BackwardRoots(self._begins_at)
-            atexit.register(self._say_goodbye)
+            atexit.register(self._print_next_step)
         else:
             self._hook.register_module(module)
         if inside is module:
-            # Its call has begun: the hook on it would come with the next one.
+            # The hook just put on the root only sees its next call; this one has begun.
             self._hook.begin_call(inside)
 
     def _make_hook(self, module: nn.Module) -> Any:
@@ -189,7 +189,7 @@ class Discovery:
             self._hook.register_loss(module)
 
     def _begins_at(self, root: torch.Tensor) -> None:
-        """A backward pass begins; its root is the loss if no module is one."""
+        """A backward pass begins; record its root as the loss if no module is one."""
         if not self._has_loss and os.getpid() == self._pid:
             self._hook.record_tensor_value("loss", root)
 
@@ -199,7 +199,7 @@ class Discovery:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        with contextlib.suppress(ValueError):  # Somebody has reset them.
+        with contextlib.suppress(ValueError):  # The script has reset the filters.
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         if self._make is not None:
             Optimizer.__init__ = self._make  # type: ignore[method-assign]
@@ -213,7 +213,7 @@ class Discovery:
         if self._backward is not None:
             self._backward.remove()
 
-    def _say_goodbye(self) -> None:
+    def _print_next_step(self) -> None:
         if os.getpid() == self._pid and os.environ.get("RANK", "0") == "0":
             out = self._settings["out_dir"]
             quoted = shlex.quote(str(out))

@@ -1,9 +1,10 @@
-"""Runs a program as a child that behaves as if it were in our place.
+"""Runs a program as a child, so that this process behaves as if it were the program.
 
-Signals that come from anybody but the terminal, which sends them to both, are passed
-on; a child that is stopped stops us, and one that dies of a signal has us die of it.
+Signals are passed on to the child, except those of the terminal, which sends them to
+both processes.  If the child is stopped, this process stops; if a signal ends the
+child, the same signal ends this process.
 
-Thread safety: ``supervise`` is for the main thread; other threads go on beside it.
+Thread safety: ``supervise`` is for the main thread; other threads go on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-__all__ = ["end_like", "holding_signals", "supervise"]
+__all__ = ["end_like", "holding_signals", "supervise", "was_asked_to_end"]
 
-# Sent by the kernel: the terminal sends them to the child as well.
+# From this code on the kernel sent the signal, for a terminal to the child as well.
 _FROM_KERNEL = 0x80
 _PASSED_ON = (
     signal.SIGTERM,
@@ -29,19 +30,20 @@ _PASSED_ON = (
     signal.SIGCONT,
     signal.SIGWINCH,
 )
-_HEARD = {*_PASSED_ON, signal.SIGCHLD}
+_RECEIVED = {*_PASSED_ON, signal.SIGCHLD}
+_ENDS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
 
 @contextlib.contextmanager
 def holding_signals() -> Iterator[set[signal.Signals]]:
-    """Hold back what is to be passed on, in this thread and those that it begins.
+    """Block the signals that are passed on, in this thread and those that it starts.
 
-    Threads that were begun before would get the signals in our place.
+    A thread that was started before would receive the signals.
 
     Yields:
-        Which signals were held back before.
+        The signals that were blocked before.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _RECEIVED)
     try:
         yield {signal.Signals(number) for number in before}
     finally:
@@ -55,13 +57,18 @@ def supervise(
 ) -> int:
     """Run a program until it ends.
 
-    REQUIRES: ``holding_signals``, which says what was held before.
+    Args:
+        arguments: The program and its arguments.
+        environment: The environment of the program.
+        held_before: The signals that the program begins with as blocked.
+
+    REQUIRES: ``holding_signals``, which yields *held_before*.
 
     Returns:
-        Its status, as ``os.waitpid`` gives it.
+        The status of the program, as ``os.waitpid`` returns it.
 
     Raises:
-        OSError: If it cannot be started.
+        OSError: If the program cannot be started.
     """
     child = os.posix_spawnp(
         arguments[0],
@@ -71,35 +78,43 @@ def supervise(
         setsigdef=(),
     )
     while True:
-        told = signal.sigwaitinfo(_HEARD)
-        if told.si_signo == signal.SIGCHLD:
-            status = _look_at(child)
+        received = signal.sigwaitinfo(_RECEIVED)
+        if received.si_signo == signal.SIGCHLD:
+            status = _check(child)
             if status is not None:
                 return status
-        elif told.si_code < _FROM_KERNEL:
+        elif received.si_code < _FROM_KERNEL:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child, told.si_signo)
+                os.kill(child, received.si_signo)
 
 
-def _look_at(child: int) -> int | None:
-    """The status of a child that has ended; one that was stopped stops us."""
+def _check(child: int) -> int | None:
+    """Return the status of a child that has ended; stop with one that was stopped."""
     pid, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
     if pid == 0:
         return None
     if os.WIFSTOPPED(status):
         os.kill(os.getpid(), signal.SIGSTOP)
-        # Continued: so is the child, if nobody else has done it.
+        # This process was continued; continue the child, if nobody else has.
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGCONT)
         return None
     return status
 
 
+def was_asked_to_end() -> bool:
+    """Whether a blocked signal asks this process to end.
+
+    REQUIRES: ``holding_signals``.
+    """
+    return signal.sigtimedwait(_ENDS, 0) is not None
+
+
 def end_like(status: int) -> NoReturn:
     """End this process as the child ended, by exit code or signal."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        # One core is enough.
+        # The child has dumped its core; this process need not.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""Rules: what is wrong with a training, where, and what to do about it.
+"""Rules: find what is wrong with a training, where, and what to do about it.
 
-``check`` judges a run, ``watch`` follows one that is being written; docs/rules.md
-describes the rules and how to write one.
+``check`` judges a run, ``watch`` follows a run that is being written.  docs/rules.md
+describes the rules and how to write one.  ``tdbg.rules.testing`` helps to test one.
 """
 
 from __future__ import annotations
@@ -9,61 +9,73 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from tdbg.findings import Finding, Severity
-from tdbg.rules._base import Rule
-from tdbg.rules.asking import needs_of, resolve
 from tdbg.rules.engine.engine import Engine, Report, check, watch
-from tdbg.rules.isolation.process import Limits
-from tdbg.rules.quiet import Quiet
+from tdbg.rules.parsing import (
+    needs_of,
+    parse_rules,
+    resolve,
+    with_absolute_path,
+)
 from tdbg.rules.registry import (
     BUILT_IN,
     default_rules,
     describe,
     get,
+    is_in_file,
     make,
     names,
     register,
 )
-from tdbg.rules.status import RuleStatus, Status
+from tdbg.rules.rule import Rule, parameters_of
+from tdbg.rules.runner import RuleStatus, Status
+from tdbg.rules.sandbox.sandbox import Limits
 from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
     Description,
-    Judgement,
+    Evaluation,
+    Idle,
     Table,
     TensorInfo,
     UnitTable,
     Window,
 )
+from tdbg.run.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from tdbg.rules.activations.dead_embedding import DeadEmbedding
-    from tdbg.rules.activations.dead_relu import DeadRelu
-    from tdbg.rules.activations.saturated import SaturatedActivation
-    from tdbg.rules.data.class_imbalance import ClassImbalance
-    from tdbg.rules.data.confusion import Confusion
-    from tdbg.rules.data.inputs import NotNormalizedData
-    from tdbg.rules.data.tokens import NLPSequenceRatio
-    from tdbg.rules.gradients.exploding import ExplodingGradient
-    from tdbg.rules.gradients.precision import PrecisionLoss
-    from tdbg.rules.gradients.vanishing import VanishingGradient
-    from tdbg.rules.loss.generalization import Overfit, Overtraining
-    from tdbg.rules.loss.not_decreasing import LossNotDecreasing
-    from tdbg.rules.loss.spike import LossSpike
-    from tdbg.rules.loss.underfitting import Underfitting
-    from tdbg.rules.runs.other_runs import SimilarAcrossRuns
-    from tdbg.rules.runs.stalled import StalledTraining
-    from tdbg.rules.tensors.all_zero import AllZero
-    from tdbg.rules.tensors.non_finite import ExplodingTensor
-    from tdbg.rules.tensors.unchanged import UnchangedTensor
-    from tdbg.rules.tensors.variance import TensorVariance
-    from tdbg.rules.trees import FeatureImportance, TreeDepth
-    from tdbg.rules.weights.eval_mode import TrainedInEvalMode
-    from tdbg.rules.weights.initialization import PoorWeightInitialization
-    from tdbg.rules.weights.learning_rate import ZeroLearningRate
-    from tdbg.rules.weights.missing_gradient import MissingGradient
-    from tdbg.rules.weights.not_in_optimizer import NotInOptimizer
-    from tdbg.rules.weights.updates import WeightUpdateRatio
+    from tdbg.rules.builtin.activations.dead_embedding import DeadEmbedding
+    from tdbg.rules.builtin.activations.dead_relu import DeadRelu
+    from tdbg.rules.builtin.activations.saturated import SaturatedActivation
+    from tdbg.rules.builtin.data.class_imbalance import ClassImbalance
+    from tdbg.rules.builtin.data.confusion import Confusion
+    from tdbg.rules.builtin.data.nlp_sequence_ratio import NLPSequenceRatio
+    from tdbg.rules.builtin.data.not_normalized import NotNormalizedData
+    from tdbg.rules.builtin.gradients.exploding import ExplodingGradient
+    from tdbg.rules.builtin.gradients.precision import PrecisionLoss
+    from tdbg.rules.builtin.gradients.vanishing import VanishingGradient
+    from tdbg.rules.builtin.loss.not_decreasing import LossNotDecreasing
+    from tdbg.rules.builtin.loss.overfit import Overfit
+    from tdbg.rules.builtin.loss.overtraining import Overtraining
+    from tdbg.rules.builtin.loss.spike import LossSpike
+    from tdbg.rules.builtin.loss.underfitting import Underfitting
+    from tdbg.rules.builtin.runs.similar_across_runs import SimilarAcrossRuns
+    from tdbg.rules.builtin.runs.stalled import StalledTraining
+    from tdbg.rules.builtin.tensors.all_zero import AllZero
+    from tdbg.rules.builtin.tensors.exploding import ExplodingTensor
+    from tdbg.rules.builtin.tensors.unchanged import UnchangedTensor
+    from tdbg.rules.builtin.tensors.variance import TensorVariance
+    from tdbg.rules.builtin.trees.feature_importance import FeatureImportance
+    from tdbg.rules.builtin.trees.tree_depth import TreeDepth
+    from tdbg.rules.builtin.weights.eval_mode import TrainedInEvalMode
+    from tdbg.rules.builtin.weights.initialization import PoorWeightInitialization
+    from tdbg.rules.builtin.weights.missing_gradient import MissingGradient
+    from tdbg.rules.builtin.weights.not_in_optimizer import NotInOptimizer
+    from tdbg.rules.builtin.weights.update_ratio import WeightUpdateRatio
+    from tdbg.rules.builtin.weights.zero_learning_rate import ZeroLearningRate
 
 __all__ = [
+    "OK",
+    "UNKNOWN",
     "AllZero",
     "ClassImbalance",
     "Confusion",
@@ -71,11 +83,12 @@ __all__ = [
     "DeadRelu",
     "Description",
     "Engine",
+    "Evaluation",
     "ExplodingGradient",
     "ExplodingTensor",
     "FeatureImportance",
     "Finding",
-    "Judgement",
+    "Idle",
     "Limits",
     "LossNotDecreasing",
     "LossSpike",
@@ -87,7 +100,6 @@ __all__ = [
     "Overtraining",
     "PoorWeightInitialization",
     "PrecisionLoss",
-    "Quiet",
     "Report",
     "Rule",
     "RuleStatus",
@@ -112,17 +124,21 @@ __all__ = [
     "default_rules",
     "describe",
     "get",
+    "is_in_file",
     "make",
     "names",
     "needs_of",
+    "parameters_of",
+    "parse_rules",
     "register",
     "resolve",
     "watch",
+    "with_absolute_path",
 ]
 
 
 def __getattr__(name: str) -> object:
-    # Each rule's module is imported when it is asked for: there are many.
+    # The module of a rule is imported on first use: there are many.
     if name in BUILT_IN:
         return getattr(importlib.import_module(BUILT_IN[name]), name)
     msg = f"module {__name__!r} has no attribute {name!r}"

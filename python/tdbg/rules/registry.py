@@ -1,80 +1,232 @@
-"""Rules by name: those of tdbg, and those that other packages bring.
+"""Rules by name: built-in ones, those of other packages, and those in files.
 
-A package brings a rule by an entry point of the group ``tdbg.rules``, whose name is
-that of the rule and whose object is its class.  It is imported when it is asked for.
+A package adds a rule by an entry point of the group ``tdbg.rules``, which has the name
+of the rule and refers to its class.  Rules are imported when somebody requests them.
 
 Thread safety: registration is meant for import time; looking up is safe.
 """
 
 from __future__ import annotations
 
-import difflib
+import hashlib
 import importlib
+import importlib.util
 import math
+import os
+import re
+import sys
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar, cast
 
+from tdbg.config.messages import nearest
 from tdbg.errors import ConfigurationError, UnknownRule
-from tdbg.rules._base import Rule, parameters_of
-from tdbg.rules.files import is_in_file, load
+from tdbg.rules.rule import Rule, parameters_of
+from tdbg.run.directory import RUN_FILE
 
 __all__ = [
+    "as_rule",
     "default_rules",
     "describe",
+    "execute",
     "get",
+    "is_in_file",
+    "load",
     "make",
     "names",
     "register",
 ]
 
+
+# A rule class of another library converts itself by a class method of this name.
+FACE = "__tdbg_rule__"
+# Entry points named like a package: each installs a replacement for it, which a rule
+# in a file can import where the package itself is missing.
+FACES = "tdbg.faces"
+_NAME = re.compile(r"(?P<file>.+\.py):(?P<rule>[^:]*)", re.DOTALL)
+
+
+def is_in_file(name: str) -> bool:
+    """Return whether the name of a rule names a file."""
+    return _NAME.fullmatch(name) is not None or name.endswith(".py")
+
+
+def load(name: str) -> type[Rule]:
+    """Return the class that ``FILE.py:CLASS`` names; imports the file once.
+
+    Raises:
+        ConfigurationError: If there is no such file or class, if the file lies in a
+            run or cannot be imported, or if the class is no rule.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        msg = f"rule {name}: write which class of the file, as {name}:ClassName"
+        raise ConfigurationError(msg)
+    path = Path(os.path.abspath(Path(match["file"]).expanduser()))  # noqa: PTH100
+    _refuse_runs(path)
+    module = _module(path)
+    found = vars(module).get(match["rule"])
+    if found is None:
+        every = [key for key, value in vars(module).items() if _is_rule(value, module)]
+        hint = nearest(match["rule"], every) if every else "it has no rule at all"
+        msg = f"{match['file']} has no rule {match['rule']!r}; {hint}"
+        raise ConfigurationError(msg)
+    return as_rule(found)
+
+
+def as_rule(found: object) -> type[Rule]:
+    """Return a class of rules as such, and convert a class of another library.
+
+    Raises:
+        ConfigurationError: If it is no rule.
+    """
+    name = getattr(found, "__name__", repr(found))
+    if isinstance(found, type) and hasattr(found, FACE):
+        return cast("type[Rule]", getattr(found, FACE)())
+    if not (isinstance(found, type) and issubclass(found, Rule)):
+        msg = f"{name} is no rule: a rule is a class that derives from tdbg.rules.Rule"
+        raise ConfigurationError(msg)
+    parameters: Any = getattr(found, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        msg = f"{name} is no rule yet: make it a frozen dataclass"
+        raise ConfigurationError(msg)
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        msg = f"{name} is no rule yet: it lacks {', '.join(missing)}"
+        raise ConfigurationError(msg)
+    return found
+
+
+def execute(path: str, name: str) -> ModuleType:
+    """Import a file under a name.
+
+    Raises:
+        Exception: Whatever the file raises.
+    """
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"{path} cannot be loaded as a module"
+        raise ImportError(msg)
+    for _ in range(2):
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except ModuleNotFoundError as error:
+            del sys.modules[name]
+            if not _install_face(error.name or ""):
+                raise
+        except BaseException:
+            del sys.modules[name]
+            raise
+        else:
+            break
+    return module
+
+
+def _install_face(package: str) -> bool:
+    """Install the replacement of a missing package; return whether there is one."""
+    for point in entry_points(group=FACES, name=package):
+        point.load()()
+        return True
+    return False
+
+
+def _module(path: Path) -> ModuleType:
+    # One module for each file, whichever path names it.
+    real = str(path.resolve())
+    name = f"tdbg_rule_file_{hashlib.sha256(real.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        raise ConfigurationError(_no_file(path))
+    try:
+        return execute(str(path), name)
+    except (Exception, SystemExit) as error:  # User code: may raise anything.
+        msg = f"{path} cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigurationError(msg) from error
+
+
+def _refuse_runs(path: Path) -> None:
+    for place in dict.fromkeys((path, path.resolve())):
+        for folder in place.parents:
+            if (folder / RUN_FILE).exists():
+                msg = (
+                    f"{path} lies in the run {folder}, and nothing of a run is ever "
+                    "executed; copy it elsewhere if you trust it"
+                )
+                raise ConfigurationError(msg)
+
+
+def _no_file(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no file {path}: {folder} is no directory"
+    if path.exists():
+        return f"{path} is no file"
+    near = sorted(entry.name for entry in folder.glob("*.py"))
+    hint = nearest(path.name, near) if near else f"{folder} has no .py file"
+    return f"there is no file {path}; {hint}"
+
+
+def _is_rule(value: object, module: ModuleType) -> bool:
+    """Whether a global of the module is a rule that the module defines."""
+    own = getattr(value, "__module__", "") == module.__name__
+    is_rule = isinstance(value, type) and (
+        issubclass(value, Rule) or hasattr(value, FACE)
+    )
+    return own and is_rule
+
+
 GROUP = "tdbg.rules"
-# Where the built-in rules are, so that a name imports one module.
+# Modules of the built-in rules: a name imports only its own.
 BUILT_IN = {
-    "AllZero": "tdbg.rules.tensors.all_zero",
-    "ClassImbalance": "tdbg.rules.data.class_imbalance",
-    "Confusion": "tdbg.rules.data.confusion",
-    "DeadEmbedding": "tdbg.rules.activations.dead_embedding",
-    "DeadRelu": "tdbg.rules.activations.dead_relu",
-    "ExplodingGradient": "tdbg.rules.gradients.exploding",
-    "ExplodingTensor": "tdbg.rules.tensors.non_finite",
-    "FeatureImportance": "tdbg.rules.trees",
-    "LossNotDecreasing": "tdbg.rules.loss.not_decreasing",
-    "LossSpike": "tdbg.rules.loss.spike",
-    "MissingGradient": "tdbg.rules.weights.missing_gradient",
-    "NLPSequenceRatio": "tdbg.rules.data.tokens",
-    "NotInOptimizer": "tdbg.rules.weights.not_in_optimizer",
-    "NotNormalizedData": "tdbg.rules.data.inputs",
-    "Overfit": "tdbg.rules.loss.generalization",
-    "Overtraining": "tdbg.rules.loss.generalization",
-    "PoorWeightInitialization": "tdbg.rules.weights.initialization",
-    "PrecisionLoss": "tdbg.rules.gradients.precision",
-    "SaturatedActivation": "tdbg.rules.activations.saturated",
-    "SimilarAcrossRuns": "tdbg.rules.runs.other_runs",
-    "StalledTraining": "tdbg.rules.runs.stalled",
-    "TensorVariance": "tdbg.rules.tensors.variance",
-    "TrainedInEvalMode": "tdbg.rules.weights.eval_mode",
-    "TreeDepth": "tdbg.rules.trees",
-    "UnchangedTensor": "tdbg.rules.tensors.unchanged",
-    "Underfitting": "tdbg.rules.loss.underfitting",
-    "VanishingGradient": "tdbg.rules.gradients.vanishing",
-    "WeightUpdateRatio": "tdbg.rules.weights.updates",
-    "ZeroLearningRate": "tdbg.rules.weights.learning_rate",
+    "AllZero": "tdbg.rules.builtin.tensors.all_zero",
+    "ClassImbalance": "tdbg.rules.builtin.data.class_imbalance",
+    "Confusion": "tdbg.rules.builtin.data.confusion",
+    "DeadEmbedding": "tdbg.rules.builtin.activations.dead_embedding",
+    "DeadRelu": "tdbg.rules.builtin.activations.dead_relu",
+    "ExplodingGradient": "tdbg.rules.builtin.gradients.exploding",
+    "ExplodingTensor": "tdbg.rules.builtin.tensors.exploding",
+    "FeatureImportance": "tdbg.rules.builtin.trees.feature_importance",
+    "LossNotDecreasing": "tdbg.rules.builtin.loss.not_decreasing",
+    "LossSpike": "tdbg.rules.builtin.loss.spike",
+    "MissingGradient": "tdbg.rules.builtin.weights.missing_gradient",
+    "NLPSequenceRatio": "tdbg.rules.builtin.data.nlp_sequence_ratio",
+    "NotInOptimizer": "tdbg.rules.builtin.weights.not_in_optimizer",
+    "NotNormalizedData": "tdbg.rules.builtin.data.not_normalized",
+    "Overfit": "tdbg.rules.builtin.loss.overfit",
+    "Overtraining": "tdbg.rules.builtin.loss.overtraining",
+    "PoorWeightInitialization": "tdbg.rules.builtin.weights.initialization",
+    "PrecisionLoss": "tdbg.rules.builtin.gradients.precision",
+    "SaturatedActivation": "tdbg.rules.builtin.activations.saturated",
+    "SimilarAcrossRuns": "tdbg.rules.builtin.runs.similar_across_runs",
+    "StalledTraining": "tdbg.rules.builtin.runs.stalled",
+    "TensorVariance": "tdbg.rules.builtin.tensors.variance",
+    "TrainedInEvalMode": "tdbg.rules.builtin.weights.eval_mode",
+    "TreeDepth": "tdbg.rules.builtin.trees.tree_depth",
+    "UnchangedTensor": "tdbg.rules.builtin.tensors.unchanged",
+    "Underfitting": "tdbg.rules.builtin.loss.underfitting",
+    "VanishingGradient": "tdbg.rules.builtin.gradients.vanishing",
+    "WeightUpdateRatio": "tdbg.rules.builtin.weights.update_ratio",
+    "ZeroLearningRate": "tdbg.rules.builtin.weights.zero_learning_rate",
 }
-# Rules that say nothing without parameters of their own: only where they are named.
+# Rules that need parameters.
 NOT_BY_DEFAULT = frozenset({"SimilarAcrossRuns"})
-# The one mutable global: rules of this process, by name.
+# The only mutable global: registered rules by name.
 _registered: dict[str, type[Rule]] = {}
 
 RuleType = TypeVar("RuleType", bound=type[Rule])
 
 
 def register(rule: RuleType) -> RuleType:
-    """Make a class known under its name, as a decorator.
+    """Register a class under its name; a decorator.
 
     Raises:
-        ConfigurationError: If it is no frozen dataclass that derives from ``Rule``,
-            or if another class has the name.
+        ConfigurationError: If the class is no frozen dataclass that derives from
+            ``Rule``, or if another class has the name.
     """
     given: Any = rule
     name = getattr(given, "__name__", repr(given))
@@ -92,17 +244,16 @@ def register(rule: RuleType) -> RuleType:
 
 
 def names() -> list[str]:
-    """Names of all rules that can be asked for."""
+    """Return the names of all rules."""
     return sorted({*_registered, *BUILT_IN, *(point.name for point in _entry_points())})
 
 
 def get(name: str) -> type[Rule]:
-    """The class of that name, or of ``FILE.py:CLASS``.
+    """Return the class of a rule by its name, or ``FILE.py:CLASS``.
 
     Raises:
-        UnknownRule: If there is none; names the nearest.
-        ConfigurationError: If another package brings it and cannot be imported, or
-            the file or its class cannot be used.
+        UnknownRule: If there is no such rule; names the most similar one.
+        ConfigurationError: If the package or file of the rule cannot be imported.
     """
     if is_in_file(name):
         return load(name)
@@ -113,33 +264,25 @@ def get(name: str) -> type[Rule]:
     for point in _entry_points():
         if point.name == name:
             return _load(point)
-    known = names()
-    folded = {rule.casefold(): rule for rule in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1)
-    hint = (
-        f"did you mean {folded[near[0]]}?" if near else f"there are {', '.join(known)}"
-    )
-    msg = f"there is no rule {name!r}; {hint}"
+    msg = f"there is no rule {name!r}; {nearest(name, names())}"
     raise UnknownRule(msg)
 
 
 def make(name: str, **parameters: object) -> Rule:
-    """The rule of that name, with these parameters.
+    """Make a rule by its name.
 
     Raises:
-        UnknownRule: If there is none.
-        ConfigurationError: If it has no such parameter, lacks one or refuses a value.
+        UnknownRule: If there is no such rule.
+        ConfigurationError: If a parameter is unknown, missing or not valid.
     """
     rule = get(name)
     known = [field.name for field in parameters_of(rule)]
     for parameter in parameters:
         if parameter not in known:
-            near = difflib.get_close_matches(parameter, known, n=1, cutoff=0.7)
-            hint = f"did you mean {near[0]!r}? It" if near else "it"
-            msg = f"{name} has no parameter {parameter!r}; {hint} has "
-            msg += ", ".join(known) or "none"
+            hint = nearest(parameter, known) if known else "it has none"
+            msg = f"{name} has no parameter {parameter!r}; {hint}"
             raise ConfigurationError(msg)
-    # A list of a file is the tuple that a rule takes.
+    # Configuration files have lists where rules take tuples.
     given = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in parameters.items()
@@ -152,12 +295,12 @@ def make(name: str, **parameters: object) -> Rule:
 
 
 def default_rules() -> tuple[Rule, ...]:
-    """All rules of tdbg that need no parameters, with their defaults."""
+    """Return all built-in rules that need no parameters, with their defaults."""
     return tuple(make(name) for name in BUILT_IN if name not in NOT_BY_DEFAULT)
 
 
 def describe(rules: Iterable[Rule]) -> list[dict[str, Any]]:
-    """Rules with their parameters, as JSON can hold them."""
+    """Return rules with their parameters, as JSON can hold them."""
     return [
         {
             "name": rule.name,

@@ -1,47 +1,120 @@
-"""Columns of statistics over a stretch of steps, as a rule sees them.
+"""Tables of statistics, as rules see them, and the verdicts that rules make.
 
 Implements docs/rules.md, "Windows".
 
-Thread safety: read-only once made; values and histograms are read when asked for, by
-the engine's thread.
+Thread safety: tables are read-only.  Values and histograms are read on demand, by the
+thread of the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.findings import Severity
 from tdbg.modes import ModeKeys
-from tdbg.rules.verdicts import HEALTHY, UNKNOWN, Description, Judgement
+from tdbg.run.findings import Severity
 
 if TYPE_CHECKING:
-    from tdbg.histogram import Histogram
-    from tdbg.rules.source import RowSource
+    from tdbg.rules.value_cache import ValueCache
+    from tdbg.stats.histogram import Histogram
+    from tdbg.trial import TensorStatistics
+
 
 __all__ = [
     "FIELDS",
     "LASTING",
     "NOT_FINITE",
+    "OK",
+    "UNKNOWN",
     "Bools",
-    "Cells",
+    "Description",
+    "Evaluation",
     "Floats",
+    "Severities",
     "Table",
     "TensorInfo",
+    "min_span",
+    "nothing_to_describe",
     "rows_of_lasting",
-    "spans",
-    "steps_of",
+    "streak_spans",
 ]
 
-Made = TypeVar("Made")
+
+Severities = NDArray[np.int8]
+
+# Verdicts that are no severity.
+UNKNOWN = -1
+OK = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A finding in words and numbers.
+
+    Attributes:
+        message: What was found.
+        value: The number that was judged, or None.
+        threshold: The limit that the value exceeds, or None.
+        advice: What to do about it.
+    """
+
+    message: str
+    value: float | None = None
+    threshold: float | None = None
+    advice: str = ""
+
+
+def nothing_to_describe(j: int) -> Description:
+    """The ``describe`` of verdicts of which none can be a finding."""
+    raise AssertionError(j)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Verdicts of one rule on the new steps of a window.
+
+    Attributes:
+        names: The tensors.
+        steps: The new steps, ascending.
+        mode: Mode of the steps.
+        severities: Names x steps: ``UNKNOWN``, ``OK`` or a ``Severity``.
+        describe: Called with the indices (name, step) of a finding.
+    """
+
+    names: tuple[str, ...]
+    steps: NDArray[np.int64]
+    mode: ModeKeys
+    severities: Severities
+    describe: Callable[[int, int], Description]
+
+    @classmethod
+    def of_one(
+        cls,
+        name: str,
+        steps: NDArray[np.int64],
+        mode: ModeKeys,
+        severities: NDArray[np.integer],
+        describe: Callable[[int], Description],
+    ) -> Evaluation:
+        """Make verdicts on one name, which need not be a tensor: one for each step."""
+        return cls(
+            names=(name,),
+            steps=steps,
+            mode=mode,
+            severities=severities.astype(np.int8)[np.newaxis, :],
+            describe=lambda _, j: describe(j),
+        )
+
+
+Result = TypeVar("Result")
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-#: For so many steps something must last to be no accident, however many of them were
+#: Steps that a condition must last to be no accident, however many of them were
 #: recorded: a warm-up, or a layer that begins at zero, takes some.
 LASTING = 10
 
@@ -61,12 +134,12 @@ FIELDS = (
 )
 
 
-# What is worked out of fields once for all rules, and kept like one.
+# A derived field: number of elements that are NaN or infinite.
 NOT_FINITE = "not_finite"
 
 
 def rows_of_lasting(rows: int, steps: int = LASTING) -> int:
-    """How many rows before a new one decide whether something lasts.
+    """Return the ``lookback`` that ``Table.lasts`` needs.
 
     Example:
         >>> rows_of_lasting(3)
@@ -75,27 +148,28 @@ def rows_of_lasting(rows: int, steps: int = LASTING) -> int:
     return max(rows, steps) - 1
 
 
-def steps_of(rows: int, steps: int = LASTING) -> int:
-    """How many steps so many rows in a row must last: who asks for one wants it now.
+def min_span(rows: int, steps: int = LASTING) -> int:
+    """Minimum span, in steps, of a streak of *rows* rows; 1 if *rows* is 1.
 
     Example:
-        >>> steps_of(3), steps_of(1)
+        >>> min_span(3), min_span(1)
         (10, 1)
     """
     return steps if rows > 1 else 1
 
 
-def spans(
+def streak_spans(
     steps: NDArray[np.int64],
     streak: NDArray[np.int64],
     begins: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Of how many steps each streak is, from its first row to this one.
+    """Return the span of each streak, in steps: from its first row to the current one.
 
     Args:
         steps: Global steps.
-        streak: Names x steps: for how many rows in a row something has held.
-        begins: Names x steps: the step from which on it holds; None: that of the row.
+        streak: Names x steps: length of the streak so far, in rows.
+        begins: Names x steps: the step at which a streak that begins with this row
+            counts as begun; None: the step of the row.
     """
     own = np.broadcast_to(steps, streak.shape) if begins is None else begins
     first = np.maximum.accumulate(np.where(streak == 1, own, -1), axis=1)
@@ -105,13 +179,13 @@ def spans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """What a rule chooses tensors by.
+    """What ``Rule.selects`` knows of a tensor.
 
     Attributes:
         name: The tensor's name.
         role: "weight", "bias", "gradient", "output", "loss", ...
-        collections: Which of the collections that rules ask for it belongs to.
-        dtype: Its element type, as "float32".
+        collections: The collections that the tensor belongs to.
+        dtype: The element type, as "float32".
     """
 
     name: str
@@ -120,50 +194,26 @@ class TensorInfo:
     dtype: str = ""
 
 
-class Cells(Protocol):
-    """What is read cell by cell."""
-
-    def value(self, name: str, step: int) -> NDArray[np.generic] | None:
-        """The values of a tensor at a step."""
-        ...
-
-    def histogram(self, name: str, step: int) -> Histogram | None:
-        """The histogram of a tensor at a step."""
-        ...
-
-    def by_worker(self, name: str, step: int) -> Mapping[str, RowSource]:
-        """The row of each worker."""
-        ...
-
-    def derived(self, what: Hashable, step: int, make: Callable[[], Made]) -> Made:
-        """What is worked out of values at a step."""
-        ...
-
-    def steps(self, name: str, what: str = "values") -> NDArray[np.int64]:
-        """Steps at which a tensor has values, or "histograms", ascending."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Statistics of some tensors, names x steps, all steps of one mode.
 
     Attributes:
-        names: The tensors, in the order in which the run defined them.
-        roles: Their roles.
+        names: The tensors, in the order of execution.
+        roles: The role of each tensor.
         steps: Global steps, ascending.
-        mode: The mode of the steps.
-        start: Index of the first new step; those before it are looked back at.
-        present: Names x steps: whether the tensor has a row there.
-        usable: Steps: whether everything that was captured there is also here.
-        skipped: Steps: whether the loss scaler skipped the optimizer.
-        ordinal: Names x steps: which row of its tensor in this mode it is, from 1;
-            0 where there is none.
-        columns: Gives a field of the rows by its name, names x steps.
-        dtypes: Their element types, as "float32".
+        mode: Mode of the steps.
+        start: Index of the first new step; the steps before it are older ones.
+        present: Names x steps: whether the tensor has a row at the step.
+        usable: For each step, whether it was recorded completely.
+        skipped: For each step, whether the loss scaler skipped the optimizer.
+        ordinal: Names x steps: number of the row, from 1 for the first row of the
+            tensor in this mode; 0 where there is no row.
+        columns: Returns a field of the rows by its name, names x steps.
+        dtypes: The element type of each tensor, as "float32".
         wall_ns: When each step was recorded, in ns since 1970 UTC.
-        generations: A number for each step, which changes from one step to the next
-            where the training was started again between them.
+        generations: A number for each step, which changes where the training was
+            started again between two steps.
     """
 
     names: tuple[str, ...]
@@ -179,40 +229,40 @@ class Table:
     dtypes: tuple[str, ...]
     wall_ns: NDArray[np.int64]
     generations: NDArray[np.int64]
-    _cells: Cells
+    _values: ValueCache
 
     def __getitem__(self, column: str) -> Floats:
-        """One field of the rows, names x steps; meaningless where not present."""
+        """Return one field of the rows, names x steps; NaN where there is no row."""
         return self.columns(column)
 
     def value(self, name: str, step: int) -> NDArray[np.generic] | None:
-        """The values of a tensor at a step, as they were saved; None: there are none.
+        """Return the values of a tensor at a step, as saved, or None.
 
-        Any tensor and step may be asked for, and asking twice reads once.  Those at
-        which there are values are ``value_steps``.
+        Any tensor and step of the run are allowed.  ``value_steps`` lists the steps
+        that have values.  Values are cached.
         """
-        return self._cells.value(name, step)
+        return self._values.value(name, step)
 
-    def derived(self, what: Hashable, step: int, make: Callable[[], Made]) -> Made:
-        """What is worked out of values at a step, once for all rules and windows.
+    def derived(self, what: Hashable, step: int, make: Callable[[], Result]) -> Result:
+        """Return what *make* computes from values at a step; cached for all rules.
 
         Args:
-            what: Tells it from anything else that is worked out at that step.
+            what: The key of the result, besides the step.
             step: The step.
-            make: Works it out, of nothing but recorded values at that step.
+            make: Computes the result, from recorded values at that step only.
         """
-        return self._cells.derived(what, step, make)
+        return self._values.derived(what, step, make)
 
     def value_steps(self, name: str) -> NDArray[np.int64]:
-        """The steps of this table, old and new, at which a tensor has values."""
+        """Return the steps of this table, old and new, at which a tensor has values."""
         return self._steps_of(name, "values")
 
     def histogram_steps(self, name: str) -> NDArray[np.int64]:
-        """The same of histograms."""
+        """Return the steps of this table at which a tensor has a histogram."""
         return self._steps_of(name, "histograms")
 
     def _steps_of(self, name: str, what: str) -> NDArray[np.int64]:
-        found = self._cells.steps(name, what)
+        found = self._values.steps(name, what)
         ends = self.steps[:1], self.steps[-1:] + 1
         first, last = (found.searchsorted(end).sum() for end in ends)
         if first == last:
@@ -220,28 +270,28 @@ class Table:
         return np.intersect1d(self.steps, found[first:last], assume_unique=True)
 
     def histogram(self, name: str, step: int) -> Histogram | None:
-        """The histogram of a tensor at a step, or None."""
-        return self._cells.histogram(name, step)
+        """Return the histogram of a tensor at a step, or None."""
+        return self._values.histogram(name, step)
 
-    def by_worker(self, name: str, step: int) -> Mapping[str, RowSource]:
-        """The row of each worker that has one of its own, by its name, by rank.
+    def by_worker(self, name: str, step: int) -> Mapping[str, TensorStatistics]:
+        """Return the rows of a tensor by worker, ordered by rank.
 
-        Of what all workers hold alike there may be one only.
+        A tensor that all workers share may have a single row.
         """
-        return self._cells.by_worker(name, step)
+        return self._values.by_worker(name, step)
 
     @property
     def known(self) -> Bools:
-        """Where there is a row, of a step that is there without loss."""
+        """Names x steps: where there is a row, at a usable step."""
         return self.present & self.usable[np.newaxis, :]
 
     @property
     def not_finite(self) -> Floats:
-        """How many elements are NaN or infinite."""
+        """Names x steps: how many elements are NaN or infinite."""
         return self[NOT_FINITE]
 
     def select(self, chosen: Sequence[int] | NDArray[np.intp]) -> Table:
-        """The same steps of some of the tensors."""
+        """Return a table of some of the tensors, at the same steps."""
         rows = np.asarray(chosen, dtype=np.intp)
         cut: dict[str, Floats] = {}
 
@@ -265,7 +315,7 @@ class Table:
             dtypes=tuple(self.dtypes[i] for i in rows),
             wall_ns=self.wall_ns,
             generations=self.generations,
-            _cells=self._cells,
+            _values=self._values,
         )
 
     def streak(self, holds: Bools, known: Bools | None = None) -> NDArray[np.int64]:
@@ -293,37 +343,41 @@ class Table:
         rows: int,
         steps: int = LASTING,
     ) -> Bools:
-        """Where *holds* has held for so many *rows* in a row and so many *steps*.
+        """Return where *holds* has held for *rows* rows in a row and *steps* steps.
 
-        Rows count as in ``streak``, steps of training from the first of these rows to
-        this one, both included: where every step is recorded, some rows pass in a
-        moment.  One row is at once.  A rule must look back at
-        ``rows_of_lasting(rows, steps)`` rows.
+        Rows count as in ``streak``.  Steps count from the first of these rows to the
+        current one, both included: where every step is recorded, a few rows pass in a
+        moment.  If *rows* is 1, one row is enough.  The ``lookback`` of the rule must
+        be at least ``rows_of_lasting(rows, steps)``.
         """
         streak = self.streak(holds, known)
-        return (streak >= rows) & (spans(self.steps, streak) >= steps_of(rows, steps))
+        return (streak >= rows) & (
+            streak_spans(self.steps, streak) >= min_span(rows, steps)
+        )
 
     def judge(
         self,
-        levels: NDArray[np.integer],
+        severities: NDArray[np.integer],
         describe: Callable[[int, int], Description],
         known: Bools | None = None,
-    ) -> Judgement:
-        """Verdicts for the new steps.
+    ) -> Evaluation:
+        """Make verdicts on the new steps.
 
         Args:
-            levels: Names x steps, for all steps of the table.
-            describe: Called with the row and the column of a finding in this table.
+            severities: Names x steps, for all steps of the table.
+            describe: Called with the indices (name, step) of a finding in this table.
             known: Where a verdict is possible; elsewhere it is ``UNKNOWN``.
         """
         known = self.known if known is None else known & self.known
         start = self.start
-        verdicts = np.where(known, levels.astype(np.int8, copy=False), np.int8(UNKNOWN))
-        return Judgement(
+        verdicts = np.where(
+            known, severities.astype(np.int8, copy=False), np.int8(UNKNOWN)
+        )
+        return Evaluation(
             names=self.names,
             steps=self.steps[start:],
             mode=self.mode,
-            levels=verdicts[:, start:],
+            severities=verdicts[:, start:],
             describe=lambda i, j: describe(i, j + start),
         )
 
@@ -332,10 +386,10 @@ class Table:
         bad: Bools,
         severity: Severity,
         describe: Callable[[int, int], Description],
-    ) -> Judgement:
-        """Verdicts of one severity, wherever *bad* holds."""
-        levels = np.where(bad, np.int8(severity), np.int8(HEALTHY))
-        return self.judge(levels, describe)
+    ) -> Evaluation:
+        """Make verdicts of one severity, wherever *bad* holds."""
+        severities = np.where(bad, np.int8(severity), np.int8(OK))
+        return self.judge(severities, describe)
 
     def judge_lasting(
         self,
@@ -344,26 +398,26 @@ class Table:
         severity: Severity,
         describe: Callable[[int, int], Description],
         known: Bools,
-    ) -> Judgement:
-        """Verdicts of one severity, where *bad* has held for long enough.
+    ) -> Evaluation:
+        """Make verdicts of one severity, where *bad* has held for long enough.
 
-        Bad, but not yet for long enough, is neither a finding nor well again.
+        Where *bad* holds, but not yet *lasting*, the verdict is ``UNKNOWN``.
         """
-        levels = np.where(lasting, np.int8(severity), np.int8(HEALTHY))
-        return self.judge(levels, describe, known & (lasting | ~bad))
+        severities = np.where(lasting, np.int8(severity), np.int8(OK))
+        return self.judge(severities, describe, known & (lasting | ~bad))
 
     def judge_one(
         self,
         name: str,
-        levels: NDArray[np.integer],
+        severities: NDArray[np.integer],
         describe: Callable[[int], Description],
-    ) -> Judgement:
-        """Verdicts on one tensor, or on what goes by one name.
+    ) -> Evaluation:
+        """Make verdicts on one name, which need not be a tensor.
 
         Args:
-            name: The tensor.
-            levels: Of the new steps only.
-            describe: Called with the index of a finding among these.
+            name: The name.
+            severities: Of the new steps only.
+            describe: Called with the index of a finding among the new steps.
         """
         steps = self.steps[self.start :]
-        return Judgement.of_one(name, steps, self.mode, levels, describe)
+        return Evaluation.of_one(name, steps, self.mode, severities, describe)

@@ -1,4 +1,4 @@
-"""Small runs for tests of rules.
+"""Records small runs, for tests of rules.
 
     with testing.Recording(tmp_path / "run") as run:
         for step in range(10):
@@ -22,20 +22,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tdbg import _core
-from tdbg.collections import Role
-from tdbg.config import nearest
+from tdbg.config.collections import Role
+from tdbg.config.messages import nearest
 from tdbg.errors import ConfigurationError
-from tdbg.findings import Finding
 from tdbg.modes import ModeKeys
-from tdbg.rules._base import Rule
-from tdbg.rules.engine.engine import Engine
-from tdbg.rules.engine.report import Report
-from tdbg.rules.status import Status
-from tdbg.run_directory import create_run
+from tdbg.rules.engine.engine import Engine, Report
+from tdbg.rules.rule import Rule
+from tdbg.rules.runner import Status
+from tdbg.run.directory import create_run
+from tdbg.run.findings import Finding
 
 __all__ = ["Recording", "judge"]
 
-# How hooks name what has these roles; what matches none is a weight.
+# How hooks name tensors of these roles; a tensor that matches none is a weight.
 _PREFIXES = {
     "gradient/": Role.GRADIENT,
     "update/": Role.UPDATE,
@@ -53,18 +52,18 @@ _PARTS = {
 
 
 class Recording:
-    """A run of one worker, written step by step from arrays.
+    """Writes a run of one worker, step by step, from arrays.
 
-    Statistics and values of every array are recorded, as by a hook that saves all.
+    It records statistics and values of every array, as a hook that saves everything.
 
     Args:
-        path: Where the run will be; must not be one yet.
+        path: Directory for the run; it must not hold one yet.
 
     Attributes:
-        path: The same.
+        path: The directory of the run.
 
     Raises:
-        ConfigurationError: If there is something at *path*.
+        ConfigurationError: If there is a run at *path*.
         StorageError: If the run cannot be written.
     """
 
@@ -102,11 +101,11 @@ class Recording:
         Args:
             tensors: Arrays by name, named as a hook names them: ``fc.weight``,
                 ``gradient/fc.weight``, ``relu_output_0``, ``MSELoss_output_0``.
-            mode: Its mode.
-            roles: What a tensor is where its name does not say: ``{"x": "label"}``.
+            mode: Mode of the step.
+            roles: Roles of tensors whose names do not say it: ``{"x": "label"}``.
 
         Returns:
-            Its number: 0, 1, 2 and so on.
+            The number of the step: 0, 1, 2 and so on.
 
         Raises:
             ConfigurationError: If there is no such role.
@@ -121,11 +120,11 @@ class Recording:
         return step
 
     def flush(self) -> None:
-        """Make what was recorded visible to readers."""
+        """Make everything recorded visible to readers."""
         self._capture.flush()
 
     def close(self) -> None:
-        """The training has ended."""
+        """End the run."""
         self._capture.close()
 
     def _save(self, step: int, name: str, array: NDArray[Any], role: int) -> None:
@@ -138,13 +137,13 @@ class Recording:
 
 
 def judge(run: str | os.PathLike[str], *rules: Rule) -> list[Finding]:
-    """What rules find in a run: every episode once, as it stood at last.
+    """Run rules over a run; return one finding for every episode, in its last state.
 
-    They judge it twice, as a whole and step by step, and must find the same: a verdict
-    may depend on nothing but the rows that a rule has declared to look back at.
+    The rules judge the run twice, as a whole and step by step, and must find the same:
+    a verdict may depend only on the rows that a rule declares to read.
 
     Raises:
-        AssertionError: If they do not, or if a rule fails.
+        AssertionError: If the two results differ, or if a rule fails.
         NotARun: If there is no run.
     """
     whole, cut = (_report(run, rules, max_window) for max_window in (None, 1))
@@ -152,7 +151,7 @@ def judge(run: str | os.PathLike[str], *rules: Rule) -> list[Finding]:
         msg = (
             "the findings depend on how steps are cut into windows: "
             f"{_short(whole)} of the whole, and {_short(cut)} step by step; "
-            "declare look_back and anchor, and look no further"
+            "declare lookback and head_rows, and read no other rows"
         )
         raise AssertionError(msg)
     return list(whole.findings)
@@ -163,7 +162,7 @@ def _report(
 ) -> Report:
     engine = Engine(run, rules, record=False, isolate=False, max_window=max_window)
     engine.poll()
-    engine.ask_silence()
+    engine.poll_idle()
     report = engine.finish()
     for status in report.statuses:
         if status.status is Status.ERROR:

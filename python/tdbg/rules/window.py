@@ -1,11 +1,10 @@
-"""What a rule sees: columns of statistics over a stretch of steps.
+"""What a rule sees: tables of statistics over consecutive steps.
 
-Implements docs/rules.md, "Windows".  A window holds new steps, which a rule is to
-judge, after older ones, which it may look back at.  It holds as many older steps as
-the rule has declared to need, so that a verdict does not depend on where one window
-ends and the next begins.
+Implements docs/rules.md, "Windows".  A window holds new steps, which the rule judges,
+after older steps, which it may look back at.  The rule declares how many older rows it
+needs, so that a verdict does not depend on where one window ends and the next begins.
 
-Thread safety: windows are read-only once made.
+Thread safety: windows are read-only.
 """
 
 from __future__ import annotations
@@ -16,31 +15,35 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.facts import Facts
 from tdbg.modes import ModeKeys
 from tdbg.rules.table import (
     FIELDS,
     LASTING,
+    OK,
+    UNKNOWN,
     Bools,
-    Cells,
+    Description,
+    Evaluation,
     Floats,
+    Severities,
     Table,
     TensorInfo,
     rows_of_lasting,
 )
-from tdbg.rules.verdicts import HEALTHY, UNKNOWN, Description, Judgement, Levels
+from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo
 
 __all__ = [
     "FIELDS",
-    "HEALTHY",
     "LASTING",
+    "OK",
     "UNKNOWN",
     "Bools",
-    "Cells",
     "Description",
+    "Evaluation",
     "Floats",
-    "Judgement",
-    "Levels",
+    "Idle",
+    "Severities",
     "Table",
     "TensorInfo",
     "UnitTable",
@@ -54,14 +57,14 @@ class UnitTable:
     """Unit summaries of one tensor in one mode: steps x units.
 
     Attributes:
-        name: The tensor whose units they are.
+        name: The tensor that the units belong to.
         steps: Global steps, ascending.
-        mode: The mode of the steps.
+        mode: Mode of the steps.
         start: Index of the first new step.
-        usable: Steps: whether the step is there without loss.
+        usable: For each step, whether it was recorded completely.
         active: How many values of the unit were above zero.
-        beyond: How many were outside the range that the summary watches.
-        count: How many there were.
+        out_of_range: How many were outside of the summary's range.
+        count: How many values the unit had.
     """
 
     name: str
@@ -70,30 +73,35 @@ class UnitTable:
     start: int
     usable: Bools
     active: NDArray[np.uint64]
-    beyond: NDArray[np.uint64]
+    out_of_range: NDArray[np.uint64]
     count: NDArray[np.uint64]
 
     def judge(
-        self, levels: NDArray[np.integer], describe: Callable[[int], Description]
-    ) -> Judgement:
-        """Verdicts on the tensor, at the new steps; *describe* has their index."""
+        self, severities: NDArray[np.integer], describe: Callable[[int], Description]
+    ) -> Evaluation:
+        """Make the verdicts on the tensor.
+
+        Args:
+            severities: Of the new steps only.
+            describe: Called with the index of a finding among the new steps.
+        """
         steps = self.steps[self.start :]
-        return Judgement.of_one(self.name, steps, self.mode, levels, describe)
+        return Evaluation.of_one(self.name, steps, self.mode, severities, describe)
 
 
-# So many changes of a model are looked back at: some freeze and thaw in every step.
+# How many changes of a model count: some models freeze and thaw in every step.
 CHANGES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What one rule is shown at once.
+    """The new steps that one call of ``Rule.evaluate`` judges.
 
     Attributes:
         first: First new step.
         last: Last new step.
         n_workers: How many workers the training has.
-        run: The run's directory; "" if it is none.
+        run: The run's directory; "" if there is none.
     """
 
     first: int
@@ -102,51 +110,100 @@ class Window:
     run: str = ""
     _tables: tuple[Table, ...] = ()
     _unit_tables: tuple[UnitTable, ...] = ()
-    _facts: Callable[[], Sequence[Facts]] = tuple
+    _infos: Callable[[], Sequence[ModelInfo]] = tuple
 
-    def facts_at(self, step: int) -> Facts | None:
-        """What was known of the model at a step, or None.
+    def model_info_at(self, step: int) -> ModelInfo | None:
+        """Return the model info as of a step, or None.
 
-        Of what was written down later nothing is seen, so that a verdict does not
-        depend on when it is asked for.
+        Model info that was recorded later is left out, so that a verdict does not
+        depend on when the rule runs.
         """
-        known = [facts for facts in self._facts() if facts.step <= step]
+        known = self._infos_until(step)
         return known[-1] if known else None
 
     def thawed_at(self, step: int) -> dict[str, int]:
-        """Parameters that had been frozen and require a gradient now: since when.
+        """Return the parameters that were frozen once and require a gradient now.
 
-        By what was known of the model at that step and the last changes before it.
+        Considers the model info as of the step, and the last changes before it.
+
+        Returns:
+            The step of the change, by name of the parameter.
         """
-        known = [facts for facts in self._facts() if facts.step <= step]
+        known = self._infos_until(step)
         frozen: set[str] = set()
         thawed: dict[str, int] = {}
-        for facts in known[-CHANGES:] if len(known) > 1 else ():
-            for name, parameter in facts.parameters.items():
+        for model_info in known[-CHANGES:] if len(known) > 1 else ():
+            for name, parameter in model_info.parameters.items():
                 if not parameter.requires_grad:
                     frozen.add(name)
                     thawed.pop(name, None)
                 elif name in frozen:
                     frozen.remove(name)
-                    thawed[name] = facts.step
+                    thawed[name] = model_info.step
         return thawed
 
     def tables(self, *modes: ModeKeys) -> Iterator[Table]:
-        """The tables that have new steps, of these modes, or of every mode."""
+        """Yield the tables that have new steps, of these modes or of every mode."""
         for table in self._tables:
             if (not modes or table.mode in modes) and table.start < len(table.steps):
                 yield table
 
     def table(self, mode: ModeKeys) -> Table | None:
-        """What is seen of a mode, with new steps in it or not; None: nothing.
+        """Return the table of a mode, with new steps or without; None if there is none.
 
-        For rules that judge steps of one mode by those of another.  Steps of the other
-        mode that come after the one that is judged are not to be looked at.
+        For rules that judge steps of one mode by steps of another.  Such a rule must
+        not look at steps of the other mode after the step that it judges.
         """
         return next((table for table in self._tables if table.mode is mode), None)
 
     def units(self, *modes: ModeKeys) -> Iterator[UnitTable]:
-        """The unit summaries that have new steps, of these modes, or of all."""
+        """Yield the unit tables that have new steps, of these modes or of all."""
         for table in self._unit_tables:
             if (not modes or table.mode in modes) and table.start < len(table.steps):
                 yield table
+
+    def _infos_until(self, step: int) -> list[ModelInfo]:
+        return [each for each in self._infos() if each.step <= step]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """A run without new steps: for how long, and the state of its training.
+
+    Attributes:
+        seconds: Time since the last step was recorded, or since the training was
+            started again after it; before the first step, since the engine started.
+        last_step: The last step that was judged, or -1.
+        mode: The mode of that step; None if there is none.
+        alive: Whether the training's process exists; None: unknown, for example
+            because it runs on another machine.
+        ended: Whether the training has ended normally, so that no step will follow.
+    """
+
+    seconds: float
+    last_step: int
+    mode: ModeKeys | None
+    alive: bool | None
+    ended: bool
+
+    def judge(
+        self,
+        name: str,
+        severity: Severity | None,
+        describe: Callable[[], Description],
+    ) -> Evaluation:
+        """Make a verdict on the last step.
+
+        Args:
+            name: Stands in place of a tensor's name, for example "training".
+            severity: Of the finding; None: no finding.
+            describe: Called if there is a finding.
+        """
+        level = OK if severity is None else int(severity)
+        return Evaluation(
+            names=(name,),
+            steps=np.array([self.last_step], dtype=np.int64),
+            mode=self.mode or ModeKeys.GLOBAL,
+            severities=np.array([[level]], dtype=np.int8),
+            describe=lambda _i, _j: describe(),
+        )

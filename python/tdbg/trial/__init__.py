@@ -5,18 +5,15 @@ Imports no framework.
 
 from __future__ import annotations
 
-from tdbg.trial._attempts import Attempt
-from tdbg.trial._lookup import Call
-from tdbg.trial._open import create_trial
-from tdbg.trial._overhead import RunOverhead
-from tdbg.trial._reports import ScalarSeries
-from tdbg.trial._row import TensorStatistics
-from tdbg.trial._states import StepState
-from tdbg.trial._statistics import Statistics
-from tdbg.trial._step_table import STEP_TABLE_DTYPE
-from tdbg.trial._tensor import TensorHandle
-from tdbg.trial._trial import Trial
-from tdbg.trial._writer_view import EventRecord, Problem
+from tdbg.trial.losses import RunLosses, WriterLosses, losses_of
+from tdbg.trial.reports import RunOverhead, ScalarSeries
+from tdbg.trial.selection import StepState
+from tdbg.trial.statistics import Statistics
+from tdbg.trial.steps import STEP_TABLE_DTYPE
+from tdbg.trial.tensor import TensorHandle, TensorStatistics
+from tdbg.trial.trial import Trial, create_trial, default_mapping
+from tdbg.trial.values import Call
+from tdbg.trial.writers import Attempt, EventRecord, Problem
 
 __all__ = [
     "STEP_TABLE_DTYPE",
@@ -24,6 +21,7 @@ __all__ = [
     "Call",
     "EventRecord",
     "Problem",
+    "RunLosses",
     "RunOverhead",
     "ScalarSeries",
     "Statistics",
@@ -31,5 +29,8 @@ __all__ = [
     "TensorHandle",
     "TensorStatistics",
     "Trial",
+    "WriterLosses",
     "create_trial",
+    "default_mapping",
+    "losses_of",
 ]

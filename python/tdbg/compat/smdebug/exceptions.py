@@ -6,6 +6,9 @@ catches what the other half of a program raises.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from tdbg import errors
 from tdbg.modes import ModeKeys
 
@@ -29,37 +32,38 @@ __all__ = [
     "StepUnavailable",
     "TensorUnavailable",
     "TensorUnavailableForStep",
+    "translated",
 ]
 
 
 class SMDebugError(errors.TdbgError):
-    """Base of all of them."""
+    """Base of the errors that smdebug names."""
 
 
 class SMDebugCustomerError(SMDebugError):
-    """Something that the user can mend."""
+    """The user can mend this error."""
 
 
 class SMDebugTypeError(SMDebugError, errors.ConfigurationError, TypeError):
-    """An argument of the wrong type."""
+    """An argument has the wrong type."""
 
 
 class SMDebugRuntimeError(SMDebugError, errors.ConfigurationError, RuntimeError):
-    """A call that cannot work now."""
+    """The call cannot work now."""
 
 
 class SMDebugNotImplementedError(SMDebugError, NotImplementedError):
-    """Something that tdbg does not have."""
+    """tdbg does not have this."""
 
 
 class SMDebugValueError(SMDebugError, errors.ConfigurationError):
-    """An argument of a bad value."""
+    """An argument has a bad value."""
 
 
 class InvalidCollectionConfiguration(
     SMDebugError, errors.InvalidCollectionConfiguration
 ):
-    """A collection that selects nothing."""
+    """The collection selects nothing."""
 
     def __init__(self, c_name: str) -> None:
         super().__init__(c_name)
@@ -73,7 +77,7 @@ class InvalidCollectionConfiguration(
 
 
 class _OfStep(SMDebugError):
-    """Something about a step of a mode."""
+    """Base of errors about a step of a mode."""
 
     _what = ""
 
@@ -115,7 +119,7 @@ class NoMoreData(SMDebugError, errors.NoMoreData):
 
 
 class TensorUnavailable(SMDebugError, errors.TensorUnavailable):
-    """No such tensor was saved so far."""
+    """No tensor of that name was saved so far."""
 
     def __init__(self, tname: str) -> None:
         super().__init__(tname)
@@ -168,7 +172,7 @@ class ShapeUnavailableForStep(SMDebugError, errors.ShapeUnavailableForStep):
 
 
 class InvalidWorker(SMDebugError, errors.InvalidWorker):
-    """No such worker, or it did not save the tensor at the step."""
+    """There is no such worker, or it did not save the tensor at the step."""
 
     def __init__(self, worker: str) -> None:
         super().__init__(worker)
@@ -190,7 +194,7 @@ class NoMoreProfilerData(SMDebugError):
 
 
 class MissingCollectionFiles(SMDebugError, errors.NotARun):
-    """There is no run where one was looked for."""
+    """The directory holds no run."""
 
     def __init__(self, message: str = "there is no run") -> None:
         super().__init__(message)
@@ -227,6 +231,15 @@ class InsufficientInformationForRuleInvocation(
 
     def __str__(self) -> str:
         return f"rule {self.rule_name} cannot decide: {self.message}"
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise tdbg's ConfigurationError as SMDebugValueError."""
+    try:
+        yield
+    except errors.ConfigurationError as error:
+        raise SMDebugValueError(str(error)) from error
 
 
 def _name(mode: object) -> str:

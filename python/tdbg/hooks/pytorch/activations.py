@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from torch import nn
 from torch._C import _current_graph_task_id
 
-from tdbg.capture.naming import MAX_CALLS, activation_name, tensors_in
-from tdbg.capture.recorder import StepContext, TensorPlan
+from tdbg.capture.activations import CallPlans
+from tdbg.capture.adapter import UnitSummarySpec
+from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
-from tdbg.capture.units import UnitQuestion
-from tdbg.capture.wants import StepWants
-from tdbg.collections import Role
+from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD
 from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys
 
-__all__ = ["Activations", "take_both"]
+__all__ = ["OF_ROWS", "Activations", "take_both", "unit_range"]
+
 
 _Tensor = torch.Tensor
-_GIVEN = frozenset({Role.INPUT, Role.MODEL_INPUT, Role.PREDICTION, Role.LABEL})
-_NOTHING = (None, 0)  # A slot and what is wanted of it.
+_NOTHING = (None, 0)  # An entry, and the flags of what is captured.
 
 
-class _Choice(NamedTuple):
-    """What is wanted of one call's tensors; nothing where there are no plans."""
-
-    plans: tuple[TensorPlan, ...] = ()
-    wanted: tuple[int, ...] = ()
-
-    def __add__(self, other: object) -> _Choice:
-        if not isinstance(other, _Choice):
-            return NotImplemented
-        return _Choice(self.plans + other.plans, self.wanted + other.wanted)
-
-    def of_single(self) -> tuple[Any, int]:
-        """Slot and flags of the only tensor, as ``_core.CallTaker`` wants them."""
-        return (self.plans[0].slot, self.wanted[0]) if self.plans else (None, 0)
-
-
-class Activations:
+class Activations(CallPlans):
     """Captures the inputs or the outputs of one module or loss.
 
     Args:
         session: Where they go.
-        mode: Says the present mode.
-        path: What their names begin with.
-        role: What they are.
+        mode: Returns the present mode.
+        path: The beginning of their names.
+        role: Their role.
         aliases: Further paths of the same module.
         classes: Names of the classes of the module.
-        question: What is counted of units, where a rule wants that; None: they
-            are not.
+        units: How units are counted, where a rule needs it; None: they are not.
     """
 
     def __init__(
@@ -63,36 +47,24 @@ class Activations:
         role: Role,
         aliases: tuple[str, ...] = (),
         classes: frozenset[str] = frozenset(),
-        question: UnitQuestion | None = None,
+        units: UnitSummarySpec | None = None,
     ) -> None:
-        self._session = session
+        super().__init__(session, path, role, is_tensor, aliases, classes, units)
         self._mode = mode
-        self._path = path
-        self._role = role
-        self._is_input = role in _GIVEN
-        self._direction = "input" if self._is_input else "output"
-        self._aliases = aliases
-        self._classes = classes
-        self._question = question
-        self._key = object()
-        self._index_runs = session.policy.naming.index_runs
-        self._plans: dict[tuple[int, int], TensorPlan] = {}
-        # Nearly every call is the first in its forward, of a single tensor.
-        self._single: dict[StepWants, _Choice] = {}
 
     def quick(self) -> Any:
-        """A ``_core.CallTaker`` that takes what is simple, or None."""
-        return self._session.recorder.calls_of(self._key, _current_graph_task_id)
+        """Return the core's capture of calls with single tensors, or None."""
+        return self._session.calls_of(self._key, _current_graph_task_id)
 
     def take(self, value: Any, quick: Any = None) -> None:
         """Capture the tensors in *value*, as they are now.
 
         Args:
             value: What the call was given or answered.
-            quick: Is told what is wanted of a single tensor, for the next time.
+            quick: The result of ``quick``: learns what is captured of a single tensor.
         """
         if _current_graph_task_id() != NOT_IN_BACKWARD:
-            return  # A checkpointed forward that is recomputed.
+            return  # A checkpointed forward is computed again.
         session = self._session
         context = session.forward_context or session.module_called(self._mode())
         if context is None:
@@ -101,103 +73,35 @@ class Activations:
         if type(value) is tuple and len(value) == 1:
             value = value[0]
         if type(value) is _Tensor and call == 0:
-            choice = self._single.get(context.wants) or self.single(context.wants)
+            choice = self._single.get(context.step_plan) or self.single(
+                context.step_plan
+            )
             tensors = (value,)
             if quick is not None:
-                wanted = choice.of_single()
-                given, answered = (_NOTHING, wanted)
+                requested = choice.of_single()
+                given, answered = (_NOTHING, requested)
                 if self._is_input:
-                    given, answered = wanted, _NOTHING
-                quick.prepare(context.wants, *given, *answered)
+                    given, answered = requested, _NOTHING
+                quick.prepare(context.step_plan, *given, *answered)
         else:
             choice, tensors = self.choose(value, call, context)
-        if choice.plans:
-            session.recorder.take(
+        if choice.entries:
+            session.take(
                 context,
-                choice.plans,
+                choice.entries,
                 tensors,
-                choice.wanted,
+                choice.requested,
                 call,
                 context.step.micro_batch,
                 reuses=True,
             )
 
     def context(self) -> StepContext | None:
-        """The step that a call belongs to now, if anything is captured in it."""
+        """Return the step that a call belongs to now, if anything is captured in it."""
         if _current_graph_task_id() != NOT_IN_BACKWARD:
-            return None  # A checkpointed forward that is recomputed.
+            return None  # A checkpointed forward is computed again.
         session = self._session
         return session.forward_context or session.module_called(self._mode())
-
-    def count_call(self, context: StepContext) -> int:
-        """How often this was called before in this forward."""
-        calls = context.calls
-        call = calls.get(self._key, 0)
-        calls[self._key] = call + 1
-        return call
-
-    def calls_so_far(self, context: StepContext) -> int:
-        """How often this was called in the latest forward."""
-        return context.calls.get(self._key, 0)
-
-    def single(self, wants: StepWants) -> _Choice:
-        """What is wanted of the only tensor of a first call."""
-        choice = self._single.get(wants)
-        if choice is None:
-            choice, _ = self._choose([None], 0, 0, wants)
-            if len(self._single) > _MAX_WANTS:
-                self._single.clear()
-            self._single[wants] = choice
-        return choice
-
-    def choose(
-        self, value: Any, call: int, context: StepContext
-    ) -> tuple[_Choice, tuple[Any, ...]]:
-        """What is wanted of the tensors in *value*, and these tensors."""
-        if call >= MAX_CALLS:
-            return _Choice(), ()
-        found = tensors_in(value, is_tensor)
-        if not self._index_runs:
-            return self._choose(found, 0, call, context.wants)
-        found, calls = tuple(found), context.calls
-        # A call that is not counted here was taken as that of a single tensor.
-        first = calls.get(self, call)
-        calls[self] = first + len(found)
-        return self._choose(found, first, 0, context.wants)
-
-    def _choose(
-        self, found: Any, first: int, call: int, wants: StepWants
-    ) -> tuple[_Choice, tuple[Any, ...]]:
-        chosen = []
-        for index, tensor in enumerate(found, first):
-            plan = self._plans.get((index, call)) or self._plan(index, call)
-            wanted = wants.of_plan(plan)
-            if wanted:
-                chosen.append((plan, wanted, tensor))
-        if not chosen:
-            return _Choice(), ()
-        plans, flags, tensors = zip(*chosen, strict=True)
-        return _Choice(plans, flags), tensors
-
-    def _plan(self, index: int, call: int) -> TensorPlan:
-        name, *aliases = (
-            activation_name(path, self._direction, index, call)
-            for path in (self._path, *self._aliases)
-        )
-        role = self.role_of(index)
-        plan = self._session.recorder.plan(
-            name, role, tuple(aliases), self._classes, self._question
-        )
-        self._plans[(index, call)] = plan
-        return plan
-
-    def role_of(self, index: int) -> Role:  # noqa: ARG002
-        """What the tensor of that index is."""
-        return self._role
-
-
-# Sets of wants that are remembered: more than a schedule has.
-_MAX_WANTS = 64
 
 
 def take_both(
@@ -214,7 +118,7 @@ def take_both(
     if context is None:
         return
     call = inputs.count_call(context)
-    wants = context.wants
+    step_plan = context.step_plan
     tensors: tuple[Any, ...]
     if (
         type(output) is _Tensor
@@ -223,13 +127,13 @@ def take_both(
         and type(args[0]) is _Tensor
         and call == 0
     ):
-        given, answered = inputs.single(wants), outputs.single(wants)
+        given, answered = inputs.single(step_plan), outputs.single(step_plan)
         if quick is not None:
-            quick.prepare(wants, *given.of_single(), *answered.of_single())
+            quick.prepare(step_plan, *given.of_single(), *answered.of_single())
         tensors = ()
-        if given.plans:
+        if given.entries:
             tensors = args
-        if answered.plans:
+        if answered.entries:
             tensors = (*tensors, output)
     else:
         value = (args, kwargs) if kwargs else args
@@ -238,12 +142,49 @@ def take_both(
         tensors = of_given + of_answered
     if tensors:
         choice = given + answered
-        session.recorder.take(
+        session.take(
             context,
-            choice.plans,
+            choice.entries,
             tensors,
-            choice.wanted,
+            choice.requested,
             call,
             context.step.micro_batch,
             reuses=True,
         )
+
+
+# Where the derivative is less than 0.02 of the largest one of tanh, and 0.04 of that
+# of the sigmoid: 1 - y^2 and y (1 - y).
+_TANH = UnitSummarySpec(-0.99, 0.99)
+_SIGMOID = UnitSummarySpec(0.01, 0.99)
+_ANY = UnitSummarySpec()
+# Of the gradient of an embedding.
+OF_ROWS = UnitSummarySpec(rows_are_units=True)
+
+
+def unit_range(module: nn.Module) -> UnitSummarySpec:
+    """Between which values an output of this module is not saturated.
+
+    Example:
+        >>> unit_range(nn.Tanh())
+        UnitSummarySpec(low=-0.99, high=0.99, rows_are_units=False)
+    """
+    if isinstance(module, nn.Tanh):
+        return _TANH
+    if isinstance(module, nn.Sigmoid):
+        return _SIGMOID
+    if isinstance(module, nn.Hardsigmoid):
+        return _between(0.0, 1.0)
+    if isinstance(module, nn.ReLU6):
+        # At zero it is inactive, as a ReLU is, not saturated.
+        return UnitSummarySpec(high=math.nextafter(6.0, 0.0))
+    if isinstance(module, nn.Hardtanh):
+        return _between(float(module.min_val), float(module.max_val))
+    return _ANY
+
+
+def _between(low: float, high: float) -> UnitSummarySpec:
+    """At the clamps themselves it is saturated."""
+    return UnitSummarySpec(
+        math.nextafter(low, math.inf), math.nextafter(high, -math.inf)
+    )

@@ -1,4 +1,4 @@
-"""What all callables that tdbg hangs on a model have in common."""
+"""What all callables that tdbg registers on a model have in common."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tdbg.capture.session import Session
 __all__ = ["NOT_IN_BACKWARD", "Callback", "Inert", "is_in_backward"]
 
 NOT_IN_BACKWARD = -1
-"""What ``_current_graph_task_id()`` answers where autograd is not calling."""
+"""What ``_current_graph_task_id()`` returns where autograd is not calling."""
 
 
 class Inert:
-    """Something on a model that does not go into its copies.
+    """Something on a model that is left out of the model's copies.
 
     A copied or pickled model must neither be captured nor need tdbg when it is
-    loaded, so a copy is a callable of the standard library that does nothing.
+    loaded, so in the copy stands a callable of the standard library that does nothing.
     """
 
     __slots__ = ()
@@ -36,7 +36,7 @@ class Callback(Inert):
     """A hook of a module that stays where it is, and is not in copies of it.
 
     Attributes:
-        may_go: Whether it is taken off while nothing is wanted of it.
+        may_go: Whether it is taken off while it captures nothing.
     """
 
     __slots__ = ("__weakref__", "session")

@@ -1,6 +1,6 @@
 """Tensors on CUDA devices, by PyTorch's own operations.
 
-What ``tdbg.capture.remote`` asks of a framework.  Everything is put on the current
+A ``DeviceBackend``.  Everything is put on the current
 stream of the tensor's device, so that it reads what the training has written and
 memory that is freed afterwards is reused after it was read; results go to pinned
 memory behind it.  No call waits for a device.
@@ -20,10 +20,10 @@ import torch
 import torch.utils.dlpack
 from numpy.typing import NDArray
 
-from tdbg.capture.units import UnitQuestion
+from tdbg.capture.adapter import UnitSummarySpec
 from tdbg.hooks.pytorch import tensors
-from tdbg.hooks.pytorch.device_rows import row_words, unit_table
-from tdbg.hooks.pytorch.sharding import is_whole, local_of
+from tdbg.hooks.pytorch.tensors import is_whole, local_of
+from tdbg.hooks.pytorch.torch_statistics import row_words, unit_table
 
 __all__ = ["CudaArray", "CudaTensors", "foreign", "number_of", "scale_of"]
 
@@ -67,22 +67,24 @@ class CudaTensors:
     """What is done with tensors on CUDA devices where the core has no kernels."""
 
     def n_bytes(self, tensor: torch.Tensor) -> int:
-        """Of its elements."""
+        """The size of the tensor's elements."""
         return tensor.numel() * tensor.element_size()
 
-    def lane(self, tensor: torch.Tensor) -> Hashable:
+    def queue(self, tensor: torch.Tensor) -> Hashable:
         """The current stream of its device."""
         return torch.cuda.current_stream(tensor.device)
 
     def row(
         self, tensor: torch.Tensor, scale: float | torch.Tensor
     ) -> torch.Tensor | None:
-        """Its row, as words on its device."""
+        """The tensor's statistics, as words on its device."""
         return self._attempt(lambda: row_words(tensor, scale))
 
-    def bring(self, lane: Hashable, rows: Sequence[torch.Tensor]) -> CudaArray | None:
+    def send_rows(
+        self, queue: Hashable, rows: Sequence[torch.Tensor]
+    ) -> CudaArray | None:
         """Send the rows, which were computed on this stream."""
-        with self.on_stream(lane):
+        with self.on_stream(queue):
             return self._attempt(lambda: self.send(torch.stack(list(rows)), "uint64"))
 
     def values(self, tensor: torch.Tensor) -> CudaArray | None:
@@ -94,11 +96,11 @@ class CudaTensors:
 
         return self._attempt(send)
 
-    def units(self, tensor: torch.Tensor, question: UnitQuestion) -> CudaArray | None:
+    def units(self, tensor: torch.Tensor, spec: UnitSummarySpec) -> CudaArray | None:
         """Send the counts of the units."""
 
         def send() -> CudaArray:
-            return self.send(unit_table(tensor, question), "u8")
+            return self.send(unit_table(tensor, spec), "u8")
 
         return self._attempt(send)
 
@@ -110,7 +112,7 @@ class CudaTensors:
 
         return self._attempt(send)
 
-    # ---- what a test without a device puts others in the place of ----------------
+    # ---- what a test without a device replaces -----------------------------------
 
     def send(self, tensor: torch.Tensor, dtype: str) -> CudaArray:
         """Begin the copy of a contiguous tensor."""
@@ -120,9 +122,9 @@ class CudaTensors:
         """Whether the stream records a graph: results of now would never come."""
         return torch.cuda.is_current_stream_capturing()
 
-    def on_stream(self, lane: Any) -> contextlib.AbstractContextManager[Any]:
+    def on_stream(self, queue: Any) -> contextlib.AbstractContextManager[Any]:
         """Make this stream the current one."""
-        return torch.cuda.stream(lane)
+        return torch.cuda.stream(queue)
 
     def _attempt(self, action: Callable[[], Any]) -> Any | None:
         if self.is_capturing():

@@ -1,4 +1,4 @@
-"""Sees CUDA graphs being recorded and replayed, while anybody watches.
+"""Notices that CUDA graphs are recorded and replayed, while a hook watches.
 
 ``torch.cuda.CUDAGraph`` has three methods through which every recording and replay
 goes; they are wrapped.
@@ -13,15 +13,15 @@ from typing import Any, Protocol
 
 import torch
 
-from tdbg.capture.graphs import GraphRecording, Recordings
+from tdbg.capture.replay import GraphRecording, Recordings
 from tdbg.capture.session import Session
 from tdbg.modes import ModeKeys
 
-__all__ = ["GraphTap"]
+__all__ = ["GraphCapture"]
 
 
 class _Watcher(Protocol):
-    """Is told; must not raise."""
+    """Called back; must not raise."""
 
     def graph_begins(self, graph: Any) -> None: ...
 
@@ -30,12 +30,12 @@ class _Watcher(Protocol):
     def graph_replayed(self, graph: Any) -> None: ...
 
 
-class GraphTap:
-    """Tells a session of the graphs that are recorded and replayed.
+class GraphCapture:
+    """Reports graphs that are recorded and replayed to a session.
 
     Args:
         session: Where steps are made of replays.
-        mode: Says the present mode.
+        mode: Returns the present mode.
     """
 
     def __init__(self, session: Session, mode: Callable[[], ModeKeys]) -> None:
@@ -52,17 +52,17 @@ class GraphTap:
         _unwatch(self)
 
     def graph_begins(self, graph: Any) -> None:
-        """The current stream records from now on."""
+        """Note that the current stream records from now on."""
         self._session.run(self._begin, graph)
 
     def graph_ends(self, graph: Any) -> None:
-        """It is about to stop recording."""
+        """Note that the graph is about to stop recording."""
         recording = self._graphs.get(graph)
         if recording is not None:
             self._session.run(self._recordings.end, recording)
 
     def graph_replayed(self, graph: Any) -> None:
-        """The graph was put on the current stream."""
+        """Note that the graph was put on the current stream."""
         recording = self._graphs.get(graph)
         if recording is not None:
             self._session.run(
@@ -81,7 +81,7 @@ def _current_stream() -> tuple[int, int]:
     return stream.device_index, stream.cuda_stream
 
 
-# Wrapped method -> what is told after it.
+# Wrapped method -> the callback after it.
 _METHODS = {
     "capture_begin": "graph_begins",
     "capture_end": "graph_ends",
@@ -92,7 +92,7 @@ _watchers: weakref.WeakSet[_Watcher] = weakref.WeakSet()
 
 
 def _watch(watcher: _Watcher) -> None:
-    """Tell *watcher* when a graph has begun, has ended, or was replayed."""
+    """Call *watcher* when a graph has begun, has ended, or was replayed."""
     _watchers.add(watcher)
     kind: Any = torch.cuda.CUDAGraph
     for name, event in _METHODS.items():
@@ -102,7 +102,7 @@ def _watch(watcher: _Watcher) -> None:
 
 
 def _unwatch(watcher: _Watcher) -> None:
-    """Tell it no longer."""
+    """Call it no longer."""
     _watchers.discard(watcher)
     if _watchers:
         return
@@ -119,16 +119,16 @@ def _wrapped(original: Callable[..., Any], event: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(graph: Any, *args: Any, **kwargs: Any) -> Any:
         if ends:  # An end that raises is an end too.
-            _tell(event, graph)
+            _notify(event, graph)
         result = original(graph, *args, **kwargs)
         if not ends:
-            _tell(event, graph)
+            _notify(event, graph)
         return result
 
     method._tdbg_original = original  # type: ignore[attr-defined]
     return method
 
 
-def _tell(event: str, graph: Any) -> None:
+def _notify(event: str, graph: Any) -> None:
     for watcher in list(_watchers):
         getattr(watcher, event)(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import types
@@ -9,53 +10,48 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.compiler import is_compiling
 
 from tdbg.capture.naming import tensors_in
 from tdbg.capture.session import Session
-from tdbg.collections import Role
+from tdbg.config.collections import Role
+from tdbg.config.kinds import Kind
 from tdbg.hooks.pytorch.activations import Activations
-from tdbg.hooks.pytorch.callbacks import Callback
-from tdbg.hooks.pytorch.compiled import never_compiled, new_target, tell
-from tdbg.hooks.pytorch.parking import Parking
+from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
+from tdbg.hooks.pytorch.compile import never_compiled, new_target, report_call
+from tdbg.hooks.pytorch.submodule_hooks import RemovableHooks
 from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys
 
-__all__ = ["LossTap", "loss_name"]
-
-
-def loss_name(loss: Callable[..., Any]) -> str:
-    """What a loss is called: by its function or class."""
-    while isinstance(loss, functools.partial):
-        loss = loss.func
-    name: str = getattr(loss, "__name__", None) or type(loss).__name__
-    return "lambda" if name == "<lambda>" else name
+__all__ = ["BackwardRoots", "LossCapture"]
 
 
 _INPUT_ROLES = (Role.PREDICTION, Role.LABEL, Role.INPUT)
 
 
 class _Before(Callback):
-    __slots__ = ("_tap", "target")
+    __slots__ = ("_capture", "target")
     may_go = True
 
-    def __init__(self, session: Session, tap: LossTap) -> None:
+    def __init__(self, session: Session, capture: LossCapture) -> None:
         super().__init__(session)
-        self._tap = tap
+        self._capture = capture
         self.target = new_target(self)
 
     def __call__(self, _: Any, args: Any, kwargs: Any = None) -> None:
         # There are none where it was taken off during the call.
         if is_compiling():
-            tell(self.target, (args, kwargs) if kwargs else args, None)
+            report_call(self.target, (args, kwargs) if kwargs else args, None)
         else:
             self.called((args, kwargs), None)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """Also by a compiled graph."""
-        if not self.session.quiet.is_quiet:
-            self.session.run(self._tap.inputs.take, given)
+        if not self.session.idle.is_idle:
+            self.session.run(self._capture.inputs.take, given)
 
 
 class _After(_Before):
@@ -64,13 +60,13 @@ class _After(_Before):
 
     def __call__(self, _: Any, __: Any, output: Any = None) -> None:
         if is_compiling():
-            tell(self.target, None, output)
+            report_call(self.target, None, output)
         else:
-            self.session.run(self._tap.outputs.take, output)
+            self.session.run(self._capture.outputs.take, output)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """Also by a compiled graph."""
-        self.session.run(self._tap.outputs.take, answered)
+        self.session.run(self._capture.outputs.take, answered)
 
 
 never_compiled(_Before.__call__, _After.__call__)
@@ -83,9 +79,9 @@ class _Function:
     that itself: a copied model is not captured, and needs no tdbg.
     """
 
-    def __init__(self, tap: LossTap, function: Callable[..., Any]) -> None:
-        self._tdbg_before = _Before(tap.session, tap)
-        self._tdbg_after = _After(tap.session, tap)
+    def __init__(self, capture: LossCapture, function: Callable[..., Any]) -> None:
+        self._tdbg_before = _Before(capture.session, capture)
+        self._tdbg_after = _After(capture.session, capture)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -150,14 +146,15 @@ def _argument_ends(value: Any) -> tuple[int, int]:
     return sizes[0], sizes[0] + sizes[1]
 
 
-class LossTap:
-    """Captures what a loss is given and what it answers.
+class LossCapture:
+    """Captures the inputs and the outputs of a loss.
 
     Args:
         session: Where they go.
         name: What their names begin with.
-        mode: Says the present mode.
-        kind: Its function or class.
+        mode: Returns the present mode.
+        class_name: Its function or class.
+        kind: Its kind; None: of none.
     """
 
     def __init__(
@@ -165,15 +162,17 @@ class LossTap:
         session: Session,
         name: str,
         mode: Callable[[], ModeKeys],
-        kind: str,
+        class_name: str,
+        kind: Kind | None,
     ) -> None:
         self.session = session
         self._handles: list[Any] = []
-        self._parking = Parking()
-        session.quiet.on_change.append(self._parking.park)
+        self._removable = RemovableHooks()
+        session.idle.on_change.append(self._removable.set_idle)
         self._module: weakref.ref[nn.Module] | None = None
         self._has_inputs = False
         self.name = name
+        self.class_name = class_name
         self.kind = kind
         self.inputs = _LossInputs(session, mode, name, Role.INPUT)
         self.outputs = Activations(session, mode, name, Role.LOSS)
@@ -190,23 +189,104 @@ class LossTap:
         module = None if self._module is None else self._module()
         if self._has_inputs or module is None:
             return
-        if any(map(self.session.policy.may_capture, _INPUT_ROLES)):
+        if any(map(self.session.may_capture, _INPUT_ROLES)):
             self._has_inputs = True
             before = module.register_forward_pre_hook(
                 _Before(self.session, self), with_kwargs=True
             )
             self._handles.append(before)
-            self._parking.add(module, "_forward_pre_hooks", before.id)
+            self._removable.add(module, "_forward_pre_hooks", before.id)
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What captures at each call of *function*, to be used in its place."""
+        """Return a function that captures at each call of *function*, in its place."""
         return (
             function if isinstance(function, _Function) else _Function(self, function)
         )
 
     def remove(self) -> None:
         """Take the hooks off; a wrapped function merely calls."""
-        self._parking.close()
+        self._removable.close()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+
+_ORIGINAL = "_tdbg_original"
+# The watchers; while there are any, the functions are wrapped.
+_watchers: weakref.WeakSet[BackwardRoots] = weakref.WeakSet()
+# The latest result of a scaler, and what it was made of.
+_scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
+
+
+class BackwardRoots:
+    """Reports the single number that a backward pass begins at, before it does.
+
+    Args:
+        report: Called with the number, as it was before scaling; what it raises is
+            lost.
+    """
+
+    def __init__(self, report: Callable[[torch.Tensor], None]) -> None:
+        self._report = report
+        _watchers.add(self)
+        _wrap(torch.autograd, "backward", _backward)
+        _wrap(GradScaler, "scale", _scale)
+
+    def backward_begins(self, root: torch.Tensor) -> None:
+        """Report the number that a backward pass begins at."""
+        with contextlib.suppress(Exception):
+            self._report(root)
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        _watchers.discard(self)
+        if not _watchers:
+            _scaled.clear()
+            _unwrap(torch.autograd, "backward")
+            _unwrap(GradScaler, "scale")
+
+
+def _backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    if not is_compiling() and not is_in_backward():
+        root = _root(tensors)
+        if root is not None:
+            for watcher in list(_watchers):
+                watcher.backward_begins(root)
+    return original(tensors, *args, **kwargs)
+
+
+def _root(tensors: Any) -> torch.Tensor | None:
+    if isinstance(tensors, tuple | list) and len(tensors) == 1:
+        tensors = tensors[0]
+    if not isinstance(tensors, torch.Tensor) or tensors.numel() != 1:
+        return None
+    for result, unscaled in _scaled:
+        if result() is tensors:
+            return unscaled
+    return tensors.detach()
+
+
+def _scale(original: Any, scaler: GradScaler, outputs: Any) -> Any:
+    result = original(scaler, outputs)
+    if isinstance(result, torch.Tensor) and isinstance(outputs, torch.Tensor):
+        _scaled[:] = [(weakref.ref(result), outputs.detach())]
+    return result
+
+
+def _wrap(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    original = getattr(owner, name)
+    if hasattr(original, _ORIGINAL):
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    setattr(wrapper, _ORIGINAL, original)
+    setattr(owner, name, wrapper)
+
+
+def _unwrap(owner: Any, name: str) -> None:
+    original = getattr(getattr(owner, name), _ORIGINAL, None)
+    if original is not None:
+        setattr(owner, name, original)

@@ -1,6 +1,4 @@
-"""The present mode of a training: what was said, or else what its first root says.
-
-Implements docs/steps.md, "A step".
+"""The mode that a model of PyTorch shows, and its layers that evaluation changes.
 
 Thread safety: the training's thread.
 """
@@ -8,40 +6,33 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 import torch
 from torch import nn
 
-from tdbg.capture.steps import StepMachine
+from tdbg.capture.modes import CurrentMode
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.module_tree import named_modules
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
-__all__ = ["CurrentMode"]
+__all__ = ["TorchMode", "evaluating"]
 
 
-class CurrentMode:
-    """Says the present mode.
+class TorchMode(CurrentMode):
+    """The mode that the user said, or else ``model.training`` of the first root.
 
     Args:
-        machine: Knows whether optimizers use what is computed in evaluation mode.
+        session: As for ``CurrentMode``.
         roots: The registered modules; grows.
-        on_change: Called when the module turns out to be trained in evaluation mode,
-            or no longer to be.
-
-    Attributes:
-        said: By the user; None: ``model.training`` of the first root is followed.
     """
 
     def __init__(
-        self,
-        machine: StepMachine,
-        roots: Sequence[weakref.ref[nn.Module]],
-        on_change: Callable[[], None],
+        self, session: Session, roots: Sequence[weakref.ref[nn.Module]]
     ) -> None:
-        self._machine = machine
+        super().__init__(session)
         self._roots = roots
-        self._on_change = on_change
-        self.said: ModeKeys | None = None
 
     def now(self) -> ModeKeys:
         """The mode that a forward would have now."""
@@ -54,27 +45,74 @@ class CurrentMode:
                 continue
             if module.training:
                 if machine.trains_in_evaluation:
-                    self._forget()
+                    self._trains_in_training()
                 return TRAIN
             if not torch.is_grad_enabled():
                 return EVAL
-            # What a closure computes its optimizer is about to use.
+            # The optimizer is about to use the gradients of its closure.
             if machine.is_in_closure and not machine.trains_in_evaluation:
-                machine.trains_in_evaluation = True
-                self._on_change()
+                self._trains_in_evaluation()
             return TRAIN if machine.trains_in_evaluation else EVAL
         return TRAIN
 
-    def say(self, mode: ModeKeys | None) -> None:
-        """The user says the mode; None: follow the model again."""
-        self.said = mode
-        if self._machine.trains_in_evaluation:
-            self._forget()
-
     def may_train(self) -> bool:
-        """Whether a forward in evaluation could be one of training nevertheless."""
+        """Whether gradients of a forward in evaluation could still be used."""
         return self.said is None and torch.is_grad_enabled()
 
-    def _forget(self) -> None:
-        self._machine.trains_in_evaluation = False
-        self._on_change()
+
+# So many are named.
+MOST = 1000
+
+
+def evaluating(root: nn.Module, trained: AbstractSet[int]) -> list[str]:
+    """The paths of layers that compute something else in training than in evaluation.
+
+    None if any of them is in training mode, or most of what is trained is elsewhere.
+
+    Args:
+        root: The model.
+        trained: Ids of the parameters that optimizers train.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).eval()
+        >>> evaluating(model, {id(item) for item in model.parameters()})
+        ['1']
+    """
+    if root.training:
+        return []
+    found: list[str] = []
+    modules = dict(named_modules(root))
+    for path, module in modules.items():
+        if not _differs(module):
+            continue
+        if module.training:
+            return []
+        own = [*module.parameters(recurse=False)]
+        above = modules.get(path.rpartition(".")[0], root)
+        if _share(own or above.parameters(), trained) >= 0.5:
+            found.append(path)
+    return found[:MOST]
+
+
+def _differs(module: nn.Module) -> bool:
+    """Whether it computes something else in training than in evaluation."""
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        return bool(module.track_running_stats) and module.running_mean is not None
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0 and module.num_layers > 1
+    if isinstance(module, nn.RReLU):
+        return True
+    name = type(module).__name__
+    if isinstance(module, nn.MultiheadAttention):
+        return bool(module.dropout > 0)
+    # Of other packages: DropPath, StochasticDepth and their like.
+    rate = getattr(module, "p", getattr(module, "drop_prob", 0.0))
+    is_drop = "Drop" in name or name == "StochasticDepth"
+    return is_drop and isinstance(rate, int | float) and rate > 0
+
+
+def _share(parameters: Iterable[torch.Tensor], trained: AbstractSet[int]) -> float:
+    """How much of them is trained."""
+    sizes = [(each.numel(), id(each) in trained) for each in parameters]
+    of_trained = sum(size for size, is_trained in sizes if is_trained)
+    return of_trained / max(1, sum(size for size, _ in sizes))

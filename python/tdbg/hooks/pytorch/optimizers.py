@@ -1,4 +1,4 @@
-"""Finds the optimizers of a model, and says when they step.
+"""Finds the optimizers of a model, and reports their steps.
 
 An optimizer need not be registered: one that exists at the first forward in
 training is found among the objects of the process, and one that steps is seen by
@@ -7,30 +7,106 @@ a global hook.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.around_step import AroundStep
-from tdbg.hooks.pytorch.compiled import never_compiled
-from tdbg.hooks.pytorch.compiled_late import Unheard
-from tdbg.hooks.pytorch.compiled_steps import StepBegins, StepEnds
+from tdbg.hooks.pytorch.compile import StepBegins, StepEnds, never_compiled
+from tdbg.hooks.pytorch.compile_checks import SilentModel
 from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
-from tdbg.hooks.pytorch.model_facts import ModelFacts
-from tdbg.hooks.pytorch.modules import ModuleTap
-from tdbg.hooks.pytorch.scaler import unwatch_scalers, watch_scalers
-from tdbg.modes import EVAL, TRAIN, ModeKeys
+from tdbg.hooks.pytorch.module_hooks import ModuleCapture, remove_all
+from tdbg.hooks.pytorch.optimizer_state import OptimizerStep
+from tdbg.modes import ModeKeys
 
-__all__ = ["OptimizerWatch"]
+__all__ = ["OptimizerWatch", "unwatch_scalers", "watch_scalers"]
+
+
+_STEP = "step"
+_DECISION = "_maybe_opt_step"
+
+
+class _Watcher(Protocol):
+    def scaler_steps(self, scale: Any) -> None: ...
+
+    def scaler_begins(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def scaler_ends(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+
+# The watchers; while there are any, the methods are wrapped.
+_watchers: weakref.WeakSet[_Watcher] = weakref.WeakSet()
+
+
+def watch_scalers(watcher: _Watcher) -> None:
+    """Call *watcher* with the scale, and before and after each decision.
+
+    The watcher must not raise.
+    """
+    _watchers.add(watcher)
+    for name, wrap in ((_STEP, _wrap_step), (_DECISION, _wrap_decision)):
+        original = getattr(GradScaler, name, None)
+        if original is None or hasattr(original, "_tdbg_original"):
+            continue
+        wrapped: Any = wrap(original)
+        wrapped._tdbg_original = original
+        setattr(GradScaler, name, wrapped)
+
+
+def unwatch_scalers(watcher: _Watcher) -> None:
+    """Call it no longer."""
+    _watchers.discard(watcher)
+    if _watchers:
+        return
+    for name in (_STEP, _DECISION):
+        original = getattr(getattr(GradScaler, name, None), "_tdbg_original", None)
+        if original is not None:
+            setattr(GradScaler, name, original)
+
+
+def _wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        scale = None
+        with contextlib.suppress(Exception):
+            scale = scaler._scale if scaler.is_enabled() else None
+        for each in list(_watchers):
+            each.scaler_steps(scale)
+        try:
+            return original(scaler, *args, **kwargs)
+        finally:
+            for each in list(_watchers):
+                each.scaler_steps(None)
+
+    return step
+
+
+def _wrap_decision(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def decide(
+        scaler: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
+        for each in list(_watchers):
+            each.scaler_begins(optimizer)
+        result = original(scaler, optimizer, *args, **kwargs)
+        for each in list(_watchers):
+            each.scaler_ends(optimizer)
+        return result
+
+    return decide
+
 
 # Forwards in training without an optimizer before which one is looked for; the
 # second is the first at which it would make a difference.
@@ -42,52 +118,53 @@ class OptimizerWatch:
 
     Args:
         session: Where their events go.
-        taps: The registered modules; grows.
-        mode: Says the present mode.
+        module_captures: Those of the registered modules; grows.
+        mode: Returns the present mode.
         remote: Reads what optimizers hold on devices.
-        facts: Is told of them and of their steps.
+        model_info: Writes what changes with them, and counts their steps.
     """
 
     def __init__(
         self,
         session: Session,
-        taps: list[ModuleTap],
+        module_captures: list[ModuleCapture],
         mode: Callable[[], ModeKeys],
         remote: CudaTensors,
-        facts: ModelFacts,
+        model_info: ModelInfoWriter,
     ) -> None:
         self._session = session
-        self._facts = facts
-        facts.optimizers = self._known
+        self._model_info = model_info
         self._remote = remote
-        self._taps = taps
+        self._module_captures = module_captures
         self._mode = mode
         # By references without a callback, which all of an object are one: to look
         # for a key takes no call of Python's.
         self._keys: dict[weakref.ref[Optimizer], int] = {}
         # Those that stepped without parameters of ours, with how many they held.
-        self._strangers: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
+        self._foreign: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
         self._numbers = itertools.count()
         self._searches = SEARCHES
         self._has_stepped = False
-        # Of the scaler whose step is under way.
+        # The scale of the scaler whose step is under way.
         self._loss_scale: Any = None
-        self.around = AroundStep(session, taps, remote)
-        self._unheard = Unheard(taps)
+        self.around = OptimizerStep(session, module_captures, remote)
+        self._silent_model = SilentModel(module_captures)
         # The hook is global: it must not keep this training alive.
         me, keys = weakref.ref(self), self._keys
 
-        def meet(optimizer: Optimizer, *_: Any) -> None:
+        def met(optimizer: Optimizer, *_: Any) -> None:
             if is_compiling() or weakref.ref(optimizer) in keys:
                 return
             watch = me()
             if watch is not None:
                 watch._session.run(watch._consider, optimizer)
 
-        never_compiled(meet)
-        self._handles = [register_optimizer_step_pre_hook(meet)]
+        never_compiled(met)
+        self._handles = [register_optimizer_step_pre_hook(met)]
+        # Nor does it outlast a training that nobody has closed.
+        weakref.finalize(self, remove_all, self._handles).atexit = False
         watch_scalers(self)
 
     def add(self, optimizer: Optimizer, *, defines_step: bool = False) -> None:
@@ -95,8 +172,9 @@ class OptimizerWatch:
         key = self._keys.get(weakref.ref(optimizer))
         if key is None:
             key = self._keys[weakref.ref(optimizer)] = next(self._numbers)
-            self._facts.change()
-            gone = self._session.machine.optimizer_gone
+            self._model_info.changed()
+            # Not the session's method: that would keep the session alive.
+            gone = weakref.WeakMethod(self._session.optimizer_gone)
             forget = functools.partial(_forget, self._keys, key, gone)
             weakref.finalize(optimizer, forget).atexit = False
             # On the optimizer itself, so as to come after the hooks that it has:
@@ -109,11 +187,11 @@ class OptimizerWatch:
                     StepEnds(optimizer, key, self._session, self._end)
                 ),
             ]
-        self._session.machine.optimizer_found(key, defines_step=defines_step)
+        self._session.optimizer_found(key, defines_step=defines_step)
 
     def search(self) -> None:
         """Look for an optimizer that has not stepped yet."""
-        if self._searches == 0 or self._session.machine.optimizers:
+        if self._searches == 0 or self._session.optimizers:
             return
         self._searches -= 1
         for item in gc.get_objects():
@@ -121,37 +199,38 @@ class OptimizerWatch:
             if issubclass(type(item), Optimizer) and self._holds_ours(item):
                 self.add(item)
 
-    def _known(self) -> list[Optimizer]:
-        """Those that are watched, as they were found."""
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers that are watched, in the order in which they were found."""
         every = sorted(self._keys, key=self._keys.__getitem__)
         return [found for each in every if (found := each()) is not None]
 
     def _held(self) -> frozenset[int]:
-        """The ids of all that they hold."""
-        return frozenset(item for each in self._known() for item in _identities(each))
+        """Return the ids of all parameters that they hold."""
+        return frozenset(
+            item for each in self.optimizers() for item in _identities(each)
+        )
 
     def remove(self) -> None:
         """Watch no longer."""
         while self._session.unfinished:
             self._session.unfinished.pop()()
         unwatch_scalers(self)
-        for handle in self._handles:
-            handle.remove()
+        remove_all(self._handles)
         self._handles.clear()
         self.around.remove()
 
     # ---- called by optimizers and scalers -------------------------------------
 
     def scaler_steps(self, scale: Any) -> None:
-        """A scaler begins the step of an optimizer; None: it has ended."""
+        """Note the scale of a scaler that steps an optimizer; None: it has ended."""
         self._loss_scale = scale
 
     def scaler_begins(self, _: Optimizer) -> None:
-        """A scaler is about to decide whether the optimizer steps."""
+        """Note that a scaler is about to decide whether the optimizer steps."""
         self._has_stepped = False
 
     def scaler_ends(self, optimizer: Optimizer) -> None:
-        """It has decided, and the optimizer has stepped if it was to."""
+        """Note the decision: the optimizer has stepped, or is skipped."""
         if not self._has_stepped:
             self._session.run(self._skip, optimizer)
 
@@ -160,41 +239,45 @@ class OptimizerWatch:
     def _consider(self, optimizer: Optimizer) -> None:
         groups = getattr(optimizer, "param_groups", ())
         sizes = [len(group["params"]) for group in groups]
-        if self._strangers.get(optimizer) == sizes:
+        if self._foreign.get(optimizer) == sizes:
             return
         if self._holds_ours(optimizer):
             self.add(optimizer)
         else:
-            self._strangers[optimizer] = sizes
+            self._foreign[optimizer] = sizes
 
     def _holds_ours(self, optimizer: Optimizer) -> bool:
         if "_optimizer_step_pre_hooks" not in vars(optimizer):
             return False  # It stands for another one (Lightning's, accelerate's).
-        # While a forward begins, a sharded module may hold others than its optimizer.
-        ours = set[int]().union(*(tap.parameters.identities() for tap in self._taps))
+        # As a forward begins, a sharded module may hold other parameters than its
+        # optimizer does.
+        ours = set[int]().union(
+            *(
+                module_capture.parameters.identities()
+                for module_capture in self._module_captures
+            )
+        )
         return not ours.isdisjoint(_identities(optimizer))
 
     def _begin(self, key: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """The optimizer is about to step: other arguments, or None to leave them."""
+        """Capture before the step; return other arguments, or None to keep them."""
         self._has_stepped = True
         self._fence()
         # PyTorch counts the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
         has_closure = callable(closure)
-        mode = TRAIN
-        # It only matters where a step begins here.
-        if self._session.machine.training is None:
-            mode = self._mode_of(key, has_closure=has_closure)
-        context = self._session.optimizer_begins(key, mode)
-        is_light = context is None or context.wants.is_light
+        context = self._session.optimizer_begins(
+            key, self._mode, from_latest=not has_closure
+        )
+        is_light = context is None or context.step_plan.is_light
         if not is_light and not has_closure:
             self._capture(key, context, optimizer)
         if not is_light or self.around.has_scalars:
             self.around.begin(key, context, optimizer, has_closure=has_closure)
         if not has_closure:
-            if self._unheard.listens:
-                self._unheard.step(context)
+            if self._silent_model.listens:
+                self._silent_model.step(context)
             return None
         # With a closure the gradients come into being inside the step.
         wrapped = self._wrap(closure, key, context, optimizer)
@@ -203,7 +286,7 @@ class OptimizerWatch:
         return args, {**kwargs, "closure": wrapped}
 
     def _end(self, key: int, optimizer: Optimizer) -> None:
-        """The optimizer has stepped."""
+        """Capture after the step, and end the step."""
         found = getattr(optimizer, "found_inf", None)
         number = 0.0 if found is None else number_of(found, self._remote)
         # Of a device, the step waits for it, not the training.
@@ -211,7 +294,7 @@ class OptimizerWatch:
         try:
             if key in self.around.contexts:
                 self.around.end(key, optimizer, skipped=skipped is True)
-            self._facts.optimizer_stepped()
+            self._model_info.optimizer_stepped()
         finally:
             self._session.optimizer_ends(key, skipped)
 
@@ -220,30 +303,15 @@ class OptimizerWatch:
             self._consider(optimizer)
         key = self._keys.get(weakref.ref(optimizer))
         if key is not None:
-            context = self._session.optimizer_begins(key, self._mode_of(key))
+            context = self._session.optimizer_begins(key, self._mode)
             self._fence()
             self._capture(key, context, optimizer)
             self._session.optimizer_ends(key, True)
 
-    def _mode_of(self, key: int, *, has_closure: bool = False) -> ModeKeys:
-        """The mode of the step that an optimizer is about to end."""
-        machine = self._session.machine
-        mode = self._mode()
-        # Gradients of a closure are yet to come; others are of what was called last.
-        step = None
-        if mode is EVAL and not has_closure:
-            step = machine.evaluation_trains(key)
-        if step is not None:
-            self._facts.mode_changed()
-            if step.context is not None:
-                wants = self._session.policy.wants(step.mode, step.mode_step)
-                step.context.wants = wants
-        return mode
-
     def _fence(self) -> None:
-        for tap in self._taps:
-            if tap.parameters.early.copies:
-                tap.parameters.fence()
+        for module_capture in self._module_captures:
+            if module_capture.parameters.early.copies:
+                module_capture.parameters.fence()
 
     def _capture(
         self, key: int, context: StepContext | None, optimizer: Optimizer
@@ -256,8 +324,8 @@ class OptimizerWatch:
         # Fused optimizers divide by the loss scale themselves.
         factor = getattr(optimizer, "grad_scale", None)
         scale = 1.0 if factor is None else scale_of(factor)
-        for tap in self._taps:
-            tap.optimizer_steps(context, scale, only, self._held)
+        for module_capture in self._module_captures:
+            module_capture.optimizer_steps(context, scale, only, self._held)
         divisor = self._loss_scale
         undo = scale if divisor is None else scale_of(divisor)
         self.around.gradients(context, undo, only)
@@ -269,34 +337,39 @@ class OptimizerWatch:
         context: StepContext | None,
         optimizer: Optimizer,
     ) -> Callable[[], Any]:
-        run, machine = self._session.run, self._session.machine
+        session = self._session
+        run = session.run
 
         def evaluate() -> Any:
-            run(machine.closure_begins)
+            run(session.closure_begins)
             try:
                 loss = closure()
             except BaseException:
-                run(machine.closure_fails)
+                run(session.closure_fails)
                 raise
             run(self._fence)
-            if self._unheard.listens:
-                run(self._unheard.step, context)  # Its forwards were inside.
+            if self._silent_model.listens:
+                run(self._silent_model.step, context)  # Its forwards were inside.
             # The first evaluation is that with the weights before the update.
             run(self._capture, key, context, optimizer)
-            run(machine.closure_ends)
+            run(session.closure_ends)
             return loss
 
         return evaluate
 
 
 def _forget(
-    keys: dict[weakref.ref[Optimizer], int], key: int, gone: Callable[[int], None]
+    keys: dict[weakref.ref[Optimizer], int],
+    key: int,
+    gone: weakref.WeakMethod[Any],
 ) -> None:
-    """The optimizer of that key does not exist any longer."""
+    """Forget the optimizer of that key, which does not exist any longer."""
     for each, number in list(keys.items()):
         if number == key:
             del keys[each]
-    gone(key)
+    report = gone()
+    if report is not None:
+        report(key)
 
 
 def _identities(optimizer: Optimizer) -> list[int]:

@@ -1,7 +1,7 @@
 """Gradients of what modules return, taken where backward computes them.
 
 A hook on each output tensor that requires a gradient, set in the forward of a step
-that wants it: unlike a module's own backward hooks it wraps nothing, so what is
+that captures it: unlike a module's own backward hooks it wraps nothing, so what is
 computed stays as it is, in-place operations included.  A gradient is that of the
 output as the module returned it, whatever is done to it in place afterwards.
 
@@ -19,9 +19,9 @@ import torch
 from torch.compiler import is_compiling
 
 from tdbg.capture.naming import gradient_name
-from tdbg.capture.recorder import StepContext, TensorPlan
+from tdbg.capture.recorder import StepContext, TensorEntry
 from tdbg.capture.session import Session
-from tdbg.collections import Role
+from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.activations import Activations
 from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
 from tdbg.modes import ModeKeys
@@ -31,16 +31,16 @@ __all__ = ["GradientHooks", "OutputGradient"]
 _Tensor = torch.Tensor
 
 
-class _Take:
+class _GradientCapture:
     """The hook of one tensor: takes the first gradient that reaches it."""
 
     __slots__ = (
         "call",
         "context",
+        "entry",
         "flags",
         "is_done",
         "micro_batch",
-        "plan",
         "session",
     )
 
@@ -48,13 +48,13 @@ class _Take:
         self,
         session: Session,
         context: StepContext,
-        plan: TensorPlan,
+        entry: TensorEntry,
         flags: int,
         call: int,
     ) -> None:
         self.session = session
         self.context = context
-        self.plan = plan
+        self.entry = entry
         self.flags = flags
         self.call = call
         self.micro_batch = context.step.micro_batch
@@ -67,9 +67,9 @@ class _Take:
             self.session.run(self._take, gradient)
 
     def _take(self, gradient: _Tensor) -> None:
-        self.session.recorder.take(
+        self.session.take(
             self.context,
-            (self.plan,),
+            (self.entry,),
             (gradient,),
             (self.flags,),
             self.call,
@@ -88,7 +88,7 @@ class GradientHooks:
         self._set: list[tuple[StepContext, Any]] = []
         self._latest: tuple[StepContext | None, int] = (None, 0)
 
-    def add(self, tensor: _Tensor, take: _Take) -> None:
+    def add(self, tensor: _Tensor, take: _GradientCapture) -> None:
         """Set a hook.
 
         Raises:
@@ -126,8 +126,8 @@ class OutputGradient(Callback):
 
     Args:
         session: Where gradients go.
-        mode: Says the present mode.
-        paths: Of the module; all but the first are aliases.
+        mode: Returns the present mode.
+        paths: The module's paths; all but the first are aliases.
         classes: Names of the classes of the module.
         hooks: Keeps the hooks that are set.
     """
@@ -151,7 +151,7 @@ class OutputGradient(Callback):
         self._hooked_at = -1  # Number of the step in which tensors were hooked last.
 
     def __call__(self, _: Any, __: Any, output: Any) -> None:
-        """The module has answered."""
+        """Hook what the module returned."""
         session = self.session
         if is_compiling() or not session.takes_activations:
             return
@@ -177,27 +177,27 @@ class OutputGradient(Callback):
         n_calls = self._names.calls_so_far(context)
         if n_calls == 1:
             self._hook(context, output, 0)
-        elif n_calls:  # Which of them this is, nobody says.
-            self.session.recorder.refuse(context)
+        elif n_calls:  # Which of them this is, is not known.
+            self.session.refuse(context)
 
     def _hook(self, context: StepContext, output: Any, call: int) -> None:
-        names, wants = self._names, context.wants
+        names, step_plan = self._names, context.step_plan
         tensors: tuple[Any, ...]
         if type(output) is _Tensor and call == 0:
-            choice, tensors = names.single(wants), (output,)
+            choice, tensors = names.single(step_plan), (output,)
         else:
             choice, tensors = names.choose(output, call, context)
-        if not choice.plans:
+        if not choice.entries:
             return
-        for plan, wanted, tensor in zip(
-            choice.plans, choice.wanted, tensors, strict=True
+        for entry, requested, tensor in zip(
+            choice.entries, choice.requested, tensors, strict=True
         ):
             if not tensor.requires_grad:
                 continue
-            take = _Take(self.session, context, plan, wanted, call)
+            take = _GradientCapture(self.session, context, entry, requested, call)
             try:
                 self._hooks.add(tensor, take)
             except (RuntimeError, NotImplementedError, TypeError):
-                self.session.recorder.refuse(context)
+                self.session.refuse(context)
             else:
                 self._hooked_at = context.step.number

@@ -1,15 +1,113 @@
-"""Where a tensor lies, as the core wants to know it."""
+"""Where a tensor of PyTorch lies, and which part of it is on this rank."""
 
 from __future__ import annotations
 
+import functools
+import logging
+import math
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from tdbg.capture.tensors import Local, TensorRef
-from tdbg.hooks.pytorch.sharding import local_of
+from tdbg.capture.adapter import Local, Part, TensorRef
+from tdbg.run.schema import PlacementKind
 
-__all__ = ["TYPES", "describe", "is_on_device", "is_tensor", "name_of"]
+__all__ = [
+    "TYPES",
+    "describe",
+    "is_on_device",
+    "is_tensor",
+    "is_whole",
+    "local_of",
+    "name_of",
+    "warn_of_flat_parameters",
+]
+
+
+_TENSOR = "torch.distributed.tensor"
+_COLLECTIVES = "torch.distributed._functional_collectives"
+# Meshes with placements and shapes that are remembered: more than a model has.
+_MAX_PARTS = 4096
+
+_log = logging.getLogger("tdbg")
+
+
+def warn_of_flat_parameters(model: torch.nn.Module) -> None:
+    """Warn of parameters that a wrapper divides among ranks without saying how."""
+    for module in model.modules():
+        strategy = getattr(module, "sharding_strategy", None)
+        is_wrapper = type(module).__name__ == "FullyShardedDataParallel"
+        if is_wrapper and getattr(strategy, "name", "") != "NO_SHARD":
+            _log.warning(
+                "FullyShardedDataParallel does not say which part of a parameter a "
+                "rank has: what is recorded of parameters and gradients is each "
+                "rank's part, and what readers merge is that of one rank; use "
+                "fully_shard"
+            )
+            return
+
+
+def local_of(tensor: torch.Tensor) -> Local | None:
+    """Return what of the tensor lies on this rank, plain and as it is.
+
+    Nothing of it (``tensor`` is None) where that is no part of the elements: of sums
+    that ranks have yet to add up (``Partial``), or where this rank is outside the
+    mesh.  The result of a collective that is under way is waited for, as the next
+    operation would.
+
+    Returns:
+        None for a tensor that is not shared: the usual case.
+    """
+    kind = type(tensor)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return None
+    part = None
+    inner: Any = tensor
+    # Where the module was never loaded there is no such tensor.
+    distributed: Any = sys.modules.get(_TENSOR)
+    if distributed is not None and isinstance(tensor, distributed.DTensor):
+        shared: Any = tensor
+        part = _part_of(shared.device_mesh, shared.placements, tuple(shared.shape))
+        if part is None:
+            return Local(None)
+        with torch.no_grad():
+            inner = shared.to_local()
+    collectives: Any = sys.modules.get(_COLLECTIVES)
+    if collectives is not None and isinstance(inner, collectives.AsyncCollectiveTensor):
+        return Local(inner.trigger_wait(), part)
+    return None if part is None else Local(inner, part)
+
+
+def is_whole(local: Local) -> bool:
+    """Whether all elements are here."""
+    if local.tensor is None:
+        return False
+    whole = None if local.part is None else math.prod(local.part.global_shape)
+    return whole in (None, local.tensor.numel())
+
+
+@functools.lru_cache(_MAX_PARTS)
+def _part_of(
+    mesh: Any, placements: Sequence[Any], shape: tuple[int, ...]
+) -> Part | None:
+    """Where this rank's part of such a tensor lies; None where there is none."""
+    utils: Any = sys.modules[f"{_TENSOR}._utils"]
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return None
+    found = []
+    for size, at, placement in zip(mesh.shape, coordinate, placements, strict=True):
+        # Of a single rank nothing is left to add up.
+        if placement.is_partial() and size > 1:
+            return None
+        dimension = getattr(placement, "dim", None)
+        kind = PlacementKind.REPLICATE if dimension is None else PlacementKind.SHARD
+        found.append((kind, 0, (dimension or 0) % max(1, len(shape)), size, at))
+    _, offset = utils.compute_local_shape_and_global_offset(shape, mesh, placements)
+    return Part(shape, tuple(int(each) for each in offset), tuple(found))
+
 
 _NAMES = {
     getattr(torch, name): name
@@ -57,7 +155,7 @@ TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def describe(tensor: torch.Tensor) -> TensorRef | None:
-    """Where it lies; None for what cannot be captured.
+    """Return where a tensor lies; None for what cannot be captured.
 
     That is: sparse, quantized, complex and lazily negated tensors, those on other
     devices than the CPU and CUDA's, those without memory of their own (meta, fake,
@@ -66,15 +164,15 @@ def describe(tensor: torch.Tensor) -> TensorRef | None:
     """
     try:
         name = _NAMES.get(tensor.dtype)
-        is_remote = is_on_device(tensor)
-        if name is None or not (tensor.is_cpu or is_remote) or tensor.is_neg():
+        on_device = is_on_device(tensor)
+        if name is None or not (tensor.is_cpu or on_device) or tensor.is_neg():
             return None
         if type(tensor) not in TYPES and _dispatches(type(tensor)):
             local = local_of(tensor)
             return None if local is None else _describe_local(local)
         pointer = tensor.data_ptr()  # Raises where there is no plain memory.
-        if is_remote:
-            return TensorRef(0, name, tensor.shape, owner=tensor, is_remote=True)
+        if on_device:
+            return TensorRef(0, name, tensor.shape, owner=tensor, on_device=True)
         if tensor.is_contiguous():
             if pointer == 0 and tensor.numel():
                 return None
@@ -83,7 +181,7 @@ def describe(tensor: torch.Tensor) -> TensorRef | None:
         strides = tuple(stride * size for stride in tensor.stride())
         shape = tensor.shape
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
-        return None  # Sparse, or a subclass that only looks like a tensor.
+        return None  # Sparse, or a subclass that is a tensor by name only.
     return TensorRef(pointer, name, shape, strides, owner=tensor) if pointer else None
 
 

@@ -1,8 +1,8 @@
 """Runs first in every Python process below ``tdbg run``; see ``tdbg.launch``.
 
-Imports nothing but what the interpreter has loaded by then, and does nothing at all
-until torch is imported, in the processes that may train.  The user's own
-``sitecustomize``, which this one hides, is run in its place.
+It imports nothing that the interpreter has not loaded already, and waits until torch is
+imported, in the processes that may train.  It runs the user's own ``sitecustomize``,
+which it hides.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-# The process ids of the first Python that was launched, and of a worker of torchrun:
-# what these start themselves is left alone.
+# Variables with the ids of the first Python process and of a worker of torchrun.  Their
+# child processes are left alone.
 _FIRST, _WORKER = "TDBG_LAUNCH_FIRST", "TDBG_LAUNCH_WORKER"
-# Run the training in a process of their own, as a shell script does.
+# Programs that run the training in another process, as shell scripts do.
 _LAUNCHERS = (
     ["accelerate", "launch"],
     ["accelerate-launch"],
@@ -40,7 +40,7 @@ def _may_train() -> bool:
 
 
 def _watch_torch() -> None:
-    """Begin when torch has been imported."""
+    """Begin the search as soon as torch is imported."""
 
     class Finder:
         def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]

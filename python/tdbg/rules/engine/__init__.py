@@ -1,1 +1,1 @@
-"""The engine: reads each new step once, has the rules judge it, keeps what they say."""
+"""The engine: reads each new step once, runs the rules, publishes findings."""

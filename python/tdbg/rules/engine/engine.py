@@ -4,78 +4,118 @@ Implements docs/rules.md, "The engine".
 
 Thread safety: an Engine belongs to one thread; ``stop`` may be called from any.
 
-Errors: a rule or an action that raises is contained and reported in its status or in
-``Report.notes``; only what makes the run unreadable raises.
+Errors: an exception of a rule ends up in the status of that rule, one of an action in
+``Report.notes``.  The engine raises only if the run cannot be read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tdbg import actions as named_actions
 from tdbg.actions import Action, close_all, trouble_of
 from tdbg.errors import ConfigurationError
-from tdbg.findings import Finding, Severity
-from tdbg.rules._base import Rule
-from tdbg.rules.asking import resolve
 from tdbg.rules.engine.feed import Feed
-from tdbg.rules.engine.judge import Judge
-from tdbg.rules.engine.report import Report
-from tdbg.rules.engine.wanting import what_is_wanting
-from tdbg.rules.isolation.isolated import Isolated
-from tdbg.rules.isolation.process import Limits
-from tdbg.rules.isolation.transport import is_foreign
-from tdbg.rules.quiet import Quiet
-from tdbg.rules.source import Source
-from tdbg.rules.status import RuleStatus
-from tdbg.rules.verdicts import Judgement
+from tdbg.rules.engine.missing_capture import describe_missing
+from tdbg.rules.parsing import resolve
+from tdbg.rules.rule import Rule
+from tdbg.rules.runner import LocalRunner, RuleStatus, Status
+from tdbg.rules.sandbox.sandbox import Limits, SandboxedRule
+from tdbg.rules.sandbox.transport import is_foreign
+from tdbg.rules.table import Evaluation
+from tdbg.rules.window import Idle
+from tdbg.run.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from tdbg.rules.engine.journal import Journal
+    from tdbg.rules.engine.finding_writer import FindingWriter
+    from tdbg.trial import Trial
+
 
 __all__ = ["POLL_SECONDS", "Engine", "Report", "check", "watch"]
 
 # How long the engine sleeps when a live run has nothing new.
 POLL_SECONDS = 0.05
-# How often rules are asked about a standstill.
-QUIET_SECONDS = 1.0
+# How often idle rules are called, and sandboxed rules of a run that stands still.
+IDLE_SECONDS = 1.0
+# The program of a sandboxed rule's process.
+WORKER = "from tdbg.rules.engine.worker import main; main()"
 
 RunPath = str | os.PathLike[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The result of running rules over a run.
+
+    Attributes:
+        run: Directory of the run.
+        findings: One finding for every episode, in its last state; sorted by first
+            step, the worst first where steps are equal.
+        statuses: One for every rule, in the order in which the rules were given.
+        n_steps: How many recorded steps were judged.
+        last_step: The last of them, or -1.
+        notes: Errors of recording and of actions, as text.
+    """
+
+    run: str
+    findings: tuple[Finding, ...]
+    statuses: tuple[RuleStatus, ...]
+    n_steps: int
+    last_step: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing was found and no rule failed."""
+        failed = any(status.status is Status.ERROR for status in self.statuses)
+        return not self.findings and not failed
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a dictionary that JSON can hold."""
+        return {
+            "run": self.run,
+            "findings": [finding.to_json() for finding in self.findings],
+            "statuses": [status.to_json() for status in self.statuses],
+            "n_steps": self.n_steps,
+            "last_step": self.last_step,
+            "notes": list(self.notes),
+        }
+
+
 class Engine:
-    """Judges one run with a set of rules.
+    """Runs a set of rules over one run.
 
     Args:
-        run: Directory of the run, or anything that reads like a ``Trial``.
-        rules: Rules or names of rules; None: all of tdbg's, with their defaults.
-        actions: What is done about each finding.
-        record: Whether to write findings and statuses into the run.
-        max_window: Steps to judge at once, at most; None: as many as fit.
-        isolate: Whether rules that are not tdbg's run in processes of their own;
-            only if *run* is a directory.
-        limits: What such a process may take.
+        run: Directory of the run, or a trial of it.
+        rules: Rules or names of rules; None: all rules of tdbg, with their defaults.
+        actions: Called with every finding.
+        record: Whether to write findings and statuses into the run.  Needs *run* to
+            be a directory.
+        max_window: Largest number of steps in a window; None: what fits in memory.
+        isolate: Whether rules from outside of tdbg run in processes of their own.
+            Needs *run* to be a directory.
+        limits: What such a process may use.
 
     Attributes:
         run: The run's directory, as given.
         on_window: Called before each window is judged.
-        on_look: Called when all that was new has been judged.
+        on_poll: Called at the end of each poll.
 
     Raises:
-        UnknownRule: If a name is of none.
+        UnknownRule: If there is no rule of a given name.
         NotARun: If the directory is no run.
     """
 
     def __init__(
         self,
-        run: RunPath | Source,
+        run: RunPath | Trial,
         rules: Iterable[str | Rule] | str | Rule | None = None,
         actions: Sequence[Action] = (),
         *,
@@ -86,181 +126,191 @@ class Engine:
     ) -> None:
         chosen = resolve(rules)
         self.on_window: Callable[[], None] | None = None
-        self.on_look: Callable[[], None] | None = None
+        self.on_poll: Callable[[], None] | None = None
         self._actions = tuple(actions)
         self._notes: list[str] = []
         self._n_steps = 0
-        self._stop_asked = threading.Event()
-        self._journal: Journal | None = None
-        self._source: Source
+        self._stop_requested = threading.Event()
+        self._writer: FindingWriter | None = None
         isolate &= isinstance(run, str | os.PathLike)
         if isinstance(run, str | os.PathLike):
             from tdbg.trial import create_trial
 
             self.run = str(Path(run))
-            self._source = create_trial(self.run)
+            self._trial = create_trial(self.run)
             if record:
-                from tdbg.rules.engine.journal import Journal
+                from tdbg.rules.engine.finding_writer import FindingWriter
 
-                self._journal = Journal(self.run)
+                self._writer = FindingWriter(self.run)
         else:
-            self.run = str(getattr(run, "path", ""))
-            self._source = run
+            self._trial = run
+            self.run = run.path
         self._limits = limits or Limits()
         self._max_window = max_window
-        self._judges = [self._judge(rule, isolate=isolate) for rule in chosen]
-        self._local = [judge for judge in self._judges if isinstance(judge, Judge)]
-        self._apart = [judge for judge in self._judges if isinstance(judge, Isolated)]
-        local = [judge.rule for judge in self._local]
-        self._feed = Feed(self._source, local, max_window)
-        self._began = self._asked = time.monotonic()
-        for judge in self._judges:
-            self._record(judge.status)
+        self._runners = [self._runner(rule, isolate=isolate) for rule in chosen]
+        self._local = [each for each in self._runners if isinstance(each, LocalRunner)]
+        self._sandboxed = [
+            each for each in self._runners if isinstance(each, SandboxedRule)
+        ]
+        rules_here = [runner.rule for runner in self._local]
+        self._feed = Feed(self._trial, rules_here, max_window)
+        self._began = self._idle_checked = time.monotonic()
+        for runner in self._runners:
+            self._record(runner.status)
 
     @property
     def state(self) -> str:
-        """Of the training: "running", "stalled", "closed", "dead" or "unknown"."""
-        return self._source.status
+        """State of the training: "running", "stalled", "closed", "dead", "unknown"."""
+        return self._trial.status
 
     def poll(self) -> list[Finding]:
-        """Judge all that is new; what begins, gets worse and ends, by step.
+        """Judge all new steps.
+
+        Returns:
+            Episodes that began, got worse or ended, by step.
 
         Raises:
             StorageError: If the run cannot be read.
         """
         return self._poll(wait=True)
 
-    def ask_silence(self) -> list[Finding]:
-        """Ask rules about a standstill, now; ``poll`` does so once a second.
+    def poll_idle(self) -> list[Finding]:
+        """Call ``Rule.on_idle`` now; ``poll`` does so once a second.
+
+        Returns:
+            Episodes that began, got worse or ended, by step.
 
         Raises:
             StorageError: If the run cannot be read.
         """
-        return self._ask_silence(apart=True)
+        return self._poll_idle(sandboxed=True)
 
-    def _ask_silence(self, *, apart: bool) -> list[Finding]:
-        """Those in processes of their own ask themselves, but not always now."""
-        self._asked = time.monotonic()
-        found: list[Finding] = []
-        asked = [j for j in self._local if type(j.rule).silence is not Rule.silence]
-        if asked and not self._feed.pending():
-            quiet = self._quiet()
-            for judge in asked:
-                found += judge.ask(partial(judge.rule.silence, quiet))
-        for other in self._apart if apart else ():
-            if type(other.rule).silence is not Rule.silence:
-                found += other.poll(ask="silence", wait=True)
-        self._tell(found)
-        return found
+    def follow(
+        self, poll_seconds: float = POLL_SECONDS, *, until: Callable[[], bool] = bool
+    ) -> Iterator[list[Finding]]:
+        """Yield the findings of each poll until the run ends or ``stop`` is called.
 
-    def follow(self, poll_seconds: float = POLL_SECONDS) -> Iterator[list[Finding]]:
-        """Yield what each poll finds, until the run has ended or ``stop`` is called.
+        The engine waits for sandboxed rules only at the end, so that a slow one does
+        not delay the others.
 
-        A rule in a process of its own is waited for at the end only, so that it
-        delays nobody else.
+        Args:
+            poll_seconds: How long to sleep when there is nothing new.
+            until: Returns True once nobody will end the run any more.  Every rule
+                still judges the steps written by then; after ``stop`` none does.
 
         Raises:
             StorageError: If the run cannot be read.
         """
-        while not self._stop_asked.is_set():
-            # Asked before the poll: what was written until then is judged.
-            ended = self._source.loaded_all_steps
-            found = self._poll(wait=ended)
+        while not self._stop_requested.is_set():
+            # Read both before the poll: the poll then covers all steps until here.
+            is_last = until()
+            ended = self._trial.loaded_all_steps
+            found = self._poll(wait=ended or is_last)
             if ended and not self._feed.pending():
-                found += self.ask_silence()
+                found += self.poll_idle()
                 if found:
                     yield found
                 return
             if found:
                 yield found
-            self._stop_asked.wait(poll_seconds)
-        for judge in self._judges:
-            judge.stop()
+            if is_last and not ended:
+                break
+            self._stop_requested.wait(poll_seconds)
+        for runner in self._runners:
+            runner.stop()
 
     def stop(self) -> None:
-        """Make ``follow`` return soon; the training is left alone."""
-        self._stop_asked.set()
+        """Make ``follow`` return soon; the training is not affected."""
+        self._stop_requested.set()
 
     def finish(self) -> Report:
-        """Settle the statuses, end all processes, close the writer, and report."""
-        captured = cache(self._source.collections)
-        for judge, is_blind in zip(self._local, self._feed.unseen(), strict=True):
-            judge.finish(
-                what_is_wanting(
-                    judge.rule,
-                    self._source,
-                    captured,
+        """Set the final statuses, end all processes, close the writer; report."""
+        collections = cache(self._trial.collections)
+        for runner, is_blind in zip(self._local, self._feed.blind(), strict=True):
+            runner.finish(
+                describe_missing(
+                    runner.rule,
+                    self._trial,
+                    collections,
                     is_blind=is_blind,
-                    has_judged=judge.n_judged > 0,
+                    has_judged=runner.n_judged > 0,
                 )
             )
-        for other in self._apart:
-            other.finish()
-        if self._journal is not None:
-            self._journal.close()
-            if self._journal.trouble:
-                self._note(self._journal.trouble)
-            self._journal = None
+        for sandboxed in self._sandboxed:
+            sandboxed.finish()
+        if self._writer is not None:
+            self._writer.close()
+            if self._writer.trouble:
+                self._note(self._writer.trouble)
+            self._writer = None
         for trouble in close_all(self._actions):
             self._note(trouble)
         self._actions = ()
         return self.report()
 
     def seconds(self) -> dict[str, float]:
-        """How long each rule has taken so far; 0 for those in other processes."""
-        return {judge.rule.name: judge.seconds for judge in self._judges}
+        """Return the run time of each rule so far; 0 for sandboxed ones."""
+        return {runner.rule.name: runner.seconds for runner in self._runners}
 
     def judged(self) -> dict[str, int]:
-        """How many verdicts each rule has given so far, unknown ones left out."""
-        return {judge.rule.name: judge.n_judged for judge in self._judges}
+        """Return how many verdicts each rule gave so far, unknown ones left out."""
+        return {runner.rule.name: runner.n_judged for runner in self._runners}
 
     def episodes(self) -> list[Finding]:
-        """Every episode so far as one finding, as it stands, by rule."""
-        return [finding for judge in self._judges for finding in judge.findings]
+        """Return one finding for every episode, in its current state, by rule."""
+        return [finding for runner in self._runners for finding in runner.findings]
 
     def report(self) -> Report:
-        """What has come of it so far."""
+        """Return the report as of now."""
         return Report(
             run=self.run,
             findings=tuple(sorted(self.episodes(), key=_first_and_worst)),
-            statuses=tuple(judge.status for judge in self._judges),
+            statuses=tuple(runner.status for runner in self._runners),
             n_steps=self._n_steps,
             last_step=self._feed.next_step - 1,
             notes=tuple(self._notes),
         )
 
-    def _judge(self, rule: Rule, *, isolate: bool) -> Judge | Isolated:
+    def _runner(self, rule: Rule, *, isolate: bool) -> LocalRunner | SandboxedRule:
         if not isolate or not is_foreign(rule):
-            return Judge(rule, self._record)
+            return LocalRunner(rule, self._record)
         try:
-            return Isolated(
-                rule, self.run, self._record, self._limits, self._max_window
+            return SandboxedRule(
+                rule,
+                self.run,
+                self._record,
+                WORKER,
+                limits=self._limits,
+                max_window=self._max_window,
             )
         except ConfigurationError as error:
             self._note(f"rule {rule.name} runs in this process: {error}")
-            return Judge(rule, self._record)
+            return LocalRunner(rule, self._record)
 
     def _poll(self, *, wait: bool) -> list[Finding]:
-        self._source.refresh()
+        self._trial.refresh()
         found: list[Finding] = []
         last = self._feed.next_step
-        # Thousands of questions are asked of a window: none looks for news again.
-        with getattr(self._source, "no_refresh", contextlib.nullcontext)():
+        # A window takes thousands of queries: none of them needs to refresh again.
+        with self._trial.no_refresh():
             while self._feed.advance():
                 found += self._judge_window()
-        is_due = time.monotonic() - self._asked >= QUIET_SECONDS
-        # Of a run that stands still nothing is asked more often than that.
-        ask = "poll" if wait or is_due or self._feed.next_step > last else None
-        apart = [each for judge in self._apart for each in judge.poll(ask=ask)]
+        is_idle_due = time.monotonic() - self._idle_checked >= IDLE_SECONDS
+        # While the run stands still, sandboxed rules are polled no more often either.
+        is_due = wait or is_idle_due or self._feed.next_step > last
+        command = "poll" if is_due else None
+        of_sandboxed = [
+            finding for each in self._sandboxed for finding in each.poll(command)
+        ]
         if wait:
-            for judge in self._apart:
-                apart += judge.poll(ask=None, wait=True)
-        self._tell(apart)
-        found += apart
-        if not found and is_due:
-            found += self._ask_silence(apart=False)
-        if self.on_look is not None:
-            self.on_look()
+            for each in self._sandboxed:
+                of_sandboxed += each.poll(None, wait=True)
+        self._publish(of_sandboxed)
+        found += of_sandboxed
+        if not found and is_idle_due:
+            found += self._poll_idle(sandboxed=False)
+        if self.on_poll is not None:
+            self.on_poll()
         return found
 
     def _judge_window(self) -> list[Finding]:
@@ -268,28 +318,43 @@ class Engine:
         if self.on_window is not None:
             self.on_window()
         found: list[Finding] = []
-        for i, judge in enumerate(self._local):
+        for i, runner in enumerate(self._local):
             if i in self._feed.failures:
-                judge.fail(self._feed.failures[i])
-            found += judge.ask(partial(self._evaluate, i, judge.rule))
+                runner.fail(self._feed.failures[i])
+            found += runner.run(partial(self._evaluate, i, runner.rule))
             self._feed.release(i)
-        self._tell(found)
+        self._publish(found)
         return found
 
-    def _evaluate(self, i: int, rule: Rule) -> Iterable[Judgement]:
+    def _evaluate(self, i: int, rule: Rule) -> Iterable[Evaluation]:
         return rule.evaluate(self._feed.window(i))
 
-    def _quiet(self) -> Quiet:
+    def _poll_idle(self, *, sandboxed: bool) -> list[Finding]:
+        """Call ``on_idle``; the engines of sandboxed rules also do so by themselves."""
+        self._idle_checked = time.monotonic()
+        found: list[Finding] = []
+        local = [each for each in self._local if _has_on_idle(each.rule)]
+        if local and not self._feed.pending():
+            idle = self._idle()
+            for runner in local:
+                found += runner.run(partial(runner.rule.on_idle, idle))
+        for each in self._sandboxed if sandboxed else ():
+            if _has_on_idle(each.rule):
+                found += each.poll("idle", wait=True)
+        self._publish(found)
+        return found
+
+    def _idle(self) -> Idle:
         mode = None
         seconds = time.monotonic() - self._began
         if self._feed.last is not None:
             mode, wall_ns = self._feed.last
-            # A training that was started again stood still while nobody ran it.
-            since = [attempt.started_ns for attempt in self._source.attempts()]
-            seconds = max(0.0, (time.time_ns() - max([wall_ns, *since])) / 1e9)
-        status = self._source.status
+            # The time between the end of one attempt and the next does not count.
+            starts = [attempt.started_ns for attempt in self._trial.attempts()]
+            seconds = max(0.0, (time.time_ns() - max([wall_ns, *starts])) / 1e9)
+        status = self._trial.status
         alive = {"running": True, "stalled": True, "dead": False, "closed": False}
-        return Quiet(
+        return Idle(
             seconds=seconds,
             last_step=self._feed.next_step - 1,
             mode=mode,
@@ -297,21 +362,22 @@ class Engine:
             ended=status == "closed",
         )
 
-    def _tell(self, found: list[Finding]) -> None:
-        # Where both are the same: in the order of rules and tensors.
+    def _publish(self, found: list[Finding]) -> None:
+        """Write findings into the run and call the actions."""
+        # A stable sort: findings of equal keys stay in the order of rules and tensors.
         found.sort(key=lambda finding: (finding.step, -finding.severity))
         for finding in found:
-            if self._journal is not None:
-                self._journal.finding(finding)
+            if self._writer is not None:
+                self._writer.write_finding(finding)
             self._act(finding)
-        if found and self._journal is not None:
-            self._journal.flush()
+        if found and self._writer is not None:
+            self._writer.flush()
 
     def _act(self, finding: Finding) -> None:
         for action in self._actions:
             try:
                 action(finding)
-            except Exception as error:  # An action may be anybody's.
+            except Exception as error:  # User code: an action may raise anything.
                 self._note(trouble_of(action, error))
 
     def _note(self, text: str) -> None:
@@ -319,17 +385,13 @@ class Engine:
             self._notes.append(text)
 
     def _record(self, status: RuleStatus) -> None:
-        if self._journal is not None:
-            self._journal.status(status, self._feed.next_step - 1)
-            self._journal.flush()
-
-
-def _first_and_worst(finding: Finding) -> tuple[int, int]:
-    return finding.first_step, -finding.severity
+        if self._writer is not None:
+            self._writer.write_status(status, self._feed.next_step - 1)
+            self._writer.flush()
 
 
 def check(
-    run: RunPath | Source,
+    run: RunPath | Trial,
     rules: Iterable[str | Rule] | str | Rule | None = None,
     *,
     record: bool = True,
@@ -338,17 +400,17 @@ def check(
 
     Args:
         run: Directory of the run.
-        rules: Rules or names of rules; None: all of tdbg's.
+        rules: Rules or names of rules; None: all rules of tdbg.
         record: Whether to write findings and statuses into the run.
 
     Raises:
-        UnknownRule: If a name is of none.
+        UnknownRule: If there is no rule of a given name.
         NotARun: If the directory is no run.
-        StorageError: If it cannot be read.
+        StorageError: If the run cannot be read.
     """
     engine = Engine(run, rules, record=record)
     engine.poll()
-    engine.ask_silence()
+    engine.poll_idle()
     return engine.finish()
 
 
@@ -365,25 +427,33 @@ def watch(
 
     Args:
         run: Directory of the run.
-        rules: Rules or names of rules; None: all of tdbg's.
+        rules: Rules or names of rules; None: all rules of tdbg.
         on_finding: An action, as ``"stop"`` or ``"webhook:https://..."``
             (docs/actions.md), or several.
-        stop_on: Severity from which on "stop" stops.
+        stop_on: The least severity at which "stop" stops.
         record: Whether to write findings and statuses into the run.
         poll_seconds: How long to sleep when there is nothing new.
 
     Raises:
         ConfigurationError: If a rule, an action or a severity is unknown.
         NotARun: If the directory is no run.
-        StorageError: If it cannot be read.
+        StorageError: If the run cannot be read.
     """
-    asked = [on_finding] if not isinstance(on_finding, Sequence) else on_finding
-    asked = [on_finding] if isinstance(on_finding, str) else asked
-    taken = [
+    if isinstance(on_finding, str) or not isinstance(on_finding, Sequence):
+        on_finding = (on_finding,)
+    actions = [
         named_actions.get(each, run, stop_on=stop_on) if isinstance(each, str) else each
-        for each in asked
+        for each in on_finding
     ]
-    engine = Engine(run, rules, taken, record=record)
+    engine = Engine(run, rules, actions, record=record)
     for _ in engine.follow(poll_seconds):
         pass
     return engine.finish()
+
+
+def _first_and_worst(finding: Finding) -> tuple[int, int]:
+    return finding.first_step, -finding.severity
+
+
+def _has_on_idle(rule: Rule) -> bool:
+    return type(rule).on_idle is not Rule.on_idle

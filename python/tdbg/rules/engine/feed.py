@@ -1,4 +1,4 @@
-"""Windows of a run, each step once, read once for all rules.
+"""Cuts a run into windows: each step is read once for all rules.
 
 Thread safety: none; owned by the engine.
 """
@@ -7,68 +7,69 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.facts import Facts
 from tdbg.modes import ModeKeys
-from tdbg.rules._base import Rule
-from tdbg.rules.engine.block import Block, NewSteps, Ordinals
-from tdbg.rules.engine.cells import CellReader
-from tdbg.rules.engine.history import History
-from tdbg.rules.engine.scalar_rows import SCALAR, add_scalars
-from tdbg.rules.engine.unit_history import PREFIX, UnitHistory
-from tdbg.rules.source import Source
+from tdbg.rules.engine.block import SCALAR, Block, NewSteps, Ordinals, add_scalars
+from tdbg.rules.engine.history import PREFIX, History, UnitHistory
+from tdbg.rules.rule import Rule
 from tdbg.rules.table import TensorInfo
+from tdbg.rules.value_cache import ValueCache
 from tdbg.rules.window import Window
+from tdbg.run.model_info import ModelInfo
+
+if TYPE_CHECKING:
+    from tdbg.trial import Trial
 
 __all__ = ["Feed"]
 
-# Entries of names x steps that are read at once: 14 MB of rows.  A column of them is
-# 1.2 MB: fewer, and the work that is done once a window weighs more; more, and rules
-# work beyond the cache of the processor.
-CELLS = 150_000
-# Steps in a window, at most, however few tensors there are: what rules work out for a
-# window is bounded.
+# Rows (tensors x steps) of a window: 14 MB, or 1.2 MB for one field.  With fewer rows
+# the work per window weighs more; with more, rules leave the cache of the processor.
+WINDOW_ROWS = 150_000
+# Steps of a window, at most: bounds what rules compute for a window of few tensors.
 WINDOW_STEPS = 1000
-# How long a step of evaluation waits for one of training with a lower number.
+# How long an evaluation step waits for a training step with a lower number.
 PATIENCE_SECONDS = 5.0
 
-# Tensors, look back and anchor of a rule.
+# What decides on a rule's history: tensors, lookback and head_rows.
 _Key = tuple[frozenset[str], int, int]
 
 EVALUATION = (ModeKeys.EVAL.value, ModeKeys.PREDICT.value)
 
 
 class Feed:
-    """Reads what is new in a run and shows each rule its part.
+    """Reads the new steps of a run and makes a window for each rule.
 
-    A step is taken in when nothing more will come for it, and never again.
+    A step is read once, as soon as it is settled.
 
     Args:
-        source: The run.
-        rules: Whose needs decide what is read and how much of it is kept.
-        max_steps: Steps in a window, at most; None: as many as fit in memory.
+        trial: The run.
+        rules: The tensors that they select are read; the number of rows that they
+            look back at is kept.
+        max_steps: Largest number of steps in a window; None: what fits in memory.
 
     Attributes:
-        failures: Rules that raised when they were asked what to read, by their index.
+        failures: Exceptions of ``selects``, ``lookback`` and ``head_rows``, by index
+            of the rule.
     """
 
     def __init__(
-        self, source: Source, rules: Sequence[Rule], max_steps: int | None = None
+        self, trial: Trial, rules: Sequence[Rule], max_steps: int | None = None
     ) -> None:
-        self._source = source
+        self._trial = trial
         self._rules = rules
         self._max_steps = max_steps
         self.failures: dict[int, Exception] = {}
-        self._chosen: list[frozenset[str]] = [frozenset() for _ in rules]
-        self._looks = [self._look(i) for i in range(len(rules))]
-        # Histories by what rules have in common, and which one each rule has.
-        self._keys: list[_Key] = [(frozenset(), *look) for look in self._looks]
+        self._selected: list[frozenset[str]] = [frozenset() for _ in rules]
+        self._reaches = [self._reach(i) for i in range(len(rules))]
+        # Rules with the same key share a history; each rule's key, by index.
+        self._keys: list[_Key] = [(frozenset(), *reach) for reach in self._reaches]
         self._histories = {key: History(*key[1:]) for key in self._keys}
-        self._cells = CellReader(source)
-        self._facts: tuple[Facts, ...] | None = None
+        self._values = ValueCache(trial)
+        self._model_info: tuple[ModelInfo, ...] | None = None
         self._n_workers = 1
         self._last: tuple[ModeKeys, int] | None = None
         self._units = UnitHistory()
@@ -76,9 +77,9 @@ class Feed:
         self._window = (-1, -1)
         self._n_new = 0
         self._waiting_since: float | None = None
-        self._known: dict[str, TensorInfo] = {}
+        self._infos: dict[str, TensorInfo] = {}
         self._position: dict[str, int] = {}
-        self._seen: tuple[str, ...] = ()
+        self._last_names: tuple[str, ...] = ()
         self._columns: list[TensorInfo] = []
         self._names: list[str] = []
         self._ordinals = Ordinals()
@@ -86,29 +87,29 @@ class Feed:
 
     @property
     def next_step(self) -> int:
-        """The first step that was not taken in yet."""
+        """The first step that was not read yet."""
         return self._next_step
 
     @property
     def last(self) -> tuple[ModeKeys, int] | None:
-        """Mode of the last step that was taken in, and when it was recorded, in ns."""
+        """Mode of the last step read, and when it was recorded, in ns since 1970."""
         return self._last
 
     @property
     def n_new(self) -> int:
-        """How many steps the last window brought."""
+        """How many new steps the current window has."""
         return self._n_new
 
-    def unseen(self) -> list[bool]:
-        """Of each rule, whether there was no tensor that it wants to see."""
-        return [not chosen for chosen in self._chosen]
+    def blind(self) -> list[bool]:
+        """Return for each rule whether it selected no tensor."""
+        return [not selected for selected in self._selected]
 
     def pending(self) -> bool:
-        """Whether there are steps that could be taken in."""
+        """Return whether there are new steps to read."""
         return len(self._new_steps()) > 0
 
     def advance(self) -> bool:
-        """Take in the next window; False when there is nothing new."""
+        """Read the next window; return False if there are no new steps."""
         new = self._new_steps()
         if not len(new):
             return False
@@ -116,60 +117,63 @@ class Feed:
             history.trim()
         self._units.trim()
         self._refresh_tensors()
-        limit = max(1, min(WINDOW_STEPS, CELLS // max(1, len(self._columns))))
+        limit = max(1, min(WINDOW_STEPS, WINDOW_ROWS // max(1, len(self._columns))))
         limit = min(limit, self._max_steps or limit, self._units.max_steps)
         horizon = int(new.steps[-1])
         new = new.take(slice(limit))
         first, last = int(new.steps[0]), int(new.steps[-1])
-        self._cells.begin(len(new), first, last, horizon, self._known)
-        self._facts = None
-        self._n_workers = max(1, len(self._source.workers()))
+        self._values.begin(len(new), first, last, horizon, self._infos)
+        self._model_info = None
+        self._n_workers = max(1, len(self._trial.workers()))
         self._last = ModeKeys(int(new.modes[-1])), int(new.wall_ns[-1])
         blocks = self._read(new)
         for history in self._histories.values():
             history.append(blocks)
-        self._units.append(new, self._unit_tensors, self._cells.new_values)
+        self._units.append(new, self._unit_tensors, self._values.new_values)
         self._window = (first, last)
         self._n_new = len(new)
         self._next_step = last + 1
         return True
 
     def window(self, i: int) -> Window:
-        """The window that was taken in last, as the rule of that index sees it."""
+        """Return the current window for the rule of that index."""
         first, last = self._window
         return Window(
             first=first,
             last=last,
             n_workers=self._n_workers,
-            run=str(getattr(self._source, "path", "")),
-            _tables=self._histories[self._keys[i]].tables(self._cells),
-            _unit_tables=self._units.tables(self._chosen[i]),
-            _facts=self._read_facts,
+            run=str(getattr(self._trial, "path", "")),
+            _tables=self._histories[self._keys[i]].tables(self._values),
+            _unit_tables=self._units.tables(self._selected[i]),
+            _infos=self._read_model_info,
         )
 
     def release(self, i: int) -> None:
-        """The rule of that index has judged the window: drop what none after it asks.
+        """Drop the tables of the rule of that index, unless a later rule shares them.
 
-        What was cut out for it is freed and taken again for the next one, while it is
-        still in the cache of the processor.
+        Their memory is used again for the next rule while it is still in the cache of
+        the processor.
         """
         if self._keys[i] not in self._keys[i + 1 :]:
             self._histories[self._keys[i]].release()
 
     def _read(self, new: NewSteps) -> dict[int, Block]:
-        """The rows at these steps, those of scalars among them, by mode."""
+        """Read the rows of tensors and scalars at these steps, by mode."""
         has_scalars = any(tensor.role == SCALAR for tensor in self._columns)
         start, end = int(new.steps[0]), int(new.steps[-1]) + 1
-        scalars = self._source.scalars(start=start, end=end) if has_scalars else {}
+        scalars = self._trial.scalars(start=start, end=end) if has_scalars else {}
         blocks = {}
         for of_mode in new.by_mode():
-            columns = self._source.columns(self._names, of_mode.steps)
-            add_scalars(columns, self._names, of_mode.steps, scalars)
-            blocks[int(of_mode.modes[0])] = Block(of_mode, columns, self._ordinals)
+            columns = self._trial.columns(self._names, of_mode.steps)
+            fields, present = columns.fields, columns.present
+            add_scalars(fields, present, self._names, of_mode.steps, scalars)
+            blocks[int(of_mode.modes[0])] = Block(
+                of_mode, fields, present, self._ordinals
+            )
         return blocks
 
     def _new_steps(self) -> NewSteps:
-        table = self._source.step_table(start=self._next_step)
+        table = self._trial.step_table(start=self._next_step)
         open_steps = np.flatnonzero(~table["settled"])
         if len(open_steps):
             table = table[: open_steps[0]]
@@ -184,18 +188,19 @@ class Feed:
         )
 
     def _n_in_order(self, table: NDArray[np.void]) -> int:
-        """How many of these steps no lower one can follow any more.
+        """How many of these steps are final: no step with a lower number will come.
 
-        A step of evaluation within one of training has the higher number and may end
-        first.  So what follows the last training step must follow it without a gap;
-        beyond a gap it waits for the next training step, but not for ever.
+        An evaluation step inside a training step has the higher number and may end
+        first.  So steps after the last training step are final only up to the first
+        gap in their numbers; those after the gap wait for the next training step, but
+        no longer than ``PATIENCE_SECONDS``.
         """
         trained = np.flatnonzero(~np.isin(table["mode"], EVALUATION))
         sure = int(trained[-1]) + 1 if len(trained) else 0
         steps = table["step"][sure:]
         first = int(table["step"][sure - 1]) + 1 if sure else self._next_step
         gaps = np.flatnonzero(steps != first + np.arange(len(steps)))
-        if not len(gaps) or self._source.loaded_all_steps:
+        if not len(gaps) or self._trial.loaded_all_steps:
             self._waiting_since = None
             return len(table)
         now = time.monotonic()
@@ -205,53 +210,53 @@ class Feed:
         return sure + int(gaps[0])
 
     def _refresh_tensors(self) -> None:
-        names = tuple(self._source.tensor_names())
-        if names == self._seen:
+        names = tuple(self._trial.tensor_names())
+        if names == self._last_names:
             return
-        self._seen = names
+        self._last_names = names
         members: dict[str, set[str]] = {}
-        for collection, content in self._source.collections().items():
+        for collection, content in self._trial.collections().items():
             for name in content.tensor_names:
                 members.setdefault(name, set()).add(collection)
         for name in names:
-            # A tensor that is known stays what it was, so that it is judged alike
-            # whenever it was first seen.
-            if name not in self._known:
-                tensor = self._source.tensor(name)
+            # The info of a tensor never changes, so that verdicts on it do not
+            # depend on when a window was read.
+            if name not in self._infos:
+                tensor = self._trial.tensor(name)
                 self._position[name] = tensor.position
-                self._known[name] = TensorInfo(
+                self._infos[name] = TensorInfo(
                     name=name,
                     role=tensor.role,
                     collections=frozenset(members.get(name, ())),
                     dtype=tensor.dtype,
                 )
-        self._chosen = [self._choice(i) for i in range(len(self._rules))]
-        chosen = frozenset[str]().union(*self._chosen)
-        wanted = sorted(
-            (self._known[name] for name in names if name in chosen),
+        self._selected = [self._select(i) for i in range(len(self._rules))]
+        selected = frozenset[str]().union(*self._selected)
+        requested = sorted(
+            (self._infos[name] for name in names if name in selected),
             key=lambda tensor: (self._position[tensor.name], tensor.name),
         )
-        self._unit_tensors = [t for t in wanted if t.name.startswith(PREFIX)]
-        looks = zip(self._looks, self._chosen, strict=True)
-        self._units.look_back = max(
+        self._unit_tensors = [t for t in requested if t.name.startswith(PREFIX)]
+        reaches = zip(self._reaches, self._selected, strict=True)
+        self._units.lookback = max(
             (
-                look_back
-                for (look_back, _), choice in looks
-                if any(tensor.name in choice for tensor in self._unit_tensors)
+                lookback
+                for (lookback, _), of_rule in reaches
+                if any(tensor.name in of_rule for tensor in self._unit_tensors)
             ),
             default=0,
         )
-        self._set_columns([t for t in wanted if not t.name.startswith(PREFIX)])
+        self._set_columns([t for t in requested if not t.name.startswith(PREFIX)])
 
     def _set_columns(self, tensors: list[TensorInfo]) -> None:
-        """Read these from now on, which include those so far."""
+        """Change the tensors to read; the new ones include the old ones."""
         before = {name: i for i, name in enumerate(self._names)}
         self._columns = tensors
         self._names = [tensor.name for tensor in tensors]
         self._ordinals.set_tensors(
             np.array([before.get(name, -1) for name in self._names], np.intp)
         )
-        keys = [(self._chosen[i], *self._looks[i]) for i in range(len(self._rules))]
+        keys = [(self._selected[i], *self._reaches[i]) for i in range(len(self._rules))]
         old, self._histories = self._histories, {}
         for i, key in enumerate(keys):
             if key not in self._histories:
@@ -261,27 +266,27 @@ class Feed:
                 )
         self._keys = keys
 
-    def _look(self, i: int) -> tuple[int, int]:
-        """How far a rule looks back, and at how many first rows."""
+    def _reach(self, i: int) -> tuple[int, int]:
+        """The ``lookback`` and ``head_rows`` of a rule."""
         try:
-            return int(self._rules[i].look_back), int(self._rules[i].anchor)
-        except Exception as error:  # A rule is anybody's code.
+            return int(self._rules[i].lookback), int(self._rules[i].head_rows)
+        except Exception as error:  # User code: may raise anything.
             self.failures[i] = error
             return 0, 0
 
-    def _choice(self, i: int) -> frozenset[str]:
-        """What a rule wants to see; nothing more once it has failed."""
+    def _select(self, i: int) -> frozenset[str]:
+        """The tensors that a rule selects; none once it has failed."""
         if i in self.failures:
             return frozenset()
         rule = self._rules[i]
         try:
-            return frozenset(n for n, t in self._known.items() if rule.selects(t))
-        except Exception as error:  # A rule is anybody's code.
+            return frozenset(n for n, t in self._infos.items() if rule.selects(t))
+        except Exception as error:  # User code: may raise anything.
             self.failures[i] = error
-            return self._chosen[i]
+            return self._selected[i]
 
-    def _read_facts(self) -> tuple[Facts, ...]:
-        """What is known of the model, by step, once a window and if asked for."""
-        if self._facts is None:
-            self._facts = tuple(self._source.facts())
-        return self._facts
+    def _read_model_info(self) -> tuple[ModelInfo, ...]:
+        """Read the model info of the run, at most once a window."""
+        if self._model_info is None:
+            self._model_info = tuple(self._trial.model_info())
+        return self._model_info

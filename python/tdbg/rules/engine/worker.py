@@ -1,10 +1,15 @@
-"""The process in which one rule of somebody else judges a run: its main program.
+"""Main program of the process in which one sandboxed rule judges a run.
 
-It reads a line of JSON that says which rule and run, and then commands; each is
-answered.  Lines of JSON go back: ``beat`` before every window, so that the parent sees
-progress, ``finding``, ``episode``, ``status`` if the rule has failed, and ``done``.
+The parent writes one line of JSON, the task (which rule, which run), and then lines
+with commands: ``poll``, ``idle`` or ``finish``.  The worker answers in lines of JSON:
 
-Errors: all are said in a ``status``; what cannot be said is an exit code.
+- ``beat`` before every window, so that the parent sees progress;
+- ``finding`` for what began, got worse or ended;
+- ``episode`` for every episode that changed;
+- ``status`` if the rule failed;
+- ``done`` when the command is done.
+
+Errors: reported as ``status``; what cannot be reported ends the process.
 """
 
 from __future__ import annotations
@@ -14,10 +19,10 @@ import os
 import sys
 from typing import Any
 
-from tdbg.findings import Finding
 from tdbg.rules.engine.engine import Engine
-from tdbg.rules.isolation.transport import build
-from tdbg.rules.status import Status
+from tdbg.rules.runner import Status
+from tdbg.rules.sandbox.transport import build
+from tdbg.run.findings import Finding
 
 __all__ = ["main"]
 
@@ -25,7 +30,7 @@ MAX_TEXT = 10_000
 
 
 class _Answers:
-    """Writes to the parent."""
+    """Writes lines of JSON to the parent."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -37,48 +42,49 @@ class _Answers:
 
 
 def main() -> None:
-    """Serve the parent at the other ends of the two descriptors given."""
+    """Serve the parent; the last two arguments are the pipe's file descriptors."""
     commands, answers = int(sys.argv[-2]), _Answers(int(sys.argv[-1]))
     with os.fdopen(commands, "r", encoding="utf-8") as lines:
         try:
             serve(json.loads(lines.readline()), lines, answers)
         except Exception as error:  # Importing a rule may raise anything.
-            answers.send(status="Error", message=_text(error))
+            text = f"{type(error).__name__}: {error}"
+            answers.send(status="Error", message=text[:MAX_TEXT])
 
 
 def serve(task: dict[str, Any], lines: Any, answers: _Answers) -> None:
-    """Judge the run that the task names, whenever it is asked for."""
+    """Judge the run of the task, one command after the other."""
     sys.path[:] = task["path"]
     rule = build(task["rule"])
     engine = Engine(
         task["run"], rule, record=False, isolate=False, max_window=task["max_window"]
     )
     engine.on_window = lambda: answers.send(beat=True)
-    told: list[Finding] = []
+    sent: list[Finding] = []
     for line in lines:
         command = line.strip()
         found = [] if command == "finish" else engine.poll()
-        if command == "silence":
-            found += engine.ask_silence()
+        if command == "idle":
+            found += engine.poll_idle()
         for finding in found:
             answers.send(finding=_short(finding))
         report = engine.finish() if command == "finish" else engine.report()
-        told = _tell_episodes(engine.episodes(), told, answers)
+        sent = _send_episodes(engine.episodes(), sent, answers)
         (status,) = report.statuses
         if status.status is Status.ERROR:
             answers.send(status="Error", message=status.message[:MAX_TEXT])
         (judged,) = engine.judged().values()
         answers.send(
-            done=report.last_step, judged=judged, wanting=status.message[:MAX_TEXT]
+            done=report.last_step, judged=judged, missing=status.message[:MAX_TEXT]
         )
 
 
-def _tell_episodes(
-    every: list[Finding], told: list[Finding], answers: _Answers
+def _send_episodes(
+    every: list[Finding], sent: list[Finding], answers: _Answers
 ) -> list[Finding]:
-    """Say how episodes stand that have changed since they were told."""
+    """Send the episodes that changed since *sent*."""
     for i, finding in enumerate(every):
-        if i >= len(told) or told[i] is not finding:
+        if i >= len(sent) or sent[i] is not finding:
             answers.send(episode=_short(finding))
     return every
 
@@ -89,7 +95,3 @@ def _short(finding: Finding) -> dict[str, Any]:
         key: value[:MAX_TEXT] if isinstance(value, str) else value
         for key, value in document.items()
     }
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:MAX_TEXT]

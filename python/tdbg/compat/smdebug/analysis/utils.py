@@ -14,30 +14,30 @@ __all__ = ["no_refresh", "parse_bool", "parse_list_from_str", "refresh"]
 
 @contextlib.contextmanager
 def no_refresh(trials: Trial | list[Trial]) -> Iterator[Any]:
-    """Within the block, what trials answer stays as it is now."""
+    """Within the block, trials do not read what is new."""
     with _refreshing(trials, False):
         yield trials
 
 
 @contextlib.contextmanager
 def refresh(trials: Trial | list[Trial]) -> Iterator[Any]:
-    """Within the block, trials take in what is new, even inside ``no_refresh``."""
+    """Within the block, trials read what is new, even inside ``no_refresh``."""
     with _refreshing(trials, True):
         yield trials
 
 
 def parse_list_from_str(arg: str | list[str] | None, delimiter: str = ",") -> list[str]:
-    """The items of a text with commas; a list as it is; nothing from None."""
+    """Split a text at its commas; a list is returned as it is, None as an empty one."""
     if arg is None or arg == "":
         return []
     return arg.split(delimiter) if isinstance(arg, str) else list(arg)
 
 
 def parse_bool(arg: object, default: bool) -> bool:
-    """A bool, or the text of one; *default* from None.
+    """Parse a bool, or the text of one; returns *default* for None.
 
     Raises:
-        SMDebugValueError: If it is neither.
+        SMDebugValueError: If *arg* is none of these.
     """
     if arg is None:
         return default

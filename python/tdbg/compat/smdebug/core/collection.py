@@ -1,30 +1,36 @@
-"""``smdebug.core.collection``: named sets of tensors.
-
-The built-in ones hold what smdebug's expressions find among smdebug's names; here
-they go by what a tensor is, which needs no expression. The names that smdebug gave
-to other frameworks' collections are plain custom ones.
-"""
+"""``smdebug.core.collection`` and ``collection_manager``: the collections of a hook."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
-from tdbg import collections, config
-from tdbg.collections import Role
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
-from tdbg.compat.smdebug.core.save_config import SaveConfig, SaveConfigMode
-from tdbg.compat.smdebug.exceptions import SMDebugTypeError, SMDebugValueError
+from tdbg.compat.smdebug.core.save_config import SaveConfig, SaveConfigMode, n_edits
+from tdbg.compat.smdebug.exceptions import (
+    SMDebugError,
+    SMDebugTypeError,
+    SMDebugValueError,
+    translated,
+)
+from tdbg.config import collections as base
+from tdbg.config import schedules
+from tdbg.config.collections import Role
+from tdbg.config.messages import check_known
+from tdbg.config.patterns import NamePattern
 from tdbg.modes import ModeKeys
-from tdbg.patterns import NamePattern
 
 __all__ = [
     "DEFAULT_PYTORCH_COLLECTIONS",
     "LOSS_NAMES",
     "Collection",
     "CollectionKeys",
+    "CollectionManager",
+    "collections_directory",
 ]
 
 # Names whose tensors smdebug's collection `losses` holds.
@@ -56,8 +62,8 @@ class CollectionKeys:
     TREES = "trees"
 
 
-# What smdebug's hook captures at all; a training has no more roles here either, so
-# that `save_all` costs no more than it did.
+# The roles that smdebug's hook captures.  `save_all` means no more here, so that it
+# costs no more.
 _ROLES: dict[str, frozenset[Role]] = {
     CollectionKeys.ALL: frozenset(
         {
@@ -80,8 +86,8 @@ _ROLES: dict[str, frozenset[Role]] = {
     CollectionKeys.LOSSES: frozenset({Role.LOSS}),
     "scalars": frozenset({Role.SCALAR}),
 }
-# What smdebug never captured is found by expressions that name it, not by any that
-# its name happens to match.
+# Tensors that smdebug never captured belong to an expression only if it has this word,
+# not if it happens to match their names.
 _NAMED_ONLY = {
     Role.BUFFER: "buffer/",
     Role.OPTIMIZER_STATE: "optimizer/",
@@ -99,21 +105,27 @@ DEFAULT_PYTORCH_COLLECTIONS = {
 BUILT_IN = tuple(_ROLES)
 
 
-class Collection(collections.Collection):
+def collections_directory(out_dir: str | os.PathLike[str]) -> str:
+    """Where smdebug has the files of its collections."""
+    return os.path.join(out_dir, "collections", "000000000", "")  # noqa: PTH118 - text
+
+
+class Collection(base.Collection):
     """A named set of tensors, and what is saved of it.
 
     Args:
         name: Its name.
-        include_regex: Tensors whose names one of these finds belong to it.
-        tensor_names: And these.
-        reduction_config: What is saved of it; None follows the hook.
-        save_config: When; None, and modes that it leaves out, follow the hook.
-        save_histogram: Whether histograms of it are stored where the hook exports
-            to TensorBoard.
+        include_regex: Expressions that find the names of its tensors.
+        tensor_names: Names of further tensors.
+        reduction_config: What is saved of the tensors; None: as the hook says.
+        save_config: When they are saved; None, and for modes that it leaves out: as the
+            hook says.
+        save_histogram: Whether histograms of them are stored, if the hook exports to
+            TensorBoard.
 
     Raises:
         SMDebugTypeError: If an argument has the wrong type.
-        ConfigurationError: If it can never work.
+        ConfigurationError: If an argument can never work.
     """
 
     def __init__(
@@ -121,7 +133,7 @@ class Collection(collections.Collection):
         name: str,
         include_regex: str | Iterable[str] | None = None,
         tensor_names: Iterable[str] | None = None,
-        reduction_config: config.ReductionConfig | None = None,
+        reduction_config: schedules.ReductionConfig | None = None,
         save_config: Any = None,
         save_histogram: bool = True,
     ) -> None:
@@ -135,7 +147,7 @@ class Collection(collections.Collection):
 
     @property
     def tensor_names(self) -> set[str]:
-        """Names that belong to it whatever its expressions find."""
+        """Names of tensors that belong to it beside those that expressions find."""
         return self._tensor_names
 
     @tensor_names.setter
@@ -147,45 +159,45 @@ class Collection(collections.Collection):
         self._note_change()
 
     def add_tensor_name(self, tname: str) -> None:
-        """Put a name into it."""
+        """Add the name of a tensor."""
         self._tensor_names.add(tname)
         self._note_change()
 
     def remove_tensor_name(self, tname: str) -> None:
-        """Take a name out of it, if it is there."""
+        """Remove the name of a tensor, if it was added."""
         self._tensor_names.discard(tname)
         self._note_change()
 
     def has_tensor_name(self, tname: str) -> bool:
-        """Whether the name was put into it."""
+        """Whether the name was added."""
         return tname in self._tensor_names
 
-    def include(self, regex: Any) -> None:
-        """Tensors whose names match belong to it from the next step on.
+    def include(self, t: Any) -> None:
+        """Include the tensors whose names *t* finds, from the next step on.
 
         Raises:
-            SMDebugTypeError: If it is no text, nor a list of texts.
+            SMDebugTypeError: If *t* is neither text nor a list of texts.
             ConfigurationError: If it is no regular expression.
         """
-        if isinstance(regex, list | tuple):
-            for item in regex:
+        if isinstance(t, list | tuple):
+            for item in t:
                 self.include(item)
-        elif isinstance(regex, str):
-            super().include(regex)
+        elif isinstance(t, str):
+            super().include(t)
         else:
-            msg = f"include takes text or a list of texts, not {regex!r}"
+            msg = f"include takes text or a list of texts, not {t!r}"
             raise SMDebugTypeError(msg)
 
     @property
     def save_config(self) -> Any:
-        """When it is saved, a ``SaveConfig``; None where it follows the hook."""
+        """When the tensors are saved, a ``SaveConfig``; None: as the hook says."""
         return self._own_save_config
 
     @save_config.setter
     def save_config(self, value: object) -> None:
         if value is None or isinstance(value, SaveConfig):
             self._own_save_config = value
-        elif isinstance(value, Mapping | SaveConfigMode | config.SaveConfig):
+        elif isinstance(value, Mapping | SaveConfigMode | schedules.SaveConfig):
             self._own_save_config = SaveConfig.parse(value)
         else:
             msg = f"save_config must be a SaveConfig or map modes, not {value!r}"
@@ -193,13 +205,13 @@ class Collection(collections.Collection):
         self._note_change()
 
     @property
-    def reduction_config(self) -> config.ReductionConfig | None:
-        """What is saved of it; None where it follows the hook."""
+    def reduction_config(self) -> schedules.ReductionConfig | None:
+        """What is saved of the tensors; None: as the hook says."""
         return self._reduction_config
 
     @reduction_config.setter
     def reduction_config(self, value: object) -> None:
-        if value is not None and not isinstance(value, config.ReductionConfig):
+        if value is not None and not isinstance(value, schedules.ReductionConfig):
             msg = f"reduction_config must be a ReductionConfig, not {value!r}"
             raise SMDebugTypeError(msg)
         if value is not None and not isinstance(value, ReductionConfig):
@@ -209,7 +221,7 @@ class Collection(collections.Collection):
 
     @property
     def save_histogram(self) -> bool | None:
-        """False if it has no histograms; None if the hook says whether it has."""
+        """False: there are no histograms; None: as the hook says."""
         return self._save_histogram
 
     @save_histogram.setter
@@ -221,9 +233,9 @@ class Collection(collections.Collection):
         """Whether a tensor of this name and role belongs to it."""
         if super().has(name, role):
             return True
-        if role is Role.SCALAR:  # Recorded always, whoever may hold it.
+        if role is Role.SCALAR:  # Scalars are always recorded.
             return self.name == CollectionKeys.ALL
-        # A module inside the model that is a loss by its name.
+        # A module inside the model whose name says that it is a loss.
         return (
             self.name == CollectionKeys.LOSSES
             and role in {Role.OUTPUT, Role.OTHER}
@@ -232,7 +244,7 @@ class Collection(collections.Collection):
 
     def may_hold(self, role: Role) -> bool:
         """Whether tensors of this role may belong to it, by role or expression."""
-        if role is Role.SCALAR:  # Those of an optimizer's groups; others are given.
+        if role is Role.SCALAR:  # Numbers of an optimizer's groups.
             return any("scalar/optimizer" in each for each in self.include_regex)
         return super().may_hold(role)
 
@@ -244,7 +256,7 @@ class Collection(collections.Collection):
         return [pattern for pattern in found if word in pattern.pattern]
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in the collections event, without its tensors."""
+        """Return what the collections event holds, without names of tensors."""
         save, reduction = self._own_save_config, self._reduction_config
         return {
             "include_regex": self.include_regex,
@@ -254,7 +266,7 @@ class Collection(collections.Collection):
         }
 
     def to_json_dict(self) -> dict[str, Any]:
-        """As a mapping, in smdebug's form."""
+        """Return a mapping in smdebug's form."""
         reduction = self._reduction_config
         return {
             "name": self.name,
@@ -270,15 +282,15 @@ class Collection(collections.Collection):
         }
 
     def to_json(self) -> str:
-        """As JSON, in smdebug's form."""
+        """Return JSON in smdebug's form."""
         return json.dumps(self.to_json_dict())
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> Self:
-        """From smdebug's form.
+        """Make a collection from a mapping in smdebug's form.
 
         Raises:
-            SMDebugValueError: If it is none.
+            SMDebugValueError: If *params* has another form.
         """
         given: object = params
         if not isinstance(given, Mapping) or "name" not in given:
@@ -295,12 +307,12 @@ class Collection(collections.Collection):
 
     @classmethod
     def from_json(cls, json_str: str) -> Self:
-        """From JSON."""
+        """Make a collection from JSON in smdebug's form."""
         return cls.from_dict(json.loads(json_str))
 
     @classmethod
-    def of_native(cls, native: collections.Collection) -> Self:
-        """From one of tdbg's: as a trial or a configuration file has it."""
+    def of_native(cls, native: base.Collection) -> Self:
+        """Make a collection from one of tdbg's."""
         saved = native.save_config
         return cls(
             native.name,
@@ -329,9 +341,9 @@ class Collection(collections.Collection):
         return f"Collection({self.name!r}, {self.include_regex!r})"
 
 
-def _of_modes(native: config.SaveConfig) -> SaveConfig:
-    """Modes that follow the hook there follow it here."""
-    inherited = config.SaveConfigMode()
+def _of_modes(native: schedules.SaveConfig) -> SaveConfig:
+    """Convert schedules; modes that follow the hook still do."""
+    inherited = schedules.SaveConfigMode()
     found: dict[ModeKeys, SaveConfigMode | None] = {}
     for mode in ModeKeys:
         own = native.of(mode, inherited)
@@ -341,3 +353,190 @@ def _of_modes(native: config.SaveConfig) -> SaveConfig:
             own.save_interval, own.start_step, own.end_step, sorted(own.save_steps)
         )
     return SaveConfig(found)
+
+
+class CollectionManager(base.CollectionRegistry):
+    """The collections by name; ``get`` makes those that do not exist.
+
+    Captured are the collections whose names the hook was given.
+
+    Args:
+        collections: Its first collections by name.
+        create_default: Whether to make those that every hook has.
+    """
+
+    kind: type[Collection] = Collection
+
+    def __init__(
+        self,
+        collections: Mapping[str, Collection] | None = None,
+        create_default: bool = False,
+    ) -> None:
+        self.built_in = BUILT_IN if create_default else ()
+        self._n_workers = 1
+        super().__init__()
+        for item in (collections or {}).values():
+            self.add(item)
+
+    @property
+    def revision(self) -> int:
+        """Grows whenever membership or a configuration may have changed."""
+        return super().revision + n_edits()
+
+    @property
+    def collections(self) -> dict[str, base.Collection]:
+        """All collections by name."""
+        return {item.name: item for item in self}
+
+    def get_collections(self) -> dict[str, base.Collection]:
+        """All collections by name."""
+        return self.collections
+
+    def get(self, name: str, create: bool = True) -> base.Collection:
+        """The collection of this name; made if there is none and *create* allows it.
+
+        Raises:
+            SMDebugError: If there is no such collection, and *create* is False.
+        """
+        if name not in self._collections:
+            if not create:
+                msg = f"there is no collection {name!r}"
+                raise SMDebugError(msg)
+            return self._own(self._make(name))
+        return self._collections[name]
+
+    def create_collection(
+        self, name: str, cls: type[base.Collection] | None = None
+    ) -> None:
+        """Make a collection, unless there is one of that name."""
+        if name not in self._collections:
+            self._own((cls or self.kind)(name))
+
+    def add(self, arg: object) -> None:
+        """Add this collection, or make one of this name.
+
+        It replaces a collection of the same name, and is captured if the hook was
+        given the name.
+
+        Raises:
+            SMDebugTypeError: If *arg* is neither a collection nor a name.
+        """
+        if isinstance(arg, str):
+            self.get(arg)
+        elif isinstance(arg, base.Collection):
+            if not isinstance(arg, Collection):
+                arg = self.kind.of_native(arg)
+            self._own(arg)
+        else:
+            msg = f"expected a Collection, not {arg!r}"
+            raise SMDebugTypeError(msg)
+
+    def merge(self, given: base.Collection) -> None:
+        """Configure the collection of that name, made if there is none, as *given*.
+
+        Expressions are added to those that it has.  The schedules are replaced; the
+        reductions and histograms are if *given* says something of them.
+        """
+        own: Any = self.get(given.name)
+        own.include(given.include_regex)
+        saved = given.save_config
+        own.save_config = None if saved is None else _of_modes(saved)
+        if given.reduction_config is not None:
+            own.reduction_config = given.reduction_config
+        if given.save_histogram is not None:
+            own.save_histogram = given.save_histogram
+
+    # ---- files -----------------------------------------------------------------
+
+    def get_num_workers(self) -> int:
+        """The number of workers that its file tells."""
+        return self._n_workers
+
+    def set_num_workers(self, num_workers: int | str) -> None:
+        """Set the number of workers that its file tells."""
+        self._n_workers = int(num_workers)
+
+    def update_meta(self, meta: Mapping[str, Any]) -> None:
+        """Set what its file tells beside the collections: ``num_workers``.
+
+        Raises:
+            SMDebugTypeError: If *meta* is no mapping.
+        """
+        given: object = meta
+        if not isinstance(given, Mapping):
+            msg = f"meta must be a mapping, not {meta!r}"
+            raise SMDebugTypeError(msg)
+        self.set_num_workers(given.get("num_workers", self._n_workers))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return a mapping in smdebug's form."""
+        every: dict[str, Any] = self.collections
+        return {
+            "collections": {name: item.to_json_dict() for name, item in every.items()},
+            "_meta": {"num_workers": self._n_workers},
+        }
+
+    def export(self, out_dir: str | os.PathLike[str], filename: str) -> None:
+        """Write the collections where smdebug has them below *out_dir*.
+
+        tdbg does not read the file: a run has its collections in its records.
+        """
+        path = Path(collections_directory(out_dir)) / filename
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.to_json_dict()))
+
+    @classmethod
+    def load(
+        cls,
+        filename: str | os.PathLike[str],
+        collection_class: type[Collection] | None = None,
+    ) -> Self | None:
+        """Read a file that ``export`` wrote."""
+        text = Path(filename).read_text()
+        return cls.load_from_string(text, collection_class)
+
+    @classmethod
+    def load_from_string(
+        cls, s: str | None, collection_class: type[Collection] | None = None
+    ) -> Self | None:
+        """Make the collections that JSON in smdebug's form says; None for ``None``.
+
+        Raises:
+            SMDebugValueError: If it has another form.
+        """
+        if s is None or s == "None":
+            return None
+        params = json.loads(s)
+        if not isinstance(params, dict) or not isinstance(
+            params.get("collections"), dict
+        ):
+            msg = "the JSON of collections must have a mapping 'collections'"
+            raise SMDebugValueError(msg)
+        with translated():
+            check_known(params, ("collections", "_meta"))
+        made = cls(create_default=False)
+        for entry in params["collections"].values():
+            made.add((collection_class or cls.kind).from_dict(entry))
+        made.update_meta(params.get("_meta", {}))
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CollectionManager):
+            return NotImplemented
+        return self.collections == other.collections
+
+    __hash__ = base.CollectionRegistry.__hash__
+
+    def unconfigured(self, names: Iterable[str]) -> list[str]:
+        """Return the names among *names* whose collections select nothing, sorted."""
+        empty = [self._collections[name] for name in names if name in self._collections]
+        return sorted(
+            item.name
+            for item in empty
+            if item.name not in self.built_in
+            and not item.include_regex
+            and not item.tensor_names
+        )
+
+    def _make(self, name: str) -> base.Collection:
+        return self.kind(name)

@@ -6,9 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tdbg import config
-from tdbg.compat.smdebug.exceptions import SMDebugTypeError, SMDebugValueError
-from tdbg.errors import ConfigurationError
+from tdbg.compat.smdebug.exceptions import (
+    SMDebugTypeError,
+    SMDebugValueError,
+    translated,
+)
+from tdbg.config import schedules
+from tdbg.config.messages import check_flag, check_known
 
 __all__ = ["ALLOWED_NORMS", "ALLOWED_REDUCTIONS", "ReductionConfig"]
 
@@ -18,15 +22,15 @@ ALLOWED_NORMS = ["l1", "l2"]
 _LISTS = ("reductions", "abs_reductions", "norms", "abs_norms")
 
 
-class ReductionConfig(config.ReductionConfig):
+class ReductionConfig(schedules.ReductionConfig):
     """Statistics instead of raw values.
 
-    The statistics of a tensor are always taken together, so the lists change
-    nothing but what ``to_json`` says.
+    The statistics of a tensor are always computed together, so the lists change
+    nothing but the result of ``to_json``.
 
     Raises:
-        SMDebugTypeError: If a list is none.
-        SMDebugValueError: If a name is unknown, or a flag no bool.
+        SMDebugTypeError: If a list is not iterable, or is text.
+        SMDebugValueError: If a name is unknown, or a flag is no bool.
     """
 
     __slots__ = ()
@@ -51,19 +55,15 @@ class ReductionConfig(config.ReductionConfig):
             "save_raw_tensor": save_raw_tensor,
             "save_shape": save_shape,
         }
-        for name, flag in flags.items():
-            if not isinstance(flag, bool):
-                msg = f"{name} must be True or False, not {flag!r}"
-                raise SMDebugValueError(msg)
-        try:
+        with translated():
+            for name, flag in flags.items():
+                check_flag(name, flag)
             super().__init__(**fields, **flags)  # type: ignore[arg-type]
-        except ConfigurationError as error:
-            raise SMDebugValueError(str(error)) from error
-        for name in _LISTS:  # smdebug's are lists.
+        for name in _LISTS:  # smdebug has lists, not tuples.
             object.__setattr__(self, name, list(getattr(self, name)))
 
     def to_json_dict(self) -> dict[str, Any]:
-        """As a mapping, with one list of all reductions."""
+        """Return a mapping with one list of all reductions."""
         found = [
             *self.reductions,
             *(f"{name}_norm" for name in self.norms),
@@ -77,18 +77,18 @@ class ReductionConfig(config.ReductionConfig):
         }
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Return JSON."""
         return json.dumps(self.to_json_dict())
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any] | None) -> ReductionConfig | None:
-        """From a mapping; None from None.
+        """Make a configuration from a mapping; returns None for None.
 
-        ``reductions`` is one text such as ``mean,abs_max,l2_norm,abs_l1_norm``; a
-        norm may go without ``_norm``.
+        ``reductions`` is one text such as ``mean,abs_max,l2_norm,abs_l1_norm``; the
+        suffix ``_norm`` may be left out.
 
         Raises:
-            SMDebugValueError: If something in it is unknown.
+            SMDebugValueError: If a key or a name is unknown.
         """
         if params is None:
             return None
@@ -97,10 +97,8 @@ class ReductionConfig(config.ReductionConfig):
             msg = f"{given!r} is no mapping"
             raise SMDebugValueError(msg)
         names = ("reductions", "save_raw_tensor", "save_shape")
-        for key in params:
-            if key not in names:
-                msg = f"unknown setting {key!r}; {config.nearest(key, names)}"
-                raise SMDebugValueError(msg)
+        with translated():
+            check_known(params, names)
         found: dict[str, Any] = {name: [] for name in _LISTS}
         for item in str(params.get("reductions", "")).split(","):
             name = item.strip()
@@ -115,12 +113,12 @@ class ReductionConfig(config.ReductionConfig):
 
     @classmethod
     def from_json(cls, json_str: str) -> ReductionConfig | None:
-        """From JSON."""
+        """Make a configuration from JSON."""
         return cls.from_dict(json.loads(json_str))
 
     @classmethod
-    def of_native(cls, native: config.ReductionConfig) -> ReductionConfig:
-        """From one of tdbg's."""
+    def of_native(cls, native: schedules.ReductionConfig) -> ReductionConfig:
+        """Make a configuration from one of tdbg's."""
         return cls(
             native.reductions,
             native.abs_reductions,

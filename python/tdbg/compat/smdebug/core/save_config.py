@@ -2,29 +2,89 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from tdbg import config
-from tdbg.compat.smdebug.exceptions import SMDebugTypeError, SMDebugValueError
-from tdbg.errors import ConfigurationError
+from tdbg.compat.smdebug.exceptions import (
+    SMDebugRuntimeError,
+    SMDebugTypeError,
+    SMDebugValueError,
+    translated,
+)
+from tdbg.config import schedules
+from tdbg.config.messages import check_known, nearest
 from tdbg.modes import ModeKeys
 
-__all__ = ["DEFAULT_SAVE_CONFIG_INTERVAL", "SaveConfig", "SaveConfigMode"]
+__all__ = [
+    "DEFAULT_SAVE_CONFIG_INTERVAL",
+    "SaveConfig",
+    "SaveConfigMode",
+    "n_edits",
+]
 
 DEFAULT_SAVE_CONFIG_INTERVAL = 500
 
 
-class SaveConfigMode:
-    """When a mode's tensors are saved.
+# Counts what was changed within schedules, whichever collections have them.
+_edits = itertools.count(1)
+_latest = [0]
 
-    At each of ``save_steps``, and at steps s with ``start_step <= s < end_step``
-    that ``save_interval`` divides. Whole numbers may be given as text.
+
+def n_edits() -> int:
+    """How often anything was changed within a ``SaveConfig``."""
+    return _latest[0]
+
+
+def _note_edit() -> None:
+    _latest[0] = next(_edits)
+
+
+def _field(name: str, text: str) -> Any:
+    """A property of ``SaveConfigMode``, whose change holds from the next step on."""
+
+    def get(self: SaveConfigMode) -> Any:
+        value = getattr(self.native, name)
+        return sorted(value) if name == "save_steps" else value
+
+    def put(self: SaveConfigMode, value: object) -> None:
+        self._change(name, value)
+
+    return property(get, put, doc=text)
+
+
+def _field_of_modes(name: str) -> Any:
+    """A property of ``SaveConfig``: that of all its modes."""
+
+    def get(self: SaveConfig) -> Any:
+        found = [getattr(self.get_save_config(mode), name) for mode in ModeKeys]
+        if any(value != found[0] for value in found):
+            msg = f"{name} differs by mode: use get_save_config(mode).{name}"
+            raise SMDebugValueError(msg)
+        return found[0]
+
+    def put(self: SaveConfig, value: object) -> None:
+        # One schedule may be that of several modes.
+        for mode in [self.get_save_config(mode) for mode in ModeKeys]:
+            setattr(mode, name, value)
+
+    return property(get, put, doc=f"``{name}`` of all modes.")
+
+
+class SaveConfigMode:
+    """When the tensors of a mode are saved.
+
+    Tensors are saved at each of ``save_steps``, and at steps s with ``start_step <= s <
+    end_step`` that ``save_interval`` divides. Whole numbers may be given as text.
+    What is changed later holds from the next step on.
 
     Raises:
-        SMDebugValueError: If a number is none, or out of range.
+        SMDebugValueError: If an argument is no number, or out of range.
     """
+
+    __slots__ = ("_is_fixed", "native")
 
     def __init__(
         self,
@@ -36,44 +96,56 @@ class SaveConfigMode:
         interval = (
             DEFAULT_SAVE_CONFIG_INTERVAL if save_interval is None else save_interval
         )
-        try:
-            # As DESIGN has it for this face: both intervals alike.
-            self.native = config.SaveConfigMode(
+        self._is_fixed = False
+        with translated():
+            # smdebug knows one interval, for values and statistics alike.
+            self.native = schedules.SaveConfigMode(
                 save_interval=interval,  # type: ignore[arg-type]
                 statistics_interval=interval,  # type: ignore[arg-type]
                 start_step=0 if start_step is None else start_step,  # type: ignore[arg-type]
                 end_step=end_step,  # type: ignore[arg-type]
                 save_steps=[] if save_steps is None else save_steps,  # type: ignore[arg-type]
             )
-        except ConfigurationError as error:
-            raise SMDebugValueError(str(error)) from error
 
-    @property
-    def save_interval(self) -> int:
-        """Saved at every step that it divides."""
-        return self.native.save_interval
+    save_interval = _field("save_interval", "Tensors are saved at what it divides.")
+    start_step = _field("start_step", "The first step.")
+    end_step = _field("end_step", "The first step that is not saved; None: none is.")
+    save_steps = _field("save_steps", "Further steps that are saved, sorted.")
 
-    @property
-    def start_step(self) -> int:
-        """The first step."""
-        return self.native.start_step
+    def copy(self, *, is_fixed: bool = False) -> SaveConfigMode:
+        """A schedule of its own, which cannot be changed if *is_fixed*."""
+        made = SaveConfigMode()
+        made.native, made._is_fixed = self.native, is_fixed
+        return made
 
-    @property
-    def end_step(self) -> int | None:
-        """The first step that is not saved any more; None: there is none."""
-        return self.native.end_step
+    def check_changeable(self) -> None:
+        """Refuse a change of what is fixed.
 
-    @property
-    def save_steps(self) -> list[int]:
-        """Further steps."""
-        return sorted(self.native.save_steps)
+        Raises:
+            SMDebugRuntimeError: If this is a schedule of a hook.
+        """
+        if self._is_fixed:
+            msg = (
+                "the schedules of a hook are given to it when it is made; change those "
+                "of its collections"
+            )
+            raise SMDebugRuntimeError(msg)
+
+    def _change(self, name: str, value: object) -> None:
+        self.check_changeable()
+        changed = {name: value}
+        if name == "save_interval":
+            changed["statistics_interval"] = value
+        with translated():
+            self.native = dataclasses.replace(self.native, **changed)  # type: ignore[arg-type]
+        _note_edit()
 
     def should_save_step(self, step_num: int) -> bool:
-        """Whether this step is saved."""
+        """Whether tensors are saved at this step."""
         return self.native.should_save(step_num)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """As a mapping."""
+        """Return a mapping in smdebug's form."""
         return {
             "save_interval": self.save_interval,
             "save_steps": self.save_steps,
@@ -87,10 +159,14 @@ class SaveConfigMode:
         params: Mapping[str, Any] | None,
         default_values: Mapping[str, Any] | None = None,
     ) -> SaveConfigMode | None:
-        """From a mapping, and one for what it leaves out; None for None.
+        """Make a schedule from a mapping; returns None for None.
+
+        Args:
+            params: The arguments of the constructor.
+            default_values: The arguments that *params* leaves out.
 
         Raises:
-            SMDebugTypeError: If one of them is no mapping.
+            SMDebugTypeError: If one of the two is no mapping.
             SMDebugValueError: If a value is bad.
         """
         if params is None:
@@ -103,10 +179,8 @@ class SaveConfigMode:
                 msg = f"{source!r} is no mapping"
                 raise SMDebugTypeError(msg)
             given.update({key: source[key] for key in names if key in source})
-            for key in source:
-                if key not in names:
-                    msg = f"unknown setting {key!r}; {config.nearest(key, names)}"
-                    raise SMDebugValueError(msg)
+            with translated():
+                check_known(source, names)
         return cls(**given)
 
     def __eq__(self, other: object) -> bool:
@@ -125,8 +199,8 @@ class SaveConfig:
     """When tensors are saved, by mode.
 
     Args:
-        mode_save_configs: Of single modes; those that it leaves out follow the hook.
-        save_interval: As of ``SaveConfigMode``, of all modes.
+        mode_save_configs: Schedules of single modes; other modes follow the hook.
+        save_interval: As for ``SaveConfigMode``, for all modes.
         start_step: Likewise.
         end_step: Likewise.
         save_steps: Likewise.
@@ -134,6 +208,13 @@ class SaveConfig:
     Raises:
         SMDebugValueError: If a mode or a number is bad.
     """
+
+    __slots__ = ("mode_save_configs",)
+
+    save_interval = _field_of_modes("save_interval")
+    start_step = _field_of_modes("start_step")
+    end_step = _field_of_modes("end_step")
+    save_steps = _field_of_modes("save_steps")
 
     def __init__(
         self,
@@ -164,10 +245,10 @@ class SaveConfig:
         }
 
     def get_save_config(self, mode: ModeKeys) -> SaveConfigMode:
-        """Of one mode.
+        """The schedule of one mode.
 
         Raises:
-            SMDebugValueError: If it follows the hook.
+            SMDebugValueError: If the mode follows the hook.
         """
         found = self.mode_save_configs[mode]
         if found is None:
@@ -176,20 +257,34 @@ class SaveConfig:
         return found
 
     def set_save_config(self, mode: ModeKeys, save_config_mode: SaveConfigMode) -> None:
-        """Set that of one mode; before this is given to a hook or collection.
+        """Set the schedule of one mode, from the next step on.
 
         Raises:
-            SMDebugValueError: If it is no SaveConfigMode.
+            SMDebugValueError: If *save_config_mode* is no SaveConfigMode.
+            SMDebugRuntimeError: If these are the schedules of a hook.
         """
         given: object = save_config_mode
         if not isinstance(given, SaveConfigMode):
             msg = f"expected a SaveConfigMode, not {given!r}"
             raise SMDebugValueError(msg)
+        present = self.mode_save_configs[mode]
+        if present is not None:
+            present.check_changeable()
         self.mode_save_configs[mode] = given
+        _note_edit()
+
+    def copy(self, *, is_fixed: bool = False) -> SaveConfig:
+        """Schedules of their own, which cannot be changed if *is_fixed*."""
+        return SaveConfig(
+            {
+                mode: None if own is None else own.copy(is_fixed=is_fixed)
+                for mode, own in self.mode_save_configs.items()
+            }
+        )
 
     def of(
-        self, mode: ModeKeys, inherited: config.SaveConfigMode | None = None
-    ) -> config.SaveConfigMode:
+        self, mode: ModeKeys, inherited: schedules.SaveConfigMode | None = None
+    ) -> schedules.SaveConfigMode:
         """The schedules of a mode, for tdbg's policy; *inherited* are the hook's."""
         own = self.mode_save_configs[mode]
         if own is not None:
@@ -197,25 +292,25 @@ class SaveConfig:
         return inherited or SaveConfigMode().native
 
     def should_save_step(self, mode: ModeKeys, step_num: int) -> bool:
-        """Whether this step of *mode* is saved."""
+        """Whether tensors are saved at this step of *mode*."""
         return self.get_save_config(mode).should_save_step(step_num)
 
     def merge_default_save_config(self, default_save_config: SaveConfig) -> None:
-        """Take from another one what this leaves out."""
+        """Copy the schedules of modes that this one leaves out."""
         for mode, own in self.mode_save_configs.items():
             if own is None:
                 other = default_save_config.mode_save_configs[mode]
                 self.mode_save_configs[mode] = other or SaveConfigMode()
 
     def to_json_dict(self) -> dict[str, Any]:
-        """As a mapping of the names of modes."""
+        """Return a mapping from names of modes, in smdebug's form."""
         return {
             mode.name: None if own is None else own.to_json_dict()
             for mode, own in self.mode_save_configs.items()
         }
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Return JSON in smdebug's form."""
         return json.dumps(self.to_json_dict())
 
     @classmethod
@@ -224,7 +319,9 @@ class SaveConfig:
         params: Mapping[Any, Any] | None,
         default_values: Mapping[str, Any] | None = None,
     ) -> SaveConfig | None:
-        """From a mapping of modes, or of their names, to SaveConfigMode or mappings.
+        """Make schedules from a mapping of modes or names; returns None for None.
+
+        The values of the mapping are SaveConfigMode or mappings.
 
         Raises:
             SMDebugValueError: If a mode or a value is bad.
@@ -234,7 +331,8 @@ class SaveConfig:
         found: dict[ModeKeys, SaveConfigMode | None] = {}
         for key, value in params.items():
             if isinstance(key, str) and key not in ModeKeys.__members__:
-                msg = f"{key!r} is no mode; {config.nearest(key, ModeKeys.__members__)}"
+                modes = ModeKeys.__members__
+                msg = f"{key!r} is no mode; {nearest(key, modes)}"
                 raise SMDebugValueError(msg)
             mode = ModeKeys[key] if isinstance(key, str) else key
             if isinstance(value, Mapping):
@@ -244,20 +342,20 @@ class SaveConfig:
 
     @classmethod
     def from_json(cls, json_str: str) -> SaveConfig | None:
-        """From JSON."""
+        """Make schedules from JSON in smdebug's form."""
         return cls.from_dict(json.loads(json_str))
 
     @classmethod
     def from_save_config_mode(cls, save_config_mode: SaveConfigMode) -> SaveConfig:
-        """The same for all modes."""
+        """Make schedules that are the same for all modes."""
         return cls(dict.fromkeys(ModeKeys, save_config_mode))
 
     @classmethod
     def parse(cls, obj: object) -> SaveConfig:
-        """From anything that one can be made of; the default from None.
+        """Make schedules from a mapping, a SaveConfigMode, or None (the default).
 
         Raises:
-            SMDebugTypeError: If it can be made of nothing like that.
+            SMDebugTypeError: If *obj* has another type.
         """
         if isinstance(obj, Mapping):
             obj = cls.from_dict(obj)
@@ -267,21 +365,21 @@ class SaveConfig:
             return obj
         if isinstance(obj, SaveConfigMode):
             return cls.from_save_config_mode(obj)
-        if isinstance(obj, config.SaveConfig):
+        if isinstance(obj, schedules.SaveConfig):
             return cls.of_native(obj)
         msg = f"{obj!r} is no SaveConfig"
         raise SMDebugTypeError(msg)
 
     @classmethod
-    def of_native(cls, native: config.SaveConfig) -> SaveConfig:
-        """From one of tdbg's, by its intervals of values."""
+    def of_native(cls, native: schedules.SaveConfig) -> SaveConfig:
+        """Make schedules from tdbg's; the interval is that of values."""
         return cls({mode: _of_mode(native.of(mode)) for mode in ModeKeys})
 
-    def native(self) -> config.SaveConfig:
-        """As one of tdbg's; modes that are left out follow the hook."""
+    def native(self) -> schedules.SaveConfig:
+        """Return tdbg's schedules; modes that are left out follow the hook."""
         own = self.mode_save_configs
         found = {mode: item.native for mode, item in own.items() if item is not None}
-        return config.SaveConfig(found)
+        return schedules.SaveConfig(found)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SaveConfig):
@@ -294,7 +392,7 @@ class SaveConfig:
         return f"SaveConfig({self.to_json_dict()!r})"
 
 
-def _of_mode(native: config.SaveConfigMode) -> SaveConfigMode:
+def _of_mode(native: schedules.SaveConfigMode) -> SaveConfigMode:
     return SaveConfigMode(
         native.save_interval,
         native.start_step,

@@ -23,7 +23,7 @@ from tdbg.trial import StepState, TensorHandle
 
 __all__ = ["StepState", "Tensor"]
 
-# Computed from the value: rows do not have them.
+# Reductions that rows do not have: they are computed from the value.
 _OF_VALUES: dict[str, Callable[[Any], Any]] = {"prod": np.prod, "median": np.median}
 
 
@@ -32,7 +32,7 @@ class Tensor:
 
     Attributes:
         name: Its name.
-        original_name: The same: nothing is renamed.
+        original_name: The same name: tdbg does not rename tensors.
     """
 
     def __init__(self, handle: TensorHandle) -> None:
@@ -46,13 +46,13 @@ class Tensor:
     def steps(
         self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False
     ) -> list[int]:
-        """Steps at which it was saved, its value or its statistics."""
+        """Steps at which its value or its statistics were saved."""
         return self._handle.steps(mode, show_incomplete_steps=show_incomplete_steps)
 
     def prev_steps(
         self, step: int, n: int | None = None, mode: ModeKeys = ModeKeys.GLOBAL
     ) -> list[int]:
-        """The last *n* (None or 0: all) of its steps up to *step*, itself included."""
+        """The last *n* (None or 0: all) of its steps up to and including *step*."""
         return self._handle.prev_steps(step, n or None, mode)
 
     def has_step(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> bool:
@@ -60,10 +60,10 @@ class Tensor:
         return step_num in self.steps(mode, show_incomplete_steps=True)
 
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:
-        """Workers that saved it at this step.
+        """The names of the workers that saved it at this step.
 
         Raises:
-            TensorUnavailableForStep: If none did.
+            TensorUnavailableForStep: If no worker did.
         """
         try:
             return self._handle.workers(step_num, mode)
@@ -80,10 +80,10 @@ class Tensor:
 
         Raises:
             StepUnavailable: If nothing was saved at this step, and nothing will be.
-            StepNotYetAvailable: If it may still come.
-            TensorUnavailableForStep: If this tensor has no value there; its
-                ``has_reductions`` says whether statistics are.
-            InvalidWorker: If this worker did not save it.
+            StepNotYetAvailable: If the step may still come.
+            TensorUnavailableForStep: If this tensor has no value at this step; its
+                ``has_reductions`` says whether it has statistics.
+            InvalidWorker: If this worker did not save the tensor.
         """
         with self._translated(step_num, mode, worker):
             return self._handle.value(step_num, mode, worker)
@@ -102,15 +102,15 @@ class Tensor:
         worker: str | None = None,
         abs: bool = False,  # noqa: A002 - smdebug's name
     ) -> float:
-        """What NumPy says of all elements, in float64.
+        """Reduce all elements to one number, as NumPy does in float64.
 
         Args:
             step_num: The step.
-            reduction_name: min, max, mean, std, variance, sum, l1 or l2; where the
-                value was saved also prod and median.
-            mode: Whose count *step_num* is in.
-            worker: Of this worker alone.
-            abs: Of the absolute values.
+            reduction_name: min, max, mean, std, variance, sum, l1 or l2; if the value
+                was saved, also prod and median.
+            mode: The mode that counts *step_num*.
+            worker: The only worker whose elements count; None: all.
+            abs: Whether to reduce the absolute values.
 
         Raises:
             SMDebugValueError: If there is no such reduction.
@@ -131,7 +131,7 @@ class Tensor:
         mode: ModeKeys = ModeKeys.GLOBAL,
         worker: str | None = None,
     ) -> dict[tuple[str, bool], float]:
-        """All reductions by name and whether they are of the absolute values."""
+        """All reductions, by name and whether of the absolute values."""
         with self._translated(step_num, mode, worker):
             return self._handle.reduction_values(step_num, mode, worker)
 
@@ -144,7 +144,7 @@ class Tensor:
         """Its shape at this step.
 
         Raises:
-            ShapeUnavailableForStep: If it was not saved there.
+            ShapeUnavailableForStep: If the tensor was not saved at this step.
             InvalidWorker: If there is no such worker.
         """
         with self._translated(step_num, mode, worker):
@@ -160,7 +160,7 @@ class Tensor:
     def _translated(
         self, step: int, mode: ModeKeys, worker: str | None
     ) -> Iterator[None]:
-        """Tdbg's errors as smdebug's."""
+        """Raise smdebug's errors in the place of tdbg's."""
         try:
             yield
         except errors.ConfigurationError as error:

@@ -5,13 +5,12 @@ import tdbg.compat.smdebug.pytorch as smd
 
 from __future__ import annotations
 
+from tdbg.compat.smdebug.core.base import ModeKeys as modes  # noqa: N813
 from tdbg.compat.smdebug.core.collection import CollectionKeys
-from tdbg.compat.smdebug.core.modes import ModeKeys as modes  # noqa: N813
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig, SaveConfigMode
 from tdbg.compat.smdebug.pytorch.collection import Collection
-from tdbg.compat.smdebug.pytorch.hook import Hook
-from tdbg.compat.smdebug.pytorch.singleton_utils import del_hook, get_hook, set_hook
+from tdbg.compat.smdebug.pytorch.hook import Hook, del_hook, get_hook, set_hook
 from tdbg.compat.smdebug.trials import create_trial
 
 __all__ = [

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
 
+from tdbg.capture.naming import Naming
 from tdbg.compat.smdebug.core import collection as core
 from tdbg.compat.smdebug.core.collection import CollectionKeys
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError
-from tdbg.config import ReductionConfig
+from tdbg.config.schedules import ReductionConfig
 
-__all__ = ["Collection", "CollectionKeys", "name_modules"]
+__all__ = [
+    "Collection",
+    "CollectionKeys",
+    "CollectionManager",
+    "SmdebugNames",
+    "name_modules",
+]
 
-# What the names of a module's inputs and outputs begin with, in the hook that it was
-# registered with last.
+# How the names of a module's inputs and outputs begin, in the hook that registered the
+# module last.
 _names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
 
@@ -46,18 +53,18 @@ class Collection(core.Collection):
 
     @property
     def modules(self) -> dict[nn.Module, tuple[bool, bool]]:
-        """Modules with whether their inputs and outputs belong to it."""
+        """The modules, each with whether its inputs and its outputs belong to it."""
         return self._modules
 
     def add_module_tensors(
         self, module: nn.Module, inputs: bool = False, outputs: bool = True
     ) -> None:
-        """Inputs, outputs or both of a module belong to it.
+        """Add the inputs, the outputs or both of a module.
 
         The module may be registered with the hook later.
 
         Raises:
-            SMDebugTypeError: If it is no module.
+            SMDebugTypeError: If *module* is no module.
         """
         given: object = module
         if not isinstance(given, nn.Module):
@@ -68,24 +75,65 @@ class Collection(core.Collection):
         self.find_modules()
 
     def find_modules(self) -> None:
-        """Include what can be named by now."""
+        """Include the tensors of modules whose names are known by now."""
         for module, (inputs, outputs) in self._modules.items():
             path = _names.get(module)
             if path is None or module in self._named:
                 continue
             self._named.add(module)
-            for wanted, direction in ((inputs, "input"), (outputs, "output")):
-                if wanted:
+            for requested, direction in ((inputs, "input"), (outputs, "output")):
+                if requested:
                     self.include(rf"^{re.escape(path)}_{direction}_\d+$")
 
 
+class CollectionManager(core.CollectionManager):
+    """The collections of a training with PyTorch.
+
+    Args:
+        collections: Its first collections by name.
+        create_default: Whether to make those that every hook has.
+    """
+
+    kind = Collection
+
+    def __init__(
+        self,
+        collections: Mapping[str, core.Collection] | None = None,
+        create_default: bool = True,
+    ) -> None:
+        super().__init__(collections, create_default)
+
+
 def name_modules(root: nn.Module, name: str, prefix: str) -> None:
-    """Remember what the modules of a root are called.
+    """Remember the names of a root and of the modules inside it.
 
     Args:
         root: The root.
-        name: Its own name.
-        prefix: What goes before the paths of those inside.
+        name: Name of the root.
+        prefix: How the names of the modules inside begin, before their paths.
     """
     for path, module in root.named_modules():
         _names[module] = prefix + path if path else name
+
+
+class SmdebugNames(Naming):
+    """``Net_conv1.weight``, ``gradient/Net_conv1.weight``, ``relu_output_1``.
+
+    The names of parameters begin with the class of their root, and the index of inputs
+    and outputs runs on over the calls of a module in a forward.
+
+    Attributes:
+        latest: The name of the root that was named last, and how the names of the
+            modules inside it begin.
+    """
+
+    name = "smdebug"
+    index_runs = True
+
+    def __init__(self) -> None:
+        self.latest = ("", "")
+
+    def before_parameters(self, root: str, prefix: str) -> str:
+        """The name of the root, which is unique, and an underscore."""
+        self.latest = (root, prefix)
+        return f"{root}_"

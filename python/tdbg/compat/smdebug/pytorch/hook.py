@@ -1,6 +1,6 @@
-"""``smdebug.pytorch.hook``: its hook, with its names, on tdbg's engine.
+"""``smdebug.pytorch.hook``: a hook with smdebug's methods and names of tensors.
 
-docs/migrating-from-smdebug.md says what differs.
+docs/migrating-from-smdebug.md lists the differences.
 """
 
 from __future__ import annotations
@@ -8,55 +8,74 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from torch import nn
 
-from tdbg.capture.opening import Opening, SessionOptions
+from tdbg.capture.adapter import FrameworkAdapter
+from tdbg.capture.hook_base import RunExport
+from tdbg.capture.opening import SessionSpec
 from tdbg.capture.policy import Policy
-from tdbg.collections import Role
-from tdbg.compat.smdebug.core.collection import LOSS_NAMES, CollectionKeys
-from tdbg.compat.smdebug.core.collection_manager import CollectionManager
-from tdbg.compat.smdebug.core.hook import CallbackHook
+from tdbg.capture.ranks import launch_name, process_rank
+from tdbg.compat.smdebug.core.base import CallbackHook, current_hook, del_hook, set_hook
+from tdbg.compat.smdebug.core.collection import (
+    LOSS_NAMES,
+    CollectionKeys,
+)
+from tdbg.compat.smdebug.core.config_constants import DEFAULT_SAVED_COLLECTIONS
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
-from tdbg.compat.smdebug.core.singleton_utils import current_hook, del_hook, set_hook
 from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
-from tdbg.compat.smdebug.pytorch.collection import Collection, name_modules
+from tdbg.compat.smdebug.pytorch.collection import (
+    Collection,
+    CollectionManager,
+    SmdebugNames,
+    name_modules,
+)
 from tdbg.compat.smdebug.pytorch.configuration import read_settings
-from tdbg.compat.smdebug.pytorch.naming import SmdebugNames
-from tdbg.hooks.pytorch.distributed import StoreBoard, launch, place
-from tdbg.hooks.pytorch.tensors import describe, is_tensor
+from tdbg.config import HookConfig
+from tdbg.config.collections import Role
+from tdbg.config.options import SessionOptions
+from tdbg.hooks.pytorch.hook import Hook as TorchHook
 from tdbg.modes import ModeKeys
-from tdbg.pytorch.exporting import ExportingHook
 
-__all__ = ["Hook"]
+__all__ = [
+    "DEFAULT_INCLUDE_COLLECTIONS",
+    "Hook",
+    "del_hook",
+    "get_hook",
+    "set_hook",
+]
 
-# Not in the statistics of a tensor: only its value can say them.
+DEFAULT_INCLUDE_COLLECTIONS = list(DEFAULT_SAVED_COLLECTIONS)
+
+# Reductions that rows do not have: they need the value.
 _OF_VALUES = frozenset({"prod", "median"})
 _log = logging.getLogger("tdbg")
 
 
-class Hook(ExportingHook, CallbackHook):
-    """Captures a training; losses unless told otherwise.
+class Hook(TorchHook, CallbackHook):
+    """Captures a training; by default only its losses.
 
     Args:
         out_dir: The run directory.
         export_tensorboard: Write files of TensorBoard when the run has ended, with
             histograms of the collections that do not refuse them.
-        tensorboard_dir: Where, which switches it on; None: in *out_dir*.
+        tensorboard_dir: The folder of these files, which switches the export on; None:
+            ``tensorboard`` in *out_dir*.
         dry_run: Do everything but write.
         reduction_config: Statistics only, or raw values as well (the default).
-        save_config: When; every 500 steps by default.
-        include_regex: Further tensors, by expressions; collection ``default``.
-        include_collections: Captured collections, beside the losses.
+        save_config: When tensors are saved; every 500 steps by default.
+        include_regex: Expressions that find names of further tensors, which belong to
+            the collection ``default``.
+        include_collections: Captured collections, in addition to the losses.
         save_all: Capture every tensor.
         include_workers: "one": the lowest rank, or "all".
 
     Raises:
         SMDebugRuntimeError: If there is no *out_dir*.
-        ConfigurationError: If something asked for can never work.
+        ConfigurationError: If an argument can never work.
         StorageError: If the run cannot be made or written.
     """
 
@@ -83,12 +102,13 @@ class Hook(ExportingHook, CallbackHook):
         self.dry_run = dry_run
         self.save_all = save_all
         given = SaveConfig.parse(save_config)
-        self.save_config = SaveConfig(given.mode_save_configs)  # Its own, to complete.
-        self.save_config.merge_default_save_config(SaveConfig())
+        given = SaveConfig(given.mode_save_configs)  # A copy, changed below.
+        given.merge_default_save_config(SaveConfig())
+        self.save_config = given.copy(is_fixed=True)
         self.reduction_config = reduction_config or ReductionConfig(
             save_raw_tensor=True
         )
-        self.collection_manager = CollectionManager(Collection)
+        self.collection_manager = CollectionManager()
         self.include_collections = _flatten(include_collections or ())
         if CollectionKeys.LOSSES not in self.include_collections:
             self.include_collections.append(CollectionKeys.LOSSES)
@@ -102,9 +122,9 @@ class Hook(ExportingHook, CallbackHook):
         self._schedule_losses()
         self._has_checked = False
         self._naming = SmdebugNames()
-        rank, world_size = place()
 
-        def make() -> Opening:
+        def make(adapter: FrameworkAdapter) -> tuple[SessionSpec, RunExport | None]:
+            rank, world_size = process_rank(adapter)
             policy = Policy(
                 self.collection_manager,
                 self.save_config.native(),
@@ -117,16 +137,28 @@ class Hook(ExportingHook, CallbackHook):
                 include_workers=include_workers,
                 rank=rank,
                 world_size=world_size,
-                board=StoreBoard(self.out_dir) if world_size > 1 else None,
-                launch=launch(),
+                rank_store=(
+                    adapter.rank_store(self.out_dir) if world_size > 1 else None
+                ),
+                launch=launch_name(os.environ),
             )
+            export = None
             if self.tensorboard_dir:
-                self._export_to(self.tensorboard_dir, self.out_dir, options)
-            return Opening(self.out_dir, policy, options)
+                # Imported here: nothing else in a training reads runs.
+                from tdbg.export import export_at_end
 
-        super().__init__(make)
-        self.worker = f"worker_{rank}"
+                export = export_at_end(self.out_dir, self.tensorboard_dir, options)
+            return SessionSpec(self.out_dir, policy, options), export
+
+        self._open(make)
+        self.worker = f"worker_{process_rank(self._adapter)[0]}"
         set_hook(self)
+
+    @classmethod
+    def _made(cls, make_config: Callable[[], HookConfig]) -> Self:
+        del make_config
+        msg = "smdebug's hook takes arguments, or a file: create_from_json_file"
+        raise SMDebugRuntimeError(msg)
 
     # ---- configuration ---------------------------------------------------------
 
@@ -134,19 +166,21 @@ class Hook(ExportingHook, CallbackHook):
     def create_from_json_file(
         cls, json_file_path: str | os.PathLike[str] | None = None
     ) -> Hook:
-        """A hook as a JSON file describes it.
+        """Make a hook with the settings of a JSON file.
 
         Args:
-            json_file_path: The file; None: that of ``SMDEBUG_CONFIG_FILE_PATH``.
+            json_file_path: The file; None: the one that ``SMDEBUG_CONFIG_FILE_PATH``
+                names.
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ConfigurationError: If something in it can never work.
+            ConfigurationError: If a setting can never work.
         """
         settings, collections = read_settings(json_file_path)
         hook = cls(**settings)
         for collection in collections:
-            hook.add_collection(collection)
+            hook.collection_manager.merge(collection)
+        hook._schedule_losses()
         return hook
 
     @classmethod
@@ -157,7 +191,7 @@ class Hook(ExportingHook, CallbackHook):
         return cls.create_from_json_file(json_config_path)
 
     def has_default_hook_configuration(
-        self, default_saved_collections: Iterable[str] = (CollectionKeys.LOSSES,)
+        self, default_saved_collections: Iterable[str] = DEFAULT_SAVED_COLLECTIONS
     ) -> bool:
         """Whether it captures no more collections than these."""
         captured = {item.name for item in self.collection_manager.captured()}
@@ -170,10 +204,10 @@ class Hook(ExportingHook, CallbackHook):
     # ---- collections -----------------------------------------------------------
 
     def get_collection(self, name: str, create: bool = True) -> Any:
-        """The collection of this name, which is made if need be.
+        """The collection of this name; made if there is none and *create* allows it.
 
         Raises:
-            SMDebugError: If it is not there and not to be made.
+            SMDebugError: If there is no such collection, and *create* is False.
         """
         return self.collection_manager.get(name, create)
 
@@ -182,35 +216,46 @@ class Hook(ExportingHook, CallbackHook):
         return self.collection_manager.get_collections()
 
     def add_collection(self, collection: Any) -> None:
-        """Take a collection in; it is captured if it is among those included.
+        """Add a collection, which is captured if the hook was given its name.
 
         Raises:
-            SMDebugTypeError: If it is none.
+            SMDebugTypeError: If *collection* is no collection.
         """
         self.collection_manager.add(collection)
         self._schedule_losses()
         self._prepare_collections()
 
     def export_collections(self) -> None:
-        """Nothing to do: the run says what its collections hold whenever it changes."""
+        """Do nothing: the hook records collections whenever they change."""
 
     # ---- registration ----------------------------------------------------------
 
     def register_module(self, module: nn.Module, *, name: str | None = None) -> None:
-        """Capture this module; once more does nothing.
+        """Capture this module; a second call for it does nothing.
 
         Raises:
-            ConfigurationError: If it is no module.
+            ConfigurationError: If *module* is no module.
         """
-        n_before = len(self._taps)
+        n_before = len(self._module_captures)
         super().register_module(module, name=name)
-        if len(self._taps) > n_before:
-            root = self._taps[-1].module  # Without a wrapper.
+        if len(self._module_captures) > n_before:
+            root = self._module_captures[-1].module  # Without a wrapper.
             name_modules(root or module, *self._naming.latest)
         self._prepare_collections()
 
+    def register_loss(self, loss_module: Any, *, name: str | None = None) -> Any:
+        """Capture this loss, a module or any function.
+
+        Returns:
+            The module itself, or for a function one to use in its place.
+
+        Raises:
+            ConfigurationError: If it cannot be called.
+        """
+        return super().register_loss(loss_module, name=name)
+
     def register_hook(self, module: nn.Module) -> None:
-        """The name of ``register_module`` in frameworks that call it themselves."""
+        """Call ``register_module``, by the name that other frameworks' hooks have."""
         self.register_module(module)
 
     # ---- by hand ---------------------------------------------------------------
@@ -218,8 +263,8 @@ class Hook(ExportingHook, CallbackHook):
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
         """Record the result of a function as ``<tensor_name>_output_0``.
 
-        It is captured where a collection has that name, as ``losses`` has those of
-        losses. The index runs on until the next forward.
+        It is captured if a captured collection holds the name, as ``losses`` holds
+        those of losses. The index runs on until the next forward.
         """
         self._session.run(self._record_output, tensor_name, tensor_value)
 
@@ -229,7 +274,7 @@ class Hook(ExportingHook, CallbackHook):
         tensor_value: Any,
         collections_to_write: str | Iterable[str] = CollectionKeys.DEFAULT,
     ) -> None:
-        """Record a tensor in these collections, which are made if need be."""
+        """Record a tensor in these collections, which are made if they do not exist."""
         super().save_tensor(tensor_name, tensor_value, collections_to_write)
 
     def save_scalar(
@@ -242,10 +287,10 @@ class Hook(ExportingHook, CallbackHook):
         """Record a number as ``scalar/<name>``, always.
 
         Args:
-            name: Its name.
+            name: Name of the number.
             value: The number, or a tensor or array of one.
-            sm_metric: Accepted; there is no SageMaker to send it to.
-            timestamp: When it was true, in seconds since 1970; None: now.
+            sm_metric: Ignored: there is no SageMaker to send the number to.
+            timestamp: When the number was true, in seconds since 1970; None: now.
         """
         del sm_metric
         if isinstance(value, np.ndarray | list | tuple) and np.size(value) == 1:
@@ -261,34 +306,34 @@ class Hook(ExportingHook, CallbackHook):
         duration: float = 1,
         **kwargs: Any,
     ) -> None:
-        """Nothing: as in smdebug where no profiler is configured."""
+        """Do nothing, as smdebug does without a profiler."""
         del timestamp, training_phase, op_name, phase, duration, kwargs
 
     def should_save_dataloader_metrics(self, metrics_name: str) -> bool:
-        """False: as in smdebug where no profiler is configured."""
+        """False, as in smdebug without a profiler."""
         del metrics_name
         return False
 
     def count_parameters(self, model: nn.Module) -> int:
-        """How many elements the parameters have that are trained."""
+        """Number of elements of the parameters that are trained."""
         return sum(item.numel() for item in model.parameters() if item.requires_grad)
 
     # ---- state -----------------------------------------------------------------
 
     @property
     def mode(self) -> ModeKeys:
-        """The present mode: that of ``set_mode``, else ``model.training``'s."""
-        return self._current_mode()
+        """The present mode: that of ``set_mode``, or else of ``model.training``."""
+        return self._mode.now()
 
     @property
     def step(self) -> int:
         """The global step that began last; -1 before the first."""
-        return self._session.machine.latest(ModeKeys.GLOBAL)[0]
+        return self._session.latest_step(ModeKeys.GLOBAL)[0]
 
     @property
     def mode_steps(self) -> dict[ModeKeys, int]:
-        """The step of each mode that began last; of GLOBAL over all modes."""
-        latest = self._session.machine.latest
+        """The latest step of each mode that has any; GLOBAL counts all modes."""
+        latest = self._session.latest_step
         steps = {mode: latest(mode)[1] for mode in ModeKeys}
         steps[ModeKeys.GLOBAL] = self.step
         return {mode: step for mode, step in steps.items() if step >= 0}
@@ -296,9 +341,9 @@ class Hook(ExportingHook, CallbackHook):
     def should_save_tensor_or_collection(
         self, tensor_name: str, collection_name: str
     ) -> bool:
-        """Whether such a tensor of that collection is saved at the present step."""
+        """Whether a tensor of that name and collection is saved at the present step."""
         mode = self.mode
-        step = self._session.machine.latest(mode)[1]
+        step = self._session.latest_step(mode)[1]
         if step < 0:
             return False
         for item in self.collection_manager.captured():
@@ -323,18 +368,18 @@ class Hook(ExportingHook, CallbackHook):
     # ---- inside ----------------------------------------------------------------
 
     def _schedule_losses(self) -> None:
-        """Losses come at the steps of the hook, not at every one."""
+        """Save losses at the steps of the hook's schedule, not at every step."""
         losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
         if losses.save_config is None:
-            losses.save_config = self.save_config
+            losses.save_config = self.save_config.copy()
 
     def _prepare_collections(self) -> None:
         for item in self.collection_manager:
             if isinstance(item, Collection):
                 item.find_modules()
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def _before_training_forward(self) -> None:
+        super()._before_training_forward()
         if not self._has_checked:
             self._has_checked = True
             self._check_collections()
@@ -359,19 +404,20 @@ class Hook(ExportingHook, CallbackHook):
                 )
 
     def _record_output(self, name: str, value: Any) -> None:
-        mode = self._current_mode()
+        mode = self._mode.now()
         context = self._session.given(mode)
         if context is None:
             return
         index = context.count_call(("output", name))
         full_name = f"{name}_output_{index}"
         role = Role.LOSS if LOSS_NAMES.search(full_name) else Role.OTHER
-        is_good = is_tensor(value) and describe(value) is not None
+        adapter = self._adapter
+        is_good = adapter.is_tensor(value) and adapter.describe(value) is not None
         self._session.record(mode, full_name, role, value if is_good else None)
 
 
 def _flatten(names: Iterable[Any]) -> list[str]:
-    """The names of a list of names and lists."""
+    """Flatten a list of names and lists."""
     if isinstance(names, str):
         return [names]
     found: list[str] = []
@@ -387,7 +433,7 @@ def _flatten(names: Iterable[Any]) -> list[str]:
 
 
 def _closed_hook() -> Hook:
-    """What a pickled hook becomes: one that captures nothing."""
+    """Make the hook that unpickling one returns: it captures nothing."""
     before = current_hook()
     hook = Hook(os.devnull, dry_run=True)
     hook.close()
@@ -396,3 +442,36 @@ def _closed_hook() -> Hook:
     else:
         del_hook()
     return hook
+
+
+_OFF = {"0", "false", "off", "no"}
+_log = logging.getLogger("tdbg")
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None,
+    create_if_not_exists: bool = False,
+) -> Hook | None:
+    """The hook of the process.
+
+    Args:
+        json_config_path: The file to make a hook from; None: the one that
+            ``SMDEBUG_CONFIG_FILE_PATH`` names.
+        create_if_not_exists: Whether to make a hook if there is none and the file
+            exists.
+
+    Returns:
+        The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
+    """
+    if os.environ.get("USE_SMDEBUG", "").strip().lower() in _OFF:
+        return None
+    found = current_hook()
+    if isinstance(found, Hook):
+        return found
+    if not create_if_not_exists:
+        return None
+    try:
+        return Hook.create_from_json_file(json_config_path)
+    except FileNotFoundError as error:
+        _log.info("no hook was made: %s", error)
+        return None

@@ -1,48 +1,119 @@
-"""``smdebug.trials.trial``: a run as a reader sees it."""
+"""``smdebug.trials``: reads runs by smdebug's methods."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from tdbg import errors
 from tdbg import trial as native
-from tdbg.collections import Role
+from tdbg.compat.smdebug.core.base import CallbackHook, current_hook, get_logger
 from tdbg.compat.smdebug.core.collection import (
     DEFAULT_PYTORCH_COLLECTIONS,
     Collection,
     CollectionKeys,
 )
-from tdbg.compat.smdebug.core.logger import get_logger
 from tdbg.compat.smdebug.core.tensor import StepState, Tensor
 from tdbg.compat.smdebug.exceptions import (
     MissingCollectionFiles,
     NoMoreData,
+    SMDebugNotImplementedError,
     SMDebugTypeError,
     SMDebugValueError,
     StepUnavailable,
     TensorUnavailable,
+    translated,
 )
-from tdbg.config import nearest
+from tdbg.config import collections as base
+from tdbg.config.collections import Role
+from tdbg.config.messages import nearest
+from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
+from tdbg.run.documents import texts_of
 
-__all__ = ["LocalTrial", "Trial"]
+__all__ = [
+    "LocalTrial",
+    "S3Trial",
+    "Trial",
+    "create_trial",
+    "wait_for_runs",
+]
+
+SCALAR_PREFIX = CallbackHook.SCALAR_PREFIX
+
+
+def create_trial(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    profiler: bool = False,
+    output_dir: str = "",
+    **kwargs: Any,
+) -> Trial:
+    """Open the run at *path*, finished or not.
+
+    Args:
+        path: Directory of the run.
+        name: What to call the trial; the directory's name by default.
+        profiler: Not supported.
+        output_dir: Ignored: an argument of the profiler.
+        **kwargs: ``range_steps``: the first global step to read, and the one after the
+            last. ``wait``: seconds to wait for the run to appear; None: as
+            ``wait_for_runs`` says, or not at all. ``check``, ``index_mode``, ``cache``
+            and ``parallel`` are ignored.
+
+    Raises:
+        MissingCollectionFiles: If there is no run, after *wait* seconds.
+        SMDebugNotImplementedError: If the run is on S3, or *profiler* is True.
+        StorageError: If the run cannot be read.
+        ConfigurationError: If an argument can never work.
+    """
+    del output_dir
+    _flush_own(path)
+    text = os.fspath(path).strip()
+    if profiler:
+        msg = "tdbg reads no profiler data of smdebug's form"
+        raise SMDebugNotImplementedError(msg)
+    scheme, _, rest = text.partition("://")
+    if rest and scheme == "s3":
+        bucket, _, prefix = rest.partition("/")
+        return S3Trial(name, bucket, prefix, **kwargs)
+    return LocalTrial(name, text, **kwargs)
+
+
+_waits: list[float] = [0.0]
+
+
+def wait_for_runs(seconds: float) -> None:
+    """Set for how long trials wait for their runs, where they are not told."""
+    _waits[:] = [seconds]
+
+
+def _flush_own(path: str | os.PathLike[str]) -> None:
+    """Flush the program's own hook, so that the program can read what it recorded."""
+    hook = current_hook()
+    given = Path(os.fspath(path).strip()).expanduser()
+    if hook is not None and Path(hook.out_dir).absolute() == given.absolute():
+        with contextlib.suppress(TdbgError):
+            hook.flush(timeout=5.0)
 
 
 class Trial:
-    """A run, by smdebug's methods; ``create_trial`` makes one.
+    """Reads a run by smdebug's methods; ``create_trial`` makes one.
 
-    Every question takes in what was written meanwhile, unless ``dynamic_refresh`` is
-    off. Several threads may ask.
+    Every call reads what was written meanwhile, unless ``dynamic_refresh`` is off.
+    Several threads may use a trial.
 
     Args:
-        trial: The run.
-        range_steps: Steps that it is limited to, as they were given.
+        trial: tdbg's trial of the run.
+        range_steps: The steps that the trial is limited to, as they were given.
     """
 
     def __init__(
@@ -54,6 +125,9 @@ class Trial:
         self.path = trial.path
         self.range_steps = range_steps
         self.logger: logging.Logger = get_logger()
+        # Those that were asked for are kept: they may have been extended since.
+        self._collections: dict[str, Collection] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, status={self._trial.status!r})"
@@ -75,22 +149,22 @@ class Trial:
 
     @property
     def last_complete_step(self) -> int:
-        """Global step up to which nothing more will come; -1 if there is none."""
+        """The global step up to which all steps are complete; -1: there is none."""
         return self._trial.last_complete_step
 
     @property
     def num_workers(self) -> int:
-        """How many workers write."""
+        """Number of workers that write."""
         return len(self._trial.workers())
 
     @property
     def last_index_token(self) -> None:
-        """None: there are no index files to go through."""
+        """None: tdbg has no index files."""
         return
 
     @property
     def dynamic_refresh(self) -> bool:
-        """Whether questions take in what is new; set it, or use ``no_refresh``."""
+        """Whether calls read what is new; set it, or use ``no_refresh``."""
         return self._frozen is None
 
     @dynamic_refresh.setter
@@ -103,17 +177,17 @@ class Trial:
             self._frozen.enter_context(self._trial.no_refresh())
 
     def maybe_refresh(self, name: str | None = None) -> None:
-        """Take in what is new, unless ``dynamic_refresh`` is off."""
+        """Read what is new, unless ``dynamic_refresh`` is off."""
         del name
         if self.dynamic_refresh:
             self._trial.refresh()
 
     def refresh_data(self) -> None:
-        """Take in what is new."""
+        """Read what is new."""
         self._trial.refresh()
 
     def refresh_tensor(self, tname: str, steps: Iterable[int] | None = None) -> None:
-        """Take in what is new, of all tensors."""
+        """Read what is new, for all tensors."""
         del tname, steps
         self._trial.refresh()
 
@@ -126,8 +200,12 @@ class Trial:
     def steps(
         self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False
     ) -> list[int]:
-        """Steps at which something was saved."""
-        return self._trial.steps(mode, show_incomplete_steps=show_incomplete_steps)
+        """Steps at which tensors were saved; scalars alone count where there are none.
+
+        tdbg records a scalar at its step, whether tensors are saved there or not.
+        """
+        what = "tensors" if self._has_tensors() else "any"
+        return self._trial.steps(mode, what, show_incomplete_steps)
 
     def modes(self) -> list[ModeKeys]:
         """Modes that have steps; never GLOBAL."""
@@ -150,8 +228,11 @@ class Trial:
         return self._trial.global_step(mode, mode_step)
 
     def has_passed_step(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> StepState:
-        """Whether the step is there, may still come, or never will."""
-        return self._trial.has_passed_step(step, mode)
+        """Whether the step is there, may still come, or will never come."""
+        state = self._trial.has_passed_step(step, mode)
+        if state is StepState.AVAILABLE and not self._has_tensors(step, mode):
+            return StepState.UNAVAILABLE if self._has_tensors() else state
+        return state
 
     def wait_for_steps(
         self, required_steps: Iterable[int], mode: ModeKeys = ModeKeys.GLOBAL
@@ -159,8 +240,8 @@ class Trial:
         """Block until all of these are available.
 
         Raises:
-            StepUnavailable: If one was not saved, and never will be.
-            NoMoreData: If the training ended before one.
+            StepUnavailable: If a step was not saved, and never will be.
+            NoMoreData: If the training ended before a step.
         """
         for step in required_steps:
             try:
@@ -170,6 +251,8 @@ class Trial:
                 raise NoMoreData(step, mode, last) from error
             except errors.StepUnavailable as error:
                 raise StepUnavailable(step, mode) from error
+            if self.has_passed_step(step, mode) is StepState.UNAVAILABLE:
+                raise StepUnavailable(step, mode)
 
     # --- Tensors ------------------------------------------------------------
 
@@ -180,44 +263,58 @@ class Trial:
         step: int | None = None,
         mode: ModeKeys = ModeKeys.GLOBAL,
         regex: Any = None,
-        collection: str | Collection | None = None,
+        collection: str | base.Collection | None = None,
     ) -> list[str]:
-        """Names of tensors and scalars, sorted; all conditions given must hold.
+        """The names of tensors and scalars that meet all conditions, sorted.
 
         Args:
-            show_prefixed_tensors: Accepted; no name is hidden.
-            step: Saved at this step, in the count of *mode*.
-            mode: Saved in this mode.
+            show_prefixed_tensors: Ignored: no name is hidden.
+            step: They were saved at this step, which *mode* counts.
+            mode: They were saved in this mode.
             regex: This expression, or one of a list, is found in the name.
-            collection: In this collection.
+            collection: They belong to this collection of the run, or of the caller. Of
+                a caller's own they are those that it selects, and those of a
+                collection of the run of that name.
 
         Raises:
-            SMDebugTypeError: If *collection* is none.
-            SMDebugValueError: If an expression is none, or there is no such
-                collection.
+            SMDebugTypeError: If *collection* is neither a name nor a Collection.
+            SMDebugValueError: If *regex* is no regular expression, or there is no
+                collection of that name.
         """
         del show_prefixed_tensors
-        try:
+        with translated():
             names = self._trial.tensor_names(
                 step=step, mode=mode, regex=None if regex is None else _flat(regex)
             )
-        except errors.ConfigurationError as error:
-            raise SMDebugValueError(str(error)) from error
         if collection is None:
             return names
-        given: object = collection
-        name = given.name if isinstance(given, Collection) else given
-        if not isinstance(name, str):
-            msg = f"collection must be a name or a Collection, not {given!r}"
+        requested = self._names_in(collection)
+        found = [name for name in names if name in requested]
+        if not found:
+            name = collection if isinstance(collection, str) else collection.name
+            self.logger.warning("nothing of the collection %r was saved", name)
+        return found
+
+    def _names_in(self, collection: object) -> set[str]:
+        """The names of the tensors of a collection, or of the one of that name."""
+        known = self.collections()
+        if isinstance(collection, str):
+            if collection not in known:
+                msg = f"no collection {collection!r}; {nearest(collection, known)}"
+                raise SMDebugValueError(msg)
+            return known[collection].tensor_names
+        if not isinstance(collection, base.Collection):
+            msg = f"collection must be a name or a Collection, not {collection!r}"
             raise SMDebugTypeError(msg)
-        wanted = self.collection(name).tensor_names
-        return [found for found in names if found in wanted]
+        of_run = known.get(collection.name)
+        found = {name for name, role in self._roles() if collection.has(name, role)}
+        return found | (set() if of_run is None else of_run.tensor_names)
 
     def tensor(self, tname: str) -> Tensor:
         """The tensor of that name.
 
         Raises:
-            TensorUnavailable: If there is none so far.
+            TensorUnavailable: If there is no such tensor so far.
         """
         try:
             return Tensor(self._trial.tensor(tname))
@@ -229,7 +326,7 @@ class Trial:
         return self._trial.has_tensor(tname)
 
     def inputs(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[NDArray[Any]]:
-        """Values of the collection ``inputs`` at a step, by their index."""
+        """The values of the collection ``inputs`` at a step, by their index."""
         try:
             names = self.tensor_names(
                 step=step, mode=mode, collection=CollectionKeys.INPUTS
@@ -239,49 +336,72 @@ class Trial:
         return self._values(names, step, mode)
 
     def labels(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[NDArray[Any]]:
-        """Values of what is called labels, by its index."""
+        """The values of tensors named ``labels``, in order of their index."""
         names = self.tensor_names(step=step, mode=mode, regex="labels")
         return self._values(names, step, mode)
 
     def predictions(
         self, step: int, mode: ModeKeys = ModeKeys.GLOBAL
     ) -> list[NDArray[Any]]:
-        """Values of what is called predictions, by its index."""
+        """The values of tensors named ``predictions``, in order of their index."""
         names = self.tensor_names(step=step, mode=mode, regex="predictions")
         return self._values(names, step, mode)
 
     def collections(self) -> dict[str, Collection]:
-        """The collections, each with the names of its tensors."""
-        with self._trial.no_refresh():
-            told: dict[str, Any] = {}
+        """The collections, each with the names of its tensors.
+
+        They are those of the run, and those made by ``collection``. What is included
+        in one of them holds for this trial from then on.
+        """
+        with self._lock, self._trial.no_refresh():
+            described: dict[str, Any] = {}
             for event in self._trial.events("collections"):
                 content = event.data.get("collections")
-                told |= content if isinstance(content, dict) else {}
-            found = {name: Collection(name) for name in DEFAULT_PYTORCH_COLLECTIONS}
-            for name, entry in told.items():
-                with contextlib.suppress(errors.ConfigurationError, AttributeError):
-                    found[name] = Collection(
-                        name, entry.get("include_regex"), entry.get("tensor_names")
-                    )
-            names = self._trial.tensor_names()
-            roles = {each: self._trial.tensor(each).role.upper() for each in names}
-        for item in found.values():
-            for each, role in roles.items():
-                if item.has(each, Role.__members__.get(role, Role.OTHER)):
-                    item.tensor_names.add(each)
-        return found
+                described |= content if isinstance(content, dict) else {}
+            kept = self._collections
+            for name in (*DEFAULT_PYTORCH_COLLECTIONS, *described):
+                with contextlib.suppress(errors.ConfigurationError):
+                    kept.setdefault(name, Collection(name))
+            for name, entry in described.items():
+                if not isinstance(entry, dict) or name not in kept:
+                    continue
+                with contextlib.suppress(errors.ConfigurationError):
+                    known = set(kept[name].include_regex)
+                    given = texts_of(entry.get("include_regex"))
+                    kept[name].include([each for each in given if each not in known])
+                    kept[name].tensor_names.update(texts_of(entry.get("tensor_names")))
+            roles = self._roles()
+            for item in kept.values():
+                item.tensor_names.update(n for n, role in roles if item.has(n, role))
+            return dict(kept)
 
     def collection(self, coll_name: str) -> Collection:
-        """The collection of that name.
+        """The collection of that name; an empty one is made if there is none.
 
-        Raises:
-            SMDebugValueError: If there is none.
+        Example::
+
+            trial.collection("relus").include("relu_output")
+            trial.tensor_names(collection="relus")
         """
         found = self.collections()
         if coll_name not in found:
-            msg = f"no collection {coll_name!r}; {nearest(coll_name, found)}"
-            raise SMDebugValueError(msg)
+            with self._lock, translated():
+                made = Collection(coll_name)
+                return self._collections.setdefault(coll_name, made)
         return found[coll_name]
+
+    def _roles(self) -> list[tuple[str, Role]]:
+        """The tensors that were saved so far, with their roles."""
+        names = self._trial.tensor_names()
+        roles = ((each, self._trial.tensor(each).role.upper()) for each in names)
+        return [(each, Role.__members__.get(r, Role.OTHER)) for each, r in roles]
+
+    def _has_tensors(
+        self, step: int | None = None, mode: ModeKeys = ModeKeys.GLOBAL
+    ) -> bool:
+        """Whether anything but scalars was saved, at the step or at all."""
+        names = self._trial.tensor_names(step=step, mode=mode)
+        return any(not name.startswith(SCALAR_PREFIX) for name in names)
 
     def _values(
         self, names: list[str], step: int, mode: ModeKeys
@@ -291,11 +411,11 @@ class Trial:
 
 
 class LocalTrial(Trial):
-    """A run in a local directory; the other arguments are those of ``create_trial``.
+    """Reads a run in a local directory; see ``create_trial`` for the arguments.
 
     Raises:
         MissingCollectionFiles: If there is no run.
-        StorageError: If it cannot be read.
+        StorageError: If the run cannot be read.
         ConfigurationError: If an argument can never work.
     """
 
@@ -309,25 +429,46 @@ class LocalTrial(Trial):
         index_mode: bool = True,
         cache: bool = False,
         *,
-        wait: float = 0.0,
+        wait: float | None = None,
     ) -> None:
-        # Checksums are always verified, and nothing is read that is not asked for.
+        # tdbg always verifies checksums, and reads a value only when it is used.
         del parallel, check, index_mode, cache
         steps = None
         if range_steps is not None:
             first, end = range_steps
             steps = (first or 0, end)
         try:
-            found = native.create_trial(
-                dirname, name=name, range_steps=steps, wait=wait
-            )
+            seconds = _waits[0] if wait is None else wait
+            found = _opened(dirname, name, steps, seconds)
         except errors.NotARun as error:
             raise MissingCollectionFiles(str(error)) from error
         super().__init__(found, range_steps)
 
 
+# How often somebody who waits for a run is told so.
+TELL_SECONDS = 20.0
+
+
+def _opened(
+    path: str | os.PathLike[str],
+    name: str | None,
+    steps: tuple[int, int | None] | None,
+    wait: float,
+) -> native.Trial:
+    """Open a run, as soon as there is one."""
+    deadline = time.monotonic() + wait
+    while True:
+        part = min(TELL_SECONDS, max(0.0, deadline - time.monotonic()))
+        try:
+            return native.create_trial(path, name=name, range_steps=steps, wait=part)
+        except errors.NotARun as error:
+            if error.kind == "damage" or time.monotonic() >= deadline:
+                raise
+            get_logger().warning("waiting for the run %s to begin", os.fspath(path))
+
+
 def _flat(regex: Any) -> list[str]:
-    """The expressions of a list of expressions and lists."""
+    """Flatten a list of expressions and lists."""
     if isinstance(regex, list | tuple | set):
         return [each for item in regex for each in _flat(item)]
     return [regex]
@@ -336,3 +477,21 @@ def _flat(regex: Any) -> list[str]:
 def _index(name: str) -> tuple[int, str]:
     _, _, last = name.rpartition("_")
     return (int(last) if last.isdigit() else 0, name)
+
+
+class S3Trial(Trial):
+    """A run on S3, which tdbg cannot read yet.
+
+    Raises:
+        SMDebugNotImplementedError: Always.
+    """
+
+    def __init__(
+        self, name: str | None, bucket_name: str, prefix_name: str, **_: Any
+    ) -> None:
+        del name
+        msg = (
+            f"s3://{bucket_name}/{prefix_name}: only local runs can be read; copy it, "
+            "for example with `aws s3 sync`"
+        )
+        raise SMDebugNotImplementedError(msg)

@@ -1,10 +1,26 @@
-"""``smdebug.core.access_layer``: what it knows of a run's directory."""
+"""``smdebug.core.access_layer``: the state of a run's directory."""
 
 from __future__ import annotations
 
-from tdbg.compat.smdebug.core.access_layer.utils import (
-    check_dir_exists,
-    has_training_ended,
-)
+import os
 
-__all__ = ["check_dir_exists", "has_training_ended"]
+from tdbg.errors import NotARun
+from tdbg.trial import create_trial
+
+__all__ = [
+    "check_dir_exists",
+    "has_training_ended",
+]
+
+
+def has_training_ended(trial_prefix: str | os.PathLike[str]) -> bool:
+    """Whether a run is there and its training has ended, in order or not."""
+    try:
+        return create_trial(trial_prefix).loaded_all_steps
+    except NotARun:
+        return False
+
+
+def check_dir_exists(path: str | os.PathLike[str]) -> bool:
+    """Whether the directory holds the run of a training that has ended."""
+    return has_training_ended(path)

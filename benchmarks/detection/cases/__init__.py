@@ -1,0 +1,3 @@
+"""Trainings, by the kind of problem; what they are written with is in ``kit``."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Mistakes that show in what layers put out."""
+
+from __future__ import annotations

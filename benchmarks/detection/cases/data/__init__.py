@@ -1,0 +1,3 @@
+"""Mistakes in the data."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Mistakes that show in the gradients."""
+
+from __future__ import annotations

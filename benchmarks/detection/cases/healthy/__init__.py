@@ -1,0 +1,3 @@
+"""Trainings without a fault."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Mistakes that show in the loss."""
+
+from __future__ import annotations

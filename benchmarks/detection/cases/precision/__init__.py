@@ -1,0 +1,3 @@
+"""Mistakes with numbers."""
+
+from __future__ import annotations

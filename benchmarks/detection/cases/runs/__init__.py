@@ -1,0 +1,3 @@
+"""Mistakes that a run by itself does not show."""
+
+from __future__ import annotations

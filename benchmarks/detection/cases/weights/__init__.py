@@ -1,0 +1,3 @@
+"""Mistakes that show in the weights."""
+
+from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Micro-benchmarks of the core, for pytest-benchmark."""

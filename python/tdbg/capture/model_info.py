@@ -1,0 +1,127 @@
+"""Decides when what is known of the model is written, and writes it.
+
+It is written when the first step of training ends, and again when something has
+changed since: an optimizer that was found later, a parameter that was unfrozen.  A
+hook reports optimizers at once; the rest is looked for at some steps only, so that a
+step costs nothing.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Hashable
+from typing import NamedTuple, Protocol
+
+from tdbg.capture.session import Session
+from tdbg.modes import TRAIN
+from tdbg.run.model_info import ModelInfo
+from tdbg.run.schema import EventKind
+
+__all__ = ["ModelInfoWriter", "ModelMarks", "ModelSource"]
+
+# Steps of optimizers between two looks: so many parameters a step, within bounds.
+_PARAMETERS_A_STEP = 3
+_SOONEST, _LATEST = 10, 100
+# A model that changes so often between being trained in evaluation mode and not does
+# so on purpose; and that is not to be written at every step.
+_MOST_MODE_CHANGES = 64
+
+
+class ModelMarks(NamedTuple):
+    """What can be seen of a model in little time.
+
+    Attributes:
+        n_parameters: How many parameters it has.
+        marks: Numbers that differ when the model info does.
+    """
+
+    n_parameters: int
+    marks: tuple[int, ...]
+
+
+class ModelSource(Protocol):
+    """A framework's model, optimizers and losses, as its hook knows them."""
+
+    def marks(self) -> ModelMarks:
+        """Look at the model, fast."""
+
+    def model_info(
+        self, step: int, trained_in_evaluation: Collection[Hashable]
+    ) -> ModelInfo:
+        """Describe the model.
+
+        Args:
+            step: The global step from which the description holds.
+            trained_in_evaluation: The roots, by the keys of their forwards, that this
+                step trains in evaluation mode.
+        """
+
+
+class ModelInfoWriter:
+    """Writes the model info of a session.
+
+    Args:
+        session: Where it is written.
+        source: Describes the model.
+    """
+
+    def __init__(self, session: Session, source: ModelSource) -> None:
+        self._session = session
+        self._source = source
+        self._countdown = 1
+        self._n_forwards = 0
+        self._marks: tuple[int, ...] = ()
+        self._written: ModelInfo | None = None
+        self._n_mode_changes = 0
+        session.on_eval_training.append(self._mode_changed)
+
+    def changed(self) -> None:
+        """Write again when the next optimizer has stepped: something has changed."""
+        self._countdown = 1
+        self._marks = ()
+
+    def optimizer_stepped(self) -> None:
+        """Count the step of an optimizer, whose own step is not over yet."""
+        self._countdown -= 1
+        if self._countdown <= 0:
+            self._update()
+
+    def forward_begins(self) -> None:
+        """Count a forward in training, while no optimizer is known."""
+        self._n_forwards += 1
+        if self._n_forwards > 1 and self._written is None:
+            self._update()
+
+    def conclude(self) -> None:
+        """Write what was not written yet: training ends, perhaps after one step."""
+        if self._n_forwards and self._written is None:
+            self._update()
+
+    def _mode_changed(self) -> None:
+        self._n_mode_changes += 1
+        if self._n_mode_changes <= _MOST_MODE_CHANGES:
+            self.changed()
+
+    def _update(self) -> None:
+        """Write the model info if it may differ from what was written."""
+        n_parameters, marks = self._source.marks()
+        soon = n_parameters // _PARAMETERS_A_STEP
+        self._countdown = min(_LATEST, max(_SOONEST, soon))
+        if self._session.writes_to is None or (marks == self._marks and self._written):
+            return
+        self._marks = marks
+        machine = self._session.machine
+        step = machine.training
+        number = machine.latest(TRAIN)[0] if step is None else step.number
+        in_evaluation: Collection[Hashable] = ()
+        is_settled = self._n_mode_changes < _MOST_MODE_CHANGES
+        if step is not None and machine.trains_in_evaluation and is_settled:
+            in_evaluation = step.forwards
+        info = self._source.model_info(max(0, number), in_evaluation)
+        written = self._written
+        if written is None or info != dataclasses.replace(written, step=info.step):
+            self._written = info
+            for document in info.parts():
+                self._session.write_event(EventKind.CONFIGURATION, document, info.step)

@@ -1,0 +1,75 @@
+"""Kinds: what a module or a loss computes, in words that hold for every framework.
+
+The adapter of a framework says which kind a module or a loss is; rules and their needs
+ask for kinds, so that they judge a ``Dense`` of Keras as they judge PyTorch's
+``Linear``.  There are the kinds that rules ask for; most modules are of none.
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["NORMS", "REGRESSIONS", "Kind"]
+
+
+class Kind(enum.StrEnum):
+    """What a module or a loss computes.  On disk by name: never rename."""
+
+    # Layers with weights; an embedding also where it sums up its rows by bags.
+    LINEAR = "linear"
+    BILINEAR = "bilinear"
+    CONV = "conv"
+    CONV_TRANSPOSE = "conv_transpose"
+    EMBEDDING = "embedding"
+
+    # Recurrent layers: all steps of a sequence, not the cell of one step.
+    RNN = "rnn"
+    GRU = "gru"
+    LSTM = "lstm"
+
+    # Normalizations of what passes through; `norm` is any other one, of weights even.
+    BATCH_NORM = "batch_norm"
+    LAYER_NORM = "layer_norm"
+    INSTANCE_NORM = "instance_norm"
+    GROUP_NORM = "group_norm"
+    RMS_NORM = "rms_norm"
+    NORM = "norm"
+
+    # Activations; `relu` is any that is constant below a threshold and linear above
+    # it, until a bound perhaps; the hard ones are made of straight lines.
+    RELU = "relu"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+    HARD_TANH = "hard_tanh"
+    HARD_SIGMOID = "hard_sigmoid"
+
+    # What passes its input on as it is, in another shape at most.
+    FLATTEN = "flatten"
+    IDENTITY = "identity"
+
+    # Losses, by what they are given: scores (logits) for the first two, logarithms of
+    # probabilities for the next two, numbers for the others.
+    CROSS_ENTROPY = "cross_entropy"
+    BCE_WITH_LOGITS = "bce_with_logits"
+    NLL = "nll"
+    KL_DIV = "kl_div"
+    MSE = "mse"
+    L1 = "l1"
+    SMOOTH_L1 = "smooth_l1"
+    HUBER = "huber"
+
+
+NORMS = frozenset(
+    {
+        Kind.BATCH_NORM,
+        Kind.LAYER_NORM,
+        Kind.INSTANCE_NORM,
+        Kind.GROUP_NORM,
+        Kind.RMS_NORM,
+        Kind.NORM,
+    }
+)
+"""The kinds that normalize."""
+
+REGRESSIONS = frozenset({Kind.MSE, Kind.L1, Kind.SMOOTH_L1, Kind.HUBER})
+"""The losses that compare numbers, element by element."""

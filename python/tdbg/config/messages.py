@@ -1,0 +1,106 @@
+"""Checks of settings, and the words of their messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from tdbg.errors import ConfigurationError
+
+__all__ = [
+    "check_choice",
+    "check_flag",
+    "check_known",
+    "nearest",
+    "printable",
+    "short",
+    "whole_number",
+]
+
+_LONGEST = 200
+
+
+def nearest(value: object, valid: Iterable[str]) -> str:
+    """The end of a message about a bad name: proposes the name that was meant.
+
+    Example:
+        >>> nearest("meen", ["max", "mean"])
+        "did you mean 'mean'?"
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(str(value), names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"valid are {', '.join(repr(name) for name in names)}"
+
+
+def short(value: object, longest: int = _LONGEST) -> str:
+    """A value as messages repeat it: at most *longest* characters of its ``repr``."""
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+def printable(text: str) -> str:
+    r"""A text without control characters and halves of characters.
+
+    Whoever may write into a run chooses names, messages and reasons: a terminal must
+    not obey them, and every encoding must have them.
+
+    Example:
+        >>> printable("\x1b[2J")
+        '\ufffd[2J'
+    """
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def check_known(
+    names: Iterable[object], known: Iterable[str], what: str = "unknown setting"
+) -> None:
+    """Refuse the first of *names* that is not among the *known* ones.
+
+    Raises:
+        ConfigurationError: If there is one; the message proposes the nearest name.
+
+    Example:
+        >>> check_known(["interval"], ["interval", "steps"])
+    """
+    valid = list(known)
+    for name in names:
+        if not isinstance(name, str) or name not in valid:
+            msg = f"{what} {short(name)}; {nearest(name, valid)}"
+            raise ConfigurationError(msg)
+
+
+def check_choice(setting: str, value: object, valid: Iterable[str]) -> None:
+    """Refuse a value that is none of the *valid* words.
+
+    Raises:
+        ConfigurationError: If it is none; the message names the setting and proposes
+            the nearest word.
+    """
+    check_known([value], valid, f"{setting}: unknown")
+
+
+def check_flag(setting: str, value: object) -> None:
+    """Refuse a value that is neither True nor False.
+
+    Raises:
+        ConfigurationError: If it is neither; the message names the setting.
+    """
+    if not isinstance(value, bool):
+        msg = f"{setting} must be True or False, not {short(value)}"
+        raise ConfigurationError(msg)
+
+
+def whole_number(
+    value: object, least: int | None = None, most: int | None = None
+) -> int | None:
+    """The value if it is a whole number from *least* to *most*; otherwise None.
+
+    An integer of NumPy is a whole number; a bool is not, since nobody means it as one.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    number = int(value.__index__())
+    is_within = (least is None or least <= number) and (most is None or number <= most)
+    return number if is_within else None

@@ -1,0 +1,103 @@
+"""``TorchAdapter``: what capture asks PyTorch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, Local, Part
+from tdbg.config.options import SessionOptions
+from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
+from tdbg.hooks.pytorch.distributed import TorchStore, process_group_rank
+from tdbg.hooks.pytorch.kinds import kind_of
+from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor, local_of
+from tdbg.hooks.pytorch.torch_statistics import sparse_row, sparse_units
+from tdbg.run.schema import PlacementKind
+
+__all__ = ["TorchAdapter"]
+
+# Meshes with placements and shapes that are remembered: more than a model has.
+_MAX_PARTS = 4096
+_log = logging.getLogger("tdbg")
+
+
+class TorchAdapter(FrameworkAdapter):
+    """Describes PyTorch's tensors, its devices and its process group.
+
+    Attributes:
+        cuda: PyTorch's operations on CUDA devices.
+    """
+
+    name = "pytorch"
+    version = str(torch.__version__)
+
+    # Functions, so that a call of the method is one call.
+    is_tensor = staticmethod(is_tensor)
+    kind_of = staticmethod(kind_of)
+    describe = staticmethod(describe)
+    compute_row = staticmethod(sparse_row)
+    compute_units = staticmethod(sparse_units)
+    import_array = staticmethod(foreign)
+    process_rank = staticmethod(process_group_rank)
+    rank_store = staticmethod(TorchStore)
+
+    def __init__(self) -> None:
+        self.tensor_types = TYPES
+        self.cuda = CudaTensors()
+        self.device_backend = self.cuda
+        self._workers: Collection[int] = ()
+        self._has_warned = False
+        # By the id of what DTensors of one kind share, which is kept for it.
+        self._known: dict[int, tuple[Any, Part | None]] = {}
+
+    def session_opens(self, options: SessionOptions) -> None:
+        """Remember which ranks write."""
+        self._workers = options.workers
+
+    def n_threads(self) -> int:
+        """As many as PyTorch's operators use."""
+        return torch.get_num_threads()
+
+    def read_number(self, value: Any) -> float | DeviceArray | None:
+        """As ``FrameworkAdapter``; also a number on a CUDA device."""
+        return number_of(value, self.cuda)
+
+    def local_shard(self, tensor: torch.Tensor) -> Local | None:
+        """As ``FrameworkAdapter``; the result is kept for DTensors of one kind."""
+        kind = type(tensor)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            return None
+        shared: Any = tensor
+        spec = getattr(shared, "_spec", None)
+        known = self._known.get(id(spec))
+        if known is not None:
+            inner = shared._local_tensor
+            if type(inner) is torch.Tensor:
+                part = known[1]
+                return Local(None if part is None else inner, part)
+        found = local_of(tensor)
+        if found is not None and spec is not None:
+            if len(self._known) >= _MAX_PARTS:
+                self._known.clear()
+            self._known[id(spec)] = spec, found.part
+            if found.part is not None:
+                self._warn_if_incomplete(found.part, shared.device_mesh)
+        return found
+
+    def _warn_if_incomplete(self, part: Part, mesh: Any) -> None:
+        """Warn, once, if other ranks hold parts and do not write."""
+        if self._has_warned or all(
+            each[0] != PlacementKind.SHARD for each in part.placements
+        ):
+            return
+        missing = set(mesh.mesh.flatten().tolist()).difference(self._workers)
+        if missing:
+            self._has_warned = True
+            _log.warning(
+                "tensors are sharded over ranks of which %d write nothing: what is "
+                "recorded of them is incomplete; use include_workers='all'",
+                len(missing),
+            )

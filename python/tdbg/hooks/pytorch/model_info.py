@@ -1,0 +1,135 @@
+"""What PyTorch's modules, parameters, losses and optimizers say of the model.
+
+Thread safety: the training's thread.
+
+Errors: none of its own; what cannot be described is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+
+import torch
+from torch.optim import Optimizer
+
+from tdbg.capture.model_info import ModelMarks
+from tdbg.hooks.pytorch.kinds import kind_of
+from tdbg.hooks.pytorch.losses import LossCapture
+from tdbg.hooks.pytorch.mode import evaluating
+from tdbg.hooks.pytorch.module_hooks import ModuleCapture
+from tdbg.hooks.pytorch.module_tree import class_name, named_modules
+from tdbg.hooks.pytorch.parameters import TrackedParameter
+from tdbg.hooks.pytorch.tensors import name_of
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+__all__ = ["TorchModel"]
+
+
+class TorchModel:
+    """The model of a training: a ``ModelSource``.
+
+    Args:
+        module_captures: Those of the registered modules; grows.
+        losses: The registered losses; grows.
+
+    Attributes:
+        optimizers: Returns the optimizers that are known, in a fixed order.
+    """
+
+    def __init__(
+        self, module_captures: Sequence[ModuleCapture], losses: Sequence[LossCapture]
+    ) -> None:
+        self._module_captures = module_captures
+        self._losses = losses
+        self.optimizers: Callable[[], Sequence[Optimizer]] = tuple
+
+    def marks(self) -> ModelMarks:
+        """Count what there is, and which parameters are trained."""
+        all_tracked = self._tracked()
+        found = [len(self._module_captures), len(self._losses), len(all_tracked)]
+        found += [
+            len(group["params"])
+            for optimizer in self.optimizers()
+            for group in optimizer.param_groups
+        ]
+        for tracked in all_tracked:
+            parameter = tracked.parameter()
+            found.append(-1 if parameter is None else parameter.requires_grad)
+        return ModelMarks(len(all_tracked), tuple(found))
+
+    def model_info(
+        self, step: int, trained_in_evaluation: Collection[Hashable]
+    ) -> ModelInfo:
+        """Describe the model as it is now."""
+        optimizers, all_tracked = self.optimizers(), self._tracked()
+        held = {
+            id(parameter): i
+            for i, optimizer in enumerate(optimizers)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        modules: dict[str, str] = {}
+        kinds = {loss.name: loss.kind for loss in self._losses}
+        roots = [
+            (module_capture, module_capture.module)
+            for module_capture in self._module_captures
+        ]
+        for module_capture, root in roots:
+            for path, module in named_modules(root) if root is not None else ():
+                name = module_capture.prefix + path if path else module_capture.name
+                modules.setdefault(name, class_name(module))
+                kinds.setdefault(class_name(module), kind_of(module))
+        parameters: dict[str, ParameterFacts] = {}
+        for tracked in all_tracked:
+            parameter = tracked.parameter()
+            # A lazy parameter has no shape yet.
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                if parameter is not None:
+                    optimizer = held.get(id(parameter))
+                    parameters[tracked.weight.name] = _of(tracked, parameter, optimizer)
+        return ModelInfo(
+            evaluating=tuple(self._evaluating(trained_in_evaluation, held)),
+            step=step,
+            models=tuple(class_name(root) for _, root in roots if root is not None),
+            losses=tuple(loss.class_name for loss in self._losses),
+            optimizers=tuple(type(each).__name__ for each in optimizers),
+            modules=modules,
+            kinds={name: kind for name, kind in kinds.items() if kind is not None},
+            parameters=parameters,
+            complete=bool(optimizers),
+        )
+
+    def _tracked(self) -> list[TrackedParameter]:
+        return [
+            each
+            for module_capture in self._module_captures
+            for each in module_capture.parameters.tracked_parameters()
+        ]
+
+    def _evaluating(
+        self, roots: Collection[Hashable], held: Mapping[int, int]
+    ) -> Iterator[str]:
+        """The layers of these roots that compute something else in training."""
+        for module_capture in self._module_captures:
+            root = module_capture.module
+            if root is None or id(module_capture) not in roots:
+                continue
+            trained = {
+                id(each) for each in root.parameters() if each.requires_grad
+            } & held.keys()
+            for path in evaluating(root, trained):
+                yield module_capture.prefix + path if path else module_capture.name
+
+
+def _of(
+    tracked: TrackedParameter, parameter: torch.Tensor, optimizer: int | None
+) -> ParameterFacts:
+    owner = tracked.owner()
+    return ParameterFacts(
+        shape=tuple(int(size) for size in parameter.shape),
+        dtype=name_of(parameter.dtype) or str(parameter.dtype).removeprefix("torch."),
+        requires_grad=parameter.requires_grad,
+        module="" if owner is None else class_name(owner),
+        optimizer=optimizer,
+    )

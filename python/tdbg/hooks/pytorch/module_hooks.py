@@ -1,0 +1,309 @@
+"""Registered modules: reports their forwards, and captures what is in them."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C import _current_graph_task_id
+from torch.compiler import is_compiling
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from tdbg.capture.modes import CurrentMode
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD, Callback
+from tdbg.hooks.pytorch.compile import never_compiled, new_target, report_call
+from tdbg.hooks.pytorch.module_tree import IS_REPLICA, begin_replica, end_replica
+from tdbg.hooks.pytorch.parameters import SEARCH_INTERVAL, BufferTable, ParameterTable
+from tdbg.hooks.pytorch.submodule_hooks import SubmoduleHooks
+from tdbg.modes import TRAINING
+
+__all__ = ["Additions", "ModuleCapture", "registered_session"]
+
+
+class Additions:
+    """Notices that a module or a parameter was added inside a root.
+
+    One that replaces another keeps the name of the other, and counts as none.
+
+    Args:
+        root: Not kept alive.
+
+    Attributes:
+        has_any: Whether one was added since the last ``scan``.
+    """
+
+    def __init__(self, root: weakref.ref[nn.Module]) -> None:
+        self._root = root
+        self._known: set[int] = set()
+        self.has_any = False
+        self.scan()
+        # The hook is global: it must not keep this training alive.
+        me = weakref.ref(self)
+
+        def added(parent: nn.Module, _: str, __: Any) -> None:
+            additions = me()
+            if additions is not None and id(parent) in additions._known:
+                additions.has_any = True
+
+        def added_parameter(parent: nn.Module, name: str, _: Any) -> None:
+            if parent._parameters.get(name) is None:
+                added(parent, name, None)
+
+        self._handles: list[Any] = [
+            register_module_module_registration_hook(added),
+            register_module_parameter_registration_hook(added_parameter),
+        ]
+        # Nor does it outlast a training that nobody has closed.
+        weakref.finalize(self, remove_all, self._handles).atexit = False
+
+    def scan(self) -> None:
+        """Remember what is inside now."""
+        root = self._root()
+        self.has_any = False
+        self._known = set() if root is None else {id(each) for each in root.modules()}
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        remove_all(self._handles)
+
+
+def remove_all(handles: list[Any]) -> None:
+    """Take off the hooks of these handles."""
+    for handle in handles:
+        handle.remove()
+
+
+class _Begin(Callback):
+    __slots__ = ("module_capture", "target")
+
+    def __init__(self, session: Session, module_capture: ModuleCapture) -> None:
+        super().__init__(session)
+        self.module_capture = module_capture
+        self.target = new_target(self)
+
+    def __call__(self, module: Any, *_: Any) -> None:
+        if is_compiling():
+            report_call(self.target, None, None)
+        else:
+            self.session.run(self.module_capture.begin, module)
+
+    def called(self, *_: Any) -> None:
+        """A compiled graph calls."""
+        module = self.module_capture.module
+        if module is not None:
+            self(module)
+
+
+class _End(_Begin):
+    __slots__ = ()
+
+    def __call__(self, module: Any, *_: Any) -> None:
+        if is_compiling():
+            report_call(self.target, None, None)
+        else:
+            self.session.run(self.module_capture.end, module)
+
+
+never_compiled(_Begin.__call__, _End.__call__)
+
+
+class ModuleCapture:
+    """A registered module: reports its calls, and captures what is in it.
+
+    Args:
+        session: Where events and tensors go.
+        module: The root; not kept alive.
+        name: What the names of its own inputs and outputs begin with.
+        prefix: Goes before all names inside it.
+        mode: The present mode.
+        before_training: Called before a forward in training begins.
+
+    Attributes:
+        prefix: As it was given.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        module: nn.Module,
+        name: str,
+        prefix: str,
+        mode: CurrentMode,
+        before_training: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._module = weakref.ref(module)
+        self._mode = mode
+        self._name = name
+        self.prefix = prefix
+        self._before_training = before_training
+        # The exception under way at the beginning of each call that goes on.
+        self._calls: list[BaseException | None] = []
+        self._countdown = SEARCH_INTERVAL
+        self._additions = Additions(self._module)
+        before = session.naming.before_parameters(name, prefix)
+        self.parameters = ParameterTable(session, module, before)
+        self.buffers = BufferTable(session, module, before)
+        self._inside = SubmoduleHooks(session, self._module, name, prefix, mode.now)
+        self._begin_handle = module.register_forward_pre_hook(
+            _Begin(session, self), prepend=True
+        )
+        self._end_handle: Any = None
+        self.refresh()
+
+    @property
+    def name(self) -> str:
+        """What the names of the root's own inputs and outputs begin with."""
+        return self._name
+
+    @property
+    def n_unseen(self) -> int:
+        """Modules that were compiled before they had hooks, which report nothing."""
+        return self._inside.n_unseen
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The root, if it lives."""
+        return self._module()
+
+    def refresh(self) -> None:
+        """Hook the modules inside, where the collections ask for it by now."""
+        module = self._module()
+        if module is None:
+            return
+        self.parameters.refresh()
+        self.buffers.refresh()
+        self._inside.refresh()
+        # Last of all, so that the root's own output is still inside its forward.
+        if self._end_handle is not None:
+            self._end_handle.remove()
+        self._end_handle = module.register_forward_hook(
+            _End(self._session, self), always_call=True
+        )
+
+    def begin(self, module: nn.Module) -> None:
+        """Begin a forward: the root is about to be called."""
+        if _current_graph_task_id() != NOT_IN_BACKWARD:
+            return  # A checkpointed forward that is recomputed.
+        session = self._session
+        if IS_REPLICA in vars(module) and not begin_replica(
+            session, module, self.module
+        ):
+            return
+        if self._additions.has_any:
+            self._search_again()
+        if self._calls and _calls_on_stack(module) < 2:
+            # An interrupt ended that call without its hooks.
+            self._calls.clear()
+            session.forward_lost()
+        mode = self._mode.now()
+        is_training = mode in TRAINING
+        if is_training:
+            self._before_training()
+        context = session.forward_begins(id(self), mode)
+        if context is not None and not is_training:
+            context.step.may_train = self._mode.may_train()
+        self._calls.append(sys.exception())
+        if context is None or context.step_plan.is_light or not context.takes:
+            return
+        if context.step_plan.takes_activations:
+            self._count_capture()
+        # Without an optimizer nothing reports that the weights are about to change.
+        if not is_training or not session.optimizers:
+            self.parameters.capture(context, gradients=False)
+            self.buffers.capture(context)
+        else:
+            self.parameters.begin_values(context)
+
+    def update(self) -> None:
+        """Find what is inside anew, if something was added."""
+        if self._additions.has_any:
+            self._search_again()
+
+    def optimizer_steps(
+        self,
+        context: StepContext,
+        scale: float | torch.Tensor,
+        only: AbstractSet[int] | None,
+        held: Callable[[], AbstractSet[int]],
+    ) -> None:
+        """Take parameters, gradients and, if it is of all of them, buffers.
+
+        Args:
+            context: The step.
+            scale: Of the gradients; see ``ParameterTable.capture``.
+            only: Ids of the parameters to take; None takes all.
+            held: Ids of those that optimizers hold.
+        """
+        self.update()
+        self.parameters.capture(
+            context, gradients=True, scale=scale, only=only, held=held
+        )
+        if only is None:
+            self.buffers.capture(context)
+
+    def end(self, module: nn.Module) -> None:
+        """End the forward, perhaps by an exception."""
+        session = self._session
+        if IS_REPLICA in vars(module) and not end_replica(session, module, self.module):
+            return
+        if not self._calls:
+            return  # It never began: a stop was asked for, or a recomputation.
+        before = self._calls.pop()
+        error = sys.exception()
+        has_failed = error is not None and error is not before
+        if session.takes_activations and not has_failed:
+            self._inside.forward_ends()
+        session.forward_ends(has_failed)
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        self._inside.remove()
+        self._additions.remove()
+        for handle in (self._begin_handle, self._end_handle):
+            handle.remove()
+        self.parameters.fence(is_last=True)
+
+    def _count_capture(self) -> None:
+        """Search now and then: not every way of adding is noticed."""
+        self._countdown -= 1
+        if self._countdown <= 0:
+            self._search_again()
+
+    def _search_again(self) -> None:
+        self._countdown = SEARCH_INTERVAL
+        self._additions.scan()
+        self._inside.search_again()
+        self.parameters.search_again()
+        self.buffers.search_again()
+
+
+def registered_session(module: nn.Module) -> Session | None:
+    """The session that has this module registered, if any."""
+    for callback in module._forward_pre_hooks.values():
+        if isinstance(callback, _Begin):
+            return callback.session
+    return None
+
+
+def _calls_on_stack(module: nn.Module) -> int:
+    """How many calls of the module are under way, by the frames of the thread."""
+    code = nn.Module._call_impl.__code__
+    count = 0
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is module:
+            count += 1
+        frame = frame.f_back
+    return count

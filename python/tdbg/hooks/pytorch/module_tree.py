@@ -1,0 +1,178 @@
+"""Modules by path, as if nobody had wrapped them.
+
+``DistributedDataParallel`` and its like hold the model in an attribute of their own,
+whose name would stand in every path; the names of a tensor do not depend on how a
+model is trained.
+
+Thread safety: pure functions.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from tdbg.capture.session import Session
+
+__all__ = [
+    "IS_REPLICA",
+    "Location",
+    "begin_replica",
+    "class_name",
+    "end_replica",
+    "is_fully_sharded",
+    "named_modules",
+    "places_of",
+    "unwrapped",
+]
+
+
+# Wrappers that call what they hold and pass on its result, with the attribute that
+# holds it.  Those that are not always loaded go by name.
+_WRAPPERS = ((DataParallel, "module"), (DistributedDataParallel, "module"))
+_NAMED = frozenset(
+    {
+        "_checkpoint_wrapped_module",  # torch.distributed: activation checkpointing
+        "_fsdp_wrapped_module",  # FullyShardedDataParallel
+        "_orig_mod",  # torch.compile
+    }
+)
+# A class that `fully_shard` has put in the place of the module's own.
+_SHARDED_BASE = "FSDPModule"
+
+
+class Location(NamedTuple):
+    """Where a tensor of a module stands, so that a new one put there is found.
+
+    Attributes:
+        owner: The module that has it; not kept alive.
+        key: Its name there.
+        names: All its paths from the root; a tied one has several.
+    """
+
+    owner: weakref.ref[nn.Module]
+    key: str
+    names: tuple[str, ...]
+
+
+def places_of(
+    root: nn.Module, tensors: Callable[[nn.Module], Mapping[str, torch.Tensor | None]]
+) -> list[Location]:
+    """Return the places of all tensors in a module, each tensor once.
+
+    Args:
+        root: The module; wrappers leave no trace in paths.
+        tensors: Those of one module by name: its parameters or its buffers.
+    """
+    owners: dict[int, tuple[nn.Module, str]] = {}
+    names: dict[int, list[str]] = {}
+    for path, owner in named_modules(root):
+        for key, tensor in tensors(owner).items():
+            if tensor is not None:
+                owners.setdefault(id(tensor), (owner, key))
+                name = f"{path}.{key}" if path else key
+                names.setdefault(id(tensor), []).append(name)
+    return [
+        Location(weakref.ref(owner), key, tuple(names[identity]))
+        for identity, (owner, key) in owners.items()
+    ]
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module itself, inside any wrappers."""
+    while True:
+        inner = _wrapped_in(module)
+        if inner is None:
+            return module
+        module = inner
+
+
+def class_name(module: nn.Module) -> str:
+    """The name of the class that its author gave it."""
+    kind = type(module)
+    if is_fully_sharded(module):
+        kind = kind.__bases__[1]
+    return kind.__name__
+
+
+def is_fully_sharded(module: nn.Module) -> bool:
+    """Whether ``fully_shard`` was called for this module itself."""
+    bases = type(module).__bases__
+    return len(bases) > 1 and bases[0].__name__ == _SHARDED_BASE
+
+
+def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """All modules with their paths; one at several paths comes with each.
+
+    As ``named_modules(remove_duplicate=False)`` without wrappers.
+    """
+    for path, module in root.named_modules(remove_duplicate=False):
+        if _wrapped_in(module) is None:
+            yield _clean(root, path), module
+
+
+def _wrapped_in(module: nn.Module) -> nn.Module | None:
+    """What the module wraps; None for one that is no wrapper."""
+    for kind, name in _WRAPPERS:
+        if isinstance(module, kind):
+            return module._modules.get(name)
+    for name in _NAMED.intersection(module._modules):
+        return module._modules[name]
+    return None
+
+
+def _clean(root: nn.Module, path: str) -> str:
+    """The path without the attributes of wrappers."""
+    parts = []
+    module: nn.Module | None = root
+    for part in path.split("."):
+        inner = None if module is None else _wrapped_in(module)
+        module = None if module is None else module._modules.get(part)
+        if inner is None or module is not inner:
+            parts.append(part)
+    return ".".join(parts)
+
+
+IS_REPLICA = "_is_replica"
+"""The attribute that DataParallel sets in its copies of a root."""
+
+_lock = threading.Lock()
+
+
+def begin_replica(session: Session, replica: nn.Module, root: nn.Module | None) -> bool:
+    """Begin the call of a copy of the root; return whether it is the first copy."""
+    with _lock:
+        session.n_replicas += 1
+        session.takes_activations = False
+    return _is_first(replica, root)
+
+
+def end_replica(session: Session, replica: nn.Module, root: nn.Module | None) -> bool:
+    """End the call of a copy of the root; return whether it is the first copy."""
+    with _lock:
+        session.n_replicas = max(0, session.n_replicas - 1)
+        if not session.n_replicas:
+            session.takes_activations = True
+    return _is_first(replica, root)
+
+
+def _is_first(replica: nn.Module, root: nn.Module | None) -> bool:
+    """The copies lie on different devices, the first on that of the root."""
+    if root is None:
+        return False
+    own = next(root.parameters(), None)
+    return own is None or next(_parameters(replica), own).device == own.device
+
+
+def _parameters(replica: nn.Module) -> Iterator[torch.Tensor]:
+    """Of a copy they are no parameters any longer, but attributes."""
+    for module in replica.modules():
+        for value in vars(module).values():
+            if isinstance(value, torch.Tensor):
+                yield value

@@ -1,0 +1,137 @@
+"""DeadRelu: layers of ReLUs of which most have died."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tdbg.config.kinds import Kind
+from tdbg.rules.builtin.activations.unit_rule import UnitRule
+from tdbg.rules.registry import register
+from tdbg.rules.rule import check_number
+from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
+    Bools,
+    Description,
+    Evaluation,
+    Floats,
+    UnitTable,
+)
+from tdbg.run.findings import Severity
+
+if TYPE_CHECKING:
+    from tdbg.run.model_info import ModelInfo
+
+__all__ = ["DeadRelu"]
+
+# Significance level: probability of as many dead units at the allowed share.
+BY_CHANCE = 0.05
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadRelu(UnitRule):
+    """Report layers of ReLUs of which most are never active.
+
+    Args:
+        threshold_inactivity: A unit that is active for less than this percentage of
+            the values it was given is dead.
+        threshold_layer: A layer with more than this percentage of dead units, surely
+            (binomial test, 5 %) or all of them, is reported, as a warning.
+        error_layer: As an error, if this percentage of units was never active.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    severities = (Severity.WARNING, Severity.ERROR)
+    modules = frozenset({Kind.RELU})
+
+    threshold_inactivity: float = 1.0
+    threshold_layer: float = 50.0
+    error_layer: float = 90.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold_inactivity", above=0.0, most=100.0)
+        UnitRule.__post_init__(self)
+        check_number(self, "error_layer", least=self.threshold_layer, most=100.0)
+
+    def applies(self, model_info: ModelInfo | None, name: str) -> bool:
+        """Return whether the output is of a ReLU, or the model is unknown."""
+        if model_info is None or model_info.module_of(name) is None:
+            return True
+        return model_info.kind_of(name) == Kind.RELU
+
+    def judge(self, table: UnitTable) -> Evaluation:
+        """Judge a layer by the share of units that are hardly ever active."""
+        recent = self.recent(table, table.active)
+        share = recent.part / np.maximum(recent.count, 1.0)
+        dead = recent.percent(share < self.threshold_inactivity / 100.0)
+        gone = recent.percent(recent.part == 0)
+        n_units = table.active.shape[1]
+        severities = np.full(len(dead), OK, dtype=np.int8)
+        severities[(dead > self.threshold_layer) & self._is_surely(dead, n_units)] = (
+            Severity.WARNING
+        )
+        severe = (dead > self.threshold_layer) & (gone >= self.error_layer)
+        severities[severe] = Severity.ERROR
+        severities[np.isnan(dead)] = UNKNOWN
+
+        def describe(j: int) -> Description:
+            n_dead = round(dead[j] * n_units / 100.0)
+            n_gone = round(gone[j] * n_units / 100.0)
+            return Description(
+                message=(
+                    f"{n_dead} of {n_units} units ({dead[j]:.0f} %) are dead: active "
+                    f"for less than {self.threshold_inactivity:g} % of their values "
+                    f"over the last {recent.taken[j]} recorded steps, {n_gone} of them "
+                    "never"
+                ),
+                value=float(dead[j]),
+                threshold=self.threshold_layer,
+                advice=(
+                    "dead units get no gradient and do not come back: restart with a "
+                    "lower learning rate, initialize biases at zero and weights by "
+                    "He, normalize before the activation, or use LeakyReLU or GELU"
+                ),
+            )
+
+        return table.judge(severities, describe)
+
+    def _is_surely(self, dead: Floats, n_units: int) -> Bools:
+        """Whether there are more dead units than chance explains.
+
+        With initial weights it is chance whether a unit is dead, so their number in a
+        narrow layer scatters: 7 of 12 happen easily where half of them is expected.
+        """
+        counts = np.rint(np.nan_to_num(dead) * n_units / 100.0)
+        surely: Bools = counts >= _least_beyond(n_units, self.threshold_layer / 100.0)
+        return surely
+
+
+@lru_cache(maxsize=256)
+def _least_beyond(n: int, share: float) -> int:
+    """The least number of hits in *n* draws with a probability of at most 5 %.
+
+    At most *n*: with few draws no number is so rare.
+
+    Args:
+        n: How many draws.
+        share: The chance of a hit in each.
+    """
+    if share in {0.0, 1.0}:
+        return n if share else min(n, 1)
+    rates = (math.log(share), math.log1p(-share))
+    whole = math.lgamma(n + 1)
+    chance = 0.0
+    for k in range(n, -1, -1):
+        ways = whole - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        chance += math.exp(ways + k * rates[0] + (n - k) * rates[1])
+        if chance > BY_CHANCE:
+            return min(n, k + 1)
+    return 0

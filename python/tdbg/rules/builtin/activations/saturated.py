@@ -1,0 +1,106 @@
+"""SaturatedActivation: layers of tanh or sigmoid of which most units are saturated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tdbg.config.kinds import Kind
+from tdbg.rules.builtin.activations.unit_rule import UnitRule
+from tdbg.rules.registry import register
+from tdbg.rules.rule import check_number
+from tdbg.rules.window import OK, UNKNOWN, Description, Evaluation, UnitTable
+from tdbg.run.findings import Severity
+
+if TYPE_CHECKING:
+    from tdbg.run.model_info import ModelInfo
+
+__all__ = ["SaturatedActivation"]
+
+SATURATING = frozenset({Kind.TANH, Kind.SIGMOID, Kind.HARD_TANH, Kind.HARD_SIGMOID})
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturatedActivation(UnitRule):
+    """Report layers of tanh or sigmoid of which most units are saturated.
+
+    Their derivative is next to nothing, so that little of the gradient passes.
+    Activations behind the last weights of a model are left out: there it is the
+    answer that is sure.
+
+    Args:
+        threshold_activity: A unit of which less than this percentage of values is
+            within the range where the derivative is not next to nothing is saturated.
+        threshold_layer: A layer with more than this percentage of saturated units is
+            reported.
+        threshold_values: And so is one of which more than this percentage of all
+            values is saturated, whichever units they are of.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    modules = SATURATING
+
+    threshold_activity: float = 10.0
+    threshold_layer: float = 50.0
+    threshold_values: float = 70.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold_activity", above=0.0, most=100.0)
+        check_number(self, "threshold_values", above=0.0, most=100.0)
+        UnitRule.__post_init__(self)
+
+    def applies(self, model_info: ModelInfo | None, name: str) -> bool:
+        """Return whether the output is of tanh or sigmoid, with weights after it."""
+        if model_info is None or model_info.kind_of(name) not in SATURATING:
+            return False
+        return not _is_last(model_info, name)
+
+    def judge(self, table: UnitTable) -> Evaluation:
+        """Judge a layer by the share of units that are nearly always saturated."""
+        recent = self.recent(table, table.out_of_range)
+        inside = 1.0 - recent.part / np.maximum(recent.count, 1.0)
+        share = recent.percent(inside < self.threshold_activity / 100.0)
+        values = np.full(len(share), np.nan)
+        total = np.maximum(recent.count.sum(axis=1), 1.0)
+        values[recent.at] = 100.0 * recent.part.sum(axis=1) / total
+        of_units = share > self.threshold_layer
+        severities = np.full(len(share), OK, dtype=np.int8)
+        severities[of_units | (values > self.threshold_values)] = Severity.WARNING
+        severities[np.isnan(share)] = UNKNOWN
+        n_units = table.active.shape[1]
+
+        def describe(j: int) -> Description:
+            n_saturated = round(share[j] * n_units / 100.0)
+            return Description(
+                message=(
+                    f"{values[j]:.0f} % of all values are saturated over the last "
+                    f"{recent.taken[j]} recorded steps; {n_saturated} of {n_units} "
+                    f"units ({share[j]:.0f} %) for more than "
+                    f"{100 - self.threshold_activity:g} % of theirs"
+                ),
+                value=float(share[j] if of_units[j] else values[j]),
+                threshold=self.threshold_layer
+                if of_units[j]
+                else self.threshold_values,
+                advice=(
+                    "what goes in is too large: normalize the inputs, initialize by "
+                    "Glorot (Xavier), lower the learning rate, put a normalization "
+                    "before the activation, or use ReLU or GELU"
+                ),
+            )
+
+        return table.judge(severities, describe)
+
+
+def _is_last(model_info: ModelInfo, name: str) -> bool:
+    """Whether no weights follow this module, in the order of the model."""
+    path = name.rpartition("_output_")[0]
+    order = {module: i for i, module in enumerate(model_info.modules)}
+    own = order.get(path, len(order))
+    owners = (parameter.rpartition(".")[0] for parameter in model_info.parameters)
+    return not any(order.get(owner, -1) > own for owner in owners)

@@ -1,0 +1,1 @@
+"""Rules about data: the inputs of a model, and how well it learns its classes."""

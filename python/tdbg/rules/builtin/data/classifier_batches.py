@@ -1,0 +1,362 @@
+"""Batches of a classifier as class numbers, from the inputs of its loss.
+
+Thread safety: pure functions and immutable values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.kinds import Kind
+from tdbg.modes import ModeKeys
+from tdbg.rules.rule import finds
+from tdbg.rules.window import Table
+
+if TYPE_CHECKING:
+    from tdbg.run.model_info import ModelInfo
+
+__all__ = ["Batch", "Pair", "RecentBatches", "batch_of", "pairs_of", "recent_batches"]
+
+Ints = NDArray[np.int64]
+
+# The default of `ignore_index` of PyTorch's losses.
+IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Rows of a table: the labels of a loss and, if captured, its predictions.
+
+    Attributes:
+        label: Row of the labels of one call of the loss in a step.
+        prediction: Row of the predictions of this call; None: not captured.
+        others: The pairs of other calls of the loss in a step.
+    """
+
+    label: int
+    prediction: int | None
+    others: tuple[Pair, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Labels and predictions of a batch, one entry for each sample.
+
+    Attributes:
+        labels: Class numbers.
+        predicted: Class numbers; None: predictions were not captured.
+        n_classes: Number of classes, as far as this batch shows it.
+    """
+
+    labels: Ints
+    predicted: Ints | None
+    n_classes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, in bytes."""
+        return self.labels.nbytes * (1 if self.predicted is None else 2)
+
+    def confusion(self, n_classes: int) -> Ints:
+        """Count samples by label and prediction; without predictions all are right."""
+        predicted = self.labels if self.predicted is None else self.predicted
+        cells = self.labels * n_classes + predicted
+        counts = np.bincount(cells, minlength=n_classes * n_classes)
+        return counts.reshape(n_classes, n_classes).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RecentBatches:
+    """The last batches up to a step, as many as a verdict needs.
+
+    Attributes:
+        column: The step, as a column of the table.
+        confusion: Samples by label and prediction.
+        before: Confusion of as many samples when half of the steps up to this one had
+            passed, or as early as the table reaches; None: there are not enough.
+        has_predictions: Whether predictions were captured.
+        n_batches: How many batches ``confusion`` sums up.
+        is_short: Whether these are all batches so far, and not enough yet.
+        apart: Steps between the ends of ``before`` and ``confusion``.
+        mode: Mode of the batches.
+    """
+
+    column: int
+    confusion: Ints
+    before: Ints | None
+    has_predictions: bool
+    n_batches: int
+    is_short: bool = False
+    apart: int = 0
+    mode: ModeKeys = ModeKeys.TRAIN
+
+
+def pairs_of(table: Table, labels: str | None, predictions: str | None) -> list[Pair]:
+    """Pair the labels and predictions that are inputs of the same loss.
+
+    Args:
+        table: Holds labels and predictions.
+        labels: Regular expression for names of labels; None: by their role.
+        predictions: Regular expression for names of predictions; None: by role.
+    """
+    found = _chosen(table, "label", labels)
+    given = _chosen(table, "prediction", predictions)
+    by_call = {_call(table.names[i]): i for i in given}
+    only = given[0] if len(given) == 1 and len(found) == 1 else None
+    pairs = [Pair(i, by_call.get(_call(table.names[i]), only)) for i in found]
+    losses = [_call(table.names[i])[0] for i in found]
+    return [
+        replace(
+            pair,
+            others=tuple(
+                other
+                for other, name in zip(pairs, losses, strict=True)
+                if name == loss and other is not pair
+            ),
+        )
+        for pair, loss in zip(pairs, losses, strict=True)
+    ]
+
+
+def batch_of(
+    labels: NDArray[np.generic], predictions: NDArray[np.generic] | None
+) -> Batch | None:
+    """Convert values to class numbers; None if they are not of a classifier.
+
+    Labels are class numbers, or one-hot rows, or zeros and ones beside a single
+    output.  Predictions are scores of classes (samples x classes), or of the
+    positive class: logits above 0, or probabilities above 0.5.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2 and _is_one_hot(labels):
+        classes = labels.shape[1]
+        labels = labels.argmax(axis=1)
+    elif labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer):
+        classes = 0
+    elif labels.ndim == 1 and _is_binary(labels):
+        classes = 2
+    else:
+        return None
+    given = labels.astype(np.int64)
+    kept = given != IGNORED
+    if (given[kept] < 0).any():
+        return None
+    predicted = None
+    if predictions is not None:
+        classes, predicted = _predicted(predictions, len(given), classes)
+        if predicted is None:
+            return None
+        predicted = predicted[kept]
+    given = given[kept]
+    classes = max(classes, int(given.max(initial=-1)) + 1)
+    return Batch(given, predicted, classes)
+
+
+def recent_batches(
+    table: Table,
+    pair: Pair,
+    model_info_at: Callable[[int], ModelInfo | None],
+    *,
+    samples: int,
+    per_class: int,
+    max_steps: int,
+    max_classes: int,
+) -> Iterator[RecentBatches]:
+    """Yield, for each new step with a batch, the fewest last batches that are enough.
+
+    Enough means *samples* samples, and *per_class* for each class on average, within
+    the last *max_steps* rows.  Where there are not enough, all batches are used
+    (``is_short``).  Nothing is yielded if the classes are the tokens of a language
+    model: their frequencies are those of the language.
+    """
+    rows = np.flatnonzero(table.known[pair.label])
+    start = int(table.steps[np.argmax(table.present[pair.label])])
+    batches: list[Batch | None] = [None] * len(rows)
+    is_read, is_there = (np.zeros(len(rows), dtype=bool) for _ in range(2))
+    known_facts: ModelInfo | None = None
+    vocabularies: frozenset[int] = frozenset()
+    given = _names(table, pair)
+
+    def batch(k: int) -> Batch | None:
+        if not is_read[k]:
+            column = int(rows[k])
+            step = int(table.steps[column])
+            batches[k] = table.derived(given, step, lambda: _read(table, pair, column))
+            is_read[k], is_there[k] = True, batches[k] is not None
+        return batches[k]
+
+    for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
+        column = int(rows[at])
+        now = batch(at)
+        if now is None or now.n_classes < 2:
+            continue
+        model_info = model_info_at(int(table.steps[column]))
+        if model_info is not known_facts:
+            known_facts, vocabularies = model_info, _vocabularies(model_info)
+        if now.n_classes in vocabularies:
+            continue
+        oldest = max(0, at + 1 - max_steps)
+        for k in (np.flatnonzero(~is_read[oldest:at]) + oldest).tolist():
+            batch(k)
+        known = np.flatnonzero(is_there[oldest : at + 1])[::-1] + oldest
+        parts = [part for k in known.tolist() if (part := batches[k]) is not None]
+        requested = max(samples, per_class * now.n_classes)
+        n = _enough(parts, requested)
+        steps = table.steps[rows[known]]
+        early = np.flatnonzero(steps <= (start + steps[0]) // 2)
+        last = max(n, int(early[0])) if len(early) else len(parts)
+        before = parts[last:]
+        n_before = _enough(before, requested)
+        if not n_before and at + 1 - oldest == max_steps:
+            # Half of a long training is beyond the lookback.
+            before = parts[n:][::-1]
+            n_before = _enough(before, requested)
+            last = len(parts) - n_before
+        used = (parts[:n] if n else parts) + before[:n_before]
+        classes = max((part.n_classes for part in used), default=0)
+        if classes <= max_classes:
+            yield RecentBatches(
+                column=column,
+                confusion=_joined(parts[:n] if n else parts, classes),
+                before=_joined(before[:n_before], classes) if n_before else None,
+                has_predictions=all(part.predicted is not None for part in used),
+                n_batches=n or len(parts),
+                is_short=not n,
+                apart=int(steps[0] - steps[last]) if n_before else 0,
+                mode=table.mode,
+            )
+
+
+def _enough(batches: list[Batch], samples: int) -> int:
+    """How many of the batches hold *samples* samples; 0: all of them are too few."""
+    n = 0
+    for i, batch in enumerate(batches):
+        n += len(batch.labels)
+        if n >= samples:
+            return i + 1
+    return 0
+
+
+def _joined(batches: list[Batch], n_classes: int) -> Ints:
+    labels = np.concatenate([batch.labels for batch in batches])
+    predicted = np.concatenate(
+        [b.labels if b.predicted is None else b.predicted for b in batches]
+    )
+    return Batch(labels, predicted, n_classes).confusion(n_classes)
+
+
+def _names(table: Table, pair: Pair) -> tuple[object, ...]:
+    """The names of the tensors of a batch, as a key of the cache."""
+    prediction = "" if pair.prediction is None else table.names[pair.prediction]
+    others = (_names(table, other) for other in pair.others)
+    return "batch", table.names[pair.label], prediction, *others
+
+
+def _read(table: Table, pair: Pair, column: int) -> Batch | None:
+    """Read the batch of a step; of all calls of the loss if each has a single class.
+
+    That is by design for a critic of true and generated inputs; together they are
+    what it learns from.
+    """
+    batch = _read_one(table, pair, column)
+    if batch is None or not pair.others or not _is_of_one_class(batch):
+        return batch
+    parts = [batch]
+    for other in pair.others:
+        part = _read_one(table, other, column, smoothed=True)
+        if part is not None and not _is_of_one_class(part):
+            return batch
+        parts += [] if part is None else [part]
+    predicted = [part.predicted for part in parts if part.predicted is not None]
+    return Batch(
+        labels=np.concatenate([part.labels for part in parts]),
+        predicted=np.concatenate(predicted) if len(predicted) == len(parts) else None,
+        n_classes=max(part.n_classes for part in parts),
+    )
+
+
+def _is_of_one_class(batch: Batch) -> bool:
+    return bool((batch.labels == batch.labels[:1]).all())
+
+
+def _read_one(
+    table: Table, pair: Pair, column: int, *, smoothed: bool = False
+) -> Batch | None:
+    """Read the batch of one call.
+
+    Args:
+        table: Holds the step.
+        pair: The call.
+        column: The step.
+        smoothed: Whether labels that are all 0.9, say, count as ones.
+    """
+    step = int(table.steps[column])
+    labels = table.value(table.names[pair.label], step)
+    if labels is None:
+        return None
+    if smoothed and labels.dtype.kind == "f" and (labels == labels.flat[:1]).all():
+        given = labels.astype(np.float64)
+        labels = np.where((given > 0) & (given < 1), np.round(given), given)
+    predictions = None
+    if pair.prediction is not None:
+        predictions = table.value(table.names[pair.prediction], step)
+    return batch_of(labels, predictions)
+
+
+def _chosen(table: Table, role: str, regex: str | None) -> list[int]:
+    if regex is None:
+        return [i for i, given in enumerate(table.roles) if given == role]
+    return [i for i, name in enumerate(table.names) if finds(regex, name)]
+
+
+def _call(name: str) -> tuple[str, str]:
+    """``CrossEntropyLoss`` and ``2`` of ``CrossEntropyLoss_input_1@2``."""
+    loss, _, rest = name.rpartition("_input_")
+    return loss, rest.partition("@")[2]
+
+
+def _is_binary(values: NDArray[np.generic]) -> bool:
+    return bool(np.isin(values.astype(np.float64), (0.0, 1.0)).all())
+
+
+def _is_one_hot(labels: NDArray[np.generic]) -> bool:
+    if labels.shape[1] < 2 or not _is_binary(labels):
+        return False
+    return bool((labels.astype(np.float64).sum(axis=1) == 1).all())
+
+
+def _predicted(
+    given: NDArray[np.generic], n: int, classes: int
+) -> tuple[int, Ints | None]:
+    """The number of classes, and the predicted class of each sample."""
+    scores = given.astype(np.float64)
+    if scores.ndim == 2 and scores.shape[1] == 1:
+        scores = scores[:, 0]
+    if scores.ndim == 2 and len(scores) == n:
+        return scores.shape[1], scores.argmax(axis=1).astype(np.int64)
+    if scores.ndim != 1 or len(scores) != n:
+        return classes, None
+    if np.issubdtype(given.dtype, np.integer):
+        return max(classes, int(scores.max(initial=-1)) + 1), scores.astype(np.int64)
+    # Negative numbers, or numbers above one, cannot be probabilities.
+    are_probabilities = bool(((scores >= 0) & (scores <= 1)).all())
+    threshold = 0.5 if are_probabilities else 0.0
+    return max(classes, 2), (scores > threshold).astype(np.int64)
+
+
+def _vocabularies(model_info: ModelInfo | None) -> frozenset[int]:
+    """The sizes of the model's embeddings."""
+    if model_info is None:
+        return frozenset()
+    return frozenset(
+        parameter.shape[0]
+        for parameter in model_info.parameters.values()
+        if model_info.kind_of_leaf(parameter.module) == Kind.EMBEDDING
+        and parameter.shape
+    )

@@ -1,0 +1,193 @@
+"""ClassifierRule: the base of rules about labels and predictions of a classifier."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.needs import Needs, with_beginning
+from tdbg.rules.builtin.data.classifier_batches import (
+    Pair,
+    RecentBatches,
+    pairs_of,
+    recent_batches,
+)
+from tdbg.rules.rule import Rule, check_number, check_regex, finds
+from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
+    Bools,
+    Description,
+    Evaluation,
+    Floats,
+    Table,
+    TensorInfo,
+    Window,
+)
+from tdbg.run.findings import Severity
+
+__all__ = ["LASTS", "SHOWN", "ClassifierRule", "lasting", "most_confused_with"]
+
+Ints = NDArray[np.int64]
+
+# Labels and predictions are small; every fifth step is as good as every step.
+INTERVAL = 5
+# A class of which so much more is recognized than before is still being learned, and
+# so is everything if of all samples so much more is.
+IMPROVEMENT = 0.1
+IMPROVEMENT_OF_ALL = 0.05
+# Steps that mistakes must last.  While every step is recorded, half of the steps
+# is a few back, and classes are learned one after the other.
+LASTS = 30
+# How many classes or pairs a message names.
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierRule(Rule):
+    """Base class of rules about the labels and predictions of a classifier.
+
+    Args:
+        learned: Share of right predictions of all other classes from which on these
+            are learned, and a class is compared with them.
+        samples: Labels to judge by, at least.
+        samples_per_class: Labels to judge by for each class, on average, at least.
+        max_steps: Recorded steps to look at, at most.
+        max_classes: With more classes nothing is said.
+        labels_regex: Names of labels; None: the second input of each loss.
+        predictions_regex: Names of predictions; None: the first input of each loss.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    learned: float = 0.8
+    samples: int = 500
+    samples_per_class: int = 20
+    max_steps: int = 200
+    max_classes: int = 1000
+    labels_regex: str | None = None
+    predictions_regex: str | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self, "learned", above=0.0, most=1.0)
+        check_number(self, "samples", least=1, whole=True)
+        check_number(self, "samples_per_class", least=1, whole=True)
+        check_number(self, "max_steps", least=1, whole=True)
+        check_number(self, "max_classes", least=2, whole=True)
+        check_regex(self, "labels_regex")
+        check_regex(self, "predictions_regex")
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """Values of labels and predictions, which are small, and their rows."""
+        return with_beginning(
+            Needs(
+                collections=frozenset({"labels", "predictions"}),
+                raw=True,
+                interval=INTERVAL,
+            )
+        )
+
+    @property
+    def lookback(self) -> int:
+        """The batches that one verdict sums up."""
+        return self.max_steps
+
+    @property
+    def head_rows(self) -> int:
+        """The first batch: steps count from it on."""
+        return 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select inputs of losses, or the tensors that the expressions match."""
+        given = {"label": self.labels_regex, "prediction": self.predictions_regex}
+        return any(
+            tensor.role == role if regex is None else finds(regex, tensor.name)
+            for role, regex in given.items()
+        )
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge each loss by its last batches."""
+        for table in window.tables():
+            for pair in pairs_of(table, self.labels_regex, self.predictions_regex):
+                yield self._judge(window, table, pair)
+
+    def _judge(self, window: Window, table: Table, pair: Pair) -> Evaluation:
+        severities = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
+        found: dict[int, RecentBatches] = {}
+        for recent in recent_batches(
+            table,
+            pair,
+            window.model_info_at,
+            samples=self.samples,
+            per_class=self.samples_per_class,
+            max_steps=self.max_steps,
+            max_classes=self.max_classes,
+        ):
+            j = recent.column - table.start
+            found[j] = recent
+            if recent.is_short:
+                # Few samples may show a fault, but not that there is none.
+                sick, well = self.is_surely_sick(recent), UNKNOWN
+            else:
+                sick, well = self.is_sick(recent), OK
+            severities[j] = Severity.WARNING if sick else well
+        name = table.names[pair.label]
+        return table.judge_one(name, severities, lambda j: self.describe(found[j]))
+
+    @abstractmethod
+    def is_sick(self, recent: RecentBatches) -> bool:
+        """Return whether the batches show the fault."""
+
+    def is_surely_sick(self, recent: RecentBatches) -> bool:
+        """Return whether fewer samples than required show it; False by default."""
+        del recent
+        return False
+
+    @abstractmethod
+    def describe(self, recent: RecentBatches) -> Description:
+        """Describe the fault."""
+
+
+def lasting(recent: RecentBatches, bad: Callable[[Ints], Bools]) -> Bools:
+    """Return what is bad now and was bad before, for classes that do not improve.
+
+    Args:
+        recent: Samples by label and prediction.
+        bad: Returns what is bad in a confusion matrix; the first axis is the label.
+    """
+    now, before = recent.confusion, recent.before
+    result = bad(now)
+    if not result.any():
+        return result
+    if before is None or not recent.has_predictions or _learns(now, before):
+        return np.zeros_like(result)
+    if recent.apart < LASTS:
+        return np.zeros_like(result)
+    result &= bad(before)
+    result[_recall(now) - _recall(before) > IMPROVEMENT] = False
+    return result
+
+
+def _recall(confusion: Ints) -> Floats:
+    """The share of each class that is recognized."""
+    recall: Floats = np.diagonal(confusion) / np.maximum(confusion.sum(axis=1), 1)
+    return recall
+
+
+def _learns(now: Ints, before: Ints) -> bool:
+    """Whether the model as a whole still improves."""
+    right = [np.trace(part) / max(1, int(part.sum())) for part in (now, before)]
+    return bool(right[0] - right[1] > IMPROVEMENT_OF_ALL)
+
+
+def most_confused_with(confusion: Ints, label: int) -> int:
+    """Return the class that most of the wrong predictions for *label* name."""
+    wrong = confusion[label].copy()
+    wrong[label] = -1
+    return int(wrong.argmax())

@@ -1,0 +1,285 @@
+"""NotNormalizedData: inputs and targets that were not normalized."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.kinds import NORMS, REGRESSIONS, Kind
+from tdbg.config.needs import Needs, with_beginning
+from tdbg.modes import TRAINING
+from tdbg.rules.columns import kind_of
+from tdbg.rules.registry import register
+from tdbg.rules.rule import Rule, check_number, check_regex, finds
+from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
+    Description,
+    Evaluation,
+    Floats,
+    Table,
+    TensorInfo,
+    Window,
+)
+from tdbg.run.findings import Severity
+
+if TYPE_CHECKING:
+    from tdbg.run.model_info import ModelInfo
+
+__all__ = ["NotNormalizedData"]
+
+
+# Losses of no kind whose targets are numbers on a scale of their own, by name.
+REGRESSION = re.compile(r"mse|l1|huber", re.IGNORECASE)
+NORMALIZING = NORMS - {Kind.NORM}
+# Modules that leave numbers as they are.
+PASSING = frozenset({Kind.FLATTEN, Kind.IDENTITY})
+# How many columns a message names.
+SHOWN = 3
+# A column whose range is this many times less than the widest one's is drowned by it:
+# descent moves along it as much more slowly, times two (LeCun et al. 1998, 4.3).
+DROWNED = 100.0
+# Some dozens of numbers have a range of about four deviations (Tippett 1925).
+DEVIATIONS = 4.0
+MIN_SAMPLES = 8
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotNormalizedData(Rule):
+    """Report inputs and targets that are far from mean 0 and deviation 1.
+
+    Or tables of which most columns hardly vary beside the widest one.  Only
+    floating-point numbers are judged, no inputs of a model that begins with a
+    normalization, and no input of one whole number a sample, as a time or a length.
+    Rows are merged until there are ``min_elements`` of them.
+
+    Args:
+        max_mean: The mean may be this far from 0.
+        max_std: The standard deviation may be this large.
+        min_std: It must be at least this large.
+        target_scale: Targets of regressions may have so many times the limits of
+            inputs.
+        min_elements: Numbers to judge by, at least.
+        num_steps: Recorded steps to merge, at most.
+        tensor_regex: Judge tensors of such names; None: inputs of the model, and what
+            a regression's loss is given as target.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    max_mean: float = 3.0
+    max_std: float = 5.0
+    min_std: float = 0.02
+    target_scale: float = 10.0
+    min_elements: int = 500
+    num_steps: int = 20
+    tensor_regex: str | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self, "max_mean", above=0.0)
+        check_number(self, "max_std", above=0.0)
+        check_number(self, "min_std", least=0.0, most=self.max_std)
+        check_number(self, "target_scale", above=0.0)
+        check_number(self, "min_elements", least=2, whole=True)
+        check_number(self, "num_steps", least=1, whole=True)
+        check_regex(self, "tensor_regex")
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """Rows of inputs and targets; one batch of values, to name columns."""
+        inputs = frozenset({"model_inputs"})
+        return (
+            *with_beginning(Needs(collections=inputs | {"labels"})),
+            Needs(collections=inputs, statistics=False, raw=True, first_steps=1),
+        )
+
+    @property
+    def lookback(self) -> int:
+        """The steps that one verdict merges."""
+        return self.num_steps - 1
+
+    @property
+    def head_rows(self) -> int:
+        """The first batch, which may have values."""
+        return 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select inputs and targets; model info says which are of regressions."""
+        if self.tensor_regex is not None:
+            return finds(self.tensor_regex, tensor.name)
+        return tensor.role in {"label", "model_input"}
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge the steps of training."""
+        for table in window.tables(*TRAINING):
+            model_info = window.model_info_at(int(table.steps[-1]))
+            for i in range(len(table.names)):
+                if "float" in table.dtypes[i] and self._is_judged(model_info, table, i):
+                    normalized = table.roles[i] != "label" and (
+                        _begins_normalized(model_info) or _counts(table, i)
+                    )
+                    yield self._judge(table, i, normalized=normalized)
+
+    def _is_judged(self, model_info: ModelInfo | None, table: Table, i: int) -> bool:
+        """Whether a tensor is an input, or a target of a regression."""
+        if self.tensor_regex is not None or table.roles[i] != "label":
+            return True
+        kind = kind_of(model_info, table.names[i])
+        return kind in REGRESSIONS if kind else bool(REGRESSION.search(table.names[i]))
+
+    def _judge(self, table: Table, i: int, *, normalized: bool) -> Evaluation:
+        scale = self.target_scale if table.roles[i] == "label" else 1.0
+        new = np.arange(table.start, len(table.steps))
+        mean, std = self._merged(table, i, new)
+        with np.errstate(invalid="ignore"):
+            far = np.abs(mean) > self.max_mean * scale
+            far |= (std > self.max_std * scale) | (std < self.min_std / scale)
+        drowned, of = self._drowned(table, i)
+        bad = far | (2 * drowned > of)
+        severities = np.where(bad & ~normalized, int(Severity.WARNING), OK)
+        severities[np.isnan(mean)] = UNKNOWN
+
+        def describe(j: int) -> Description:
+            if not far[j]:
+                return self._describe_drowned(table, i, drowned, of)
+            return self._describe(table, i, float(mean[j]), float(std[j]), scale)
+
+        return table.judge_one(table.names[i], severities, describe)
+
+    def _merged(
+        self, table: Table, i: int, columns: NDArray[np.intp]
+    ) -> tuple[Floats, Floats]:
+        """Mean and deviation up to each column; NaN where there are too few values."""
+        known = table.known[i]
+        # ExplodingTensor reports NaN and Inf; this rule judges finite values.
+        n = np.where(known, table["count"][i] - table.not_finite[i], 0.0)
+        mean = np.where(n > 0, table["mean"][i], 0.0)
+        m2 = np.where(n > 0, table["m2"][i], 0.0)
+        rows = np.flatnonzero(known)
+        means = np.full(len(columns), np.nan)
+        deviations = np.full(len(columns), np.nan)
+        for k, column in enumerate(columns.tolist()):
+            if n[column] <= 0:
+                continue
+            at = int(np.searchsorted(rows, column))
+            last = rows[max(0, at + 1 - self.num_steps) : at + 1][::-1]
+            enough = np.flatnonzero(np.cumsum(n[last]) >= self.min_elements)
+            if not len(enough):
+                continue
+            used = last[: int(enough[0]) + 1]
+            total = n[used].sum()
+            middle = float((n[used] * mean[used]).sum() / total)
+            spread = m2[used] + n[used] * (mean[used] - middle) ** 2
+            means[k] = middle
+            deviations[k] = np.sqrt(spread.sum() / total)
+        return means, deviations
+
+    def _describe(
+        self, table: Table, i: int, mean: float, std: float, scale: float
+    ) -> Description:
+        kind = "target" if table.roles[i] == "label" else "input"
+        if abs(mean) > self.max_mean * scale:
+            value, limit, said = mean, self.max_mean * scale, "the mean is far from 0"
+        elif std > self.max_std * scale:
+            value, limit, said = std, self.max_std * scale, "the deviation is large"
+        else:
+            value, limit, said = std, self.min_std / scale, "the deviation is tiny"
+        return Description(
+            message=(
+                f"mean {mean:.4g}, standard deviation {std:.4g}: {said}"
+                f"{self._columns(table, i)}"
+            ),
+            value=value,
+            threshold=limit,
+            advice=(
+                f"subtract the mean of the training set from each {kind} and divide by "
+                "its standard deviation (torchvision.transforms.Normalize, "
+                "sklearn.preprocessing.StandardScaler), in validation with the same "
+                "numbers" + ("; turn predictions back" if kind == "target" else "")
+            ),
+        )
+
+    def _drowned(self, table: Table, i: int) -> tuple[int, int]:
+        """How many columns of tabular data hardly vary beside others, and of how many.
+
+        Constant columns do not count: there is nothing to learn from them.
+        """
+        x = _first_table(table, i)
+        if x is None or len(x) < MIN_SAMPLES or table.roles[i] == "label":
+            return 0, 0
+        ranges = np.ptp(x, axis=0)
+        ranges = ranges[ranges > 0]
+        widest = float(ranges.max(initial=0.0))
+        narrow = (ranges < DEVIATIONS * self.min_std) & (DROWNED * ranges < widest)
+        return int(np.count_nonzero(narrow)), len(ranges)
+
+    def _describe_drowned(
+        self, table: Table, i: int, drowned: int, of: int
+    ) -> Description:
+        return Description(
+            message=(
+                f"{drowned} of {of} columns vary by less than 1 % of what the widest "
+                f"one does{self._columns(table, i)}"
+            ),
+            value=100.0 * drowned / of,
+            threshold=50.0,
+            advice=(
+                "subtract from each column its own mean and divide by its own "
+                "deviation (axis=0; sklearn.preprocessing.StandardScaler), not by "
+                "those of the whole table"
+            ),
+        )
+
+    def _columns(self, table: Table, i: int) -> str:
+        """Name the worst columns of tabular data, if a batch of values was saved."""
+        x = _first_table(table, i)
+        if x is None:
+            return ""
+        scale = np.hypot(x.mean(axis=0), x.std(axis=0))
+        worst = np.argsort(-scale)[:SHOWN].tolist()
+        text = ", ".join(
+            f"{k} (mean {x[:, k].mean():.3g}, std {x[:, k].std():.3g})" for k in worst
+        )
+        return f"; of {x.shape[1]} columns the largest are {text}"
+
+
+def _first_table(table: Table, i: int) -> Floats | None:
+    """The first batch, samples x columns, if it is tabular and was saved.
+
+    Only the first batch: which others the table holds depends on the window.
+    """
+    first = table.known[i] & (table.ordinal[i] == 1)
+    for step in table.steps[first].tolist():
+        values = table.value(table.names[i], step)
+        if values is not None and values.ndim == 2 and min(values.shape) > 1:
+            return values.astype(np.float64)
+    return None
+
+
+def _counts(table: Table, i: int) -> bool:
+    """Whether an input has one whole number for each sample, as a time or an index."""
+    for step in table.steps[table.ordinal[i] == 1].tolist():
+        values = table.value(table.names[i], step)
+        if values is not None:
+            return values.ndim == 1 and bool((values == np.rint(values)).all())
+    return False
+
+
+def _begins_normalized(model_info: ModelInfo | None) -> bool:
+    """Whether the first module that changes its input normalizes it."""
+    if model_info is None:
+        return False
+    parents = {path.rpartition(".")[0] for path in model_info.modules}
+    kinds = (
+        model_info.kind_of_leaf(module)
+        for path, module in model_info.modules.items()
+        if path not in parents and path not in model_info.models
+    )
+    return next((kind for kind in kinds if kind not in PASSING), None) in NORMALIZING

@@ -1,0 +1,241 @@
+"""PrecisionLoss: gradients and updates that a narrow float type rounds to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.needs import Needs, with_beginning
+from tdbg.modes import TRAINING
+from tdbg.rules.columns import GRADIENT, UPDATE
+from tdbg.rules.registry import register
+from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.window import (
+    OK,
+    Description,
+    Evaluation,
+    Table,
+    TensorInfo,
+    Window,
+    rows_of_lasting,
+)
+from tdbg.run.findings import Severity
+from tdbg.stats.histogram import INFINITY, SIGN, ZERO, Histogram
+from tdbg.stats.number_formats import NARROW_TYPES, borders_of
+
+__all__ = ["PrecisionLoss"]
+
+
+# bfloat16 has the range of float32: gradients do not vanish in it.
+SHORT_RANGE = tuple(name for name in NARROW_TYPES if name != "bfloat16")
+# Numbers with at most two digits left are close to being rounded to zero.
+BRINK = 8.0
+# Steps for which updates must be lost: the first steps of a warm-up lose them too.
+LOST_FOR = 20
+BRINKS = np.array([*(BRINK * borders_of(t).vanishing for t in SHORT_RANGE), np.nan])
+NO_TYPE = np.int8(-1)
+# A smaller share below the range of the type comes from rounding in the histogram.
+NONE = 1e-6
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionLoss(Rule):
+    """Report gradients and updates that a narrow float type rounds to nothing.
+
+    Judged are trainings whose parameters, gradients or activations are float16,
+    bfloat16 or float8.
+
+    Args:
+        threshold: A gradient is reported if at least this percentage of what is not
+            zero in it is next to the least number of the type: as much again, or
+            more, has become zero.
+        update_threshold: A weight is reported if at least this percentage of the
+            elements that have a gradient did not change.
+        patience: Recorded steps in a row at which updates must be lost.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    threshold: float = 25.0
+    update_threshold: float = 90.0
+    patience: int = 3
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold", above=0.0, most=100.0)
+        check_number(self, "update_threshold", above=0.0, most=100.0)
+        check_number(self, "patience", least=1, whole=True)
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """Rows of parameters, gradients and updates; now and then a histogram."""
+        return (
+            *with_beginning(
+                Needs(collections=frozenset({"weights", "gradients", "updates"}))
+            ),
+            Needs(
+                collections=frozenset({"gradients"}),
+                histogram=True,
+                statistics=False,
+                interval=100,
+            ),
+            # The types that the model computes in.
+            Needs(collections=frozenset({"outputs"}), first_steps=1),
+        )
+
+    @property
+    def lookback(self) -> int:
+        """The rows that ``patience`` needs."""
+        return rows_of_lasting(self.patience, LOST_FOR)
+
+    @property
+    def head_rows(self) -> int:
+        """The first row of each output: its type is that of the computation."""
+        return 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select weights, gradients, updates, and outputs of narrow types."""
+        if tensor.role == "output":
+            return tensor.dtype in SHORT_RANGE
+        return tensor.role in {"weight", "gradient", "update"}
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge updates by their zeros, gradients by their histograms."""
+        for table in window.tables(*TRAINING):
+            yield from self._updates(table)
+            yield self._gradients(table)
+
+    def _updates(self, table: Table) -> Iterator[Evaluation]:
+        index = {name: i for i, name in enumerate(table.names)}
+        rows = [
+            (i, index[UPDATE + name], index[GRADIENT + name])
+            for name, i in index.items()
+            if table.dtypes[i] in NARROW_TYPES
+            and UPDATE + name in index
+            and GRADIENT + name in index
+        ]
+        if not rows:
+            return
+        weights, updates, gradients = (
+            table.select(part) for part in np.array(rows, dtype=np.intp).T
+        )
+        known = updates.known & gradients.known & weights.known
+        known &= ~table.skipped[np.newaxis, :] & (gradients.not_finite == 0)
+        trained = gradients["count"] - gradients["zero"]
+        kept = updates["count"] - updates["zero"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lost = 100.0 * (1.0 - kept / trained)
+        known &= (trained > 0) & np.isfinite(lost)
+        bad = known & (lost >= self.update_threshold)
+        lasting = weights.lasts(bad, known, rows=self.patience, steps=LOST_FOR)
+
+        def describe(i: int, j: int) -> Description:
+            affected = int(np.count_nonzero(lasting[:, j] & known[:, j]))
+            return Description(
+                message=(
+                    f"{lost[i, j]:.3g} % of the elements that have a gradient did not "
+                    f"change, at {self.patience} recorded steps in a row: their "
+                    f"updates are rounded away in {weights.dtypes[i]}"
+                ),
+                value=float(lost[i, j]),
+                threshold=self.update_threshold,
+                advice=(
+                    f"{affected} of {len(weights.names)} weights lose most of their "
+                    "updates: keep float32 weights and compute in the narrow type "
+                    "(torch.autocast), or round stochastically; a learning rate that "
+                    "is zero looks the same"
+                ),
+            )
+
+        yield weights.judge_lasting(bad, lasting, Severity.WARNING, describe, known)
+
+    def _gradients(self, table: Table) -> Evaluation:
+        types = _types(table)
+        judged = np.flatnonzero((types != NO_TYPE).any(axis=1))
+        table, types = table.select(judged), types[judged]
+        known = table.known & (types != NO_TYPE)
+        smallest = table["abs_min"]
+        far = (smallest > BRINKS[types]) & (smallest < np.inf)
+        known[:, : table.start] = False
+        # Read no histogram if the row shows that there are no such numbers.
+        near = known & ~far
+        known &= far
+        severities = np.full(known.shape, OK, dtype=np.int8)
+        shares: dict[tuple[int, int], float] = {}
+        for i in np.flatnonzero(near.any(axis=1)).tolist():
+            saved = np.isin(table.steps, table.histogram_steps(table.names[i]))
+            for j in np.flatnonzero(near[i] & saved).tolist():
+                histogram = table.histogram(table.names[i], int(table.steps[j]))
+                if histogram is None or histogram.finite == histogram.zero:
+                    continue
+                known[i, j] = True
+                share = _share_at_brink(histogram, SHORT_RANGE[types[i, j]])
+                if share >= self.threshold:
+                    severities[i, j] = Severity.WARNING
+                    shares[i, j] = share
+
+        def describe(i: int, j: int) -> Description:
+            return Description(
+                message=(
+                    f"{shares[i, j]:.3g} % of the gradient's elements other than zero "
+                    f"are next to the least number of {SHORT_RANGE[types[i, j]]}, with "
+                    "two digits or less: what is smaller has become zero"
+                ),
+                value=shares[i, j],
+                threshold=self.threshold,
+                advice=(
+                    "scale the loss (torch.amp.GradScaler), or use bfloat16, which "
+                    "has the range of float32"
+                ),
+            )
+
+        return table.judge(severities, describe, known)
+
+
+def _share_at_brink(histogram: Histogram, dtype: str) -> float:
+    """The percentage of nonzero elements close to the least number of a type.
+
+    0 if there are numbers that the type cannot hold: it was not computed in it, or
+    the loss was scaled.
+    """
+    if _least(histogram) > BRINK * borders_of(dtype).vanishing:
+        return 0.0
+    if histogram.lost_in(dtype).underflow > NONE:
+        return 0.0
+    return 100.0 * histogram.lost_in(dtype, scale=1 / BRINK).underflow
+
+
+def _least(histogram: Histogram) -> float:
+    """A lower bound of the magnitudes of nonzero finite elements."""
+    magnitude = histogram.keys & ~np.uint16(SIGN)
+    magnitude = magnitude[(magnitude != ZERO) & (magnitude < INFINITY)]
+    least = magnitude.min(initial=INFINITY).astype(np.uint32)
+    # The first bin also holds everything below it.
+    return 0.0 if least == 1 else float((least << np.uint32(16)).view(np.float32))
+
+
+def _types(table: Table) -> NDArray[np.int8]:
+    """Names x steps: the number of a gradient's type of short range.
+
+    It is the own type of the gradient, or else that of the outputs so far.
+    """
+    computed = np.full(len(table.steps), NO_TYPE)
+    for number, dtype in enumerate(SHORT_RANGE):
+        of_type = [r == "output" and d == dtype for r, d in _kinds(table)]
+        so_far = np.logical_or.accumulate(table.present[of_type].any(axis=0))
+        computed[so_far & (computed == NO_TYPE)] = number
+    result = np.full(table.present.shape, NO_TYPE)
+    for i, (role, dtype) in enumerate(_kinds(table)):
+        if role == "gradient":
+            own = dtype in SHORT_RANGE
+            result[i] = SHORT_RANGE.index(dtype) if own else computed
+    return result
+
+
+def _kinds(table: Table) -> Iterator[tuple[str, str]]:
+    """The role and element type of each tensor."""
+    return zip(table.roles, table.dtypes, strict=True)

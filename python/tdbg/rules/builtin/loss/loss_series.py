@@ -1,0 +1,342 @@
+"""LossRule and PassesRule: the bases of rules about losses; trends and passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from tdbg.config.needs import Needs
+from tdbg.modes import ModeKeys
+from tdbg.rules.columns import median, median_and_deviation, model_info_of_steps
+from tdbg.rules.rule import Rule
+from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
+    Bools,
+    Description,
+    Evaluation,
+    Floats,
+    Table,
+    TensorInfo,
+    Window,
+)
+from tdbg.run.findings import Severity
+
+__all__ = [
+    "FIRST",
+    "LOOKBACK",
+    "LossRule",
+    "Passes",
+    "PassesRule",
+    "Trend",
+    "has_adversaries",
+    "judge_passes",
+    "losses_of",
+    "rise_of",
+    "soften",
+    "trend_of",
+]
+
+
+# From so many optimizers and losses on, they may be adversaries.
+SEVERAL = 2
+
+
+class LossRule(Rule):
+    """Base class of rules about losses."""
+
+    __slots__ = ()
+
+    @property
+    def needs(self) -> Needs | tuple[Needs, ...]:
+        """Rows of losses of training and evaluation, which hold the values."""
+        return Needs(collections=frozenset({"losses"}))
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select losses."""
+        return tensor.role == "loss"
+
+
+def losses_of(table: Table, i: int) -> Floats:
+    """Return the losses in row *i*; NaN where a loss is unknown or not finite."""
+    known = table.known[i] & (table.not_finite[i] == 0)
+    return np.where(known, table["mean"][i], np.nan)
+
+
+def has_adversaries(window: Window, table: Table) -> Bools:
+    """Return the steps at which several optimizers train for several losses.
+
+    They may be adversaries, as generator and critic: then the loss of one rises as
+    that of the other falls, and neither says whether the training succeeds.
+    """
+    result = np.zeros(len(table.steps), dtype=bool)
+    if table.roles.count("loss") < SEVERAL:
+        return result
+    for model_info, steps in model_info_of_steps(window, table):
+        if model_info is not None:
+            owners = {
+                parameter.optimizer for parameter in model_info.parameters.values()
+            }
+            result[steps] = len(owners - {None}) >= SEVERAL
+    return result
+
+
+def soften(
+    evaluation: Evaluation, adversarial: Bools, severity: Severity
+) -> Evaluation:
+    """Lower warnings at steps of adversarial training to *severity*; say why."""
+
+    def describe(i: int, j: int) -> Description:
+        description = evaluation.describe(i, j)
+        return (
+            replace(description, advice=_ADVERSARIAL) if adversarial[j] else description
+        )
+
+    warned = evaluation.severities == Severity.WARNING
+    severities = np.where(
+        warned & adversarial, np.int8(severity), evaluation.severities
+    )
+    return replace(evaluation, severities=severities, describe=describe)
+
+
+_ADVERSARIAL = (
+    "several optimizers train against several losses: if these are adversaries, their "
+    "losses need not fall; judge by what is made, and see that neither side has won "
+    "for good"
+)
+
+
+# Losses that define the start: few, or early progress would not count as
+# learned.
+FIRST = 10
+
+# Ratio of the standard errors of median and mean of a normal sample.
+MEDIAN_SPREAD = 1.2533
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The medians of a loss over the last two stretches, at each new step with a row.
+
+    Attributes:
+        n: Losses in each stretch.
+        columns: Columns of these steps in the table.
+        before: Median of the stretch before the last; NaN where there is none yet.
+        now: Median of the last stretch.
+        error: Standard error of their difference.
+        start: Median of the very first losses.
+    """
+
+    n: int
+    columns: NDArray[np.intp]
+    before: Floats
+    now: Floats
+    error: Floats
+    start: float
+
+
+def trend_of(table: Table, i: int, n: int) -> Trend | None:
+    """Return the trend of the loss in row *i*, or None without new rows.
+
+    Each stretch has *n* rows.  The start is the median of the first ``FIRST`` rows, or
+    of the first *n* if these are fewer.
+
+    REQUIRES: the table looks back 2 n - 1 rows, and has these first ones.
+    """
+    rows = np.flatnonzero(table.known[i])
+    new = rows[rows >= table.start]
+    if not len(new):
+        return None
+    loss = losses_of(table, i)[rows]
+    before, now, error = (np.full(len(new), np.nan) for _ in range(3))
+    # Position among the known rows of each new one; those before it must fill
+    # both stretches.
+    ends = np.searchsorted(rows, new) + 1
+    full = ends >= 2 * n
+    if full.any():
+        both = sliding_window_view(loss, 2 * n)[ends[full] - 2 * n]
+        before[full], before_error = _sure_median(both[:, :n])
+        now[full], now_error = _sure_median(both[:, n:])
+        error[full] = np.hypot(before_error, now_error)
+    start = float(median(loss[table.ordinal[i, rows] <= min(n, FIRST)]))
+    return Trend(n, new, before, now, error, start)
+
+
+def rise_of(table: Table, i: int, least: float) -> Floats:
+    """Return the median of the last losses where they have surely risen, else NaN.
+
+    Surely: each of the last ``FIRST`` losses is above each of the first ``FIRST``, a
+    permutation test without a model of the noise, and their median by the share
+    *least* of that of the first.
+
+    REQUIRES: the table looks back as many rows, and has the first ones.
+
+    Returns:
+        One number for each new step with a row, as ``trend_of`` has them.
+    """
+    rows = np.flatnonzero(table.known[i])
+    loss = losses_of(table, i)[rows]
+    new = np.searchsorted(rows, rows[rows >= table.start])
+    result = np.full(len(new), np.nan)
+    is_first = table.ordinal[i, rows] <= FIRST
+    first = loss[is_first]
+    if len(first) < FIRST or not np.isfinite(first).all():
+        return result
+    middle, highest = float(np.median(first)), float(first.max())
+    # The last rows must not overlap the first rows.
+    after = np.flatnonzero(~is_first)
+    full = new >= after[0] + FIRST - 1 if len(after) else np.zeros(len(new), dtype=bool)
+    if not full.any():
+        return result
+    last = sliding_window_view(loss, FIRST)[new[full] - FIRST + 1]
+    now = np.median(last, axis=1)
+    risen = (last.min(axis=1) > highest) & (now - middle > least * abs(middle))
+    result[full] = np.where(risen, now, np.nan)
+    return result
+
+
+def _sure_median(stretches: Floats) -> tuple[Floats, Floats]:
+    """The median of each row, and its standard error."""
+    middle, deviation = median_and_deviation(stretches)
+    return middle, MEDIAN_SPREAD * deviation / np.sqrt(stretches.shape[1])
+
+
+# Recorded steps of each mode to look back at: losses are small.
+LOOKBACK = 2000
+# Training steps whose median is the loss before a pass; at least so many.
+N_TRAIN = 50
+FEW_TRAIN = 5
+# Training steps whose median is the start of the loss.
+N_START = 10
+
+
+class PassesRule(LossRule):
+    """Base class of rules that compare training with passes of evaluation."""
+
+    __slots__ = ()
+
+    @property
+    def lookback(self) -> int:
+        """The passes, and the training before each of them."""
+        return LOOKBACK
+
+    @property
+    def head_rows(self) -> int:
+        """The first rows, at which training began."""
+        return N_START
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The passes of evaluation of one loss up to a step; the last one is complete.
+
+    Attributes:
+        validation: Mean loss of each pass, oldest first.
+        training: Loss of training just before each pass.
+        start: Loss at which training began.
+        column: Column of the last step in the table of evaluation.
+    """
+
+    validation: Floats
+    training: Floats
+    start: float
+    column: int
+
+
+def judge_passes(
+    window: Window,
+    judge: Callable[[Passes], int],
+    describe: Callable[[Passes], Description],
+) -> Iterator[Evaluation]:
+    """Make verdicts on losses at the end of each pass of evaluation.
+
+    Args:
+        window: The window of a rule with a lookback of ``LOOKBACK`` rows.
+        judge: Returns a severity, or ``OK``.
+        describe: Describes a finding.
+    """
+    trained = window.table(ModeKeys.TRAIN)
+    for table in window.tables(ModeKeys.EVAL):
+        for i, name in enumerate(table.names):
+            severities = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
+            found: dict[int, Passes] = {}
+            for passes in _passes(table, trained, i):
+                j = passes.column - table.start
+                level = judge(passes)
+                severities[j] = level
+                if level > OK:
+                    found[j] = passes
+
+            def describe_found(j: int, found: dict[int, Passes] = found) -> Description:
+                return describe(found[j])
+
+            yield table.judge_one(name, severities, describe_found)
+
+
+def _passes(table: Table, trained: Table | None, i: int) -> Iterator[Passes]:
+    """Yield the passes up to each new step that completes one."""
+    if trained is None or table.names[i] not in trained.names:
+        return
+    rows = np.flatnonzero(table.present[i])
+    if not len(rows):
+        return
+    steps, loss = table.steps[rows], losses_of(table, i)[rows]
+    begins = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 2) > 1)
+    sizes = np.diff(begins, append=len(rows))
+    means = np.add.reduceat(loss, begins) / sizes
+    train = _Training(trained, trained.names.index(table.names[i]), steps[begins])
+    new = int(np.searchsorted(rows, table.start))
+    for k in range(1, len(begins)):
+        # A pass is complete as soon as it is as long as the one before.
+        at = int(begins[k] + sizes[k - 1]) - 1
+        if at < new or at >= begins[k] + sizes[k]:
+            continue
+        # The first pass within the lookback may be cut off.
+        first = int(np.searchsorted(begins, max(0, at + 1 - LOOKBACK)))
+        if k - 1 < first:
+            continue
+        validation = means[first : k + 1].copy()
+        validation[-1] = loss[begins[k] : at + 1].mean()
+        now = int(steps[at])
+        start, before = train.start(now), train.before(first, k + 1, now)
+        known = np.isfinite(validation) & np.isfinite(before)
+        if known[-1] and np.isfinite(start):
+            yield Passes(validation[known], before[known], start, int(rows[at]))
+
+
+class _Training:
+    """The loss of training before each pass of evaluation.
+
+    Args:
+        table: Steps of training.
+        i: Row of the loss.
+        begins: Steps at which passes begin.
+    """
+
+    def __init__(self, table: Table, i: int, begins: NDArray[np.int64]) -> None:
+        rows = np.flatnonzero(table.known[i])
+        self._steps, self._loss = table.steps[rows], losses_of(table, i)[rows]
+        self._is_first = table.ordinal[i, rows] <= N_START
+        self._ends = np.searchsorted(self._steps, begins)
+        self._whole = np.array(
+            [median(self._loss[max(0, end - N_TRAIN) : end]) for end in self._ends]
+        )
+
+    def start(self, now: int) -> float:
+        """Return the loss at which training began, from steps before *now* only."""
+        return float(median(self._loss[self._is_first & (self._steps < now)]))
+
+    def before(self, first: int, last: int, now: int) -> Floats:
+        """Return losses before these passes as of *now*; NaN: not in the table."""
+        oldest = max(0, int(np.searchsorted(self._steps, now)) - LOOKBACK)
+        ends = self._ends[first:last]
+        result = self._whole[first:last].copy()
+        result[ends - FEW_TRAIN < oldest] = np.nan
+        # The stretches of some passes are cut off.
+        for k in np.flatnonzero(np.isfinite(result) & (ends - N_TRAIN < oldest)):
+            result[k] = median(self._loss[oldest : ends[k]])
+        return result

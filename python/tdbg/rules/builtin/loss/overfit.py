@@ -1,0 +1,164 @@
+"""Overfit: models that learn their training data by heart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.rules.builtin.loss.loss_series import Passes, PassesRule, judge_passes
+from tdbg.rules.registry import register
+from tdbg.rules.rule import check_number
+from tdbg.rules.window import OK, Description, Evaluation, Window
+from tdbg.run.findings import Severity
+
+__all__ = ["Overfit"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overfit(PassesRule):
+    """Report models that learn their training data by heart.
+
+    Either the validation loss has risen from its best while the training loss fell, or
+    training has come far and little of it holds in validation, or nothing is left to
+    learn from while a good part of the loss is left in validation.
+
+    Args:
+        rise: The validation loss may rise by this share of its best.
+        rise_of_start: And by this share of the loss at which training began.
+        ratio_threshold: Only if validation is above training by this share of it.
+        learned: Training has come far when its loss fell by this share of where it
+            began.
+        carried_over: So much of that fall must be found in validation.
+        by_heart: Nothing is left to learn from at a training loss of this share of
+            where it began.
+        times: Then the validation loss may be so many times the training loss.
+        left: Or this share of where training began.
+        improvement: Or be falling by this share of itself from pass to pass.
+        patience: Passes in a row at which this must hold.
+        start_step: Nothing is said before this global step.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    rise: float = 0.1
+    rise_of_start: float = 0.05
+    ratio_threshold: float = 0.1
+    learned: float = 0.5
+    carried_over: float = 0.5
+    by_heart: float = 0.05
+    times: float = 10.0
+    left: float = 0.25
+    improvement: float = 0.1
+    patience: int = 2
+    start_step: int = 0
+
+    def __post_init__(self) -> None:
+        check_number(self, "rise", least=0.0)
+        check_number(self, "rise_of_start", least=0.0)
+        check_number(self, "ratio_threshold", least=0.0)
+        check_number(self, "learned", above=0.0)
+        check_number(self, "carried_over", least=0.0, most=1.0)
+        check_number(self, "by_heart", least=0.0, most=1.0)
+        check_number(self, "times", least=1.0)
+        check_number(self, "left", above=0.0)
+        check_number(self, "improvement", least=0.0, most=1.0)
+        check_number(self, "patience", least=1, whole=True)
+        check_number(self, "start_step", least=0, whole=True)
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge each loss at the end of each pass of evaluation."""
+        for evaluation in judge_passes(window, self._level, self._describe):
+            severities = evaluation.severities[0]
+            severities[(evaluation.steps < self.start_step) & (severities > OK)] = OK
+            yield evaluation
+
+    def _level(self, passes: Passes) -> int:
+        n = len(passes.validation)
+        last = range(max(0, n - self.patience), n)
+        bad = n >= self.patience and (
+            all(self._rises(passes, k) for k in last)
+            or all(self._stays_behind(passes, k) for k in last)
+            or all(self._is_known_by_heart(passes, k) for k in last)
+        )
+        return int(Severity.WARNING) if bad else OK
+
+    def _rises(self, passes: Passes, k: int) -> bool:
+        best = int(np.argmin(passes.validation[: k + 1]))
+        low, now = passes.validation[best], passes.validation[k]
+        training = passes.training[k]
+        return bool(
+            now - low > self.rise * abs(low)
+            and now - low > self.rise_of_start * abs(passes.start)
+            and training < passes.training[best]
+            and now - training > self.ratio_threshold * abs(training)
+        )
+
+    def _stays_behind(self, passes: Passes, k: int) -> bool:
+        fell = passes.start - passes.training[k]
+        held = passes.start - passes.validation[k]
+        return bool(
+            fell >= self.learned * abs(passes.start) and held < self.carried_over * fell
+        )
+
+    def _is_known_by_heart(self, passes: Passes, k: int) -> bool:
+        training, now = passes.training[k], passes.validation[k]
+        # Ratios mean nothing for a loss that may be negative.
+        return bool(
+            k > 0
+            and passes.start > 0.0
+            and 0.0 <= training <= self.by_heart * passes.start
+            and now >= self.times * training
+            and now >= self.left * passes.start
+            and now >= (1.0 - self.improvement) * passes.validation[k - 1]
+        )
+
+    def _describe(self, passes: Passes) -> Description:
+        best = int(np.argmin(passes.validation))
+        low, now = float(passes.validation[best]), float(passes.validation[-1])
+        training = float(passes.training[-1])
+        ago = len(passes.validation) - 1 - best
+        if self._rises(passes, len(passes.validation) - 1):
+            return Description(
+                message=(
+                    f"the validation loss has risen from {low:.4g} to {now:.4g} in "
+                    f"{ago} passes, while the training loss fell from "
+                    f"{passes.training[best]:.4g} to {training:.4g}"
+                ),
+                value=(now - low) / abs(low) if low else now - low,
+                threshold=self.rise,
+                advice=_OVERFIT,
+            )
+        fell, held = passes.start - training, passes.start - now
+        if not self._stays_behind(passes, len(passes.validation) - 1):
+            return Description(
+                message=(
+                    f"training knows its data by heart, with a loss of {training:.4g} "
+                    f"where it began at {passes.start:.4g}; in validation it is "
+                    f"{now:.4g} and hardly falls any more: "
+                    f"{now / passes.start:.0%} of that beginning are left"
+                ),
+                value=now / passes.start,
+                threshold=self.left,
+                advice=_OVERFIT,
+            )
+        return Description(
+            message=(
+                f"training has brought the loss from {passes.start:.4g} to "
+                f"{training:.4g}, but in validation it is {now:.4g}: "
+                f"{max(held, 0.0) / fell:.0%} of the fall hold there"
+            ),
+            value=held / fell,
+            threshold=self.carried_over,
+            advice=_OVERFIT,
+        )
+
+
+_OVERFIT = (
+    "go back to the checkpoint of the best validation; then: more data or "
+    "augmentation, weight decay, dropout, a smaller model, or early stopping; and see "
+    "whether validation data are like training data"
+)

@@ -1,0 +1,88 @@
+"""Overtraining: models that are trained for too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.rules.builtin.loss.loss_series import Passes, PassesRule, judge_passes
+from tdbg.rules.registry import register
+from tdbg.rules.rule import check_number
+from tdbg.rules.window import OK, Description, Evaluation, Window
+from tdbg.run.findings import Severity
+
+__all__ = ["Overtraining"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtraining(PassesRule):
+    """Report trainings that go on though validation has long stopped to improve.
+
+    An information once there was no new best in ``patience_validation`` passes; a
+    warning if by then validation is worse than its best by ``worse``.
+
+    Args:
+        patience_validation: Passes without a new best of validation.
+        patience_train: And without one of training: 0 does not ask for it.
+        delta: A new best is better than the last by this share of it, at least.
+        worse: Share of the best by which validation may be above it.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    severities = (Severity.INFO, Severity.WARNING)
+
+    patience_validation: int = 10
+    patience_train: int = 0
+    delta: float = 0.01
+    worse: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_number(self, "patience_validation", least=1, whole=True)
+        check_number(self, "patience_train", least=0, whole=True)
+        check_number(self, "delta", least=0.0)
+        check_number(self, "worse", least=0.0)
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge each loss at the end of each pass of evaluation."""
+        return judge_passes(window, self._level, self._describe)
+
+    def _level(self, passes: Passes) -> int:
+        if self._since_best(passes.validation) < self.patience_validation:
+            return OK
+        if self._since_best(passes.training) < self.patience_train:
+            return OK
+        low = float(passes.validation.min())
+        recent = float(np.median(passes.validation[-self.patience_validation :]))
+        worse = recent - low > self.worse * abs(low)
+        return int(Severity.WARNING if worse else Severity.INFO)
+
+    def _since_best(self, loss: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
+        """How many passes ago the last new minimum was."""
+        best, at = float(loss[0]), 0
+        for k, value in enumerate(loss.tolist()):
+            if value < best - self.delta * abs(best):
+                best, at = value, k
+        return len(loss) - 1 - at
+
+    def _describe(self, passes: Passes) -> Description:
+        best = int(np.argmin(passes.validation))
+        low, now = float(passes.validation[best]), float(passes.validation[-1])
+        ago = self._since_best(passes.validation)
+        return Description(
+            message=(
+                f"no new best of the validation loss in {ago} passes: it was {low:.4g} "
+                f"and is {now:.4g}; the training loss went from "
+                f"{passes.training[best]:.4g} to {passes.training[-1]:.4g} meanwhile"
+            ),
+            value=float(ago),
+            threshold=float(self.patience_validation),
+            advice=(
+                "stop here and keep the checkpoint of the best validation; or lower "
+                "the learning rate, if it was never lowered"
+            ),
+        )

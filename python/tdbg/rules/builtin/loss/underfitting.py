@@ -1,0 +1,179 @@
+"""Underfitting: models that have learned too little and learn no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.needs import BEGINNING, Needs, with_beginning
+from tdbg.modes import TRAINING, ModeKeys
+from tdbg.rules.builtin.loss.loss_inputs import wrong_inputs
+from tdbg.rules.builtin.loss.loss_series import (
+    FIRST,
+    LossRule,
+    Trend,
+    has_adversaries,
+    losses_of,
+    soften,
+    trend_of,
+)
+from tdbg.rules.columns import median
+from tdbg.rules.registry import register
+from tdbg.rules.rule import check_number
+from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
+    Description,
+    Evaluation,
+    Table,
+    TensorInfo,
+    Window,
+)
+from tdbg.run.findings import Severity
+
+__all__ = ["Underfitting"]
+
+# Significance, in standard errors.
+CERTAINTY = 2.0
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Underfitting(LossRule):
+    """Report models whose losses of training and validation stay high, and flat.
+
+    Or cannot but stay high: a cross-entropy is given probabilities for scores, a
+    likelihood those of a softmax over the wrong axis, or a squared error all targets
+    for each output.
+
+    Args:
+        num_steps: Recorded steps in each of the two stretches of training that are
+            compared.
+        flat_percent: A loss that falls by less than this percentage from one stretch
+            to the next is flat.
+        learned_percent: A loss that fell by this percentage of where it began, in
+            training or in validation, is not high.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    severities = (Severity.INFO, Severity.WARNING)
+
+    num_steps: int = 100
+    flat_percent: float = 2.0
+    learned_percent: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "num_steps", least=2, whole=True)
+        check_number(self, "flat_percent", above=0.0, most=100.0)
+        check_number(self, "learned_percent", above=0.0, most=100.0)
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """Losses; rows of their inputs, and values of these at first."""
+        given = Needs(collections=frozenset({"predictions", "labels"}))
+        predictions = Needs(
+            collections=frozenset({"predictions"}),
+            raw=True,
+            interval=1,
+            first_steps=BEGINNING,
+        )
+        # Only the shape of labels is needed.
+        labels = Needs(collections=frozenset({"labels"}), raw=True, first_steps=1)
+        losses = Needs(collections=frozenset({"losses"}))
+        return losses, *with_beginning(given), predictions, labels
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select losses and their inputs."""
+        return tensor.role in {"loss", "prediction", "label"}
+
+    @property
+    def lookback(self) -> int:
+        """The two stretches."""
+        return 2 * self.num_steps - 1
+
+    @property
+    def head_rows(self) -> int:
+        """The first rows, at which the loss began."""
+        return FIRST
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge each loss of training, together with that of validation."""
+        evaluated = window.table(ModeKeys.EVAL)
+        for table in window.tables(*TRAINING):
+            model_info = window.model_info_at(int(table.steps[-1]))
+            yield from wrong_inputs(table, model_info)
+            adversarial = has_adversaries(window, table)
+            for i, name in enumerate(table.names):
+                if table.roles[i] != "loss":
+                    continue
+                trend = trend_of(table, i, self.num_steps)
+                if trend is not None:
+                    steps = table.steps[trend.columns]
+                    held = self._validation(evaluated, name, steps)
+                    judged = self._judge(name, table.mode, steps, trend, held)
+                    yield soften(judged, adversarial[trend.columns], Severity.INFO)
+
+    def _validation(
+        self, table: Table | None, name: str, steps: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """The median of the last losses of evaluation before each step; NaN: none."""
+        result = np.full(len(steps), np.nan)
+        if table is None or name not in table.names:
+            return result
+        i = table.names.index(name)
+        rows = np.flatnonzero(table.known[i])
+        loss = losses_of(table, i)[rows]
+        ends = np.searchsorted(table.steps[rows], steps)
+        medians: dict[int, float] = {}
+        for k, end in enumerate(ends.tolist()):
+            if end not in medians:
+                recent = loss[max(0, end - self.num_steps) : end]
+                medians[end] = float(median(recent))
+            result[k] = medians[end]
+        return result
+
+    def _judge(
+        self,
+        name: str,
+        mode: ModeKeys,
+        steps: NDArray[np.int64],
+        trend: Trend,
+        held: NDArray[np.float64],
+    ) -> Evaluation:
+        before, now, start = trend.before, trend.now, trend.start
+        limit = start - self.learned_percent / 100.0 * abs(start)
+        flat = self.flat_percent / 100.0 * np.abs(before)
+        sure = CERTAINTY * trend.error
+        surely_flat = (before - now + sure < flat) & (now - before < flat + sure)
+        severities = np.full(len(steps), UNKNOWN, dtype=np.int8)
+        # The start of the loss is unknown before there are two stretches.
+        sound = (before - now > flat) | (now <= limit) | (held <= limit)
+        severities[sound & ~np.isnan(now)] = OK
+        high = (now > limit) & ~(held <= limit)
+        severities[surely_flat & high] = Severity.WARNING
+
+        def describe(j: int) -> Description:
+            learned = 100.0 * (start - now[j]) / abs(start) if start else 0.0
+            held_out = "" if np.isnan(held[j]) else f", and {held[j]:.4g} in validation"
+            below = f"only {learned:.2g} % below" if learned > 0 else "not below"
+            return Description(
+                message=(
+                    f"the loss is flat at {now[j]:.4g}{held_out}: {below} "
+                    f"{start:.4g}, where it began"
+                ),
+                value=float(learned),
+                threshold=self.learned_percent,
+                advice=(
+                    "the model cannot do better as it is: more layers or units, better "
+                    "features, less weight decay and dropout, a higher learning rate; "
+                    "see whether it can learn a single batch by heart, and what a "
+                    "simple baseline reaches"
+                ),
+            )
+
+        return Evaluation.of_one(name, steps, mode, severities, describe)

@@ -1,0 +1,296 @@
+"""TensorVariance: tensors whose elements are all alike, or vary too much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.needs import Needs, with_beginning
+from tdbg.modes import TRAINING
+from tdbg.rules.builtin.tensors.tensor_rule import INPUTS, LastingRule
+from tdbg.rules.registry import register
+from tdbg.rules.rule import built_in, check_number
+from tdbg.rules.table import min_span, nothing_to_describe
+from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
+    Bools,
+    Description,
+    Evaluation,
+    Table,
+    TensorInfo,
+    Window,
+)
+from tdbg.run.findings import Severity
+
+__all__ = ["TensorVariance", "judge_collapse", "spread_of"]
+
+
+# Samples to judge by, at least; and at most, for the sake of time.
+FEW_SAMPLES = 8
+MANY_SAMPLES = 64
+# Numbers of each sample to use, at most: a map of scores has millions.
+MANY_NUMBERS = 4096
+# A collapsed batch had this many times the spread at first.
+FALL = 10.0
+# A smaller spread is rounding of float32: the samples have no influence.
+ROUNDING = 1e-6
+
+
+def spread_of(values: NDArray[np.generic]) -> float | None:
+    """Return how far the directions of a batch's samples differ; None: unknown.
+
+    Example:
+        >>> spread_of(np.ones((8, 4)))
+        0.0
+    """
+    if values.ndim < 2 or values.dtype.kind != "f" or len(values) < FEW_SAMPLES:
+        return None
+    used = values[:: max(1, len(values) // MANY_SAMPLES)]
+    rows = used.reshape(len(used), -1)
+    rows = rows[:, :: max(1, rows.shape[1] // MANY_NUMBERS)].astype(np.float64)
+    if rows.shape[1] < 2 or not np.isfinite(rows).all():
+        return None
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    # Zeros have no direction; AllZero reports them.
+    rows = rows[lengths[:, 0] > 0] / lengths[lengths[:, 0] > 0]
+    if len(rows) < FEW_SAMPLES:
+        return None
+    return float(rows.std(axis=0).mean() * np.sqrt(rows.shape[1]))
+
+
+def judge_collapse(
+    table: Table, i: int, *, limit: float, patience: int, lookback: int
+) -> Evaluation:
+    """Judge the predictions in row *i*, at the steps with values.
+
+    Args:
+        table: Holds the first row of the tensor, and *lookback* older ones.
+        i: Row of the tensor.
+        limit: A batch with less spread has collapsed, if the spread was ten times this
+            or more at the first batch.  Otherwise all samples must be the same but for
+            rounding, which no model does that depends on its samples.
+        patience: Steps in a row at which this must hold.
+        lookback: Rows before each step that count.
+    """
+    name = table.names[i]
+    rows = np.flatnonzero(table.present[i])
+    kept = rows[np.isin(table.steps[rows], table.value_steps(name))]
+    kept = kept[table.usable[kept]]
+    spreads: dict[int, float | None] = {}
+
+    def spread(column: int) -> float | None:
+        if column not in spreads:
+            values = table.value(name, int(table.steps[column]))
+            spreads[column] = None if values is None else spread_of(values)
+        return spreads[column]
+
+    severities = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
+    first = kept[table.ordinal[i, kept] == 1]
+    began = spread(int(first[0])) if len(first) else None
+    if began is None:
+        return table.judge_one(name, severities, nothing_to_describe)
+    if began < FALL * limit:
+        limit = ROUNDING
+
+    def is_alike(column: int) -> bool | None:
+        now = spread(column)
+        return None if now is None else now < limit
+
+    for column in kept[kept >= table.start].tolist():
+        if not is_alike(column):
+            if is_alike(column) is False:
+                severities[column - table.start] = OK
+            continue
+        at = int(np.searchsorted(rows, column))
+        oldest = int(rows[max(0, at - lookback)])
+        seen = kept[(kept >= oldest) & (kept <= column)][::-1].tolist()
+        for streak, before in enumerate(seen, start=1):
+            if not is_alike(before):
+                break
+            lasted = int(table.steps[column] - table.steps[before]) + 1
+            if streak >= patience and lasted >= min_span(patience):
+                severities[column - table.start] = Severity.WARNING
+                break
+
+    def describe(j: int) -> Description:
+        now = spread(table.start + j) or 0.0
+        return Description(
+            message=(
+                f"what the loss is given is the same for all samples, at {patience} "
+                f"steps in a row: directions spread by {now:.2g} of what independent "
+                f"ones do, and did by {began:.2g} at the first batch"
+            ),
+            value=now,
+            threshold=limit,
+            advice=(
+                "the model answers the same whatever it is shown. An embedding that "
+                "is learned by likeness alone collapses so: stop the gradient of one "
+                "side, add a predictor, negatives, or a term for the variance. In a "
+                "classifier: see dead and saturated units, and lower the learning "
+                "rate; where it was so from the beginning, look for a mean or softmax "
+                "over the batch in place of the features, and for inputs cut off"
+            ),
+        )
+
+    return table.judge_one(name, severities, describe)
+
+
+# Interval of the values of predictions, the same as that of ClassifierRule.
+INTERVAL = 5
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorVariance(LastingRule):
+    """Report tensors whose variance is out of bounds, or next to nothing.
+
+    Without bounds, a tensor is reported whose elements are all alike: whose standard
+    deviation is less than ``relative`` times their root mean square.  So are
+    predictions that have become the same for all samples.
+
+    Args:
+        max_threshold: A variance above this is reported; None: no bound.
+        min_threshold: A variance below this is reported; None: no bound.
+        relative: A standard deviation below this share of the root mean square is
+            reported; None: do not compare.
+        collapsed: Predictions, as a loss is given them, whose directions spread by
+            less than this share of what independent ones do are reported; None: do
+            not look.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range or not of its kind.
+    """
+
+    max_threshold: float | None = None
+    min_threshold: float | None = None
+    relative: float | None = 1e-4
+    collapsed: float | None = 0.01
+
+    def __post_init__(self) -> None:
+        if self.min_threshold is not None:
+            check_number(self, "min_threshold", least=0.0)
+        if self.max_threshold is not None:
+            check_number(self, "max_threshold", least=self.min_threshold or 0.0)
+        if self.relative is not None:
+            check_number(self, "relative", above=0.0, most=1.0)
+        if self.collapsed is not None:
+            check_number(self, "collapsed", above=0.0, most=0.1)
+        LastingRule.__post_init__(self)
+        # One element alone does not vary.
+        check_number(self, "min_count", least=2, whole=True)
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """Rows of the collections; rows and values of predictions."""
+        rows = with_beginning(Needs(collections=built_in(self.collections)))
+        if self.collapsed is None:
+            return rows
+        given = Needs(
+            collections=frozenset({"predictions"}),
+            raw=True,
+            interval=INTERVAL,
+        )
+        return *rows, *with_beginning(given)
+
+    @property
+    def head_rows(self) -> int:
+        """The first batch, which predictions are compared with."""
+        return 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select the tensors of the collections or the expression, and predictions."""
+        return self.is_named(tensor) or (
+            self.collapsed is not None and tensor.role == "prediction"
+        )
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge the steps of training, and the values of predictions."""
+        yield from LastingRule.evaluate(self, window)
+        if self.collapsed is None:
+            return
+        for table in window.tables(*TRAINING):
+            for i in np.flatnonzero(~self._named(table)).tolist():
+                yield judge_collapse(
+                    table,
+                    i,
+                    limit=self.collapsed,
+                    patience=self.patience,
+                    lookback=self.lookback,
+                )
+
+    def _named(self, table: Table) -> Bools:
+        """The tensors whose rows are judged."""
+        infos = zip(table.names, table.roles, strict=True)
+        return np.array(
+            [self.is_named(TensorInfo(name=name, role=role)) for name, role in infos],
+            dtype=bool,
+        )
+
+    def judge(self, table: Table, judged: Bools) -> Evaluation:
+        """Judge the variance of each row."""
+        judged = judged & self._named(table)[:, np.newaxis]
+        count = table["count"]
+        judged = judged & (table.not_finite == 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            variance = table["m2"] / count
+            square = table["l2"] ** 2 / count
+        small = np.zeros(judged.shape, dtype=bool)
+        if self.relative is not None:
+            # AllZero reports zeros.
+            small = (square > 0) & (variance < self.relative**2 * square)
+        bad = small.copy()
+        if self.min_threshold is not None:
+            bad |= variance < self.min_threshold
+        if self.max_threshold is not None:
+            bad |= variance > self.max_threshold
+        bad &= judged
+        lasting = table.lasts(bad, judged, rows=self.patience)
+
+        def describe(i: int, j: int) -> Description:
+            return self._describe(
+                variance=float(variance[i, j]),
+                root=float(np.sqrt(square[i, j])),
+                mean=float(table["mean"][i, j]),
+                role=table.roles[i],
+            )
+
+        return table.judge_lasting(bad, lasting, Severity.WARNING, describe, judged)
+
+    def _describe(
+        self, *, variance: float, root: float, mean: float, role: str
+    ) -> Description:
+        lasting = f"at {self.patience} recorded steps in a row"
+        if self.max_threshold is not None and variance > self.max_threshold:
+            return Description(
+                message=(
+                    f"the variance is {variance:.3g}, above {self.max_threshold:g}, "
+                    f"{lasting} (mean {mean:.3g})"
+                ),
+                value=variance,
+                threshold=self.max_threshold,
+                advice=(
+                    "normalize what goes in, initialize for the layer's width (He, "
+                    "Glorot), or lower the learning rate"
+                ),
+            )
+        what = "the data is" if role in INPUTS else "what this layer gives is"
+        threshold = (self.relative or 0.0) ** 2 * root**2
+        if self.min_threshold is not None:
+            threshold = max(threshold, self.min_threshold)
+        return Description(
+            message=(
+                f"the variance is {variance:.3g}, below {threshold:.2g}, {lasting}: "
+                f"all elements are close to {mean:.4g}"
+            ),
+            value=variance,
+            threshold=threshold,
+            advice=(
+                f"{what} the same for all samples and units: look for a constant "
+                "input, dead or saturated units before it, weights that are all "
+                "alike, or a bias that outweighs everything else"
+            ),
+        )

@@ -1,0 +1,203 @@
+"""FeatureImportance: boosted trees that rest on a few features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.config.needs import Needs
+from tdbg.rules.columns import join_names, streak_of_known
+from tdbg.rules.registry import register
+from tdbg.rules.rule import Rule, check_choice, check_number
+from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
+    Bools,
+    Description,
+    Evaluation,
+    Floats,
+    Table,
+    TensorInfo,
+    Window,
+)
+from tdbg.run.findings import Severity
+
+__all__ = ["FeatureImportance"]
+
+PREFIX = "feature_importance/"
+KINDS = ("weight", "gain", "cover", "total_gain", "total_cover")
+# The most important features must be less than this share of all features: if there
+# are few, it is no wonder that each of them matters.
+FEW = 0.25
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureImportance(Rule):
+    """Report boosted trees that rest on a few features, and features of no use.
+
+    Args:
+        threshold: If the most important features have more than this share of all
+            importance together, it is reported.
+        nfeatures: How many those are.
+        low: Features with less than this share of what each would have if all had
+            the same are of no use.
+        kind: Which importance: weight, gain, cover, total_gain or total_cover.
+        patience: Recorded steps in a row at which this must hold.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    severities = (Severity.INFO, Severity.WARNING)
+
+    threshold: float = 0.8
+    nfeatures: int = 3
+    low: float = 0.01
+    kind: str = "weight"
+    patience: int = 3
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold", above=0.0, most=1.0)
+        check_number(self, "nfeatures", least=1, whole=True)
+        check_number(self, "low", least=0.0, most=1.0)
+        check_number(self, "patience", least=1, whole=True)
+        check_choice(self, "kind", KINDS)
+
+    @property
+    def needs(self) -> Needs:
+        """Rows of the importances."""
+        return Needs(collections=frozenset({"feature_importance"}))
+
+    @property
+    def lookback(self) -> int:
+        """The rows that ``patience`` needs."""
+        return self.patience - 1
+
+    @property
+    def head_rows(self) -> int:
+        """The first row of each feature, which shows that it exists."""
+        return 1
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select importances of the requested kind."""
+        return tensor.name.startswith(f"{PREFIX}{self.kind}/")
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge the importances of each step together."""
+        for table in window.tables():
+            yield from self._judge(table)
+
+    def _judge(self, table: Table) -> Iterator[Evaluation]:
+        found = self._shares(table)
+        top = _sums(np.sort(found.share, axis=0)[::-1][: self.nfeatures])
+        many = self.nfeatures < FEW * found.features.sum(axis=0)
+        over = found.judged & many & (top > self.threshold)
+        useless = self._useless(found)
+        least = found.judged & useless.any(axis=0)
+        name = f"{PREFIX}{self.kind}"
+        yield self._lasting(
+            table,
+            name,
+            over,
+            found.judged,
+            Severity.WARNING,
+            lambda j: self._describe_top(found, float(top[j]), j),
+        )
+        yield self._lasting(
+            table,
+            f"{name}/*",
+            least,
+            found.judged,
+            Severity.INFO,
+            lambda j: self._describe_useless(found, useless[:, j], j),
+        )
+
+    def _shares(self, table: Table) -> _Shares:
+        known = table.known & (table["count"] == 1) & (table.not_finite == 0)
+        importance = np.where(known, np.maximum(table["mean"], 0.0), 0.0)
+        total = _sums(importance)
+        judged = known.any(axis=0) & (total > 0)
+        return _Shares(
+            names=[name.removeprefix(f"{PREFIX}{self.kind}/") for name in table.names],
+            share=importance / np.where(judged, total, 1.0),
+            # A feature has no row once no tree uses it any more.
+            features=np.logical_or.accumulate(table.present, axis=1),
+            judged=judged,
+        )
+
+    def _useless(self, found: _Shares) -> Bools:
+        """Features x steps: features that have next to no importance."""
+        n_features = np.maximum(found.features.sum(axis=0), 1)
+        return np.asarray(found.features & (found.share < self.low / n_features))
+
+    def _describe_top(self, found: _Shares, top: float, j: int) -> Description:
+        share = found.share[:, j]
+        best = np.argsort(-share, kind="stable")[: self.nfeatures]
+        shown = ", ".join(f"{found.names[i]} ({share[i]:.2f})" for i in best)
+        return Description(
+            message=(
+                f"{self.nfeatures} of {found.features[:, j].sum()} features have "
+                f"{top:.2f} of the importance ({self.kind}): {shown}"
+            ),
+            value=top,
+            threshold=self.threshold,
+            advice=(
+                "see whether one of them gives the answer away (it is made from the "
+                "label, or known only afterwards); otherwise colsample_bytree below 1 "
+                "gives others a chance"
+            ),
+        )
+
+    def _describe_useless(self, found: _Shares, useless: Bools, j: int) -> Description:
+        names = [found.names[i] for i in np.flatnonzero(useless)]
+        return Description(
+            message=(
+                f"{len(names)} of {found.features[:, j].sum()} features have next to "
+                f"no importance ({self.kind}): {join_names(names, 5)}"
+            ),
+            value=float(len(names)),
+            threshold=self.low,
+            advice="without them training is faster and overfits less",
+        )
+
+    def _lasting(
+        self,
+        table: Table,
+        name: str,
+        bad: Bools,
+        judged: Bools,
+        severity: Severity,
+        describe: Callable[[int], Description],
+    ) -> Evaluation:
+        """Make verdicts on all features together, under one name."""
+        # A step without any importance restarts the streak.
+        streak = streak_of_known(bad, np.asarray(table.known.any(axis=0)))
+        levels = np.where(judged & ~bad, OK, UNKNOWN).astype(np.int8)
+        levels[streak >= self.patience] = severity
+        start = table.start
+        return table.judge_one(name, levels[start:], lambda j: describe(j + start))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """The share of each feature in all importance.
+
+    Attributes:
+        names: The features.
+        share: Features x steps: the share; 0 where it is unknown.
+        features: Features x steps: whether the feature exists by then.
+        judged: Steps: whether any feature has any importance.
+    """
+
+    names: list[str]
+    share: Floats
+    features: Bools
+    judged: Bools
+
+
+def _sums(values: Floats) -> Floats:
+    """The sum of each column; to the last bit independent of the other columns."""
+    return np.asarray(np.cumsum(values, axis=0)[-1])

@@ -1,0 +1,125 @@
+"""TreeDepth: boosted trees that are too deep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.needs import Needs
+from tdbg.rules.registry import register
+from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
+    Description,
+    Evaluation,
+    Table,
+    TensorInfo,
+    Window,
+)
+from tdbg.run.findings import Severity
+
+__all__ = ["TreeDepth"]
+
+NODE, YES, NO = "trees/Node", "trees/Yes", "trees/No"
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeDepth(Rule):
+    """Report boosted trees that are too deep.
+
+    Args:
+        depth: A tree with more levels of splits than this is reported.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    depth: int = 10
+
+    def __post_init__(self) -> None:
+        check_number(self, "depth", least=1, whole=True)
+
+    @property
+    def needs(self) -> Needs:
+        """The values of the nodes of the latest tree."""
+        return Needs(collections=frozenset({"trees"}), raw=True)
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select the node numbers."""
+        return tensor.name == NODE
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge the tree of each step."""
+        for table in window.tables():
+            if NODE in table.names:
+                yield self._judge(table)
+
+    def _judge(self, table: Table) -> Evaluation:
+        steps = table.steps[table.start :]
+        usable = table.usable[table.start :]
+        levels = np.full(len(steps), UNKNOWN, dtype=np.int8)
+        depths: dict[int, tuple[int, int]] = {}
+        saved = np.searchsorted(steps, np.intersect1d(table.value_steps(NODE), steps))
+        for j in saved[usable[saved]].tolist():
+            depth = self._depth(table, int(steps[j]))
+            if depth is not None:
+                depths[j] = depth
+                deep = depth[0] > self.depth
+                levels[j] = Severity.WARNING if deep else OK
+
+        def describe(j: int) -> Description:
+            depth, n_nodes = depths[j]
+            return Description(
+                message=f"the tree is {depth} levels deep, with {n_nodes} nodes",
+                value=float(depth),
+                threshold=float(self.depth),
+                advice=(
+                    f"deep trees learn single samples by heart: set max_depth to "
+                    f"{self.depth} or less, or raise min_child_weight or gamma; see "
+                    "whether the validation error still falls"
+                ),
+            )
+
+        return table.judge_one(NODE, levels, describe)
+
+    def _depth(self, table: Table, step: int) -> tuple[int, int] | None:
+        """The number of levels of splits, and of nodes, of the tree at a step."""
+        nodes = _numbers(table.value(NODE, step))
+        if nodes is None or not len(nodes) or nodes.min() < 0:
+            return None
+        children = [_numbers(table.value(name, step)) for name in (YES, NO)]
+        if any(child is None or len(child) != len(nodes) for child in children):
+            # Numbered as in a heap: the children of n are 2n + 1 and 2n + 2.
+            return math.floor(math.log2(int(nodes.max()) + 1)), len(nodes)
+        below = {
+            int(node): [int(child[k]) for child in children if child is not None]
+            for k, node in enumerate(nodes)
+        }
+        depth, level = 0, {int(nodes[0])}
+        # Bounded by the number of nodes, so that damaged data ends too.
+        while depth <= len(nodes):
+            level = {c for node in level for c in below[node] if c in below and c > 0}
+            if not level:
+                return depth, len(nodes)
+            depth += 1
+        return None
+
+
+def _numbers(values: NDArray[np.generic] | None) -> NDArray[np.int64] | None:
+    """Parse node numbers: integers, or texts of XGBoost ("tree-node"); -1: no node."""
+    if values is None or values.ndim != 1:
+        return None
+    if values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    if values.dtype.kind == "f":
+        return np.nan_to_num(values.astype(np.float64), nan=-1.0).astype(np.int64)
+    if values.dtype.kind in "SU":
+        parts = [text.rpartition("-")[2] for text in values.astype(str).tolist()]
+        return np.array([int(p) if p.isdigit() else -1 for p in parts], dtype=np.int64)
+    return None

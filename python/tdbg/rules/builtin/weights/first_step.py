@@ -1,0 +1,280 @@
+"""A step before the first update, and checks of its initial weights.
+
+Thread safety: read-only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.kinds import Kind
+from tdbg.rules.columns import GRADIENT, is_matrix, join_names
+from tdbg.rules.window import Description, Table
+from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo
+
+__all__ = [
+    "WEIGHTED",
+    "FirstStep",
+    "Found",
+    "stay_zero",
+    "too_large",
+    "units_alike",
+    "units_copied",
+]
+
+
+# Modules that multiply by weights, and whose outputs are compared.
+WEIGHTED = frozenset({Kind.LINEAR, Kind.BILINEAR, Kind.CONV, Kind.CONV_TRANSPOSE})
+
+
+class Found(NamedTuple):
+    """A finding of a check: the tensor, the severity, and the description."""
+
+    name: str
+    severity: Severity
+    description: Description
+
+
+class FirstStep:
+    """The rows of a step at which the weights are still the initial ones.
+
+    Args:
+        table: The table of the step.
+        j: Column of the step.
+        model_info: The model info as of the step.
+    """
+
+    def __init__(self, table: Table, j: int, model_info: ModelInfo) -> None:
+        self.table, self.j, self.model_info = table, j, model_info
+        known = table.known[:, j] & (table.not_finite[:, j] == 0)
+        self._index: Mapping[str, int] = {
+            table.names[i]: int(i) for i in np.flatnonzero(known)
+        }
+        self.matrices = [
+            name
+            for name, parameter in model_info.parameters.items()
+            if parameter.requires_grad
+            and is_matrix(parameter)
+            and model_info.kind_of_leaf(parameter.module) != Kind.EMBEDDING
+            and name in self._index
+        ]
+        self.has_frozen_layers = any(
+            not parameter.requires_grad
+            and model_info.kind_of_class(parameter.module) in WEIGHTED
+            for parameter in model_info.parameters.values()
+        )
+        layers = {name.rpartition(".")[0]: name for name in self.matrices}
+        self._weights = {f"{path}_output_0": name for path, name in layers.items()}
+        order = sorted(self._index.items(), key=lambda item: item[1])
+        self.outputs = [name for name, _ in order if name in self._weights]
+
+    def field(self, name: str, field: str) -> float:
+        """Return a field of a tensor's row; NaN if there is no row."""
+        i = self._index.get(name)
+        return math.nan if i is None else float(self.table[field][i, self.j])
+
+    def root(self, name: str) -> float:
+        """Return the root mean square of a tensor."""
+        return self.field(name, "l2") / math.sqrt(self.field(name, "count") or 1.0)
+
+    def offset(self, name: str) -> float:
+        """Return how many standard deviations the mean is away from zero."""
+        deviation = math.sqrt(self.field(name, "m2") / (self.field(name, "count") or 1))
+        mean = abs(self.field(name, "mean"))
+        return mean / deviation if deviation > 0 else 0.0
+
+    def units(self, name: str) -> int:
+        """Return the number of units of the layer of a weight or output."""
+        weight = self._weights.get(name, name)
+        parameter = self.model_info.parameters.get(weight)
+        return 0 if parameter is None else parameter.shape[0]
+
+    def is_integer(self, name: str) -> bool:
+        """Return whether the tensor holds integers."""
+        i = self._index.get(name)
+        return i is not None and "int" in self.table.dtypes[i]
+
+    def of_role(self, role: str) -> Sequence[str]:
+        """Return the tensors of a role."""
+        return [n for n, i in self._index.items() if self.table.roles[i] == role]
+
+    def has_equal_units(self, name: str) -> bool:
+        """Return whether all units of a layer have equal weights."""
+        return self.field(name, "m2") == 0 or len(set(self.unit_kinds(name))) == 1
+
+    def unit_kinds(self, name: str) -> Sequence[int]:
+        """Return a number for each unit of a layer; units with equal weights share it.
+
+        Empty if no values were captured.  If the first weight alone distinguishes most
+        units, all of them count as different.
+        """
+        values = self._values(name)
+        if values is None:
+            return ()
+        units = values.reshape(len(values), -1)
+        if 2 * len(np.unique(units[:, 0])) > len(units) > 1:
+            return range(len(units))
+        _, kinds = np.unique(units, axis=0, return_inverse=True)
+        return tuple(kinds.ravel().tolist())
+
+    def takes_alike(self, name: str, kinds: Sequence[int]) -> bool:
+        """Return whether each unit has equal weights for inputs of the same kind.
+
+        Args:
+            name: The weight.
+            kinds: The kind of each input.
+        """
+        values = self._values(name)
+        if values is None or values.shape[1] != len(kinds):
+            return False
+        _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
+        return bool((values == values[:, first[kind]]).all())
+
+    def _values(self, name: str) -> NDArray[np.generic] | None:
+        """The values of a matrix, or None if they were not captured."""
+        if "weight" not in name.rpartition(".")[2]:
+            return None  # Values are only captured of tensors of this name.
+        values = self.table.value(name, int(self.table.steps[self.j]))
+        return None if values is None or values.ndim < 2 else values
+
+
+# Units of these modules sum over all dimensions of their weights but the first.
+SUMMING = frozenset({Kind.LINEAR, Kind.CONV})
+# The gain of He's initialization for ReLU: the largest usual one.
+HE = math.sqrt(2.0)
+# With fewer inputs the scale of a unit's weights scatters too much.
+MIN_INPUTS = 16
+
+
+def units_alike(step: FirstStep) -> Found | None:
+    """Check for layers whose units all have equal weights: they learn the same."""
+    alike = [name for name in step.matrices if step.has_equal_units(name)]
+    nonzero = [name for name in alike if step.field(name, "l2") > 0]
+    if not nonzero:
+        return None
+    first = nonzero[0]
+    # Only between two such layers do units stay alike for ever.
+    order = {name: i for i, name in enumerate(step.matrices)}
+    places = sorted(order[name] for name in alike)
+    adjacent = any(b - a == 1 for a, b in pairwise(places))
+    return Found(
+        first,
+        Severity.ERROR if adjacent else Severity.WARNING,
+        Description(
+            message=(
+                f"all {step.units(first)} units have the same initial weights "
+                f"(mean {step.field(first, 'mean'):.3g}); so it is in {len(alike)} of "
+                f"{len(step.matrices)} layers: {join_names(alike)}"
+            ),
+            value=float(len(alike)),
+            threshold=0.0,
+            advice=(
+                "units that begin alike get the same gradients and stay alike, as if "
+                "there were one: draw weights at random (torch.nn.init."
+                "kaiming_normal_ for ReLU, xavier_normal_ for tanh and sigmoid)"
+            ),
+        ),
+    )
+
+
+def units_copied(step: FirstStep) -> Found | None:
+    """Check for units that are copies, with equal weights in the next layer too."""
+    for name, following in pairwise(step.matrices):
+        kinds = step.unit_kinds(name)
+        n_kinds = len(set(kinds))
+        if not 1 < n_kinds <= len(kinds) / 2 or not step.takes_alike(following, kinds):
+            continue
+        return Found(
+            name,
+            Severity.WARNING,
+            Description(
+                message=(
+                    f"of {len(kinds)} units only {n_kinds} have different initial "
+                    f"weights, and {following} weighs those that are alike alike"
+                ),
+                value=float(n_kinds),
+                threshold=len(kinds) / 2,
+                advice=(
+                    "copies get the same gradients and stay copies, so the layer is as "
+                    "good as one of that few units: add some noise to the copies, to "
+                    "a hundredth of their weights, or draw the new ones at random"
+                ),
+            ),
+        )
+    return None
+
+
+def stay_zero(step: FirstStep) -> Found | None:
+    """Check for layers that are zero and get no gradient: they cannot learn."""
+    stuck = [
+        name
+        for name in step.matrices
+        if step.field(name, "l2") == 0 and step.field(GRADIENT + name, "l2") == 0
+    ]
+    if not stuck:
+        return None
+    return Found(
+        stuck[0],
+        Severity.ERROR,
+        Description(
+            message=(
+                f"all weights are zero and so is their gradient, in {len(stuck)} of "
+                f"{len(step.matrices)} layers: {join_names(stuck)}"
+            ),
+            value=0.0,
+            threshold=0.0,
+            advice=(
+                "they stay zero: of two layers that multiply each other only one may "
+                "begin at zero (as the last one of a residual branch); draw the "
+                "others at random (torch.nn.init.kaiming_normal_)"
+            ),
+        ),
+    )
+
+
+def too_large(step: FirstStep, gain: float) -> Found | None:
+    """Check for weights that are too large for the number of inputs of a unit.
+
+    Args:
+        step: The step.
+        gain: Their root mean square times the square root of the number of inputs
+            may be so large; reported if it is larger in half of the layers, and in
+            two at least.
+    """
+    inputs = {
+        name: n
+        for name in step.matrices
+        if step.model_info.kind_of(name) in SUMMING
+        and (n := math.prod(step.model_info.parameters[name].shape[1:])) >= MIN_INPUTS
+    }
+    gains = {name: step.root(name) * math.sqrt(n) for name, n in inputs.items()}
+    found = [name for name, its_gain in gains.items() if its_gain > gain]
+    if len(found) < 2 or 2 * len(found) < len(gains):
+        return None
+    first, n = found[0], inputs[found[0]]
+    return Found(
+        first,
+        Severity.WARNING,
+        Description(
+            message=(
+                f"the initial weights have a root mean square of "
+                f"{step.root(first):.2g}, with {n} inputs to a unit: outputs are "
+                f"{gains[first]:.2g} times their inputs; so it is in {len(found)} of "
+                f"{len(gains)} layers: {join_names(found)}"
+            ),
+            value=gains[first],
+            threshold=gain,
+            advice=(
+                f"draw them with a deviation of {HE / math.sqrt(n):.2g} (He, "
+                "torch.nn.init.kaiming_normal_; Glorot's is smaller still): the "
+                "default of torch.nn.init.normal_ is 1, whatever the width"
+            ),
+        ),
+    )

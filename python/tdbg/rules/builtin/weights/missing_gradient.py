@@ -1,0 +1,118 @@
+"""MissingGradient: parameters that require a gradient and never get one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.rules.builtin.weights.model_info_rule import (
+    ModelInfoRule,
+    evaluate_first,
+    have_lasted,
+)
+from tdbg.rules.columns import GRADIENT, join_names
+from tdbg.rules.registry import register
+from tdbg.rules.table import min_span
+from tdbg.rules.window import Bools, Description, Evaluation, Table
+from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo
+
+__all__ = ["MissingGradient"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingGradient(ModelInfoRule):
+    """Report parameters that require a gradient and never get one, while others do.
+
+    Args:
+        patience: Recorded steps with gradients of others that must have passed.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    patience: int = 5
+
+    @property
+    def lookback(self) -> int:
+        """The rows since a parameter was thawed."""
+        return self.patience
+
+    def judge(
+        self,
+        table: Table,
+        model_info: ModelInfo,
+        thawed: Mapping[str, int],
+        steps: slice,
+    ) -> Iterator[Evaluation]:
+        """Compare parameters that require gradients with those that had some so far."""
+        # NotInOptimizer reports parameters in no optimizer.
+        names = [
+            name
+            for name, parameter in model_info.parameters.items()
+            if parameter.requires_grad
+            and (parameter.optimizer is not None or not model_info.complete)
+        ]
+        index = {name.removeprefix(GRADIENT): i for i, name in enumerate(table.names)}
+        rows = np.array([index.get(name, -1) for name in names], dtype=np.intp)
+        seen = np.logical_or.accumulate(table.present, axis=1)[:, steps]
+        known = table.known[:, steps].any(axis=0)
+        n_rows = table.ordinal[:, steps].max(axis=0, initial=0)
+        had = np.zeros((len(names), seen.shape[1]), dtype=bool)
+        had[rows >= 0] = seen[rows[rows >= 0]]
+        judged = known & (n_rows >= self.patience)
+        judged &= have_lasted(table, self.patience)[steps]
+        judged &= _both_kinds(names, had)
+        missing = ~had & judged[np.newaxis, :]
+        has_rows = table.known.any(axis=0)
+        for since in sorted({thawed[name] for name in names if name in thawed}):
+            late = np.array([thawed.get(name) == since for name in names])
+            rows_since = np.cumsum(has_rows & (table.steps >= since))
+            passed = table.steps - since + 1 >= min_span(self.patience)
+            missing[late] &= (passed & (rows_since >= self.patience))[steps]
+        yield evaluate_first(
+            table,
+            steps,
+            [GRADIENT + name for name in names],
+            bad=missing,
+            decided=judged & (had | missing),
+            severity=Severity.WARNING,
+            describe=lambda j: self._describe(names, missing[:, j], model_info),
+        )
+
+    def _describe(
+        self, names: Sequence[str], missing: Bools, model_info: ModelInfo
+    ) -> Description:
+        found = [name for name, bad in zip(names, missing, strict=True) if bad]
+        module = model_info.parameters[found[0]].module
+        return Description(
+            message=(
+                f"{len(found)} of {len(names)} parameters that require a gradient "
+                f"have had none at {self.patience} recorded steps and more: "
+                f"{join_names(found)}"
+            ),
+            value=float(len(found)),
+            threshold=0.0,
+            advice=(
+                f"see whether the {module} of {found[0]} is used in the forward, and "
+                "whether a detach(), .data, .item(), a conversion to NumPy or "
+                "no_grad() between it and the loss cuts it off; what is not to be "
+                "trained needs no gradient: requires_grad_(False)"
+            ),
+        )
+
+
+def _both_kinds(names: Sequence[str], had: Bools) -> Bools:
+    """The steps at which both weights and biases have had gradients, if there are both.
+
+    Otherwise the gradients of one kind are not captured.
+    """
+    biases = np.array(["bias" in name.rpartition(".")[2] for name in names], dtype=bool)
+    result: Bools = np.logical_or.reduce(had, axis=0)
+    for kind in (biases, ~biases):
+        if kind.any():
+            result &= had[kind].any(axis=0)
+    return result

@@ -1,0 +1,246 @@
+"""NotInOptimizer: parameters with gradients that are in no optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.config.kinds import NORMS, Kind
+from tdbg.config.needs import Needs, with_beginning
+from tdbg.rules.builtin.weights.model_info_rule import (
+    ModelInfoRule,
+    evaluate_first,
+    have_lasted,
+)
+from tdbg.rules.columns import GRADIENT, join_names
+from tdbg.rules.registry import register
+from tdbg.rules.window import Bools, Description, Evaluation, Table, TensorInfo
+from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+__all__ = ["NotInOptimizer", "untrained"]
+
+
+# How far numbers of a uniform distribution, so many at least, may be from its bound and
+# its deviation.
+UNIFORM = 0.1
+LEAST_WEIGHTS = 64
+# So many scales of exactly one are enough evidence, however other weights were drawn.
+ENOUGH_SCALES = 3
+# Rows of weights for each unit.
+RECURRENT: Mapping[str | None, int] = {Kind.RNN: 1, Kind.GRU: 3, Kind.LSTM: 4}
+
+
+def untrained(table: Table, model_info: ModelInfo, names: Sequence[str]) -> list[str]:
+    """The weights that still have their initial values; none if one of them has not.
+
+    A weight that is too small, has no first row, or is no weight of a layer is
+    left out.
+
+    Args:
+        table: Has the first row of each weight.
+        model_info: What is known of the model.
+        names: Of parameters.
+    """
+    index = {name: i for i, name in enumerate(table.names)}
+    drawn: list[str] = []
+    scales: list[str] = []
+    has_learned = False
+    for name in names:
+        i, parameter = index.get(name), model_info.parameters[name]
+        is_scale = (
+            len(parameter.shape) == 1
+            and model_info.kind_of_leaf(parameter.module) in NORMS
+        )
+        if i is None or table.roles[i] != "weight":
+            continue
+        if not is_scale and not _is_judged(parameter):
+            continue
+        rows = np.flatnonzero(table.known[i] & (table.ordinal[i] == 1))
+        if not len(rows):
+            continue
+        j = int(rows[0])
+        if is_scale:
+            if table["min"][i, j] != 1.0 or table["max"][i, j] != 1.0:
+                return []
+            scales.append(name)
+        elif _is_uniform(table, i, j, _bound(model_info, parameter)):
+            drawn.append(name)
+        else:
+            has_learned = True
+    if has_learned:
+        return scales if len(scales) >= ENOUGH_SCALES else []
+    found = {*drawn, *scales} if drawn else set()
+    return [name for name in names if name in found]
+
+
+def _is_judged(parameter: ParameterFacts) -> bool:
+    return len(parameter.shape) >= 2 and math.prod(parameter.shape) >= LEAST_WEIGHTS
+
+
+def _bound(model_info: ModelInfo, parameter: ParameterFacts) -> float:
+    rows = RECURRENT.get(model_info.kind_of_class(parameter.module))
+    inputs = math.prod(parameter.shape[1:])
+    return 1.0 / math.sqrt(inputs if rows is None else parameter.shape[0] / rows)
+
+
+def _is_uniform(table: Table, i: int, j: int, bound: float) -> bool:
+    largest = max(-table["min"][i, j], table["max"][i, j])
+    root = table["l2"][i, j] / math.sqrt(table["count"][i, j])
+    return bool(
+        (1 - UNIFORM) * bound <= largest <= (1 + 1e-6) * bound
+        and abs(root * math.sqrt(3.0) / bound - 1) <= UNIFORM
+    )
+
+
+# Layers that still have PyTorch's initial weights: one or two may be random features
+# on purpose; so many are a network whose weights were not loaded.
+A_NETWORK = 3
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotInOptimizer(ModelInfoRule):
+    """Report parameters that get gradients but are in no optimizer.
+
+    And those that are frozen, though nothing was ever learned by them.
+
+    Args:
+        patience: Recorded steps that must have passed: an optimizer may be found
+            at its first step only.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    severities = (Severity.INFO, Severity.WARNING)
+
+    patience: int = 2
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """Rows of gradients, and of weights at first."""
+        weights = Needs(collections=frozenset({"weights"}), first_steps=1)
+        return *with_beginning(Needs(collections=frozenset({"gradients"}))), weights
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select gradients and weights."""
+        return tensor.role in {"gradient", "weight"}
+
+    def judge(
+        self,
+        table: Table,
+        model_info: ModelInfo,
+        thawed: Mapping[str, int],
+        steps: slice,
+    ) -> Iterator[Evaluation]:
+        """Compare gradients with the parameters of the optimizers."""
+        if not model_info.complete:
+            return
+        whole = table
+        table = whole.select(
+            [i for i, role in enumerate(whole.roles) if role == "gradient"]
+        )
+        if not table.names:
+            return
+        names = [name.removeprefix(GRADIENT) for name in table.names]
+        known = [model_info.parameters.get(name) for name in names]
+        # A frozen parameter may hold an old gradient, and gets no new one.
+        absent = np.array(
+            [p is not None and p.requires_grad and p.optimizer is None for p in known]
+        )
+        held = [p.optimizer is not None for p in model_info.parameters.values()]
+        decided = table.known[:, steps] & (table.ordinal[:, steps] >= self.patience)
+        decided &= have_lasted(table, self.patience)[np.newaxis, steps]
+        decided &= np.array([p is not None for p in known])[:, np.newaxis] & any(held)
+        bad = decided & absent[:, np.newaxis]
+        left = [n for n, is_absent in zip(names, absent, strict=True) if is_absent]
+        # Thawed parameters are meant to be trained, and frozen layers to keep what
+        # what they have learned.
+        on_purpose = (
+            _only_last_layers(held)
+            and not any(name in thawed for name in left)
+            and not untrained(whole, model_info, left)
+        )
+        yield evaluate_first(
+            table,
+            steps,
+            table.names,
+            bad=bad,
+            decided=decided,
+            severity=Severity.INFO if on_purpose else Severity.WARNING,
+            describe=lambda j: self._describe(names, bad[:, j], on_purpose, held),
+        )
+        # The rest gets gradients, so it is not frozen on purpose.
+        judged = decided.any(axis=0) & ~bad.any(axis=0)
+        if judged.any() and _only_last_layers(held):
+            yield from self._judge_frozen(whole, model_info, steps, judged)
+
+    def _judge_frozen(
+        self, table: Table, model_info: ModelInfo, steps: slice, judged: Bools
+    ) -> Iterator[Evaluation]:
+        """Whether the layers before the trained ones have learned anything."""
+        parameters = model_info.parameters.items()
+        frozen = [name for name, p in parameters if p.optimizer is None]
+        found = untrained(table, model_info, frozen)
+        if len(found) < 2:
+            return
+        yield evaluate_first(
+            table,
+            steps,
+            found[:1],
+            bad=judged[np.newaxis],
+            decided=judged[np.newaxis],
+            severity=Severity.WARNING if len(found) >= A_NETWORK else Severity.INFO,
+            describe=lambda _: self._describe_frozen(found, len(frozen)),
+        )
+
+    def _describe_frozen(self, found: Sequence[str], n_frozen: int) -> Description:
+        return Description(
+            message=(
+                f"only the last layers are trained, and of the {n_frozen} parameters "
+                f"that are frozen before them {len(found)}, all that can be judged, "
+                "are still as PyTorch initializes them: nothing was ever learned there "
+                f"({join_names(found)})"
+            ),
+            value=float(len(found)),
+            threshold=0.0,
+            advice=(
+                "see whether pretrained weights were meant to be loaded: "
+                "load_state_dict(..., strict=False) passes over all names that do not "
+                "match (a prefix such as module.) and returns them; if random "
+                "features are meant, this is what they look like"
+            ),
+        )
+
+    def _describe(
+        self, names: Sequence[str], bad: Bools, on_purpose: bool, held: list[bool]
+    ) -> Description:
+        found = [name for name, is_bad in zip(names, bad, strict=True) if is_bad]
+        return Description(
+            message=(
+                f"{len(found)} parameters get gradients but are in no optimizer, "
+                f"which has {sum(held)}: {join_names(found)}"
+            ),
+            value=float(len(found)),
+            threshold=0.0,
+            advice=(
+                "only the last layers are trained; if that is meant, "
+                "requires_grad_(False) for the others saves most of the backward"
+                if on_purpose
+                else "make the optimizer after the model is complete, or add them "
+                "with optimizer.add_param_group; layers that were replaced, added or "
+                "thawed (requires_grad_(True)) later are not in it by themselves"
+            ),
+        )
+
+
+def _only_last_layers(held: Sequence[bool]) -> bool:
+    """Whether the trained part is the end of the model, and less than half of it."""
+    if not any(held):
+        return False
+    first = held.index(True)
+    return all(held[first:]) and 0 < len(held) - first < first

@@ -1,0 +1,121 @@
+"""ZeroLearningRate: learning rates that are zero."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.config.needs import Needs
+from tdbg.modes import TRAINING
+from tdbg.rules.columns import streak_of_known
+from tdbg.rules.registry import register
+from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.table import min_span, streak_spans
+from tdbg.rules.window import (
+    OK,
+    Description,
+    Evaluation,
+    Table,
+    TensorInfo,
+    Window,
+    rows_of_lasting,
+)
+from tdbg.run.findings import Severity
+
+__all__ = ["ZeroLearningRate"]
+
+# Steps for which all rates must be zero to be an error: some schedules begin
+# so and are stepped once in an epoch.  As many as 20 rows take at the usual interval.
+ZERO_FOR = 190
+RATE = re.compile(r"^scalar/optimizer(_\d+)?/.*/lr$")
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroLearningRate(Rule):
+    """Report learning rates that are zero.
+
+    Args:
+        patience: Recorded steps in a row at which it must be: a schedule may begin or
+            turn at zero.
+        error_patience: From so many on it is an error if all rates are zero.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    severities = (Severity.WARNING, Severity.ERROR)
+
+    patience: int = 3
+    error_patience: int = 20
+
+    def __post_init__(self) -> None:
+        check_number(self, "patience", least=1, whole=True)
+        check_number(self, "error_patience", least=self.patience, whole=True)
+
+    @property
+    def needs(self) -> Needs:
+        """Scalars of optimizers."""
+        return Needs(collections=frozenset({"scalars"}))
+
+    @property
+    def lookback(self) -> int:
+        """The rows that ``patience`` needs."""
+        return rows_of_lasting(self.error_patience, ZERO_FOR)
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select the learning rates of parameter groups."""
+        return RATE.match(tensor.name) is not None
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge each rate by its streak of zeros, and all rates together."""
+        for table in window.tables(*TRAINING):
+            yield self._judge(table)
+
+    def _judge(self, table: Table) -> Evaluation:
+        known = table.known
+        zero = known & (table["mean"] == 0)
+        # A skipped step says nothing about the rate.
+        streak = streak_of_known(zero, known)
+        all_zero = np.where(known, zero, True).all(axis=0) & zero.any(axis=0)
+        lasted = streak_spans(table.steps, streak)
+        lasting = (streak >= self.patience) & (lasted >= min_span(self.patience))
+        severities = np.where(lasting, int(Severity.WARNING), OK)
+        severe = streak >= self.error_patience
+        severe &= lasted >= min_span(self.error_patience, ZERO_FOR)
+        severe &= all_zero[np.newaxis, :]
+        severities[severe] = Severity.ERROR
+
+        def describe(i: int, j: int) -> Description:
+            return self._describe(
+                n_zero=int(np.count_nonzero(zero[:, j])),
+                n_rates=int(np.count_nonzero(known[:, j])),
+                largest=float(np.max(table["mean"][known[:, j], j])),
+                patience=min(int(streak[i, j]), self.error_patience),
+            )
+
+        return table.judge(severities, describe, known & (lasting | ~zero))
+
+    def _describe(
+        self, *, n_zero: int, n_rates: int, largest: float, patience: int
+    ) -> Description:
+        message = (
+            f"the learning rate was 0 at {patience} recorded steps in a row; that of "
+            f"{n_zero} of {n_rates} groups is"
+        )
+        if n_zero == n_rates:
+            advice = (
+                "no parameter changes any more: see where the schedule has ended or "
+                "was stepped too often (steps for epochs), and whether the rate was "
+                "set at all"
+            )
+        else:
+            advice = (
+                f"others have up to {largest:.3g}: if these parameters are meant to "
+                "be frozen, requires_grad_(False) saves their gradients; if not, "
+                "give the group its own rate"
+            )
+        return Description(message=message, value=0.0, threshold=0.0, advice=advice)

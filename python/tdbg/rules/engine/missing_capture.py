@@ -1,0 +1,85 @@
+"""Why a rule found nothing: which capture it lacks, and which setting adds it.
+
+Thread safety: pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tdbg.config.collections import CollectionKeys
+from tdbg.config.needs import Needs, every_need, missing, too_rare
+from tdbg.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from tdbg.config.collections import Collection
+    from tdbg.trial import Trial
+
+__all__ = ["NOTHING_KNOWN", "describe_missing"]
+
+# Collections that only hooks of boosted trees fill: no setting of another hook does.
+TREES = frozenset({CollectionKeys.TREES, CollectionKeys.FEATURE_IMPORTANCE})
+NOTHING_KNOWN = (
+    "nothing to judge: what was recorded is too little for a verdict, or not of the "
+    "kind that the rule is about"
+)
+
+
+def describe_missing(
+    rule: Rule,
+    trial: Trial,
+    collections: Callable[[], Mapping[str, Collection]],
+    *,
+    is_blind: bool,
+    has_judged: bool,
+) -> str:
+    """Explain why a rule found nothing, or say which captured data it lacks.
+
+    Args:
+        rule: A rule without findings.
+        trial: The run; its configuration says what the hook was to capture.
+        collections: Returns the collections of the run (called only if needed, so
+            that the caller can share one result between rules).
+        is_blind: Whether the rule selected no tensor at all.
+        has_judged: Whether the rule returned any verdict except ``UNKNOWN``.
+
+    Returns:
+        A message for the rule's status; "" if the rule had all that it needs.
+    """
+    try:
+        needs = every_need(rule.needs)
+        requested = trial.configuration()
+        lacking = missing(needs, collections(), requested, rule.name)
+        rare = too_rare(needs, requested, rule.name)
+        needed = sorted(frozenset().union(*(need.collections for need in needs)))
+    except Exception:  # User code: `needs` of a rule may raise anything.
+        needs, requested, lacking, rare, needed = (), {}, [], "", []
+    if is_blind and needed and TREES.issuperset(needed):
+        return "nothing to judge: this is no training of boosted trees"
+    if lacking:
+        is_some = has_judged and not is_blind
+        how = "not all that it needs is there" if is_some else "nothing to judge"
+        return f"{how}: {'; '.join(lacking)}"
+    if not is_blind:
+        return "" if has_judged else "; ".join(filter(None, (NOTHING_KNOWN, rare)))
+    if "include_collections" in requested.get("hook", requested):
+        # The hook recorded its configuration, and nothing is missing from it.
+        return f"nothing to judge: the training has no {_in_words(needs)}"
+    what = ", ".join(needed) or "tensors that it selects"
+    return (
+        f"nothing to judge: {what} were not captured; "
+        f'Hook(rules=["{rule.name}"]) captures them'
+    )
+
+
+def _in_words(needs: Sequence[Needs]) -> str:
+    """What a rule needs, in words: "gradients of Embedding"."""
+    words = _join(frozenset().union(*(need.collections for need in needs)))
+    if len({need.modules for need in needs}) == 1 and needs[0].modules:
+        words += f" of {' or '.join(sorted(needs[0].modules))}"
+    return words or "tensors that it selects"
+
+
+def _join(collections: Iterable[str]) -> str:
+    return " and ".join(sorted(collections)).replace("_", " ")

@@ -1,1 +1,0 @@
-"""Rules of somebody else, each in a process of its own."""

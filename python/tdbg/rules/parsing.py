@@ -1,0 +1,151 @@
+"""Parses rules: names, texts as ``DeadRelu(min_steps=4)``, or mappings.
+
+Thread safety: pure functions, except that a rule in a file is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tdbg.config.documents import Located
+from tdbg.config.needs import Needs, every_need
+from tdbg.errors import ConfigurationError
+from tdbg.rules.registry import default_rules, make
+from tdbg.rules.rule import Rule
+
+__all__ = [
+    "RulesLike",
+    "needs_of",
+    "parse_rule",
+    "parse_rules",
+    "resolve",
+    "with_absolute_path",
+]
+
+_RuleLike = str | Rule | Mapping[str, Any] | Located
+RulesLike = Iterable[_RuleLike] | _RuleLike | None
+DEFAULT = "default"  # Stands for the default rules.
+
+# A name, in a file or not, and parameters in parentheses.
+_RULE = re.compile(
+    r"\s*(?P<name>.+?\.py(?::\w*)?|[^\W\d]\w*)\s*(?P<call>\(.*\))?\s*", re.DOTALL
+)
+
+
+def resolve(rules: RulesLike) -> tuple[Rule, ...]:
+    """Make rules from rules, texts or mappings; None: the default rules.
+
+    A text is ``NAME``, ``NAME(parameter=value)`` or the same with ``FILE.py:CLASS``;
+    the name ``default`` stands for the default rules.  A mapping holds the ``name`` and
+    the parameters.  Errors name the file or variable that a rule comes from.
+
+    Raises:
+        UnknownRule: If there is no rule of a name.
+        ConfigurationError: If something is none of these, or a parameter is not valid.
+
+    Example:
+        >>> resolve([{"name": "DeadRelu", "threshold_layer": 80}])[0].threshold_layer
+        80
+    """
+    if rules is None:
+        return default_rules()
+    if isinstance(rules, str | Rule | Mapping | Located):
+        rules = (rules,)
+    return tuple(each for rule in rules for each in _resolve(rule))
+
+
+def needs_of(rules: RulesLike) -> tuple[Needs, ...]:
+    """Return what a hook must capture for all of these rules, without duplicates.
+
+    Raises:
+        UnknownRule: If there is no rule of a name.
+        ConfigurationError: If something is neither a rule nor a name.
+    """
+    needs = [need for rule in resolve(rules) for need in every_need(rule.needs)]
+    return tuple(dict.fromkeys(needs))
+
+
+def parse_rule(text: str) -> Rule:
+    """Make a rule from ``NAME`` or ``NAME(parameter=literal, ...)``.
+
+    NAME is the name of a rule, or ``FILE.py:CLASS``.
+
+    Raises:
+        UnknownRule: If there is no rule of that name.
+        ConfigurationError: If the text is none of these, the file or class cannot be
+            used, or a parameter is unknown or out of range.
+    """
+    match = _RULE.fullmatch(text)
+    call = None
+    if match is not None:
+        # Parsed as Python, but never executed.
+        call = _call(match["call"] or "()")
+    if match is None or call is None:
+        msg = f"rule {text!r}: write NAME or 'NAME(parameter=value, ...)'"
+        raise ConfigurationError(msg)
+    return make(match["name"].strip(), **call)
+
+
+def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
+    """Make rules from texts; without any, the default rules.
+
+    Raises:
+        ConfigurationError: As ``parse_rule`` does.
+    """
+    return resolve(texts or None)
+
+
+def with_absolute_path(text: str) -> str:
+    """Make the path of a file in the text of a rule absolute.
+
+    Example:
+        >>> with_absolute_path("DeadRelu(min_steps=4)")
+        'DeadRelu(min_steps=4)'
+    """
+    match = _RULE.fullmatch(text)
+    if match is None or ".py" not in match["name"]:
+        return text
+    file, _, rest = text.strip().partition(".py")
+    return f"{os.path.abspath(Path(file).expanduser())}.py{rest}"  # noqa: PTH100
+
+
+def _resolve(rule: object) -> tuple[Rule, ...]:
+    if isinstance(rule, Rule):
+        return (rule,)
+    if isinstance(rule, Located):
+        with rule.place.inside():
+            return _resolve(rule.value)
+    if isinstance(rule, str):
+        return default_rules() if rule == DEFAULT else (parse_rule(rule),)
+    if isinstance(rule, Mapping):
+        parameters = {str(key): value for key, value in rule.items()}
+        name = parameters.pop("name", None)
+        if isinstance(name, str):
+            return (make(name, **parameters),)
+        msg = f'a rule as a mapping has a name and parameters: {{"name": ...}}: {rule}'
+        raise ConfigurationError(msg)
+    msg = f"{rule!r} is neither a rule nor the name of one"
+    raise ConfigurationError(msg)
+
+
+def _call(text: str) -> dict[str, object] | None:
+    """Return the keywords of a call; None if there are other arguments."""
+    try:
+        expression = ast.parse(f"f{text}", mode="eval").body
+        if not isinstance(expression, ast.Call) or expression.args:
+            return None
+        if not isinstance(expression.func, ast.Name):
+            return None
+        if any(keyword.arg is None for keyword in expression.keywords):
+            return None
+        return {
+            str(keyword.arg): ast.literal_eval(keyword.value)
+            for keyword in expression.keywords
+        }
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,356 @@
+"""Run directories: makes them, finds them, and lists the writers in them.
+
+Implements docs/format.md, "A run".  Nothing in a run is ever executed or
+imported, and symbolic links inside one are not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import difflib
+import errno
+import json
+import os
+import re
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdbg.errors import NotARun, StorageError, UnsupportedFeature
+
+__all__ = [
+    "NO_MAP_VARIABLE",
+    "Run",
+    "WriterDirectory",
+    "create_run",
+    "find_runs",
+    "is_run",
+    "open_run",
+    "read_small_file",
+    "run_of_process",
+    "run_size",
+    "wait_for_run",
+    "writer_directories",
+]
+
+# Set, no file of a run is mapped by who does not ask for it: ``--no-mmap`` of the
+# verbs, which also reaches the processes that they start.
+NO_MAP_VARIABLE = "TDBG_NO_MMAP"
+
+FORMAT = "tdbg-run"
+VERSION = 1
+RUN_FILE = "RUN.json"
+# No file of JSON in a run is larger; a reader refuses to look further.
+MAX_JSON_BYTES = 64 * 1024
+_WAIT_SECONDS = 0.1
+# Errors of file systems that have no hard links.
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_WRITER_NAME = re.compile(r"(train|engine|profiler)-(0|[1-9]\d{0,9})-([1-9]\d{0,9})")
+# The path of a shard; the first group is the directory of its run.
+_SHARD = re.compile(r"(/.*)/w/train-\d+-\d+/\d+\.tds")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An existing run.
+
+    Attributes:
+        path: Its directory, absolute.
+        uuid: Its identity, which every shard of the run repeats.
+        created: When it was made, as ISO 8601 text in UTC.
+    """
+
+    path: Path
+    uuid: bytes
+    created: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WriterDirectory:
+    """The directory of one process that writes, or has written, to a run."""
+
+    role: str
+    rank: int
+    generation: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The part of the name that all generations share: ``train-0``."""
+        return f"{self.role}-{self.rank}"
+
+
+def create_run(path: str | os.PathLike[str]) -> Run:
+    """Make *path* a run, or join the run that it is already.
+
+    Any number of processes may call this at once: one of them makes the run, and
+    all of them return it.
+
+    Raises:
+        StorageError: If the directory or a file in it cannot be made.
+        NotARun: If the directory has a RUN.json that does not describe a run.
+    """
+    directory = Path(os.path.abspath(path))  # noqa: PTH100 - keep symbolic links
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (directory, directory / "ctl", directory / "w"):
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+        if not (directory / RUN_FILE).exists():
+            _publish(directory)
+    except OSError as error:
+        raise StorageError.of(error, "create the run", directory) from error
+    return open_run(directory)
+
+
+def run_of_process(process: int) -> Path:
+    """The directory of the run that a process of this machine writes to.
+
+    Raises:
+        NotARun: If the process writes to no run or to several, does not exist, or
+            belongs to another user.
+    """
+    folder = Path(f"/proc/{process}/fd")
+    found = set()
+    try:
+        for descriptor in folder.iterdir():
+            with contextlib.suppress(OSError):
+                match = _SHARD.fullmatch(os.readlink(descriptor))  # noqa: PTH115
+                if match and _is_for_writing(process, descriptor.name):
+                    found.add(match[1])
+    except OSError as error:
+        msg = f"process {process}: {error.strerror}; give the directory of its run"
+        raise NotARun(msg, file=str(folder), kind="missing") from error
+    if len(found) == 1:
+        return Path(found.pop())
+    several = f"several runs: {', '.join(sorted(found))}" if found else "no run"
+    msg = f"process {process} writes to {several}; give the directory of one"
+    raise NotARun(msg, file=str(folder), kind="missing")
+
+
+def _is_for_writing(process: int, descriptor: str) -> bool:
+    """Whether a process may write to a file; one that reads a run holds shards too."""
+    text = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text()
+    flags = int(text.partition("flags:")[2].split()[0], 8)
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """The run at *path*.
+
+    Raises:
+        NotARun: If there is no run; the message says what is there instead.
+        UnsupportedFeature: If a later tdbg made the run.
+        StorageError: If RUN.json cannot be read.
+    """
+    directory = Path(os.path.abspath(path))  # noqa: PTH100 - keep symbolic links
+    file = directory / RUN_FILE
+    try:
+        text = read_small_file(file)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        msg = f"{directory} is not a run: {_what_is_there(directory)}"
+        raise NotARun(msg, file=str(file), kind="missing") from error
+    except OSError as error:
+        raise StorageError.of(error, "read", file) from error
+    try:
+        content = json.loads(text)
+        if content["format"] != FORMAT:
+            raise ValueError(content["format"])
+        version = int(content["version"])
+        identity = uuid.UUID(hex=content["uuid"]).bytes
+        created = str(content["created"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        msg = f"{file} is not the description of a run"
+        raise NotARun(msg, file=str(file), kind="damage") from error
+    if version != VERSION:
+        msg = f"{directory} has run format {version}; this tdbg reads {VERSION}"
+        raise UnsupportedFeature(msg, file=str(file), kind="unsupported")
+    return Run(directory, identity, created)
+
+
+def wait_for_run(path: str | os.PathLike[str], is_over: Callable[[], bool]) -> Run:
+    """The run at *path*, as soon as there is one.
+
+    Args:
+        path: The directory.
+        is_over: Whether to give up; called ten times a second.
+
+    Raises:
+        NotARun: If there is no run when the wait is over, or a damaged one before.
+        UnsupportedFeature: If a later tdbg made the run.
+        StorageError: If RUN.json cannot be read.
+    """
+    while True:
+        # Asked before the run is opened: the run may appear between the two.
+        is_last = is_over()
+        try:
+            return open_run(path)
+        except NotARun as error:
+            if is_last or error.kind != "missing":
+                raise
+            time.sleep(_WAIT_SECONDS)
+
+
+def writer_directories(run: Run | str | os.PathLike[str]) -> list[WriterDirectory]:
+    """The directories of all writers of the run, by role, rank and generation."""
+    root = run.path if isinstance(run, Run) else Path(run)
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(root / "w") as entries:
+        for entry in entries:
+            match = _WRITER_NAME.fullmatch(entry.name)
+            if match and entry.is_dir(follow_symlinks=False):
+                role, rank, generation = match.groups()
+                found.append(
+                    WriterDirectory(role, int(rank), int(generation), Path(entry.path))
+                )
+    return sorted(found)
+
+
+def run_size(path: str | os.PathLike[str]) -> int:
+    """Size of all files below *path*, in bytes; a file that vanishes counts as 0."""
+    return sum(status.st_size for status in _walk(Path(path)))
+
+
+def is_run(directory: str | os.PathLike[str]) -> bool:
+    """Whether a directory has a RUN.json; False where we may not look into it."""
+    try:
+        return (Path(directory) / RUN_FILE).is_file()
+    except OSError:
+        return False
+
+
+def find_runs(folder: str | os.PathLike[str], depth: int = 3) -> list[Path]:
+    """The runs at or below *folder*, in order of their names.
+
+    The search goes at most *depth* levels down, and never into a run.
+    """
+    root = Path(folder)
+    if is_run(root):
+        return [root]
+    if depth <= 0:
+        return []
+    found = []
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            with contextlib.suppress(OSError):
+                if not entry.name.startswith(".") and entry.is_dir(
+                    follow_symlinks=False
+                ):
+                    found += find_runs(entry.path, depth - 1)
+    return found
+
+
+def read_small_file(path: Path, owner: int | None = None) -> bytes:
+    """Read a regular file of at most ``MAX_JSON_BYTES``; follows no link.
+
+    Args:
+        path: The file.
+        owner: If given, the uid that must own the file.
+
+    Raises:
+        OSError: If the file cannot be read, is no regular file, is too large, or
+            belongs to another user.
+    """
+    # A FIFO would block the open; O_NONBLOCK makes it return at once.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if owner is not None and status.st_uid != owner:
+            raise OSError(errno.EPERM, "belongs to another user", str(path))
+        if status.st_size > MAX_JSON_BYTES:
+            raise OSError(errno.EFBIG, "larger than 64 KiB", str(path))
+        content = b""
+        while len(content) <= MAX_JSON_BYTES:
+            piece = os.read(descriptor, MAX_JSON_BYTES + 1 - len(content))
+            if not piece:
+                return content
+            content += piece
+        raise OSError(errno.EFBIG, "larger than 64 KiB", str(path))
+    finally:
+        os.close(descriptor)
+
+
+def write_new_file(path: Path, content: bytes, *, owner: int | None = None) -> None:
+    """Write a new file, which appears whole and survives a power failure.
+
+    Raises:
+        FileExistsError: If the file exists already.
+        OSError: If the file cannot be made.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            if owner is not None and owner != os.geteuid():
+                os.fchown(descriptor, owner, -1)
+            os.fsync(descriptor)
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, "exists", str(path)) from error
+            temporary.rename(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _publish(directory: Path) -> None:
+    now = dt.datetime.now(dt.UTC)
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "uuid": uuid.uuid4().hex,
+        "created": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    with contextlib.suppress(FileExistsError):  # Another process was faster.
+        write_new_file(directory / RUN_FILE, json.dumps(content).encode() + b"\n")
+
+
+def _walk(directory: Path) -> Iterator[os.stat_result]:
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _walk(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False):
+                    yield entry.stat(follow_symlinks=False)
+
+
+def _what_is_there(directory: Path) -> str:
+    """Say why *directory* is no run, and propose the nearest run."""
+    for parent in list(directory.parents)[:3]:
+        if is_run(parent):
+            return f"it lies inside one; did you mean {parent}?"
+    if directory.is_file():
+        return "it is a file"
+    if directory.is_dir():
+        below = find_runs(directory)
+        if below:
+            shown = ", ".join(str(run) for run in below[:3])
+            return f"it contains {len(below)} of them; did you mean {shown}?"
+        return f"it has no {RUN_FILE}"
+    try:
+        names = sorted(entry.name for entry in os.scandir(directory.parent))
+    except OSError:
+        return f"neither it nor {directory.parent} exists"
+    near = difflib.get_close_matches(directory.name, names, n=1)
+    if near:
+        return f"it does not exist; did you mean {directory.parent / near[0]}?"
+    return "it does not exist"

@@ -1,0 +1,69 @@
+"""JSON that comes from a file: any text may stand there, and any type in any place.
+
+Whoever takes a value out of a document asks for its type first.  What is not as it
+should be counts as not there; the document itself is shown as it is.
+
+Thread safety: pure functions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+__all__ = ["is_integer", "list_of", "mapping_of", "parse_document", "texts_of"]
+
+# Digits of the longest integers that are sure to have 64 bits.
+SHORT_DIGITS = 18
+
+
+def parse_document(text: bytes) -> Any:
+    """What the JSON says; numbers that no column can hold are None.
+
+    Raises:
+        ValueError: If it is no JSON.
+        RecursionError: If it is nested too deeply.
+    """
+    return json.loads(
+        text, parse_int=_integer, parse_float=_number, parse_constant=lambda _: None
+    )
+
+
+def _integer(text: str) -> int | float | None:
+    return int(text) if len(text) <= SHORT_DIGITS else _long_integer(text)
+
+
+def _long_integer(text: str) -> int | float | None:
+    if len(text) <= SHORT_DIGITS + 2 and is_integer(int(text)):
+        return int(text)
+    return _number(text)
+
+
+def _number(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether it is an integer of 64 bits, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return False
+    return -(1 << 63) <= value < 1 << 63
+
+
+def list_of(value: object) -> list[Any]:
+    """The list, or an empty one for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def texts_of(value: object) -> list[str]:
+    """Those members of a list that are texts; a text alone is one."""
+    members = [value] if isinstance(value, str) else list_of(value)
+    return [each for each in members if isinstance(each, str)]
+
+
+def mapping_of(value: object) -> Mapping[str, Any]:
+    """The object, or an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,262 @@
+"""What is known of the model of a training, as a value that every layer may hold.
+
+Implements docs/format.md, "What is known of the model".  A hook writes it as events
+of the run, the trial reads it back, and rules are given it.
+
+Thread safety: values that never change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tdbg.config.class_kinds import kind_of_class, kind_of_leaf, kind_of_loss
+from tdbg.run.documents import is_integer, mapping_of, texts_of
+
+__all__ = ["MODEL", "ModelInfo", "ParameterFacts", "gather"]
+
+# What the event says it is about.
+MODEL = "model"
+# An event may have 1 MiB (docs/format.md).
+MAX_PART_BYTES = 900_000
+_UNITS, _GRADIENTS = "unit/", ("gradient/", "gradient_unclipped/", "update/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFacts:
+    """What is known of a parameter.
+
+    Attributes:
+        shape: Of all of it, where ranks share it.
+        dtype: Name of its element type, as NumPy or ml_dtypes has it.
+        requires_grad: Whether a gradient is computed for it.
+        module: Class of the module that owns it, such as ``Linear``.
+        optimizer: Which of the optimizers holds it, by index; None: none that is
+            known.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+    module: str
+    optimizer: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What is known of a model from one step on.
+
+    Attributes:
+        step: Global step from which it holds.
+        models: Names of the classes of the registered modules, in their order.
+        losses: The same of the losses.
+        optimizers: The same of the optimizers, as they were found or registered.
+        modules: The class of each module, by its path; that of a registered one
+            by the name that its own inputs and outputs have.
+        kinds: The kind (``tdbg.config.Kind``) of each of these classes that has one,
+            and of the losses, by what the names of their tensors begin with.
+        parameters: The parameters by name.
+        complete: Whether an optimizer has been seen; if not, nothing follows from a
+            parameter that has none.
+        evaluating: Where a model is trained in evaluation mode, the paths of layers
+            that work otherwise in training (Dropout, BatchNorm), and are meant to.
+    """
+
+    step: int
+    models: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, ParameterFacts] = field(default_factory=dict)
+    complete: bool = False
+    evaluating: tuple[str, ...] = ()
+
+    def module_of(self, tensor_name: str) -> str | None:
+        """The class of the module that a tensor is of; None where it is not known.
+
+        Example:
+            >>> ModelInfo(step=0, modules={"act": "Tanh"}).module_of("act_output_0")
+            'Tanh'
+        """
+        name = tensor_name.removeprefix(_UNITS)
+        for prefix in _GRADIENTS:
+            name = name.removeprefix(prefix)
+        parameter = self.parameters.get(name)
+        if parameter is not None:
+            return parameter.module
+        return next((self.modules[p] for p in _paths(name) if p in self.modules), None)
+
+    def kind_of(self, tensor_name: str) -> str | None:
+        """The kind of the module or loss that a tensor is of; None: of none.
+
+        Example:
+            >>> ModelInfo(step=0, kinds={"main": "mse"}).kind_of("main_output_0")
+            'mse'
+        """
+        module = self.module_of(tensor_name)
+        if module is not None:
+            return self.kind_of_class(module)
+        losses = (
+            self.kinds[path] for path in _paths(tensor_name) if path in self.kinds
+        )
+        return next(losses, kind_of_loss(tensor_name))
+
+    def kind_of_class(self, name: str) -> str | None:
+        """The kind of the modules of a class; None: of none.
+
+        Classes of runs that were recorded without kinds go by their names.
+        """
+        return self.kinds.get(name) or kind_of_class(name)
+
+    def kind_of_leaf(self, name: str) -> str | None:
+        """The same, or what the name of an author's own class says.
+
+        REQUIRES: modules of the class contain no others, or own parameters themselves.
+        """
+        return self.kinds.get(name) or kind_of_leaf(name)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary that JSON can hold."""
+        document = {item.name: getattr(self, item.name) for item in _FIELDS}
+        for name in ("models", "losses", "optimizers", "evaluating"):
+            document[name] = list(document[name])
+        document["modules"] = dict(self.modules)
+        document["kinds"] = dict(self.kinds)
+        document["parameters"] = {
+            name: _to_json(each) for name, each in self.parameters.items()
+        }
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> ModelInfo:
+        """The facts that ``to_json`` made this of; what is unknown is ignored.
+
+        Raises:
+            ValueError: If it is not one.
+        """
+        parameters = {
+            name: _from_json(each)
+            for name, each in mapping_of(document.get("parameters")).items()
+        }
+        modules = mapping_of(document.get("modules"))
+        step = document.get("step")
+        if not is_integer(step):
+            msg = f"no facts of a model: the step is {step!r}"
+            raise ValueError(msg)
+        return cls(
+            step=step,
+            models=tuple(texts_of(document.get("models"))),
+            losses=tuple(texts_of(document.get("losses"))),
+            optimizers=tuple(texts_of(document.get("optimizers"))),
+            modules=_texts(modules),
+            kinds=_texts(mapping_of(document.get("kinds"))),
+            parameters={name: each for name, each in parameters.items() if each},
+            complete=document.get("complete") is True,
+            evaluating=tuple(texts_of(document.get("evaluating"))),
+        )
+
+    def parts(self, max_bytes: int = MAX_PART_BYTES) -> list[dict[str, Any]]:
+        """The documents of the events that say it, each of at most so many bytes.
+
+        ``gather`` puts them together again.
+        """
+        heads = dataclasses.replace(self, modules={}, parameters={}).to_json()
+        room = max_bytes - len(json.dumps(heads)) - 200
+        documents: list[dict[str, Any]] = []
+        used = room + 1
+        whole = self.to_json()
+        for kind in ("modules", "parameters"):
+            for name, value in whole[kind].items():
+                size = len(json.dumps({name: value}))
+                if used + size > room and used > 0:
+                    documents.append({**heads, "modules": {}, "parameters": {}})
+                    used = 0
+                documents[-1][kind][name] = value
+                used += size
+        documents = documents or [heads]
+        return [
+            {"what": MODEL, "part": i, "parts": len(documents), **each}
+            for i, each in enumerate(documents)
+        ]
+
+
+def gather(documents: Iterable[Mapping[str, Any]]) -> list[ModelInfo]:
+    """Facts from the documents of one writer's events, in their order.
+
+    Facts of which a part is missing, and what is none, are left out.
+    """
+    found: list[ModelInfo] = []
+    parts: list[ModelInfo] = []
+    for document in documents:
+        if document.get("what") != MODEL:
+            continue
+        number, n_parts = document.get("part"), document.get("parts")
+        if not (is_integer(number) and is_integer(n_parts)):
+            continue
+        try:
+            model_info = ModelInfo.from_json(document)
+        except ValueError:
+            continue  # A later tdbg's; the event itself is in events().
+        parts = parts if number == len(parts) and number else []
+        if number == len(parts):
+            parts.append(model_info)
+        if len(parts) == n_parts:
+            found.append(_join(parts))
+            parts = []
+    return found
+
+
+_FIELDS = dataclasses.fields(ModelInfo)
+
+
+def _paths(tensor_name: str) -> Iterator[str]:
+    """What an output or input may be of, by its name."""
+    for direction in ("_output_", "_input_"):
+        path, found, _ = tensor_name.rpartition(direction)
+        if found:
+            yield path
+
+
+def _texts(given: Mapping[str, Any]) -> dict[str, str]:
+    return {key: text for key, text in given.items() if isinstance(text, str)}
+
+
+def _join(parts: Sequence[ModelInfo]) -> ModelInfo:
+    modules: dict[str, str] = {}
+    parameters: dict[str, ParameterFacts] = {}
+    for part in parts:
+        modules.update(part.modules)
+        parameters.update(part.parameters)
+    return dataclasses.replace(parts[0], modules=modules, parameters=parameters)
+
+
+def _to_json(parameter: ParameterFacts) -> dict[str, Any]:
+    return {
+        "shape": list(parameter.shape),
+        "dtype": parameter.dtype,
+        "requires_grad": parameter.requires_grad,
+        "module": parameter.module,
+        "optimizer": parameter.optimizer,
+    }
+
+
+def _from_json(value: object) -> ParameterFacts | None:
+    """The parameter, or None where that is none."""
+    given = mapping_of(value)
+    shape, optimizer = given.get("shape"), given.get("optimizer")
+    is_shape = isinstance(shape, list) and all(map(is_integer, shape))
+    dtype, module = given.get("dtype"), given.get("module", "")
+    if not (is_shape and isinstance(dtype, str) and isinstance(module, str)):
+        return None
+    return ParameterFacts(
+        shape=tuple(shape or ()),
+        dtype=dtype,
+        requires_grad=given.get("requires_grad") is True,
+        module=module,
+        optimizer=optimizer if is_integer(optimizer) else None,
+    )

@@ -1,0 +1,431 @@
+"""What writers and the engine reported, put in order.
+
+Thread safety: functions over a ``RunState`` whose lock is held.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.collections import BUILT_IN, Collection, Role
+from tdbg.errors import ConfigurationError
+from tdbg.modes import ModeKeys
+from tdbg.run.documents import is_integer, list_of, mapping_of, texts_of
+from tdbg.run.findings import Finding
+from tdbg.run.model_info import ModelInfo, ParameterFacts, gather
+from tdbg.trial.run import RunState
+from tdbg.trial.shards import role_of
+from tdbg.trial.writers import EventRecord, WriterReader
+
+__all__ = [
+    "RunOverhead",
+    "ScalarSeries",
+    "collections",
+    "configuration",
+    "counters",
+    "events",
+    "findings",
+    "model_info",
+    "overhead",
+    "rule_statuses",
+    "scalars",
+    "selected",
+]
+
+
+# Number of a device, as the key of an object.
+DEVICE = re.compile("[0-9]{1,9}")
+# Statuses of a rule that somebody is at, and what becomes of them without him.
+UNDER_WAY = ("InProgress", "StopState")
+STOPPED = {"status": "Stopped", "message": "the process that judged is gone"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScalarSeries:
+    """The values of a scalar, in the order in which they were saved.
+
+    Attributes:
+        name: Its name.
+        steps: Steps, in the count that was asked for.
+        values: The values.
+        wall_ns: When each was saved, in ns since 1970 UTC.
+    """
+
+    name: str
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    wall_ns: NDArray[np.int64]
+
+
+def events(run: RunState, kind: str | None = None) -> list[EventRecord]:
+    """Events of everybody who wrote, by time."""
+    found = [
+        event
+        for writer in run.everyone
+        for event in writer.events
+        if kind is None or event.kind == kind
+    ]
+    return sorted(found, key=lambda event: event.wall_ns)
+
+
+def findings(run: RunState) -> list[Finding]:
+    """Findings of all engines, by step; what two of them found is there once."""
+    found: dict[tuple[str, str, int, str], Finding] = {}
+    for event in events(run, "finding"):
+        try:
+            finding = Finding.from_json(event.data)
+        except ValueError:
+            continue  # A later tdbg's; the event itself is in events().
+        key = (finding.rule, finding.tensor, finding.step, finding.phase)
+        found[key] = finding
+    return sorted(found.values(), key=lambda finding: finding.step)
+
+
+def rule_statuses(run: RunState) -> dict[str, dict[str, Any]]:
+    """What the engine last said about each rule, by the rule's name.
+
+    An engine that was killed says no more: what it had under way has stopped.
+    """
+    gone = {writer.name for writer in run.everyone if writer.liveness == "dead"}
+    found: dict[str, dict[str, Any]] = {}
+    for event in events(run, "status"):
+        rule = event.data.get("rule")
+        if not isinstance(rule, str):
+            continue
+        found[rule] = event.data
+        if event.writer in gone and event.data.get("status") in UNDER_WAY:
+            found[rule] = {**event.data, **STOPPED}
+    return dict(sorted(found.items()))
+
+
+def configuration(run: RunState) -> dict[str, Any]:
+    """What the first worker said of its configuration; empty if nothing."""
+    for writer in run.newest:
+        for event in reversed(writer.events):
+            # One that is about something in particular is not that.
+            if event.kind == "configuration" and "what" not in event.data:
+                data = event.data
+                if not isinstance(data.get("hook", {}), Mapping):
+                    data = {name: data[name] for name in data if name != "hook"}
+                return _with_attached(data, writer.events)
+    return {}
+
+
+def _with_attached(
+    data: dict[str, Any], events: Sequence[EventRecord]
+) -> dict[str, Any]:
+    """The same, with what rules need that somebody asked for meanwhile."""
+    needs = [
+        need
+        for event in events
+        if event.kind == "change" and event.data.get("state") == "accepted"
+        for need in list_of(mapping_of(event.data.get("asked")).get("needs"))
+    ]
+    if not needs:
+        return data
+    hook = data.get("hook", data)
+    hook = {**hook, "needs": [*list_of(hook.get("needs")), *needs]}
+    return {**data, "hook": hook} if "hook" in data else hook
+
+
+def collections(run: RunState) -> dict[str, Collection]:
+    """The built-in collections and the run's own, with the names in them."""
+    found = {name: Collection(name) for name in BUILT_IN}
+    for writer in run.newest:
+        for event in writer.events:
+            if event.kind == "collections":
+                found |= _collections_of(event.data)
+    roles = _roles(run)
+    for collection in found.values():
+        names = (name for name, role in roles.items() if collection.has(name, role))
+        collection.tensor_names.update(names)
+    return found
+
+
+def selected(run: RunState, collection: Collection) -> set[str]:
+    """The names of the tensors that a collection selects."""
+    roles = _roles(run).items()
+    return {name for name, role in roles if collection.has(name, role)}
+
+
+def _roles(run: RunState) -> dict[str, Role]:
+    """The role of each tensor that was saved so far."""
+    return {
+        definition.name: role_of(definition)
+        for lane in run.lanes
+        for definition in lane.writer.definitions.values()
+    }
+
+
+def _collections_of(data: Mapping[str, Any]) -> dict[str, Collection]:
+    content = mapping_of(data.get("collections", data))
+    found: dict[str, Collection] = {}
+    for name, description in content.items():
+        if not isinstance(description, Mapping):
+            continue
+        saves = description.get("save_histogram")
+        try:
+            collection = Collection(
+                name,
+                texts_of(description.get("include_regex")) or None,
+                save_histogram=saves if isinstance(saves, bool) else None,
+            )
+        except ConfigurationError:
+            continue  # A later tdbg's; the event itself is in events().
+        collection.tensor_names.update(texts_of(description.get("tensor_names")))
+        found[name] = collection
+    return found
+
+
+def scalars(
+    run: RunState,
+    mode: ModeKeys,
+    start: int | None = None,
+    end: int | None = None,
+) -> dict[str, ScalarSeries]:
+    """Every scalar, of the first worker that saved it, at ``start <= step < end``."""
+    steps, at = run.table.of_mode(mode)
+    recorded = run.table.steps[at]
+    found: dict[str, ScalarSeries] = {}
+    for rank in sorted({lane.writer.rank for lane in run.lanes}):
+        of_rank: dict[str, list[NDArray[np.void]]] = {}
+        for lane in run.lanes:
+            if lane.writer.rank != rank:
+                continue
+            first = lane.start if start is None else max(start, lane.start)
+            stop = lane.stop if end is None else min(end, lane.stop)
+            rows, _ = lane.writer.reader.find_scalars(first, stop)
+            for number in np.unique(rows["definition"]).tolist():
+                if number in lane.writer.definitions:
+                    name = lane.writer.definitions[number].name
+                    mine = rows[rows["definition"] == number]
+                    of_rank.setdefault(name, []).append(mine)
+        for name, parts in of_rank.items():
+            rows = np.concatenate(parts)
+            numbers = rows["step"]
+            if mode is not ModeKeys.GLOBAL:
+                rows = rows[np.isin(numbers, recorded)]
+                order = np.argsort(recorded)
+                where = np.searchsorted(recorded[order], rows["step"])
+                numbers = steps[order][where]
+            series = ScalarSeries(name, numbers, rows["value"], rows["wall_ns"])
+            found.setdefault(name, series)
+    return dict(sorted(found.items()))
+
+
+def counters(run: RunState) -> dict[str, int]:
+    """Records offered, written, dropped and failed, over all recorded steps."""
+    table = run.table.data
+    names = ("offered", "written", "dropped", "failed")
+    return {name: int(table[name].sum()) for name in names}
+
+
+def model_info(run: RunState) -> tuple[ModelInfo, ...]:
+    """The facts by the step from which they hold.
+
+    Of several workers, what they have together; of several attempts, what counts.
+    """
+    by_attempt: dict[int, list[list[ModelInfo]]] = {}
+    for lane in run.lanes:
+        events = lane.writer.events
+        found = gather(each.data for each in events if each.kind == "configuration")
+        known = [each for each in found if lane.start <= each.step < lane.stop]
+        by_attempt.setdefault(lane.attempt, []).append(known)
+    every: list[ModelInfo] = []
+    for workers in by_attempt.values():
+        every += _together(workers)
+    return tuple(sorted(every, key=lambda each: each.step))
+
+
+def _together(workers: Sequence[Sequence[ModelInfo]]) -> list[ModelInfo]:
+    """Of one attempt: at each step at which one said something, what all had said."""
+    found: list[ModelInfo] = []
+    for step in sorted({each.step for worker in workers for each in worker}):
+        latest = [
+            [each for each in worker if each.step <= step][-1:] for worker in workers
+        ]
+        merged = _merge([each for held in latest for each in held], step)
+        if not found or merged != dataclasses.replace(found[-1], step=step):
+            found.append(merged)
+    return found
+
+
+def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
+    """What workers have together; most have the same."""
+    first, *others = held
+    optimizers = list(first.optimizers)
+    modules = dict(first.modules)
+    kinds = dict(first.kinds)
+    parameters = dict(first.parameters)
+    for other in others:
+        # Stages of a pipeline have optimizers of their own.
+        offset = 0 if list(other.optimizers) == optimizers else len(optimizers)
+        if offset:
+            optimizers += other.optimizers
+        for path, name in other.modules.items():
+            modules.setdefault(path, name)
+        for name, kind in other.kinds.items():
+            kinds.setdefault(name, kind)
+        for path, parameter in other.parameters.items():
+            parameters.setdefault(path, _renumbered(parameter, offset))
+    return ModelInfo(
+        step=step,
+        models=_union(each.models for each in held),
+        losses=_union(each.losses for each in held),
+        optimizers=tuple(optimizers),
+        modules=modules,
+        kinds=kinds,
+        parameters=parameters,
+        complete=all(each.complete for each in held),
+        evaluating=_union(each.evaluating for each in held),
+    )
+
+
+def _renumbered(parameter: ParameterFacts, offset: int) -> ParameterFacts:
+    if parameter.optimizer is None or not offset:
+        return parameter
+    return dataclasses.replace(parameter, optimizer=parameter.optimizer + offset)
+
+
+def _union(names: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """What one of them has; several of a class as often as one of them has it."""
+    found: tuple[str, ...] = ()
+    for each in names:
+        if tuple(each) != found:
+            found += tuple(name for name in each if name not in found)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RunOverhead:
+    """The cost of capture, as the training's own clock measured it.
+
+    What PyTorch itself spends on calling hooks is not in it: about 1 us a module.
+
+    Attributes:
+        steps: How many were measured, in all workers together.
+        capture_seconds: Time of the training thread in tdbg.
+        step_seconds: Duration of these steps, capture included.
+        budget: The share that was allowed, or None.
+        changes: What was changed to stay inside it, oldest first: ``step``, ``why``,
+            ``measured``, ``level``, ``text``, ...
+        devices: How tensors on CUDA devices were taken, of trainings that have ended:
+            ``worker``, ``device``, and what ``hook.device_state()`` says.
+    """
+
+    steps: int = 0
+    capture_seconds: float = 0.0
+    step_seconds: float = 0.0
+    budget: float | None = None
+    changes: tuple[dict[str, Any], ...] = ()
+    devices: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Time in tdbg, relative to the steps without it."""
+        rest = self.step_seconds - self.capture_seconds
+        return self.capture_seconds / rest if rest > 0 else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary that JSON can hold."""
+        return {
+            "share": self.share,
+            "steps": self.steps,
+            "capture_seconds": self.capture_seconds,
+            "step_seconds": self.step_seconds,
+            "budget": self.budget,
+            "changes": list(self.changes),
+            "devices": list(self.devices),
+        }
+
+    def __str__(self) -> str:
+        text = f"measured cost: steps take {100 * self.share:.1f} % longer"
+        if self.budget is not None:
+            text += f", budget {100 * self.budget:g} %"
+        if self.changes:
+            left_out = str(self.changes[-1].get("text") or "nothing left out now")
+            text += f", changed {len(self.changes)} times: {left_out}"
+        for each in self.devices:
+            if not each.get("is_usable"):
+                text += f"; device {each['device']} without kernels: {each['reason']}"
+        return text
+
+
+def overhead(run: RunState, mode: ModeKeys) -> RunOverhead:
+    """The cost in the newest attempt, in one mode or (GLOBAL) in all."""
+    steps = capture = duration = 0
+    budget, changes, devices = None, [], []
+    for writer in run.newest:
+        counts = _of_writer(writer, mode)
+        steps, capture = steps + counts[0], capture + counts[1]
+        duration += counts[2]
+        budget = _budget(writer) or budget
+        changes += [
+            {**event.data, "step": event.step, "worker": writer.rank}
+            for event in _changes(writer, "budget")
+        ]
+        devices += _devices(writer)
+    changes.sort(key=lambda change: int(change["step"]))
+    seconds = capture / 1e9, duration / 1e9
+    return RunOverhead(steps, *seconds, budget, tuple(changes), tuple(devices))
+
+
+def _of_writer(writer: WriterReader, mode: ModeKeys) -> tuple[int, int, int]:
+    """Steps, capture and duration; a step without a record is in the totals only."""
+    rows = writer.steps.data
+    before = (0, 0, 0)
+    if mode is ModeKeys.GLOBAL:
+        for event in _changes(writer, "cost"):
+            totals = tuple(
+                event.data.get(name) for name in ("steps", "capture_ns", "duration_ns")
+            )
+            if all(is_integer(value) and value >= 0 for value in totals):
+                before = totals  # type: ignore[assignment]
+                # Those at the end speak of all steps.
+                rows = rows[rows["step"] > event.step] if event.step >= 0 else rows[:0]
+    else:
+        rows = rows[rows["mode"] == mode.value]
+    rows = rows[rows["duration_ns"] > 0]
+    return (
+        before[0] + len(rows),
+        before[1] + int(np.sum(rows["capture_ns"])),
+        before[2] + int(np.sum(rows["duration_ns"])),
+    )
+
+
+def _changes(writer: WriterReader, what: str) -> list[EventRecord]:
+    return [
+        event
+        for event in writer.events
+        if event.kind == "change" and event.data.get("what") == what
+    ]
+
+
+def _devices(writer: WriterReader) -> list[dict[str, Any]]:
+    """What the last event about them says."""
+    for event in reversed(_changes(writer, "devices")):
+        devices = event.data.get("devices")
+        if isinstance(devices, dict):
+            return [
+                {"reason": "", **state, "worker": writer.rank, "device": int(number)}
+                for number, state in sorted(devices.items())
+                if DEVICE.fullmatch(number) and isinstance(state, dict)
+            ]
+    return []
+
+
+def _budget(writer: WriterReader) -> float | None:
+    for event in writer.events:
+        if event.kind == "configuration":
+            given = mapping_of(event.data.get("hook")).get("budget")
+            if isinstance(given, bool) or not isinstance(given, int | float):
+                return None
+            return float(given)
+    return None

@@ -1,0 +1,306 @@
+"""What is known of a run: its writers, the steps that count, the names.
+
+Thread safety: everything is done under ``lock``, which public methods hold.
+
+Errors: opening fails when the directory is no run.  Later damage is reported by
+``problems()`` and never raised by a refresh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg._core import Definition
+from tdbg.config.collections import Role
+from tdbg.errors import InvalidWorker, StorageError, TdbgError
+from tdbg.modes import ModeKeys
+from tdbg.run.directory import open_run, writer_directories
+from tdbg.trial import writers
+from tdbg.trial.shards import role_of
+from tdbg.trial.steps import StepTable
+from tdbg.trial.writers import NO_END, Attempt, Problem, WriterRange, WriterReader
+
+__all__ = ["RunState"]
+
+# A directory that has not changed for so long is not listed again; clocks of file
+# systems are coarse.
+SETTLED_NS = 1_000_000_000
+
+
+class RunState:
+    """A run as far as it has been read."""
+
+    def __init__(
+        self,
+        path: Path,
+        range_steps: tuple[int, int | None] | None,
+        attempt: int | None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.run = open_run(path)
+        self._writers_path = str(self.run.path / "w")
+        start, stop = range_steps or (None, None)
+        self.start = -NO_END if start is None else start
+        self.stop = NO_END if stop is None else stop
+        self._attempt = attempt
+        self._options = dict(options or {})  # Of the readers.
+        self._frozen = 0
+        self._listed: tuple[int, int] | None = None
+        self._writers: dict[str, WriterReader] = {}
+        self._unreadable: dict[str, TdbgError] = {}
+        self._groups: list[list[WriterReader]] = []
+        self.lanes: list[WriterRange] = []
+        self._table = StepTable()
+        self._sizes: list[int] = []
+        self._table_is_due = False
+        self.version = 0  # Grows with every change.
+        self.poll()
+        if attempt is not None:
+            writers.select(self._groups, attempt)
+
+    # --- Refreshing ---------------------------------------------------------
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[RunState]:
+        """Hold the lock, with everything read that is there by now."""
+        with self.lock:
+            if not self._frozen:
+                self.poll()
+            yield self
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Keep answers as they are until the block is left."""
+        with self.lock:
+            self._frozen += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._frozen -= 1
+
+    def poll(self) -> bool:
+        """Take in what was written since the last poll; True if anything was."""
+        with self.lock:
+            grew = self._open_new_writers()
+            for writer in self._writers.values():
+                grew |= writer.poll()
+            if grew:
+                self._rebuild()
+                self.version += 1
+            return grew
+
+    def _open_new_writers(self) -> bool:
+        opened = False
+        if not self._must_list():
+            return False
+        try:
+            directories = writer_directories(self.run)
+        except OSError as error:
+            self._unreadable["w"] = StorageError(str(error), kind="io")
+            return False
+        for directory in directories:
+            name = directory.path.name
+            if name in self._writers:
+                continue
+            try:
+                self._writers[name] = WriterReader(
+                    directory, self.run.uuid, self._options
+                )
+            except TdbgError as error:
+                # Tried again at the next poll: its first shard may be on its way.
+                self._unreadable[name] = error
+            else:
+                self._unreadable.pop(name, None)
+                opened = True
+        return opened
+
+    def _must_list(self) -> bool:
+        """Whether writers may have come since the last listing."""
+        try:
+            status = os.stat(self._writers_path)  # noqa: PTH116 - each question asks
+        except OSError:
+            return not self._writers
+        found = (status.st_ino, status.st_mtime_ns)
+        recent = time.time_ns() - status.st_mtime_ns < SETTLED_NS
+        must = recent or found != self._listed or bool(self._unreadable)
+        self._listed = found
+        return must
+
+    def _rebuild(self) -> None:
+        training = [
+            writer
+            for writer in self._writers.values()
+            if writer.directory.role == "train" and writer.is_known
+        ]
+        self._groups = writers.attempts_of(training)
+        groups = self._groups
+        if self._attempt is not None:
+            with contextlib.suppress(LookupError):
+                groups = writers.select(groups, self._attempt)
+        self.lanes = writers.lanes_of(groups, self.start, self.stop)
+        self._sizes = [
+            max(int(w.identity["world_size"]) for w in group) for group in groups
+        ]
+        self._table_is_due = True
+
+    @property
+    def table(self) -> StepTable:
+        """The steps of all workers; put together when it is asked for."""
+        if self._table_is_due:
+            self._table_is_due = False
+            self._table.update(self.lanes, self._sizes)
+        return self._table
+
+    # --- Writers and workers ------------------------------------------------
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """All attempts, oldest first."""
+        return [writers.describe(i, group) for i, group in enumerate(self._groups)]
+
+    @property
+    def newest(self) -> list[WriterReader]:
+        """The writers of the newest attempt that is looked at."""
+        last = max((lane.attempt for lane in self.lanes), default=0)
+        return [lane.writer for lane in self.lanes if lane.attempt == last]
+
+    @property
+    def everyone(self) -> list[WriterReader]:
+        """The writers that are looked at, and those that are no training."""
+        others = [w for w in self._writers.values() if w.directory.role != "train"]
+        return [lane.writer for lane in self.lanes] + others
+
+    @property
+    def workers(self) -> list[str]:
+        """Names of all workers, by rank."""
+        by_rank = {lane.writer.rank: lane.worker for lane in self.lanes}
+        return [by_rank[rank] for rank in sorted(by_rank)]
+
+    def lanes_of(self, worker: str | None) -> list[WriterRange]:
+        """Lanes of the worker, or of all in the order of their ranks.
+
+        Raises:
+            InvalidWorker: If there is no worker of that name.
+        """
+        if worker is None:
+            return sorted(self.lanes, key=lambda lane: lane.writer.rank)
+        if worker not in self.workers:
+            msg = f"there is no worker {worker!r}: the run has {self.workers}"
+            raise InvalidWorker(msg)
+        return [lane for lane in self.lanes if lane.worker == worker]
+
+    @property
+    def status(self) -> str:
+        """Running, stalled, unknown, dead or closed."""
+        states = {writer.liveness for writer in self.newest}
+        for state in ("running", "stalled", "unknown", "dead", "closed"):
+            if state in states:
+                return state
+        return "unknown"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the training has ended, as far as its writers tell."""
+        newest = self.newest
+        return bool(newest) and all(writer.ended for writer in newest)
+
+    def problems(self) -> list[Problem]:
+        """What is wrong in the files of the run."""
+        found = []
+        for name, error in sorted(self._unreadable.items()):
+            # Anything else than trouble with a file is another run's writer.
+            kind = error.kind or "io" if isinstance(error, StorageError) else "foreign"
+            found.append(Problem(kind, name, "", 0, 0, str(error)))
+        for name in sorted(self._writers):
+            found += self._writers[name].problems()
+        return found
+
+    # --- Names --------------------------------------------------------------
+
+    def definition(self, name: str) -> Definition | None:
+        """The newest definition of the tensor *name*, or None."""
+        for lane in reversed(self.lanes):
+            ids = lane.writer.ids.get(name)
+            if ids:
+                definition = lane.writer.definitions[ids[-1]]
+                if role_of(definition) is not Role.SPAN:
+                    return definition
+        return None
+
+    def names(self) -> set[str]:
+        """Names of all tensors and scalars that were ever saved."""
+        found: set[str] = set()
+        for lane in self.lanes:
+            whole = lane.start == -NO_END and lane.stop == NO_END
+            if whole:
+                found.update(lane.writer.reader.names())
+            else:
+                found |= names_between(lane.writer, lane.start, lane.stop)
+        return found
+
+    def has_data(self, step: int) -> bool:
+        """Whether anything was saved at the global *step*."""
+        return any(
+            lane.start <= step < lane.stop and lane.writer.reader.has_data(step)
+            for lane in self.lanes
+        )
+
+    def names_at(self, step: int) -> set[str]:
+        """Names of what was saved at the global *step*."""
+        found: set[str] = set()
+        for lane in self.lanes:
+            if lane.start <= step < lane.stop:
+                found |= names_between(lane.writer, step, step + 1)
+        return found
+
+    def names_of_mode(self, mode: ModeKeys) -> set[str]:
+        """Names of what was saved at any step of *mode*."""
+        _, at = self.table.of_mode(mode)
+        steps = self.table.steps[at]
+        found: set[str] = set()
+        if not len(steps):
+            return found
+        for lane in self.lanes:
+            found |= names_between(lane.writer, lane.start, lane.stop, steps)
+        return found
+
+    def resolve(self, name: str) -> str | None:
+        """The name of the tensor that is called *name*, by name or alias."""
+        if self.definition(name) is not None:
+            return name
+        for lane in reversed(self.lanes):
+            for definition in lane.writer.definitions.values():
+                if name in definition.aliases:
+                    return definition.name
+        return None
+
+
+def names_between(
+    writer: WriterReader,
+    start: int,
+    stop: int,
+    steps: NDArray[np.int64] | None = None,
+) -> set[str]:
+    """Names of what *writer* saved in a range of steps, or of some steps of it."""
+    segments = writer.segments.between(start, stop)
+    reader = writer.reader
+    tables = [reader.find_tensors(start, stop)[0], reader.find_scalars(start, stop)[0]]
+    if steps is not None:
+        segments = segments[np.isin(segments["step"], steps)]
+        tables = [table[np.isin(table["step"], steps)] for table in tables]
+    ids = set(writer.segments.definitions(segments).tolist())
+    for table in tables:
+        ids.update(np.unique(table["definition"]).tolist())
+    # An id without a definition is damage, which problems() reports.
+    return {writer.definitions[i].name for i in ids if i in writer.definitions}

@@ -1,0 +1,234 @@
+"""Which steps and names a question is about.
+
+Thread safety: functions over a ``RunState`` whose lock is held.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import re
+import time
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.patterns import NamePattern
+from tdbg.errors import (
+    ConfigurationError,
+    NoMoreData,
+    QueryError,
+    StepNotYetAvailable,
+    StepUnavailable,
+)
+from tdbg.modes import ModeKeys
+from tdbg.trial import values
+from tdbg.trial.run import RunState
+
+__all__ = [
+    "StepState",
+    "global_step_of",
+    "matching",
+    "missing_step",
+    "mode_key",
+    "nearest",
+    "saved_near",
+    "state_of",
+    "steps_of",
+    "wait",
+]
+
+
+WHAT = ("any", "values", "statistics", "tensors", "histograms")
+
+
+def steps_of(
+    run: RunState,
+    name: str | None,
+    mode: ModeKeys,
+    what: str = "any",
+    show_incomplete_steps: bool = False,
+    worker: str | None = None,
+) -> list[int]:
+    """Steps, in the count of *mode*, at which something of *name* was saved.
+
+    Raises:
+        ConfigurationError: If *what* is none of "any", "values", "statistics",
+            "tensors", "histograms".
+    """
+    if what not in WHAT:
+        msg = f"what must be one of {', '.join(WHAT)}, not {what!r}"
+        raise ConfigurationError(msg)
+    saved = values.saved_steps(run, name, what, worker)
+    if mode is ModeKeys.GLOBAL:
+        if not show_incomplete_steps:
+            saved = _settled(run, saved)
+        return [int(step) for step in saved]
+    steps, at = run.table.of_mode(mode)
+    if not show_incomplete_steps:
+        settled = run.table.data["settled"][at]
+        steps, at = steps[settled], at[settled]
+    found = steps[np.isin(run.table.steps[at], saved, assume_unique=True)]
+    return [int(step) for step in found]
+
+
+def _settled(run: RunState, saved: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of *saved*, mostly few, that are settled steps of the run."""
+    steps, settled = run.table.steps, run.table.data["settled"]
+    at = np.searchsorted(steps, saved)
+    saved, at = saved[at < len(steps)], at[at < len(steps)]
+    found: NDArray[np.int64] = saved[(steps[at] == saved) & settled[at]]
+    return found
+
+
+def global_step_of(run: RunState, step: int, mode: ModeKeys) -> int | None:
+    """The global step that *step* of *mode* is, or None where it is not recorded."""
+    if mode is ModeKeys.GLOBAL:
+        return step
+    steps, at = run.table.of_mode(mode)
+    i = int(np.searchsorted(steps, step))
+    if i == len(steps) or steps[i] != step:
+        return None
+    return int(run.table.steps[at[i]])
+
+
+def saved_near(run: RunState, name: str, step: int, mode: ModeKeys) -> int | None:
+    """The step nearest to *step* at which *name* has a raw value."""
+    steps = steps_of(run, name, mode, "values")
+    return min(steps, key=lambda found: abs(found - step), default=None)
+
+
+def matching(names: Iterable[str], regex: str | Iterable[str] | None) -> set[str]:
+    """Those of *names* in which one of the expressions is found.
+
+    Raises:
+        ConfigurationError: If one is no regular expression.
+    """
+    if regex is None:
+        return set(names)
+    patterns = []
+    for text in [regex] if isinstance(regex, str) else regex:
+        try:
+            # Names may be anybody's: whatever they are, this takes no time.
+            patterns.append(NamePattern(text))
+        except (re.error, TypeError) as error:
+            msg = f"{text!r} is no regular expression: {error}"
+            raise ConfigurationError(msg) from error
+    return {name for name in names if any(p.search(name) for p in patterns)}
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a message about a name that is not there."""
+    known = sorted(names)
+    close = difflib.get_close_matches(name, known[:5000], n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    if not known:
+        return "there is none so far"
+    shown = ", ".join(map(repr, known[:5]))
+    return f"there are {len(known)}: {shown}{', ...' if len(known) > 5 else ''}"
+
+
+# Between two looks at a run that is waited for.
+SHORTEST_WAIT = 0.002
+LONGEST_WAIT = 0.05
+
+
+class StepState(enum.IntEnum):
+    """What a reader can expect of a step."""
+
+    UNAVAILABLE = 0
+    """Nothing was saved at it, and nothing ever will be."""
+    AVAILABLE = 1
+    """It was saved, and nothing more will come for it."""
+    NOT_YET_AVAILABLE = 2
+    """It may still come, or is not complete yet."""
+
+
+def mode_key(mode: ModeKeys | str | None) -> ModeKeys:
+    """The mode of that name or value; None means GLOBAL.
+
+    Raises:
+        QueryError: If there is no such mode.
+    """
+    given: object = mode
+    if given is None:
+        return ModeKeys.GLOBAL
+    if isinstance(given, ModeKeys):
+        return given
+    name = given.upper() if isinstance(given, str) else ""
+    if name not in ModeKeys.__members__:
+        msg = f"mode must be one of {', '.join(ModeKeys.__members__)}, not {given!r}"
+        raise QueryError(msg)
+    return ModeKeys[name]
+
+
+def state_of(run: RunState, step: int, mode: ModeKeys) -> StepState:
+    """The state of *step*, in the count of *mode*."""
+    steps, at = run.table.of_mode(mode)
+    i = int(np.searchsorted(steps, step))
+    if i == len(steps):
+        in_range = mode is not ModeKeys.GLOBAL or run.start <= step < run.stop
+        may_come = in_range and not run.ended
+        return StepState.NOT_YET_AVAILABLE if may_come else StepState.UNAVAILABLE
+    record = run.table.data[at[i]]
+    if steps[i] == step:
+        if not record["settled"]:
+            return StepState.NOT_YET_AVAILABLE
+        saved = run.has_data(int(record["step"]))
+        return StepState.AVAILABLE if saved else StepState.UNAVAILABLE
+    if run.ended or run.table.last_complete() >= record["step"]:
+        return StepState.UNAVAILABLE
+    return StepState.NOT_YET_AVAILABLE
+
+
+def missing_step(run: RunState, step: int, mode: ModeKeys) -> QueryError:
+    """The error for a step at which nothing can be read."""
+    where = f"step {step} (mode {mode.name})"
+    steps, _ = run.table.of_mode(mode)
+    last = int(steps[-1]) if len(steps) else -1
+    if state_of(run, step, mode) is StepState.NOT_YET_AVAILABLE:
+        return StepNotYetAvailable(f"{where} is not there yet; the last is {last}")
+    if run.ended and step > last:
+        return NoMoreData(
+            f"{where} will not come: the training has ended, its last is {last}"
+        )
+    return StepUnavailable(f"{where} was not saved{_nearest_steps(steps, step)}")
+
+
+def wait(
+    run: RunState, required: Iterable[int], mode: ModeKeys, timeout: float | None
+) -> None:
+    """Return when all *required* steps are available.
+
+    Raises:
+        StepUnavailable: If one of them was not saved and never will be.
+        NoMoreData: If the training ended before one of them.
+        StepNotYetAvailable: If *timeout* seconds have passed.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = SHORTEST_WAIT
+    for step in sorted(required):
+        while True:
+            with run.lock:
+                state = state_of(run, step, mode)
+                if state is StepState.NOT_YET_AVAILABLE and run.poll():
+                    pause = SHORTEST_WAIT
+                    state = state_of(run, step, mode)
+                if state is StepState.AVAILABLE:
+                    break
+                if state is StepState.UNAVAILABLE:
+                    raise missing_step(run, step, mode)
+            left = np.inf if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                msg = f"step {step} (mode {mode.name}) did not come in {timeout:g} s"
+                raise StepNotYetAvailable(msg)
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_WAIT)
+
+
+def _nearest_steps(steps: np.ndarray[tuple[int], np.dtype[np.int64]], step: int) -> str:
+    i = int(np.searchsorted(steps, step))
+    near = [str(s) for s in steps[max(0, i - 1) : i + 1].tolist() if s != step]
+    return f"; the nearest recorded is {' or '.join(near)}" if near else ""

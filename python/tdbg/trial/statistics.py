@@ -1,0 +1,334 @@
+"""The statistics of many tensors over many steps, as NumPy columns.
+
+Rows merge over the calls of a module, over micro-batches, and over workers where
+each has its own part: activations, losses, and parameters that are sharded.  Of
+what all workers hold alike the first worker's rows are taken.  Where a part of a
+sharded parameter is missing there is no row of it.
+
+Thread safety: the result is a value; ``collect`` runs with the trial's lock held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.stats import rows as row_statistics
+from tdbg.trial import shards
+from tdbg.trial.shards import Contributions, extreme_class, whole_count
+from tdbg.trial.writers import WriterRange
+
+__all__ = ["Statistics", "collect", "merge_rows", "with_rows"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statistics:
+    """Statistics rows as arrays of shape (names, steps).
+
+    Moments and extremes are those of the finite elements; an entry that is not
+    ``present`` has zero counts and NaN.  Docs/statistics.md defines the fields.
+
+    Attributes:
+        names: Name of each row of the arrays.
+        steps: Global step of each column, ascending.
+        present: Where there is a row.
+        extreme_bits: Bits of the minima and maxima in each tensor's own class.
+        extreme_classes: That class: 0 float64, 1 int64, 2 uint64.
+    """
+
+    names: list[str]
+    steps: NDArray[np.int64]
+    present: NDArray[np.bool_]
+    count: NDArray[np.uint64]
+    nan: NDArray[np.uint64]
+    positive_infinity: NDArray[np.uint64]
+    negative_infinity: NDArray[np.uint64]
+    zero: NDArray[np.uint64]
+    min: NDArray[np.float64]
+    max: NDArray[np.float64]
+    abs_min: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    m2: NDArray[np.float64]
+    l1: NDArray[np.float64]
+    l2: NDArray[np.float64]
+    extreme_bits: tuple[NDArray[np.uint64], NDArray[np.uint64]] = field(repr=False)
+    extreme_classes: NDArray[np.uint8] = field(repr=False)
+
+    @property
+    def finite(self) -> NDArray[np.uint64]:
+        """How many elements are neither NaN nor infinite."""
+        not_finite = self.nan + self.positive_infinity + self.negative_infinity
+        return self.count - not_finite
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Population variance of the finite elements; NaN where there are none."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.m2 / self.finite
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Population standard deviation of the finite elements."""
+        return np.sqrt(self.variance)
+
+    def reduction(self, name: str, absolute: bool = False) -> NDArray[np.float64]:
+        """What NumPy says, in float64, of all elements; NaN where there is no row.
+
+        Raises:
+            ConfigurationError: If there is no such reduction.
+        """
+        rows = {field: getattr(self, field) for field in shards.FIELDS}
+        found = row_statistics.reduction_column(rows, name, absolute)
+        return np.where(self.present, found, np.nan)
+
+    def exact_extremes(self, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Minima and maxima of a tensor in its own class.
+
+        Integers above 2^53 are exact here, and only here.  Where there is no finite
+        element, or no row, the entries mean nothing.
+        """
+        i = self.names.index(name)
+        dtype = shards.CLASS_DTYPES[int(self.extreme_classes[i])]
+        low, high = self.extreme_bits
+        return low[i].view(dtype), high[i].view(dtype)
+
+
+def collect(
+    lanes: Sequence[WriterRange],
+    names: Sequence[str],
+    recorded: NDArray[np.int64],
+    start: int,
+    stop: int,
+) -> Statistics:
+    """Read the rows of *names* in ``start <= step < stop`` and merge them.
+
+    Args:
+        lanes: What counts of each writer, in the order of ranks.
+        names: Tensors, each once.
+        recorded: Steps that may appear, ascending.
+        start: First global step.
+        stop: First global step that is not asked for any more.
+    """
+    found = []
+    for lane in lanes:
+        ids = _ids(lane, names)
+        segments = lane.writer.segments.between(
+            max(start, lane.start), min(stop, lane.stop)
+        )
+        segments = segments[lane.writer.segments.counts(segments, ids) > 0]
+        at = segments["step"]
+        if not np.array_equal(at, recorded):
+            segments = segments[np.isin(at, recorded)]
+        found.append((lane, ids, segments))
+    present = [segments["step"] for _, _, segments in found]
+    steps = np.concatenate([recorded[:0], *present])
+    if not (steps[1:] > steps[:-1]).all():
+        steps = np.unique(steps)
+    rows = _Accumulator(names, steps, _classes(lanes, names))
+    contributions = Contributions()
+    for lane, ids, segments in found:
+        rows.begin(lane, ids, contributions)
+        for part in lane.writer.segments.read(segments, ids):
+            rows.add(part)
+    return rows.result()
+
+
+def _ids(lane: WriterRange, names: Sequence[str]) -> NDArray[np.uint32]:
+    known = lane.writer.ids
+    ids = [number for name in names for number in known.get(name, ())]
+    return np.array(ids, np.uint32)
+
+
+def _classes(lanes: Sequence[WriterRange], names: Sequence[str]) -> NDArray[np.uint8]:
+    """The class of each name's extremes; float64 where its dtype has changed it."""
+    classes = np.zeros(len(names), np.uint8)
+    for i, name in enumerate(names):
+        found = {
+            extreme_class(lane.writer.definitions[number].dtype)
+            for lane in lanes
+            for number in lane.writer.ids.get(name, ())
+        }
+        if len(found) == 1:
+            classes[i] = found.pop()
+    return classes
+
+
+class _Accumulator:
+    """Merges rows into arrays of shape (names, steps), a part at a time."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        steps: NDArray[np.int64],
+        classes: NDArray[np.uint8],
+    ) -> None:
+        self._names = list(names)
+        self._numbers = {name: i for i, name in enumerate(self._names)}
+        self._steps = steps
+        self._classes = classes
+        size = len(self._names) * len(steps)
+        self._present = np.zeros(size, np.bool_)
+        self._owner = np.zeros(size, np.int32)  # Rank + 1 of a row, if it is alone.
+        self._scratch = np.zeros(size, np.int32)
+        self._fields: dict[str, NDArray[Any]] = {
+            name: np.zeros(size, shards.dtype_of(name)) for name in shards.FIELDS
+        }
+        # Elements of the whole, where rows are of parts.
+        self._whole = np.zeros(size, np.uint64)
+        self._rank = 0
+        # Definitions of the current lane, ascending, by which the next four go.  An id
+        # is what a file says, up to 2^32: it is looked for, and never an index.
+        self._ids = np.empty(0, np.uint32)
+        # Index of the name (-1: its rows do not count), whether its rows add to those
+        # of other workers, class of its extremes, elements of the whole that it is a
+        # part of.
+        self._index = np.empty(0, np.int64)
+        self._of_whole = np.empty(0, np.uint64)
+        self._adds = np.empty(0, np.bool_)
+        self._class = np.empty(0, np.uint8)
+
+    def begin(
+        self, lane: WriterRange, ids: NDArray[np.uint32], contributions: Contributions
+    ) -> None:
+        """What follows are rows of this lane."""
+        self._rank = lane.writer.rank
+        self._ids = np.unique(ids)
+        size = len(self._ids)
+        self._index = np.full(size, -1, np.int64)
+        self._adds = np.zeros(size, np.bool_)
+        self._class = np.zeros(size, np.uint8)
+        self._of_whole = np.zeros(size, np.uint64)
+        for i, number in enumerate(self._ids.tolist()):
+            definition = lane.writer.definitions[number]
+            if contributions.counts(lane, number):
+                self._index[i] = self._numbers[definition.name]
+            self._adds[i] = contributions.merges(lane, number)
+            self._class[i] = extreme_class(definition.dtype)
+            self._of_whole[i] = whole_count(definition)
+
+    def add(self, rows: NDArray[np.void]) -> None:
+        """Merge these rows of the current lane, of the definitions it began with."""
+        definition = np.searchsorted(self._ids, rows["definition"])
+        name = self._index[definition]
+        at = np.searchsorted(self._steps, rows["step"])
+        at[at == len(self._steps)] = 0
+        use = (name >= 0) & (self._steps[at] == rows["step"])
+        keys = np.where(use, name, 0) * len(self._steps) + at
+        owner = self._owner[keys]
+        use &= self._adds[definition] | (owner == 0) | (owner == self._rank + 1)
+        if not use.all():
+            rows, keys, name = rows[use], keys[use], name[use]
+            definition = definition[use]
+        if not len(rows):
+            return
+        fields = {field: rows[field] for field in shards.FIELDS}
+        classes = self._classes[name]
+        changed = self._class[definition] != classes
+        if changed.any():
+            for field_name in ("min", "max"):
+                _widen(fields, field_name, changed, self._class[definition])
+        self._owner[keys] = self._rank + 1
+        self._whole[keys] = self._of_whole[definition]
+        self._put(keys, fields, classes)
+
+    def _put(
+        self, keys: NDArray[np.int64], rows: dict[str, Any], classes: NDArray[np.uint8]
+    ) -> None:
+        order = np.arange(len(keys), dtype=np.int32)
+        self._scratch[keys] = order
+        if not np.array_equal(self._scratch[keys], order):
+            keys, rows, classes = shards.group(keys, rows, classes)
+        known = self._present[keys]
+        if known.any():
+            old = keys[known]
+            keys = np.concatenate((old, keys))
+            classes = np.concatenate((classes[known], classes))
+            rows = {
+                name: np.concatenate((self._fields[name][old], values))
+                for name, values in rows.items()
+            }
+            keys, rows, classes = shards.group(keys, rows, classes)
+        for name, values in rows.items():
+            self._fields[name][keys] = values
+        self._present[keys] = True
+
+    def result(self, *, in_parts: bool = False) -> Statistics:
+        """What was merged; what lacks a part counts only if *in_parts*."""
+        if not in_parts:
+            self._present &= self._fields["count"] >= self._whole
+            for name in shards.COUNTS:
+                self._fields[name][~self._present] = 0
+        shape = (len(self._names), len(self._steps))
+        bits = {name: self._fields[name].copy() for name in ("min", "max")}
+        finite = shards.finite_count(self._fields) > 0
+        classes = np.repeat(self._classes, len(self._steps))
+        for name in ("min", "max"):
+            self._fields[name] = shards.to_float(bits[name], classes, finite)
+        if not self._present.all():
+            for name, values in self._fields.items():
+                if name not in shards.COUNTS:
+                    values[~self._present] = np.nan
+        return Statistics(
+            names=self._names,
+            steps=self._steps,
+            present=self._present.reshape(shape),
+            extreme_bits=(bits["min"].reshape(shape), bits["max"].reshape(shape)),
+            extreme_classes=self._classes,
+            **{name: values.reshape(shape) for name, values in self._fields.items()},
+        )
+
+
+def _widen(
+    fields: dict[str, NDArray[Any]],
+    name: str,
+    changed: NDArray[np.bool_],
+    classes: NDArray[np.uint8],
+) -> None:
+    finite = shards.finite_count(fields) > 0
+    as_float = shards.to_float(np.array(fields[name]), classes, finite)
+    empty = np.inf if name == "min" else -np.inf
+    as_float[~finite] = empty
+    fields[name] = np.where(changed, as_float.view(np.uint64), fields[name])
+
+
+def with_rows(
+    lanes: Sequence[WriterRange], names: Sequence[str], start: int, stop: int
+) -> list[str]:
+    """Those of *names* that have a row in ``start <= step < stop``."""
+    found: set[str] = set()
+    for lane in lanes:
+        index = lane.writer.segments
+        segments = index.between(max(start, lane.start), min(stop, lane.stop))
+        for number in index.definitions(segments).tolist():
+            if number in lane.writer.definitions:
+                found.add(lane.writer.definitions[number].name)
+    return [name for name in names if name in found]
+
+
+def merge_rows(
+    name: str,
+    step: int,
+    rows: Sequence[tuple[WriterRange, NDArray[np.void]]],
+    *,
+    in_parts: bool = False,
+) -> Statistics:
+    """Merge the rows that workers have of one tensor at one step.
+
+    Args:
+        name: The tensor.
+        step: The global step that all rows belong to.
+        rows: Lanes in the order of their ranks, with rows of this name only.
+        in_parts: Whether parts of a sharded tensor are a row, too.
+    """
+    lanes = [lane for lane, _ in rows]
+    steps = np.array([step], np.int64)
+    merged = _Accumulator([name], steps, _classes(lanes, [name]))
+    contributions = Contributions()
+    for lane, part in rows:
+        merged.begin(lane, lane.writer.ids_of(name), contributions)
+        merged.add(part)
+    return merged.result(in_parts=in_parts)

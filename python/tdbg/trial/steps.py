@@ -1,0 +1,300 @@
+"""The steps of a run, put together from those of its workers.
+
+A worker's step is complete when its `step` record is there, or when a later one is
+(a step that saves nothing need not be recorded).  A step of the run is *complete*
+when it is complete for all workers, and *settled* when nothing more will come for
+it, complete or not: the worker that lacks may be dead, or hang.  A step that may lack
+records which were written and cannot be read is not complete either.
+
+The table grows at its end: steps that can no longer change are not looked at again.
+
+Thread safety: none; the trial's lock is held around every use.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.modes import ModeKeys
+from tdbg.run.schema import GapContent, StepFlag
+from tdbg.trial.row_index import Growable
+from tdbg.trial.writers import WriterRange
+
+__all__ = ["STEP_TABLE_DTYPE", "StepTable"]
+
+# A rank that has not shown up, or not gone on, while the others recorded so many steps
+# is not waited for any longer.
+WAIT_STEPS = 1000
+
+# A step may begin before the records of the one before it are all written, whose
+# results a device still computes.
+OPEN_AT_ONCE = 2
+
+# Below every step.
+NO_STEP = np.iinfo(np.int64).min
+
+_log = logging.getLogger("tdbg")
+
+
+STEP_TABLE_DTYPE = np.dtype(
+    [
+        ("step", "i8"),
+        ("mode", "u4"),
+        ("mode_step", "i8"),
+        ("wall_ns", "i8"),
+        ("complete", "?"),
+        ("lossless", "?"),
+        ("settled", "?"),
+        ("skipped", "?"),
+        ("duration_ns", "i8"),
+        ("capture_ns", "i8"),
+        ("offered", "u8"),
+        ("written", "u8"),
+        ("dropped", "u8"),
+        ("failed", "u8"),
+        ("micro_batches", "u4"),
+        ("workers", "u4"),
+        ("generation", "u4"),
+    ]
+)
+_SUMS = ("duration_ns", "capture_ns", "offered", "written", "dropped", "failed")
+
+
+class StepTable:
+    """Recorded steps by global step, each once."""
+
+    def __init__(self) -> None:
+        self._table = Growable(STEP_TABLE_DTYPE)
+        self._steps = Growable(np.int64)
+        self._seen: dict[str, int] = {}
+        self._shape: list[tuple[str, int, int, int, int]] = []
+        self._by_mode: dict[ModeKeys, tuple[NDArray[np.int64], NDArray[np.intp]]] = {}
+        self._hanging: set[str] = set()
+
+    @property
+    def data(self) -> NDArray[np.void]:
+        """The table; to be read before the next update."""
+        return self._table.data
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """The global steps, ascending."""
+        return self._steps.data
+
+    def update(self, lanes: Sequence[WriterRange], world_sizes: Sequence[int]) -> None:
+        """Bring the table up to the writers' records."""
+        start = self._first_change(lanes)
+        self._by_mode = {}
+        keep = int(np.searchsorted(self.steps, start))
+        self._table.truncate(keep)
+        self._steps.truncate(keep)
+        newest = max((lane.attempt for lane in lanes), default=0)
+        for attempt, world_size in enumerate(world_sizes):
+            of_attempt = [lane for lane in lanes if lane.attempt == attempt]
+            part = _attempt_steps(of_attempt, start, world_size, attempt == newest)
+            self._table.extend(part)
+            self._steps.extend(part["step"])
+        self._name_hanging([lane for lane in lanes if lane.attempt == newest])
+
+    def _name_hanging(self, lanes: list[WriterRange]) -> None:
+        """Name ranks that are not waited for any longer, each once until it goes on."""
+        hanging = set()
+        for number in {lane.writer.rank for lane in lanes}:
+            of_rank = [lane for lane in lanes if lane.writer.rank == number]
+            if of_rank[-1].writer.ended or not _hangs(of_rank, lanes):
+                continue
+            worker = of_rank[-1].worker
+            hanging.add(worker)
+            if worker not in self._hanging and len(lanes) > len(of_rank):
+                _log.warning(
+                    "%s has not gone on since step %d: the steps of the others are "
+                    "not held back any longer",
+                    worker,
+                    _last_step(of_rank),
+                )
+        self._hanging = hanging
+
+    def _first_change(self, lanes: Sequence[WriterRange]) -> int:
+        """From which step on the table may have to change."""
+        # Holes are found late, in steps that were settled.
+        shape = [
+            (n.writer.name, n.attempt, n.start, n.stop, len(n.writer.reader.holes()))
+            for n in lanes
+        ]
+        if shape != self._shape:
+            self._shape, self._seen = shape, {}
+        start = np.iinfo(np.int64).max
+        for lane in lanes:
+            name, steps = lane.writer.name, lane.writer.steps.steps
+            new = steps[self._seen.get(name, 0) :]
+            if name not in self._seen:
+                start = np.iinfo(np.int64).min
+            elif len(new):
+                start = min(start, int(new.min()))
+            self._seen[name] = len(steps)
+        unsettled = np.flatnonzero(~self.data["settled"])
+        if len(unsettled):
+            start = min(start, int(self.steps[unsettled[0]]))
+        return int(start)
+
+    def index(self, step: int) -> int | None:
+        """Where the global *step* stands in the table."""
+        at = int(np.searchsorted(self.steps, step))
+        found = at < len(self.steps) and self.steps[at] == step
+        return at if found else None
+
+    def of_mode(self, mode: ModeKeys) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """Steps in the count of *mode*, ascending, and where they stand."""
+        if mode is ModeKeys.GLOBAL:
+            return self.steps, np.arange(len(self.steps), dtype=np.intp)
+        if mode not in self._by_mode:
+            at = np.flatnonzero(self.data["mode"] == mode.value)
+            mode_steps = self.data["mode_step"][at]
+            # Of a mode step that was counted twice, the later counts.
+            unique, last = np.unique(mode_steps[::-1], return_index=True)
+            self._by_mode[mode] = unique, at[len(at) - 1 - last]
+        return self._by_mode[mode]
+
+    def last_complete(self) -> int:
+        """The last step up to which nothing more will come; -1 for none."""
+        unsettled = np.flatnonzero(~self.data["settled"])
+        end = int(unsettled[0]) if len(unsettled) else len(self.steps)
+        return int(self.steps[end - 1]) if end else -1
+
+
+def _attempt_steps(
+    lanes: list[WriterRange], start: int, world_size: int, is_newest: bool
+) -> NDArray[np.void]:
+    """Steps of one attempt from *start* on."""
+    records, ranks, generations = [], [], []
+    for lane in lanes:
+        at = lane.writer.steps.between(max(start, lane.start), lane.stop)
+        records.append(lane.writer.steps.data[at])
+        ranks.append(np.full(len(at), lane.writer.rank))
+        generations.append(np.full(len(at), lane.writer.generation))
+    if not sum(map(len, records)):
+        return np.empty(0, STEP_TABLE_DTYPE)
+    rows, rank = np.concatenate(records), np.concatenate(ranks)
+    generation = np.concatenate(generations)
+    # By step, then rank; of a step that one worker ended twice the later counts.
+    order = np.lexsort((np.arange(len(rows)), rank, rows["step"]))
+    rows, rank, generation = rows[order], rank[order], generation[order]
+    repeated = (np.diff(rows["step"]) == 0) & (np.diff(rank) == 0)
+    keep = np.concatenate((~repeated, [True]))
+    rows, rank, generation = rows[keep], rank[keep], generation[keep]
+    steps, first = np.unique(rows["step"], return_index=True)
+    table = np.empty(len(steps), STEP_TABLE_DTYPE)
+    table["step"] = steps
+    table["generation"] = generation[first]
+    for name in ("mode", "mode_step", "wall_ns"):
+        table[name] = rows[name][first]
+    for name in _SUMS:
+        table[name] = np.add.reduceat(rows[name], first)
+    table["micro_batches"] = np.maximum.reduceat(rows["micro_batches"], first)
+    table["skipped"] = (
+        np.bitwise_or.reduceat(rows["flags"], first) & StepFlag.SKIPPED != 0
+    )
+    table["workers"] = np.diff(first, append=len(rows))
+    _complete(table, lanes, rows["step"], rank, world_size, is_newest)
+    # Values left out on purpose are as good as never asked for.
+    dropped = (rows["dropped"] > 0) & (rows["flags"] & StepFlag.SAMPLED == 0)
+    lost = np.logical_or.reduceat(dropped | (rows["failed"] > 0), first)
+    table["lossless"] = table["complete"] & ~lost
+    return table
+
+
+def _complete(
+    table: NDArray[np.void],
+    lanes: list[WriterRange],
+    steps: NDArray[np.int64],
+    rank: NDArray[np.int64],
+    world_size: int,
+    is_newest: bool,
+) -> None:
+    """Fill in `complete` and `settled`."""
+    complete = np.ones(len(table), np.bool_)
+    settled = np.ones(len(table), np.bool_)
+    seen = sorted({lane.writer.rank for lane in lanes})
+    for number in seen:
+        of_rank = [lane for lane in lanes if lane.writer.rank == number]
+        has = np.isin(table["step"], steps[rank == number])
+        last = _last_step(of_rank)
+        passed = (table["step"] <= last) & ~_lost_steps(table["step"], of_rank)
+        ended = not is_newest or of_rank[-1].writer.ended or _hangs(of_rank, lanes)
+        complete &= (has | passed) & ~_broken_steps(table["step"], of_rank)
+        settled &= has | (table["step"] <= last) | ended
+    missing = is_newest and len(seen) < world_size
+    if missing and not all(lane.writer.ended for lane in lanes):
+        recorded = max(len(lane.writer.steps) for lane in lanes)
+        if recorded < WAIT_STEPS:
+            complete[:] = settled[:] = False
+    table["complete"], table["settled"] = complete, settled
+
+
+def _last_step(lanes: list[WriterRange]) -> int:
+    """The last step that a worker recorded."""
+    return max(min(lane.writer.last_step, lane.stop - 1) for lane in lanes)
+
+
+def _hangs(of_rank: list[WriterRange], lanes: list[WriterRange]) -> bool:
+    """Whether a worker shows no life, or the others are far ahead of it."""
+    if of_rank[-1].writer.liveness == "stalled":
+        return True
+    last = _last_step(of_rank)
+    return any(
+        len(lane.writer.steps.between(last + 1, lane.stop)) >= WAIT_STEPS
+        for lane in lanes
+    )
+
+
+def _lost_steps(
+    steps: NDArray[np.int64], lanes: list[WriterRange]
+) -> NDArray[np.bool_]:
+    """Which of *steps* a worker may have ended without being able to say so."""
+    lost = np.zeros(len(steps), np.bool_)
+    for lane in lanes:
+        gaps = lane.writer.reader.gaps()
+        for gap in gaps[(gaps["what"] & GapContent.STEPS) != 0]:
+            lost |= (steps >= gap["first_step"]) & (steps <= gap["last_step"])
+    return lost
+
+
+def _broken_steps(
+    steps: NDArray[np.int64], lanes: list[WriterRange]
+) -> NDArray[np.bool_]:
+    """Which of *steps* may lack records that were written and cannot be read.
+
+    A step begins before the one after it ends, so that a hole concerns the steps
+    that end behind it, up to the second one; and those of which nothing is left.
+    """
+    broken = np.zeros(len(steps), np.bool_)
+    for lane in lanes:
+        holes = lane.writer.reader.holes()
+        ended = lane.writer.steps.data
+        at = np.unique(np.searchsorted(ended["sequence"], holes["end_sequence"]))
+        at = at[at < len(ended)]  # Nobody says that what is behind it ended.
+        if not len(at):
+            continue
+        numbers = np.ascontiguousarray(ended["step"])
+        last = numbers[at]
+        for i in range(1, OPEN_AT_ONCE):
+            last = np.maximum(last, numbers[np.minimum(at + i, len(numbers) - 1)])
+        # Up to which step those are concerned that ended at each place.
+        reach = np.full(len(numbers), NO_STEP)
+        reach[at] = last
+        left = numbers[numbers <= np.maximum.accumulate(reach)]
+        highest = np.concatenate(([NO_STEP], np.maximum.accumulate(numbers)))
+        of_lane = (steps >= lane.start) & (steps < lane.stop)
+        broken |= of_lane & np.isin(steps, left)
+        changes = np.zeros(len(steps) + 1, np.int64)  # Of how many ranges.
+        begin = np.searchsorted(steps, highest[at], "right")
+        end = np.maximum(begin, np.searchsorted(steps, last, "right"))
+        np.add.at(changes, begin, 1)
+        np.add.at(changes, end, -1)
+        gone = (np.cumsum(changes[:-1]) > 0) & ~np.isin(steps, numbers)
+        broken |= of_lane & gone
+    return broken

@@ -1,0 +1,459 @@
+"""One tensor of a run: its values and statistics by step.
+
+Steps are global steps with ``mode=GLOBAL`` (the default), and that mode's own count
+with any other.
+
+Thread safety: may be used from any thread; the trial's lock is held inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg import _core
+from tdbg._core import Definition
+from tdbg.errors import (
+    ConfigurationError,
+    QueryError,
+    ShapeUnavailableForStep,
+    TensorUnavailableForStep,
+)
+from tdbg.modes import ModeKeys
+from tdbg.stats import rows
+from tdbg.trial import shards, values
+from tdbg.trial.histograms import HistogramQueries
+from tdbg.trial.run import RunState
+from tdbg.trial.selection import (
+    StepState,
+    global_step_of,
+    missing_step,
+    mode_key,
+    saved_near,
+    state_of,
+    steps_of,
+)
+from tdbg.trial.shards import (
+    extreme_class,
+    has_statistics,
+    is_shard,
+    role_of,
+    whole_count,
+)
+from tdbg.trial.statistics import Statistics, merge_rows
+from tdbg.trial.values import Call, ValuesOfSteps, incomplete, value_of
+
+__all__ = ["TensorHandle", "TensorStatistics", "as_row", "extremes_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStatistics:
+    """The statistics of one tensor at one step (docs/statistics.md).
+
+    Counts cover all elements, everything else the finite ones.
+
+    Attributes:
+        count: Number of elements.
+        nan: How many are NaN.
+        positive_infinity: How many are +Inf.
+        negative_infinity: How many are -Inf.
+        zero: How many are zero.
+        min: The least; an exact int for integers and bool; +inf if none is finite.
+        max: The greatest; likewise; -inf if none is finite.
+        abs_min: The least absolute value; +inf if none is finite.
+        mean: The mean.
+        m2: Sum of squared deviations from the mean.
+        l1: Sum of absolute values.
+        l2: Square root of the sum of squares.
+    """
+
+    count: int
+    nan: int
+    positive_infinity: int
+    negative_infinity: int
+    zero: int
+    min: float | int
+    max: float | int
+    abs_min: float
+    mean: float
+    m2: float
+    l1: float
+    l2: float
+
+    @classmethod
+    def of(cls, row: np.void, number: int) -> TensorStatistics:
+        """Of a row of the core whose extremes are of the class *number*."""
+        values = {name: row[name].item() for name in shards.FIELDS}
+        values["min"], values["max"] = extremes_of(row, number)
+        return cls(**values)
+
+    @property
+    def finite(self) -> int:
+        """How many elements are neither NaN nor infinite."""
+        return self.count - self.nan - self.positive_infinity - self.negative_infinity
+
+    @property
+    def variance(self) -> float:
+        """Population variance; NaN if no element is finite."""
+        return self.m2 / self.finite if self.finite else math.nan
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation."""
+        return math.sqrt(self.variance)
+
+    @property
+    def rms(self) -> float:
+        """Root mean square."""
+        return self.l2 / math.sqrt(self.finite) if self.finite else math.nan
+
+
+def extremes_of(row: np.void, number: int) -> tuple[float | int, float | int]:
+    """Minimum and maximum of a row whose extremes are of the class *number*."""
+    if row["abs_min"] == math.inf:
+        return math.inf, -math.inf
+    dtype = shards.CLASS_DTYPES[number]
+    return row["min"].view(dtype).item(), row["max"].view(dtype).item()
+
+
+def as_row(merged: Statistics) -> np.void:
+    """The only entry of *merged*, as the core lays a row out."""
+    rows = np.zeros(1, _core.ROW_DTYPE)
+    extremes = dict(zip(("min", "max"), merged.extreme_bits, strict=True))
+    for name in shards.FIELDS:
+        rows[name] = extremes.get(name, getattr(merged, name))[0, 0]
+    result: np.void = rows[0]
+    return result
+
+
+class TensorHandle(HistogramQueries):
+    """A tensor as the trial sees it; made by ``Trial.tensor``.
+
+    Attributes:
+        name: Its name.
+    """
+
+    def __init__(self, run: RunState, name: str) -> None:
+        self._run = run
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"TensorHandle({self.name!r}, role={self.role!r}, dtype={self.dtype!r})"
+
+    @property
+    def role(self) -> str:
+        """What it is: weight, bias, gradient, input, output, loss, scalar, ..."""
+        definition = self._definition()
+        return "other" if definition is None else role_of(definition).name.lower()
+
+    @property
+    def position(self) -> int:
+        """Its place in the order in which tensors first came: that of execution."""
+        with self._run.fresh() as run:
+            for lane in run.lanes:
+                if self.name in lane.writer.ids:
+                    return lane.writer.ids[self.name][0]
+            return 0
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type of NumPy or ml_dtypes."""
+        definition = self._definition()
+        return definition.dtype or "float64" if definition is not None else ""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Further names of the same tensor."""
+        definition = self._definition()
+        return () if definition is None else definition.aliases
+
+    def steps(
+        self,
+        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        what: str = "any",
+        show_incomplete_steps: bool = False,
+    ) -> list[int]:
+        """Steps at which it was saved, ascending.
+
+        Args:
+            mode: In the count of this mode; GLOBAL: all, as global steps.
+            what: "values" for raw values and scalars, "statistics" for rows, "any" for
+                both, "tensors" for both without scalars, "histograms".
+            show_incomplete_steps: Also those for which more may come.
+        """
+        with self._run.fresh() as run:
+            return steps_of(run, self.name, mode_key(mode), what, show_incomplete_steps)
+
+    def prev_steps(
+        self,
+        step: int,
+        n: int | None = None,
+        mode: ModeKeys | str = ModeKeys.GLOBAL,
+    ) -> list[int]:
+        """The last *n* (None: all) of its steps up to *step*, itself included."""
+        before = [s for s in self.steps(mode) if s <= step]
+        return before if n is None else before[max(0, len(before) - max(0, n)) :]
+
+    def workers(self, step: int, mode: ModeKeys | str = ModeKeys.GLOBAL) -> list[str]:
+        """Names of the workers that saved it at *step*.
+
+        Raises:
+            TensorUnavailableForStep: If there is none.
+        """
+        with self._run.fresh() as run:
+            at = self._global_step(step, mode_key(mode))
+            found = {entry.lane.worker for entry in values.entries(run, self.name, at)}
+            rows = values.row_entries(run, self.name, at)
+            found |= {entry.lane.worker for entry in rows}
+            if not found:
+                raise self._unavailable(step, mode_key(mode))
+            return [worker for worker in run.workers if worker in found]
+
+    def calls(
+        self,
+        step: int,
+        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        worker: str | None = None,
+    ) -> list[Call]:
+        """The (micro_batch, call) pairs that were saved at *step*, in order."""
+        with self._run.fresh() as run:
+            at = self._global_step(step, mode_key(mode))
+            found = {e.call for e in values.entries(run, self.name, at, worker)}
+            for entry in values.row_entries(run, self.name, at, worker):
+                found.update(values.calls_of(entry))
+            return sorted(found)
+
+    def value(
+        self,
+        step: int,
+        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        worker: str | None = None,
+        *,
+        call: int | None = None,
+        micro_batch: int | None = None,
+    ) -> NDArray[Any]:
+        """The raw value, as an array that cannot be written to.
+
+        Where several were saved at the step, it is that of the first worker's first
+        micro-batch and call; unit summaries are added up instead, and the parts of a
+        sharded tensor put together.
+
+        Raises:
+            StepUnavailable: If nothing was saved at *step*.
+            StepNotYetAvailable: If that step may still come.
+            NoMoreData: If the training ended before it.
+            TensorUnavailableForStep: If this tensor has no raw value there, or not
+                all parts of it.
+            InvalidWorker: If there is no such worker.
+            StorageError: If the value cannot be read.
+        """
+        key = mode_key(mode)
+        with self._run.fresh() as run:
+            at = self._global_step(step, key)
+            found = values.entries(run, self.name, at, worker)
+            found = [e for e in found if values.is_call(e.call, call, micro_batch)]
+            if not found:
+                raise self._unavailable(step, key, worker, call, micro_batch)
+            return value_of(run, self.name, step, found, is_whole=worker is None)
+
+    def values_between(self, start: int, stop: int) -> Mapping[int, NDArray[Any]]:
+        """Raw values at global steps in ``start <= step < stop``, read when asked for.
+
+        Cheaper than ``value`` for many steps, and each is what ``value`` gives.
+        """
+        with self._run.fresh() as run:
+            found = values.entries_between(run, self.name, start, stop)
+            return ValuesOfSteps(run, self.name, found)
+
+    def values(
+        self, mode: ModeKeys | str = ModeKeys.GLOBAL, worker: str | None = None
+    ) -> dict[int, NDArray[Any]]:
+        """All raw values by step."""
+        key = mode_key(mode)
+        with self._run.fresh() as run, run.frozen():
+            steps = steps_of(run, self.name, key, "values", False, worker)
+            return {step: self.value(step, key, worker) for step in steps}
+
+    def stats(
+        self,
+        step: int,
+        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        worker: str | None = None,
+        *,
+        call: int | None = None,
+        micro_batch: int | None = None,
+    ) -> TensorStatistics:
+        """The statistics row: counts, and moments and extremes of what is finite.
+
+        Merged over calls, micro-batches and workers, unless one is asked for;
+        computed from the raw value where no row was saved. docs/distributed.md says
+        what merges over workers.
+
+        Raises:
+            QueryError: As ``value`` does.
+        """
+        row, number = self._row(step, mode_key(mode), worker, call, micro_batch)
+        return TensorStatistics.of(row, number)
+
+    def reduction_value(
+        self,
+        step: int,
+        reduction_name: str,
+        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        worker: str | None = None,
+        abs: bool = False,  # noqa: A002 - smdebug's name
+    ) -> float:
+        """What NumPy says, in float64, of all elements: NaN in, NaN out.
+
+        Args:
+            step: The step.
+            reduction_name: min, max, mean, std, variance, sum, l1 or l2.
+            mode: Whose count *step* is in.
+            worker: Of this worker alone.
+            abs: Of the absolute values.
+
+        Raises:
+            ConfigurationError: If there is no such reduction.
+            QueryError: As ``value`` does.
+        """
+        if reduction_name not in rows.REDUCTIONS:
+            valid = ", ".join(rows.REDUCTIONS)
+            msg = f"unknown reduction {reduction_name!r}: use one of {valid}"
+            raise ConfigurationError(msg)
+        row, number = self._row(step, mode_key(mode), worker, None, None)
+        extremes = extremes_of(row, number)
+        return rows.reduction_value(row, reduction_name, abs, extremes=extremes)
+
+    def reduction_values(
+        self,
+        step: int,
+        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        worker: str | None = None,
+    ) -> dict[tuple[str, bool], float]:
+        """All reductions by (name, of absolute values)."""
+        row, number = self._row(step, mode_key(mode), worker, None, None)
+        return rows.reduction_values(row, extremes=extremes_of(row, number))
+
+    def shape(
+        self,
+        step: int,
+        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        worker: str | None = None,
+    ) -> tuple[int, ...]:
+        """Its shape at *step*, on the first worker that saved it.
+
+        Of a sharded tensor that of the whole, unless a worker is asked for.
+
+        Raises:
+            ShapeUnavailableForStep: If it was not saved at that step.
+            InvalidWorker: If there is no such worker.
+        """
+        with self._run.fresh() as run:
+            key = mode_key(mode)
+            try:
+                at = self._global_step(step, key)
+            except QueryError as error:
+                raise ShapeUnavailableForStep(str(error)) from error
+            for entry in values.row_entries(run, self.name, at, worker):
+                calls = values.calls_of(entry)
+                first = entry.rows["definition"][calls.index(min(calls))]
+                definition = entry.lane.writer.definitions[int(first)]
+                return _shape_of(definition, worker)
+            for raw in values.entries(run, self.name, at, worker):
+                return _shape_of(raw.definition, worker)
+            msg = f"{self.name!r} has no shape at step {step} (mode {key.name})"
+            raise ShapeUnavailableForStep(msg)
+
+    # --- Inside -------------------------------------------------------------
+
+    def _definition(self) -> Definition | None:
+        with self._run.lock:
+            return self._run.definition(self.name)
+
+    def _global_step(self, step: int, mode: ModeKeys) -> int:
+        """The global step that *step* is; raises where nothing can be there."""
+        run = self._run
+        found = global_step_of(run, step, mode)
+        if found is None or not run.has_data(found):
+            raise missing_step(run, step, mode)
+        return found
+
+    def _row(
+        self,
+        step: int,
+        mode: ModeKeys,
+        worker: str | None,
+        call: int | None,
+        micro_batch: int | None,
+    ) -> tuple[np.void, int]:
+        """The row at *step*, and the class that its extremes are of."""
+        with self._run.fresh() as run:
+            at = self._global_step(step, mode)
+            found = values.row_entries(run, self.name, at, worker)
+            found = [values.of_call(entry, call, micro_batch) for entry in found]
+            found = [entry for entry in found if len(entry.rows)]
+            if not found:
+                raw = [
+                    entry
+                    for entry in values.entries(run, self.name, at, worker)
+                    if values.is_call(entry.call, call, micro_batch)
+                ]
+                found = [
+                    values.reduce_value(entry, at)
+                    for entry in raw
+                    if has_statistics(entry.definition)
+                ]
+                if raw and not found:
+                    dtype = raw[0].definition.dtype
+                    msg = f"{self.name!r}: {dtype} has no statistics"
+                    raise TensorUnavailableForStep(msg)
+            if not found:
+                raise self._unavailable(step, mode, worker, call, micro_batch)
+            definitions = found[0].lane.writer.definitions
+            row = found[0].rows[0]
+            definition = definitions[int(row["definition"])]
+            is_part = worker is None and whole_count(definition) > 0
+            if len(found) == 1 and len(found[0].rows) == 1 and not is_part:
+                return row, extreme_class(definition.dtype)
+            merged = merge_rows(self.name, at, found, in_parts=worker is not None)
+            if not merged.present.all():
+                raise incomplete(run, self.name, step, found)
+            return as_row(merged), int(merged.extreme_classes[0])
+
+    def _unavailable(
+        self,
+        step: int,
+        mode: ModeKeys,
+        worker: str | None = None,
+        call: int | None = None,
+        micro_batch: int | None = None,
+    ) -> QueryError:
+        """The error for what is not there at a step that exists."""
+        run = self._run
+        if state_of(run, step, mode) is StepState.NOT_YET_AVAILABLE:
+            return missing_step(run, step, mode)
+        msg = f"{self.name!r} has no value at step {step} (mode {mode.name})"
+        if worker is not None:
+            msg += f" of {worker}"
+        if call is not None or micro_batch is not None:
+            msg += f" for call {call}, micro-batch {micro_batch}"
+        at = global_step_of(run, step, mode)
+        if at is not None and values.row_entries(run, self.name, at, worker):
+            msg += (
+                "; its statistics are there: use stats(step) or "
+                "reduction_value(step, name)"
+            )
+        else:
+            near = saved_near(run, self.name, step, mode)
+            msg += "" if near is None else f"; the nearest step that has one is {near}"
+        return TensorUnavailableForStep(msg)
+
+
+def _shape_of(definition: Definition, worker: str | None) -> tuple[int, ...]:
+    is_part = worker is None and is_shard(definition)
+    return definition.global_shape if is_part else definition.shape

@@ -1,0 +1,506 @@
+"""Trial: what a training has written so far, read while it goes on.
+
+Every question first takes in what has been written meanwhile, which is cheap, and
+none waits for data but ``wait_for_steps``.
+
+Thread safety: may be used from any thread.
+
+Errors: damage in the files never fails a question about something else; it is
+listed by ``problems()``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.collections import Collection
+from tdbg.errors import ConfigurationError, NotARun, QueryError, TensorUnavailable
+from tdbg.modes import ModeKeys
+from tdbg.run.directory import NO_MAP_VARIABLE
+from tdbg.run.findings import Finding
+from tdbg.run.model_info import ModelInfo
+from tdbg.trial import reports, selection, statistics
+from tdbg.trial.columns import ColumnReader, Columns
+from tdbg.trial.losses import RunLosses, losses
+from tdbg.trial.reports import RunOverhead, ScalarSeries
+from tdbg.trial.run import RunState
+from tdbg.trial.selection import StepState, mode_key, state_of, wait
+from tdbg.trial.statistics import Statistics
+from tdbg.trial.tensor import TensorHandle
+from tdbg.trial.writers import NO_END, Attempt, EventRecord, Problem
+
+__all__ = ["Trial", "create_trial", "default_mapping"]
+
+
+class Trial:
+    """A run as a reader sees it; made by ``create_trial``."""
+
+    def __init__(self, run: RunState, name: str) -> None:
+        self._run = run
+        self._columns = ColumnReader()
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Trial({self.path!r}, status={self.status!r})"
+
+    # --- The run ------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """Its directory."""
+        return str(self._run.run.path)
+
+    @property
+    def uuid(self) -> str:
+        """Its identity, in hex."""
+        return self._run.run.uuid.hex()
+
+    @property
+    def created(self) -> str:
+        """When it was made, as ISO 8601 text in UTC."""
+        return self._run.run.created
+
+    @property
+    def status(self) -> str:
+        """State of the training.
+
+        "running"; "stalled": the process is there but shows no life; "closed": it
+        ended in order; "dead": it is gone without; "unknown": its commit page is
+        missing, or another machine's, or nobody has begun to write.
+        """
+        with self._run.fresh() as run:
+            return run.status
+
+    @property
+    def loaded_all_steps(self) -> bool:
+        """Whether the training has ended: no further step will come."""
+        with self._run.fresh() as run:
+            return run.ended
+
+    @property
+    def last_complete_step(self) -> int:
+        """Global step up to which nothing more will come; -1 if there is none."""
+        with self._run.fresh() as run:
+            return run.table.last_complete()
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the writers' files."""
+        with self._run.fresh() as run:
+            return sum(writer.reader.n_bytes for writer in run.everyone)
+
+    def refresh(self) -> bool:
+        """Take in what was written since; True if anything was."""
+        return self._run.poll()
+
+    @contextlib.contextmanager
+    def no_refresh(self) -> Iterator[Trial]:
+        """Within the block, answers stay as they are now, in all threads."""
+        with self._run.frozen():
+            yield self
+
+    def attempts(self) -> list[Attempt]:
+        """Starts of the training, oldest first."""
+        with self._run.fresh() as run:
+            return run.attempts
+
+    def workers(self) -> list[str]:
+        """Names of the workers, by rank."""
+        with self._run.fresh() as run:
+            return run.workers
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the files: damage, torn tails, foreign shards, ..."""
+        with self._run.fresh() as run:
+            return run.problems()
+
+    def configuration(self) -> dict[str, Any]:
+        """How capture was configured, as the training wrote it down."""
+        with self._run.fresh() as run:
+            return reports.configuration(run)
+
+    def counters(self) -> dict[str, int]:
+        """Records offered, written, dropped and failed over all recorded steps."""
+        with self._run.fresh() as run:
+            return reports.counters(run)
+
+    def losses(self) -> RunLosses:
+        """What was lost of what was offered, and what is not there any more.
+
+        Steps tell of their own losses (``step_table()``); here are also those of which
+        none tells, since the disk never took anything again.
+
+        Example:
+            if not trial.losses().in_order:
+                print(trial.losses())
+        """
+        with self._run.fresh() as run:
+            return losses(run)
+
+    def overhead(self, mode: ModeKeys | str | None = None) -> RunOverhead:
+        """What capture cost the training thread, as measured there.
+
+        Example:
+            print(trial.overhead())  # measured cost: steps take 1.3 % longer
+        """
+        with self._run.fresh() as run:
+            return reports.overhead(run, mode_key(mode))
+
+    def events(self, kind: str | None = None) -> list[EventRecord]:
+        """What the training, the engine and the profiler reported, by time.
+
+        Args:
+            kind: configuration, collections, change, finding, status or message.
+        """
+        with self._run.fresh() as run:
+            return reports.events(run, kind)
+
+    def model_info(self) -> tuple[ModelInfo, ...]:
+        """What the training said of its model, by the step from which it holds."""
+        with self._run.fresh() as run:
+            return reports.model_info(run)
+
+    def findings(self) -> list[Finding]:
+        """What rules found that judged the run, by step."""
+        with self._run.fresh() as run:
+            return reports.findings(run)
+
+    def rule_statuses(self) -> dict[str, dict[str, Any]]:
+        """What was last said about each rule that judged the run."""
+        with self._run.fresh() as run:
+            return reports.rule_statuses(run)
+
+    # --- Steps --------------------------------------------------------------
+
+    def steps(
+        self,
+        mode: ModeKeys | str | None = None,
+        what: str = "any",
+        show_incomplete_steps: bool = False,
+    ) -> list[int]:
+        """Steps at which something was saved, ascending; a scalar is enough.
+
+        Args:
+            mode: In the count of this mode; GLOBAL or None: all, as global steps.
+            what: "values" for raw values and scalars, "statistics" for rows, "any" for
+                both, "tensors" for both without scalars, "histograms".
+            show_incomplete_steps: Also those for which more may come.
+        """
+        with self._run.fresh() as run:
+            key = mode_key(mode)
+            return selection.steps_of(run, None, key, what, show_incomplete_steps)
+
+    def modes(self) -> list[ModeKeys]:
+        """Modes that have steps; never GLOBAL, unless a step was recorded as such."""
+        with self._run.fresh() as run:
+            present = {int(number) for number in np.unique(run.table.data["mode"])}
+            return [mode for mode in ModeKeys if mode.value in present]
+
+    def mode(self, global_step: int) -> ModeKeys | None:
+        """The mode of a global step; None if it was not recorded."""
+        return self.mode_modestep(global_step)[0]
+
+    def mode_step(self, global_step: int) -> int | None:
+        """The step in its own mode's count; None if it was not recorded."""
+        return self.mode_modestep(global_step)[1]
+
+    def mode_modestep(self, global_step: int) -> tuple[ModeKeys | None, int | None]:
+        """Mode and mode step of a global step; (None, None) if not recorded."""
+        with self._run.fresh() as run:
+            i = run.table.index(global_step)
+            if i is None:
+                return None, None
+            row = run.table.data[i]
+            known = {mode.value: mode for mode in ModeKeys}
+            return known.get(int(row["mode"])), int(row["mode_step"])
+
+    def global_step(self, mode: ModeKeys | str, mode_step: int) -> int | None:
+        """The global step of a step of *mode*; None if it was not recorded."""
+        with self._run.fresh() as run:
+            return selection.global_step_of(run, mode_step, mode_key(mode))
+
+    def has_passed_step(
+        self, step: int, mode: ModeKeys | str | None = None
+    ) -> StepState:
+        """Whether *step* is there, may still come, or never will."""
+        with self._run.fresh() as run:
+            return state_of(run, step, mode_key(mode))
+
+    def wait_for_steps(
+        self,
+        required_steps: Iterable[int],
+        mode: ModeKeys | str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Block until all *required_steps* are available.
+
+        Raises:
+            StepUnavailable: If one of them was not saved and never will be.
+            NoMoreData: If the training ended before one of them.
+            StepNotYetAvailable: If *timeout* seconds (None: no limit) have passed.
+        """
+        wait(self._run, required_steps, mode_key(mode), timeout)
+
+    def step_table(self, start: int | None = None) -> NDArray[np.void]:
+        """Recorded steps from the global step *start* on, a row each.
+
+        Fields: step, mode, mode_step, wall_ns, complete (all workers have it),
+        lossless (and nothing of it was lost but values that were left out on
+        purpose, overflow="sample"), settled (nothing more will come),
+        skipped, duration_ns, capture_ns, offered, written, dropped, failed,
+        micro_batches, workers, generation (it changes where the training was
+        started again).
+        """
+        with self._run.fresh() as run:
+            table = run.table
+            first = 0 if start is None else int(np.searchsorted(table.steps, start))
+            return table.data[first:].copy()
+
+    # --- Tensors ------------------------------------------------------------
+
+    def tensor_names(
+        self,
+        *,
+        step: int | None = None,
+        mode: ModeKeys | str | None = None,
+        regex: str | Iterable[str] | None = None,
+        collection: str | Collection | None = None,
+    ) -> list[str]:
+        """Names of tensors and scalars, sorted; all conditions given must hold.
+
+        Args:
+            step: Saved at this step, in the count of *mode*.
+            mode: Saved in this mode.
+            regex: One of these expressions is found in the name.
+            collection: In this collection of the run, or of the caller. Of a caller's
+                own they are those that it selects, and those of a collection of the
+                run of that name.
+
+        Raises:
+            ConfigurationError: If an expression is none.
+            QueryError: If there is no collection of that name.
+        """
+        with self._run.fresh() as run:
+            key = mode_key(mode)
+            if step is not None:
+                at = selection.global_step_of(run, step, key)
+                names = set() if at is None else run.names_at(at)
+            elif key is not ModeKeys.GLOBAL:
+                names = run.names_of_mode(key)
+            else:
+                names = run.names()
+            if collection is not None:
+                names &= self._names_in(collection)
+            return sorted(selection.matching(names, regex))
+
+    def _names_in(self, collection: str | Collection) -> set[str]:
+        """The names of the tensors of a collection, or of the one of that name."""
+        if isinstance(collection, str):
+            return self.collection(collection).tensor_names
+        own = reports.selected(self._run, collection)
+        of_run = self.collections().get(collection.name)
+        return own | (set() if of_run is None else of_run.tensor_names)
+
+    def tensor(self, name: str) -> TensorHandle:
+        """The tensor of that name or alias.
+
+        Raises:
+            TensorUnavailable: If there is none so far.
+        """
+        with self._run.fresh() as run:
+            found = run.resolve(name)
+            if found is None:
+                msg = f"no tensor {name!r}; {selection.nearest(name, run.names())}"
+                raise TensorUnavailable(msg)
+            return TensorHandle(run, found)
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether there is a tensor of that name or alias."""
+        with self._run.fresh() as run:
+            return run.resolve(name) is not None
+
+    def collections(self) -> dict[str, Collection]:
+        """The collections, each with the names of its tensors."""
+        with self._run.fresh() as run:
+            return reports.collections(run)
+
+    def collection(self, name: str) -> Collection:
+        """The collection of that name.
+
+        Raises:
+            QueryError: If there is none.
+        """
+        found = self.collections()
+        if name not in found:
+            msg = f"no collection {name!r}; {selection.nearest(name, found)}"
+            raise QueryError(msg)
+        return found[name]
+
+    def scalars(
+        self,
+        mode: ModeKeys | str | None = None,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> dict[str, ScalarSeries]:
+        """The scalars by name; with a mode only its steps, in its count.
+
+        Args:
+            mode: The mode; None: all steps, in the global count.
+            start: Only from this global step on.
+            end: Global step before which to end.
+        """
+        with self._run.fresh() as run:
+            return reports.scalars(run, mode_key(mode), start, end)
+
+    def statistics(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+        mode: ModeKeys | str | None = None,
+    ) -> Statistics:
+        """Statistics of many tensors over many steps, in one pass over the rows.
+
+        Args:
+            names: Tensors; None: all that have statistics.
+            start: First global step.
+            end: Global step before which to end.
+            mode: Only steps of this mode.
+
+        Raises:
+            TensorUnavailable: If one of *names* is unknown so far.
+        """
+        with self._run.fresh() as run:
+            first = -NO_END if start is None else start
+            stop = NO_END if end is None else end
+            known = run.names() if names is None else set()
+            requested = sorted(known) if names is None else list(dict.fromkeys(names))
+            for name in requested:
+                if names is not None and run.definition(name) is None:
+                    msg = f"no tensor {name!r}; {selection.nearest(name, run.names())}"
+                    raise TensorUnavailable(msg)
+            key = mode_key(mode)
+            recorded = run.table.steps
+            if key is not ModeKeys.GLOBAL:
+                recorded = np.sort(recorded[run.table.of_mode(key)[1]])
+            lanes = run.lanes_of(None)
+            if names is None:
+                requested = statistics.with_rows(lanes, requested, first, stop)
+            return statistics.collect(lanes, requested, recorded, first, stop)
+
+    def columns(self, names: Sequence[str], steps: NDArray[np.int64]) -> Columns:
+        """What ``statistics`` gives, as float64, at given steps.
+
+        Quick for who asks again and again for the same names, as the engine of the
+        rules does.
+
+        Args:
+            names: Tensors, each once; what is unknown so far has no row.
+            steps: Global steps, ascending.
+        """
+        with self._run.fresh() as run:
+            return self._columns.read(run.lanes_of(None), names, steps)
+
+
+def create_trial(
+    path: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    range_steps: tuple[int, int | None] | None = None,
+    attempt: int | None = None,
+    wait: float = 0.0,
+    map_files: bool | None = None,
+    max_tensor_bytes: int | None = None,
+) -> Trial:
+    """Open the run at *path*, finished or not.
+
+    Args:
+        path: Directory of the run.
+        name: What to call the trial; the directory's name by default.
+        range_steps: Global steps to look at: first, and the one after the last
+            (None: no end).
+        attempt: Look at one attempt of a training that was resumed: 0 for the
+            first, -1 for the last. By default a later attempt replaces the steps
+            of earlier ones from its first step on.
+        wait: Seconds to wait for the run to come into being.
+        map_files: Map finished files; off, they are read, which is slower and does
+            not fault where somebody truncates them. By default those of writers that
+            have ended are mapped, unless TDBG_NO_MMAP is set.
+        max_tensor_bytes: The most memory that a tensor may decode to which the bytes
+            it has on the disk do not justify; 2 GiB by default.
+
+    Raises:
+        NotARun: If there is no run; the message says what is there instead.
+        UnsupportedFeature: If a later tdbg made it.
+        StorageError: If it cannot be read.
+        QueryError: If it has no such attempt.
+        ConfigurationError: If an argument can never work.
+    """
+    directory, steps = _local(path), _range(range_steps)
+    options = _options(map_files, max_tensor_bytes)
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            run = RunState(directory, steps, attempt, options)
+        except NotARun as error:
+            if error.kind == "damage" or time.monotonic() >= deadline:
+                raise
+            time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
+        else:
+            return Trial(run, run.run.path.name if name is None else name)
+
+
+def default_mapping() -> bool | None:
+    """Which finished files are mapped where nobody says: None: of ended writers."""
+    return False if os.environ.get(NO_MAP_VARIABLE) else None
+
+
+def _local(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    given: object = text
+    if not isinstance(given, str) or not text.strip():
+        msg = f"the path of a run must be text, not {given!r}"
+        raise ConfigurationError(msg)
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme != "file":
+        msg = f"{text}: only local runs can be read, not those of {scheme}://"
+        raise ConfigurationError(msg)
+    return Path(rest if separator else text).expanduser()
+
+
+def _range(given: tuple[int, int | None] | None) -> tuple[int, int | None] | None:
+    if given is None:
+        return None
+    try:
+        start, stop = given
+        start = int(start)
+        stop = None if stop is None else int(stop)
+    except (TypeError, ValueError) as error:
+        msg = f"range_steps must be (first, end), not {given!r}"
+        raise ConfigurationError(msg) from error
+    if stop is not None and stop <= start:
+        msg = f"range_steps must not be empty, got {given!r}"
+        raise ConfigurationError(msg)
+    return start, stop
+
+
+def _options(map_files: bool | None, max_tensor_bytes: int | None) -> dict[str, Any]:
+    mapping = default_mapping() if map_files is None else bool(map_files)
+    options: dict[str, Any] = {"map_files": mapping}
+    if max_tensor_bytes is not None:
+        given: object = max_tensor_bytes
+        if not isinstance(given, int) or not 0 <= given < 1 << 63:
+            msg = f"max_tensor_bytes must be a number of bytes, not {given!r}"
+            raise ConfigurationError(msg)
+        options["max_tensor_bytes"] = given
+    return options

@@ -1,0 +1,328 @@
+"""Raw values: what was saved of one tensor at a step, as one array.
+
+Thread safety: the functions are used with the trial's lock held; ``ValuesOfSteps`` may
+be used from any thread, the lock is held inside.
+
+Errors: ``TensorUnavailableForStep`` where not all parts of a sharded tensor are there,
+``StorageError`` where they cannot be read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg import _core
+from tdbg._core import Definition
+from tdbg.config.collections import Role
+from tdbg.errors import CorruptionError, TensorUnavailableForStep
+from tdbg.trial.run import RunState
+from tdbg.trial.shards import assemble, element_type, is_shard, role_of, tell_missing
+from tdbg.trial.writers import WriterRange
+
+__all__ = [
+    "Call",
+    "RawEntry",
+    "RowEntry",
+    "ValuesOfSteps",
+    "add_up",
+    "calls_of",
+    "entries",
+    "entries_between",
+    "incomplete",
+    "is_call",
+    "of_call",
+    "read_value",
+    "reduce_value",
+    "row_entries",
+    "saved_steps",
+    "value_of",
+]
+
+
+class Call(NamedTuple):
+    """Which micro-batch of a step, and which call of the module within it."""
+
+    micro_batch: int
+    call: int
+
+
+class RawEntry(NamedTuple):
+    """A saved value: a tensor, or a scalar where ``scalar`` is not None."""
+
+    lane: WriterRange
+    definition: Definition
+    call: Call
+    row: int
+    scalar: float | None
+
+
+class RowEntry(NamedTuple):
+    """The statistics rows that one worker has of a tensor at one step."""
+
+    lane: WriterRange
+    rows: NDArray[np.void]
+
+
+def entries(
+    run: RunState, name: str, step: int, worker: str | None = None
+) -> list[RawEntry]:
+    """Values of *name* at the global *step*, by rank, micro-batch and call."""
+    return entries_between(run, name, step, step + 1, worker).get(step, [])
+
+
+def entries_between(
+    run: RunState, name: str, start: int, stop: int, worker: str | None = None
+) -> dict[int, list[RawEntry]]:
+    """The same of every global step in ``start <= step < stop`` that has any."""
+    found: dict[int, list[RawEntry]] = {}
+    for lane in run.lanes_of(worker):
+        ids = lane.writer.ids.get(name, [])
+        first, last = max(start, lane.start), min(stop, lane.stop)
+        if ids and first < last:
+            for step, of_lane in _of_lane(lane, ids, first, last).items():
+                found.setdefault(step, []).extend(of_lane)
+    return found
+
+
+def _of_lane(
+    lane: WriterRange, ids: Sequence[int], start: int, stop: int
+) -> dict[int, list[RawEntry]]:
+    reader, definitions = lane.writer.reader, lane.writer.definitions
+    rows, places = reader.find_tensors(start, stop, ids)
+    # Of a value that was saved twice for one call, the later counts.
+    of_calls: dict[int, dict[Call, RawEntry]] = {}
+    keys = zip(
+        rows["step"].tolist(),
+        rows["definition"].tolist(),
+        rows["micro_batch"].tolist(),
+        rows["call"].tolist(),
+        places.tolist(),
+        strict=True,
+    )
+    for step, number, micro_batch, which, place in keys:
+        call = Call(micro_batch, which)
+        entry = RawEntry(lane, definitions[number], call, place, None)
+        of_calls.setdefault(step, {})[call] = entry
+    found = {
+        step: sorted(calls.values(), key=lambda entry: entry.call)
+        for step, calls in of_calls.items()
+    }
+    rows, _ = reader.find_scalars(start, stop, ids)
+    for row in rows:
+        definition = definitions[int(row["definition"])]
+        entry = RawEntry(lane, definition, Call(0, 0), -1, float(row["value"]))
+        # Of a scalar that was saved twice in a step, the later counts.
+        found.setdefault(int(row["step"]), []).insert(0, entry)
+    return found
+
+
+def row_entries(
+    run: RunState, name: str, step: int, worker: str | None = None
+) -> list[RowEntry]:
+    """Statistics rows of *name* at the global *step*, by rank."""
+    found = []
+    for lane in _lanes_at(run, step, worker):
+        ids = lane.writer.ids_of(name)
+        if len(ids):
+            rows = lane.writer.segments.rows(step, ids)
+            if len(rows):
+                found.append(RowEntry(lane, rows))
+    return found
+
+
+def calls_of(entry: RowEntry) -> list[Call]:
+    """Which call each of the rows is of."""
+    pairs = zip(entry.rows["micro_batch"], entry.rows["call"], strict=True)
+    return [Call(int(micro_batch), int(call)) for micro_batch, call in pairs]
+
+
+def _lanes_at(run: RunState, step: int, worker: str | None) -> list[WriterRange]:
+    return [n for n in run.lanes_of(worker) if n.start <= step < n.stop]
+
+
+def read_value(entry: RawEntry) -> NDArray[Any]:
+    """The array that was saved; it cannot be written to.
+
+    Raises:
+        StorageError: If it cannot be read, or does not fit its definition.
+    """
+    if entry.scalar is not None:
+        value = np.array(entry.scalar, np.float64)
+        value.flags.writeable = False
+        return value
+    definition = entry.definition
+    dtype = element_type(definition)
+    raw = entry.lane.writer.reader.read_tensor(entry.row)
+    expected = math.prod(definition.shape) * dtype.itemsize
+    if raw.nbytes != expected:
+        msg = f"{definition.name!r} has {raw.nbytes} bytes instead of {expected}"
+        raise CorruptionError(msg, kind="damage")
+    return raw.view(dtype).reshape(definition.shape)
+
+
+def reduce_value(entry: RawEntry, step: int) -> RowEntry:
+    """The statistics row of a saved value, by the kernel that captures them."""
+    row = _core.reduce(read_value(entry)).reshape(1).copy()
+    row["step"] = step
+    row["definition"] = entry.definition.id
+    row["micro_batch"], row["call"] = entry.call
+    return RowEntry(entry.lane, row)
+
+
+def is_call(found: Call, call: int | None, micro_batch: int | None) -> bool:
+    """Whether it is the call that is asked for; None asks for any."""
+    return call in (None, found.call) and micro_batch in (None, found.micro_batch)
+
+
+def of_call(entry: RowEntry, call: int | None, micro_batch: int | None) -> RowEntry:
+    """Its rows of the call that is asked for; None asks for any."""
+    rows = entry.rows
+    if call is not None:
+        rows = rows[rows["call"] == call]
+    if micro_batch is not None:
+        rows = rows[rows["micro_batch"] == micro_batch]
+    return RowEntry(entry.lane, rows)
+
+
+def add_up(entries: Sequence[RawEntry]) -> NDArray[Any]:
+    """Unit summaries of the same units, added: they count elements."""
+    first = read_value(entries[0])
+    if len(entries) == 1:
+        return first
+    total = first.copy()
+    for entry in entries[1:]:
+        if entry.definition.shape == first.shape:
+            total += read_value(entry)
+    total.flags.writeable = False
+    return total
+
+
+def saved_steps(
+    run: RunState, name: str | None, what: str, worker: str | None = None
+) -> NDArray[np.int64]:
+    """Global steps at which something of *name* (None: of anything) was saved.
+
+    Args:
+        run: The run.
+        name: A tensor, or None for all.
+        what: "values", "statistics", "any" of both, "tensors" for both without scalars,
+            or "histograms".
+        worker: Only what this worker saved.
+    """
+    parts: list[NDArray[np.int64]] = []
+    for lane in run.lanes_of(worker):
+        ids = None if name is None else lane.writer.ids.get(name, [])
+        if ids is not None and not ids:
+            continue
+        reader = lane.writer.reader
+        finds = {
+            "any": (reader.find_tensors, reader.find_scalars),
+            "values": (reader.find_tensors, reader.find_scalars),
+            "tensors": (reader.find_tensors,),
+        }
+        parts += [
+            _unique(find(lane.start, lane.stop, ids)[0]["step"])
+            for find in finds.get(what, ())
+        ]
+        if what == "histograms":
+            parts.append(lane.writer.histograms.steps(ids, lane.start, lane.stop))
+        if what in ("any", "statistics", "tensors"):
+            segments = lane.writer.segments.between(lane.start, lane.stop)
+            if ids is not None:
+                counts = lane.writer.segments.counts(segments, np.array(ids, np.uint32))
+                segments = segments[counts > 0]
+            parts.append(_unique(segments["step"]))
+    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+
+def _unique(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """*steps* with neighbors that are equal dropped: cheap, and nearly unique."""
+    if len(steps) < 2:
+        return steps
+    return steps[np.concatenate(([True], steps[1:] != steps[:-1]))]
+
+
+class ValuesOfSteps(Mapping[int, NDArray[Any]]):
+    """The values of a tensor by step: found at once, read when they are asked for.
+
+    Args:
+        run: The run.
+        name: The tensor.
+        found: What was saved at each step.
+    """
+
+    def __init__(
+        self, run: RunState, name: str, found: Mapping[int, Sequence[RawEntry]]
+    ) -> None:
+        self._run = run
+        self._name = name
+        self._found = found
+
+    def __getitem__(self, step: int) -> NDArray[Any]:
+        found = self._found[step]
+        with self._run.lock:
+            return value_of(self._run, self._name, step, found)
+
+    def __contains__(self, step: object) -> bool:
+        return step in self._found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._found))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def value_of(
+    run: RunState,
+    name: str,
+    step: int,
+    found: Sequence[RawEntry],
+    *,
+    is_whole: bool = True,
+) -> NDArray[Any]:
+    """That of the first worker's first micro-batch and call.
+
+    Unit summaries are added up instead, and the parts of a sharded tensor put together.
+
+    Args:
+        run: The run.
+        name: The tensor.
+        step: The global step.
+        found: What was saved there, not empty.
+        is_whole: Whether to join the parts of all workers; else one worker's is meant.
+    """
+    if role_of(found[0].definition) is Role.UNIT_SUMMARY:
+        return add_up(found)
+    if not is_whole or not is_shard(found[0].definition):
+        return read_value(found[0])
+    parts = [entry for entry in found if entry.call == found[0].call]
+    whole = assemble([(entry.definition, read_value(entry)) for entry in parts])
+    if whole is None:
+        raise incomplete(run, name, step, parts)
+    return whole
+
+
+def incomplete(
+    run: RunState, name: str, step: int, found: Sequence[RawEntry | RowEntry]
+) -> TensorUnavailableForStep:
+    """The error for a sharded tensor of which there are not all parts."""
+    definitions = []
+    for entry in found:
+        if isinstance(entry, RawEntry):
+            definitions.append(entry.definition)
+        else:
+            number = int(entry.rows["definition"][0])
+            definitions.append(entry.lane.writer.definitions[number])
+    savers = dict.fromkeys(entry.lane.worker for entry in found)
+    msg = (
+        f"{name!r} is sharded, and not whole at step {step}: "
+        f"{tell_missing(definitions, savers, run.workers)}; worker= gives "
+        f"the part of one"
+    )
+    return TensorUnavailableForStep(msg)

@@ -1,0 +1,395 @@
+"""One writer directory as the trial holds it: its reader and small indices.
+
+Thread safety: none; the trial's lock is held around every use.
+
+Errors: those of ``RunReader`` when it is made; afterwards damage is only ever
+reported by ``problems()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg import _core
+from tdbg._core import Definition, Event
+from tdbg.errors import QueryError
+from tdbg.run.directory import WriterDirectory
+from tdbg.run.documents import parse_document
+from tdbg.run.schema import EventKind
+from tdbg.trial.row_index import HistogramIndex, RowBlocks, StepOrdered
+
+if TYPE_CHECKING:
+    from tdbg._core import RunReader
+
+
+__all__ = [
+    "Attempt",
+    "Definitions",
+    "EventRecord",
+    "Ids",
+    "Problem",
+    "WriterRange",
+    "WriterReader",
+    "attempts_of",
+    "lanes_of",
+    "select",
+]
+
+
+class Definitions(Mapping[int, Definition]):
+    """Definitions by id, the last of each."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+        self._found: dict[int, Definition] = {}
+        self._n_listed = 0  # How many of the reader's list are in it.
+        self._n_known = reader.n_definitions
+
+    def refresh(self) -> None:
+        """Forget what may have changed, if anything has come."""
+        known = self._reader.n_definitions
+        if known != self._n_known:
+            self._n_known = known
+            self._found.clear()
+            self._n_listed = 0
+
+    def __getitem__(self, number: int) -> Definition:
+        found = self._found.get(number)
+        if found is None:
+            found = self._reader.definition(number)
+            if found is None:
+                raise KeyError(number)
+            self._found[number] = found
+        return found
+
+    def __contains__(self, number: object) -> bool:
+        if number in self._found:
+            return True
+        return isinstance(number, int) and self._reader.definition(number) is not None
+
+    def __iter__(self) -> Iterator[int]:
+        if self._n_listed != self._n_known:
+            for definition in self._reader.definitions():
+                self._found[definition.id] = definition
+            self._n_listed = self._n_known
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Ids(Mapping[str, list[int]]):
+    """Ids of the definitions of each name, in the order in which they came."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+        self._found: dict[str, list[int]] = {}
+
+    def refresh(self) -> None:
+        """Forget what may have changed."""
+        self._found.clear()
+
+    def __getitem__(self, name: str) -> list[int]:
+        found = self._found.get(name)
+        if found is None:
+            found = self._reader.ids_of(name)
+            if not found and "\\" in name:
+                # As a name that is not UTF-8 is shown.
+                found = _ids_of_shown(self._reader, name)
+            if not found:
+                raise KeyError(name)
+            self._found[name] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reader.names())
+
+    def __len__(self) -> int:
+        return len(self._reader.names())
+
+
+def _ids_of_shown(reader: RunReader, name: str) -> list[int]:
+    found = (d.id for d in reader.definitions() if d.name == name)
+    return list(dict.fromkeys(found))
+
+
+EVENT_KINDS = {kind.value: kind.name.lower() for kind in EventKind}
+SEVERITIES = {0: "none", 1: "info", 2: "warning", 3: "error"}
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """Something that a writer reported.
+
+    Attributes:
+        kind: configuration, collections, change, finding, status or message.
+        step: Global step it belongs to; -1 for none.
+        severity: none, info, warning or error.
+        wall_ns: When, in ns since 1970 UTC.
+        writer: Name of the writer's directory.
+        data: What it says.
+    """
+
+    kind: str
+    step: int
+    severity: str
+    wall_ns: int
+    writer: str
+    data: dict[str, Any] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the run's files that is not as it should be.
+
+    Attributes:
+        kind: damage, torn_tail, foreign, unsupported, io, missing or event.
+        writer: Name of the writer's directory.
+        file: File in that directory; empty where no single one is to blame.
+        offset: Where in the file, in bytes.
+        length: Bytes concerned; 0 where unknown.
+        message: What was expected, and what was found.
+    """
+
+    kind: str
+    writer: str
+    file: str
+    offset: int
+    length: int
+    message: str
+
+
+class WriterReader:
+    """A writer's tables, and what is needed to find something in them."""
+
+    def __init__(
+        self, directory: WriterDirectory, run_uuid: bytes, options: Mapping[str, Any]
+    ) -> None:
+        self.directory = directory
+        self.name = directory.path.name
+        self.rank = directory.rank
+        self.generation = directory.generation
+        self.reader = _core.RunReader(str(directory.path), run_uuid, **options)
+        self.identity = self.reader.identity()
+        self.definitions = Definitions(self.reader)
+        self.ids = Ids(self.reader)
+        self.segments = RowBlocks(self.reader)
+        self.first_step: int | None = None  # Lowest that was recorded so far.
+        self.last_step = -1  # Highest that was recorded so far.
+        self._steps = StepOrdered(_core.STEP_DTYPE)
+        self._events: list[EventRecord] = []
+        self._histograms = HistogramIndex(self.reader)
+        self._event_problems: list[Problem] = []
+        self._n_events = 0
+        self._final = False
+        self.liveness = self.reader.liveness()
+        self.take_in()
+
+    def poll(self) -> bool:
+        """Take in what was written meanwhile; True when there was something."""
+        if self._final:
+            return False
+        grew = self.reader.poll()
+        before = self.liveness, self.identity
+        if grew:
+            self.take_in()
+        self.liveness = self.reader.liveness()
+        self.identity = self.reader.identity()
+        # The reader looks at the commit page first, then at the shards: when the
+        # writer has ended, this poll has seen all there is.
+        self._final = self.ended and not grew
+        return grew or before != (self.liveness, self.identity)
+
+    def take_in(self) -> None:
+        """Bring up to what the reader has what is not asked for each time."""
+        self.definitions.refresh()
+        self.ids.refresh()
+        recorded = self.reader.recorded_steps()
+        if recorded is not None:
+            self.first_step, self.last_step = recorded
+
+    @property
+    def steps(self) -> StepOrdered:
+        """The records of steps."""
+        if len(self._steps) != self.reader.n_steps:
+            self._steps.extend(self.reader.steps(len(self._steps)))
+        return self._steps
+
+    @property
+    def events(self) -> list[EventRecord]:
+        """What was reported, in order."""
+        for event in self.reader.events(self._n_events):
+            self._n_events += 1
+            self._add_event(event)
+        return self._events
+
+    @property
+    def histograms(self) -> HistogramIndex:
+        """The histograms, up to date."""
+        self._histograms.take_in()
+        return self._histograms
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a shard has said who writes; before, there is nothing to read."""
+        return bool(self.identity["created_ns"])
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.liveness in ("closed", "dead")
+
+    def ids_of(self, name: str) -> NDArray[np.uint32]:
+        """Definitions of the tensor *name*."""
+        return np.array(self.ids.get(name, ()), np.uint32)
+
+    def problems(self) -> list[Problem]:
+        """What is wrong in the directory, as far as it was looked at."""
+        self.events  # noqa: B018 - those that are no JSON
+        found = [
+            Problem(p.kind, self.name, p.file, p.offset, p.length, p.message)
+            for p in self.reader.problems()
+        ]
+        return found + self._event_problems
+
+    def _add_event(self, event: Event) -> None:
+        try:
+            data = parse_document(event.json)
+        except (ValueError, RecursionError) as error:
+            data = error
+        if not isinstance(data, dict):
+            message = f"event {event.sequence} holds no JSON object"
+            self._event_problems.append(
+                Problem("event", self.name, "", 0, len(event.json), message)
+            )
+            return
+        self._events.append(
+            EventRecord(
+                kind=EVENT_KINDS.get(event.kind, str(event.kind)),
+                step=event.step,
+                severity=SEVERITIES.get(event.severity, str(event.severity)),
+                wall_ns=event.wall_ns,
+                writer=self.name,
+                data=data,
+            )
+        )
+
+
+# Beyond every step.
+NO_END = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of the training.
+
+    Attributes:
+        number: 0 for the first, 1 for its first resumption, ...
+        uuid: That of its first worker, in hex.
+        world_size: How many workers the training said there are to write.
+        writers: Names of the writer directories.
+        first_step: Lowest global step recorded, or None.
+        last_step: Highest global step recorded, or None.
+        started_ns: When the last of its writers began, in ns since 1970 UTC.
+    """
+
+    number: int
+    uuid: str
+    world_size: int
+    writers: tuple[str, ...]
+    first_step: int | None
+    last_step: int | None
+    started_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRange:
+    """The steps ``start <= step < stop`` of a writer, which count."""
+
+    writer: WriterReader
+    attempt: int
+    start: int
+    stop: int
+
+    @property
+    def worker(self) -> str:
+        """Name of the worker that wrote it."""
+        return f"worker_{self.writer.rank}"
+
+
+def attempts_of(writers: Sequence[WriterReader]) -> list[list[WriterReader]]:
+    """Writers by attempt, oldest attempt first; each by rank and generation.
+
+    Writers of one uuid are one attempt, and so are those of one ordinal: ranks that
+    could not agree on a uuid still count their restarts alike.
+    """
+    ordinals: dict[bytes, int] = {}
+    for writer in writers:
+        uuid, ordinal = writer.identity["attempt"], writer.identity["attempt_ordinal"]
+        ordinals[uuid] = max(ordinals.get(uuid, 0), int(ordinal))
+    groups: dict[int, list[WriterReader]] = {}
+    for writer in writers:
+        groups.setdefault(ordinals[writer.identity["attempt"]], []).append(writer)
+    return [
+        sorted(groups[ordinal], key=lambda w: (w.rank, w.generation))
+        for ordinal in sorted(groups)
+    ]
+
+
+def describe(number: int, group: list[WriterReader]) -> Attempt:
+    """What a user is told about the attempt."""
+    firsts = [w.first_step for w in group if w.first_step is not None]
+    return Attempt(
+        number=number,
+        uuid=group[0].identity["attempt"].hex(),
+        world_size=max(int(writer.identity["world_size"]) for writer in group),
+        writers=tuple(writer.name for writer in group),
+        first_step=min(firsts) if firsts else None,
+        last_step=max(w.last_step for w in group) if firsts else None,
+        started_ns=max(int(writer.identity["created_ns"]) for writer in group),
+    )
+
+
+def select(
+    groups: list[list[WriterReader]], attempt: int | None
+) -> list[list[WriterReader]]:
+    """The attempts that are looked at: all, or the one of that number.
+
+    Raises:
+        QueryError: If there is no attempt of that number.
+    """
+    if attempt is None:
+        return groups
+    if not -len(groups) <= attempt < len(groups):
+        msg = f"there is no attempt {attempt}: the run has {len(groups)}"
+        raise QueryError(msg)
+    return [groups[attempt]]
+
+
+def lanes_of(
+    groups: list[list[WriterReader]], start: int, stop: int
+) -> list[WriterRange]:
+    """What counts of each writer within ``start <= step < stop``.
+
+    In the order of attempts, within one of ranks, and within one of generations.
+    """
+    lanes: list[WriterRange] = []
+    end = stop
+    for number in range(len(groups) - 1, -1, -1):
+        group = groups[number]
+        later: dict[int, int] = {}
+        of_attempt = []
+        for writer in reversed(group):
+            # A rank that was restarted within its attempt replaces itself.
+            limit = min(end, later.get(writer.rank, NO_END))
+            of_attempt.append(WriterRange(writer, number, start, max(start, limit)))
+            if writer.first_step is not None:
+                later[writer.rank] = min(limit, writer.first_step)
+        lanes[:0] = reversed(of_attempt)
+        end = min([end, *later.values()])
+    return lanes

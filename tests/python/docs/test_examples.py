@@ -1,0 +1,138 @@
+"""The examples of the guides: Python is run, page by page; commands are parsed."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+
+from tdbg.cli import VERBS
+from tdbg.errors import ConfigurationError
+from tdbg.rules import registry
+from tdbg.rules.parsing import parse_rule
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+PYTHON_PAGES = [page for page in PAGES if blocks(page, "python")]
+assert PYTHON_PAGES
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``runs/digits``: 110 steps of a small model, one of them sick."""
+    import torch
+
+    import tdbg.pytorch as td
+
+    folder = tmp_path_factory.mktemp("docs")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential()
+    for name, module in {
+        "0": torch.nn.Linear(4, 4),
+        "1": torch.nn.ReLU(),
+        "fc": torch.nn.Linear(4, 2),
+    }.items():
+        model.add_module(name, module)
+    criterion = torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = td.Hook(
+        folder / "runs" / "digits",
+        include_collections=["weights", "gradients"],
+        save_config=td.SaveConfig(save_interval=100),
+        save_histogram=True,
+    )
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    for step in range(110):
+        if step == 105:
+            with torch.no_grad():
+                model[0].weight[0, 0] = torch.nan
+        x = torch.randn(8, 4)
+        criterion(model(x), (x[:, 0] > 0).long()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    hook.close()
+    return folder
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("page", PYTHON_PAGES)
+def test_the_examples_of_a_page_run(
+    page: str, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order in which they stand, in a folder with a run of its own."""
+    shutil.copytree(recorded / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("docs")
+    monkeypatch.setitem(sys.modules, "docs", module)
+    content: dict[str, Any] = vars(module)
+    try:
+        for block in blocks(page, "python"):
+            code = compile(block, page, "exec", dont_inherit=True)
+            exec(code, content)  # noqa: S102 - ours
+    finally:
+        for value in list(content.values()):
+            if hasattr(value, "register_loss"):
+                value.close()
+        for name, rule in list(registry._registered.items()):
+            if rule.__module__ == "docs":
+                del registry._registered[name]
+
+
+def commands(page: str) -> list[str]:
+    """The lines of a page that begin with ``tdbg``, without what explains them."""
+    shown = "".join(blocks(page, "sh"))
+    return re.findall(r"^tdbg .*?(?=\s{2,}#|$)", shown, re.MULTILINE)
+
+
+COMMAND_PAGES = [
+    page
+    for page in [*PAGES, *(f"rules/{rule}" for rule in registry.BUILT_IN)]
+    if commands(page)
+]
+
+
+def parse(line: str) -> None:
+    """Refuse a command line whose verb, options or rules do not exist."""
+    verb, *arguments = shlex.split(line.partition(" || ")[0])[1:]
+    assert verb in VERBS, line
+    command = importlib.import_module(f"tdbg.cli.{verb.replace('-', '_')}").command
+    if isinstance(command, click.Group):
+        command = command.commands[arguments.pop(0)]
+    options, _, _ = command.make_parser(click.Context(command)).parse_args(arguments)
+    for rule in options.get("rules") or ():
+        if rule != "default" and ".py" not in rule:
+            parse_rule(rule)
+
+
+@pytest.mark.parametrize("page", COMMAND_PAGES)
+def test_the_commands_of_a_page_have_verbs_options_and_rules_that_exist(
+    page: str,
+) -> None:
+    for line in commands(page):
+        parse(line)
+
+
+def test_a_command_that_is_wrong_would_be_found() -> None:
+    for wrong, error in [
+        ("tdbg chek runs/digits", AssertionError),
+        ("tdbg check runs/digits --no-such-option", click.UsageError),
+        ("tdbg check runs/digits --rule 'DeadRelu(no=1)'", ConfigurationError),
+    ]:
+        with pytest.raises(error):
+            parse(wrong)

@@ -1,0 +1,275 @@
+"""The Lightning callback, in real trainings on digits."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tdbg.errors import ConfigurationError
+from tdbg.modes import EVAL, PREDICT, TRAIN
+from tdbg.pytorch import SaveConfig, create_trial
+from tdbg.run.requests import request_stop
+from torch_helpers import Recorded
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import lightning.pytorch as L  # noqa: N812 - as its users write it
+
+    from tdbg.integrations.lightning import TdbgCallback
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+EVERYTHING = SaveConfig(save_interval=1, statistics_interval=1)
+
+
+class Digits(L.LightningModule):  # type: ignore[misc]
+    """Calls a part of itself, as most do, and never itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.net = nn.Sequential(nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10))
+        self.criterion = nn.CrossEntropyLoss()
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        loss = self.criterion(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.log("val_loss", self.criterion(self.net(batch[0]), batch[1]))
+
+    test_step = validation_step
+
+    def predict_step(self, batch: Any, _: int) -> Any:
+        return self.net(batch[0])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def loader(n_batches: int, batch_size: int = 8) -> Any:
+    data = load_digits()
+    count = n_batches * batch_size
+    inputs = torch.tensor(data.data[:count] / 16.0, dtype=torch.float32)
+    return DataLoader(
+        TensorDataset(inputs, torch.tensor(data.target[:count])), batch_size
+    )
+
+
+def trainer(tmp_path: Path, callback: Any, **options: Any) -> Any:
+    settings: dict[str, Any] = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "default_root_dir": tmp_path,
+        "max_epochs": 1,
+        "callbacks": [callback],
+    }
+    return L.Trainer(**{**settings, **options})
+
+
+def callback(run_dir: Path, **options: Any) -> Any:
+    settings = {"save_all": True, "save_config": EVERYTHING, "min_free_bytes": 0}
+    return TdbgCallback(run_dir, **{**settings, **options})
+
+
+def test_all_that_a_trainer_does_is_captured_in_its_mode(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    tdbg = callback(run_dir)
+    assert not run_dir.exists()
+    model = Digits()
+    work = trainer(tmp_path, tdbg)
+    work.fit(model, loader(4), loader(3))
+    assert tdbg.hook is None
+    work.test(model, loader(1))
+    work.predict(model, loader(2))
+    trial = create_trial(run_dir)
+    assert trial.steps(mode=TRAIN) == [0, 1, 2, 3]
+    assert trial.steps(mode=EVAL) == [0, 1, 2, 3, 4, 5]  # 2 of the sanity check.
+    assert trial.steps(mode=PREDICT) == [0, 1]
+    for name in ("net.0_output_0", "net.2.weight", "gradient/net.0.weight"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2, 3], name
+    assert trial.tensor("net.2_output_0").steps(mode=EVAL) == [0, 1, 2, 3, 4, 5]
+    assert trial.tensor("loss_output_0").steps(mode=TRAIN) == [0, 1, 2, 3]
+    assert trial.tensor("scalar/train_loss").steps(mode=TRAIN) == [0, 1, 2, 3]
+    told = [trial.tensor("scalar/train_loss").value(i, mode=TRAIN) for i in range(4)]
+    seen = [trial.tensor("loss_output_0").value(i, mode=TRAIN) for i in range(4)]
+    assert [float(value) for value in told] == pytest.approx(
+        [float(value) for value in seen]
+    )
+    # Once at the end of the evaluation, not again with each batch after it.
+    assert len(trial.tensor("scalar/val_loss").steps(mode=EVAL)) == 3
+    assert not any("@" in name for name in trial.tensor_names())
+
+
+def test_gradients_are_clipped_and_accumulated_ones(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    tdbg = callback(run_dir)
+    work = trainer(tmp_path, tdbg, accumulate_grad_batches=2, gradient_clip_val=1e-3)
+    work.fit(Digits(), loader(4))
+    trial = create_trial(run_dir)
+    assert trial.steps(mode=TRAIN) == [0, 1]
+    for step in (0, 1):
+        norms = [
+            trial.tensor(f"gradient/net.{name}").reduction_value(step, "l2", mode=TRAIN)
+            for name in ("0.weight", "0.bias", "2.weight", "2.bias")
+        ]
+        assert sum(norm**2 for norm in norms) ** 0.5 == pytest.approx(1e-3, rel=1e-3)
+    assert [int(n) for n in Recorded(run_dir).step_table["micro_batches"]] == [2, 2]
+
+
+class Scores(Digits):
+    """Logs for the epoch, and predicts one number."""
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        loss = self.criterion(self.net(batch[0]), batch[1])
+        self.log("epoch_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def predict_step(self, batch: Any, _: int) -> Any:
+        return self.net(batch[0]).sum()
+
+
+def test_a_loss_is_recorded_once_and_a_prediction_is_none(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    model = Scores()
+    work = trainer(tmp_path, callback(run_dir), accumulate_grad_batches=2)
+    work.fit(model, loader(4), loader(1))
+    work.predict(model, loader(2))
+    trial = create_trial(run_dir)
+    loss = trial.tensor("loss_output_0")
+    assert loss.steps(mode=PREDICT) == []
+    assert trial.steps(mode=PREDICT) == [0, 1]
+    assert loss.steps(mode=TRAIN) == [0, 1]
+    # Of two micro-batches one row each.
+    assert [loss.stats(step, mode=TRAIN).count for step in (0, 1)] == [2, 2]
+    # The evaluation at the end of an epoch is over when what it logged comes.
+    assert trial.tensor("scalar/epoch_loss").steps(mode=TRAIN) == [1]
+
+
+def test_a_metric_that_is_logged_again_is_recorded_once(run_dir: Path) -> None:
+    tdbg = callback(run_dir)
+    owner = tdbg._owner
+    model = Digits()
+    hook = owner.open(model)
+    kept, value = torch.tensor(0.5), torch.tensor(0.25)
+    for step in range(3):
+        with hook.forward_pass():
+            model.net(torch.ones(2, 64)).sum().backward()
+        owner.record_metrics({"kept": kept, "text": "no number"}, are_new=False)
+        owner.record_metrics({"always": value}, are_new=True)
+        assert hook.counters()["internal_errors"] == 0, step
+    other = pickle.loads(pickle.dumps(owner))  # noqa: S301
+    assert (other.hook, other._recorded) == (None, {})
+    owner.close()
+    trial = create_trial(run_dir)
+    assert len(trial.tensor("scalar/kept").steps()) == 1
+    assert len(trial.tensor("scalar/always").steps()) == 3
+    assert not trial.has_tensor("scalar/text")
+
+
+class Adversaries(Digits):
+    """Two optimizers by hand, taking turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, _: int) -> None:
+        for optimizer in self.optimizers():
+            loss = self.criterion(self.net(batch[0]), batch[1])
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [
+            torch.optim.SGD(self.net[0].parameters(), lr=0.1),
+            torch.optim.SGD(self.net[2].parameters(), lr=0.1),
+        ]
+
+
+def test_manual_optimization_is_captured(run_dir: Path, tmp_path: Path) -> None:
+    tdbg = callback(run_dir)
+    trainer(tmp_path, tdbg).fit(Adversaries(), loader(3))
+    trial = create_trial(run_dir)
+    assert len(trial.tensor("gradient/net.0.weight").steps(mode=TRAIN)) == 3
+    assert len(trial.tensor("gradient/net.2.weight").steps(mode=TRAIN)) >= 3
+    assert len(trial.tensor("loss_output_0").steps(mode=TRAIN)) >= 3
+
+
+def test_a_stop_ends_the_training_by_its_own_flag(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    class Asks(L.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, *_: Any) -> None:
+            if work.global_step == 3:
+                request_stop(run_dir, reason="enough of it")
+
+    tdbg = callback(run_dir)
+    work = trainer(tmp_path, tdbg, max_epochs=1000)
+    work.callbacks.insert(0, Asks())
+    work.fit(Digits(), loader(200, batch_size=2))
+    assert work.should_stop
+    assert 3 < work.global_step < 1000
+    assert Recorded(run_dir).events(5)[-1] == {
+        "training": "stopped",
+        "reason": "enough of it",
+    }
+
+
+def test_an_exception_closes_the_run(run_dir: Path, tmp_path: Path) -> None:
+    class Fails(Digits):
+        def training_step(self, batch: Any, index: int) -> Any:
+            if index == 2:
+                raise ZeroDivisionError
+            return super().training_step(batch, index)
+
+    tdbg = callback(run_dir)
+    work = trainer(tmp_path, tdbg)
+    with pytest.raises(ZeroDivisionError):
+        work.fit(Fails(), loader(4))
+    assert tdbg.hook is None
+    assert "training_step" not in vars(work.strategy)
+    recorded = Recorded(run_dir)
+    assert recorded.events(5)[-1]["reason"] == "ZeroDivisionError"
+    assert [step[2] for step in recorded.steps][:2] == [0, 1]
+
+
+def test_a_training_resumed_from_a_checkpoint_goes_on_with_its_steps(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    first = trainer(tmp_path, callback(run_dir))
+    first.fit(Digits(), loader(3), loader(1))
+    first.save_checkpoint(tmp_path / "at-3.ckpt")
+    second = trainer(tmp_path, callback(run_dir), max_epochs=2)
+    second.fit(Digits(), loader(3), loader(1), ckpt_path=tmp_path / "at-3.ckpt")
+    trial = create_trial(run_dir)
+    assert trial.steps(mode=TRAIN) == [0, 1, 2, 3, 4, 5]
+    assert len(trial.attempts()) == 2
+
+
+def test_what_is_wrong_with_the_options_is_said_at_once(run_dir: Path) -> None:
+    with pytest.raises(ConfigurationError, match="weights"):
+        callback(run_dir, include_collections=["wieghts"])
+    with pytest.raises(ConfigurationError, match="its own flag"):
+        callback(run_dir, on_stop="raise")
+    assert not run_dir.exists()

@@ -1,0 +1,135 @@
+"""How ``tdbg run`` finds a training, in this process: what it does and what is left."""
+
+from __future__ import annotations
+
+import atexit
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tdbg.errors import TrainingStopped
+from tdbg.launch.discovery import Discovery
+from tdbg.modes import TRAIN
+from tdbg.pytorch import create_trial, watch
+from tdbg.run.requests import request_stop
+from torch_helpers import digits, mlp, train
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def discovery(run_dir: Path) -> Iterator[Discovery]:
+    found = Discovery({"out_dir": str(run_dir), "statistics_interval": 1})
+    found.start()
+    yield found
+    found._give_up(RuntimeError("the test is over"))
+    atexit.unregister(found._print_next_step)
+    if found._hook is not None:
+        found._hook.close()
+
+
+def untouched() -> bool:
+    return (
+        not hasattr(Optimizer.__init__, "__wrapped__")
+        and not hasattr(torch.autograd.backward, "_tdbg_original")
+        and not any("global hooks" in str(each[1]) for each in warnings.filters)
+        and not nn.modules.module._global_forward_pre_hooks
+    )
+
+
+def test_nothing_of_the_search_is_left_and_the_loss_is_recorded_once(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    assert not untouched()
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, criterion, optimizer, digits(8), 3)
+    assert untouched()
+    assert discovery._hook.close()
+    trial = create_trial(run_dir)
+    name = type(model).__name__
+    for each in (f"{name}_output_0", "relu_output_0", "CrossEntropyLoss_output_0"):
+        assert trial.tensor(each).steps(mode=TRAIN) == [0, 1, 2], each
+    assert not trial.has_tensor("loss_output_0")
+
+
+def test_a_loss_that_is_a_function_stays_watched(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, nn.functional.cross_entropy, optimizer, digits(8), 3)
+    assert hasattr(torch.autograd.backward, "_tdbg_original")
+    assert discovery._hook.close()
+    loss = create_trial(run_dir).tensor("loss_output_0")
+    assert loss.steps(mode=TRAIN) == [0, 1, 2]
+
+
+def test_a_scaled_loss_is_recorded_before_scaling(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    expected = []
+    for _ in range(2):
+        inputs, labels = next(digits(8))
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        expected.append(loss.item())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert discovery._hook.close()
+    values = create_trial(run_dir).tensor("loss_output_0").values(TRAIN)
+    assert [float(value) for value in values.values()] == expected
+
+
+def test_a_stop_reaches_the_script(run_dir: Path, discovery: Discovery) -> None:
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    # A second one that has not stepped: the search goes on.
+    late = mlp()
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, late)]
+    train(model, criterion, optimizers[0], digits(8), 2)
+    assert discovery._handles, "the other optimizer has not stepped"
+    request_stop(run_dir, reason="enough")
+    time.sleep(0.11)  # Listeners look at most ten times a second.
+    with pytest.raises(TrainingStopped):
+        late(next(digits(8))[0])
+
+
+def test_a_run_that_cannot_be_made_leaves_the_script_alone(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_dir.parent.mkdir(exist_ok=True)
+    run_dir.write_text("in the way")
+    Discovery({"out_dir": str(run_dir / "run")}).start()
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, criterion, optimizer, digits(8), 2)
+    assert [each.getMessage()[:22] for each in caplog.records] == [
+        "tdbg captures nothing:"
+    ]
+    assert untouched()
+
+
+def test_a_script_with_a_hook_of_its_own_keeps_it(
+    run_dir: Path, discovery: Discovery, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = run_dir.with_name("own")
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    with watch(model, criterion, out=own):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train(model, criterion, optimizer, digits(8), 3)
+    assert discovery._hook is None
+    assert not run_dir.exists()
+    assert [each.getMessage() for each in caplog.records] == [
+        "tdbg captures nothing: the script has a hook of its own, which goes on"
+    ]
+    assert untouched()
+    assert create_trial(own).steps(mode=TRAIN) == [0, 1, 2]

@@ -1,0 +1,312 @@
+"""``tdbg run``: scripts that know no tdbg, captured as they stand."""
+
+from __future__ import annotations
+
+import io
+import os
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tdbg.launch import environment_of
+from tdbg.modes import TRAIN
+from tdbg.pytorch import create_trial
+
+pytestmark = pytest.mark.torch
+PROGRAMS = Path(__file__).parents[1] / "helpers" / "programs"
+PROGRAM = str(PROGRAMS / "plain_training.py")
+PYTHON = sys.executable
+
+
+def tdbg_run(
+    run_dir: Path, *command: str, given: tuple[str, ...] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
+    settings: dict[str, Any] = {
+        "input": "",
+        "capture_output": True,
+        "text": True,
+        "timeout": 120,
+    }
+    return subprocess.run(
+        [PYTHON, "-m", "tdbg", "run", "--out", str(run_dir), *given, "--", *command],
+        check=False,
+        **{**settings, **options},
+    )
+
+
+def alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, n_steps: int
+) -> list[float]:
+    """The losses without tdbg."""
+    monkeypatch.setattr(sys, "argv", [PROGRAM, "--steps", str(n_steps)])
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(SystemExit):
+        runpy.run_path(PROGRAM, run_name="__main__")
+    return losses_of(capsys.readouterr().out)
+
+
+def losses_of(output: str) -> list[float]:
+    lines = output.splitlines()
+    return [float(line.split()[1]) for line in lines if line.startswith("loss")]
+
+
+def test_a_script_is_captured_from_its_first_step(
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_dir = run_dir.with_name("somebody's run")
+    given = ("--statistics-interval", "1", "--include", "weights")
+    result = tdbg_run(
+        run_dir,
+        *(PYTHON, PROGRAM, "--workers", "1", "--child", "--exit", "5"),
+        given=(*given, "--save-interval", "2"),
+        input="some input",
+    )
+    assert result.returncode == 5, result.stderr
+    last = result.stdout.splitlines()[-1]
+    assert "--exit" in last
+    assert last.endswith("input some input")
+    assert f"tdbg: what is captured goes to {run_dir}" in result.stderr
+    assert result.stderr.count(f"next: tdbg check {shlex.quote(str(run_dir))}") == 1
+    trial = create_trial(run_dir)
+    assert trial.workers() == ["worker_0"]
+    assert len(trial.attempts()) == 1, "the child and the loader's worker are alone"
+    assert trial.steps(mode=TRAIN) == [0, 1, 2, 3]
+    for name in ("0_output_0", "1_output_0", "gradient/0.weight", "2.weight"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2, 3], name
+    assert trial.tensor("0.weight").steps(mode=TRAIN, what="values") == [0, 2]
+    loss = trial.tensor("CrossEntropyLoss_output_0")
+    values = [float(loss.value(step, mode=TRAIN)) for step in range(4)]
+    printed = losses_of(result.stdout)
+    assert np.allclose(values, printed[:4], atol=1e-6)
+    own, childs = alone(capsys, monkeypatch, 4), alone(capsys, monkeypatch, 2)
+    assert printed == own + childs, "as without tdbg"
+
+
+@pytest.mark.slow
+def test_two_models_one_of_them_compiled(run_dir: Path) -> None:
+    command = [PYTHON, "-W", "error", str(PROGRAMS / "two_models.py"), "--compile"]
+    result = tdbg_run(run_dir, *command, given=("--statistics-interval", "1"))
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("\n") == 2, "nothing is said but where the run is"
+    trial = create_trial(run_dir)
+    steps = trial.tensor("Critic.0.weight").steps(mode=TRAIN)
+    assert steps == [0, 1, 2]
+    for name in ("Critic.1_output_0", "1_output_0", "gradient/Critic.0.weight"):
+        assert set(steps) <= set(trial.tensor(name).steps(mode=TRAIN)), name
+    # That of the generator, which steps last, in the step that ends with the critic's.
+    assert trial.tensor("gradient/0.weight").steps(mode=TRAIN) == [1, 2, 3]
+    rates = {
+        name: float(trial.tensor(f"scalar/{name}/group_0/lr").value(2, mode=TRAIN))
+        for name in ("optimizer", "optimizer_2")
+    }
+    assert rates == {"optimizer": 0.02, "optimizer_2": 0.01}
+    loss = trial.tensor("BCEWithLogitsLoss_output_0")
+    assert loss.steps(mode=TRAIN) == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+def test_workers_of_torchrun_are_captured(run_dir: Path) -> None:
+    result = tdbg_run(
+        run_dir,
+        *(PYTHON, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", "2", PROGRAM, "--distributed"),
+        given=("--statistics-interval", "1"),
+    )
+    assert result.returncode == 0, result.stderr
+    trial = create_trial(run_dir)
+    assert trial.steps(mode=TRAIN) == [0, 1, 2, 3]
+    assert trial.tensor("gradient/0.weight").steps(mode=TRAIN) == [0, 1, 2, 3]
+    assert len(trial.attempts()) == 1
+
+
+def test_a_module_and_the_users_own_sitecustomize_are_run(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['MINE'] = '1'\n")
+    job = "import os, sys; print(os.environ['MINE'], len(sys.modules))\n"
+    (tmp_path / "job.py").write_text(job)
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": path}
+    result = tdbg_run(run_dir, "-m", "job", env=environment)
+    assert result.returncode == 0, result.stderr
+    mine, n_modules = result.stdout.split()
+    assert mine == "1"
+    command = [PYTHON, "-m", "job"]
+    plain = subprocess.run(
+        command, check=True, env=environment, capture_output=True, text=True
+    )
+    n_alone = int(plain.stdout.split()[1])
+    assert int(n_modules) <= n_alone + 1, "nothing is imported"
+    assert not run_dir.exists()
+
+
+def test_a_loss_that_is_a_function_and_a_signal_that_reaches_the_script(
+    run_dir: Path,
+) -> None:
+    script = [PROGRAM, "--wait", "--loss", "function"]
+    with subprocess.Popen(
+        [PYTHON, "-m", "tdbg", "run", "--out", run_dir, *script],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        while "waiting" not in (line := process.stdout.readline()):
+            assert process.poll() is None
+            lines.append(line)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 7
+    trial = create_trial(run_dir)
+    assert trial.loaded_all_steps
+    loss = trial.tensor("loss_output_0")
+    values = [float(loss.value(step, mode=TRAIN)) for step in range(4)]
+    assert np.allclose(values, losses_of("".join(lines)), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_broken_and_missing(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    broken = tdbg_run(tmp_path / "file" / "run", PROGRAM)
+    assert broken.returncode == 0, broken.stderr
+    assert len(losses_of(broken.stdout)) == 4
+    assert "tdbg captures nothing" in broken.stderr
+    assert tdbg_run(run_dir, "no-such-program-here").returncode == 127
+    assert tdbg_run(run_dir, PROGRAM, given=("--rules", "NoSuchRule")).returncode == 2
+
+
+# ---- processes below it ----------------------------------------------------------
+
+
+QUOTED_PYTHON = shlex.quote(sys.executable)
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1"}
+SCRIPT = """
+import os, subprocess, sys
+import torch
+print("trains", sys.argv[1:], flush=True)
+if "--child" in sys.argv:
+    subprocess.run([sys.executable, __file__])
+if "--fork" in sys.argv and os.fork() == 0:
+    import torch
+    os._exit(0)
+if "--again" in sys.argv:
+    os.execv(sys.executable, [sys.executable, __file__])
+"""
+LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the processes find: a script, packages, and something called torch."""
+    path = tmp_path_factory.mktemp("processes")
+    for name, text in {
+        "torch.py": "",
+        "train.py": SCRIPT,
+        "job/__init__.py": "",
+        "job/inner/__init__.py": "",
+        "job/inner/train.py": SCRIPT,
+        "accelerate/__init__.py": "",
+        "accelerate/commands/__init__.py": "",
+        "accelerate/commands/launch.py": LAUNCHER,
+        "bin/accelerate": "import sys; sys.argv.pop(1)\n" + LAUNCHER,
+    }.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    return path
+
+
+CASES: dict[str, tuple[str, dict[str, str], int, int]] = {
+    # The command, further variables; how many train, and how many of them are seen.
+    "a script": ("{python} train.py", {}, 1, 1),
+    "a module of a package": ("{python} -m job.inner.train", {}, 1, 1),
+    "a shell": ("bash -c '{python} train.py; exit 0'", {}, 1, 1),
+    "a shell that becomes it": ("bash -c 'exec {python} train.py'", {}, 1, 1),
+    "a shell in a shell": (
+        """bash -c "bash -c '{python} train.py; :'; :" """,
+        {},
+        1,
+        1,
+    ),
+    "one script after another": (
+        "bash -c '{python} train.py; {python} train.py'",
+        {},
+        2,
+        2,
+    ),
+    "by env": ("env A=1 {python} train.py", {}, 1, 1),
+    "what it starts": ("{python} train.py --child", {}, 2, 1),
+    "what it starts, in a shell": ("bash -c '{python} train.py --child; :'", {}, 2, 1),
+    "what it forks": ("{python} train.py --fork", {}, 1, 1),
+    "what it becomes": ("{python} train.py --again", {}, 2, 2),
+    "accelerate launch": ("{python} bin/accelerate launch train.py --child", {}, 2, 1),
+    "accelerate by its module": (
+        "{python} -m accelerate.commands.launch train.py",
+        {},
+        1,
+        1,
+    ),
+    "a worker of torchrun": (
+        "{python} train.py --child",
+        {**TORCHRUN, "TDBG_LAUNCH_FIRST": "1"},
+        2,
+        1,
+    ),
+    "switched off": ("{python} train.py", {"TDBG_DISABLED": "1"}, 1, 0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_who_looks_for_a_training(folder: Path, case: str) -> None:
+    command, variables, n_train, n_seen = CASES[case]
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("TDBG_")}
+    environment = environment_of({"out_dir": "run"}, {**plain, "PYTHONPATH": path})
+    result = subprocess.run(
+        shlex.split(command.format(python=QUOTED_PYTHON)),
+        env=environment | variables,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen = result.stderr.count("tdbg: nothing is captured")
+    assert (result.stdout.count("trains"), seen) == (n_train, n_seen), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "expected"),
+    [
+        (signal.SIGTERM, "", -15),
+        (signal.SIGINT, "", -2),
+        (signal.SIGKILL, "", -9),
+        (signal.SIGTERM, "signal.signal(15, lambda *_: sys.exit(7))", 7),
+        (signal.SIGINT, "signal.signal(2, lambda *_: sys.exit(7))", 7),
+    ],
+)
+def test_signals_are_the_programs_own(
+    folder: Path, number: signal.Signals, handler: str, expected: int
+) -> None:
+    """There is no process of tdbg between who sends one and the program."""
+    program = (
+        f"import signal, sys, time, os\n{handler}\n"
+        "print(os.getpid(), flush=True)\ntime.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "tdbg", "run", "--", sys.executable, "-c", program],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == process.pid
+        process.send_signal(number)
+        assert process.wait(120) == expected

@@ -1,0 +1,272 @@
+"""NotNormalizedData and NLPSequenceRatio: what a model is fed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.modes import ModeKeys
+from tdbg.rules import NLPSequenceRatio, NotNormalizedData
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+INPUT, TARGET = "Model_input_0", "MSELoss_input_1"
+TOKENS = "embedding_input_0"
+
+
+def fed(
+    make: Any, name: str = INPUT, n_steps: int = 6, dtype: str = "float32"
+) -> FakeRun:
+    run = FakeRun()
+    random = np.random.default_rng(0)
+    for step in range(n_steps):
+        run.step(step, {name: make(random).astype(dtype)})
+        run.tensor_of(name).dtype = dtype
+    return run
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda random: random.integers(0, 256, (32, 64)),
+        lambda random: random.uniform(0, 1, (32, 64)) / 255,
+        lambda random: random.normal(10, 1, (32, 64)),
+        lambda random: random.normal(0, 1, (32, 13)) * ([1.0] * 12 + [300.0]),
+    ],
+    ids=["raw pixels", "divided twice", "shifted", "a large column"],
+)
+def test_data_that_were_not_normalized_are_a_warning_at_once(make: Any):
+    (finding,) = judge(fed(make, n_steps=9), NotNormalizedData())
+    assert finding.tensor == INPUT
+    assert finding.step <= 1
+    assert "mean" in finding.message
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda random: random.normal(0, 1, (32, 64)),
+        lambda random: random.uniform(0, 1, (32, 64)),
+        lambda random: random.uniform(-1, 1, (32, 64)),
+        lambda random: random.random((32, 64)) < 0.1,
+        lambda random: random.standard_t(4, (32, 64)),
+    ],
+    ids=["normal", "unit", "centred", "one-hot", "heavy tails"],
+)
+def test_data_that_train_well_are_silent(make: Any):
+    assert judge(fed(make), NotNormalizedData()) == []
+
+
+def table_of(scales: list[float], n_samples: int = 32) -> FakeRun:
+    """Columns of these deviations; the first batch is kept."""
+    run = fed(lambda random: random.normal(0, 1, (n_samples, len(scales))) * scales)
+    first = np.random.default_rng(0).normal(0, 1, (n_samples, len(scales))) * scales
+    run.value(0, INPUT, first.astype(np.float32))
+    return run
+
+
+def test_columns_that_drown_beside_one_are_counted():
+    (finding,) = judge(table_of([4.0] + [0.002] * 12 + [0.0]), NotNormalizedData())
+    assert "12 of 13 columns vary by less than 1 %" in finding.message
+    assert "0 (mean " in finding.message
+    assert "axis=0" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [
+        [4.0] * 6 + [0.002] * 6,
+        [4.0] + [0.05] * 12,
+        [0.3] + [0.005] * 3,
+        [1.0, 0.0, 0.0, 0.0],
+    ],
+    ids=["half of them", "not narrow", "none is wide", "constant"],
+)
+def test_columns_that_are_not_alike_are_silent(scales: list[float]):
+    assert judge(table_of(scales), NotNormalizedData()) == []
+
+
+def test_a_few_samples_say_nothing_of_columns():
+    assert judge(table_of([4.0] + [0.002] * 12, 7), NotNormalizedData()) == []
+
+
+def test_integers_are_not_judged():
+    run = fed(lambda random: random.integers(0, 500, (32, 64)), dtype="int64")
+    assert judge(run, NotNormalizedData()) == []
+
+
+def test_one_whole_number_a_sample_is_no_measurement():
+    """Times of a diffusion, lengths: a model makes of them what it needs."""
+
+    def given(make: Any) -> list[Any]:
+        run = fed(make, n_steps=40)
+        run.value(0, INPUT, make(np.random.default_rng(0)).astype(np.float32))
+        run.tensor_of(INPUT).dtype = "float32"
+        return judge(run, NotNormalizedData(num_steps=10))
+
+    assert given(lambda random: random.integers(0, 100, 64)) == []
+    assert given(lambda random: random.uniform(0, 100, 64))
+    assert given(lambda random: random.integers(0, 100, (64, 2)))
+
+
+def test_a_single_column_is_not_said_to_be_the_largest():
+    run = fed(lambda random: random.normal(70, 1, (99, 1)), n_steps=9)
+    run.value(0, INPUT, np.random.default_rng(0).normal(70, 1, (99, 1)))
+    run.tensor_of(INPUT).dtype = "float32"
+    (finding,) = judge(run, NotNormalizedData())
+    assert "columns" not in finding.message
+
+
+def test_a_model_that_begins_with_a_normalization_is_not_judged():
+    run = fed(lambda random: random.integers(0, 256, (32, 64)))
+    modules = {"Net": "Net", "0": "Flatten", "1": "BatchNorm1d", "2": "Linear"}
+    run.known_facts = [ModelInfo(step=0, modules=modules, models=("Net",))]
+    assert judge(run, NotNormalizedData()) == []
+    modules["1"], modules["2"] = modules["2"], modules["1"]
+    assert judge(run, NotNormalizedData())
+
+
+def test_targets_of_a_regression_have_wider_limits():
+    def at(mean: float, loss: str) -> list[Any]:
+        run = fed(lambda random: random.normal(mean, 5, 600), f"{loss}_input_1")
+        return judge(run, NotNormalizedData())
+
+    assert at(150.0, "MSELoss")
+    assert "target" in at(150.0, "L1Loss")[0].advice
+    assert at(20.0, "MSELoss") == []
+    assert at(150.0, "PoissonNLLLoss") == []
+
+
+def test_the_columns_that_are_largest_are_named():
+    run = fed(lambda random: random.normal(0, 1, (99, 4)) * [1.0, 1.0, 700.0, 1.0])
+    run.value(0, INPUT, np.random.default_rng(0).normal(0, 1, (99, 4)) * [1, 1, 700, 1])
+    run.tensor_of(INPUT).dtype = "float32"
+    (finding,) = judge(run, NotNormalizedData())
+    assert "of 4 columns the largest are 2 (" in finding.message
+
+
+def test_small_batches_are_taken_together():
+    run = fed(lambda random: random.normal(50, 1, 100), n_steps=9)
+    (finding,) = judge(run, NotNormalizedData())
+    assert finding.step == 4
+
+
+def test_what_is_not_finite_is_left_out():
+    run = fed(lambda _: np.concatenate((np.full(600, np.nan), np.zeros(10))))
+    assert judge(run, NotNormalizedData()) == []
+
+
+def test_evaluation_and_lossy_steps_are_not_judged():
+    run = FakeRun()
+    for step in range(5):
+        run.step(step, {INPUT: np.full(600, 99.0)}, mode=ModeKeys.EVAL)
+        run.step(step + 5, {INPUT: np.full(600, 99.0)}, lossless=False)
+    assert judge(run, NotNormalizedData()) == []
+
+
+def sequences(
+    make: Any, n_steps: int = 8, rows: int = 100, module: str = "Embedding"
+) -> FakeRun:
+    run = FakeRun()
+    random = np.random.default_rng(0)
+    for step in range(n_steps):
+        tokens = make(random).astype(np.int64)
+        run.step(step, {TOKENS: tokens})
+        run.value(step, TOKENS, tokens)
+    weight = ParameterFacts(
+        shape=(rows, 8), dtype="float32", requires_grad=True, module=module
+    )
+    run.known_facts = [
+        ModelInfo(
+            step=0,
+            modules={"embedding": module},
+            parameters={"embedding.weight": weight},
+        )
+    ]
+    return run
+
+
+def padded(random: np.random.Generator) -> np.ndarray:
+    tokens = random.integers(1, 100, (16, 40))
+    tokens[:, 12:] = 0
+    return tokens
+
+
+def test_padding_that_makes_up_most_is_a_warning():
+    (finding,) = judge(sequences(padded), NLPSequenceRatio())
+    assert finding.value == 70.0
+    assert finding.threshold == 50.0
+    assert finding.step == 1
+    assert "token 0" in finding.message
+
+
+def test_rows_between_the_steps_that_are_kept_take_no_place():
+    run = sequences(lambda random: padded(random)[:4], n_steps=80)
+    for step in range(80):
+        if step % 10:
+            del run.tensor_of(TOKENS).values[step]
+    (finding,) = judge(run, NLPSequenceRatio(min_tokens=1000))
+    assert finding.step == 60
+    assert judge_in_parts(run, range(80), NLPSequenceRatio()) == [finding]
+
+
+def test_any_token_can_be_too_frequent():
+    run = sequences(lambda random: np.where(random.random((16, 40)) < 0.9, 7, 3))
+    (finding,) = judge(run, NLPSequenceRatio())
+    assert "token 7" in finding.message
+    assert finding.threshold == 60.0
+
+
+def test_unknown_words_are_counted_among_what_is_not_padding():
+    def text(known: float, padding: int):
+        def make(random: np.random.Generator) -> np.ndarray:
+            tokens = random.integers(2, 100, (16, 40))
+            tokens[random.random((16, 40)) > known] = 1
+            tokens[:, 40 - padding :] = 0
+            return tokens
+
+        return make
+
+    (finding,) = judge(sequences(text(0.2, 18)), NLPSequenceRatio())
+    assert finding.value == pytest.approx(80.0, abs=4.0)
+    assert "other tokens are token 1" in finding.message
+    assert judge(sequences(text(0.5, 18)), NLPSequenceRatio()) == []
+    # Too few are left to tell: that it is padding is said.
+    (finding,) = judge(sequences(text(0.0, 38)), NLPSequenceRatio())
+    assert "token 0" in finding.message
+
+
+def test_text_is_silent():
+    zipf = 1.0 / np.arange(1, 100)
+    run = sequences(
+        lambda random: random.choice(99, (16, 40), p=zipf / zipf.sum()), n_steps=30
+    )
+    assert judge(run, NLPSequenceRatio()) == []
+
+
+def test_tokens_have_thresholds_of_their_own():
+    rule = NLPSequenceRatio(token_values=(0, 3), token_thresholds_percent=(95.0, 5.0))
+    run = sequences(lambda random: np.where(random.random((16, 80)) < 0.1, 3, 0))
+    (finding,) = judge(run, rule)
+    assert "token 3" in finding.message
+
+
+@pytest.mark.parametrize(("rows", "module"), [(7, "Embedding"), (100, "Linear")])
+def test_what_is_no_vocabulary_is_not_judged(rows: int, module: str):
+    run = sequences(padded, rows=rows, module=module)
+    assert judge(run, NLPSequenceRatio()) == []
+
+
+@pytest.mark.parametrize("rule", [NLPSequenceRatio(max_steps=3), NotNormalizedData()])
+def test_the_cut_into_windows_changes_nothing(rule: NLPSequenceRatio):
+    random = np.random.default_rng(1)
+    run = sequences(lambda random: padded(random)[: int(random.integers(5, 16))], 40)
+    for step in range(40):
+        mean = 100.0 if step % 9 < 4 else 0.0
+        rows = {INPUT: random.normal(mean, 1, 100 + 20 * (step % 7))}
+        lossless = bool(random.random() > 0.1)
+        run.step(step, rows, lossless=lossless)
+    assert judge(run, rule)
+    assert judge_in_parts(run, range(40), rule) == judge(run, rule)

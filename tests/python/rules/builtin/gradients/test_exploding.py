@@ -1,0 +1,163 @@
+"""ExplodingGradient: growth, and where squares overflow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rules_by_the_book import spied
+from rules_fake import FakeRun, judge
+from tdbg.modes import ModeKeys
+from tdbg.rules import ExplodingGradient
+from tdbg.run.findings import Severity
+
+ERROR = int(Severity.ERROR)
+
+
+def norms(*layers: list[float]) -> FakeRun:
+    run = FakeRun(every=10)
+    for step in range(len(layers[0])):
+        rows = {
+            f"gradient/{i}": [values[step]]
+            for i, values in enumerate(layers)
+            if values[step] >= 0 or np.isnan(values[step])
+        }
+        run.step(step, rows)
+    return run
+
+
+def severities(run: FakeRun, i: int = 0) -> list[int | None]:
+    found = spied(run, ExplodingGradient())
+    steps = sorted(run.steps)
+    return [found.get((ModeKeys.TRAIN, f"gradient/{i}", step)) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("norm", "expected"), [(0.99e18, 0), (1e18, 0), (1.01e18, ERROR), (1e30, ERROR)]
+)
+def test_the_limit_is_where_squares_leave_float32(norm: float, expected: int):
+    assert severities(norms([norm])) == [expected]
+    assert severities(norms([5e17, norm])) == [0, expected]
+
+
+@pytest.mark.parametrize("before", [[], [5e17], [5e17] * 9, [1e16] + [5e17] * 9])
+def test_what_overflows_without_having_grown_is_said_to_overflow(before: list[float]):
+    """Sabotaged: told as growth, by a factor that is far below the threshold."""
+    (finding,) = judge(norms([*before, 2e18]), ExplodingGradient())
+    assert (finding.step, finding.severity) == (len(before), Severity.ERROR)
+    assert "2.0e+18: its square overflows float32" in finding.message
+    assert (finding.value, finding.threshold) == (2e18, 1e18)
+    assert "lower the learning rate or the scale" in finding.advice
+
+
+def test_what_overflows_because_it_has_grown_is_told_as_growth():
+    (finding,) = judge(norms([1e10] * 9 + [2e18]), ExplodingGradient())
+    assert finding.severity is Severity.ERROR
+    assert finding.value == pytest.approx(2e8)
+    assert finding.value > finding.threshold == 100.0
+    assert "times its median of the last 20 recorded steps (1e+10)" in finding.message
+
+
+@pytest.mark.parametrize(
+    "flags", [{"complete": False}, {"lossless": False}, {"skipped": True}]
+)
+def test_of_a_step_that_is_not_whole_or_was_skipped_nothing_is_said(
+    flags: dict[str, bool],
+):
+    run = norms([1.0, 2e18, 2e18])
+    run.step(1, **flags)
+    assert severities(run) == [0, None, ERROR]
+
+
+def test_one_gradient_is_told_and_others_that_overflow_are_neither_well_nor_ill():
+    run = norms([1.0, 2e18], [1.0, 3e18], [1.0, 1.0])
+    assert [severities(run, i) for i in range(3)] == [[0, ERROR], [0, None], [0, 0]]
+
+
+def test_what_overflows_comes_before_what_has_grown_more():
+    run = norms([1e14] * 9 + [2e18], [1e12] * 9 + [9e17])
+    (finding,) = judge(run, ExplodingGradient())
+    assert (finding.tensor, finding.severity) == ("gradient/0", Severity.ERROR)
+    # Without the overflow it is the one that has grown most.
+    run = norms([1e14] * 9 + [8e17], [1e12] * 9 + [9e17])
+    (finding,) = judge(run, ExplodingGradient())
+    assert finding.tensor == "gradient/1"
+
+
+@pytest.mark.parametrize(
+    ("of_the_other", "expected"), [(1.9e18, ERROR), (2.1e18, None)]
+)
+def test_what_has_exploded_must_carry_the_norm(
+    of_the_other: float, expected: int | None
+):
+    """Half of the squared norm at least is of what has grown or overflows; here both
+    are about 1e18, and only the first is new.
+    """
+    run = norms([1e10] * 9 + [2e17], [of_the_other / 10] * 10)
+    assert severities(run)[-1] == expected
+
+
+@pytest.mark.parametrize(("norm", "expected"), [(1.5, ERROR), (1.35, None)])
+def test_norms_are_added_as_squares(norm: float, expected: int | None):
+    """Beside two of 1 the half is at the root of 2."""
+    run = norms([1e-6] * 9 + [norm], [1.0] * 10, [1.0] * 10)
+    assert severities(run)[-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("norm", "severity"),
+    [(2e4, Severity.WARNING), (2e6, Severity.ERROR)],
+)
+def test_an_error_is_one_beside_the_first_rows_too(norm: float, severity: Severity):
+    """They were a hundred times larger than the last."""
+    run = norms([100.0] * 20 + [1.0] * 30 + [norm])
+    (finding,) = judge(run, ExplodingGradient())
+    assert (finding.step, finding.severity) == (50, severity)
+
+
+# ---- growth ----------------------------------------------------------------------
+
+
+def test_growth_by_orders_of_magnitude_is_reported_before_it_is_nan():
+    (finding,) = judge(norms([1.0] * 9 + [150.0, 1e3]), ExplodingGradient())
+    assert (finding.step, finding.severity) == (9, Severity.WARNING)
+    assert "150 times" not in finding.advice
+    assert "max_norm=2" in finding.advice
+    begin, worse = judge(norms([1.0] * 9 + [150.0, 2e4]), ExplodingGradient())
+    assert (begin.phase, worse.phase) == ("begin", "worse")
+    assert worse.severity is Severity.ERROR
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.1e4], [1.0, 0.1, 1.1e4]])
+def test_gross_growth_needs_no_median(values: list[float]) -> None:
+    (finding,) = judge(norms(values), ExplodingGradient())
+    assert finding.severity is Severity.WARNING
+    assert finding.step == len(values) - 1
+    assert "its highest of the few recorded steps before (1)" in finding.message
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0] * 9 + [99.0],
+        [1.0, 1.0, 9e3],
+        [0.0, 1e5],
+        [*(0.7 ** np.arange(30)), 1.0, 8.0],
+        [0.0] * 9 + [1.0],
+        list(np.geomspace(1e-3, 1e3, 200)),
+        [10.0 ** (i % 5) for i in range(30)] + [1e5],
+    ],
+)
+def test_these_are_no_explosions(values: list[float]):
+    assert judge(norms(values), ExplodingGradient()) == []
+
+
+def test_only_the_gradient_that_grew_most_is_reported_if_it_carries_the_norm():
+    calm = [1.0] * 10
+    (finding,) = judge(
+        norms([*calm[:9], 200.0], [*calm[:9], 900.0]), ExplodingGradient()
+    )
+    assert finding.tensor == "gradient/1"
+    assert "2 of 2 gradients" in finding.message
+    small = norms([1e-4] * 9 + [1e-1], calm)
+    assert judge(small, ExplodingGradient()) == []

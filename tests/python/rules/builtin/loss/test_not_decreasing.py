@@ -1,0 +1,182 @@
+"""LossNotDecreasing: robust against the noise of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rules_fake import FakeRun, judge
+from tdbg.modes import ModeKeys
+from tdbg.rules import LossNotDecreasing, Underfitting
+from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+SEEDS = range(20)
+
+
+def run_with(losses: Sequence[float], **flags: object) -> FakeRun:
+    run = FakeRun()
+    for step, loss in enumerate(losses):
+        run.step(step, {"CrossEntropyLoss_output_0": [float(loss)]}, **flags)
+    return run
+
+
+def noisy(curve: np.ndarray, seed: int, noise: float) -> np.ndarray:
+    """A loss whose batches scatter, with a heavy tail above."""
+    random = np.random.default_rng(seed)
+    factor = 1 + noise * random.standard_normal(len(curve))
+    outliers = random.random(len(curve)) < 0.02
+    return curve * np.maximum(factor, 0.05) * np.where(outliers, 3.0, 1.0)
+
+
+def test_a_flat_loss_is_a_warning_after_two_short_stretches():
+    (finding,) = judge(run_with([2.3] * 120), LossNotDecreasing())
+    assert finding.severity is Severity.WARNING
+    assert finding.step == 49
+    assert finding.value == 0
+    assert "25 recorded steps stayed the same, from 2.3 to 2.3," in finding.message
+
+
+def test_where_the_loss_has_come_down_two_long_stretches_are_asked_for():
+    losses = [2.5] * 10 + [2.0] * 150
+    (finding,) = judge(run_with(losses), LossNotDecreasing())
+    assert finding.step == 99
+    assert "of 50 recorded steps stayed the same, from 2 to 2," in finding.message
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_rises_from_the_beginning_is_found_at_once(seed: int):
+    random = np.random.default_rng(seed)
+    losses = 1.05 ** np.arange(60) * (1 + 0.05 * random.standard_normal(60))
+    found = judge(run_with(losses), LossNotDecreasing())
+    assert 19 <= found[0].step < 35
+    assert "each of the last 10 losses is above each of the first 10" in (
+        found[0].message
+    )
+    assert "lower the learning rate" in found[0].advice
+
+
+def test_a_loss_that_rose_by_less_than_a_tenth_is_flat():
+    losses = [2.0] * 10 + [2.19] * 40
+    (finding,) = judge(run_with(losses), LossNotDecreasing())
+    assert finding.step == 49
+    (finding,) = judge(run_with([2.0] * 10 + [2.21] * 40), LossNotDecreasing())
+    assert finding.step == 19
+    assert "from 2 to 2.21" in finding.message
+
+
+def test_one_that_has_come_down_and_is_level_does_not_seem_to_rise():
+    """Two standard errors would be exceeded in 17 of these, some time."""
+    found = 0
+    for seed in SEEDS:
+        random = np.random.default_rng(seed)
+        losses = 0.6 * (1 + 0.3 * random.standard_normal(500))
+        run = run_with([1.0] * 10 + losses.tolist())
+        found += bool(judge(run, LossNotDecreasing()))
+    assert found <= 1
+
+
+def test_what_noise_can_do_is_not_called_a_direction():
+    random = np.random.default_rng(1)
+    run = run_with(2.3 + 0.02 * random.standard_normal(120))
+    (finding,) = judge(run, LossNotDecreasing())
+    assert "stayed about the same (" in finding.message
+    assert "give or take" in finding.message
+
+
+def test_in_a_game_of_several_optimizers_and_losses_it_is_an_info():
+    """The losses of generator and critic: what one wins the other loses."""
+
+    def found(n_losses: int, *owners: int | None) -> list[Severity]:
+        run = FakeRun()
+        for step in range(240):
+            run.step(step, {f"Loss_{i}_output_0": [2.3] for i in range(n_losses)})
+        parameters = {
+            f"{i}.weight": ParameterFacts(
+                shape=(4, 4),
+                dtype="float32",
+                requires_grad=True,
+                module="Linear",
+                optimizer=owner,
+            )
+            for i, owner in enumerate(owners)
+        }
+        run.known_facts = [ModelInfo(step=0, parameters=parameters, complete=True)]
+        told = [*judge(run, LossNotDecreasing()), *judge(run, Underfitting())]
+        return [finding.severity for finding in told]
+
+    assert found(2, 0, 1) == [Severity.INFO] * 4
+    assert found(1, 0, 1) == [Severity.WARNING] * 2
+    assert found(2, 0, 0) == found(2, 0, None) == [Severity.WARNING] * 4
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_noisy_flat_loss_is_found(seed: int):
+    losses = noisy(np.full(400, 2.3), seed, noise=0.03)
+    assert judge(run_with(losses), LossNotDecreasing())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("noise", [0.05, 0.2, 0.5])
+def test_a_healthy_noisy_loss_is_silent(seed: int, noise: float):
+    steps = np.arange(800)
+    losses = noisy(0.05 + 2.3 * np.exp(-steps / 150), seed, noise)
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_slow_but_steady_loss_is_silent(seed: int):
+    losses = noisy(2.3 * 0.9995 ** np.arange(600), seed, noise=0.03)
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+
+
+def test_a_loss_that_has_learned_may_be_flat():
+    losses = np.concatenate((np.linspace(2.3, 0.4, 100), np.full(300, 0.4)))
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+    assert judge(run_with(losses), LossNotDecreasing(learned_percent=100.0))
+
+
+def test_a_loss_that_rises_again_is_found():
+    losses = np.concatenate((np.linspace(2.3, 0.4, 100), np.linspace(0.4, 9, 200)))
+    (finding,) = judge(run_with(losses), LossNotDecreasing())
+    assert "rose" in finding.message
+
+
+def test_it_ends_when_the_loss_falls():
+    losses = np.concatenate((np.full(150, 2.3), np.linspace(2.3, 0.5, 200)))
+    begin, end = judge(run_with(losses), LossNotDecreasing())
+    assert (begin.phase, end.phase) == ("begin", "end")
+
+
+def test_a_negative_loss_that_falls_is_silent():
+    losses = -np.linspace(1.0, 9.0, 300)
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+
+
+def test_a_loss_that_is_not_finite_is_unknown():
+    losses = np.full(200, 2.3)
+    losses[::40] = np.nan
+    assert judge(run_with(losses), LossNotDecreasing()) == []
+
+
+@pytest.mark.parametrize("flags", [{"complete": False}, {"lossless": False}])
+def test_steps_that_are_not_whole_are_not_judged(flags: dict[str, bool]):
+    assert judge(run_with([2.3] * 300, **flags), LossNotDecreasing()) == []
+
+
+def test_the_mode_chooses():
+    run = run_with([2.3] * 120, mode=ModeKeys.EVAL)
+    assert judge(run, LossNotDecreasing()) == []
+    assert len(judge(run, LossNotDecreasing(mode=ModeKeys.EVAL))) == 1
+    assert len(judge(run, LossNotDecreasing(mode="eval"))) == 1
+
+
+def test_each_loss_is_judged_by_itself():
+    run = FakeRun()
+    for step in range(120):
+        falls = 2.3 * 0.97**step
+        run.step(step, {"L1Loss_output_0": [2.3], "MSELoss_output_0": [falls]})
+    (finding,) = judge(run, LossNotDecreasing())
+    assert finding.tensor == "L1Loss_output_0"

@@ -1,0 +1,230 @@
+"""Overfit, Overtraining and Underfitting: training beside validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.modes import ModeKeys
+from tdbg.rules import Overfit, Overtraining, Underfitting
+from tdbg.run.findings import Severity
+
+LOSS = "CrossEntropyLoss_output_0"
+EPOCH, PASS = 20, 5
+
+
+def trained(
+    training: Sequence[float],
+    validation: Sequence[float],
+    noise: float = 0.05,
+    seed: int = 0,
+    start: float | None = None,
+) -> FakeRun:
+    """An epoch of training and a pass of evaluation for each pair of losses."""
+    random = np.random.default_rng(seed)
+    run, step = FakeRun(), 0
+    before = training[0] if start is None else start
+    for train, held in zip(training, validation, strict=True):
+        for at in np.linspace(before, train, EPOCH):
+            loss = float(at * (1 + noise * random.standard_normal()))
+            run.step(step, {LOSS: [loss]})
+            step += 1
+        for _ in range(PASS):
+            loss = float(held * (1 + noise * random.standard_normal()))
+            run.step(step, {LOSS: [loss]}, mode=ModeKeys.EVAL)
+            step += 1
+        before = train
+    return run
+
+
+N = 20
+EPOCHS = np.arange(N)
+GOOD = 0.05 + 2.2 * np.exp(-EPOCHS / 4)
+GOOD_HELD = 0.2 + 2.1 * np.exp(-EPOCHS / 4)
+
+
+def test_a_validation_loss_that_rises_while_training_falls_is_overfitting():
+    held = GOOD_HELD.copy()
+    held[8:] += 0.08 * np.arange(N - 8)
+    (finding,) = judge(trained(GOOD, held, start=2.3), Overfit())
+    assert finding.severity is Severity.WARNING
+    assert finding.mode is ModeKeys.EVAL
+    assert finding.tensor == LOSS
+    assert "risen" in finding.message
+    # The pass in which it holds for the second time, and its last step.
+    assert (finding.step + 1) % (EPOCH + PASS) == 0
+    assert 9 <= finding.step // (EPOCH + PASS) <= 13
+
+
+def test_what_is_learned_by_heart_from_the_start_is_overfitting():
+    (finding,) = judge(trained(GOOD, np.full(N, 2.1), start=2.3), Overfit())
+    assert "hold there" in finding.message
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_small_gap_at_the_end_of_a_good_training_is_silent(seed: int):
+    run = trained(GOOD, GOOD_HELD, noise=0.2, seed=seed, start=2.3)
+    assert judge(run, Overfit()) == []
+
+
+def test_a_training_that_diverges_is_not_overfitting():
+    rising = 0.5 + 0.2 * EPOCHS
+    assert judge(trained(rising, rising * 1.2), Overfit()) == []
+
+
+def test_validation_alone_or_training_alone_says_nothing():
+    run = trained(GOOD, np.full(N, 2.1), start=2.3)
+    for mode in (ModeKeys.EVAL, ModeKeys.TRAIN):
+        only = FakeRun()
+        for step, state in run.steps.items():
+            if state[0] is mode:
+                only.step(step, {LOSS: run.tensors[LOSS].rows[step]}, mode=mode)
+        assert judge(only, Overfit(), Overtraining()) == []
+
+
+def test_nothing_is_said_before_the_start_step():
+    run = trained(GOOD, np.full(N, 2.1), start=2.3)
+    (finding,) = judge(run, Overfit(start_step=400))
+    assert finding.step >= 400
+
+
+def test_a_plateau_of_validation_is_an_information():
+    held = np.maximum(GOOD_HELD, GOOD_HELD[5])
+    (finding,) = judge(trained(GOOD, held, noise=0.001, start=2.3), Overtraining())
+    assert finding.severity is Severity.INFO
+    assert 15 <= finding.step // (EPOCH + PASS) <= 17
+
+
+def test_validation_that_becomes_worse_for_long_is_a_warning():
+    held = np.concatenate((GOOD_HELD[:6], GOOD_HELD[5] + 0.06 * np.arange(N - 6)))
+    findings = judge(trained(GOOD, held, noise=0.001, start=2.3), Overtraining())
+    assert max(finding.severity for finding in findings) is Severity.WARNING
+
+
+def test_validation_that_still_improves_is_silent():
+    assert judge(trained(GOOD, GOOD_HELD, start=2.3), Overtraining()) == []
+
+
+def test_patience_may_ask_for_training_too():
+    held = np.maximum(GOOD_HELD, GOOD_HELD[5])
+    run = trained(GOOD, held, noise=0.001, start=2.3)
+    assert judge(run, Overtraining(patience_train=8)) == []
+
+
+def test_losses_that_stay_high_and_flat_are_underfitting():
+    high = np.concatenate(([2.2], np.full(N - 1, 2.0)))
+    (finding,) = judge(trained(high, high, start=2.3), Underfitting())
+    assert finding.severity is Severity.WARNING
+    assert finding.mode is ModeKeys.TRAIN
+    assert "in validation" in finding.message
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_loss_that_fell_or_falls_is_not_underfitting(seed: int):
+    assert judge(trained(GOOD, GOOD_HELD, seed=seed, start=2.3), Underfitting()) == []
+    slow = 2.3 * 0.97**EPOCHS
+    assert judge(trained(slow, slow, seed=seed, start=2.3), Underfitting()) == []
+
+
+def test_what_was_learned_in_the_first_steps_counts():
+    """It began at 2.3, not at what it had come to after a stretch."""
+    run = FakeRun()
+    for step in range(300):
+        run.step(step, {LOSS: [2.3 if step < 12 else 1.5]})
+    assert judge(run, Underfitting()) == []
+    (finding,) = judge(run, Underfitting(learned_percent=40.0))
+    assert "flat at 1.5: only 35 % below 2.3, where it began" in finding.message
+
+
+def test_a_loss_above_its_start_is_not_said_to_be_below_it():
+    run = FakeRun()
+    for step in range(300):
+        run.step(step, {LOSS: [1.0 if step < 12 else 1.5]})
+    (finding,) = judge(run, Underfitting())
+    assert "flat at 1.5: not below 1, where it began" in finding.message
+
+
+def test_a_training_loss_that_is_high_by_dropout_is_not_underfitting():
+    high = np.full(N, 2.0)
+    assert judge(trained(high, GOOD_HELD, start=2.3), Underfitting()) == []
+
+
+def test_without_evaluation_training_alone_is_judged():
+    run = FakeRun()
+    for step in range(300):
+        run.step(step, {LOSS: [2.3]})
+    (finding,) = judge(run, Underfitting())
+    assert finding.step == 199
+
+
+@pytest.mark.parametrize("rule", [Overfit(), Overtraining(), Underfitting()])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_cut_into_windows_changes_nothing(rule: Overfit, seed: int):
+    random = np.random.default_rng(seed)
+    held = np.where(EPOCHS < 6, GOOD_HELD, 2.0)
+    run = trained(np.maximum(GOOD, 1.9 * (seed == 0)), held, seed=seed, start=2.3)
+    for step in list(run.steps):
+        mode, complete, _, skipped, wall = run.steps[step]
+        lossless = bool(random.random() > 0.01)
+        run.steps[step] = (mode, complete, lossless, skipped, wall)
+        if random.random() < 0.01:
+            run.step(step, {LOSS: [np.nan]}, mode=mode)
+    whole = judge(run, rule)
+    assert judge_in_parts(run, range(500), rule) == whole
+    assert judge_in_parts(run, range(0, 500, 7), rule) == whole
+
+
+@pytest.mark.parametrize("n", [60, 100])
+def test_a_long_run_is_judged_alike_however_it_is_cut(
+    n: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tdbg.rules.builtin.loss.loss_series.LOOKBACK", n)
+    held = np.where(EPOCHS % 7 < 4, GOOD_HELD, 2.2)
+    run = trained(GOOD, held, start=2.3)
+    rules = (Overfit(), Overtraining(patience_validation=3))
+    assert judge_in_parts(run, range(500), *rules) == judge(run, *rules)
+
+
+def given(scores: np.ndarray, loss: str = "CrossEntropyLoss") -> FakeRun:
+    """A loss that is given the same scores of eight samples at every step."""
+    run = FakeRun()
+    for step in range(20):
+        labels = np.arange(8) % 2
+        run.step(step, {f"{loss}_input_0": scores, f"{loss}_input_1": labels})
+    return run
+
+
+SCORES = np.random.default_rng(0).normal(size=(8, 10))
+SOFTMAX = np.exp(SCORES) / np.exp(SCORES).sum(axis=1, keepdims=True)
+
+
+def test_probabilities_in_the_place_of_scores_are_found():
+    (finding,) = judge(given(SOFTMAX), Underfitting())
+    assert (finding.tensor, finding.step) == ("CrossEntropyLoss_input_0", 9)
+    assert finding.severity is Severity.WARNING
+    assert "softmax, of 10 classes" in finding.message
+    assert finding.value == pytest.approx(1.461, abs=1e-3)
+    bits = 1 / (1 + np.exp(-SCORES[:, :4]))
+    (finding,) = judge(given(bits, "BCEWithLogitsLoss"), Underfitting())
+    assert "sigmoid" in finding.message
+    assert finding.value == pytest.approx(0.313, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "loss"),
+    [
+        (SCORES, "CrossEntropyLoss"),
+        # Within 0 and 1, and no probabilities of classes.
+        (np.abs(SCORES) / 10, "CrossEntropyLoss"),
+        (np.log(SOFTMAX), "CrossEntropyLoss"),
+        (np.maximum(SCORES, 0) / 10, "BCEWithLogitsLoss"),
+        (np.zeros((8, 4)), "BCEWithLogitsLoss"),
+        # It wants probabilities.
+        (SOFTMAX, "BCELoss"),
+    ],
+)
+def test_scores_are_no_probabilities(scores: np.ndarray, loss: str):
+    assert judge(given(scores, loss), Underfitting()) == []

@@ -1,0 +1,302 @@
+"""What was measured is told: numbers in messages and advice are those of the run.
+
+Only the parts with numbers are held here; the words between may change.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rules_fake import FakeRun, judge
+from tdbg.modes import ModeKeys
+from tdbg.rules import (
+    AllZero,
+    DeadEmbedding,
+    DeadRelu,
+    ExplodingGradient,
+    ExplodingTensor,
+    LossNotDecreasing,
+    LossSpike,
+    NotNormalizedData,
+    Rule,
+    SaturatedActivation,
+    TensorVariance,
+    UnchangedTensor,
+    Underfitting,
+    VanishingGradient,
+    WeightUpdateRatio,
+    ZeroLearningRate,
+)
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+LOSS = "CrossEntropyLoss_output_0"
+SIGNS = np.resize([1.0, -1.0], 8)
+
+
+def repeated(n_steps: int, **rows: object) -> FakeRun:
+    run = FakeRun(every=10)
+    for step in range(n_steps):
+        run.step(step, {name.replace("__", "/"): row for name, row in rows.items()})
+    return run
+
+
+def two_of_three(sick: object, sound: object, name: str) -> FakeRun:
+    """Tensors 0 and 1 are sick, 2 is not."""
+    rows = {name.format(i): sick if i < 2 else sound for i in range(3)}
+    run = FakeRun(every=10)
+    for step in range(5):
+        run.step(step, rows)
+    return run
+
+
+def unchanged() -> FakeRun:
+    run = two_of_three(np.full(4, 0.5), np.full(4, 0.5), "{}.weight")
+    for step in range(5):
+        rows: dict[str, object] = {f"gradient/{i}.weight": [1.0] for i in range(3)}
+        run.step(step, rows | {"2.weight": [float(step)]})
+    return run
+
+
+def grown() -> FakeRun:
+    """Gradients of norm 3 and 4, and one of norm 1, then 300 times as large but one."""
+    run = FakeRun(every=10)
+    for step in range(10):
+        scale = 300.0 if step == 9 else 1.0
+        rows = {f"gradient/{i}.weight": [scale * norm] for i, norm in enumerate((3, 4))}
+        run.step(step, rows | {"gradient/2.weight": [1.0]})
+    return run
+
+
+def of_losses(values: list[float]) -> FakeRun:
+    run = FakeRun(every=10)
+    for step, value in enumerate(values):
+        run.step(step, {LOSS: [value]})
+    return run
+
+
+def underfits() -> FakeRun:
+    run = FakeRun(every=10)
+    for step in range(210):
+        mode = ModeKeys.EVAL if step == 50 else ModeKeys.TRAIN
+        value = 1.9 if step == 50 else 2.0 if step < 105 else 1.98
+        run.step(step, {LOSS: [value]}, mode=mode)
+    return run
+
+
+def of_units(name: str, active: list[int], beyond: list[int]) -> FakeRun:
+    run = FakeRun(every=10)
+    linear = ParameterFacts(
+        shape=(4, 4), dtype="float32", requires_grad=True, module="Linear"
+    )
+    modules = {"0": "Linear", "1": "Tanh", "2": "Linear", "3": "ReLU", "4": "Linear"}
+    parameters = {f"{i}.weight": linear for i in (0, 2, 4)}
+    run.known_facts = [ModelInfo(step=0, modules=modules, parameters=parameters)]
+    for step in range(4):
+        run.units(step, name, active, 200, beyond)
+        run.step(step)
+    return run
+
+
+def embedded() -> FakeRun:
+    run = FakeRun(every=10)
+    for step in range(12):
+        # Of 50 rows 10 are always used, one once and none twice.
+        used = (np.arange(50) < 10) | ((np.arange(50) == 20) & (step == 3))
+        run.units(step, "gradient/e.weight", used * 2, 2)
+        run.step(step)
+    return run
+
+
+def updated(*ratios: float) -> FakeRun:
+    rows: dict[str, object] = {}
+    for i, ratio in enumerate(ratios):
+        rows |= {f"{i}.weight": SIGNS, f"update__{i}.weight": ratio * SIGNS}
+    return repeated(6, **rows)
+
+
+def rates(*given: float) -> FakeRun:
+    run = FakeRun(every=10)
+    for step in range(5):
+        for i, rate in enumerate(given):
+            run.scalar(step, f"optimizer/group_{i}/lr", rate)
+        run.step(step)
+    return run
+
+
+def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
+    return repeated(3, **{name: mean + std * np.resize([1.0, -1.0], 600)})
+
+
+@pytest.mark.parametrize(
+    ("run", "rule", "value", "threshold", "parts"),
+    [
+        (two_of_three(np.full(4, 1e-9), np.ones(4), "gradient/{}.weight"),
+         VanishingGradient(), 1e-9, 1e-7,
+         ["1.0e-09", "1e+02 times below", "1e+09 times less than gradient/2.weight",
+          "2 of 3 layers"]),
+        (two_of_three(np.zeros(8), SIGNS, "{}_output_0"), AllZero(), 100, 100,
+         ["100 % of 8 elements", "at 3 recorded steps", "2 tensors are affected"]),
+        (two_of_three(5 + 1e-5 * SIGNS, SIGNS, "{}_output_0"), TensorVariance(),
+         1e-10, 25e-8, ["variance is 1e-10", "close to 5", "what this layer gives is"]),
+        (repeated(4, Model_input_0=3 + 0 * SIGNS), TensorVariance(), 0, 9e-8,
+         ["variance is 0", "close to 3", "the data is"]),
+        (repeated(4, a_output_0=3 * SIGNS), TensorVariance(max_threshold=8.0), 9, 8,
+         ["variance is 9, above 8"]),
+        (repeated(4, a_output_0=3 * SIGNS), TensorVariance(min_threshold=10.0), 9, 10,
+         ["variance is 9,"]),
+        (unchanged(), UnchangedTensor(), 0, 0,
+         ["at 3 recorded steps", "(mean 0.5, l2 1)", "2 of 3 tensors do not change"]),
+        (grown(), ExplodingGradient(), 300, 100,
+         ["norm is 900, 3e+02 times its median of the last 20 recorded steps (3)",
+          "2 of 3 gradients", "all is 1.5e+03 now and was about 5:", "max_norm=1e+01"]),
+        (repeated(2, gradient__a=[3e18]), ExplodingGradient(), 3e18, 1e18,
+         ["norm is 3.0e+18"]),
+        (of_losses([4.0] * 10 + [2.0] * 60 + [5.0] * 2), LossSpike(), 3.0, 1.0,
+         ["jumped to 5 from 2, the", "of 50 steps before; it began at 4"]),
+        (of_losses([4.0] * 25 + [4.2] * 25), LossNotDecreasing(), -5.0, 0.5,
+         ["25 recorded steps rose by 5 %, from 4 to 4.2,", "a fall of 0.5 %",
+          "5 % above where it began", "the loss rises"]),
+        (of_losses([4.0] * 25 + [3.99] * 25), LossNotDecreasing(), 0.25, 0.5,
+         ["fell by 0.25 %, from 4 to 3.99,", "0.25 % below where it began",
+          "does not learn"]),
+        (of_losses([4.0] * 10 + [3.0] * 40 + [2.985] * 50), LossNotDecreasing(), 0.5, 1,
+         ["50 recorded steps fell by 0.5 %, from 3 to 2.985,", "25 % below where",
+          "does not learn"]),
+        (of_losses([4.0] * 10 + [5.0] * 10), LossNotDecreasing(), -25.0, 1.0,
+         ["last 10 losses", "first 10: their median rose from 4 to 5", "loss rises"]),
+        (underfits(), Underfitting(), 1.0, 30.0,
+         ["flat at 1.98, and 1.9 in validation: only 1 % below 2, where"]),
+        (of_units("3_output_0", [0, 0, 0, 0, 0, 0, 1, 9], [0] * 8), DeadRelu(), 87.5,
+         50, ["7 of 8 units (88 %)", "less than 1 %", "last 3 recorded steps, 6 of "]),
+        (of_units("1_output_0", [9] * 8, [200] * 6 + [0] * 2), SaturatedActivation(),
+         75, 50, ["6 of 8 units (75 %)", "more than 90 %", "last 3 recorded steps",
+                  "75 % of all values"]),
+        (embedded(), DeadEmbedding(), 78.0, 50.0,
+         ["11 of 50 rows had a gradient in the last 10 recorded steps", "about 78 %",
+          "about 11 rows are enough"]),
+        (updated(1e-8, 1e-8, 1e-9), WeightUpdateRatio(), 1e-8, 1e-6,
+         ["is 1.0e-08 of the weight", "at 5 recorded steps", "3 of 3 weights: 0.weight",
+          "up to 1e+05 times", "needs 1e+06 steps"]),
+        (updated(1e-3, 1e-3, 1e-9), WeightUpdateRatio(), 1e-9, 1e-6,
+         ["is 1.0e-09 of the weight", "1 of 3 weights: 2.weight",
+          "others change by 0.001 of themselves"]),
+        (updated(1e-3, 5.0, 2.0), WeightUpdateRatio(), 5.0, 1.0,
+         ["update is 5 times the weight", "2 of 3 weights: 1.weight, 2.weight",
+          "by 5e+02 times"]),
+        (rates(0.0, 0.5, 0.2), ZeroLearningRate(), 0, 0,
+         ["0 at 3 recorded steps", "1 of 3 groups", "others have up to 0.5"]),
+        (rates(0.0, 0.0), ZeroLearningRate(), 0, 0,
+         ["0 at 3 recorded steps", "2 of 2 groups", "no parameter changes"]),
+        (fed(4.0, 1.0), NotNormalizedData(), 4.0, 3.0,
+         ["mean 4, standard deviation 1: the mean", "from each input"]),
+        (fed(0.0, 6.0), NotNormalizedData(), 6.0, 5.0, ["deviation 6: the deviation"]),
+        (fed(0.0, 0.01), NotNormalizedData(), 0.01, 0.02, ["0.01: the deviation"]),
+        (fed(40.0, 1.0, "MSELoss_input_1"), NotNormalizedData(), 40.0, 30.0,
+         ["mean 40,", "from each target", "turn predictions back"]),
+        (fed(0.0, 60.0, "L1Loss_input_1"), NotNormalizedData(), 60.0, 50.0, ["60:"]),
+        (fed(0.0, 0.001, "HuberLoss_input_1"), NotNormalizedData(), 0.001, 0.002,
+         ["0.001: the deviation is tiny"]),
+    ],
+    ids=lambda given: getattr(given, "name", ""),
+)  # fmt: skip
+def test_the_first_finding_tells_what_was_measured(
+    run: FakeRun, rule: Rule, value: float, threshold: float, parts: list[str]
+) -> None:
+    finding = judge(run, rule)[0]
+    assert finding.value == pytest.approx(value)
+    assert finding.threshold == pytest.approx(threshold)
+    told = f"{finding.message}\n{finding.advice}"
+    for part in parts:
+        assert part in told
+
+
+def not_finite(name: str, *others: str) -> FakeRun:
+    values = [np.nan, np.nan, np.inf, -np.inf, -np.inf, -np.inf, 1.0, 2.0, 3.0]
+    run = repeated(2, **{each: [1.0] for each in (name, *others)})
+    run.step(2, {name: values} | {each: [np.nan] for each in others})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("Model_input_0", "the data holds it already"),
+        ("0_output_0", "look for log, exp"),
+        ("Loss_output_0", "what went into the loss"),
+        ("0.weight", "the update of the step before"),
+        ("gradient/0.weight", "the forward was finite"),
+    ],
+)
+def test_of_what_is_not_finite_first_it_is_told_how_much_and_what_to_do(
+    name: str, advice: str
+) -> None:
+    later = [f"{i}_output_0" for i in range(3, 8)]
+    (finding,) = judge(not_finite(name, *later), ExplodingTensor())
+    assert (finding.tensor, finding.step, finding.value) == (name, 2, 6.0)
+    assert "2 NaN, 1 +Inf and 3 -Inf among 9 elements" in finding.message
+    assert "3_output_0, 4_output_0, 5_output_0 and 2 more" in finding.message
+    assert advice in finding.advice
+
+
+Where = dict[str, list[float]]
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "rows", "says"),
+    [
+        (1, {"worker_0": [np.nan]}, ""),
+        (2, {"worker_0": [1.0], "worker_1": [np.nan]}, ", on worker_1 of 2 workers"),
+        (2, {"worker_0": [np.inf], "worker_1": [1.0]}, ", on worker_0 of 2 workers"),
+        (2, {"worker_0": [-np.inf], "worker_1": [1.0]}, ", on worker_0 of 2 workers"),
+        (2, {"worker_0": [1.0], "worker_1": [1.0]}, ""),
+        (2, {"worker_0": [np.nan]}, ""),
+    ],
+)
+def test_the_worker_is_told_where_there_are_several(
+    n_workers: int, rows: Where, says: str
+) -> None:
+    run = not_finite("0.weight")
+    run.n_workers = n_workers
+    run.by_worker(2, "0.weight", rows)
+    (finding,) = judge(run, ExplodingTensor())
+    assert (" of 2 workers" in finding.message) == bool(says)
+    assert says in finding.message
+
+
+@pytest.mark.parametrize(
+    ("captured", "differs_at", "n_findings"),
+    [((0, 2), 2, 0), ((0, 2), 1, 1), ((0, 2), None, 1), ((2,), 2, 1), ((0,), 2, 1)],
+)
+def test_where_values_were_kept_rows_alone_do_not_say_unchanged(
+    captured: tuple[int, ...], differs_at: int | None, n_findings: int
+) -> None:
+    """The first and the last of the steps are compared, if both were kept."""
+    run = FakeRun(every=10)
+    for step in range(3):
+        run.step(step, {"a.weight": [1.0, 2.0], "gradient/a.weight": [1.0]})
+        if step in captured:
+            swapped = step == differs_at
+            run.value(step, "a.weight", [2.0, 1.0] if swapped else [1.0, 2.0])
+    for rule in (UnchangedTensor(), UnchangedTensor(rtol=0.1)):
+        assert len(judge(run, rule)) == n_findings
+    assert len(judge(run, UnchangedTensor(atol=2.0))) == 1
+
+
+def test_what_no_optimizer_has_is_not_said_to_be_unchanged() -> None:
+    run = repeated(4, **{"a.weight": [1.0], "gradient/a.weight": [1.0]})
+    for optimizer, complete, n_findings in (
+        ("SGD", True, 1),
+        (None, True, 0),
+        (None, False, 1),
+    ):
+        parameter = ParameterFacts(
+            shape=(1,),
+            dtype="float32",
+            requires_grad=True,
+            module="Linear",
+            optimizer=optimizer,
+        )
+        parameters = {"a.weight": parameter}
+        run.known_facts = [ModelInfo(step=0, complete=complete, parameters=parameters)]
+        assert len(judge(run, UnchangedTensor())) == n_findings

@@ -1,0 +1,123 @@
+"""Rules of boosted trees, on runs that are written as a hook of XGBoost would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from run_builder import RunBuilder
+from tdbg.config import Role
+from tdbg.rules import FeatureImportance, TreeDepth, check
+from tdbg.rules.engine.missing_capture import NOTHING_KNOWN
+from tdbg.run.findings import Severity
+
+NODE, YES, NO = "trees/Node", "trees/Yes", "trees/No"
+
+
+def tree(depth: int) -> dict[str, np.ndarray]:
+    """A tree that goes down on one side only, numbered as it grew."""
+    nodes = np.arange(2 * depth + 1, dtype=np.int32)
+    yes, no = np.full(len(nodes), -1, np.int32), np.full(len(nodes), -1, np.int32)
+    for level in range(depth):
+        parent = 2 * level
+        yes[parent], no[parent] = parent + 2, parent + 1
+    return {NODE: nodes, YES: yes, NO: no}
+
+
+def grown(path: Path, trees: list[dict[str, np.ndarray]]) -> None:
+    with RunBuilder(path) as run:
+        for step, columns in enumerate(trees):
+            for name, values in columns.items():
+                run.save(step, name, values, what="values", role=Role.OTHER)
+            run.end_step(step)
+
+
+def test_a_tree_is_as_deep_as_its_longest_path(run_dir: Path):
+    grown(run_dir, [tree(3), tree(10), tree(11), tree(11)])
+    (finding,) = check(run_dir, ["TreeDepth"], record=False).findings
+    assert (finding.tensor, finding.step) == (NODE, 2)
+    assert finding.severity is Severity.WARNING
+    assert finding.message == "the tree is 11 levels deep, with 23 nodes"
+
+
+def test_without_children_nodes_are_numbered_as_in_a_heap(run_dir: Path):
+    grown(run_dir, [{NODE: np.arange(2**5 - 1)}, {NODE: np.array([0, 1, 2, 5, 12])}])
+    (finding,) = check(run_dir, TreeDepth(depth=3), record=False).findings
+    assert finding.value == 4
+    grown(run_dir.with_name("flat"), [{NODE: np.arange(2**4 - 1)}])
+    report = check(run_dir.with_name("flat"), TreeDepth(depth=3), record=False)
+    assert report.findings == ()
+
+
+def test_children_may_be_written_as_xgboost_does(run_dir: Path):
+    columns = tree(4)
+    for name in (YES, NO):
+        texts = [f"7-{node}" if node >= 0 else "" for node in columns[name].tolist()]
+        columns[name] = np.array(texts, dtype="U8")
+    grown(run_dir, [columns])
+    report = check(run_dir, TreeDepth(depth=3), record=False)
+    assert report.statuses[0].message == ""
+    assert [finding.value for finding in report.findings] == [4]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {NODE: np.array([-5, 1])},
+        {NODE: np.array([], np.int32)},
+        {NODE: np.array([0, 1]), YES: np.array([1, 1]), NO: np.array([-1, -1])},
+    ],
+)
+def test_damaged_trees_say_nothing(run_dir: Path, columns: dict[str, np.ndarray]):
+    grown(run_dir, [columns])
+    report = check(run_dir, TreeDepth(depth=1), record=False)
+    assert report.findings == ()
+    assert report.statuses[0].message == NOTHING_KNOWN
+
+
+def important(path: Path, steps: list[dict[str, float]], kind: str = "weight") -> None:
+    """Importances of each step, each a tensor of one element."""
+    with RunBuilder(path) as run:
+        for step, row in enumerate(steps):
+            for feature, value in row.items():
+                name = f"feature_importance/{kind}/{feature}"
+                run.save(step, name, np.array([value]), role=Role.OTHER)
+            run.end_step(step)
+
+
+EVEN = {f"f{i}": 0.05 for i in range(20)}
+FEW = {**dict.fromkeys(EVEN, 0.01), "f3": 0.4, "f4": 0.3, "f5": 0.13}
+
+
+def test_few_features_with_nearly_all_importance_are_reported(run_dir: Path):
+    important(run_dir, [EVEN, FEW, FEW, FEW])
+    (finding,) = check(run_dir, ["FeatureImportance"], record=False).findings
+    assert (finding.tensor, finding.step) == ("feature_importance/weight", 3)
+    assert finding.severity is Severity.WARNING
+    assert (
+        "3 of 20 features have 0.83 of the importance (weight): f3" in finding.message
+    )
+
+
+def test_other_kinds_are_judged_if_asked_for(run_dir: Path):
+    important(run_dir, [FEW] * 3, kind="gain")
+    assert check(run_dir, ["FeatureImportance"], record=False).findings == ()
+    found = check(run_dir, FeatureImportance(kind="gain"), record=False).findings
+    assert len(found) == 1
+
+
+def test_of_few_features_all_matter(run_dir: Path):
+    important(run_dir, [{"a": 0.5, "b": 0.3, "c": 0.2, "d": 0.0}] * 2)
+    assert check(run_dir, ["FeatureImportance"], record=False).findings == ()
+
+
+def test_features_of_no_use_are_an_info_also_when_trees_drop_them(run_dir: Path):
+    rest = {name: 0.05 for name in EVEN if name != "f7"}
+    important(run_dir, [EVEN, rest, {**rest, "f8": 1e-5}, rest, rest])
+    (finding,) = check(run_dir, ["FeatureImportance"], record=False).findings
+    assert finding.severity is Severity.INFO
+    assert finding.step == 3
+    assert "1 of 20 features" in finding.message
+    assert "f7" in finding.message

@@ -1,0 +1,245 @@
+"""NotInOptimizer: layers that are frozen, and have never learned anything."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import tdbg
+import tdbg.pytorch as td
+from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.rules import NotInOptimizer
+from tdbg.run.findings import Finding, Severity
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+
+def trained_on(
+    run_dir: Path, model: nn.Module, *learning: nn.Parameter
+) -> list[Finding]:
+    """What is said of a training of these parameters, as a hook records it."""
+    rule = NotInOptimizer()
+    given = list(learning) or [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(given, 0.01)
+    with td.Hook(run_dir, rules=[rule]) as hook:
+        hook.register_module(model)
+        for _ in range(12):
+            optimizer.zero_grad()
+            model(torch.randn(16, 24)).square().mean().backward()
+            optimizer.step()
+    return list(tdbg.rules.check(run_dir, rules=[rule]).findings)
+
+
+def network(n_layers: int, last: int = 4) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(n_layers):
+        layers += [nn.Linear(24, 24), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(24, last))
+
+
+def learn(model: nn.Module, n_steps: int = 30) -> nn.Module:
+    """Train it on something."""
+    adam = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(n_steps):
+        adam.zero_grad()
+        inputs = torch.randn(16, 24)
+        (model(inputs) - inputs[:, :4]).square().mean().backward()
+        adam.step()
+    return model
+
+
+def with_new_head(model: nn.Sequential) -> nn.Sequential:
+    model.requires_grad_(False)
+    model[-1] = nn.Linear(24, 3)
+    return model
+
+
+def loaded(prefix: str, n_layers: int = 3) -> nn.Sequential:
+    """A network whose names are those of the checkpoint, but for a prefix."""
+    learned = learn(network(n_layers)).state_dict()
+    checkpoint = {f"{prefix}{name}": value for name, value in learned.items()}
+    model = network(n_layers)
+    model.load_state_dict(checkpoint, strict=False)
+    return with_new_head(model)
+
+
+def test_pretrained_weights_that_were_not_loaded_are_a_warning(tmp_path: Path):
+    """Sabotaged: without a look at frozen layers there is nothing."""
+    (finding,) = trained_on(tmp_path, loaded("module."))
+    assert (finding.tensor, finding.step) == ("0.weight", 9)
+    assert finding.severity is Severity.WARNING
+    assert "of the 6 parameters that are frozen before them 3, all" in finding.message
+    assert "0.weight, 2.weight, 4.weight" in finding.message
+    assert "strict=False" in finding.advice
+
+
+def test_those_that_were_loaded_are_sound(tmp_path: Path):
+    assert trained_on(tmp_path, loaded("")) == []
+
+
+def test_two_layers_may_be_random_features(tmp_path: Path):
+    (finding,) = trained_on(tmp_path, loaded("module.", 2))
+    assert finding.severity is Severity.INFO
+    assert "random features" in finding.advice
+
+
+def test_one_is_not_worth_a_word(tmp_path: Path):
+    assert trained_on(tmp_path, loaded("module.", 1)) == []
+
+
+def test_layers_that_are_kept_from_the_gradient_are_frozen_too(tmp_path: Path):
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.head = network(3)[:-1], nn.Linear(24, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(self.trunk(x).detach())
+            return out
+
+    model = Detached()
+    (finding,) = trained_on(tmp_path, model, *model.head.parameters())
+    assert (finding.tensor, finding.severity) == ("trunk.0.weight", Severity.WARNING)
+
+
+class Recurrent(nn.Module):
+    """A recurrent network and a head."""
+
+    def __init__(self, kind: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = kind(6, 12, num_layers=2, batch_first=True)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.body(x.view(16, 4, 6))[0])
+        return out
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_recurrent_layers_have_a_bound_of_their_own(kind: type, tmp_path: Path):
+    model = Recurrent(kind)
+    model.body.requires_grad_(False)
+    (finding,) = trained_on(tmp_path, model, *model.head.parameters())
+    assert (finding.tensor, finding.severity) == (
+        "body.weight_ih_l0",
+        Severity.WARNING,
+    )
+
+
+def normed(draw: Callable[[torch.Tensor], object]) -> nn.Sequential:
+    """A network of normalized layers whose weights are drawn otherwise."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(3):
+        layers += [nn.Linear(24, 24), nn.BatchNorm1d(24), nn.ReLU()]
+        draw(layers[-3].weight)  # type: ignore[arg-type]
+    return nn.Sequential(*layers, nn.Linear(24, 4))
+
+
+def test_scales_of_one_tell_it_where_weights_are_drawn_otherwise(tmp_path: Path):
+    """As in torchvision's networks, by He's normal distribution."""
+    model = with_new_head(normed(nn.init.kaiming_normal_))
+    (finding,) = trained_on(tmp_path, model)
+    assert finding.severity is Severity.WARNING
+    assert "1.weight, 4.weight, 7.weight" in finding.message
+
+
+def test_scales_that_have_learned_are_sound(tmp_path: Path):
+    model = learn(normed(lambda _: None))
+    assert trained_on(tmp_path, with_new_head(model)) == []  # type: ignore[arg-type]
+
+
+def test_weights_of_somebodys_own_distribution_are_not_judged(tmp_path: Path):
+    """As random features are drawn."""
+    model = network(4)
+    for layer in model[:-1:2]:
+        nn.init.normal_(layer.weight)  # type: ignore[arg-type]
+    assert trained_on(tmp_path, with_new_head(model)) == []
+
+
+class Followed(nn.Module):
+    """An online network, and a target that begins as its copy and follows it."""
+
+    def __init__(self, *, is_first: bool) -> None:
+        super().__init__()
+        online, target = network(3), network(3).requires_grad_(False)
+        parts = [("target", target), ("online", online)]
+        for name, part in parts if is_first else parts[::-1]:
+            self.add_module(name, part)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        online, target = self.get_submodule("online"), self.get_submodule("target")
+        out: torch.Tensor = online(x) - target(x)
+        return out
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_target_network_is_no_trunk(is_first: bool, tmp_path: Path):
+    assert trained_on(tmp_path, Followed(is_first=is_first)) == []
+
+
+def test_what_an_optimizer_holds_will_be_thawed(tmp_path: Path):
+    model = with_new_head(network(3))
+    assert trained_on(tmp_path, model, *model.parameters()) == []
+
+
+def test_a_copy_of_the_weights_is_as_learned_as_they_are(tmp_path: Path):
+    model, file = learn(network(3)), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    again = torch.load(file, weights_only=False)
+    assert trained_on(tmp_path, with_new_head(again)) == []
+
+
+def frozen_run(
+    n_steps: int = 6, lossless: Callable[[int], bool] = lambda _: True
+) -> FakeRun:
+    """Three layers as PyTorch makes them, and a head that is trained."""
+    run = FakeRun(every=10)
+    weights = {
+        f"{name}.weight": network(1)[0].weight.detach().numpy() for name in "abc"
+    }
+    for step in range(n_steps):
+        rows = {**weights, "gradient/d.weight": [1.0, 2.0]}
+        run.step(step, rows, lossless=lossless(step))
+    run.known_facts = [
+        ModelInfo(
+            step=0,
+            parameters={
+                f"{name}.weight": ParameterFacts(
+                    shape=(24, 24),
+                    dtype="float32",
+                    requires_grad=name == "d",
+                    module="Linear",
+                    optimizer=0 if name == "d" else None,
+                )
+                for name in "abcd"
+            },
+            complete=True,
+        )
+    ]
+    return run
+
+
+def test_the_cut_into_windows_changes_nothing():
+    (finding,) = whole = judge(frozen_run(), NotInOptimizer())
+    assert (finding.tensor, finding.step) == ("a.weight", 1)
+    assert judge_in_parts(frozen_run(), range(6), NotInOptimizer()) == whole
+
+
+def test_weights_of_which_the_beginning_was_lost_are_not_judged():
+    run = frozen_run(lossless=lambda step: step > 0)
+    assert judge(run, NotInOptimizer()) == []
+
+
+def test_later_weights_are_not_looked_at():
+    run = frozen_run()
+    for step in range(1, 6):
+        run.step(step, {"a.weight": [9.0] * 576})
+    assert len(judge(run, NotInOptimizer())) == 1

@@ -1,0 +1,116 @@
+"""WeightUpdateRatio: updates that are too large, too small, or far behind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rules_fake import FakeRun, judge
+from tdbg.rules import WeightUpdateRatio
+from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+
+def known(**shapes: tuple[int, ...]) -> ModelInfo:
+    """Facts of a model of Linear layers; a__b is the parameter a.b."""
+    names = {name.replace("__", "."): shape for name, shape in shapes.items()}
+    return ModelInfo(
+        step=0,
+        modules={name.rpartition(".")[0]: "Linear" for name in names},
+        parameters={
+            name: ParameterFacts(
+                shape=shape, dtype="float32", requires_grad=True, module="Linear"
+            )
+            for name, shape in names.items()
+        },
+    )
+
+
+THREE = known(a__weight=(4, 4), b__weight=(4, 4), c__weight=(4, 4))
+
+
+def updated(
+    ratios: dict[str, list[float]], size: float = 1.0, **flags: bool
+) -> FakeRun:
+    run = FakeRun(every=10)
+    run.known_facts = [THREE]
+    for step in range(len(next(iter(ratios.values())))):
+        rows = {}
+        for name, ratio in ratios.items():
+            rows[f"{name}.weight"] = np.full(16, size)
+            rows[f"update/{name}.weight"] = np.full(16, size * ratio[step])
+        run.step(step, rows, **flags)
+    return run
+
+
+@pytest.mark.parametrize(("ratio", "n_findings"), [(0.99, 0), (1.01, 1), (1e-3, 0)])
+def test_an_update_larger_than_its_weight_is_reported_at_once(
+    ratio: float, n_findings: int
+):
+    run = updated({"a": [1e-3] * 5, "b": [ratio] * 5})
+    found = judge(run, WeightUpdateRatio())
+    assert len(found) == n_findings
+    if found:
+        assert (found[0].tensor, found[0].step) == ("b.weight", 0)
+        assert found[0].severity is Severity.WARNING
+        assert "1 of 2 weights" in found[0].message
+
+
+def test_weights_that_begin_close_to_zero_may_change_by_more():
+    assert judge(updated({"a": [5.0] * 5}, size=1e-4), WeightUpdateRatio()) == []
+    assert judge(updated({"a": [5.0] * 5}, size=0.0), WeightUpdateRatio()) == []
+
+
+def test_close_to_zero_is_measured_by_the_fan_in():
+    """A policy's head with a gain of 0.01 is overwritten at once, rightly."""
+    run, rule = updated({"a": [5.0] * 5}, size=0.04), WeightUpdateRatio()
+    # 0.1 / sqrt(fan-in) is 0.05 for (4, 4), and less for wider layers.
+    assert judge(run, rule) == []
+    run.known_facts = [known(a__weight=(1, 16))]
+    assert judge(run, rule) == []  # A single unit is no matrix.
+    run.known_facts = [known(a__weight=(2, 8))]
+    (finding,) = judge(run, rule)
+    assert "the update is 5 times" in finding.message
+    assert judge(run, WeightUpdateRatio(min_scale=0.12)) == []
+
+
+def test_updates_that_are_all_too_small_are_one_finding():
+    run = updated({name: [1e-8] * 6 for name in "abc"})
+    (finding,) = judge(run, WeightUpdateRatio())
+    assert (finding.tensor, finding.step) == ("a.weight", 4)
+    assert "3 of 3 weights" in finding.message
+    assert "raise the learning rate" in finding.advice
+
+
+def test_late_in_a_schedule_updates_may_be_small():
+    ratios = [1e-3] * 20 + [1e-9] * 20
+    assert judge(updated({"a": ratios}), WeightUpdateRatio(until=20)) == []
+    assert len(judge(updated({"a": ratios}), WeightUpdateRatio(until=40))) == 1
+
+
+def test_one_layer_far_behind_the_others_is_reported_whenever_it_is():
+    run = updated({"a": [1e-3] * 9, "b": [1e-3] * 9, "c": [1e-8] * 9})
+    (finding,) = judge(run, WeightUpdateRatio(until=5))
+    assert finding.tensor == "c.weight"
+    assert "others change by 0.001" in finding.advice
+    near = updated({"a": [1e-4] * 9, "b": [1e-4] * 9, "c": [9e-7] * 9})
+    assert judge(near, WeightUpdateRatio()) == []
+
+
+def test_scales_embeddings_and_single_units_are_left_out():
+    model_info = known(a__weight=(16,), b__weight=(1, 16), c__weight=(16, 1))
+    run = updated({name: [1e-9] * 9 for name in "abc"})
+    run.known_facts = [model_info]
+    assert judge(run, WeightUpdateRatio()) == []
+
+
+def test_without_facts_normalizations_are_known_by_name():
+    run = FakeRun(every=10)
+    for step in range(9):
+        rows = {}
+        for name in ("bn1.weight", "norm.weight", "fc.weight"):
+            rows |= {name: [1.0, 1.0], f"update/{name}": [1e-9, 1e-9]}
+        run.step(step, rows)
+    (finding,) = judge(run, WeightUpdateRatio())
+    assert finding.tensor == "fc.weight"
+    assert "1 of 1 weights" in finding.message
