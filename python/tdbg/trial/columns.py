@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tdbg.trial import shards
 from tdbg.trial.shards import FIELDS, extreme_class, whole_count
 from tdbg.trial.statistics import collect
-from tdbg.trial.writers import WriterRange
+from tdbg.trial.writers import Source
 
 __all__ = ["ColumnReader", "Columns"]
 
@@ -123,17 +123,17 @@ class ColumnReader:
 
     def read(
         self,
-        lanes: Sequence[WriterRange],
+        sources: Sequence[Source],
         names: Sequence[str],
         steps: NDArray[np.int64],
     ) -> Columns:
         """The rows of *names* at these steps, which ascend; see ``collect``."""
         self._choose(tuple(names))
         start, stop = (int(steps[0]), int(steps[-1]) + 1) if len(steps) else (0, 0)
-        simple = self._read_simple(lanes, steps, start, stop)
+        simple = self._read_simple(sources, steps, start, stop)
         if simple is not None:
             return simple
-        merged = collect(lanes, names, steps, start, stop)
+        merged = collect(sources, names, steps, start, stop)
         result = Columns.without_rows(names, steps, is_merged=True)
         at = _index(np.searchsorted(steps, merged.steps))
         result.present[:, at] = merged.present
@@ -150,23 +150,23 @@ class ColumnReader:
 
     def _read_simple(
         self,
-        lanes: Sequence[WriterRange],
+        sources: Sequence[Source],
         steps: NDArray[np.int64],
         start: int,
         stop: int,
     ) -> Columns | None:
         """The rows as they are; None where they must be merged, or are too many."""
         found = []
-        for lane in lanes:
-            segments = lane.writer.segments.between(
-                max(start, lane.start), min(stop, lane.stop)
+        for source in sources:
+            segments = source.writer.segments.between(
+                max(start, source.start), min(stop, source.stop)
             )
             segments = segments[np.isin(segments["step"], steps)]
             if len(segments):
-                found.append((lane, segments))
+                found.append((source, segments))
         if len(found) != 1:
             return None
-        ((lane, segments),) = found
+        ((source, segments),) = found
         if not (segments["step"][1:] > segments["step"][:-1]).all():
             return None
         numbers, counts = np.unique(segments["signature"], return_counts=True)
@@ -175,18 +175,18 @@ class ColumnReader:
         plans: dict[int, _Plan] = {}
         requested = 0
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            plan = self._plan(lane, number)
+            plan = self._plan(source, number)
             if plan is None:
                 return None
             plans[number] = plan
             requested += count * plan.n_names
         if requested * 4 < int(segments["n_rows"].sum()):
             return None  # Most rows would be read for nothing.
-        return self._gather(lane, segments, steps, plans)
+        return self._gather(source, segments, steps, plans)
 
     def _gather(
         self,
-        lane: WriterRange,
+        source: Source,
         segments: NDArray[np.void],
         steps: NDArray[np.int64],
         plans: dict[int, _Plan],
@@ -195,11 +195,11 @@ class ColumnReader:
         places = np.searchsorted(steps, segments["step"])
         for first, last in _stretches(segments, places):
             number = int(segments["signature"][first])
-            plan, ids = plans[number], lane.writer.segments.signature(number)
+            plan, ids = plans[number], source.writer.segments.signature(number)
             if not plan.n_names:
                 continue
             end = segments[last - 1]
-            rows = lane.writer.reader.rows(
+            rows = source.writer.reader.rows(
                 int(segments["start"][first]), int(end["start"] + end["n_rows"])
             )
             if len(rows) != (last - first) * len(ids):
@@ -212,19 +212,19 @@ class ColumnReader:
             result.put(rows, plan, at)
         return result
 
-    def _plan(self, lane: WriterRange, number: int) -> _Plan | None:
+    def _plan(self, source: Source, number: int) -> _Plan | None:
         """Where the rows go; None where some must be merged."""
-        key = (lane.writer.name, number)
+        key = (source.writer.name, number)
         if key not in self._plans:
-            self._plans[key] = self._make_plan(lane, number)
+            self._plans[key] = self._make_plan(source, number)
         return self._plans[key]
 
-    def _make_plan(self, lane: WriterRange, number: int) -> _Plan | None:
+    def _make_plan(self, source: Source, number: int) -> _Plan | None:
         numbers = {name: i for i, name in enumerate(self._names)}
-        signature = lane.writer.segments.signature(number)
+        signature = source.writer.segments.signature(number)
         positions, names, classes = [], [], []
         for position, definition_id in enumerate(signature.tolist()):
-            definition = lane.writer.definitions[definition_id]
+            definition = source.writer.definitions[definition_id]
             name = numbers.get(definition.name, -1)
             if name < 0:
                 continue

@@ -124,25 +124,25 @@ def _merged(
     of_parts: dict[str, Definition] = {}  # By worker.
     expected = 0
     owner: int | None = None  # The rank whose histograms count where all hold alike.
-    for lane in run.lanes_of(worker):
-        if not lane.start <= step < lane.stop:
+    for source in run.sources_of(worker):
+        if not source.start <= step < source.stop:
             continue
-        rank = lane.writer.rank
-        for number in lane.writer.ids.get(name, ()):
-            saved = lane.writer.histograms
+        rank = source.writer.rank
+        for number in source.writer.ids.get(name, ()):
+            saved = source.writer.histograms
             places = [
                 place
                 for place in saved.at(number, step)
                 if call in (None, place.call)
                 and micro_batch in (None, place.micro_batch)
             ]
-            if not places or not contributions.counts(lane, number):
+            if not places or not contributions.counts(source, number):
                 continue
-            if not contributions.merges(lane, number) and owner not in (None, rank):
+            if not contributions.merges(source, number) and owner not in (None, rank):
                 continue
             owner = rank
-            definition = lane.writer.definitions[number]
-            of_parts.setdefault(lane.worker, definition)
+            definition = source.writer.definitions[number]
+            of_parts.setdefault(source.worker, definition)
             expected = whole_count(definition)
             on_edges = _is_on_edges(run, definition, step)
             parts += [Histogram(*saved.read(p), on_edges=on_edges) for p in places]

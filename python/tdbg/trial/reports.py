@@ -159,8 +159,8 @@ def _roles(run: RunState) -> dict[str, Role]:
     """The role of each tensor that was saved so far."""
     return {
         definition.name: role_of(definition)
-        for lane in run.lanes
-        for definition in lane.writer.definitions.values()
+        for source in run.sources
+        for definition in source.writer.definitions.values()
     }
 
 
@@ -194,17 +194,17 @@ def scalars(
     steps, at = run.table.of_mode(mode)
     recorded = run.table.steps[at]
     found: dict[str, ScalarSeries] = {}
-    for rank in sorted({lane.writer.rank for lane in run.lanes}):
+    for rank in sorted({source.writer.rank for source in run.sources}):
         of_rank: dict[str, list[NDArray[np.void]]] = {}
-        for lane in run.lanes:
-            if lane.writer.rank != rank:
+        for source in run.sources:
+            if source.writer.rank != rank:
                 continue
-            first = lane.start if start is None else max(start, lane.start)
-            stop = lane.stop if end is None else min(end, lane.stop)
-            rows, _ = lane.writer.reader.find_scalars(first, stop)
+            first = source.start if start is None else max(start, source.start)
+            stop = source.stop if end is None else min(end, source.stop)
+            rows, _ = source.writer.reader.find_scalars(first, stop)
             for number in np.unique(rows["definition"]).tolist():
-                if number in lane.writer.definitions:
-                    name = lane.writer.definitions[number].name
+                if number in source.writer.definitions:
+                    name = source.writer.definitions[number].name
                     mine = rows[rows["definition"] == number]
                     of_rank.setdefault(name, []).append(mine)
         for name, parts in of_rank.items():
@@ -233,11 +233,11 @@ def model_info(run: RunState) -> tuple[ModelInfo, ...]:
     Of several workers, what they have together; of several attempts, what counts.
     """
     by_attempt: dict[int, list[list[ModelInfo]]] = {}
-    for lane in run.lanes:
-        events = lane.writer.events
+    for source in run.sources:
+        events = source.writer.events
         found = gather(each.data for each in events if each.kind == "configuration")
-        known = [each for each in found if lane.start <= each.step < lane.stop]
-        by_attempt.setdefault(lane.attempt, []).append(known)
+        known = [each for each in found if source.start <= each.step < source.stop]
+        by_attempt.setdefault(source.attempt, []).append(known)
     every: list[ModelInfo] = []
     for workers in by_attempt.values():
         every += _together(workers)

@@ -27,7 +27,7 @@ from tdbg.run.directory import open_run, writer_directories
 from tdbg.trial import writers
 from tdbg.trial.shards import role_of
 from tdbg.trial.steps import StepTable
-from tdbg.trial.writers import NO_END, Attempt, Problem, WriterRange, WriterReader
+from tdbg.trial.writers import NO_END, Attempt, Problem, Source, WriterReader
 
 __all__ = ["RunState"]
 
@@ -59,7 +59,7 @@ class RunState:
         self._writers: dict[str, WriterReader] = {}
         self._unreadable: dict[str, TdbgError] = {}
         self._groups: list[list[WriterReader]] = []
-        self.lanes: list[WriterRange] = []
+        self.sources: list[Source] = []
         self._table = StepTable()
         self._sizes: list[int] = []
         self._table_is_due = False
@@ -148,7 +148,7 @@ class RunState:
         if self._attempt is not None:
             with contextlib.suppress(LookupError):
                 groups = writers.select(groups, self._attempt)
-        self.lanes = writers.lanes_of(groups, self.start, self.stop)
+        self.sources = writers.sources_of(groups, self.start, self.stop)
         self._sizes = [
             max(int(w.identity["world_size"]) for w in group) for group in groups
         ]
@@ -159,7 +159,7 @@ class RunState:
         """The steps of all workers; put together when it is asked for."""
         if self._table_is_due:
             self._table_is_due = False
-            self._table.update(self.lanes, self._sizes)
+            self._table.update(self.sources, self._sizes)
         return self._table
 
     # --- Writers and workers ------------------------------------------------
@@ -172,33 +172,33 @@ class RunState:
     @property
     def newest(self) -> list[WriterReader]:
         """The writers of the newest attempt that is looked at."""
-        last = max((lane.attempt for lane in self.lanes), default=0)
-        return [lane.writer for lane in self.lanes if lane.attempt == last]
+        last = max((source.attempt for source in self.sources), default=0)
+        return [source.writer for source in self.sources if source.attempt == last]
 
     @property
     def everyone(self) -> list[WriterReader]:
         """The writers that are looked at, and those that are no training."""
         others = [w for w in self._writers.values() if w.directory.role != "train"]
-        return [lane.writer for lane in self.lanes] + others
+        return [source.writer for source in self.sources] + others
 
     @property
     def workers(self) -> list[str]:
         """Names of all workers, by rank."""
-        by_rank = {lane.writer.rank: lane.worker for lane in self.lanes}
+        by_rank = {source.writer.rank: source.worker for source in self.sources}
         return [by_rank[rank] for rank in sorted(by_rank)]
 
-    def lanes_of(self, worker: str | None) -> list[WriterRange]:
-        """Lanes of the worker, or of all in the order of their ranks.
+    def sources_of(self, worker: str | None) -> list[Source]:
+        """Sources of the worker, or of all in the order of their ranks.
 
         Raises:
             InvalidWorker: If there is no worker of that name.
         """
         if worker is None:
-            return sorted(self.lanes, key=lambda lane: lane.writer.rank)
+            return sorted(self.sources, key=lambda source: source.writer.rank)
         if worker not in self.workers:
             msg = f"there is no worker {worker!r}: the run has {self.workers}"
             raise InvalidWorker(msg)
-        return [lane for lane in self.lanes if lane.worker == worker]
+        return [source for source in self.sources if source.worker == worker]
 
     @property
     def status(self) -> str:
@@ -230,10 +230,10 @@ class RunState:
 
     def definition(self, name: str) -> Definition | None:
         """The newest definition of the tensor *name*, or None."""
-        for lane in reversed(self.lanes):
-            ids = lane.writer.ids.get(name)
+        for source in reversed(self.sources):
+            ids = source.writer.ids.get(name)
             if ids:
-                definition = lane.writer.definitions[ids[-1]]
+                definition = source.writer.definitions[ids[-1]]
                 if role_of(definition) is not Role.SPAN:
                     return definition
         return None
@@ -241,27 +241,27 @@ class RunState:
     def names(self) -> set[str]:
         """Names of all tensors and scalars that were ever saved."""
         found: set[str] = set()
-        for lane in self.lanes:
-            whole = lane.start == -NO_END and lane.stop == NO_END
+        for source in self.sources:
+            whole = source.start == -NO_END and source.stop == NO_END
             if whole:
-                found.update(lane.writer.reader.names())
+                found.update(source.writer.reader.names())
             else:
-                found |= names_between(lane.writer, lane.start, lane.stop)
+                found |= names_between(source.writer, source.start, source.stop)
         return found
 
     def has_data(self, step: int) -> bool:
         """Whether anything was saved at the global *step*."""
         return any(
-            lane.start <= step < lane.stop and lane.writer.reader.has_data(step)
-            for lane in self.lanes
+            source.start <= step < source.stop and source.writer.reader.has_data(step)
+            for source in self.sources
         )
 
     def names_at(self, step: int) -> set[str]:
         """Names of what was saved at the global *step*."""
         found: set[str] = set()
-        for lane in self.lanes:
-            if lane.start <= step < lane.stop:
-                found |= names_between(lane.writer, step, step + 1)
+        for source in self.sources:
+            if source.start <= step < source.stop:
+                found |= names_between(source.writer, step, step + 1)
         return found
 
     def names_of_mode(self, mode: ModeKeys) -> set[str]:
@@ -271,16 +271,16 @@ class RunState:
         found: set[str] = set()
         if not len(steps):
             return found
-        for lane in self.lanes:
-            found |= names_between(lane.writer, lane.start, lane.stop, steps)
+        for source in self.sources:
+            found |= names_between(source.writer, source.start, source.stop, steps)
         return found
 
     def resolve(self, name: str) -> str | None:
         """The name of the tensor that is called *name*, by name or alias."""
         if self.definition(name) is not None:
             return name
-        for lane in reversed(self.lanes):
-            for definition in lane.writer.definitions.values():
+        for source in reversed(self.sources):
+            for definition in source.writer.definitions.values():
                 if name in definition.aliases:
                     return definition.name
         return None

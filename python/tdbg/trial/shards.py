@@ -22,7 +22,7 @@ from tdbg._core import Definition
 from tdbg.config.collections import Role
 from tdbg.errors import UnsupportedFeature
 from tdbg.run.schema import PlacementKind
-from tdbg.trial.writers import WriterRange
+from tdbg.trial.writers import Source
 
 __all__ = [
     "CLASS_DTYPES",
@@ -209,21 +209,21 @@ _Placement = tuple[int, int, int, int, int]
 class Contributions:
     """Which rows count when several workers have some of the same tensor.
 
-    Lanes must be asked about in the order of their ranks.
+    Sources must be asked about in the order of their ranks.
     """
 
     def __init__(self) -> None:
         self._holders: dict[object, object] = {}
 
-    def merges(self, lane: WriterRange, number: int) -> bool:
+    def merges(self, source: Source, number: int) -> bool:
         """Whether the rows of this definition add to those of other workers."""
-        definition = lane.writer.definitions[number]
+        definition = source.writer.definitions[number]
         return role_of(definition) in PER_WORKER or is_shard(definition)
 
-    def counts(self, lane: WriterRange, number: int) -> bool:
+    def counts(self, source: Source, number: int) -> bool:
         """Whether they count: of a part held more than once only one holder's do."""
-        definition = lane.writer.definitions[number]
-        holder: object = lane.writer.rank
+        definition = source.writer.definitions[number]
+        holder: object = source.writer.rank
         if role_of(definition) in PER_WORKER:
             # Groups are told apart by nothing; their replicas by their places.
             holder = tuple(
@@ -236,7 +236,7 @@ class Contributions:
         # Attempts may divide a tensor differently.
         part = (
             definition.name,
-            lane.attempt,
+            source.attempt,
             definition.global_shape,
             definition.global_offset,
             definition.shape,

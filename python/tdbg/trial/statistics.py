@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tdbg.stats import rows as row_statistics
 from tdbg.trial import shards
 from tdbg.trial.shards import Contributions, extreme_class, whole_count
-from tdbg.trial.writers import WriterRange
+from tdbg.trial.writers import Source
 
 __all__ = ["Statistics", "collect", "merge_rows", "with_rows"]
 
@@ -98,7 +98,7 @@ class Statistics:
 
 
 def collect(
-    lanes: Sequence[WriterRange],
+    sources: Sequence[Source],
     names: Sequence[str],
     recorded: NDArray[np.int64],
     start: int,
@@ -107,50 +107,50 @@ def collect(
     """Read the rows of *names* in ``start <= step < stop`` and merge them.
 
     Args:
-        lanes: What counts of each writer, in the order of ranks.
+        sources: What counts of each writer, in the order of ranks.
         names: Tensors, each once.
         recorded: Steps that may appear, ascending.
         start: First global step.
         stop: First global step that is not asked for any more.
     """
     found = []
-    for lane in lanes:
-        ids = _ids(lane, names)
-        segments = lane.writer.segments.between(
-            max(start, lane.start), min(stop, lane.stop)
+    for source in sources:
+        ids = _ids(source, names)
+        segments = source.writer.segments.between(
+            max(start, source.start), min(stop, source.stop)
         )
-        segments = segments[lane.writer.segments.counts(segments, ids) > 0]
+        segments = segments[source.writer.segments.counts(segments, ids) > 0]
         at = segments["step"]
         if not np.array_equal(at, recorded):
             segments = segments[np.isin(at, recorded)]
-        found.append((lane, ids, segments))
+        found.append((source, ids, segments))
     present = [segments["step"] for _, _, segments in found]
     steps = np.concatenate([recorded[:0], *present])
     if not (steps[1:] > steps[:-1]).all():
         steps = np.unique(steps)
-    rows = _Accumulator(names, steps, _classes(lanes, names))
+    rows = _Accumulator(names, steps, _classes(sources, names))
     contributions = Contributions()
-    for lane, ids, segments in found:
-        rows.begin(lane, ids, contributions)
-        for part in lane.writer.segments.read(segments, ids):
+    for source, ids, segments in found:
+        rows.begin(source, ids, contributions)
+        for part in source.writer.segments.read(segments, ids):
             rows.add(part)
     return rows.result()
 
 
-def _ids(lane: WriterRange, names: Sequence[str]) -> NDArray[np.uint32]:
-    known = lane.writer.ids
+def _ids(source: Source, names: Sequence[str]) -> NDArray[np.uint32]:
+    known = source.writer.ids
     ids = [number for name in names for number in known.get(name, ())]
     return np.array(ids, np.uint32)
 
 
-def _classes(lanes: Sequence[WriterRange], names: Sequence[str]) -> NDArray[np.uint8]:
+def _classes(sources: Sequence[Source], names: Sequence[str]) -> NDArray[np.uint8]:
     """The class of each name's extremes; float64 where its dtype has changed it."""
     classes = np.zeros(len(names), np.uint8)
     for i, name in enumerate(names):
         found = {
-            extreme_class(lane.writer.definitions[number].dtype)
-            for lane in lanes
-            for number in lane.writer.ids.get(name, ())
+            extreme_class(source.writer.definitions[number].dtype)
+            for source in sources
+            for number in source.writer.ids.get(name, ())
         }
         if len(found) == 1:
             classes[i] = found.pop()
@@ -180,7 +180,7 @@ class _Accumulator:
         # Elements of the whole, where rows are of parts.
         self._whole = np.zeros(size, np.uint64)
         self._rank = 0
-        # Definitions of the current lane, ascending, by which the next four go.  An id
+        # Definitions of the current source, ascending; the next four go by them.  An id
         # is what a file says, up to 2^32: it is looked for, and never an index.
         self._ids = np.empty(0, np.uint32)
         # Index of the name (-1: its rows do not count), whether its rows add to those
@@ -192,10 +192,10 @@ class _Accumulator:
         self._class = np.empty(0, np.uint8)
 
     def begin(
-        self, lane: WriterRange, ids: NDArray[np.uint32], contributions: Contributions
+        self, source: Source, ids: NDArray[np.uint32], contributions: Contributions
     ) -> None:
-        """What follows are rows of this lane."""
-        self._rank = lane.writer.rank
+        """What follows are rows of this source."""
+        self._rank = source.writer.rank
         self._ids = np.unique(ids)
         size = len(self._ids)
         self._index = np.full(size, -1, np.int64)
@@ -203,15 +203,15 @@ class _Accumulator:
         self._class = np.zeros(size, np.uint8)
         self._of_whole = np.zeros(size, np.uint64)
         for i, number in enumerate(self._ids.tolist()):
-            definition = lane.writer.definitions[number]
-            if contributions.counts(lane, number):
+            definition = source.writer.definitions[number]
+            if contributions.counts(source, number):
                 self._index[i] = self._numbers[definition.name]
-            self._adds[i] = contributions.merges(lane, number)
+            self._adds[i] = contributions.merges(source, number)
             self._class[i] = extreme_class(definition.dtype)
             self._of_whole[i] = whole_count(definition)
 
     def add(self, rows: NDArray[np.void]) -> None:
-        """Merge these rows of the current lane, of the definitions it began with."""
+        """Merge these rows of the current source, of the definitions it began with."""
         definition = np.searchsorted(self._ids, rows["definition"])
         name = self._index[definition]
         at = np.searchsorted(self._steps, rows["step"])
@@ -296,23 +296,23 @@ def _widen(
 
 
 def with_rows(
-    lanes: Sequence[WriterRange], names: Sequence[str], start: int, stop: int
+    sources: Sequence[Source], names: Sequence[str], start: int, stop: int
 ) -> list[str]:
     """Those of *names* that have a row in ``start <= step < stop``."""
     found: set[str] = set()
-    for lane in lanes:
-        index = lane.writer.segments
-        segments = index.between(max(start, lane.start), min(stop, lane.stop))
+    for source in sources:
+        index = source.writer.segments
+        segments = index.between(max(start, source.start), min(stop, source.stop))
         for number in index.definitions(segments).tolist():
-            if number in lane.writer.definitions:
-                found.add(lane.writer.definitions[number].name)
+            if number in source.writer.definitions:
+                found.add(source.writer.definitions[number].name)
     return [name for name in names if name in found]
 
 
 def merge_rows(
     name: str,
     step: int,
-    rows: Sequence[tuple[WriterRange, NDArray[np.void]]],
+    rows: Sequence[tuple[Source, NDArray[np.void]]],
     *,
     in_parts: bool = False,
 ) -> Statistics:
@@ -321,14 +321,14 @@ def merge_rows(
     Args:
         name: The tensor.
         step: The global step that all rows belong to.
-        rows: Lanes in the order of their ranks, with rows of this name only.
+        rows: Sources in the order of their ranks, with rows of this name only.
         in_parts: Whether parts of a sharded tensor are a row, too.
     """
-    lanes = [lane for lane, _ in rows]
+    sources = [source for source, _ in rows]
     steps = np.array([step], np.int64)
-    merged = _Accumulator([name], steps, _classes(lanes, [name]))
+    merged = _Accumulator([name], steps, _classes(sources, [name]))
     contributions = Contributions()
-    for lane, part in rows:
-        merged.begin(lane, lane.writer.ids_of(name), contributions)
+    for source, part in rows:
+        merged.begin(source, source.writer.ids_of(name), contributions)
         merged.add(part)
     return merged.result(in_parts=in_parts)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tdbg.modes import ModeKeys
 from tdbg.run.schema import GapContent, StepFlag
 from tdbg.trial.row_index import Growable
-from tdbg.trial.writers import WriterRange
+from tdbg.trial.writers import Source
 
 __all__ = ["STEP_TABLE_DTYPE", "StepTable"]
 
@@ -85,31 +85,31 @@ class StepTable:
         """The global steps, ascending."""
         return self._steps.data
 
-    def update(self, lanes: Sequence[WriterRange], world_sizes: Sequence[int]) -> None:
+    def update(self, sources: Sequence[Source], world_sizes: Sequence[int]) -> None:
         """Bring the table up to the writers' records."""
-        start = self._first_change(lanes)
+        start = self._first_change(sources)
         self._by_mode = {}
         keep = int(np.searchsorted(self.steps, start))
         self._table.truncate(keep)
         self._steps.truncate(keep)
-        newest = max((lane.attempt for lane in lanes), default=0)
+        newest = max((source.attempt for source in sources), default=0)
         for attempt, world_size in enumerate(world_sizes):
-            of_attempt = [lane for lane in lanes if lane.attempt == attempt]
+            of_attempt = [source for source in sources if source.attempt == attempt]
             part = _attempt_steps(of_attempt, start, world_size, attempt == newest)
             self._table.extend(part)
             self._steps.extend(part["step"])
-        self._name_hanging([lane for lane in lanes if lane.attempt == newest])
+        self._name_hanging([source for source in sources if source.attempt == newest])
 
-    def _name_hanging(self, lanes: list[WriterRange]) -> None:
+    def _name_hanging(self, sources: list[Source]) -> None:
         """Name ranks that are not waited for any longer, each once until it goes on."""
         hanging = set()
-        for number in {lane.writer.rank for lane in lanes}:
-            of_rank = [lane for lane in lanes if lane.writer.rank == number]
-            if of_rank[-1].writer.ended or not _hangs(of_rank, lanes):
+        for number in {source.writer.rank for source in sources}:
+            of_rank = [source for source in sources if source.writer.rank == number]
+            if of_rank[-1].writer.ended or not _hangs(of_rank, sources):
                 continue
             worker = of_rank[-1].worker
             hanging.add(worker)
-            if worker not in self._hanging and len(lanes) > len(of_rank):
+            if worker not in self._hanging and len(sources) > len(of_rank):
                 _log.warning(
                     "%s has not gone on since step %d: the steps of the others are "
                     "not held back any longer",
@@ -118,18 +118,24 @@ class StepTable:
                 )
         self._hanging = hanging
 
-    def _first_change(self, lanes: Sequence[WriterRange]) -> int:
+    def _first_change(self, sources: Sequence[Source]) -> int:
         """From which step on the table may have to change."""
         # Holes are found late, in steps that were settled.
         shape = [
-            (n.writer.name, n.attempt, n.start, n.stop, len(n.writer.reader.holes()))
-            for n in lanes
+            (
+                source.writer.name,
+                source.attempt,
+                source.start,
+                source.stop,
+                len(source.writer.reader.holes()),
+            )
+            for source in sources
         ]
         if shape != self._shape:
             self._shape, self._seen = shape, {}
         start = np.iinfo(np.int64).max
-        for lane in lanes:
-            name, steps = lane.writer.name, lane.writer.steps.steps
+        for source in sources:
+            name, steps = source.writer.name, source.writer.steps.steps
             new = steps[self._seen.get(name, 0) :]
             if name not in self._seen:
                 start = np.iinfo(np.int64).min
@@ -167,15 +173,15 @@ class StepTable:
 
 
 def _attempt_steps(
-    lanes: list[WriterRange], start: int, world_size: int, is_newest: bool
+    sources: list[Source], start: int, world_size: int, is_newest: bool
 ) -> NDArray[np.void]:
     """Steps of one attempt from *start* on."""
     records, ranks, generations = [], [], []
-    for lane in lanes:
-        at = lane.writer.steps.between(max(start, lane.start), lane.stop)
-        records.append(lane.writer.steps.data[at])
-        ranks.append(np.full(len(at), lane.writer.rank))
-        generations.append(np.full(len(at), lane.writer.generation))
+    for source in sources:
+        at = source.writer.steps.between(max(start, source.start), source.stop)
+        records.append(source.writer.steps.data[at])
+        ranks.append(np.full(len(at), source.writer.rank))
+        generations.append(np.full(len(at), source.writer.generation))
     if not sum(map(len, records)):
         return np.empty(0, STEP_TABLE_DTYPE)
     rows, rank = np.concatenate(records), np.concatenate(ranks)
@@ -199,7 +205,7 @@ def _attempt_steps(
         np.bitwise_or.reduceat(rows["flags"], first) & StepFlag.SKIPPED != 0
     )
     table["workers"] = np.diff(first, append=len(rows))
-    _complete(table, lanes, rows["step"], rank, world_size, is_newest)
+    _complete(table, sources, rows["step"], rank, world_size, is_newest)
     # Values left out on purpose are as good as never asked for.
     dropped = (rows["dropped"] > 0) & (rows["flags"] & StepFlag.SAMPLED == 0)
     lost = np.logical_or.reduceat(dropped | (rows["failed"] > 0), first)
@@ -209,7 +215,7 @@ def _attempt_steps(
 
 def _complete(
     table: NDArray[np.void],
-    lanes: list[WriterRange],
+    sources: list[Source],
     steps: NDArray[np.int64],
     rank: NDArray[np.int64],
     world_size: int,
@@ -218,63 +224,59 @@ def _complete(
     """Fill in `complete` and `settled`."""
     complete = np.ones(len(table), np.bool_)
     settled = np.ones(len(table), np.bool_)
-    seen = sorted({lane.writer.rank for lane in lanes})
+    seen = sorted({source.writer.rank for source in sources})
     for number in seen:
-        of_rank = [lane for lane in lanes if lane.writer.rank == number]
+        of_rank = [source for source in sources if source.writer.rank == number]
         has = np.isin(table["step"], steps[rank == number])
         last = _last_step(of_rank)
         passed = (table["step"] <= last) & ~_lost_steps(table["step"], of_rank)
-        ended = not is_newest or of_rank[-1].writer.ended or _hangs(of_rank, lanes)
+        ended = not is_newest or of_rank[-1].writer.ended or _hangs(of_rank, sources)
         complete &= (has | passed) & ~_broken_steps(table["step"], of_rank)
         settled &= has | (table["step"] <= last) | ended
     missing = is_newest and len(seen) < world_size
-    if missing and not all(lane.writer.ended for lane in lanes):
-        recorded = max(len(lane.writer.steps) for lane in lanes)
+    if missing and not all(source.writer.ended for source in sources):
+        recorded = max(len(source.writer.steps) for source in sources)
         if recorded < WAIT_STEPS:
             complete[:] = settled[:] = False
     table["complete"], table["settled"] = complete, settled
 
 
-def _last_step(lanes: list[WriterRange]) -> int:
+def _last_step(sources: list[Source]) -> int:
     """The last step that a worker recorded."""
-    return max(min(lane.writer.last_step, lane.stop - 1) for lane in lanes)
+    return max(min(source.writer.last_step, source.stop - 1) for source in sources)
 
 
-def _hangs(of_rank: list[WriterRange], lanes: list[WriterRange]) -> bool:
+def _hangs(of_rank: list[Source], sources: list[Source]) -> bool:
     """Whether a worker shows no life, or the others are far ahead of it."""
     if of_rank[-1].writer.liveness == "stalled":
         return True
     last = _last_step(of_rank)
     return any(
-        len(lane.writer.steps.between(last + 1, lane.stop)) >= WAIT_STEPS
-        for lane in lanes
+        len(source.writer.steps.between(last + 1, source.stop)) >= WAIT_STEPS
+        for source in sources
     )
 
 
-def _lost_steps(
-    steps: NDArray[np.int64], lanes: list[WriterRange]
-) -> NDArray[np.bool_]:
+def _lost_steps(steps: NDArray[np.int64], sources: list[Source]) -> NDArray[np.bool_]:
     """Which of *steps* a worker may have ended without being able to say so."""
     lost = np.zeros(len(steps), np.bool_)
-    for lane in lanes:
-        gaps = lane.writer.reader.gaps()
+    for source in sources:
+        gaps = source.writer.reader.gaps()
         for gap in gaps[(gaps["what"] & GapContent.STEPS) != 0]:
             lost |= (steps >= gap["first_step"]) & (steps <= gap["last_step"])
     return lost
 
 
-def _broken_steps(
-    steps: NDArray[np.int64], lanes: list[WriterRange]
-) -> NDArray[np.bool_]:
+def _broken_steps(steps: NDArray[np.int64], sources: list[Source]) -> NDArray[np.bool_]:
     """Which of *steps* may lack records that were written and cannot be read.
 
     A step begins before the one after it ends, so that a hole concerns the steps
     that end behind it, up to the second one; and those of which nothing is left.
     """
     broken = np.zeros(len(steps), np.bool_)
-    for lane in lanes:
-        holes = lane.writer.reader.holes()
-        ended = lane.writer.steps.data
+    for source in sources:
+        holes = source.writer.reader.holes()
+        ended = source.writer.steps.data
         at = np.unique(np.searchsorted(ended["sequence"], holes["end_sequence"]))
         at = at[at < len(ended)]  # Nobody says that what is behind it ended.
         if not len(at):
@@ -288,13 +290,13 @@ def _broken_steps(
         reach[at] = last
         left = numbers[numbers <= np.maximum.accumulate(reach)]
         highest = np.concatenate(([NO_STEP], np.maximum.accumulate(numbers)))
-        of_lane = (steps >= lane.start) & (steps < lane.stop)
-        broken |= of_lane & np.isin(steps, left)
+        of_source = (steps >= source.start) & (steps < source.stop)
+        broken |= of_source & np.isin(steps, left)
         changes = np.zeros(len(steps) + 1, np.int64)  # Of how many ranges.
         begin = np.searchsorted(steps, highest[at], "right")
         end = np.maximum(begin, np.searchsorted(steps, last, "right"))
         np.add.at(changes, begin, 1)
         np.add.at(changes, end, -1)
         gone = (np.cumsum(changes[:-1]) > 0) & ~np.isin(steps, numbers)
-        broken |= of_lane & gone
+        broken |= of_source & gone
     return broken

@@ -155,9 +155,9 @@ class TensorHandle(HistogramQueries):
     def position(self) -> int:
         """Its place in the order in which tensors first came: that of execution."""
         with self._run.fresh() as run:
-            for lane in run.lanes:
-                if self.name in lane.writer.ids:
-                    return lane.writer.ids[self.name][0]
+            for source in run.sources:
+                if self.name in source.writer.ids:
+                    return source.writer.ids[self.name][0]
             return 0
 
     @property
@@ -207,9 +207,11 @@ class TensorHandle(HistogramQueries):
         """
         with self._run.fresh() as run:
             at = self._global_step(step, mode_key(mode))
-            found = {entry.lane.worker for entry in values.entries(run, self.name, at)}
+            found = {
+                entry.source.worker for entry in values.entries(run, self.name, at)
+            }
             rows = values.row_entries(run, self.name, at)
-            found |= {entry.lane.worker for entry in rows}
+            found |= {entry.source.worker for entry in rows}
             if not found:
                 raise self._unavailable(step, mode_key(mode))
             return [worker for worker in run.workers if worker in found]
@@ -362,7 +364,7 @@ class TensorHandle(HistogramQueries):
             for entry in values.row_entries(run, self.name, at, worker):
                 calls = values.calls_of(entry)
                 first = entry.rows["definition"][calls.index(min(calls))]
-                definition = entry.lane.writer.definitions[int(first)]
+                definition = entry.source.writer.definitions[int(first)]
                 return _shape_of(definition, worker)
             for raw in values.entries(run, self.name, at, worker):
                 return _shape_of(raw.definition, worker)
@@ -414,7 +416,7 @@ class TensorHandle(HistogramQueries):
                     raise TensorUnavailableForStep(msg)
             if not found:
                 raise self._unavailable(step, mode, worker, call, micro_batch)
-            definitions = found[0].lane.writer.definitions
+            definitions = found[0].source.writer.definitions
             row = found[0].rows[0]
             definition = definitions[int(row["definition"])]
             is_part = worker is None and whole_count(definition) > 0

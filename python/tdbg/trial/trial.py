@@ -393,10 +393,10 @@ class Trial:
             recorded = run.table.steps
             if key is not ModeKeys.GLOBAL:
                 recorded = np.sort(recorded[run.table.of_mode(key)[1]])
-            lanes = run.lanes_of(None)
+            sources = run.sources_of(None)
             if names is None:
-                requested = statistics.with_rows(lanes, requested, first, stop)
-            return statistics.collect(lanes, requested, recorded, first, stop)
+                requested = statistics.with_rows(sources, requested, first, stop)
+            return statistics.collect(sources, requested, recorded, first, stop)
 
     def columns(self, names: Sequence[str], steps: NDArray[np.int64]) -> Columns:
         """What ``statistics`` gives, as float64, at given steps.
@@ -409,7 +409,7 @@ class Trial:
             steps: Global steps, ascending.
         """
         with self._run.fresh() as run:
-            return self._columns.read(run.lanes_of(None), names, steps)
+            return self._columns.read(run.sources_of(None), names, steps)
 
 
 def create_trial(

@@ -22,7 +22,7 @@ from tdbg.config.collections import Role
 from tdbg.errors import CorruptionError, TensorUnavailableForStep
 from tdbg.trial.run import RunState
 from tdbg.trial.shards import assemble, element_type, is_shard, role_of, tell_missing
-from tdbg.trial.writers import WriterRange
+from tdbg.trial.writers import Source
 
 __all__ = [
     "Call",
@@ -54,7 +54,7 @@ class Call(NamedTuple):
 class RawEntry(NamedTuple):
     """A saved value: a tensor, or a scalar where ``scalar`` is not None."""
 
-    lane: WriterRange
+    source: Source
     definition: Definition
     call: Call
     row: int
@@ -64,7 +64,7 @@ class RawEntry(NamedTuple):
 class RowEntry(NamedTuple):
     """The statistics rows that one worker has of a tensor at one step."""
 
-    lane: WriterRange
+    source: Source
     rows: NDArray[np.void]
 
 
@@ -80,19 +80,19 @@ def entries_between(
 ) -> dict[int, list[RawEntry]]:
     """The same of every global step in ``start <= step < stop`` that has any."""
     found: dict[int, list[RawEntry]] = {}
-    for lane in run.lanes_of(worker):
-        ids = lane.writer.ids.get(name, [])
-        first, last = max(start, lane.start), min(stop, lane.stop)
+    for source in run.sources_of(worker):
+        ids = source.writer.ids.get(name, [])
+        first, last = max(start, source.start), min(stop, source.stop)
         if ids and first < last:
-            for step, of_lane in _of_lane(lane, ids, first, last).items():
-                found.setdefault(step, []).extend(of_lane)
+            for step, of_source in _of_source(source, ids, first, last).items():
+                found.setdefault(step, []).extend(of_source)
     return found
 
 
-def _of_lane(
-    lane: WriterRange, ids: Sequence[int], start: int, stop: int
+def _of_source(
+    source: Source, ids: Sequence[int], start: int, stop: int
 ) -> dict[int, list[RawEntry]]:
-    reader, definitions = lane.writer.reader, lane.writer.definitions
+    reader, definitions = source.writer.reader, source.writer.definitions
     rows, places = reader.find_tensors(start, stop, ids)
     # Of a value that was saved twice for one call, the later counts.
     of_calls: dict[int, dict[Call, RawEntry]] = {}
@@ -106,7 +106,7 @@ def _of_lane(
     )
     for step, number, micro_batch, which, place in keys:
         call = Call(micro_batch, which)
-        entry = RawEntry(lane, definitions[number], call, place, None)
+        entry = RawEntry(source, definitions[number], call, place, None)
         of_calls.setdefault(step, {})[call] = entry
     found = {
         step: sorted(calls.values(), key=lambda entry: entry.call)
@@ -115,7 +115,7 @@ def _of_lane(
     rows, _ = reader.find_scalars(start, stop, ids)
     for row in rows:
         definition = definitions[int(row["definition"])]
-        entry = RawEntry(lane, definition, Call(0, 0), -1, float(row["value"]))
+        entry = RawEntry(source, definition, Call(0, 0), -1, float(row["value"]))
         # Of a scalar that was saved twice in a step, the later counts.
         found.setdefault(int(row["step"]), []).insert(0, entry)
     return found
@@ -126,12 +126,12 @@ def row_entries(
 ) -> list[RowEntry]:
     """Statistics rows of *name* at the global *step*, by rank."""
     found = []
-    for lane in _lanes_at(run, step, worker):
-        ids = lane.writer.ids_of(name)
+    for source in _sources_at(run, step, worker):
+        ids = source.writer.ids_of(name)
         if len(ids):
-            rows = lane.writer.segments.rows(step, ids)
+            rows = source.writer.segments.rows(step, ids)
             if len(rows):
-                found.append(RowEntry(lane, rows))
+                found.append(RowEntry(source, rows))
     return found
 
 
@@ -141,8 +141,9 @@ def calls_of(entry: RowEntry) -> list[Call]:
     return [Call(int(micro_batch), int(call)) for micro_batch, call in pairs]
 
 
-def _lanes_at(run: RunState, step: int, worker: str | None) -> list[WriterRange]:
-    return [n for n in run.lanes_of(worker) if n.start <= step < n.stop]
+def _sources_at(run: RunState, step: int, worker: str | None) -> list[Source]:
+    sources = run.sources_of(worker)
+    return [source for source in sources if source.start <= step < source.stop]
 
 
 def read_value(entry: RawEntry) -> NDArray[Any]:
@@ -157,7 +158,7 @@ def read_value(entry: RawEntry) -> NDArray[Any]:
         return value
     definition = entry.definition
     dtype = element_type(definition)
-    raw = entry.lane.writer.reader.read_tensor(entry.row)
+    raw = entry.source.writer.reader.read_tensor(entry.row)
     expected = math.prod(definition.shape) * dtype.itemsize
     if raw.nbytes != expected:
         msg = f"{definition.name!r} has {raw.nbytes} bytes instead of {expected}"
@@ -171,7 +172,7 @@ def reduce_value(entry: RawEntry, step: int) -> RowEntry:
     row["step"] = step
     row["definition"] = entry.definition.id
     row["micro_batch"], row["call"] = entry.call
-    return RowEntry(entry.lane, row)
+    return RowEntry(entry.source, row)
 
 
 def is_call(found: Call, call: int | None, micro_batch: int | None) -> bool:
@@ -186,7 +187,7 @@ def of_call(entry: RowEntry, call: int | None, micro_batch: int | None) -> RowEn
         rows = rows[rows["call"] == call]
     if micro_batch is not None:
         rows = rows[rows["micro_batch"] == micro_batch]
-    return RowEntry(entry.lane, rows)
+    return RowEntry(entry.source, rows)
 
 
 def add_up(entries: Sequence[RawEntry]) -> NDArray[Any]:
@@ -215,26 +216,28 @@ def saved_steps(
         worker: Only what this worker saved.
     """
     parts: list[NDArray[np.int64]] = []
-    for lane in run.lanes_of(worker):
-        ids = None if name is None else lane.writer.ids.get(name, [])
+    for source in run.sources_of(worker):
+        ids = None if name is None else source.writer.ids.get(name, [])
         if ids is not None and not ids:
             continue
-        reader = lane.writer.reader
+        reader = source.writer.reader
         finds = {
             "any": (reader.find_tensors, reader.find_scalars),
             "values": (reader.find_tensors, reader.find_scalars),
             "tensors": (reader.find_tensors,),
         }
         parts += [
-            _unique(find(lane.start, lane.stop, ids)[0]["step"])
+            _unique(find(source.start, source.stop, ids)[0]["step"])
             for find in finds.get(what, ())
         ]
         if what == "histograms":
-            parts.append(lane.writer.histograms.steps(ids, lane.start, lane.stop))
+            parts.append(source.writer.histograms.steps(ids, source.start, source.stop))
         if what in ("any", "statistics", "tensors"):
-            segments = lane.writer.segments.between(lane.start, lane.stop)
+            segments = source.writer.segments.between(source.start, source.stop)
             if ids is not None:
-                counts = lane.writer.segments.counts(segments, np.array(ids, np.uint32))
+                counts = source.writer.segments.counts(
+                    segments, np.array(ids, np.uint32)
+                )
                 segments = segments[counts > 0]
             parts.append(_unique(segments["step"]))
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
@@ -318,8 +321,8 @@ def incomplete(
             definitions.append(entry.definition)
         else:
             number = int(entry.rows["definition"][0])
-            definitions.append(entry.lane.writer.definitions[number])
-    savers = dict.fromkeys(entry.lane.worker for entry in found)
+            definitions.append(entry.source.writer.definitions[number])
+    savers = dict.fromkeys(entry.source.worker for entry in found)
     msg = (
         f"{name!r} is sharded, and not whole at step {step}: "
         f"{tell_missing(definitions, savers, run.workers)}; worker= gives "

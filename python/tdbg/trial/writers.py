@@ -33,11 +33,11 @@ __all__ = [
     "EventRecord",
     "Ids",
     "Problem",
-    "WriterRange",
+    "Source",
     "WriterReader",
     "attempts_of",
-    "lanes_of",
     "select",
+    "sources_of",
 ]
 
 
@@ -308,8 +308,11 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class WriterRange:
-    """The steps ``start <= step < stop`` of a writer, which count."""
+class Source:
+    """Where records of a run come from: a writer, and which of its steps count.
+
+    These are the steps ``start <= step < stop``; a later attempt replaces the others.
+    """
 
     writer: WriterReader
     attempt: int
@@ -371,14 +374,12 @@ def select(
     return [groups[attempt]]
 
 
-def lanes_of(
-    groups: list[list[WriterReader]], start: int, stop: int
-) -> list[WriterRange]:
+def sources_of(groups: list[list[WriterReader]], start: int, stop: int) -> list[Source]:
     """What counts of each writer within ``start <= step < stop``.
 
     In the order of attempts, within one of ranks, and within one of generations.
     """
-    lanes: list[WriterRange] = []
+    sources: list[Source] = []
     end = stop
     for number in range(len(groups) - 1, -1, -1):
         group = groups[number]
@@ -387,9 +388,9 @@ def lanes_of(
         for writer in reversed(group):
             # A rank that was restarted within its attempt replaces itself.
             limit = min(end, later.get(writer.rank, NO_END))
-            of_attempt.append(WriterRange(writer, number, start, max(start, limit)))
+            of_attempt.append(Source(writer, number, start, max(start, limit)))
             if writer.first_step is not None:
                 later[writer.rank] = min(limit, writer.first_step)
-        lanes[:0] = reversed(of_attempt)
+        sources[:0] = reversed(of_attempt)
         end = min([end, *later.values()])
-    return lanes
+    return sources

@@ -194,8 +194,8 @@ def test_no_element_type_in_a_file_makes_pointers_or_records(text: str) -> None:
 
 def test_a_value_that_does_not_fit_its_definition_is_refused() -> None:
     reader = SimpleNamespace(read_tensor=lambda _: np.zeros(7, np.uint8))
-    lane: Any = SimpleNamespace(writer=SimpleNamespace(reader=reader))
-    entry = RawEntry(lane, definition(), Call(0, 0), 0, None)
+    source: Any = SimpleNamespace(writer=SimpleNamespace(reader=reader))
+    entry = RawEntry(source, definition(), Call(0, 0), 0, None)
     with pytest.raises(CorruptionError, match="7 bytes instead of 8"):
         read_value(entry)
 
