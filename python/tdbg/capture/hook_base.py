@@ -424,6 +424,19 @@ class HookBase(ABC):
         """Whether the run has ended for this hook."""
         return self._session.is_closed
 
+    @property
+    def n_steps(self) -> int:
+        """How many training steps have begun."""
+        return self._session.machine.next_training()[0]
+
+    @property
+    def latest_forward(self) -> tuple[int, int]:
+        """Number of the latest training step, and of its latest micro-batch.
+
+        Every forward of the training changes one of them.
+        """
+        return self._session.machine.latest_forward
+
     def counters(self) -> dict[str, int]:
         """Numbers of records offered, written, dropped and failed, and of errors."""
         failed_exports = 0 if self._export is None else self._export.n_failed

@@ -168,6 +168,12 @@ class StepMachine:
         return begun, self._next_number
 
     @property
+    def latest_forward(self) -> tuple[int, int]:
+        """Number of the latest training step, and of its latest micro-batch."""
+        step = self.training or self._latest.get(TRAIN) or self._latest.get(GLOBAL)
+        return self.next_training()[0] - 1, -1 if step is None else step.micro_batch
+
+    @property
     def is_in_closure(self) -> bool:
         """Whether an optimizer is evaluating its closure."""
         return self._in_closure

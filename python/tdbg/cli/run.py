@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,12 @@ from tdbg.cli.rule_options import (
     print_findings,
 )
 from tdbg.config.collections import CollectionRegistry
-from tdbg.errors import NotARun, TdbgError
-from tdbg.launch import command_of, environment_of
+from tdbg.errors import TdbgError
+from tdbg.launch import command_of, environment_of, family, reads_no_environment
 from tdbg.launch.supervise import end_like, holding_signals, supervise, was_asked_to_end
 from tdbg.rules import Engine, Rule, with_absolute_path
-from tdbg.run.directory import wait_for_run
 
-__all__ = ["BackgroundJudge", "command"]
+__all__ = ["BackgroundJudge", "FamilyJudge", "command"]
 
 
 POLL_SECONDS = 0.1
@@ -38,13 +37,75 @@ POLL_SECONDS = 0.1
 LAST_SECONDS = 60.0
 
 
+class FamilyJudge:
+    """Judges all runs of a launch, each by a ``BackgroundJudge``, as they appear.
+
+    Args:
+        out: The directory of the first run.
+        existing: The result of ``family.existing`` before the launch.
+        rules: The rules to judge by.
+        make_actions: Makes the actions to take about findings, given a run.
+    """
+
+    def __init__(
+        self,
+        out: str,
+        existing: Mapping[str, int],
+        rules: Sequence[Rule],
+        make_actions: Callable[[str], Sequence[Action]],
+    ) -> None:
+        self._out = Path(out)
+        self._existing = existing
+        self._rules = rules
+        self._make_actions = make_actions
+        self._judges: dict[Path, BackgroundJudge] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=self._follow, name="tdbg-runs", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start to look for runs."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Judge the rest of all runs when the program has ended; print the result.
+
+        REQUIRES: ``holding_signals``, as of ``BackgroundJudge.finish``.
+        """
+        self._ended.set()
+        self._thread.join()
+        if not self._judges:
+            print_line("no training was captured, so there was nothing to judge")
+        for judge in self._judges.values():
+            judge.finish()
+
+    def _follow(self) -> None:
+        while True:
+            is_last = self._ended.is_set()
+            for path in family.appeared(self._out, self._existing):
+                if path not in self._judges:
+                    self._judge(path)
+            if is_last:
+                return
+            self._ended.wait(POLL_SECONDS)
+
+    def _judge(self, path: Path) -> None:
+        if self._judges:
+            print_line(f"a further training is judged: {path}")
+        run = str(path)
+        judge = BackgroundJudge(run, self._rules, self._make_actions(run))
+        self._judges[path] = judge
+        judge.start()
+
+
 class BackgroundJudge:
     """Judges a run in a thread, and prints findings on standard error.
 
     Errors of the judging are printed there too and never reach the program.
 
     Args:
-        run: The directory in which the run will appear.
+        run: The directory of the run.
         rules: The rules to judge by.
         actions: The actions to take about findings.
     """
@@ -62,7 +123,7 @@ class BackgroundJudge:
         )
 
     def start(self) -> None:
-        """Start judging as soon as the run exists."""
+        """Start judging."""
         self._thread.start()
 
     def finish(self) -> None:
@@ -74,37 +135,32 @@ class BackgroundJudge:
         deadline = time.monotonic() + LAST_SECONDS
         while self._thread.is_alive():
             if was_asked_to_end() or time.monotonic() > deadline:
-                self._print("not all was judged: see tdbg check")
+                print_line("not all was judged: see tdbg check")
                 return
             self._thread.join(POLL_SECONDS)
 
     def _judge(self) -> None:
         try:
-            try:
-                wait_for_run(self._run, self._ended.is_set)
-            except NotARun as error:
-                if error.kind != "missing":
-                    raise
-                self._print("no training was captured, so there was nothing to judge")
-                return
             engine = Engine(self._run, self._rules, self._actions)
             stopping = False
             for found in engine.follow(until=self._ended.is_set):
                 print_findings([finding.to_json() for finding in found], self._out)
                 if not stopping and asked_to_stop(self._actions):
                     stopping = True
-                    self._print(STOPPING)
+                    print_line(STOPPING)
             report = engine.finish()
         except TdbgError as error:
-            self._print(f"the run is no longer judged: {error}")
+            print_line(f"the run is no longer judged: {error}")
             return
         for note in report.notes:
-            self._print(note)
+            print_line(note)
         found_text = counted(len(report.findings), "finding")
-        self._print(f"{counted(report.n_steps, 'step')} judged by rules: {found_text}")
+        print_line(f"{counted(report.n_steps, 'step')} judged by rules: {found_text}")
 
-    def _print(self, text: str) -> None:
-        self._out.print(plain(f"tdbg: {text}"))
+
+def print_line(text: str) -> None:
+    """Print a line of tdbg's own, beside the output of the program."""
+    console(stderr=True).print(plain(f"tdbg: {text}"))
 
 
 EXIT_NOT_FOUND = 127
@@ -179,10 +235,17 @@ def command(
         "statistics_interval": statistics_interval,
         "save_interval": save_interval,
     }
-    environment = environment_of(settings, os.environ)
+    existing = family.existing(Path(settings["out_dir"]))
+    environment = environment_of({"existing": existing, **settings}, os.environ)
     if config is not None:
         environment["TDBG_CONFIG"] = str(Path(config).absolute())
     arguments = command_of(program)
+    option = reads_no_environment(arguments)
+    if option is not None:
+        print_line(
+            f"nothing will be captured: with {option} Python reads no PYTHONPATH, by "
+            f"which tdbg comes into the program"
+        )
     judged = bool(on_finding) or file is not None
     if judged:  # Bad actions are refused before anything is printed or started.
         parse_actions(
@@ -198,11 +261,14 @@ def command(
     try:
         if not judged:
             os.execvpe(arguments[0], arguments, environment)  # noqa: S606
-        with holding_signals() as before:
-            actions = parse_actions(
-                out, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
+
+        def make_actions(run: str) -> tuple[Action, ...]:
+            return parse_actions(
+                run, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
             )
-            judge = BackgroundJudge(out, chosen, actions)
+
+        with holding_signals() as before:
+            judge = FamilyJudge(out, existing, chosen, make_actions)
             judge.start()
             status = supervise(arguments, environment, before)
             judge.finish()

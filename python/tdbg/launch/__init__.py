@@ -5,9 +5,9 @@ in an environment whose ``PYTHONPATH`` begins with the folder ``site``.  The
 ``sitecustomize`` in that folder waits until torch is imported; then ``discovery`` finds
 the model, the optimizer and the loss as the script uses them.
 
-tdbg captures the Python process that was launched, the one that a launched shell script
-or ``accelerate launch`` runs, and the workers of ``torchrun``.  It leaves all other
-processes alone, such as workers of data loaders and what the script starts.
+Every Python process below the command searches, and one that trains nothing leaves no
+trace, such as a worker of a data loader.  Ranks of one training share a run; all other
+trainings have a run each (``family``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LAUNCH_VARIABLE", "command_of", "environment_of"]
+__all__ = ["LAUNCH_VARIABLE", "command_of", "environment_of", "reads_no_environment"]
 
 LAUNCH_VARIABLE = "TDBG_LAUNCH"
 _SITE = Path(__file__).parent / "site"
@@ -31,7 +31,7 @@ def environment_of(
     """Make the environment of the command.
 
     Args:
-        settings: The settings that ``discovery`` reads: out_dir, rules, ...
+        settings: The settings that ``discovery`` reads: out_dir, existing, rules, ...
         environment: The environment of this process.
     """
     path = environment.get("PYTHONPATH")
@@ -44,6 +44,8 @@ def environment_of(
         **result,
         "PYTHONPATH": str(_SITE) + (os.pathsep + path if path else ""),
         LAUNCH_VARIABLE: json.dumps(settings),
+        # The program takes the place of this process, or is its child.
+        f"{LAUNCH_VARIABLE}_PID": str(os.getpid()),
     }
 
 
@@ -54,3 +56,34 @@ def command_of(arguments: Sequence[str]) -> list[str]:
     if first == "-m" or is_script:
         return [sys.executable, *arguments]
     return list(arguments)
+
+
+def reads_no_environment(arguments: Sequence[str]) -> str | None:
+    """The option by which a Python ignores the ``sitecustomize`` of tdbg, or None.
+
+    Example:
+        >>> reads_no_environment(["python3", "-I", "train.py"])
+        '-I'
+    """
+    words = [word for word in arguments if not _is_assignment(word)]
+    if words and Path(words[0]).name == "env":
+        words = words[1:]
+    if not words or not Path(words[0]).name.startswith("python"):
+        return None
+    for word in words[1:]:
+        if (
+            not word.startswith("-")
+            or word.startswith("--")
+            or word in {"-", "-c", "-m"}
+        ):
+            return None
+        for letter in word[1:]:
+            if letter in "EIS":
+                return f"-{letter}"
+            if letter in "cmWX":
+                break
+    return None
+
+
+def _is_assignment(word: str) -> bool:
+    return word.split("=", 1)[0].isidentifier() and "=" in word

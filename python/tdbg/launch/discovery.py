@@ -1,26 +1,29 @@
-"""Finds the model, the optimizer and the loss of a training that knows no tdbg.
+"""Finds the trainings of a program that knows no tdbg: models, optimizers, losses.
 
-A root of the model is a module that the script calls outside of any other root and that
-owns parameters of an optimizer.  The hook is made when the first root is called, before
-the root has run.  When all known optimizers have stepped, the search ends: everything
-but the hook is removed from torch.
+A training has *roots*, the modules that the program calls from outside of any other:
+those that own parameters of an optimizer, or, where there is no optimizer of PyTorch,
+those whose calls a backward pass has followed.  The hook is made when the first root is
+called, before the root has run.  When all optimizers of the training have stepped, it
+has *settled* and the search ends: everything but the hook is removed from modules and
+optimizers.  The search begins again with an optimizer of other parameters, and with a
+backward pass that no forward of a known root came before: that is a further training,
+and a run of its own.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import json
 import logging
 import os
-import shlex
 import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,14 +33,28 @@ from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from tdbg.capture.process import at_exit
+from tdbg.capture.ranks import launched_rank
 from tdbg.config.schedules import SaveConfig
-from tdbg.errors import TrainingStopped
+from tdbg.errors import TdbgError, TrainingStopped
+from tdbg.hooks.pytorch.distributed import process_group_rank
 from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import registered_session
 from tdbg.hooks.pytorch.module_tree import unwrapped
-from tdbg.launch import LAUNCH_VARIABLE
+from tdbg.launch import LAUNCH_VARIABLE, family, summary
 
-__all__ = ["Discovery", "begin"]
+__all__ = ["MOST_ROOTS", "MOST_TRAININGS", "Discovery", "begin"]
+
+MOST_TRAININGS = 32
+"""Of one process: a program may train a thousand little models within a large one."""
+MOST_ROOTS = 16
+"""Of one training."""
+
+# So often each optimizer of a further training steps before it has settled: an earlier
+# training that goes on beside it has stepped by then, too.
+_STEPS_TO_SETTLE = 2
+# How often a backward pass without a known root begins the search in vain.
+_MOST_SEARCHES = 8
 
 _log = logging.getLogger("tdbg")
 _OF_GLOBAL_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
@@ -55,33 +72,93 @@ def _end_quietly(before: Callable[..., Any]) -> Callable[..., Any]:
     return hook
 
 
-def begin() -> None:
-    """Start the search in this process; torch has just been imported."""
+def begin(*, is_first: bool) -> None:
+    """Start the search in this process; torch has just been imported.
+
+    Args:
+        is_first: Whether this is the program that was launched, or a rank of it, and
+            not a process that the program has started.
+    """
     sys.excepthook = _end_quietly(sys.excepthook)
-    settings = json.loads(os.environ[LAUNCH_VARIABLE])
-    Discovery(settings).start()
+    discovery = Discovery(json.loads(os.environ[LAUNCH_VARIABLE]), is_first=is_first)
+    discovery.start()
+
+
+class _Training:
+    """A training that was found.
+
+    Attributes:
+        hook: What captures it.
+        path: The directory of its run.
+        roots: Its roots.
+        optimizers: Those whose parameters its roots own.
+        has_loss: Whether a module computes its loss.
+        has_settled: Whether everything that belongs to it was found.
+        n_left_out: How many roots it has beyond ``MOST_ROOTS``.
+    """
+
+    def __init__(self, hook: Any, path: Path) -> None:
+        self.hook = hook
+        self.path = path
+        self.roots: list[weakref.ref[nn.Module]] = []
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.has_loss = False
+        self.has_settled = False
+        self.n_left_out = 0
+
+    def parameters(self) -> set[int]:
+        """The ids of all parameters of its roots."""
+        found = (root() for root in self.roots)
+        return {number for root in found if root is not None for number in _ids(root)}
+
+
+class _Candidate:
+    """A module that was called from outside of others, and that no optimizer trains.
+
+    Attributes:
+        module: The module.
+        was_followed: Whether a backward pass has begun since it was called.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = weakref.ref(module)
+        self.was_followed = False
 
 
 class Discovery:
-    """Searches for the model, the loss and the optimizers of a script.
+    """Searches for the trainings of a script.
 
     Args:
-        settings: ``out_dir``, ``rules``, ``include_collections``, ``save_interval``,
-            ``statistics_interval``; all but the first may be missing.
+        settings: ``out_dir``, ``existing`` (of ``family``), ``rules``,
+            ``include_collections``, ``save_interval``, ``statistics_interval``; all
+            but the first may be missing.
+        is_first: As of ``begin``.
     """
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], *, is_first: bool = True) -> None:
         self._settings = settings
-        self._pid = os.getpid()
-        self._hook: Any = None
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._is_first = is_first
+        self._trainings: list[_Training] = []
+        # Optimizers of which no root was called yet, and those that are to step before
+        # the training has settled.
+        self._new: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._waiting: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._roots: list[weakref.ref[nn.Module]] = []
-        self._has_loss = False
+        # How often each optimizer has stepped, and how many backward passes there were,
+        # since the search began.
+        self._n_steps: weakref.WeakKeyDictionary[Optimizer, int]
+        self._n_steps = weakref.WeakKeyDictionary()
+        self._n_backwards = 0
+        self._candidates: list[_Candidate] = []
+        # Modules that are no roots, by id, until an optimizer is made.
+        self._passed: weakref.WeakValueDictionary[int, nn.Module]
+        self._passed = weakref.WeakValueDictionary()
+        self._n_searches = 0
+        self._forwards: list[object] = []  # Of each training, at the last backward.
         self._handles: list[Any] = []
         self._backward: BackwardRoots | None = None
         self._make: Callable[..., None] | None = None
         self._filter: Any = None
+        self._facts = summary.Facts()
 
     def start(self) -> None:
         """Begin to search."""
@@ -90,24 +167,73 @@ class Discovery:
 
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             make(optimizer, *args, **kwargs)
-            me._optimizers.add(optimizer)
-            me._waiting.add(optimizer)
+            me._made(optimizer)
 
         functools.update_wrapper(init, make)
         Optimizer.__init__ = init  # type: ignore[method-assign, assignment]
-        self._handles = [
-            register_module_forward_pre_hook(self._called),
-            register_optimizer_step_post_hook(self._stepped),
-        ]
-        # Compiled modules warn of hooks on all modules, but these ones are harmless.
-        warnings.filterwarnings("ignore", message=_OF_GLOBAL_HOOKS)
-        self._filter = warnings.filters[0]
+        self._backward = BackwardRoots(self._backward_begins)
+        self._search()
+        os.register_at_fork(after_in_child=self._forked)
+        at_exit(self.print_summary)
+
+    def stop(self) -> None:
+        """Search no longer; hooks that were made go on."""
+        self._end_search()
+        if self._make is not None:
+            Optimizer.__init__ = self._make  # type: ignore[method-assign]
+            self._make = None
+        if self._backward is not None:
+            self._backward.remove()
+            self._backward = None
+
+    @property
+    def hooks(self) -> list[Any]:
+        """The hooks of the trainings that were found, in this order."""
+        return [each.hook for each in self._trainings]
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether calls of modules and steps of optimizers are looked at."""
+        return bool(self._handles)
+
+    def print_summary(self) -> None:
+        """Print what was captured, or why nothing was."""
+        lines: list[str] = []
+        if _rank_and_size()[0] == 0:
+            if self._trainings:
+                runs = [
+                    summary.Run(each.path, each.hook.n_steps, each.n_left_out)
+                    for each in self._trainings
+                ]
+                lines = summary.captured(runs, self._facts)
+            elif self._is_first and not self._appeared():
+                lines = summary.why(self._facts)
+        sys.stderr.write("".join(f"tdbg: {line}\n" for line in lines))
 
     # ---- called by torch -----------------------------------------------------
 
+    def _made(self, optimizer: Optimizer) -> None:
+        """Note an optimizer, which was just made."""
+        self._facts.n_optimizers += 1
+        self._passed.clear()
+        current, held = self._current(), _held(optimizer)
+        if current is not None and held <= current.parameters():
+            current.optimizers.add(optimizer)  # It trains what is known.
+            if current.has_settled:
+                return
+        elif len(self._trainings) >= MOST_TRAININGS and self._is_next_a_training():
+            self._facts.n_left_out += 1
+            return
+        else:
+            self._new.add(optimizer)
+        self._waiting.add(optimizer)
+        self._search()
+
     def _called(self, module: nn.Module, _: Any) -> None:
-        """Torch calls this before every call of a module."""
-        if is_compiling() or os.getpid() != self._pid:
+        """Torch calls this before every call of a module, during a search."""
+        if is_compiling() or self._passed.get(id(module)) is module:
+            return
+        if not self._may_be_root(module):
             return
         try:
             if isinstance(module, _Loss):
@@ -120,46 +246,159 @@ class Discovery:
             self._give_up(error)
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
-        """Torch calls this after every step of an optimizer."""
-        self._waiting.discard(optimizer)
-        if self._hook is not None and not self._waiting:
-            self._stop_looking()
+        """Torch calls this after every step of an optimizer, during a search."""
+        n_steps = self._n_steps[optimizer] = self._n_steps.get(optimizer, 0) + 1
+        if not self._trainings:
+            return
+        if n_steps >= (1 if len(self._trainings) == 1 else _STEPS_TO_SETTLE):
+            self._waiting.discard(optimizer)
+        if not self._waiting:
+            self._settle()
+
+    def _backward_begins(self, root: torch.Tensor) -> None:
+        """A backward pass begins at a single number, *root*."""
+        self._facts.n_backwards += 1
+        self._n_backwards += 1
+        for each in self._candidates:
+            each.was_followed = True
+        training = self._training_of_backward()
+        if training is not None and not training.has_loss:
+            training.hook.record_tensor_value("loss", root)
+        current = self._current()
+        if self.is_searching:
+            # Without optimizers, passes are counted in their place.
+            is_by_hand = current is not None and not current.optimizers
+            if (
+                is_by_hand
+                and not self._waiting
+                and self._n_backwards > _STEPS_TO_SETTLE
+            ):
+                self._settle()
+        elif training is None and self._n_searches < _MOST_SEARCHES:
+            self._n_searches += 1
+            if len(self._trainings) < MOST_TRAININGS:
+                self._search()
+
+    def _forked(self) -> None:
+        """Search anew in a forked child: the trainings are the parent's."""
+        self._trainings.clear()
+        self._forwards.clear()
+        self._is_first = False
 
     # ---- roots and losses ----------------------------------------------------
 
-    def _is_root(self, module: nn.Module) -> bool:
-        if not self._optimizers:
-            return False
-        ours = {id(parameter) for parameter in module.parameters()}
-        for each in self._roots:
-            root = each()
-            if root is not None:
-                ours -= {id(parameter) for parameter in root.parameters()}
-        return any(
-            id(parameter) in ours
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
+    def _current(self) -> _Training | None:
+        return self._trainings[-1] if self._trainings else None
+
+    def _is_next_a_training(self) -> bool:
+        """Whether a root that is found now begins a training of its own."""
+        return not self._trainings or self._trainings[-1].has_settled
+
+    def _training_of_backward(self) -> _Training | None:
+        """The training that made a forward since the last backward pass, if any."""
+        forwards = [each.hook.latest_forward for each in self._trainings]
+        before = [*self._forwards, *(None for _ in forwards[len(self._forwards) :])]
+        self._forwards = forwards
+        for training, now, then in zip(
+            reversed(self._trainings), reversed(forwards), reversed(before), strict=True
+        ):
+            if now != then:
+                return training
+        return None
+
+    def _may_be_root(self, module: nn.Module) -> bool:
+        """Whether it is worth looking at: a program that infers calls many modules."""
+        current = self._current()
+        if self._new or (current is not None and current.optimizers):
+            return True
+        if not torch.is_grad_enabled():
+            return isinstance(module, _Loss)
+        return not any(
+            each.module() is module and not each.was_followed
+            for each in self._candidates
         )
 
+    def _is_root(self, module: nn.Module) -> bool:
+        """Whether a module that is called is a root; note it if it never will be."""
+        own = _ids(module)
+        current = self._current()
+        if self._new or (current is not None and current.optimizers):
+            known, trained = set[int](), {n for each in self._new for n in _held(each)}
+            if current is not None and not current.has_settled:
+                known = current.parameters()
+                trained.update(n for each in current.optimizers for n in _held(each))
+            if not (own - known).isdisjoint(trained):
+                return True
+            if self._new or not self._is_next_a_training():
+                self._passed[id(module)] = module
+                return False
+        return self._is_trained_by_hand(module, own)
+
+    def _is_trained_by_hand(self, module: nn.Module, own: set[int]) -> bool:
+        """Whether a backward pass has followed a call from outside of other modules."""
+        known = {number for each in self._trainings for number in each.parameters()}
+        for each in self._candidates:
+            candidate = each.module()
+            if candidate is module:  # Otherwise nobody would have asked.
+                return True
+            if candidate is not None:
+                known |= _ids(candidate)
+        if own <= known:
+            self._passed[id(module)] = module
+        elif any(parameter.requires_grad for parameter in module.parameters()):
+            self._candidates.append(_Candidate(module))
+        return False
+
     def _found_root(self, module: nn.Module) -> None:
-        self._roots.append(weakref.ref(module))
-        inside = unwrapped(module)
-        if registered_session(inside) is not None:
-            if self._hook is None:
+        inside, own = unwrapped(module), _ids(module)
+        relatives = [
+            each for each in self._trainings if not own.isdisjoint(each.parameters())
+        ]
+        if registered_session(inside) is not None and not relatives:
+            self._passed[id(module)] = module
+            if not self._trainings:
                 self._give_up("the script has a hook of its own, which goes on")
             return
-        if self._hook is None:
-            self._hook = self._make_hook(module)
-            self._backward = BackwardRoots(self._begins_at)
-            atexit.register(self._print_next_step)
+        if self._is_next_a_training():
+            for each in relatives:
+                # Otherwise calls of what they share would be steps of both.
+                each.hook.close()
+            self._begin_training(module)
+        elif len(self._trainings[-1].roots) >= MOST_ROOTS:
+            self._trainings[-1].n_left_out += 1
+            self._passed[id(module)] = module
+            return
         else:
-            self._hook.register_module(module)
+            self._trainings[-1].hook.register_module(module)
+        training = self._trainings[-1]
+        training.roots.append(weakref.ref(module))
+        self._candidates.clear()
+        for optimizer in list(self._new):
+            if not _held(optimizer).isdisjoint(own):
+                training.optimizers.add(optimizer)
+                self._new.discard(optimizer)
         if inside is module:
             # The hook just put on the root only sees its next call; this one has begun.
-            self._hook.begin_call(inside)
+            training.hook.begin_call(inside)
 
-    def _make_hook(self, module: nn.Module) -> Any:
+    def _begin_training(self, module: nn.Module) -> None:
+        out = Path(self._settings["out_dir"])
+        if _rank_and_size()[1] > 1:  # All ranks find the same ones, in the same order.
+            path = family.member(out, len(self._trainings) + 1)
+        else:
+            before = self._settings.get("existing", {})
+            path = family.claim(out, before, may_join=self._is_first)
+        try:
+            training = _Training(self._make_hook(module, path), path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # It is not empty.
+                path.rmdir()
+            raise
+        self._trainings.append(training)
+        self._n_steps.clear()
+        self._n_backwards = self._n_searches = 0
+
+    def _make_hook(self, module: nn.Module, path: Path) -> Any:
         from tdbg import pytorch
 
         given = self._settings
@@ -170,7 +409,7 @@ class Discovery:
         }
         hook = pytorch.watch(
             module,
-            out=given["out_dir"],
+            out=path,
             rules=None if given.get("rules") is None else given["rules"],
             save_config=SaveConfig(**intervals) if intervals else None,
         )
@@ -184,37 +423,68 @@ class Discovery:
         return hook
 
     def _found_loss(self, module: nn.Module) -> None:
-        if self._hook is not None:
-            self._has_loss = True
-            self._hook.register_loss(module)
+        current = self._current()
+        if current is not None:
+            current.has_loss = True
+            current.hook.register_loss(module)
 
-    def _begins_at(self, root: torch.Tensor) -> None:
-        """A backward pass begins; record its root as the loss if no module is one."""
-        if not self._has_loss and os.getpid() == self._pid:
-            self._hook.record_tensor_value("loss", root)
+    def _appeared(self) -> list[Path]:
+        """The runs of all processes of this launch."""
+        existing = self._settings.get("existing", {})
+        return family.appeared(Path(self._settings["out_dir"]), existing)
 
-    # ---- the end -------------------------------------------------------------
+    # ---- the search ----------------------------------------------------------
 
-    def _stop_looking(self) -> None:
+    def _search(self) -> None:
+        """Look at calls of modules and at steps of optimizers from now on."""
+        if self._handles:
+            return
+        self._handles = [
+            register_module_forward_pre_hook(self._called),
+            register_optimizer_step_post_hook(self._stepped),
+        ]
+        self._n_steps.clear()
+        self._n_backwards = 0
+        # Compiled modules warn of hooks on all modules, but these ones are harmless.
+        warnings.filterwarnings("ignore", message=_OF_GLOBAL_HOOKS)
+        self._filter = warnings.filters[0]
+
+    def _settle(self) -> None:
+        """End the search: the current training has all that belongs to it."""
+        *earlier, current = self._trainings
+        if not current.has_settled:
+            current.has_settled = True
+            for each in earlier:
+                if not any(optimizer in self._n_steps for optimizer in each.optimizers):
+                    each.hook.close()
+        self._end_search()
+
+    def _end_search(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         with contextlib.suppress(ValueError):  # The script has reset the filters.
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
-        if self._make is not None:
-            Optimizer.__init__ = self._make  # type: ignore[method-assign]
-            self._make = None
-        if self._has_loss and self._backward is not None:
-            self._backward.remove()
+        for each in (self._new, self._waiting, self._candidates, self._passed):
+            each.clear()
 
     def _give_up(self, why: object) -> None:
         _log.warning("tdbg captures nothing: %s", why)
-        self._stop_looking()
-        if self._backward is not None:
-            self._backward.remove()
+        self._facts.has_given_up = True
+        self.stop()
 
-    def _print_next_step(self) -> None:
-        if os.getpid() == self._pid and os.environ.get("RANK", "0") == "0":
-            out = self._settings["out_dir"]
-            quoted = shlex.quote(str(out))
-            sys.stderr.write(f"tdbg: the run is in {out}; next: tdbg check {quoted}\n")
+
+def _ids(module: nn.Module) -> set[int]:
+    return {id(parameter) for parameter in module.parameters()}
+
+
+def _held(optimizer: Optimizer) -> set[int]:
+    return {id(item) for group in optimizer.param_groups for item in group["params"]}
+
+
+def _rank_and_size() -> tuple[int, int]:
+    """The rank of this process and the number of ranks; (0, 1) where it is unclear."""
+    try:
+        return process_group_rank() or launched_rank(os.environ)
+    except TdbgError:  # The hook reports it.
+        return 0, 1

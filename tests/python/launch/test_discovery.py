@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import time
 import warnings
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdbg.capture import process
 from tdbg.errors import TrainingStopped
 from tdbg.launch.discovery import Discovery
 from tdbg.modes import TRAIN
@@ -28,30 +28,32 @@ def discovery(run_dir: Path) -> Iterator[Discovery]:
     found = Discovery({"out_dir": str(run_dir), "statistics_interval": 1})
     found.start()
     yield found
-    found._give_up(RuntimeError("the test is over"))
-    atexit.unregister(found._print_next_step)
-    if found._hook is not None:
-        found._hook.close()
+    found.stop()
+    process._callbacks.remove(found.print_summary)
+    for hook in found.hooks:
+        hook.close()
+    assert is_untouched()
+    assert not hasattr(Optimizer.__init__, "__wrapped__")
+    assert not hasattr(torch.autograd.backward, "_tdbg_original")
 
 
-def untouched() -> bool:
+def is_untouched() -> bool:
+    """Whether calls of modules cost nothing."""
     return (
-        not hasattr(Optimizer.__init__, "__wrapped__")
-        and not hasattr(torch.autograd.backward, "_tdbg_original")
-        and not any("global hooks" in str(each[1]) for each in warnings.filters)
+        not any("global hooks" in str(each[1]) for each in warnings.filters)
         and not nn.modules.module._global_forward_pre_hooks
     )
 
 
-def test_nothing_of_the_search_is_left_and_the_loss_is_recorded_once(
+def test_modules_are_left_alone_after_a_step_and_the_loss_is_recorded_once(
     run_dir: Path, discovery: Discovery
 ) -> None:
-    assert not untouched()
+    assert not is_untouched()
     model, criterion = mlp(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(model, criterion, optimizer, digits(8), 3)
-    assert untouched()
-    assert discovery._hook.close()
+    assert is_untouched()
+    assert discovery.hooks[0].close()
     trial = create_trial(run_dir)
     name = type(model).__name__
     for each in (f"{name}_output_0", "relu_output_0", "CrossEntropyLoss_output_0"):
@@ -65,8 +67,8 @@ def test_a_loss_that_is_a_function_stays_watched(
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(model, nn.functional.cross_entropy, optimizer, digits(8), 3)
-    assert hasattr(torch.autograd.backward, "_tdbg_original")
-    assert discovery._hook.close()
+    assert is_untouched()
+    assert discovery.hooks[0].close()
     loss = create_trial(run_dir).tensor("loss_output_0")
     assert loss.steps(mode=TRAIN) == [0, 1, 2]
 
@@ -85,7 +87,7 @@ def test_a_scaled_loss_is_recorded_before_scaling(
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-    assert discovery._hook.close()
+    assert discovery.hooks[0].close()
     values = create_trial(run_dir).tensor("loss_output_0").values(TRAIN)
     assert [float(value) for value in values.values()] == expected
 
@@ -96,7 +98,7 @@ def test_a_stop_reaches_the_script(run_dir: Path, discovery: Discovery) -> None:
     late = mlp()
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, late)]
     train(model, criterion, optimizers[0], digits(8), 2)
-    assert discovery._handles, "the other optimizer has not stepped"
+    assert discovery.is_searching, "the other optimizer has not stepped"
     request_stop(run_dir, reason="enough")
     time.sleep(0.11)  # Listeners look at most ten times a second.
     with pytest.raises(TrainingStopped):
@@ -115,7 +117,7 @@ def test_a_run_that_cannot_be_made_leaves_the_script_alone(
     assert [each.getMessage()[:22] for each in caplog.records] == [
         "tdbg captures nothing:"
     ]
-    assert untouched()
+    assert is_untouched()
 
 
 def test_a_script_with_a_hook_of_its_own_keeps_it(
@@ -126,10 +128,10 @@ def test_a_script_with_a_hook_of_its_own_keeps_it(
     with watch(model, criterion, out=own):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         train(model, criterion, optimizer, digits(8), 3)
-    assert discovery._hook is None
+    assert not discovery.hooks
     assert not run_dir.exists()
     assert [each.getMessage() for each in caplog.records] == [
         "tdbg captures nothing: the script has a hook of its own, which goes on"
     ]
-    assert untouched()
+    assert is_untouched()
     assert create_trial(own).steps(mode=TRAIN) == [0, 1, 2]

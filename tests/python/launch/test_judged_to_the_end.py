@@ -15,8 +15,9 @@ import pytest
 
 from hostile_rules import Foreign
 from run_builder import RunBuilder
+from tdbg.actions import Action
 from tdbg.cli import run
-from tdbg.cli.run import BackgroundJudge
+from tdbg.cli.run import BackgroundJudge, FamilyJudge
 from tdbg.launch.supervise import holding_signals
 from tdbg.rules import Engine, Evaluation, ExplodingTensor, Window
 from tdbg.rules.sandbox.sandbox import Process
@@ -107,6 +108,43 @@ def test_a_program_that_ends_during_the_first_look_is_judged(
     assert "4 steps judged by rules: 1 finding" in told
     (finding,) = create_trial(healthy_then_sick).findings()
     assert finding.rule == "Foreign"
+
+
+def test_every_training_of_a_launch_is_judged_with_actions_of_its_own(
+    healthy_then_sick: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    second = healthy_then_sick.with_name("run-2")
+    asked: list[str] = []
+
+    def make_actions(path: str) -> list[Action]:
+        asked.append(path)
+        return []
+
+    judge = FamilyJudge(str(healthy_then_sick), {}, [ExplodingTensor()], make_actions)
+    with holding_signals():
+        judge.start()
+        with RunBuilder(second) as builder:
+            write(builder, 0, np.nan)
+        judge.finish()
+    assert asked == [str(healthy_then_sick), str(second)]
+    printed = capfd.readouterr().err
+    assert f"tdbg: a further training is judged: {second}" in printed
+    assert "ExplodingTensor at step 3" in printed
+    assert "ExplodingTensor at step 0" in printed
+    for path in (healthy_then_sick, second):
+        assert len(create_trial(path).findings()) == 1
+
+
+def test_a_program_that_trained_nothing_is_told_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    judge = FamilyJudge(str(tmp_path / "run"), {}, [ExplodingTensor()], lambda _: [])
+    with holding_signals():
+        judge.start()
+        judge.finish()
+    assert "no training was captured, so there was nothing to judge" in (
+        capfd.readouterr().err
+    )
 
 
 def test_an_engine_that_is_made_after_the_end_judges_a_run_that_nobody_ends(

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ def test_a_script_is_captured_from_its_first_step(
     assert result.stderr.count(f"next: tdbg check {shlex.quote(str(run_dir))}") == 1
     trial = create_trial(run_dir)
     assert trial.workers() == ["worker_0"]
-    assert len(trial.attempts()) == 1, "the child and the loader's worker are alone"
+    assert len(trial.attempts()) == 1, "the loader's worker is left alone"
+    child = create_trial(run_dir.with_name(f"{run_dir.name}-2"))
+    assert child.steps(mode=TRAIN) == [0, 1], "the child's training is a run of its own"
     assert trial.steps(mode=TRAIN) == [0, 1, 2, 3]
     for name in ("0_output_0", "1_output_0", "gradient/0.weight", "2.weight"):
         assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2, 3], name
@@ -187,7 +190,7 @@ def test_broken_and_missing(run_dir: Path, tmp_path: Path) -> None:
 
 
 QUOTED_PYTHON = shlex.quote(sys.executable)
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1"}
+RANK_1 = {"RANK": "1", "WORLD_SIZE": "2"}
 SCRIPT = """
 import os, subprocess, sys
 import torch
@@ -200,7 +203,11 @@ if "--fork" in sys.argv and os.fork() == 0:
 if "--again" in sys.argv:
     os.execv(sys.executable, [sys.executable, __file__])
 """
-LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
+LAUNCHER = """
+import subprocess, sys
+import torch
+subprocess.run([sys.executable, *sys.argv[1:]])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -217,16 +224,40 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "accelerate/commands/__init__.py": "",
         "accelerate/commands/launch.py": LAUNCHER,
         "bin/accelerate": "import sys; sys.argv.pop(1)\n" + LAUNCHER,
+        "bin/torchrun": LAUNCHER,
+        "asks.py": ASKS,
+        "lazy.py": LAZY,
     }.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text)
     return path
 
 
+# As transformers and datasets do, before anything imports torch.
+ASKS = """
+import importlib.util
+assert importlib.util.find_spec("torch") is not None
+assert importlib.util.find_spec("torch") is not None
+import train
+"""
+LAZY = """
+import importlib.util, sys
+spec = importlib.util.find_spec("torch")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+module = importlib.util.module_from_spec(spec)
+sys.modules["torch"] = module
+spec.loader.exec_module(module)
+module.__doc__
+import train
+"""
+
 CASES: dict[str, tuple[str, dict[str, str], int, int]] = {
     # The command, further variables; how many train, and how many of them are seen.
     "a script": ("{python} train.py", {}, 1, 1),
+    "a command": ("{python} -c 'import train'", {}, 1, 1),
     "a module of a package": ("{python} -m job.inner.train", {}, 1, 1),
+    "asked for before it is imported": ("{python} asks.py", {}, 1, 1),
+    "imported lazily": ("{python} lazy.py", {}, 1, 1),
     "a shell": ("bash -c '{python} train.py; exit 0'", {}, 1, 1),
     "a shell that becomes it": ("bash -c 'exec {python} train.py'", {}, 1, 1),
     "a shell in a shell": (
@@ -242,33 +273,29 @@ CASES: dict[str, tuple[str, dict[str, str], int, int]] = {
         2,
     ),
     "by env": ("env A=1 {python} train.py", {}, 1, 1),
-    "what it starts": ("{python} train.py --child", {}, 2, 1),
-    "what it starts, in a shell": ("bash -c '{python} train.py --child; :'", {}, 2, 1),
+    "what it starts": ("{python} train.py --child", {}, 2, 2),
     "what it forks": ("{python} train.py --fork", {}, 1, 1),
     "what it becomes": ("{python} train.py --again", {}, 2, 2),
-    "accelerate launch": ("{python} bin/accelerate launch train.py --child", {}, 2, 1),
+    "accelerate launch": ("{python} bin/accelerate launch train.py", {}, 1, 1),
     "accelerate by its module": (
-        "{python} -m accelerate.commands.launch train.py",
+        "{python} -X dev -m accelerate.commands.launch train.py",
         {},
         1,
         1,
     ),
-    "a worker of torchrun": (
-        "{python} train.py --child",
-        {**TORCHRUN, "TDBG_LAUNCH_FIRST": "1"},
-        2,
-        1,
-    ),
+    "torchrun": ("{python} -u bin/torchrun train.py", {}, 1, 1),
+    "a rank": ("{python} train.py", {**RANK_1, "TDBG_LAUNCH_FIRST": "1"}, 1, 1),
     "switched off": ("{python} train.py", {"TDBG_DISABLED": "1"}, 1, 0),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_looks_for_a_training(folder: Path, case: str) -> None:
+def test_which_processes_search(folder: Path, case: str) -> None:
     command, variables, n_train, n_seen = CASES[case]
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
     plain = {k: v for k, v in os.environ.items() if not k.startswith("TDBG_")}
-    environment = environment_of({"out_dir": "run"}, {**plain, "PYTHONPATH": path})
+    settings = {"out_dir": "run", "existing": {}}
+    environment = environment_of(settings, {**plain, "PYTHONPATH": path})
     result = subprocess.run(
         shlex.split(command.format(python=QUOTED_PYTHON)),
         env=environment | variables,
@@ -279,6 +306,48 @@ def test_who_looks_for_a_training(folder: Path, case: str) -> None:
     )
     seen = result.stderr.count("tdbg: nothing is captured")
     assert (result.stdout.count("trains"), seen) == (n_train, n_seen), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("print('done')", "the program never imported torch"),
+        (
+            "import sys; sys.modules['jax'] = sys",
+            "the program never imported torch; tdbg run finds no trainings of jax",
+        ),
+        (
+            "import no_such_module",
+            "the program ended by ModuleNotFoundError before it imported torch",
+        ),
+    ],
+)
+def test_a_program_without_torch_is_told_apart(
+    run_dir: Path, text: str, expected: str
+) -> None:
+    result = tdbg_run(run_dir, PYTHON, "-c", text)
+    line = result.stderr.splitlines()[-1]
+    assert line == f"tdbg: nothing was captured: {expected}"
+
+
+def test_options_of_python_by_which_nothing_can_be_captured_are_named(
+    run_dir: Path,
+) -> None:
+    result = tdbg_run(run_dir, "env", "A=1", PYTHON, "-uI", "-c", "print(1)")
+    assert result.returncode == 0
+    assert "nothing will be captured: with -I Python reads no PYTHONPATH" in (
+        result.stderr
+    )
+
+
+def test_a_python_without_tdbg_is_named(run_dir: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    (tmp_path / "torch.py").touch()
+    result = tdbg_run(
+        run_dir, str(bare / "bin/python"), "-c", "import torch", cwd=tmp_path
+    )
+    assert f"tdbg is not installed for {bare}/bin/python" in result.stderr
 
 
 @pytest.mark.parametrize(

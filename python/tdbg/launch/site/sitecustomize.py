@@ -1,78 +1,154 @@
 """Runs first in every Python process below ``tdbg run``; see ``tdbg.launch``.
 
 It imports nothing that the interpreter has not loaded already, and waits until torch is
-imported, in the processes that may train.  It runs the user's own ``sitecustomize``,
-which it hides.
+imported.  It runs the user's own ``sitecustomize``, which it hides.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+from _thread import get_ident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-# Variables with the ids of the first Python process and of a worker of torchrun.  Their
-# child processes are left alone.
-_FIRST, _WORKER = "TDBG_LAUNCH_FIRST", "TDBG_LAUNCH_WORKER"
-# Programs that run the training in another process, as shell scripts do.
-_LAUNCHERS = (
-    ["accelerate", "launch"],
-    ["accelerate-launch"],
-    ["-m", "accelerate.commands.launch"],
-    ["-m", "accelerate.commands.accelerate_cli", "launch"],
-)
+# The process that searches first; what it starts are further trainings, if they train.
+_FIRST = "TDBG_LAUNCH_FIRST"
+# Programs that only start others, which train: the module, or the script's name.
+_LAUNCHERS = {
+    "accelerate-launch",
+    "accelerate.commands.launch",
+    "deepspeed",
+    "deepspeed.launcher.launch",
+    "deepspeed.launcher.runner",
+    "torch.distributed.launch",
+    "torch.distributed.run",
+    "torchrun",
+}
+_LAUNCHERS_BY_VERB = {"accelerate", "accelerate.commands.accelerate_cli"}
 
 
-def _may_train() -> bool:
-    """Whether this is the program that was launched, or a worker of torchrun."""
-    environment = os.environ
-    if environment.get("TDBG_DISABLED", "0") not in {"", "0"}:
-        return False
-    is_worker = "TORCHELASTIC_RUN_ID" in environment and "RANK" in environment
-    name, own = _WORKER if is_worker else _FIRST, str(os.getpid())
-    if environment.get(name, own) != own:
-        return False
-    words = [os.path.basename(word) for word in sys.orig_argv[1:4]]  # noqa: PTH119
-    if any(words[: len(each)] == each for each in _LAUNCHERS):
-        return False
-    environment[name] = own
-    return True
+def _is_launcher() -> bool:
+    """Whether the program of this process starts what trains, and trains nothing."""
+    words = iter(sys.orig_argv[1:])
+    program = ""
+    for word in words:
+        if word in {"-W", "-X", "--check-hash-based-pycs"}:
+            next(words, None)
+        elif word == "-m":
+            program = next(words, "")
+            break
+        elif not word.startswith("-"):
+            program = os.path.basename(word)  # noqa: PTH119
+            break
+    if program in _LAUNCHERS_BY_VERB:
+        return next(words, "") == "launch"
+    return program in _LAUNCHERS
+
+
+def _claim_first() -> bool:
+    """Whether this is the first process, or a rank that a launcher has started."""
+    own = str(os.getpid())
+    if os.environ.setdefault(_FIRST, own) == own:
+        return True
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+class _Finder:
+    """Begins the search for trainings when torch has been imported.
+
+    It stays until torch has been executed: programs ask ``importlib.util.find_spec``
+    whether there is a torch long before they import it, if they ever do.
+
+    Args:
+        is_first: As of ``_claim_first``.
+    """
+
+    def __init__(self, is_first: bool) -> None:
+        self._is_first = is_first
+        self._asking: set[int] = set()
+        self.has_begun = False
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "torch" or self.has_begun or get_ident() in self._asking:
+            return None
+        self._asking.add(get_ident())  # Other finders may ask all finders in turn, too.
+        try:
+            spec = self._ask_others(name, path, target)  # type: ignore[no-untyped-call]
+        finally:
+            self._asking.discard(get_ident())
+        loader: Any = getattr(spec, "loader", None)
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return spec
+
+        def execute_and_begin(module):  # type: ignore[no-untyped-def]
+            execute(module)
+            self.begin()
+
+        loader.exec_module = execute_and_begin
+        return spec
+
+    def _ask_others(self, name, path, target):  # type: ignore[no-untyped-def]
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def begin(self) -> None:
+        """Begin the search, once."""
+        if self.has_begun:
+            return
+        self.has_begun = True
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        try:
+            from tdbg.launch.discovery import begin
+
+            begin(is_first=self._is_first)
+        except Exception as error:  # noqa: BLE001, RUF100 - the script runs as without us
+            _print_why(error)
+
+    def explain(self) -> None:
+        """Say at the end why nothing was captured, if torch was never imported."""
+        # After an interrupt any import would change how the interpreter ends.
+        if self.has_begun or getattr(sys, "last_type", None) is KeyboardInterrupt:
+            return
+        try:
+            from tdbg.launch.summary import explain_no_torch
+
+            explain_no_torch()
+        except Exception as error:  # noqa: BLE001, RUF100
+            _print_why(error)
+
+
+def _print_why(error: Exception) -> None:
+    """Print why the search cannot be made in this process."""
+    why = repr(error)
+    if isinstance(error, ModuleNotFoundError) and error.name == "tdbg":
+        why = f"tdbg is not installed for {sys.executable or 'the Python'} that runs it"
+    sys.stderr.write(f"tdbg: nothing is captured: {why}\n")
 
 
 def _watch_torch() -> None:
-    """Begin the search as soon as torch is imported."""
-
-    class Finder:
-        def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-            if name != "torch":
-                return None
-            sys.meta_path.remove(self)
-            spec = None
-            for finder in sys.meta_path:
-                spec = finder.find_spec(name, path, target)
-                if spec is not None:
-                    break
-            loader = getattr(spec, "loader", None)
-            if loader is not None:
-                execute = loader.exec_module
-
-                def execute_and_begin(module):  # type: ignore[no-untyped-def]
-                    execute(module)
-                    _begin()
-
-                loader.exec_module = execute_and_begin
-            return spec
-
-    sys.meta_path.insert(0, Finder())
-
-
-def _begin() -> None:
-    try:
-        from tdbg.launch.discovery import begin
-
-        begin()
-    except Exception as error:  # noqa: BLE001, RUF100 - the script runs as without us
-        sys.stderr.write(f"tdbg: nothing is captured: {error!r}\n")
+    is_first = _claim_first()
+    finder = _Finder(is_first)
+    if "torch" in sys.modules:  # A .pth file of the environment has imported it.
+        finder.begin()
+        return
+    sys.meta_path.insert(0, finder)
+    # Of a shell script nobody knows which of its processes was meant to train.
+    if is_first and os.environ.get("TDBG_LAUNCH_PID") in {
+        str(os.getpid()),
+        str(os.getppid()),
+    }:
+        atexit.register(finder.explain)
 
 
 def _chain() -> None:
@@ -93,6 +169,6 @@ def _chain() -> None:
     spec.loader.exec_module(module)
 
 
-if _may_train():
+if os.environ.get("TDBG_DISABLED", "0") in {"", "0"} and not _is_launcher():
     _watch_torch()
 _chain()

@@ -1,0 +1,88 @@
+"""The directories of the runs of one launch: ``run``, ``run-2``, ``run-3``, ...
+
+A program may train several models, one after another or in processes of its own.  Each
+training is a run, and the runs of one launch have the directory that the user named,
+with a number.
+
+Thread safety: pure functions; any number of processes may call ``claim`` at once.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+
+from tdbg.run.directory import is_run
+
+__all__ = ["appeared", "claim", "existing", "member"]
+
+
+def member(out: Path, number: int) -> Path:
+    """The directory of the run of this number, counted from 1.
+
+    Example:
+        >>> member(Path("runs/digits"), 2)
+        PosixPath('runs/digits-2')
+    """
+    return out if number == 1 else out.with_name(f"{out.name}-{number}")
+
+
+def existing(out: Path) -> dict[str, int]:
+    """The directories of the family before a launch, and when a writer came last.
+
+    The result is what ``claim`` and ``appeared`` compare with, and can be JSON.
+    """
+    return {str(path): _last_writer(path) for path in _directories(out)}
+
+
+def claim(out: Path, before: Mapping[str, int], *, may_join: bool) -> Path:
+    """Take a directory that no other training of this launch has.
+
+    Args:
+        out: The first directory of the family.
+        before: The result of ``existing`` at the launch.
+        may_join: Whether a run of an earlier launch may be taken; the training is then
+            a further attempt of that run.
+
+    Raises:
+        OSError: If the directory cannot be made.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        path = member(out, number)
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            if not may_join or before.get(str(path)) != _last_writer(path):
+                continue
+        return path
+    raise AssertionError
+
+
+def appeared(out: Path, before: Mapping[str, int]) -> list[Path]:
+    """The runs of the family that were made or joined since the launch, by number."""
+    return [
+        path
+        for path in _directories(out)
+        if is_run(path) and before.get(str(path)) != _last_writer(path)
+    ]
+
+
+def _directories(out: Path) -> list[Path]:
+    numbered = {}
+    for path in out.parent.glob(f"{glob.escape(out.name)}-*"):
+        number = path.name[len(out.name) + 1 :]
+        if number.isdecimal() and path == member(out, int(number)):
+            numbered[int(number)] = path
+    paths = [out, *(numbered[number] for number in sorted(numbered))]
+    return [path for path in paths if path.is_dir()]
+
+
+def _last_writer(path: Path) -> int:
+    """When the last writer came, which has a directory of its own; 0: none ever did."""
+    try:
+        return (path / "w").stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,141 @@
+"""What ``tdbg run`` prints when a program ends: what was captured, or why nothing was.
+
+It imports no framework: it is also for programs that never imported one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdbg.launch import LAUNCH_VARIABLE, family
+
+__all__ = ["Facts", "Run", "captured", "explain_no_torch", "why"]
+
+# So many runs are named one by one in the command to type next.
+_MOST_NAMED = 4
+# Other frameworks, by the module that a program imports.
+_OTHERS = ("tensorflow", "keras", "jax", "xgboost", "lightgbm", "catboost", "mxnet")
+
+
+@dataclass(slots=True)
+class Facts:
+    """What a search has seen.
+
+    Attributes:
+        n_optimizers: How many optimizers were made.
+        n_steps: How often they stepped during the search.
+        n_backwards: How many backward passes began at a single number.
+        n_left_out: How many trainings were not captured because there were too many.
+        has_given_up: Whether the search ended with a warning.
+    """
+
+    n_optimizers: int = 0
+    n_steps: int = 0
+    n_backwards: int = 0
+    n_left_out: int = 0
+    has_given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A training that was captured.
+
+    Attributes:
+        path: The directory of the run.
+        n_steps: How many training steps it has.
+        n_left_out: How many further models of the training were not captured.
+    """
+
+    path: Path
+    n_steps: int
+    n_left_out: int = 0
+
+
+def captured(runs: Sequence[Run], facts: Facts) -> list[str]:
+    """The lines about the runs of a process, of which there is at least one."""
+    lines = []
+    if len(runs) == 1:
+        (run,) = runs
+        lines.append(
+            f"captured {_steps(run.n_steps)}; the run is in {_shown(run.path)}"
+        )
+    else:
+        names = ", ".join(f"{_shown(run.path)} ({_steps(run.n_steps)})" for run in runs)
+        lines.append(f"captured {len(runs)} trainings, a run each: {names}")
+    if facts.n_left_out:
+        lines.append(
+            f"{facts.n_left_out} more trainings were not captured: "
+            f"a process has at most {len(runs)} runs"
+        )
+    n_models = sum(run.n_left_out for run in runs)
+    if n_models:
+        lines.append(f"{n_models} calls of further models were not captured")
+    paths = [shlex.quote(_shown(run.path)) for run in runs]
+    if len(paths) > _MOST_NAMED:
+        paths = [paths[0], shlex.quote(f"{_shown(runs[0].path)}-*")]
+    lines[-1] += f"; next: tdbg check {' '.join(paths)}"
+    return lines
+
+
+def why(facts: Facts) -> list[str]:
+    """The line about a program that imported torch, where nothing was captured."""
+    if facts.has_given_up:
+        return []  # The warning said why.
+    error = _error()
+    if error:
+        return [f"nothing was captured: the program ended by {error} before it trained"]
+    if facts.n_optimizers:
+        made = "an optimizer was" if facts.n_optimizers == 1 else "optimizers were"
+        reason = f"{made} made, but no module was called that has its parameters"
+        if facts.n_optimizers > 1:
+            reason = reason.replace("its", "their")
+    elif facts.n_backwards:
+        reason = "gradients were computed, but of no module that was called twice"
+    else:
+        reason = "no optimizer was made, and no backward pass began"
+    advice = "tdbg.pytorch.watch(model) in the program captures what was not found"
+    return [f"nothing was captured: {reason}; {advice}"]
+
+
+def explain_no_torch() -> None:
+    """Print why nothing was captured of a program that never imported torch.
+
+    Unless processes that it started have trained.
+    """
+    settings = json.loads(os.environ[LAUNCH_VARIABLE])
+    if family.appeared(Path(settings["out_dir"]), settings["existing"]):
+        return
+    error = _error()
+    if error:
+        reason = f"the program ended by {error} before it imported torch"
+    else:
+        reason = "the program never imported torch"
+        others = [name for name in _OTHERS if name in sys.modules]
+        if others:
+            reason += f"; tdbg run finds no trainings of {others[0]}"
+    sys.stderr.write(f"tdbg: nothing was captured: {reason}\n")
+
+
+def _error() -> str:
+    """The exception that ends the program; empty: none does."""
+    # Set by the interpreter when it has printed the traceback.
+    kind = getattr(sys, "last_type", None)
+    return "" if kind is None else kind.__name__
+
+
+def _steps(number: int) -> str:
+    return "1 step" if number == 1 else f"{number} steps"
+
+
+def _shown(path: Path) -> str:
+    """The path as it is shortest for whoever types it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return str(path)

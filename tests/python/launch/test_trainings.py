@@ -1,0 +1,281 @@
+"""Several trainings of one program, and trainings without an optimizer of torch."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tdbg.capture import process
+from tdbg.launch import discovery as launch
+from tdbg.launch.discovery import Discovery
+from tdbg.modes import TRAIN
+from tdbg.pytorch import create_trial
+from tdbg.run.directory import is_run
+from torch_helpers import digits, mlp, train
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def discovery(run_dir: Path) -> Iterator[Discovery]:
+    found = Discovery({"out_dir": str(run_dir), "statistics_interval": 1})
+    found.start()
+    yield found
+    found.stop()
+    process._callbacks.remove(found.print_summary)
+    for hook in found.hooks:
+        hook.close()
+
+
+def run_of(run_dir: Path, number: int) -> Path:
+    return run_dir if number == 1 else run_dir.with_name(f"{run_dir.name}-{number}")
+
+
+def steps_of(run_dir: Path, discovery: Discovery) -> list[list[int]]:
+    """The training steps of all runs."""
+    for hook in discovery.hooks:
+        hook.close()
+    found = []
+    while is_run(run_of(run_dir, len(found) + 1)):
+        trial = create_trial(run_of(run_dir, len(found) + 1))
+        assert trial.loaded_all_steps
+        found.append(trial.steps(mode=TRAIN))
+    return found
+
+
+def fit(model: nn.Module, n_steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, nn.CrossEntropyLoss(), optimizer, digits(8), n_steps)
+
+
+def fit_by_hand(
+    n_steps: int, *parts: nn.Module, criterion: Callable[..., torch.Tensor]
+) -> None:
+    for _, (inputs, labels) in zip(range(n_steps), digits(8), strict=False):
+        outputs = inputs
+        for part in parts:
+            outputs = part(outputs)
+        for part in parts:
+            part.zero_grad()
+        criterion(outputs, labels).backward()
+        with torch.no_grad():
+            for part in parts:
+                for parameter in part.parameters():
+                    parameter.sub_(0.1 * parameter.grad)
+
+
+def test_each_fold_is_a_run(run_dir: Path, discovery: Discovery) -> None:
+    for n_steps in (3, 4, 5):
+        model = mlp()
+        fit(model, n_steps)
+        assert not discovery.is_searching
+        model.eval()
+        with torch.no_grad():
+            model(next(digits(8))[0])
+    assert [hook.is_closed for hook in discovery.hooks] == [True, True, False]
+    steps = steps_of(run_dir, discovery)
+    assert [len(each) for each in steps] == [3, 4, 5]
+    trial = create_trial(run_of(run_dir, 3))
+    assert trial.tensor("CrossEntropyLoss_output_0").steps(mode=TRAIN) == steps[2]
+
+
+def test_an_encoder_that_was_trained_before_is_part_of_the_second_run(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    encoder, decoder, head = nn.Linear(64, 8), nn.Linear(8, 64), nn.Linear(8, 10)
+    whole = nn.Sequential(encoder, decoder)
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
+    for _, (inputs, _labels) in zip(range(3), digits(8), strict=False):
+        functional.mse_loss(whole(inputs), inputs).backward()
+        optimizer.step()
+    parameters = [*encoder.parameters(), *head.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for _, (inputs, labels) in zip(range(4), digits(8), strict=False):
+        functional.cross_entropy(head(encoder(inputs)), labels).backward()
+        optimizer.step()
+    assert steps_of(run_dir, discovery) == [[0, 1, 2], [0, 1, 2, 3]]
+    names = create_trial(run_of(run_dir, 2)).tensor_names(regex="^gradient/")
+    assert len(names) == 4, names
+
+
+def test_a_further_optimizer_of_the_same_model_goes_on_with_its_run(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    model = mlp()
+    fit(model, 2)
+    fit(model, 3)
+    assert steps_of(run_dir, discovery) == [[0, 1, 2, 3, 4]]
+
+
+def test_trainings_that_take_turns_are_both_captured_to_the_end(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    models = [mlp(), mlp()]
+    optimizers = []
+    for n_rounds in (2, 3):
+        model = models[len(optimizers)]
+        optimizers.append(torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(n_rounds):
+            for each, optimizer in zip(models, optimizers, strict=False):
+                inputs, labels = next(digits(8))
+                functional.cross_entropy(each(inputs), labels).backward()
+                optimizer.step()
+    assert not any(hook.is_closed for hook in discovery.hooks)
+    assert [len(each) for each in steps_of(run_dir, discovery)] == [5, 3]
+    for number, n_steps in ((1, 5), (2, 3)):
+        loss = create_trial(run_of(run_dir, number)).tensor("loss_output_0")
+        assert len(loss.steps(mode=TRAIN)) == n_steps, number
+
+
+def test_updates_by_hand_are_a_training_from_its_second_step_on(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    model = mlp()
+    fit_by_hand(6, model, criterion=functional.cross_entropy)
+    assert not discovery.is_searching
+    assert steps_of(run_dir, discovery) == [[0, 1, 2, 3, 4]]
+    trial = create_trial(run_dir)
+    assert len(trial.tensor_names(regex="^gradient/")) == 4
+    assert trial.tensor("loss_output_0").steps(mode=TRAIN) == [0, 1, 2, 3, 4]
+
+
+def test_two_models_that_are_trained_together_by_hand_are_one_run(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    parts = nn.Linear(64, 16), nn.Linear(16, 10)
+    fit_by_hand(6, *parts, criterion=functional.cross_entropy)
+    assert [len(each) for each in steps_of(run_dir, discovery)] == [5]
+    assert len(create_trial(run_dir).tensor_names(regex="^gradient/")) == 4
+
+
+def test_a_second_training_by_hand_is_found(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    fit(mlp(), 3)
+    fit_by_hand(8, mlp(), criterion=functional.cross_entropy)
+    first, second = steps_of(run_dir, discovery)
+    assert len(first) <= 4, "one backward pass of the second at most"
+    assert len(second) >= 5
+
+
+def test_a_model_that_only_infers_is_no_training(
+    run_dir: Path, discovery: Discovery, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = mlp()
+    for _ in range(5):
+        model(next(digits(8))[0])
+    discovery.print_summary()
+    assert not run_dir.exists()
+    assert "no optimizer was made, and no backward pass began" in capfd.readouterr().err
+
+
+def test_a_model_that_judges_what_is_optimized_is_no_training(
+    run_dir: Path, discovery: Discovery, capfd: pytest.CaptureFixture[str]
+) -> None:
+    judge, picture = mlp(), torch.zeros(8, 64, requires_grad=True)
+    optimizer = torch.optim.SGD([picture], lr=0.1)
+    for _ in range(5):
+        judge(picture).sum().backward()
+        optimizer.step()
+    discovery.print_summary()
+    assert not run_dir.exists()
+    assert "no module was called that has its parameters" in capfd.readouterr().err
+
+
+def test_modules_are_looked_at_once_while_a_program_infers(
+    discovery: Discovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[nn.Module] = []
+    is_root = Discovery._is_root
+
+    def count(found: Discovery, module: nn.Module) -> bool:
+        looked_at.append(module)
+        return is_root(found, module)
+
+    monkeypatch.setattr(Discovery, "_is_root", count)
+    model = mlp()
+    inputs, _ = next(digits(8))
+    for _ in range(3):
+        model(inputs)
+    with torch.no_grad():
+        model(inputs)
+    assert len(looked_at) == len(list(model.modules()))
+    assert discovery.is_searching
+
+
+def test_trainings_beyond_the_most_are_counted(
+    run_dir: Path,
+    discovery: Discovery,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(launch, "MOST_TRAININGS", 2)
+    for _ in range(5):
+        fit(mlp(), 2)
+    discovery.print_summary()
+    assert [len(each) for each in steps_of(run_dir, discovery)] == [2, 2]
+    printed = capfd.readouterr().err
+    assert "captured 2 trainings, a run each" in printed
+    assert "3 more trainings were not captured" in printed
+
+
+def test_models_beyond_the_most_of_a_training_are_counted(
+    run_dir: Path, discovery: Discovery, capfd: pytest.CaptureFixture[str]
+) -> None:
+    models = [nn.Linear(64, 10) for _ in range(launch.MOST_ROOTS + 3)]
+    parameters = [each for model in models for each in model.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    inputs, _labels = next(digits(8))
+    torch.stack([model(inputs) for model in models]).sum().backward()
+    optimizer.step()
+    discovery.print_summary()
+    assert "3 calls of further models were not captured" in capfd.readouterr().err
+    assert len(steps_of(run_dir, discovery)) == 1
+
+
+def train_in_a_child(n_steps: int) -> None:
+    fit(mlp(), n_steps)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_children_that_are_forked_have_runs_of_their_own(
+    run_dir: Path, discovery: Discovery, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fit(mlp(), 2)
+    context = multiprocessing.get_context("fork")
+    for n_steps in (3, 4):
+        child = context.Process(target=train_in_a_child, args=(n_steps,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+    printed = capfd.readouterr().err
+    assert [len(each) for each in steps_of(run_dir, discovery)] == [2, 3, 4]
+    assert f"captured 3 steps; the run is in {run_of(run_dir, 2)}" in printed
+    assert f"captured 4 steps; the run is in {run_of(run_dir, 3)}" in printed
+
+
+def test_a_restart_joins_the_runs_of_the_launch_before(run_dir: Path) -> None:
+    for number in (1, 2):
+        found = Discovery(
+            {
+                "out_dir": str(run_dir),
+                "existing": launch.family.existing(run_dir),
+                "statistics_interval": 1,
+            }
+        )
+        found.start()
+        fit(mlp(), 2)
+        fit(mlp(), 2)
+        found.stop()
+        process._callbacks.remove(found.print_summary)
+        for hook in found.hooks:
+            hook.close()
+        for run in (run_dir, run_of(run_dir, 2)):
+            assert len(create_trial(run).attempts()) == number
+    assert not run_of(run_dir, 3).exists()
