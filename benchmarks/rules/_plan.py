@@ -118,6 +118,7 @@ class Plan:
             ("ExplodingGradient", f"gradient/{self.layers[20]}.weight"): Fault(at(0.8)),
             ("ExplodingTensor", self.outputs[middle]): Fault(at(0.7)),
             ("FeatureImportance", "feature_importance/weight"): Fault(at(0.5)),
+            ("GradientsNotCleared", "Model_output_0"): Fault(0),
             ("LossNotDecreasing", f"{entropy}_output_0"): Fault(0, 400),
             ("LossSpike", "MSELoss_output_0"): Fault(at(0.45)),
             ("MissingGradient", "gradient/unused.weight"): Fault(0),
@@ -173,6 +174,7 @@ class Plan:
             parameters=parameters,
             complete=True,
             evaluating=(EMBEDDING,),
+            keeps_gradients=True,
         )
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tdbg.rules.builtin.data.nlp_sequence_ratio import NLPSequenceRatio
     from tdbg.rules.builtin.data.not_normalized import NotNormalizedData
     from tdbg.rules.builtin.gradients.exploding import ExplodingGradient
+    from tdbg.rules.builtin.gradients.not_cleared import GradientsNotCleared
     from tdbg.rules.builtin.gradients.precision import PrecisionLoss
     from tdbg.rules.builtin.gradients.vanishing import VanishingGradient
     from tdbg.rules.builtin.loss.not_decreasing import LossNotDecreasing
@@ -88,6 +89,7 @@ __all__ = [
     "ExplodingTensor",
     "FeatureImportance",
     "Finding",
+    "GradientsNotCleared",
     "Idle",
     "Limits",
     "LossNotDecreasing",

@@ -191,6 +191,7 @@ BUILT_IN = {
     "ExplodingGradient": "tdbg.rules.builtin.gradients.exploding",
     "ExplodingTensor": "tdbg.rules.builtin.tensors.exploding",
     "FeatureImportance": "tdbg.rules.builtin.trees.feature_importance",
+    "GradientsNotCleared": "tdbg.rules.builtin.gradients.not_cleared",
     "LossNotDecreasing": "tdbg.rules.builtin.loss.not_decreasing",
     "LossSpike": "tdbg.rules.builtin.loss.spike",
     "MissingGradient": "tdbg.rules.builtin.weights.missing_gradient",

@@ -64,6 +64,8 @@ class ModelInfo:
             parameter that has none.
         evaluating: Where a model is trained in evaluation mode, the paths of layers
             that work otherwise in training (Dropout, BatchNorm), and are meant to.
+        keeps_gradients: Whether the gradients of an optimizer are not cleared from one
+            step to the next, and so are sums of all since the beginning.
     """
 
     step: int
@@ -75,6 +77,7 @@ class ModelInfo:
     parameters: Mapping[str, ParameterFacts] = field(default_factory=dict)
     complete: bool = False
     evaluating: tuple[str, ...] = ()
+    keeps_gradients: bool = False
 
     def module_of(self, tensor_name: str) -> str | None:
         """The class of the module that a tensor is of; None where it is not known.
@@ -158,6 +161,7 @@ class ModelInfo:
             parameters={name: each for name, each in parameters.items() if each},
             complete=document.get("complete") is True,
             evaluating=tuple(texts_of(document.get("evaluating"))),
+            keeps_gradients=document.get("keeps_gradients") is True,
         )
 
     def parts(self, max_bytes: int = MAX_PART_BYTES) -> list[dict[str, Any]]:

@@ -285,6 +285,7 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         parameters=parameters,
         complete=all(each.complete for each in held),
         evaluating=_union(each.evaluating for each in held),
+        keeps_gradients=any(each.keeps_gradients for each in held),
     )
 
 

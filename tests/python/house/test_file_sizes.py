@@ -21,6 +21,7 @@ SMALL = {
     "tdbg/cli/*.py": "a verb of the command line, found by its name",
     "tdbg/demo/*.py": "the demo is shown to readers file by file",
     "tdbg/compat/smdebug/__main__.py": "python -m tdbg.compat.smdebug",
+    "tdbg/rules/builtin/*/*.py": "a rule, found by its name",
     "tdbg/launch/site/sitecustomize.py": "found by Python by this name",
 }
 

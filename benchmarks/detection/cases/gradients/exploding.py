@@ -266,8 +266,8 @@ def scale_never_taken_out(t: Training) -> None:
 
 
 @third.sick(
-    "ExplodingGradient LossSpike WeightUpdateRatio LossNotDecreasing "
-    "ExplodingTensor DeadRelu",
+    "GradientsNotCleared ExplodingGradient LossSpike WeightUpdateRatio "
+    "LossNotDecreasing ExplodingTensor DeadRelu",
     "of two optimizers only one is zeroed: the trunk's gradients add up",
 )
 def zero_grad_of_the_other(t: Training) -> None:

@@ -54,7 +54,8 @@ def tiny_learning_rate(t: Training) -> None:
 
 
 @first.sick(
-    "LossNotDecreasing WeightUpdateRatio ExplodingGradient ExplodingTensor LossSpike",
+    "GradientsNotCleared LossNotDecreasing WeightUpdateRatio ExplodingGradient "
+    "ExplodingTensor LossSpike",
     "gradients of all steps add up: zero_grad() is missing",
 )
 def no_zero_grad(t: Training) -> None:

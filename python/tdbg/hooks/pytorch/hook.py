@@ -210,7 +210,7 @@ class Hook(HookBase):
             self._torch.cuda,
             self._model_info,
         )
-        self._model.optimizers = watch.optimizers
+        self._model.watch = watch
         return watch
 
     def _capture_of(self, loss: object) -> LossCapture | None:

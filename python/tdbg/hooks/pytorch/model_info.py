@@ -8,7 +8,7 @@ Errors: none of its own; what cannot be described is left out.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 import torch
 from torch.optim import Optimizer
@@ -19,6 +19,7 @@ from tdbg.hooks.pytorch.losses import LossCapture
 from tdbg.hooks.pytorch.mode import evaluating
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
 from tdbg.hooks.pytorch.module_tree import class_name, named_modules
+from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.parameters import TrackedParameter
 from tdbg.hooks.pytorch.tensors import name_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts
@@ -34,7 +35,7 @@ class TorchModel:
         losses: The registered losses; grows.
 
     Attributes:
-        optimizers: Returns the optimizers that are known, in a fixed order.
+        watch: Knows the optimizers; None: nothing does yet.
     """
 
     def __init__(
@@ -42,7 +43,11 @@ class TorchModel:
     ) -> None:
         self._module_captures = module_captures
         self._losses = losses
-        self.optimizers: Callable[[], Sequence[Optimizer]] = tuple
+        self.watch: OptimizerWatch | None = None
+
+    @property
+    def _optimizers(self) -> list[Optimizer]:
+        return [] if self.watch is None else self.watch.optimizers()
 
     def marks(self) -> ModelMarks:
         """Count what there is, and which parameters are trained."""
@@ -50,7 +55,7 @@ class TorchModel:
         found = [len(self._module_captures), len(self._losses), len(all_tracked)]
         found += [
             len(group["params"])
-            for optimizer in self.optimizers()
+            for optimizer in self._optimizers
             for group in optimizer.param_groups
         ]
         for tracked in all_tracked:
@@ -62,7 +67,7 @@ class TorchModel:
         self, step: int, trained_in_evaluation: Collection[Hashable]
     ) -> ModelInfo:
         """Describe the model as it is now."""
-        optimizers, all_tracked = self.optimizers(), self._tracked()
+        optimizers, all_tracked = self._optimizers, self._tracked()
         held = {
             id(parameter): i
             for i, optimizer in enumerate(optimizers)
@@ -98,6 +103,7 @@ class TorchModel:
             kinds={name: kind for name, kind in kinds.items() if kind is not None},
             parameters=parameters,
             complete=bool(optimizers),
+            keeps_gradients=self.watch is not None and self.watch.keeps_gradients,
         )
 
     def _tracked(self) -> list[TrackedParameter]:

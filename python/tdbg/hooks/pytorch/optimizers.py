@@ -27,6 +27,7 @@ from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.compile import StepBegins, StepEnds, never_compiled
 from tdbg.hooks.pytorch.compile_checks import SilentModel
 from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
+from tdbg.hooks.pytorch.kept_gradients import KeptGradients
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture, remove_all
 from tdbg.hooks.pytorch.optimizer_state import OptimizerStep
 from tdbg.modes import ModeKeys
@@ -122,6 +123,10 @@ class OptimizerWatch:
         mode: Returns the present mode.
         remote: Reads what optimizers hold on devices.
         model_info: Writes what changes with them, and counts their steps.
+
+    Attributes:
+        around: Captures around the step of an optimizer.
+        keeps_gradients: Whether nobody clears the gradients of one of them.
     """
 
     def __init__(
@@ -150,6 +155,8 @@ class OptimizerWatch:
         # The scale of the scaler whose step is under way.
         self._loss_scale: Any = None
         self.around = OptimizerStep(session, module_captures, remote)
+        self.keeps_gradients = False
+        self._kept: dict[int, KeptGradients] = {}
         self._silent_model = SilentModel(module_captures)
         # The hook is global: it must not keep this training alive.
         me, keys = weakref.ref(self), self._keys
@@ -173,6 +180,7 @@ class OptimizerWatch:
         if key is None:
             key = self._keys[weakref.ref(optimizer)] = next(self._numbers)
             self._model_info.changed()
+            self._kept[key] = KeptGradients(self._gradients_are_kept)
             # Not the session's method: that would keep the session alive.
             gone = weakref.WeakMethod(self._session.optimizer_gone)
             forget = functools.partial(_forget, self._keys, key, gone)
@@ -215,6 +223,8 @@ class OptimizerWatch:
         while self._session.unfinished:
             self._session.unfinished.pop()()
         unwatch_scalers(self)
+        while self._kept:
+            self._kept.popitem()[1].remove()
         remove_all(self._handles)
         self._handles.clear()
         self.around.remove()
@@ -267,6 +277,8 @@ class OptimizerWatch:
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
         has_closure = callable(closure)
+        if key in self._kept:
+            self._look_at_kept(key, has_closure=has_closure)
         context = self._session.optimizer_begins(
             key, self._mode, from_latest=not has_closure
         )
@@ -294,9 +306,22 @@ class OptimizerWatch:
         try:
             if key in self.around.contexts:
                 self.around.end(key, optimizer, skipped=skipped is True)
+            if key in self._kept:
+                self._kept[key].step_ends(optimizer)
             self._model_info.optimizer_stepped()
         finally:
             self._session.optimizer_ends(key, skipped)
+
+    def _look_at_kept(self, key: int, *, has_closure: bool) -> None:
+        kept = self._kept[key]
+        kept.step_begins()
+        # With a closure gradients come into being, and are cleared, inside the step.
+        if has_closure or kept.is_over:
+            self._kept.pop(key).remove()
+
+    def _gradients_are_kept(self) -> None:
+        self.keeps_gradients = True
+        self._model_info.changed()
 
     def _skip(self, optimizer: Optimizer) -> None:
         if weakref.ref(optimizer) not in self._keys:
