@@ -48,6 +48,8 @@ def command(
 ) -> None:
     """Judge what each RUN holds now; exit code 1 if something is wrong with one.
 
+    Wrong is what has severity warning or error; info is only printed.
+
     RUN may be a pattern in quotes: 'runs/*'.
     """
     if is_many(runs):
@@ -89,8 +91,8 @@ def _progress(engine: Engine, out: Console) -> Iterator[None]:
 
 
 def exit_code(report: Report) -> int:
-    """Findings count; a rule that could not judge has found nothing, and failed."""
-    if report.findings:
+    """Warnings and errors count; a rule that could not judge has failed."""
+    if report.accuses:
         return EXIT_FOUND
     return 0 if report.healthy else EXIT_FAILED
 

@@ -25,6 +25,7 @@ from tdbg.cli.output import (
     EXIT_UNREADABLE,
     SEVERITY_STYLES,
     console,
+    counted,
     emit_json,
     emit_json_line,
     plain,
@@ -149,8 +150,8 @@ def judge_many(
         as_json: Print JSON instead of tables.
 
     Returns:
-        1 if any run has findings, else 4 if a rule failed, else 3 if any cannot be
-        read, else 0.
+        1 if any run has warnings or errors, else 4 if a rule failed, else 3 if any
+        cannot be read, else 0.
 
     Raises:
         NotARun: If no run is there.
@@ -218,9 +219,9 @@ class _Sweep:
 
     @property
     def exit_code(self) -> int:
-        """1 of findings, else 4 if a rule failed, 3 if a run cannot be read, or 0."""
+        """1 if one is sick, else 4 if a rule failed, 3 if one cannot be read, or 0."""
         sick = [row for row in self.rows.values() if not row.healthy]
-        if any(row.report and row.report["findings"] for row in sick):
+        if any(row.worst in ("warning", "error") for row in sick):
             return EXIT_FOUND
         if sick:
             return EXIT_FAILED
@@ -278,7 +279,7 @@ class _Sweep:
         self._out.print(self._table())
         sick = sum(not row.healthy for row in rows)
         unreadable = sum(bool(row.error) for row in rows)
-        text = f"{len(rows)} runs judged: {sick or 'none'} sick"
+        text = f"{counted(len(rows), 'run')} judged: {sick or 'none'} sick"
         self._out.print(f"{text}, {unreadable} unreadable" if unreadable else text)
 
     def _print_findings(self, row: _Row, findings: list[dict[str, Any]]) -> None:

@@ -336,3 +336,48 @@ def test_metrics_of_each_run_have_a_file_of_their_own(
         None,
     ]
     assert [run for _, run in made] == ["runs/a=1", "/x/runs/b", "runs/a=1"]
+
+
+REMARKS = '''
+from dataclasses import dataclass
+import numpy as np
+from tdbg.config import Needs
+from tdbg.rules import Description, Evaluation, Rule, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remarks(Rule):
+    """Has something to say of every step, and nothing against it."""
+
+    severities = (Severity.INFO,)
+
+    @property
+    def needs(self):
+        return (Needs(collections=frozenset({"weights"}), statistics=True),)
+
+    def selects(self, tensor):
+        return True
+
+    def evaluate(self, window):
+        for table in window.tables():
+            found = np.where(table.known[0], int(Severity.INFO), -1).astype(np.int8)
+            yield Evaluation.of_one(
+                table.names[0], table.steps, table.mode, found,
+                lambda _: Description(
+                    message="so it is", value=1.0, threshold=0.0, advice="none"
+                ),
+            )
+'''
+
+
+@pytest.mark.parametrize("n_runs", [1, 2])
+def test_what_is_only_worth_knowing_is_printed_and_is_no_sickness(
+    tmp_path: Path, n_runs: int
+) -> None:
+    (tmp_path / "remarks.py").write_text(REMARKS)
+    runs = [write(tmp_path / f"run{number}") for number in range(n_runs)]
+    rule = ("--rule", f"{tmp_path}/remarks.py:Remarks", "--no-record")
+    result = call("check", *runs, *rule)
+    assert "so it is" in result.output
+    assert result.exit_code == 0, result.output
+    assert n_runs == 1 or "2 runs judged: none sick" in result.output

@@ -72,10 +72,15 @@ class Report:
     notes: tuple[str, ...] = ()
 
     @property
+    def accuses(self) -> bool:
+        """Whether a finding says that something is wrong: a warning or an error."""
+        return any(finding.severity > Severity.INFO for finding in self.findings)
+
+    @property
     def healthy(self) -> bool:
-        """Whether nothing was found and no rule failed."""
+        """Whether nothing was found to be wrong and no rule failed."""
         failed = any(status.status is Status.ERROR for status in self.statuses)
-        return not self.findings and not failed
+        return not self.accuses and not failed
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a dictionary that JSON can hold."""
