@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from tdbg.modes import ModeKeys
-from tdbg.run.documents import is_integer
+from tdbg.run.json_values import is_integer
 
 __all__ = ["Finding", "Phase", "Severity"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tdbg.config.class_kinds import kind_of_class, kind_of_leaf, kind_of_loss
-from tdbg.run.documents import is_integer, mapping_of, texts_of
+from tdbg.run.json_values import is_integer, mapping_of, texts_of
 
 __all__ = ["MODEL", "ModelInfo", "ParameterFacts", "gather"]
 

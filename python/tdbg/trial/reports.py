@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tdbg.config.collections import BUILT_IN, Collection, Role
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
-from tdbg.run.documents import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.findings import Finding
+from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, gather
 from tdbg.trial.run import RunState
 from tdbg.trial.shards import role_of

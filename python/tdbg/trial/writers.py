@@ -19,7 +19,7 @@ from tdbg import _core
 from tdbg._core import Definition, Event
 from tdbg.errors import QueryError
 from tdbg.run.directory import WriterDirectory
-from tdbg.run.documents import parse_document
+from tdbg.run.json_values import parse_document
 from tdbg.run.schema import EventKind
 from tdbg.trial.row_index import HistogramIndex, RowBlocks, StepOrdered
 

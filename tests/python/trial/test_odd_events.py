@@ -17,7 +17,7 @@ from tdbg.cli import _tdbg
 from tdbg.compat.smdebug.trials import create_trial as create_smdebug_trial
 from tdbg.config import Collection, Role
 from tdbg.errors import ConfigurationError
-from tdbg.run.documents import parse_document
+from tdbg.run.json_values import parse_document
 from tdbg.trial import Trial, create_trial
 
 CONFIGURATION, COLLECTIONS, CHANGE, FINDING, STATUS = 1, 2, 3, 4, 5

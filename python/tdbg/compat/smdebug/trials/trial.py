@@ -37,7 +37,7 @@ from tdbg.config.collections import Role
 from tdbg.config.messages import nearest
 from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
-from tdbg.run.documents import texts_of
+from tdbg.run.json_values import texts_of
 
 __all__ = [
     "LocalTrial",
