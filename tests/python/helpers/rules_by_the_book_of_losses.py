@@ -88,12 +88,12 @@ def spike(rule: LossSpike, run: FakeRun) -> Verdicts:
     return result
 
 
-# A step, the medians of the two stretches up to it, the error of what they differ.
+# A step, the medians of the two windows up to it, the error of what they differ.
 Trend = tuple[Entry, float, float, float]
 
 
 def trends(run: FakeRun, name: str, mode: ModeKeys, n: int) -> Iterator[Trend]:
-    """Medians of the last two stretches of each step; the error of what they differ."""
+    """Medians of the last two windows of each step; the error of what they differ."""
     known, _ = losses(run, name, mode)
     for k, (entry, _) in enumerate(known):
         if k + 1 < 2 * n:
@@ -113,8 +113,8 @@ def not_decreasing(rule: LossNotDecreasing, run: FakeRun) -> Verdicts:
     result: Verdicts = {}
     for mode in TRAINING:
         for name in of_role(run, "loss"):
-            start = losses(run, name, mode)[1](min(rule.stretch, 10))
-            risen, n = rises(run, name, mode), rule.stretch
+            start = losses(run, name, mode)[1](min(rule.window, 10))
+            risen, n = rises(run, name, mode), rule.window
             halves = trends(run, name, mode, n // 2)
             for whole, half in zip(trends(run, name, mode, n), halves, strict=True):
                 step = whole[0].step

@@ -254,7 +254,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
         {"low": 2.0},
     ],
     "LossNotDecreasing": [
-        {"stretch": 1},
+        {"window": 1},
         {"fall_percent": -1.0},
         {"learned_percent": 0.0},
         {"mode": "training"},
@@ -270,11 +270,11 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     ],
     "NotInOptimizer": [{"patience": 0}],
     "NotNormalizedData": [{"max_mean": 0.0}, {"min_std": 7.0}, {"num_steps": 1.5}],
-    "Overfit": [{"patience": 0}, {"carried_over": 2.0}],
-    "Overtraining": [{"patience_validation": 0}, {"delta": -1.0}],
+    "Overfit": [{"passes": 0}, {"carried_over": 2.0}],
+    "Overtraining": [{"passes_validation": 0}, {"improvement": -1.0}],
     "PoorWeightInitialization": [
         {"steps": 0},
-        {"threshold": 0},
+        {"output_threshold": 0},
         {"gradient_threshold": 0},
         {"asymmetry": 0},
         {"gain": 0},

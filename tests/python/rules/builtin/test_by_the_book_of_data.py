@@ -165,9 +165,9 @@ def random_run(record: Record, seed: int, rule: Rule) -> FakeRun:
 CASES: list[tuple[Record, Rule]] = [
     (falling, LossSpike(num_steps=12, deviations=8.0)),
     (falling, LossSpike(num_steps=10, of_way=0.2, of_level=0.9, patience=1)),
-    (in_levels, LossNotDecreasing(stretch=12, fall_percent=1.5, learned_percent=40)),
-    (in_levels, LossNotDecreasing(stretch=21, fall_percent=3.0)),
-    (in_levels, LossNotDecreasing(stretch=5, fall_percent=0.0, learned_percent=99)),
+    (in_levels, LossNotDecreasing(window=12, fall_percent=1.5, learned_percent=40)),
+    (in_levels, LossNotDecreasing(window=21, fall_percent=3.0)),
+    (in_levels, LossNotDecreasing(window=5, fall_percent=0.0, learned_percent=99)),
     (in_levels, Underfitting(num_steps=6, flat_percent=2.0, learned_percent=20)),
     (in_levels, Underfitting(num_steps=8, flat_percent=30.0, learned_percent=60)),
     (inputs, NotNormalizedData(min_elements=40, num_steps=4)),

@@ -107,7 +107,7 @@ def overfit(rule: Overfit, run: FakeRun) -> Verdicts:
 
     result: Verdicts = {}
     for of in passes_of(run):
-        last = range(len(of.validation) - rule.patience, len(of.validation))
+        last = range(len(of.validation) - rule.passes, len(of.validation))
         bad = last.start >= 0 and any(
             all(holds(of, k) for k in last)
             for holds in (rises, stays_behind, is_known_by_heart)
@@ -122,17 +122,17 @@ def overtraining(rule: Overtraining, run: FakeRun) -> Verdicts:
     def since_best(series: list[float]) -> int:
         best, at = series[0], 0
         for k, value in enumerate(series):
-            if value < best - rule.delta * best:
+            if value < best - rule.improvement * best:
                 best, at = value, k
         return len(series) - 1 - at
 
     result: Verdicts = {}
     for of in passes_of(run):
         level = OK
-        waited = since_best(of.validation) >= rule.patience_validation
-        if waited and since_best(of.training) >= rule.patience_train:
+        waited = since_best(of.validation) >= rule.passes_validation
+        if waited and since_best(of.training) >= rule.passes_train:
             low = min(of.validation)
-            recent = median(of.validation[-rule.patience_validation :])
+            recent = median(of.validation[-rule.passes_validation :])
             worse = recent - low > rule.worse * low
             level = int(Severity.WARNING if worse else Severity.INFO)
         result[ModeKeys.EVAL, LOSS, of.step] = level
@@ -176,12 +176,12 @@ def random_run(seed: int) -> FakeRun:
 
 CASES: list[Rule] = [
     Overfit(),
-    Overfit(rise=0.3, rise_of_start=0.02, ratio_threshold=1.0, patience=1),
+    Overfit(rise=0.3, rise_of_start=0.02, ratio_threshold=1.0, passes=1),
     Overfit(rise=0.02, rise_of_start=0.2, learned=0.2, carried_over=0.9, start_step=99),
     Overfit(rise=9.0, carried_over=0.0, by_heart=0.5, times=2.0, left=0.28),
     Overfit(rise=9.0, carried_over=0.0, by_heart=0.3, times=3.0, improvement=0.01),
-    Overtraining(patience_validation=3),
-    Overtraining(patience_validation=4, patience_train=3, delta=0.05, worse=0.3),
+    Overtraining(passes_validation=3),
+    Overtraining(passes_validation=4, passes_train=3, improvement=0.05, worse=0.3),
 ]
 
 
@@ -291,7 +291,7 @@ def test_how_long_there_was_no_new_best_is_told() -> None:
 
 
 def test_a_new_best_must_be_better_by_more_than_delta() -> None:
-    rule = Overtraining(patience_validation=3, delta=0.5)
+    rule = Overtraining(passes_validation=3, improvement=0.5)
     assert told(rule, [1.0] * 4, [1.0, 1.0, 0.5, 0.9]).value == 3.0
     with pytest.raises(ValueError, match="not enough values"):
         told(rule, [1.0] * 4, [1.0, 1.0, 0.49, 0.9])

@@ -40,7 +40,7 @@ RULES: tuple[Rule, ...] = (
     ExplodingTensor(),
     UnchangedTensor(num_steps=3),
     DeadRelu(min_steps=2, min_samples=100, max_steps=4),
-    LossNotDecreasing(stretch=4),
+    LossNotDecreasing(window=4),
     AllZero(patience=2, min_count=1),
     TensorVariance(patience=2, min_count=2),
     ExplodingGradient(window=4, min_rows=2, factor=5.0, first_factor=2.0),
@@ -207,7 +207,7 @@ def test_each_column_is_read_once_for_all_rules():
 
 def test_history_does_not_grow_with_the_run():
     run = FakeRun()
-    engine = Engine(run, (VanishingGradient(), LossNotDecreasing(stretch=5)))
+    engine = Engine(run, (VanishingGradient(), LossNotDecreasing(window=5)))
     for step in range(2000):
         lossless = step % 3 != 0
         rows = {"L1Loss_output_0": [1.0], "gradient/0.weight": [1.0]}

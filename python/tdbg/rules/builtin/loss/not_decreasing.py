@@ -34,7 +34,7 @@ from tdbg.run.findings import Severity
 __all__ = ["LossNotDecreasing"]
 
 # Significance, in standard errors: of a loss at its start; of one by two
-# short stretches; and of one that has come down.  The test is repeated at every step:
+# short windows; and of one that has come down.  The test is repeated at every step:
 # in 500 steps of a level loss with normal noise two standard errors are exceeded in 85
 # of 100 trainings, three in 23 and four in 1.  What is where it began need not rise to
 # be sick, but of what has shown that it can learn that would be a false alarm.
@@ -53,15 +53,15 @@ RISEN = 0.1
 class LossNotDecreasing(LossRule):
     """Report losses that do not fall, beyond the noise of their batches.
 
-    The medians of two stretches of ``stretch`` recorded steps, one after the other,
+    The medians of two windows of ``window`` recorded steps, one after the other,
     are compared; before there are so many, of two half as long, if the loss is where
     it began.  Nothing is reported while the difference could be noise, nor while the
     loss is well below where it began: what has fallen may be flat.  A loss of which
     the last 10 are all above the first 10 is reported as soon as that is so.
 
     Args:
-        stretch: Recorded steps in each of the two stretches.
-        fall_percent: The loss must fall by at least this percentage from one stretch
+        window: Recorded steps in each of the two windows.
+        fall_percent: The loss must fall by at least this percentage from one window
             to the next.
         learned_percent: A loss that is this percentage below its first ones has
             learned, and is not reported for being flat.  100: always report.
@@ -74,14 +74,14 @@ class LossNotDecreasing(LossRule):
 
     severities = (Severity.INFO, Severity.WARNING)
 
-    stretch: int = 50
+    window: int = 50
     fall_percent: float = 1.0
     learned_percent: float = 50.0
     mode: ModeKeys | str | None = None
     tensor_regex: str | None = None
 
     def __post_init__(self) -> None:
-        check_number(self, "stretch", least=2, whole=True)
+        check_number(self, "window", least=2, whole=True)
         check_number(self, "fall_percent", least=0.0, most=100.0)
         check_number(self, "learned_percent", above=0.0, most=100.0)
         mode_of(self, "mode")
@@ -89,8 +89,8 @@ class LossNotDecreasing(LossRule):
 
     @property
     def lookback(self) -> int:
-        """The two stretches, or the last losses that may have risen."""
-        return max(2 * self.stretch, FIRST) - 1
+        """The two windows, or the last losses that may have risen."""
+        return max(2 * self.window, FIRST) - 1
 
     @property
     def head_rows(self) -> int:
@@ -117,14 +117,14 @@ class LossNotDecreasing(LossRule):
     def _judge(
         self, table: Table, i: int, adversarial: NDArray[np.bool_]
     ) -> Evaluation | None:
-        trend = trend_of(table, i, self.stretch)
+        trend = trend_of(table, i, self.window)
         if trend is None:
             return None
         severities = self._levels(trend)
         trends = [trend] * len(severities)
-        half = trend_of(table, i, self.stretch // 2)
+        half = trend_of(table, i, self.window // 2)
         if half is not None and half.n >= FIRST:
-            # Short stretches count until there are two long ones.
+            # Short windows count until there are two long ones.
             early = np.isnan(trend.now) & self._stays(half)
             severities[early] = Severity.WARNING
             trends = [half if k else trend for k in early.tolist()]
@@ -157,7 +157,7 @@ class LossNotDecreasing(LossRule):
         return severities
 
     def _stays(self, trend: Trend) -> NDArray[np.bool_]:
-        """Where the loss surely stays at its start, by stretches of half the length."""
+        """Where the loss surely stays at its start, by windows of half the length."""
         # Half of the steps require half of the fall.
         requested = self.fall_percent / 200.0 * np.abs(trend.before)
         surely_not = trend.before - trend.now + OF_SHORT * trend.error < requested
@@ -192,7 +192,7 @@ class LossNotDecreasing(LossRule):
             side = "below" if change > 0 else "above"
             moved = f"stayed about the same ({size} {side}, give or take {noise:.2g} %)"
         rising = now > start
-        requested = self.fall_percent * trend.n / self.stretch
+        requested = self.fall_percent * trend.n / self.window
         # A smaller number may be noise, and points to no cause.
         has_risen = now - start > self.fall_percent / 100.0 * abs(start)
         return Description(

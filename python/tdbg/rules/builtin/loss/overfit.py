@@ -37,7 +37,7 @@ class Overfit(PassesRule):
         times: Then the validation loss may be so many times the training loss.
         left: Or this share of where training began.
         improvement: Or be falling by this share of itself from pass to pass.
-        patience: Passes in a row at which this must hold.
+        passes: Passes in a row at which this must hold.
         start_step: Nothing is said before this global step.
 
     Raises:
@@ -53,7 +53,7 @@ class Overfit(PassesRule):
     times: float = 10.0
     left: float = 0.25
     improvement: float = 0.1
-    patience: int = 2
+    passes: int = 2
     start_step: int = 0
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Overfit(PassesRule):
         check_number(self, "times", least=1.0)
         check_number(self, "left", above=0.0)
         check_number(self, "improvement", least=0.0, most=1.0)
-        check_number(self, "patience", least=1, whole=True)
+        check_number(self, "passes", least=1, whole=True)
         check_number(self, "start_step", least=0, whole=True)
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
@@ -78,8 +78,8 @@ class Overfit(PassesRule):
 
     def _level(self, passes: Passes) -> int:
         n = len(passes.validation)
-        last = range(max(0, n - self.patience), n)
-        bad = n >= self.patience and (
+        last = range(max(0, n - self.passes), n)
+        bad = n >= self.passes and (
             all(self._rises(passes, k) for k in last)
             or all(self._stays_behind(passes, k) for k in last)
             or all(self._is_known_by_heart(passes, k) for k in last)

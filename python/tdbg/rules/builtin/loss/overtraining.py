@@ -21,13 +21,13 @@ __all__ = ["Overtraining"]
 class Overtraining(PassesRule):
     """Report trainings that go on though validation has long stopped to improve.
 
-    An information once there was no new best in ``patience_validation`` passes; a
+    An information once there was no new best in ``passes_validation`` passes; a
     warning if by then validation is worse than its best by ``worse``.
 
     Args:
-        patience_validation: Passes without a new best of validation.
-        patience_train: And without one of training: 0 does not ask for it.
-        delta: A new best is better than the last by this share of it, at least.
+        passes_validation: Passes without a new best of validation.
+        passes_train: And without one of training: 0 does not ask for it.
+        improvement: A new best is better than the last by this share of it, at least.
         worse: Share of the best by which validation may be above it.
 
     Raises:
@@ -36,15 +36,15 @@ class Overtraining(PassesRule):
 
     severities = (Severity.INFO, Severity.WARNING)
 
-    patience_validation: int = 10
-    patience_train: int = 0
-    delta: float = 0.01
+    passes_validation: int = 10
+    passes_train: int = 0
+    improvement: float = 0.01
     worse: float = 0.05
 
     def __post_init__(self) -> None:
-        check_number(self, "patience_validation", least=1, whole=True)
-        check_number(self, "patience_train", least=0, whole=True)
-        check_number(self, "delta", least=0.0)
+        check_number(self, "passes_validation", least=1, whole=True)
+        check_number(self, "passes_train", least=0, whole=True)
+        check_number(self, "improvement", least=0.0)
         check_number(self, "worse", least=0.0)
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
@@ -52,12 +52,12 @@ class Overtraining(PassesRule):
         return judge_passes(window, self._level, self._describe)
 
     def _level(self, passes: Passes) -> int:
-        if self._since_best(passes.validation) < self.patience_validation:
+        if self._since_best(passes.validation) < self.passes_validation:
             return OK
-        if self._since_best(passes.training) < self.patience_train:
+        if self._since_best(passes.training) < self.passes_train:
             return OK
         low = float(passes.validation.min())
-        recent = float(np.median(passes.validation[-self.patience_validation :]))
+        recent = float(np.median(passes.validation[-self.passes_validation :]))
         worse = recent - low > self.worse * abs(low)
         return int(Severity.WARNING if worse else Severity.INFO)
 
@@ -65,7 +65,7 @@ class Overtraining(PassesRule):
         """How many passes ago the last new minimum was."""
         best, at = float(loss[0]), 0
         for k, value in enumerate(loss.tolist()):
-            if value < best - self.delta * abs(best):
+            if value < best - self.improvement * abs(best):
                 best, at = value, k
         return len(loss) - 1 - at
 
@@ -80,7 +80,7 @@ class Overtraining(PassesRule):
                 f"{passes.training[best]:.4g} to {passes.training[-1]:.4g} meanwhile"
             ),
             value=float(ago),
-            threshold=float(self.patience_validation),
+            threshold=float(self.passes_validation),
             advice=(
                 "stop here and keep the checkpoint of the best validation; or lower "
                 "the learning rate, if it was never lowered"

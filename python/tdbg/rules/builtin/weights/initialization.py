@@ -57,8 +57,8 @@ class PoorWeightInitialization(Rule):
     Args:
         steps: Recorded steps of training that are judged, at most: those after the
             first one only while the loss scaler has skipped every update before.
-        threshold: By how much the outputs' root mean square may grow or shrink over
-            a chain of layers, each more or less than the one before.
+        output_threshold: By how much the outputs' root mean square may grow or shrink
+            over a chain of layers, each more or less than the one before.
         gradient_threshold: The same of the gradients of weights.
         asymmetry: How many standard deviations outputs may be away from zero.
         gain: How large weights may be: their root mean square times the square root
@@ -72,7 +72,7 @@ class PoorWeightInitialization(Rule):
     severities = (Severity.WARNING, Severity.ERROR)
 
     steps: int = 3
-    threshold: float = 100.0
+    output_threshold: float = 100.0
     gradient_threshold: float = 1000.0
     asymmetry: float = 5.0
     gain: float = 4.0
@@ -80,7 +80,8 @@ class PoorWeightInitialization(Rule):
 
     def __post_init__(self) -> None:
         check_number(self, "steps", least=1, whole=True)
-        for parameter in ("threshold", "gradient_threshold", "asymmetry", "gain"):
+        thresholds = ("output_threshold", "gradient_threshold", "asymmetry", "gain")
+        for parameter in thresholds:
             check_number(self, parameter, above=1.0)
         check_number(self, "loss_excess", above=0.0)
 
@@ -168,7 +169,7 @@ class PoorWeightInitialization(Rule):
             units_copied(step),
             stay_zero(step),
             too_large(step, self.gain),
-            outputs_change(step, self.threshold),
+            outputs_change(step, self.output_threshold),
             gradients_change(step, self.gradient_threshold),
             outputs_one_sided(step, self.asymmetry),
             first_loss(step, self.loss_excess),

@@ -31,7 +31,7 @@ def noisy(curve: np.ndarray, seed: int, noise: float) -> np.ndarray:
     return curve * np.maximum(factor, 0.05) * np.where(outliers, 3.0, 1.0)
 
 
-def test_a_flat_loss_is_a_warning_after_two_short_stretches():
+def test_a_flat_loss_is_a_warning_after_two_short_windows():
     (finding,) = judge(run_with([2.3] * 120), LossNotDecreasing())
     assert finding.severity is Severity.WARNING
     assert finding.step == 49
@@ -39,7 +39,7 @@ def test_a_flat_loss_is_a_warning_after_two_short_stretches():
     assert "25 recorded steps stayed the same, from 2.3 to 2.3," in finding.message
 
 
-def test_where_the_loss_has_come_down_two_long_stretches_are_asked_for():
+def test_where_the_loss_has_come_down_two_long_windows_are_asked_for():
     losses = [2.5] * 10 + [2.0] * 150
     (finding,) = judge(run_with(losses), LossNotDecreasing())
     assert finding.step == 99

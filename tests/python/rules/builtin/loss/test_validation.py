@@ -111,7 +111,7 @@ def test_validation_that_still_improves_is_silent():
 def test_patience_may_ask_for_training_too():
     held = np.maximum(GOOD_HELD, GOOD_HELD[5])
     run = trained(GOOD, held, noise=0.001, start=2.3)
-    assert judge(run, Overtraining(patience_train=8)) == []
+    assert judge(run, Overtraining(passes_train=8)) == []
 
 
 def test_losses_that_stay_high_and_flat_are_underfitting():
@@ -184,7 +184,7 @@ def test_a_long_run_is_judged_alike_however_it_is_cut(
     monkeypatch.setattr("tdbg.rules.builtin.loss.loss_series.LOOKBACK", n)
     held = np.where(EPOCHS % 7 < 4, GOOD_HELD, 2.2)
     run = trained(GOOD, held, start=2.3)
-    rules = (Overfit(), Overtraining(patience_validation=3))
+    rules = (Overfit(), Overtraining(passes_validation=3))
     assert judge_in_parts(run, range(500), *rules) == judge(run, *rules)
 
 
