@@ -8,16 +8,7 @@ from typing import Any
 
 import click
 
-from tdbg.cli import options
-from tdbg.cli.accounts import print_losses, state_text
-from tdbg.cli.output import (
-    console,
-    emit_json,
-    n_bytes,
-    plain,
-    shape,
-    table,
-)
+from tdbg.cli import accounts, options, output
 from tdbg.errors import NotARun, StorageError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import find_runs
@@ -53,7 +44,7 @@ def command(
         trial = create_trial(path)
         tensors = _tensors(trial, list(regex) or None, collection, mode)
         if as_json:
-            emit_json(
+            output.emit_json(
                 {
                     "run": path,
                     "state": trial.status,
@@ -67,11 +58,11 @@ def command(
         return
     runs = [_run(run) for run in found]
     if as_json:
-        emit_json({"folder": path, "runs": runs})
+        output.emit_json({"folder": path, "runs": runs})
     elif runs:
         _print_runs(runs)
     else:
-        console().print(plain(f"no run in {path}"))
+        output.console().print(output.plain(f"no run in {path}"))
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -106,21 +97,21 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
         if "error" in run
         else (
             run["run"],
-            state_text(run["state"], run["losses"]),
+            accounts.state_text(run["state"], run["losses"]),
             str(run["steps"]),
             "-" if run["last_step"] is None else str(run["last_step"]),
             str(run["findings"]),
             str(run["lost"]),
-            n_bytes(run["bytes"]),
+            output.n_bytes(run["bytes"]),
             f"{run['cost']['share']:.1%}",
         )
         for run in runs
     ]
-    out = console()
-    out.print(table(("run", "state", *numbers), rows, right=numbers))
+    out = output.console()
+    out.print(output.table(("run", "state", *numbers), rows, right=numbers))
     for run in runs:
         if "error" in run:
-            out.print(plain(f"{run['run']}: {run['error']}"))
+            out.print(output.plain(f"{run['run']}: {run['error']}"))
 
 
 def _tensors(
@@ -152,7 +143,7 @@ def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
             tensor["name"],
             tensor["role"],
             tensor["dtype"],
-            shape(tensor["shape"]),
+            output.shape(tensor["shape"]),
             str(tensor["statistics"]),
             str(tensor["values"]),
             f"{tensor['first_step']}..{tensor['last_step']}",
@@ -160,10 +151,10 @@ def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
         for tensor in tensors
     ]
     columns = ("tensor", "role", "dtype", "shape", *numbers, "steps")
-    out = console()
-    out.print(table(columns, rows, right=numbers))
+    out = output.console()
+    out.print(output.table(columns, rows, right=numbers))
     losses = trial.losses()
-    state = state_text(trial.status, losses.to_json())
-    out.print(f"{len(tensors)} tensors, {n_bytes(trial.n_bytes)}, {state}")
-    print_losses(losses, out)
-    out.print(plain(str(trial.overhead())))
+    state = accounts.state_text(trial.status, losses.to_json())
+    out.print(f"{len(tensors)} tensors, {output.n_bytes(trial.n_bytes)}, {state}")
+    accounts.print_losses(losses, out)
+    out.print(output.plain(str(trial.overhead())))

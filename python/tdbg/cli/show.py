@@ -8,18 +8,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from tdbg.cli import options, summaries
-from tdbg.cli.accounts import print_losses, state_text
-from tdbg.cli.output import (
-    console,
-    emit_json,
-    n_bytes,
-    number,
-    plain,
-    shape,
-    table,
-)
-from tdbg.cli.summaries import sparkline, summarize, summary_table
+from tdbg.cli import accounts, options, output, summaries
 from tdbg.modes import ModeKeys
 from tdbg.trial import TensorHandle, Trial, create_trial
 
@@ -59,13 +48,15 @@ def command(
             mode=mode, regex=list(regex) or None, collection=collection
         )
         if as_json:
-            emit_json(
+            output.emit_json(
                 {
                     "run": run,
                     "state": trial.status,
                     "losses": trial.losses().to_json(),
                     "cost": trial.overhead().to_json(),
-                    "tensors": [s.to_json() for s in summarize(trial, names, mode)],
+                    "tensors": [
+                        s.to_json() for s in summaries.summarize(trial, names, mode)
+                    ],
                 }
             )
         else:
@@ -83,21 +74,22 @@ def print_run(
     out: Console | None = None,
 ) -> None:
     """Print a line of statistics for each tensor, and what the run cost."""
-    out = out or console()
-    summaries = summarize(trial, names, mode)
+    out = out or output.console()
+    lines = summaries.summarize(trial, names, mode)
     losses = trial.losses()
-    if not summaries:
+    if not lines:
         out.print("no statistics yet")
-        print_losses(losses, out)
+        accounts.print_losses(losses, out)
         return
-    out.print(summary_table(summaries, out.width))
+    out.print(summaries.summary_table(lines, out.width))
     out.print(
-        f"{len(summaries)} tensors over {len(trial.steps())} steps, "
-        f"{n_bytes(trial.n_bytes)} on disk, "
-        f"{state_text(trial.status, losses.to_json())}, {losses.records} records lost"
+        f"{len(lines)} tensors over {len(trial.steps())} steps, "
+        f"{output.n_bytes(trial.n_bytes)} on disk, "
+        f"{accounts.state_text(trial.status, losses.to_json())}, "
+        f"{losses.records} records lost"
     )
-    print_losses(losses, out)
-    out.print(plain(str(trial.overhead())))
+    accounts.print_losses(losses, out)
+    out.print(output.plain(str(trial.overhead())))
 
 
 def _show_history(
@@ -117,14 +109,18 @@ def _show_history(
         }
         for at in with_histogram:
             document["histogram"] = summaries.to_json(tensor.histogram(at, mode), at)
-        emit_json(document)
+        output.emit_json(document)
         return
-    rows = [[str(row["step"]), *(number(row[c]) for c in COLUMNS)] for row in history]
-    rows.append(["", *(sparkline([row[c] for row in history], 10) for c in COLUMNS)])
-    extents = shape(tensor.shape(steps[-1], mode)) if steps else ""
-    out = console()
-    out.print(plain(f"{tensor.name}  {tensor.role}  {tensor.dtype}  {extents}"))
-    out.print(table(("step", *COLUMNS), rows, right=("step", *COLUMNS)))
+    rows = [
+        [str(row["step"]), *(output.number(row[c]) for c in COLUMNS)] for row in history
+    ]
+    rows.append(
+        ["", *(summaries.sparkline([row[c] for row in history], 10) for c in COLUMNS)]
+    )
+    extents = output.shape(tensor.shape(steps[-1], mode)) if steps else ""
+    out = output.console()
+    out.print(output.plain(f"{tensor.name}  {tensor.role}  {tensor.dtype}  {extents}"))
+    out.print(output.table(("step", *COLUMNS), rows, right=("step", *COLUMNS)))
     for at in with_histogram:
         summaries.print_histogram(tensor.histogram(at, mode), at, out)
 
@@ -142,10 +138,10 @@ def _show_values(
             "shape": value.shape,
             "values": value.astype(object).tolist(),
         }
-        emit_json(document)
+        output.emit_json(document)
         return
     with np.printoptions(precision=4, linewidth=100, threshold=200):
-        console().print(
-            plain(f"{tensor.name} at step {step}: {tensor.dtype} {value.shape}")
+        output.console().print(
+            output.plain(f"{tensor.name} at step {step}: {tensor.dtype} {value.shape}")
         )
         click.echo(str(value))
