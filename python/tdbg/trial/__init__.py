@@ -9,7 +9,7 @@ from tdbg.trial.losses import RunLosses, WriterLosses, losses_of
 from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.selection import StepState
 from tdbg.trial.statistics import Statistics
-from tdbg.trial.steps import STEP_TABLE_DTYPE
+from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
 from tdbg.trial.tensor import TensorHandle, TensorStatistics
 from tdbg.trial.trial import Trial, create_trial, default_mapping
 from tdbg.trial.values import Call
@@ -33,4 +33,5 @@ __all__ = [
     "create_trial",
     "default_mapping",
     "losses_of",
+    "waiting_for_steps",
 ]

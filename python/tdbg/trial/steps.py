@@ -13,22 +13,26 @@ Thread safety: none; the trial's lock is held around every use.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
+from tdbg.run.json_values import is_integer, list_of
 from tdbg.run.schema import GapContent, StepFlag
 from tdbg.trial.row_index import Growable
 from tdbg.trial.writers import Source
 
-__all__ = ["STEP_TABLE_DTYPE", "StepTable"]
+__all__ = ["STEP_TABLE_DTYPE", "StepTable", "waiting_for_steps"]
 
 # A rank that has not shown up, or not gone on, while the others recorded so many steps
 # is not waited for any longer.
 WAIT_STEPS = 1000
+_wait_steps = contextvars.ContextVar("wait_steps", default=WAIT_STEPS)
 
 # A step may begin before the records of the one before it are all written, whose
 # results a device still computes.
@@ -64,16 +68,27 @@ STEP_TABLE_DTYPE = np.dtype(
 _SUMS = ("duration_ns", "capture_ns", "offered", "written", "dropped", "failed")
 
 
+@contextlib.contextmanager
+def waiting_for_steps(n_steps: int) -> Iterator[None]:
+    """Let trials that are opened inside wait so many steps for a rank, not 1,000."""
+    token = _wait_steps.set(n_steps)
+    try:
+        yield
+    finally:
+        _wait_steps.reset(token)
+
+
 class StepTable:
     """Recorded steps by global step, each once."""
 
     def __init__(self) -> None:
+        self._wait_steps = _wait_steps.get()
         self._table = Growable(STEP_TABLE_DTYPE)
         self._steps = Growable(np.int64)
         self._seen: dict[str, int] = {}
         self._shape: list[tuple[str, int, int, int, int]] = []
         self._by_mode: dict[ModeKeys, tuple[NDArray[np.int64], NDArray[np.intp]]] = {}
-        self._hanging: set[str] = set()
+        self._late: set[str] = set()
 
     @property
     def data(self) -> NDArray[np.void]:
@@ -95,28 +110,34 @@ class StepTable:
         newest = max((source.attempt for source in sources), default=0)
         for attempt, world_size in enumerate(world_sizes):
             of_attempt = [source for source in sources if source.attempt == attempt]
-            part = _attempt_steps(of_attempt, start, world_size, attempt == newest)
+            # Nothing more comes from older attempts.
+            wait = self._wait_steps if attempt == newest else None
+            part = _attempt_steps(of_attempt, start, world_size, wait)
             self._table.extend(part)
             self._steps.extend(part["step"])
-        self._name_hanging([source for source in sources if source.attempt == newest])
+            if attempt == newest:
+                self._name_late(of_attempt, world_size)
 
-    def _name_hanging(self, sources: list[Source]) -> None:
+    def _name_late(self, sources: list[Source], world_size: int) -> None:
         """Name ranks that are not waited for any longer, each once until it goes on."""
-        hanging = set()
-        for number in {source.writer.rank for source in sources}:
+        late: dict[str, str] = {}
+        for number in sorted({source.writer.rank for source in sources}):
             of_rank = [source for source in sources if source.writer.rank == number]
-            if of_rank[-1].writer.ended or not _hangs(of_rank, sources):
-                continue
-            worker = of_rank[-1].worker
-            hanging.add(worker)
-            if worker not in self._hanging and len(sources) > len(of_rank):
+            ended = of_rank[-1].writer.ended
+            if not ended and _hangs(of_rank, sources, self._wait_steps):
+                since = f"has not gone on since step {_last_step(of_rank)}"
+                late[of_rank[-1].worker] = since if len(sources) > len(of_rank) else ""
+        if sources and not _are_waiting(sources, self._wait_steps):
+            for worker in _absent(sources, world_size):
+                late[worker] = "has not shown up"
+        for worker, how in late.items():
+            if how and worker not in self._late:
                 _log.warning(
-                    "%s has not gone on since step %d: the steps of the others are "
-                    "not held back any longer",
+                    "%s %s: the steps of the others are not held back any longer",
                     worker,
-                    _last_step(of_rank),
+                    how,
                 )
-        self._hanging = hanging
+        self._late = set(late)
 
     def _first_change(self, sources: Sequence[Source]) -> int:
         """From which step on the table may have to change."""
@@ -173,9 +194,9 @@ class StepTable:
 
 
 def _attempt_steps(
-    sources: list[Source], start: int, world_size: int, is_newest: bool
+    sources: list[Source], start: int, world_size: int, wait_steps: int | None
 ) -> NDArray[np.void]:
-    """Steps of one attempt from *start* on."""
+    """Steps of one attempt from *start* on; None: nothing more comes from it."""
     records, ranks, generations = [], [], []
     for source in sources:
         at = source.writer.steps.between(max(start, source.start), source.stop)
@@ -205,7 +226,7 @@ def _attempt_steps(
         np.bitwise_or.reduceat(rows["flags"], first) & StepFlag.SKIPPED != 0
     )
     table["workers"] = np.diff(first, append=len(rows))
-    _complete(table, sources, rows["step"], rank, world_size, is_newest)
+    _complete(table, sources, rows["step"], rank, world_size, wait_steps)
     # Values left out on purpose are as good as never asked for.
     dropped = (rows["dropped"] > 0) & (rows["flags"] & StepFlag.SAMPLED == 0)
     lost = np.logical_or.reduceat(dropped | (rows["failed"] > 0), first)
@@ -219,7 +240,7 @@ def _complete(
     steps: NDArray[np.int64],
     rank: NDArray[np.int64],
     world_size: int,
-    is_newest: bool,
+    wait_steps: int | None,
 ) -> None:
     """Fill in `complete` and `settled`."""
     complete = np.ones(len(table), np.bool_)
@@ -230,14 +251,19 @@ def _complete(
         has = np.isin(table["step"], steps[rank == number])
         last = _last_step(of_rank)
         passed = (table["step"] <= last) & ~_lost_steps(table["step"], of_rank)
-        ended = not is_newest or of_rank[-1].writer.ended or _hangs(of_rank, sources)
+        ended = (
+            wait_steps is None
+            or of_rank[-1].writer.ended
+            or _hangs(of_rank, sources, wait_steps)
+        )
         complete &= (has | passed) & ~_broken_steps(table["step"], of_rank)
         settled &= has | (table["step"] <= last) | ended
-    missing = is_newest and len(seen) < world_size
-    if missing and not all(source.writer.ended for source in sources):
-        recorded = max(len(source.writer.steps) for source in sources)
-        if recorded < WAIT_STEPS:
-            complete[:] = settled[:] = False
+    if (
+        wait_steps is not None
+        and len(seen) < world_size
+        and _are_waiting(sources, wait_steps)
+    ):
+        complete[:] = settled[:] = False
     table["complete"], table["settled"] = complete, settled
 
 
@@ -246,13 +272,33 @@ def _last_step(sources: list[Source]) -> int:
     return max(min(source.writer.last_step, source.stop - 1) for source in sources)
 
 
-def _hangs(of_rank: list[Source], sources: list[Source]) -> bool:
+def _are_waiting(sources: list[Source], wait_steps: int) -> bool:
+    """Whether these workers' steps are held back for ranks that have not shown up."""
+    if all(source.writer.ended for source in sources):
+        return False
+    return max(len(source.writer.steps) for source in sources) < wait_steps
+
+
+def _absent(sources: list[Source], world_size: int) -> list[str]:
+    """The names of the ranks that were to write and have not shown up."""
+    seen = {source.writer.rank for source in sources}
+    if len(seen) >= world_size:
+        return []
+    ranks: Sequence[int] = range(world_size)
+    for event in sources[-1].writer.events:
+        listed = list_of(event.data.get("workers"))
+        if event.kind == "configuration" and listed and all(map(is_integer, listed)):
+            ranks = listed
+    return [f"worker_{rank}" for rank in ranks if rank not in seen]
+
+
+def _hangs(of_rank: list[Source], sources: list[Source], wait_steps: int) -> bool:
     """Whether a worker shows no life, or the others are far ahead of it."""
     if of_rank[-1].writer.liveness == "stalled":
         return True
     last = _last_step(of_rank)
     return any(
-        len(source.writer.steps.between(last + 1, source.stop)) >= WAIT_STEPS
+        len(source.writer.steps.between(last + 1, source.stop)) >= wait_steps
         for source in sources
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from run_builder import RunBuilder, new_attempt
 from tdbg import _core
 from tdbg.errors import InvalidWorker, QueryError
-from tdbg.trial import StepState, create_trial
+from tdbg.run.schema import EventKind
+from tdbg.trial import StepState, create_trial, waiting_for_steps
 
 ONES = np.ones(3, np.float32)
 
@@ -100,6 +102,59 @@ def test_a_worker_that_is_not_there_yet_is_waited_for(run_dir: Path) -> None:
     trial.refresh()
     assert trial.steps() == [0, 1, 2]  # Enough is enough.
     first.close()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_that_never_showed_up_are_named_once(
+    run_dir: Path, caplog: pytest.LogCaptureFixture, world_size: int
+) -> None:
+    first = RunBuilder(run_dir, rank=1, world_size=world_size)
+    for step in range(999):
+        first.end_step(step)
+    first.flush()
+    trial = create_trial(run_dir)
+    assert trial.last_complete_step == -1
+    assert caplog.messages == []
+    for step in range(999, 1003):
+        first.end_step(step)
+        first.flush()
+        assert trial.last_complete_step == step
+    absent = ["worker_0", "worker_2"][: world_size - 1]
+    assert [each.partition(":")[0] for each in caplog.messages] == [
+        f"{worker} has not shown up" for worker in absent
+    ]
+    first.close()
+
+
+def test_the_absent_are_those_that_were_to_write(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of 8 ranks only 2 and 5 write: 0 and 1 are not missed."""
+    with RunBuilder(run_dir, rank=2, world_size=2) as run:
+        said = json.dumps({"workers": [2, 5]}).encode()
+        run.capture.event(-1, EventKind.CONFIGURATION.value, 0, said)
+        run.end_step(0)
+    trial = create_trial(run_dir)
+    assert trial.steps(show_incomplete_steps=True) == []
+    assert trial.step_table()["complete"].tolist() == [True]
+    (message,) = caplog.messages
+    assert message.startswith("worker_5 has not shown up")
+
+
+def test_how_long_ranks_are_waited_for_can_be_set(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunBuilder(run_dir, rank=0, world_size=2)
+    for step in range(3):
+        run.end_step(step)
+    run.flush()
+    with waiting_for_steps(4):
+        longer = create_trial(run_dir)
+    with waiting_for_steps(3):
+        trial = create_trial(run_dir)
+    assert (trial.last_complete_step, longer.last_complete_step) == (2, -1)
+    assert len(caplog.messages) == 1
+    run.close()
 
 
 def test_a_resumed_training_replaces_what_it_repeats(run_dir: Path) -> None:
