@@ -1,7 +1,8 @@
 """Serves the paths of smdebug's modules, below ``smdebug`` and below this package.
 
 smdebug has more modules than this package: ``MOVED`` maps the paths of smdebug that
-have no file here to the modules that hold their names.
+have no file here to the modules that hold their names; ``left_out`` says what to use in
+the place of the others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from tdbg.compat.smdebug.left_out import PAGE, instead_of
 from tdbg.errors import TdbgError
 
 __all__ = ["MOVED", "install", "serve_moved_paths"]
@@ -23,10 +25,12 @@ HOME = "tdbg.compat.smdebug"
 MOVED = {
     "core.access_layer.utils": "core.access_layer",
     "core.collection_manager": "core.collection",
+    "core.config_validator": "core.utils",
     "core.hook": "core.base",
-    "core.json_config": "core.config_constants",
+    "core.hook_utils": "core.utils",
     "core.logger": "core.base",
     "core.modes": "core.base",
+    "core.sagemaker_utils": "core.utils",
     "core.singleton_utils": "core.base",
     "pytorch.singleton_utils": "pytorch.hook",
     "rules.req_tensors": "rules.rule",
@@ -72,13 +76,17 @@ class _Finder:
             return None
         inner = fullname[len(self.root) + 1 :]
         home = f"{HOME}.{MOVED.get(inner, inner)}".rstrip(".")
+        instead = instead_of(inner)
+        if instead is not None:
+            msg = f"No module named {fullname!r} in tdbg: {instead} ({PAGE})"
+            raise ModuleNotFoundError(msg, name=fullname)
         if home == fullname:
             return None  # The path is not in MOVED: a file has it, or none.
         found = importlib.util.find_spec(home)
         if found is None:
             msg = (
                 f"No module named {fullname!r}: tdbg answers for smdebug here and does "
-                "not have it; docs/migrating-from-smdebug.md lists what it has"
+                f"not have it; {PAGE} lists what it has"
             )
             raise ModuleNotFoundError(msg, name=fullname)
         is_package = found.submodule_search_locations is not None

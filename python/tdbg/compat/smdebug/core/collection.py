@@ -17,6 +17,7 @@ from tdbg.compat.smdebug.exceptions import (
     SMDebugValueError,
     translated,
 )
+from tdbg.compat.smdebug.left_out import refuse
 from tdbg.config import collections as base
 from tdbg.config import schedules
 from tdbg.config.collections import Role
@@ -25,8 +26,16 @@ from tdbg.config.patterns import NamePattern
 from tdbg.modes import ModeKeys
 
 __all__ = [
+    "DEFAULT_MXNET_COLLECTIONS",
     "DEFAULT_PYTORCH_COLLECTIONS",
+    "DEFAULT_TF_COLLECTIONS",
+    "DEFAULT_XGBOOST_COLLECTIONS",
     "LOSS_NAMES",
+    "NON_HISTOGRAM_COLLECTIONS",
+    "NON_REDUCTION_COLLECTIONS",
+    "SCALAR_COLLECTIONS",
+    "SM_METRIC_COLLECTIONS",
+    "SUMMARIES_COLLECTIONS",
     "Collection",
     "CollectionKeys",
     "CollectionManager",
@@ -103,6 +112,39 @@ DEFAULT_PYTORCH_COLLECTIONS = {
     CollectionKeys.LOSSES,
 }
 BUILT_IN = tuple(_ROLES)
+DEFAULT_MXNET_COLLECTIONS = set(DEFAULT_PYTORCH_COLLECTIONS)
+DEFAULT_TF_COLLECTIONS = DEFAULT_PYTORCH_COLLECTIONS | {
+    CollectionKeys.METRICS,
+    CollectionKeys.INPUTS,
+    CollectionKeys.OUTPUTS,
+    CollectionKeys.LAYERS,
+    CollectionKeys.SM_METRICS,
+    CollectionKeys.OPTIMIZER_VARIABLES,
+}
+DEFAULT_XGBOOST_COLLECTIONS = {
+    CollectionKeys.ALL,
+    CollectionKeys.DEFAULT,
+    CollectionKeys.HYPERPARAMETERS,
+    CollectionKeys.PREDICTIONS,
+    CollectionKeys.LABELS,
+    CollectionKeys.FEATURE_IMPORTANCE,
+    CollectionKeys.AVERAGE_SHAP,
+    CollectionKeys.FULL_SHAP,
+    CollectionKeys.TREES,
+}
+# Collections of single numbers, of which smdebug has no reductions and histograms.
+SM_METRIC_COLLECTIONS = {
+    CollectionKeys.LOSSES,
+    CollectionKeys.METRICS,
+    CollectionKeys.SM_METRICS,
+}
+SCALAR_COLLECTIONS = SM_METRIC_COLLECTIONS | {
+    CollectionKeys.FEATURE_IMPORTANCE,
+    CollectionKeys.AVERAGE_SHAP,
+}
+SUMMARIES_COLLECTIONS = {CollectionKeys.TENSORFLOW_SUMMARIES}
+NON_REDUCTION_COLLECTIONS = SCALAR_COLLECTIONS | SUMMARIES_COLLECTIONS
+NON_HISTOGRAM_COLLECTIONS = SCALAR_COLLECTIONS | SUMMARIES_COLLECTIONS
 
 
 def collections_directory(out_dir: str | os.PathLike[str]) -> str:
@@ -540,3 +582,6 @@ class CollectionManager(base.CollectionRegistry):
 
     def _make(self, name: str) -> base.Collection:
         return self.kind(name)
+
+
+__getattr__ = refuse(__name__)

@@ -6,6 +6,8 @@ import them; nothing in tdbg reads them.
 
 from __future__ import annotations
 
+from tdbg.compat.smdebug.left_out import refuse
+
 CONFIG_FILE_PATH_ENV_STR = "SMDEBUG_CONFIG_FILE_PATH"
 DEFAULT_CONFIG_FILE_PATH = "/opt/ml/input/config/debughookconfig.json"
 TENSORBOARD_CONFIG_FILE_PATH_ENV_STR = "TENSORBOARD_CONFIG_FILE_PATH"
@@ -56,3 +58,6 @@ LOG_DUPLICATION_THRESHOLD = 3
 PAPERMILL_EXECUTION_ENV_VAR = "PAPERMILL_EXECUTION"
 CALLABLE_CACHE_ENV_VAR = "SMDEBUG_KERAS_CALLABLE_CACHE_TYPE"
 DEFAULT_CALLABLE_CACHE = "CACHE_PER_MODE"
+
+
+__getattr__ = refuse(__name__)

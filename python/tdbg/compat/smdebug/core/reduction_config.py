@@ -11,6 +11,7 @@ from tdbg.compat.smdebug.exceptions import (
     SMDebugValueError,
     translated,
 )
+from tdbg.compat.smdebug.left_out import refuse
 from tdbg.config import schedules
 from tdbg.config.messages import check_flag, check_known
 
@@ -127,3 +128,6 @@ class ReductionConfig(schedules.ReductionConfig):
             native.save_raw_tensor,
             native.save_shape,
         )
+
+
+__getattr__ = refuse(__name__)

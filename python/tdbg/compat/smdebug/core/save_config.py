@@ -14,19 +14,25 @@ from tdbg.compat.smdebug.exceptions import (
     SMDebugValueError,
     translated,
 )
+from tdbg.compat.smdebug.left_out import refuse
 from tdbg.config import schedules
 from tdbg.config.messages import check_known, nearest
 from tdbg.modes import ModeKeys
 
 __all__ = [
+    "DEFAULT_SAVE_CONFIG_END_STEP",
     "DEFAULT_SAVE_CONFIG_INTERVAL",
+    "DEFAULT_SAVE_CONFIG_SAVE_STEPS",
+    "DEFAULT_SAVE_CONFIG_START_STEP",
     "SaveConfig",
     "SaveConfigMode",
     "n_edits",
 ]
 
 DEFAULT_SAVE_CONFIG_INTERVAL = 500
-
+DEFAULT_SAVE_CONFIG_START_STEP = 0
+DEFAULT_SAVE_CONFIG_END_STEP = None
+DEFAULT_SAVE_CONFIG_SAVE_STEPS: list[int] = []
 
 # Counts what was changed within schedules, whichever collections have them.
 _edits = itertools.count(1)
@@ -399,3 +405,6 @@ def _of_mode(native: schedules.SaveConfigMode) -> SaveConfigMode:
         native.end_step,
         sorted(native.save_steps),
     )
+
+
+__getattr__ = refuse(__name__)

@@ -18,6 +18,7 @@ from tdbg.compat.smdebug.exceptions import (
     StepUnavailable,
     TensorUnavailableForStep,
 )
+from tdbg.compat.smdebug.left_out import refuse
 from tdbg.modes import ModeKeys
 from tdbg.trial import StepState, TensorHandle
 
@@ -186,3 +187,6 @@ class Tensor:
             return worker not in self._handle.workers(step, mode)
         except errors.QueryError:
             return False
+
+
+__getattr__ = refuse(__name__)

@@ -1,4 +1,7 @@
-"""``smdebug.core.utils``: the small functions that programs import from there."""
+"""``smdebug.core.utils``: the small functions that programs import from there.
+
+And those of ``hook_utils``, ``sagemaker_utils`` and ``config_validator``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -15,19 +19,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.capture.ranks import launched_rank
 from tdbg.compat.smdebug.core.collection import (
     collections_directory as get_path_to_collections,
 )
-from tdbg.compat.smdebug.exceptions import SMDebugTypeError, SMDebugValueError
+from tdbg.compat.smdebug.exceptions import (
+    SMDebugNotImplementedError,
+    SMDebugRuntimeError,
+    SMDebugTypeError,
+    SMDebugValueError,
+)
+from tdbg.compat.smdebug.left_out import refuse
 
 __all__ = [
     "FRAMEWORK",
+    "ConfigValidator",
+    "SupportedFrameworks",
     "ensure_dir",
     "flatten",
+    "get_config_validator",
+    "get_distributed_worker",
     "get_immediate_subdirectories",
     "get_path_to_collections",
+    "get_region",
+    "get_tensorboard_dir",
     "index",
+    "is_framework_version_supported",
     "is_s3",
+    "is_sagemaker_job",
+    "is_switched_on",
     "list_collection_files_in_directory",
     "list_files_in_directory",
     "load_json_as_dict",
@@ -35,9 +55,12 @@ __all__ = [
     "match_inc",
     "merge_two_dicts",
     "remove_file_if_exists",
+    "reset_config_validator",
     "size_and_shape",
     "split",
     "step_in_range",
+    "validate_custom_tensor_value",
+    "verify_and_get_out_dir",
 ]
 
 
@@ -174,3 +197,119 @@ def list_collection_files_in_directory(
 ) -> list[str]:
     """The files of collections below a directory."""
     return list_files_in_directory(directory, r".*_?collections\.json$")
+
+
+def validate_custom_tensor_value(
+    tensor_value: object, make_numpy_fn: Callable[[Any], Any]
+) -> bool:
+    """Whether *make_numpy_fn* makes an array of the value, and raises no TypeError."""
+    try:
+        make_numpy_fn(tensor_value)
+    except TypeError:
+        return False
+    return True
+
+
+def get_region() -> str | None:
+    """The region that ``AWS_REGION`` names, or None."""
+    return os.environ.get("AWS_REGION", "").strip() or None
+
+
+def is_sagemaker_job() -> bool:
+    """Whether this is a job of SageMaker, which sets ``TRAINING_JOB_NAME``."""
+    return "TRAINING_JOB_NAME" in os.environ
+
+
+def get_distributed_worker() -> int | None:
+    """The rank of this process, or None where it trains alone."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        rank: int = distributed.get_rank()
+        return rank
+    rank, size = launched_rank(os.environ)
+    return rank if size > 1 else None
+
+
+# ---- hook_utils ------------------------------------------------------------------
+
+
+def verify_and_get_out_dir(out_dir: str | os.PathLike[str] | None) -> str:
+    """The directory of a run, with ``~`` replaced.
+
+    A run that has ended is no error: a second training into it is a new attempt.
+
+    Raises:
+        SMDebugRuntimeError: If there is none.
+    """
+    if out_dir is None:
+        msg = "out_dir is a required argument: the directory of the run"
+        raise SMDebugRuntimeError(msg)
+    return os.path.expanduser(os.fspath(out_dir))  # noqa: PTH111 - text
+
+
+def get_tensorboard_dir(
+    export_tensorboard: bool,
+    tensorboard_dir: str | None,
+    out_dir: str | os.PathLike[str],
+) -> str | None:
+    """The directory of TensorBoard's files; None: there are to be none.
+
+    Naming one switches the export on; without a name they are inside *out_dir*.
+    """
+    if tensorboard_dir:
+        return os.path.expanduser(tensorboard_dir)  # noqa: PTH111 - text
+    if export_tensorboard:
+        return os.path.join(out_dir, "tensorboard")  # noqa: PTH118 - text
+    return None
+
+
+# ---- config_validator ------------------------------------------------------------
+
+SupportedFrameworks = list(FRAMEWORK)
+_OFF = {"0", "f", "false", "n", "no", "off"}
+
+
+def is_switched_on() -> bool:
+    """Whether hooks are to be made: unless ``USE_SMDEBUG`` says no, in any words."""
+    return os.environ.get("USE_SMDEBUG", "").strip().lower() not in _OFF
+
+
+def is_framework_version_supported(framework_type: FRAMEWORK) -> bool:
+    """Whether tdbg captures this framework: PyTorch, in the version that is there.
+
+    Raises:
+        SMDebugNotImplementedError: If *framework_type* is no framework.
+    """
+    if framework_type not in SupportedFrameworks:
+        msg = f"{framework_type!r} is no framework: use FRAMEWORK.PYTORCH"
+        raise SMDebugNotImplementedError(msg)
+    return framework_type is FRAMEWORK.PYTORCH
+
+
+class ConfigValidator:
+    """Says whether a training is to have a hook."""
+
+    def __init__(self, framework_type: FRAMEWORK) -> None:
+        self._framework = framework_type
+
+    def validate_training_job(self) -> bool:
+        """Whether to make a hook: ``USE_SMDEBUG`` allows it, and the framework too."""
+        return is_switched_on() and is_framework_version_supported(self._framework)
+
+
+_validators: list[ConfigValidator] = []  # At most one.
+
+
+def get_config_validator(framework: FRAMEWORK) -> ConfigValidator:
+    """The validator of the process, made for *framework* at the first call."""
+    if not _validators:
+        _validators.append(ConfigValidator(framework))
+    return _validators[0]
+
+
+def reset_config_validator() -> None:
+    """Forget the validator of the process."""
+    _validators.clear()
+
+
+__getattr__ = refuse(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import numpy as np
 from torch import nn
@@ -18,22 +18,29 @@ from tdbg.capture.hook_base import RunExport
 from tdbg.capture.opening import SessionSpec
 from tdbg.capture.policy import Policy
 from tdbg.capture.ranks import launch_name, process_rank
+from tdbg.compat.smdebug.core import base
 from tdbg.compat.smdebug.core.base import CallbackHook, current_hook, del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import (
     LOSS_NAMES,
     CollectionKeys,
 )
 from tdbg.compat.smdebug.core.config_constants import DEFAULT_SAVED_COLLECTIONS
+from tdbg.compat.smdebug.core.json_config import create_hook_from_json_config
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
+from tdbg.compat.smdebug.core.utils import (
+    get_tensorboard_dir,
+    is_switched_on,
+    verify_and_get_out_dir,
+)
 from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
+from tdbg.compat.smdebug.left_out import METHODS, PAGE, refuse
 from tdbg.compat.smdebug.pytorch.collection import (
     Collection,
     CollectionManager,
     SmdebugNames,
     name_modules,
 )
-from tdbg.compat.smdebug.pytorch.configuration import read_settings
 from tdbg.config import HookConfig
 from tdbg.config.collections import Role
 from tdbg.config.options import SessionOptions
@@ -92,13 +99,11 @@ class Hook(TorchHook, CallbackHook):
         save_all: bool = False,
         include_workers: str = "one",
     ) -> None:
-        if out_dir is None:
-            msg = "out_dir is a required argument: the directory of the run"
-            raise SMDebugRuntimeError(msg)
-        self.out_dir = os.path.expanduser(os.fspath(out_dir))  # noqa: PTH111 - text
-        if export_tensorboard and not tensorboard_dir:
-            tensorboard_dir = os.path.join(self.out_dir, "tensorboard")  # noqa: PTH118
-        self.tensorboard_dir = tensorboard_dir and os.path.expanduser(tensorboard_dir)  # noqa: PTH111
+        self.out_dir = verify_and_get_out_dir(out_dir)
+        self.tensorboard_dir = get_tensorboard_dir(
+            export_tensorboard, tensorboard_dir, self.out_dir
+        )
+        self.logger = _log
         self.dry_run = dry_run
         self.save_all = save_all
         given = SaveConfig.parse(save_config)
@@ -176,11 +181,7 @@ class Hook(TorchHook, CallbackHook):
             FileNotFoundError: If there is no such file.
             ConfigurationError: If a setting can never work.
         """
-        settings, collections = read_settings(json_file_path)
-        hook = cls(**settings)
-        for collection in collections:
-            hook.collection_manager.merge(collection)
-        hook._schedule_losses()
+        hook: Hook = create_hook_from_json_config(cls, json_file_path)
         return hook
 
     @classmethod
@@ -224,6 +225,12 @@ class Hook(TorchHook, CallbackHook):
         self.collection_manager.add(collection)
         self._schedule_losses()
         self._prepare_collections()
+
+    def configure_collections(self, collections: Iterable[Any]) -> None:
+        """Configure collections as a file does: expressions add up, the last wins."""
+        for collection in collections:
+            self.collection_manager.merge(collection)
+        self._schedule_losses()
 
     def export_collections(self) -> None:
         """Do nothing: the hook records collections whenever they change."""
@@ -321,6 +328,16 @@ class Hook(TorchHook, CallbackHook):
     # ---- state -----------------------------------------------------------------
 
     @property
+    def has_registered_module(self) -> bool:
+        """Whether it captures a module."""
+        return bool(self._module_captures)
+
+    @property
+    def has_registered_loss_module(self) -> bool:
+        """Whether it captures a loss."""
+        return bool(self._losses)
+
+    @property
     def mode(self) -> ModeKeys:
         """The present mode: that of ``set_mode``, or else of ``model.training``."""
         return self._mode.now()
@@ -361,6 +378,14 @@ class Hook(TorchHook, CallbackHook):
 
     def _cleanup(self) -> None:
         self.close()
+
+    def __getattr__(self, name: str) -> Never:
+        instead = METHODS.get(name)
+        kind = type(self).__name__
+        msg = f"{kind!r} object has no attribute {name!r}"
+        if instead is not None:
+            msg += f", as smdebug's has: {instead} ({PAGE})"
+        raise AttributeError(msg, name=name, obj=self)
 
     def __reduce__(self) -> tuple[Callable[[], Hook], tuple[()]]:
         return _closed_hook, ()
@@ -444,10 +469,6 @@ def _closed_hook() -> Hook:
     return hook
 
 
-_OFF = {"0", "false", "off", "no"}
-_log = logging.getLogger("tdbg")
-
-
 def get_hook(
     json_config_path: str | os.PathLike[str] | None = None,
     create_if_not_exists: bool = False,
@@ -463,15 +484,14 @@ def get_hook(
     Returns:
         The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
     """
-    if os.environ.get("USE_SMDEBUG", "").strip().lower() in _OFF:
+    if not is_switched_on():
         return None
-    found = current_hook()
-    if isinstance(found, Hook):
-        return found
-    if not create_if_not_exists:
-        return None
-    try:
-        return Hook.create_from_json_file(json_config_path)
-    except FileNotFoundError as error:
-        _log.info("no hook was made: %s", error)
-        return None
+    found = base.get_hook(
+        json_config_path=json_config_path,
+        hook_class=Hook,
+        create_if_not_exists=create_if_not_exists,
+    )
+    return found if isinstance(found, Hook) else None
+
+
+__getattr__ = refuse(__name__)

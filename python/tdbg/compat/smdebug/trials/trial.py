@@ -21,6 +21,10 @@ from tdbg.compat.smdebug.core.collection import (
     Collection,
     CollectionKeys,
 )
+from tdbg.compat.smdebug.core.config_constants import (
+    INCOMPLETE_STEP_WAIT_WINDOW_DEFAULT,
+    INCOMPLETE_STEP_WAIT_WINDOW_KEY,
+)
 from tdbg.compat.smdebug.core.tensor import StepState, Tensor
 from tdbg.compat.smdebug.exceptions import (
     MissingCollectionFiles,
@@ -439,7 +443,8 @@ class LocalTrial(Trial):
             steps = (first or 0, end)
         try:
             seconds = _waits[0] if wait is None else wait
-            found = _opened(dirname, name, steps, seconds)
+            with native.waiting_for_steps(_wait_window()):
+                found = _opened(dirname, name, steps, seconds)
         except errors.NotARun as error:
             raise MissingCollectionFiles(str(error)) from error
         super().__init__(found, range_steps)
@@ -447,6 +452,23 @@ class LocalTrial(Trial):
 
 # How often somebody who waits for a run is told so.
 TELL_SECONDS = 20.0
+# Older programs leave the prefix out.
+_WINDOWS = (
+    INCOMPLETE_STEP_WAIT_WINDOW_KEY,
+    INCOMPLETE_STEP_WAIT_WINDOW_KEY.removeprefix("SMDEBUG_"),
+)
+
+
+def _wait_window() -> int:
+    """How many steps of the others a rank that lacks them is waited for."""
+    for variable in _WINDOWS:
+        text = os.environ.get(variable, "").strip()
+        if text.isdecimal() and int(text) > 0:
+            return int(text)
+        if text:
+            msg = f"{variable} must be a number of steps above 0, not {text!r}"
+            raise SMDebugValueError(msg)
+    return INCOMPLETE_STEP_WAIT_WINDOW_DEFAULT
 
 
 def _opened(
