@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tdbg.compat.smdebug.analysis.utils import parse_bool, parse_list_from_str
+from tdbg.compat.smdebug.analysis.utils import parse_bool
 from tdbg.compat.smdebug.core.base import str_to_mode_keys
 from tdbg.compat.smdebug.core.collection import CollectionKeys
 from tdbg.compat.smdebug.exceptions import SMDebugValueError
 from tdbg.compat.smdebug.rules.rule import Rule
+from tdbg.compat.smdebug.rules.selection import items_of, select
 from tdbg.compat.smdebug.trials.trial import Trial
 from tdbg.modes import ModeKeys
 
@@ -55,10 +56,10 @@ class LossNotDecreasing(Rule):
         mode: ModeKeys | str | None = None,
     ) -> None:
         super().__init__(base_trial, action_str)
-        self._collections = _items(collection_names)
+        self._collections = items_of(collection_names)
         if parse_bool(use_losses_collection, True):
             self._collections.append(CollectionKeys.LOSSES)
-        self._regex = _items(tensor_regex)
+        self._regex = items_of(tensor_regex)
         self._num_steps, self._diff_percent = int(num_steps), float(diff_percent)
         if self._num_steps < 1 or not 0.0 <= self._diff_percent <= 100.0:
             msg = (
@@ -100,15 +101,7 @@ class LossNotDecreasing(Rule):
         return next((mode for mode in _BY_DEFAULT if mode in modes), ModeKeys.GLOBAL)
 
     def _names(self) -> list[str]:
-        trial = self.base_trial
-        known = trial.collections()
-        found: set[str] = set()
-        for name in self._collections:
-            if name in known:
-                found |= known[name].tensor_names
-        if self._regex:
-            found.update(trial.tensor_names(regex=self._regex))
-        return sorted(found)
+        return select(self.base_trial, self._collections, self._regex)
 
     def _has(self, name: str, step: int, mode: ModeKeys) -> bool:
         return self.base_trial.tensor(name).has_step(step, mode)
@@ -122,8 +115,3 @@ class LossNotDecreasing(Rule):
         after = tensor.reduction_value(now, "mean", mode)
         requested = self._diff_percent / 100.0 * abs(before)
         return not (after < before and before - after >= requested)
-
-
-def _items(given: str | Iterable[str] | None) -> list[str]:
-    texts = parse_list_from_str(given) if isinstance(given, str) else list(given or ())
-    return [text.strip() for text in texts if text.strip()]
