@@ -33,6 +33,7 @@ MOVED = {
     "core.sagemaker_utils": "core.utils",
     "core.singleton_utils": "core.base",
     "pytorch.singleton_utils": "pytorch.hook",
+    "rules.action.action": "rules.action",
     "rules.req_tensors": "rules.rule",
     "rules.rule_invoker": "rules.rule",
     "trials.local_trial": "trials.trial",

@@ -31,7 +31,7 @@ class LossNotDecreasing(Rule):
 
     Args:
         base_trial: The run.
-        action_str: Ignored.
+        action_str: What to do when it fires: see ``Actions``.
         collection_names: Names of collections whose tensors are judged.
         tensor_regex: Expressions that find further ones.
         use_losses_collection: Whether to judge those of the collection ``losses``.
@@ -47,7 +47,7 @@ class LossNotDecreasing(Rule):
     def __init__(
         self,
         base_trial: Trial,
-        action_str: str = "",
+        action_str: str | None = "",
         collection_names: str | Iterable[str] | None = None,
         tensor_regex: str | Iterable[str] | None = None,
         use_losses_collection: bool | str = True,

@@ -25,7 +25,7 @@ class Overfit(Rule):
 
     Args:
         base_trial: The run.
-        action_str: Ignored.
+        action_str: What to do when it fires: see ``Actions``.
         tensor_regex: Expressions that find the losses; None: the collection ``losses``.
         start_step: The first global step that is judged.
         patience: Steps of evaluation in a row at which the ratio must be exceeded.
@@ -39,7 +39,7 @@ class Overfit(Rule):
     def __init__(
         self,
         base_trial: Trial,
-        action_str: str = "",
+        action_str: str | None = "",
         tensor_regex: str | Iterable[str] | None = None,
         start_step: int | str = 0,
         patience: int | str = 1,

@@ -27,7 +27,7 @@ class Overtraining(Rule):
 
     Args:
         base_trial: The run.
-        action_str: Ignored.
+        action_str: What to do when it fires: see ``Actions``.
         patience_train: Steps of training without a new optimum.
         patience_validation: Steps of evaluation without one.
         delta: By how much a loss must be below the last optimum to be a new one.
@@ -39,7 +39,7 @@ class Overtraining(Rule):
     def __init__(
         self,
         base_trial: Trial,
-        action_str: str = "",
+        action_str: str | None = "",
         patience_train: int | str = 5,
         patience_validation: int | str = 10,
         delta: float | str = 0.1,

@@ -32,7 +32,7 @@ class PoorWeightInitialization(Rule):
 
     Args:
         base_trial: The run.
-        action_str: Ignored.
+        action_str: What to do when it fires: see ``Actions``.
         activation_inputs_regex: Expressions that find the inputs of activations.
         threshold: By how much their variances may differ, as a ratio.
         distribution_range: The least distance of a gradient's percentiles.
@@ -46,7 +46,7 @@ class PoorWeightInitialization(Rule):
     def __init__(
         self,
         base_trial: Trial,
-        action_str: str = "",
+        action_str: str | None = "",
         activation_inputs_regex: str | Iterable[str] = ".*relu_input",
         threshold: float | str = 10.0,
         distribution_range: float | str = 0.001,

@@ -27,6 +27,7 @@ from tdbg.compat.smdebug.exceptions import (
     TensorUnavailable,
     TensorUnavailableForStep,
 )
+from tdbg.compat.smdebug.rules.action import Actions
 from tdbg.compat.smdebug.trials.trial import Trial, create_trial
 from tdbg.config.needs import Needs
 from tdbg.errors import ConfigurationError
@@ -51,15 +52,14 @@ class Rule(ABC):
 
     Args:
         base_trial: The run.
-        action_str: Ignored: smdebug's actions need SageMaker. ``tdbg watch`` and tdbg's
-            own rules have actions.
+        action_str: What to do when the condition holds: see ``Actions``.
         other_trials: Further runs to compare with.
     """
 
     def __init__(
         self,
         base_trial: Trial,
-        action_str: str = "",
+        action_str: str | None = "",
         other_trials: Iterable[Trial] | None = None,
     ) -> None:
         self.base_trial = base_trial
@@ -69,6 +69,7 @@ class Rule(ABC):
         self.action_str = action_str
         self.logger = get_logger()
         self.rule_name = type(self).__name__
+        self._actions = Actions(action_str, self.rule_name, base_trial)
         self.report: dict[str, Any] = {
             "RuleTriggered": 0,
             "Violations": 0,
@@ -105,6 +106,7 @@ class Rule(ABC):
             self.req_tensors.fetch()
             is_met = self.invoke_at_step(step)
         if is_met:
+            self._actions.invoke(f"its condition is met at step {step}")
             raise RuleEvaluationConditionMet(self.rule_name, step)
 
 

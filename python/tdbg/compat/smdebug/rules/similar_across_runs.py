@@ -26,7 +26,7 @@ class SimilarAcrossRuns(Rule):
 
     Args:
         base_trial: The run.
-        action_str: Ignored.
+        action_str: What to do when it fires: see ``Actions``.
         other_trials: The runs to compare with; one at least.
         collection_names: Names of collections whose tensors are compared.
         tensor_regex: Expressions that find further ones; without either all tensors.
@@ -38,7 +38,7 @@ class SimilarAcrossRuns(Rule):
     def __init__(
         self,
         base_trial: Trial,
-        action_str: str = "",
+        action_str: str | None = "",
         other_trials: Iterable[Trial] | None = None,
         collection_names: str | Iterable[str] | None = None,
         tensor_regex: str | Iterable[str] | None = None,
