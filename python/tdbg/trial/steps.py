@@ -70,7 +70,13 @@ _SUMS = ("duration_ns", "capture_ns", "offered", "written", "dropped", "failed")
 
 @contextlib.contextmanager
 def waiting_for_steps(n_steps: int) -> Iterator[None]:
-    """Let trials that are opened inside wait so many steps for a rank, not 1,000."""
+    """Let trials that are opened inside wait so many steps for a rank, not 1,000.
+
+    Example::
+
+        with tdbg.trial.waiting_for_steps(100):
+            trial = tdbg.create_trial("runs/digits")
+    """
     token = _wait_steps.set(n_steps)
     try:
         yield

@@ -170,7 +170,7 @@ def refuse(module: str) -> Callable[[str], Any]:
             msg = f"module {module!r} has no attribute {name!r}"
             raise AttributeError(msg)
         # An AttributeError would lose its message in `from ... import ...`.
-        msg = f"tdbg does not have smdebug's {inner}.{name}: {instead} ({PAGE})"
+        msg = f"tdbg has no {name}, as smdebug has: {instead} ({PAGE})"
         raise ImportError(msg, name=module)
 
     return __getattr__
