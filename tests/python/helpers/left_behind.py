@@ -24,8 +24,8 @@ import pytest
 # How long what is about to end may still take.
 PATIENCE_SECONDS = 60.0
 # Made once for the process, by libraries: what counts semaphores, forks, compiles; and
-# what lightning sets when it is imported.
-SHARED_VARIABLES = ("PYTEST_CURRENT_TEST", "TRITON_", "PYTORCH_NVML_BASED_CUDA_CHECK")
+# what lightning and scikit-learn set when they are imported.
+SHARED_VARIABLES = ("PYTEST_CURRENT_TEST", "TRITON_", "PYTORCH_NVML_BASED", "KMP_")
 SHARED_VARIABLES += ("TORCHINDUCTOR_", "_TORCHINDUCTOR_")
 SHARED_PROCESSES = ("resource_tracker", "forkserver", "compile_worker")
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
