@@ -112,6 +112,34 @@ py::object RecordedSteps(LockedReader& reader) {
   return py::make_tuple(range->first, range->last);
 }
 
+py::array SavedSteps(LockedReader& reader, std::optional<std::int64_t> start,
+                     std::optional<std::int64_t> stop,
+                     const py::object& definitions, bool rows, bool tensors,
+                     bool scalars) {
+  const auto filter = ParseDefinitionFilter(definitions);
+  const StepRange steps = ParseSteps(start, stop);
+  const RunReader::Kinds kinds = {
+      .rows = rows, .tensors = tensors, .scalars = scalars};
+  return ArrayOf(reader.With([&](RunReader& inner) {
+    return inner.SavedSteps(steps, filter, kinds);
+  }),
+                 py::dtype::of<std::int64_t>());
+}
+
+py::array FindSteps(LockedReader& reader, std::optional<std::int64_t> start,
+                    std::optional<std::int64_t> stop) {
+  const StepRange steps = ParseSteps(start, stop);
+  return TableOf(
+      reader.With([&](RunReader& inner) { return inner.FindSteps(steps); }));
+}
+
+std::uint64_t CountSteps(LockedReader& reader,
+                         std::optional<std::int64_t> start,
+                         std::optional<std::int64_t> stop) {
+  const StepRange steps = ParseSteps(start, stop);
+  return reader.With([&](RunReader& inner) { return inner.CountSteps(steps); });
+}
+
 py::object FindDefinition(LockedReader& reader, std::uint32_t id) {
   auto found = reader.With([&](RunReader& inner) {
     const Definition* definition = inner.FindDefinition(id);
@@ -149,6 +177,14 @@ void RegisterQueries(py::class_<LockedReader>& type) {
            py::arg("stop") = py::none(), py::arg("definitions") = py::none())
       .def("find_scalars", &FindScalars, py::arg("start") = py::none(),
            py::arg("stop") = py::none(), py::arg("definitions") = py::none())
+      .def("saved_steps", &SavedSteps, py::arg("start") = py::none(),
+           py::arg("stop") = py::none(), py::arg("definitions") = py::none(),
+           py::kw_only(), py::arg("rows") = true, py::arg("tensors") = true,
+           py::arg("scalars") = true)
+      .def("find_steps", &FindSteps, py::arg("start") = py::none(),
+           py::arg("stop") = py::none())
+      .def("count_steps", &CountSteps, py::arg("start") = py::none(),
+           py::arg("stop") = py::none())
       .def("recorded_steps", &RecordedSteps)
       .def(
           "has_data",
@@ -179,6 +215,17 @@ void RegisterQueries(py::class_<LockedReader>& type) {
                                  return reader.n_steps();
                                });
                              })
+      .def_property_readonly("n_scalars",
+                             [](Self& self) {
+                               return self.With([](RunReader& reader) {
+                                 return reader.n_scalars();
+                               });
+                             })
+      .def_property_readonly(
+          "n_held",
+          [](Self& self) {
+            return self.With([](RunReader& reader) { return reader.n_held(); });
+          })
       .def_property_readonly("n_tensors", [](Self& self) {
         return self.With([](RunReader& reader) { return reader.n_tensors(); });
       });

@@ -46,12 +46,14 @@ std::unique_ptr<LockedReader> OpenReader(const std::string& directory,
                                          bool use_caches,
                                          std::optional<bool> map_files,
                                          std::uint64_t max_tensor_bytes,
+                                         std::uint64_t cached_bytes,
                                          unsigned threads) {
   ReaderOptions options;
   options.use_caches = use_caches;
   options.map_files = map_files.value_or(true);
   options.map_live = map_files.has_value();
   options.max_tensor_bytes = max_tensor_bytes;
+  options.cached_bytes = cached_bytes;
   options.n_threads = threads;
   if (run.has_value()) {
     options.run = ParseUuid(*run);
@@ -196,6 +198,7 @@ void RegisterReader(py::module_& module) {
            py::arg("run_uuid") = py::none(), py::arg("use_caches") = true,
            py::arg("map_files") = py::none(),
            py::arg("max_tensor_bytes") = ReaderOptions().max_tensor_bytes,
+           py::arg("cached_bytes") = ReaderOptions().cached_bytes,
            py::arg("threads") = 0)
       .def("poll",
            [](Self& self) {
@@ -209,10 +212,13 @@ void RegisterReader(py::module_& module) {
           py::arg("start") = 0)
       .def(
           "steps",
-          [](Self& self, std::size_t start) {
-            return TableOf(self.Tail(&RunReader::steps, start, kCopy));
+          [](Self& self, std::uint64_t start,
+             std::optional<std::uint64_t> stop) {
+            return TableOf(self.With([&](RunReader& reader) {
+              return reader.ReadSteps(start, stop.value_or(reader.n_steps()));
+            }));
           },
-          py::arg("start") = 0)
+          py::arg("start") = 0, py::arg("stop") = py::none())
       .def_property_readonly(
           "n_rows",
           [](Self& self) {

@@ -176,6 +176,18 @@ void IndexReader::Drop(SectionKind kind) {
   std::vector<std::byte>().swap(table.bytes);
 }
 
+void IndexReader::DropAll() {
+  for (std::uint32_t kind = 1; kind <= kSectionKinds; ++kind) {
+    Drop(static_cast<SectionKind>(kind));
+  }
+}
+
+std::uint64_t IndexReader::n_held() const {
+  std::uint64_t n = 0;
+  for (const Loaded& table : tables_) n += table.bytes.size();
+  return n;
+}
+
 bool IndexReader::Holds(SectionKind kind) {
   using enum SectionKind;
   switch (kind) {

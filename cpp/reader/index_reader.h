@@ -56,6 +56,9 @@ class IndexReader {
   }
   // Gives the memory of a table back.
   void Drop(SectionKind kind);
+  void DropAll();
+  // Bytes of the tables that are in memory.
+  [[nodiscard]] std::uint64_t n_held() const;
 
   // The group of a definition in `groups`; null if it has none or it is
   // damaged. `groups` is one of the kinds of groups.

@@ -32,6 +32,7 @@ InputFile::~InputFile() { Close(); }
 void InputFile::Close() {
   if (descriptor_ >= 0) ::close(descriptor_);
   descriptor_ = -1;
+  std::vector<std::byte>().swap(buffer_);
 }
 
 Status InputFile::Open() {

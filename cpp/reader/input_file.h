@@ -57,6 +57,8 @@ class InputFile {
   // From now on reads within the first `n_bytes` come from a map.  Does nothing
   // where that fails: reading works without.
   void Map(std::uint64_t n_bytes);
+  // Gives the map up, unless values of tensors still lie in it.
+  void Unmap() { map_.reset(); }
   [[nodiscard]] const std::shared_ptr<const MappedFile>& map() const {
     return map_;
   }

@@ -67,9 +67,6 @@ class DirectoryReader final : public RunReader {
   const std::vector<Definition>& definitions() override {
     return definitions_->list();
   }
-  const std::vector<StepEntry>& steps() override {
-    return steps_.All(&list_, &Shard::Steps);
-  }
   const std::vector<TensorEntry>& tensors() override {
     return tensors_.All(&list_, &Shard::Tensors);
   }
@@ -106,8 +103,15 @@ class DirectoryReader final : public RunReader {
     return {ids.begin(), ids.end()};
   }
 
+  std::vector<StepEntry> ReadSteps(std::uint64_t first,
+                                   std::uint64_t last) override;
+  std::vector<StepEntry> FindSteps(StepRange steps) override;
+  std::uint64_t CountSteps(StepRange steps) override;
   std::optional<StepRange> RecordedSteps() override;
   bool HasData(std::int64_t step) override;
+  std::vector<std::int64_t> SavedSteps(StepRange steps,
+                                       const DefinitionFilter& definitions,
+                                       Kinds kinds) override;
   std::vector<Segment> FindSegments(StepRange steps) override;
   std::vector<Placed<TensorEntry>> FindTensors(
       StepRange steps, const DefinitionFilter& definitions) override;
@@ -130,6 +134,7 @@ class DirectoryReader final : public RunReader {
   const FileHeader& identity() const override { return identity_; }
   Liveness liveness() const override { return commit_.liveness(); }
   std::optional<CommitSlot> commit() const override { return commit_.slot(); }
+  std::uint64_t n_held() const override { return list_.n_held(); }
   std::uint64_t n_bytes() const override { return files_.CountBytes(); }
 
  private:
@@ -164,14 +169,13 @@ class DirectoryReader final : public RunReader {
       std::make_shared<Definitions>();
   std::vector<Problem> problems_;
   // The last one may still grow.
-  ShardList list_;
+  ShardList list_{options_.cached_bytes};
   std::uint64_t size_before_ = 0;  // Of all shards but the last.
   Completeness completeness_{
       &files_, &list_, options_.use_caches ? &commit_ : nullptr, &problems_};
   Signatures signatures_;
   TensorValues values_;
 
-  Gathered<StepEntry> steps_;
   Gathered<TensorEntry> tensors_;
   Gathered<ScalarEntry> scalars_;
   Gathered<EventEntry> events_;
@@ -249,9 +253,51 @@ bool DirectoryReader::ScanCurrent() {
   if (!is_done) return false;
   const auto next = NextNumber(number);
   if (!next) return false;
+  current.Settle();
   current.Retire();
   BeginShard(*next);
   return true;
+}
+
+std::vector<StepEntry> DirectoryReader::ReadSteps(std::uint64_t first,
+                                                  std::uint64_t last) {
+  std::vector<StepEntry> found;
+  last = std::min(last, n_steps());
+  if (first >= last) return found;
+  found.reserve(last - first);
+  for (ListedShard& listed : list_.shards()) {
+    const std::uint64_t begin = listed.first_step;
+    if (begin + listed.shard->n_steps() <= first || begin >= last) continue;
+    const auto entries = listed.shard->Steps();
+    const std::uint64_t from = std::max(first, begin) - begin;
+    const std::uint64_t to =
+        std::min<std::uint64_t>(last - begin, entries.size());
+    for (std::uint64_t i = from; i < to; ++i) found.push_back(entries[i]);
+    list_.Retire(&listed);
+  }
+  return found;
+}
+
+std::vector<StepEntry> DirectoryReader::FindSteps(StepRange steps) {
+  std::vector<StepEntry> found;
+  for (ListedShard& listed : list_.shards()) {
+    if (!listed.shard->MayHaveSteps(steps)) continue;
+    listed.shard->FindSteps(steps, [&](std::uint64_t i) {
+      found.push_back(listed.shard->Steps()[i]);
+    });
+    list_.Retire(&listed);
+  }
+  return found;
+}
+
+std::uint64_t DirectoryReader::CountSteps(StepRange steps) {
+  std::uint64_t n = 0;
+  for (ListedShard& listed : list_.shards()) {
+    if (!listed.shard->MayHaveSteps(steps)) continue;
+    n += listed.shard->CountSteps(steps);
+    list_.Retire(&listed);
+  }
+  return n;
 }
 
 std::optional<StepRange> DirectoryReader::RecordedSteps() {
@@ -276,6 +322,40 @@ bool DirectoryReader::HasData(std::int64_t step) {
     list_.Retire(&listed);
     if (found) break;
   }
+  return found;
+}
+
+std::vector<std::int64_t> DirectoryReader::SavedSteps(
+    StepRange steps, const DefinitionFilter& definitions, Kinds kinds) {
+  std::vector<std::int64_t> found;
+  const auto note = [&](std::int64_t step) {
+    if (found.empty() || found.back() != step) found.push_back(step);
+  };
+  const auto ids =
+      Ascending(definitions.value_or(std::vector<std::uint32_t>()));
+  const auto filter = definitions ? Shard::DefinitionFilter(ids) : std::nullopt;
+  for (ListedShard& listed : list_.shards()) {
+    Shard& shard = *listed.shard;
+    if (kinds.rows) {
+      shard.FindRowsPlaces(steps, filter,
+                           [&](const RowsPlace& place) { note(place.step); });
+    }
+    if (kinds.tensors) {
+      shard.FindTensors(steps, filter, [&](std::uint64_t i) {
+        note(shard.Tensors()[i].step);
+      });
+    }
+    if (kinds.scalars) {
+      shard.FindScalars(steps, filter, [&](std::uint64_t i) {
+        note(shard.Scalars()[i].step);
+      });
+    }
+    list_.Retire(&listed);
+  }
+  if (!std::is_sorted(found.begin(), found.end())) {
+    std::sort(found.begin(), found.end());
+  }
+  found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
 }
 

@@ -8,9 +8,9 @@
 // reported in problems(), when the record is read: at once where the shard is
 // walked, else when something asks for it.  It is never an error of Poll().
 //
-// Questions by step and definition are answered from the indexes.  The tables
-// are put together when they are asked for, and only ever grow, so a caller
-// remembers how much of each it has seen.
+// Questions by step and definition are answered from the indexes, of which only
+// some are held in memory.  The tables are put together when they are asked
+// for, and only ever grow, so a caller remembers how much of each it has seen.
 //
 // Sealed shards are mapped (read-only) where the options say so, the live one
 // is read with pread.
@@ -60,6 +60,9 @@ struct ReaderOptions {
   // The most memory that a tensor may decode to which the bytes it has on the
   // disk do not justify (one is justified by an eighth of it).
   std::uint64_t max_tensor_bytes = 2ULL << 30;
+  // Bytes of indexes that are held in memory, beside the one that was asked
+  // last.
+  std::uint64_t cached_bytes = 32ULL << 20;
   // Threads that decode a large tensor; 0: as many as there are processors, and
   // at most 4.
   unsigned n_threads = 0;
@@ -96,7 +99,6 @@ class RunReader {
   // again when its aliases have changed.  Rows and tensors may name a
   // definition that is not there, where its record was damaged.
   virtual const std::vector<Definition>& definitions() = 0;
-  virtual const std::vector<StepEntry>& steps() = 0;
   virtual const std::vector<TensorEntry>& tensors() = 0;
   virtual const std::vector<ScalarEntry>& scalars() = 0;
   virtual const std::vector<EventEntry>& events() = 0;
@@ -125,14 +127,33 @@ class RunReader {
   [[nodiscard]] virtual std::vector<std::uint32_t> IdsOf(
       const std::string& name) const = 0;
 
+  // The `step` records [first, last) in the order of the records; of a shard
+  // whose index told of more than there are, those that there are.
+  virtual std::vector<StepEntry> ReadSteps(std::uint64_t first,
+                                           std::uint64_t last) = 0;
+  // All of them.
+  std::vector<StepEntry> steps() { return ReadSteps(0, n_steps()); }
+  // Those of a range of steps, and how many they are.
+  virtual std::vector<StepEntry> FindSteps(StepRange steps) = 0;
+  virtual std::uint64_t CountSteps(StepRange steps) = 0;
   // The smallest and the largest step that a `step` record ended.
   virtual std::optional<StepRange> RecordedSteps() = 0;
   // Whether a row, a tensor or a scalar belongs to this step.
   virtual bool HasData(std::int64_t step) = 0;
 
+  // The steps of a range at which there are rows, tensors or scalars, as asked;
+  // ascending, each once; without `definitions`, of any.
+  struct Kinds {
+    bool rows = true;
+    bool tensors = true;
+    bool scalars = true;
+  };
+  using DefinitionFilter = std::optional<std::vector<std::uint32_t>>;
+  virtual std::vector<std::int64_t> SavedSteps(
+      StepRange steps, const DefinitionFilter& definitions, Kinds kinds) = 0;
+
   // Entries in a range of steps, in the order of the records; without
   // `definitions`, the entries of all definitions.
-  using DefinitionFilter = std::optional<std::vector<std::uint32_t>>;
   virtual std::vector<Segment> FindSegments(StepRange steps) = 0;
   virtual std::vector<Placed<TensorEntry>> FindTensors(
       StepRange steps, const DefinitionFilter& definitions) = 0;
@@ -178,6 +199,9 @@ class RunReader {
   [[nodiscard]] virtual Liveness liveness() const = 0;
   // The last valid commit slot seen, if any.
   [[nodiscard]] virtual std::optional<CommitSlot> commit() const = 0;
+  // Bytes of the tables that are in memory: of shards that grow, and of indexes
+  // as far as they are held.
+  [[nodiscard]] virtual std::uint64_t n_held() const = 0;
   // Bytes of all files of the directory.
   [[nodiscard]] virtual std::uint64_t n_bytes() const = 0;
 

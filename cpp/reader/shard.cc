@@ -27,6 +27,31 @@ bool Shard::Scan(bool settled) {
   return unsure;
 }
 
+void Shard::Settle() {
+  if (is_indexed_ || reader_.state() != ShardState::kSealed) return;
+  OpenColumns();
+  if (!index_) return;
+  using enum SectionKind;
+  if (index_->Count(kSteps) != tables_.steps.size() ||
+      index_->Count(kTensors) != tables_.tensors.size() ||
+      index_->Count(kScalars) != tables_.scalars.size() ||
+      index_->Count(kRowsPlaces) != tables_.rows.size()) {
+    return;
+  }
+  walked_size_ = Size();
+  for (std::uint32_t kind = 1; kind <= kSectionKinds; ++kind) {
+    counts_[kind] = index_->Count(static_cast<SectionKind>(kind));
+  }
+  std::vector<StepEntry>().swap(tables_.steps);
+  std::vector<TensorEntry>().swap(tables_.tensors);
+  std::vector<ScalarEntry>().swap(tables_.scalars);
+  std::vector<RowsPlace>().swap(tables_.rows);
+  tables_.signatures = Signatures();
+  signature_names_.clear();  // An index numbers them in its own order.
+  is_indexed_ = true;
+  has_records_ = true;  // The others stay.
+}
+
 void Shard::MoveProblems() {
   problems_->insert(problems_->end(),
                     std::make_move_iterator(tables_.problems.begin()),
@@ -89,6 +114,7 @@ void Shard::Demote() {
   index_failed_ = true;
   if (!is_indexed_) return;
   signature_names_.clear();
+  ascents_ = {};
   Tables walked;
   walked.definitions = tables_.definitions;
   tables_ = std::move(walked);
@@ -110,6 +136,7 @@ void Shard::Demote() {
 // --- Counts ------------------------------------------------------------------
 
 std::uint64_t Shard::Size() const {
+  if (walked_size_) return *walked_size_;
   if (!is_indexed_) return tables_.Size();
   using enum SectionKind;
   std::uint64_t n = 0;
@@ -118,6 +145,16 @@ std::uint64_t Shard::Size() const {
     n += counts_[static_cast<std::size_t>(kind)];
   }
   return n;
+}
+
+std::uint64_t Shard::n_held() const {
+  const auto bytes = [](const auto& table) {
+    return table.capacity() * sizeof(table[0]);
+  };
+  return n_cached() + bytes(tables_.steps) + bytes(tables_.tensors) +
+         bytes(tables_.scalars) + bytes(tables_.rows) +
+         bytes(tables_.histograms) + bytes(tables_.spans) +
+         bytes(tables_.signatures.ids());
 }
 
 std::uint64_t Shard::n_rows() const {

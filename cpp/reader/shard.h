@@ -49,6 +49,9 @@ class Shard {
 
   // Takes in what is there, as ShardReader::Scan does.
   bool Scan(bool settled);
+  // Of a shard that was walked while it grew, and is sealed: from now on its
+  // tables come from its index, if that has them all, and need no memory.
+  void Settle();
 
   ShardReader& reader() { return reader_; }
   [[nodiscard]] const ShardReader& reader() const { return reader_; }
@@ -98,6 +101,12 @@ class Shard {
   void FindScalars(StepRange steps, DefinitionFilter definitions,
                    const Visit& visit);
   void FindPlaces(StepRange steps, const Visit& visit);
+  void FindSteps(StepRange steps, const Visit& visit);
+  // Calls `visit` for those of the places that have a row of `definitions`.
+  void FindRowsPlaces(StepRange steps, DefinitionFilter definitions,
+                      const std::function<void(const RowsPlace&)>& visit);
+  // How many `step` records there are of these steps.
+  std::uint64_t CountSteps(StepRange steps);
 
   // Appends the rows of `definitions` (ascending) within `steps`, by step and
   // position.
@@ -115,11 +124,25 @@ class Shard {
   [[nodiscard]] bool FindsPlaces(StepRange steps) const {
     return MayHave(SectionKind::kRowsPlaces, steps);
   }
+  [[nodiscard]] bool MayHaveSteps(StepRange steps) const {
+    return MayHave(SectionKind::kSteps, steps);
+  }
   // Whether tables come from the index.
   [[nodiscard]] bool has_index() const { return index_ && is_indexed_; }
 
   // Gives descriptors up: they are few, and shards may be many.
   void Retire();
+  // Bytes of all tables that are in memory.
+  [[nodiscard]] std::uint64_t n_held() const;
+  // Of what can be read again: tables of the index, and a map.
+  [[nodiscard]] std::uint64_t n_cached() const {
+    return index_ ? index_->n_held() : 0;
+  }
+  void DropTables() {
+    if (index_) index_->DropAll();
+  }
+  [[nodiscard]] std::uint64_t n_mapped() const { return reader_.n_mapped(); }
+  void Unmap() { reader_.file().Unmap(); }
 
  private:
   bool OpenIndex(const End& end);
@@ -130,6 +153,15 @@ class Shard {
   // Reads the records of which the index has only the places into their tables.
   void TakeRecords();
 
+  // Whether the steps of a table that grows have ascended so far.
+  struct Ascent {
+    std::size_t n_seen = 0;
+    std::int64_t last_step = std::numeric_limits<std::int64_t>::min();
+    bool ascends = true;
+  };
+  template <typename Entry, typename StepOf>
+  bool Ascends(SectionKind kind, std::span<const Entry> entries,
+               StepOf step_of);
   // A table of the index, or of the records.
   template <typename Entry>
   std::span<const Entry> Table(SectionKind kind,
@@ -171,6 +203,9 @@ class Shard {
   std::optional<StepRange> range_;  // Of the first n_ranged_ `step` records.
   std::size_t n_ranged_ = 0;
   std::vector<std::uint64_t> signature_names_;
+  std::array<Ascent, kSectionKinds + 1> ascents_{};
+  // Size() when the index took over from the records.
+  std::optional<std::uint64_t> walked_size_;
   // Set from its index for an indexed shard.
   std::array<std::uint64_t, kSectionKinds + 1> counts_{};
 };

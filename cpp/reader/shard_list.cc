@@ -33,6 +33,44 @@ std::uint64_t ShardList::n_steps() const {
   return shards_.back().first_step + shards_.back().shard->n_steps();
 }
 
+std::uint64_t ShardList::n_held() const {
+  std::uint64_t n = 0;
+  for (const ListedShard& listed : shards_) n += listed.shard->n_held();
+  return n;
+}
+
+void ShardList::Retire(ListedShard* listed) {
+  if (listed == &shards_.back()) return;
+  Shard& shard = *listed->shard;
+  shard.Retire();
+  listed->asked_at = ++n_questions_;
+  n_cached_ +=
+      shard.n_cached() - std::exchange(listed->n_cached, shard.n_cached());
+  n_mapped_ +=
+      shard.n_mapped() - std::exchange(listed->n_mapped, shard.n_mapped());
+  Limit(cached_bytes_, listed, &ListedShard::n_cached, &n_cached_,
+        &Shard::DropTables);
+  Limit(kMappedBytes, listed, &ListedShard::n_mapped, &n_mapped_,
+        &Shard::Unmap);
+}
+
+void ShardList::Limit(std::uint64_t limit, const ListedShard* asked,
+                      std::uint64_t ListedShard::* held, std::uint64_t* total,
+                      void (Shard::*give_up)()) {
+  while (*total > limit) {
+    ListedShard* oldest = nullptr;
+    for (ListedShard& listed : shards_) {
+      if (listed.*held > 0 && &listed != asked &&
+          (oldest == nullptr || listed.asked_at < oldest->asked_at)) {
+        oldest = &listed;
+      }
+    }
+    if (oldest == nullptr) return;
+    (*oldest->shard.*give_up)();
+    *total -= std::exchange(oldest->*held, 0);
+  }
+}
+
 ListedShard& ShardList::OfTensor(std::uint64_t i) {
   TDBG_DCHECK(i < n_tensors());
   // The last one that begins at or before it: of empty ones the last.

@@ -22,10 +22,18 @@ struct ListedShard {
   std::uint64_t first_tensor = 0;
   std::uint64_t first_scalar = 0;
   std::uint64_t first_step = 0;
+  // As of the last question to it.
+  std::uint64_t asked_at = 0;
+  std::uint64_t n_cached = 0;
+  std::uint64_t n_mapped = 0;
 };
 
 class ShardList {
  public:
+  // All shards together hold at most so many bytes of indexes.
+  explicit ShardList(std::uint64_t cached_bytes)
+      : cached_bytes_(cached_bytes) {}
+
   // Adds the next shard: nothing is added to those before it any more.
   void Add(std::unique_ptr<Shard> shard);
 
@@ -38,6 +46,9 @@ class ShardList {
   [[nodiscard]] std::uint64_t n_scalars() const;
   [[nodiscard]] std::uint64_t n_steps() const;
 
+  // Bytes of their tables that are in memory.
+  [[nodiscard]] std::uint64_t n_held() const;
+
   // The shard that holds the tensor of this number.
   // REQUIRES: i < n_tensors().
   ListedShard& OfTensor(std::uint64_t i);
@@ -46,12 +57,25 @@ class ShardList {
   // REQUIRES: it was added.
   ListedShard& OfNumber(std::uint32_t number);
 
-  // Descriptors are few: gives up those of a shard that does not grow.
-  void Retire(ListedShard* listed) {
-    if (listed != &shards_.back()) listed->shard->Retire();
-  }
+  // After a question to a shard.  Descriptors are few: gives up those of one
+  // that does not grow; and memory is: gives up the tables and the maps of
+  // those that were not asked for longest, if all have too much.
+  void Retire(ListedShard* listed);
 
  private:
+  // Bytes of maps that all shards together hold at most.
+  static constexpr std::uint64_t kMappedBytes = 64 << 20;
+
+  // Makes the shards but this one and the last give up what `give_up` does,
+  // until all hold at most `limit`, as `held` tells.
+  void Limit(std::uint64_t limit, const ListedShard* asked,
+             std::uint64_t ListedShard::* held, std::uint64_t* total,
+             void (Shard::*give_up)());
+
+  const std::uint64_t cached_bytes_;
+  std::uint64_t n_questions_ = 0;
+  std::uint64_t n_cached_ = 0;
+  std::uint64_t n_mapped_ = 0;
   std::vector<ListedShard> shards_;
 };
 

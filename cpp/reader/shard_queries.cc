@@ -33,6 +33,9 @@ ColumnRow AsColumnRow(const Row& row, std::int64_t step,
 }
 
 constexpr auto kStepOf = [](const auto& entry) { return entry.step; };
+constexpr auto kStepOfRecord = [](const StepEntry& entry) {
+  return entry.record.step;
+};
 
 }  // namespace
 
@@ -44,14 +47,26 @@ bool Shard::MayHave(SectionKind kind, StepRange steps) const {
 }
 
 template <typename Entry, typename StepOf>
+bool Shard::Ascends(SectionKind kind, std::span<const Entry> entries,
+                    StepOf step_of) {
+  if (has_index()) {
+    const Section* section = index_->Find(kind);
+    return section != nullptr && (section->flags & kStepsAscend) != 0;
+  }
+  Ascent& seen = ascents_[static_cast<std::size_t>(kind)];
+  for (; seen.n_seen < entries.size() && seen.ascends; ++seen.n_seen) {
+    const std::int64_t step = step_of(entries[seen.n_seen]);
+    seen.ascends = step >= seen.last_step;
+    seen.last_step = step;
+  }
+  return seen.ascends;
+}
+
+template <typename Entry, typename StepOf>
 std::pair<std::uint64_t, std::uint64_t> Shard::Range(
     SectionKind kind, std::span<const Entry> entries, StepRange steps,
     StepOf step_of) {
-  // Without an index nobody knows whether the steps ascend.
-  const Section* section = has_index() ? index_->Find(kind) : nullptr;
-  if (section == nullptr || (section->flags & kStepsAscend) == 0) {
-    return {0, entries.size()};
-  }
+  if (!Ascends(kind, entries, step_of)) return {0, entries.size()};
   const auto first = std::partition_point(
       entries.begin(), entries.end(),
       [&](const Entry& entry) { return step_of(entry) < steps.first; });
@@ -131,6 +146,51 @@ void Shard::FindPlaces(StepRange steps, const Visit& visit) {
   for (std::uint64_t i = first; i < last; ++i) {
     if (places[i].step >= steps.first && places[i].step <= steps.last) visit(i);
   }
+}
+
+void Shard::FindRowsPlaces(StepRange steps, DefinitionFilter definitions,
+                           const std::function<void(const RowsPlace&)>& visit) {
+  if (!MayHave(SectionKind::kRowsPlaces, steps)) return;
+  const auto places = Places();
+  // By the number of the signature, once it is known.
+  std::vector<std::optional<bool>> has;
+  FindPlaces(steps, [&](std::uint64_t i) {
+    const RowsPlace& place = places[i];
+    if (place.signature >= has.size()) has.resize(place.signature + 1);
+    auto& known = has[place.signature];
+    if (!known) {
+      const auto ids = Signature(place);
+      known = !definitions ||
+              std::any_of(ids.begin(), ids.end(), [&](std::uint32_t id) {
+                return Contains(*definitions, id);
+              });
+    }
+    if (*known) visit(place);
+  });
+}
+
+void Shard::FindSteps(StepRange steps, const Visit& visit) {
+  if (!MayHave(SectionKind::kSteps, steps)) return;
+  const auto entries = Steps();
+  const auto [first, last] =
+      Range(SectionKind::kSteps, entries, steps, kStepOfRecord);
+  for (std::uint64_t i = first; i < last; ++i) {
+    const std::int64_t step = entries[i].record.step;
+    if (step >= steps.first && step <= steps.last) visit(i);
+  }
+}
+
+std::uint64_t Shard::CountSteps(StepRange steps) {
+  if (!MayHave(SectionKind::kSteps, steps)) return 0;
+  const Section* section =
+      has_index() ? index_->Find(SectionKind::kSteps) : nullptr;
+  if (section != nullptr && section->first_step >= steps.first &&
+      section->last_step <= steps.last) {
+    return section->n_entries;
+  }
+  std::uint64_t n = 0;
+  FindSteps(steps, [&](std::uint64_t) { ++n; });
+  return n;
 }
 
 // --- Rows --------------------------------------------------------------------

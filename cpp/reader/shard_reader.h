@@ -109,6 +109,10 @@ class ShardReader {
     if (map_files_ && state_ == ShardState::kSealed) file_.Map(size_);
   }
 
+  [[nodiscard]] std::uint64_t n_mapped() const {
+    return file_.map() == nullptr ? 0 : size_;
+  }
+
   // Gives up the descriptor of a shard that will not be scanned again.
   void Retire() { file_.Close(); }
 

@@ -473,6 +473,7 @@ class RunReader:
         use_caches: bool = True,
         map_files: bool | None = None,
         max_tensor_bytes: int = ...,
+        cached_bytes: int = ...,
         threads: int = 0,
     ) -> None:
         """With use_caches off every record is checked at once; map_files: whether
@@ -481,7 +482,7 @@ class RunReader:
 
     def poll(self) -> bool: ...
     def definitions(self, start: int = 0) -> list[Definition]: ...
-    def steps(self, start: int = 0) -> NDArray[np.void]: ...
+    def steps(self, start: int = 0, stop: int | None = None) -> NDArray[np.void]: ...
     @property
     def n_rows(self) -> int: ...
     def rows(self, start: int = 0, stop: int | None = None) -> NDArray[np.void]: ...
@@ -515,6 +516,26 @@ class RunReader:
         stop: int | None = None,
         definitions: Sequence[int] | None = None,
     ) -> tuple[NDArray[np.void], NDArray[np.uint64]]: ...
+    def saved_steps(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        definitions: Sequence[int] | None = None,
+        *,
+        rows: bool = True,
+        tensors: bool = True,
+        scalars: bool = True,
+    ) -> NDArray[np.int64]:
+        """The steps ``start <= step < stop`` that have some of these, ascending."""
+
+    def find_steps(
+        self, start: int | None = None, stop: int | None = None
+    ) -> NDArray[np.void]:
+        """The records of the steps ``start <= step < stop``, in their order."""
+
+    def count_steps(self, start: int | None = None, stop: int | None = None) -> int:
+        """How many they are."""
+
     def recorded_steps(self) -> tuple[int, int] | None:
         """The lowest and the highest step that was ended."""
 
@@ -533,7 +554,13 @@ class RunReader:
     @property
     def n_steps(self) -> int: ...
     @property
+    def n_held(self) -> int:
+        """Bytes of tables that are in memory: of what grows, and what was asked for."""
+
+    @property
     def n_tensors(self) -> int: ...
+    @property
+    def n_scalars(self) -> int: ...
     def verify(self) -> list[Problem]:
         """Everything that is wrong: walks all records and decodes all values."""
 

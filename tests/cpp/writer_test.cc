@@ -156,7 +156,7 @@ TDBG_TEST(EveryKindOfRecordIsReadBack) {
   EXPECT_OK(histogram);
   EXPECT_EQ(histogram.value().counts[1], 5U);
   EXPECT_EQ(reader->steps().size(), 1U);
-  const StepRecord& step = reader->steps()[0].record;
+  const StepRecord step = reader->steps()[0].record;
   EXPECT_EQ(step.step, 5);
   EXPECT_EQ(step.offered, 5U);
   EXPECT_EQ(step.written, 5U);

@@ -12,7 +12,7 @@ from tdbg.cli import accounts, options, output
 from tdbg.errors import NotARun, StorageError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import find_runs
-from tdbg.trial import Trial, create_trial
+from tdbg.trial import TensorOverview, Trial, create_trial
 
 __all__ = ["command"]
 
@@ -117,23 +117,29 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
 def _tensors(
     trial: Trial, regex: list[str] | None, collection: str | None, mode: ModeKeys
 ) -> list[dict[str, Any]]:
-    result = []
-    for name in trial.tensor_names(mode=mode, regex=regex, collection=collection):
-        tensor = trial.tensor(name)
-        steps = tensor.steps(mode)
-        result.append(
-            {
-                "name": name,
-                "role": tensor.role,
-                "dtype": tensor.dtype,
-                "shape": tensor.shape(steps[-1], mode) if steps else (),
-                "statistics": len(tensor.steps(mode, what="statistics")),
-                "values": len(tensor.steps(mode, what="values")),
-                "first_step": steps[0] if steps else None,
-                "last_step": steps[-1] if steps else None,
-            }
-        )
-    return result
+    names = trial.tensor_names(mode=mode, regex=regex, collection=collection)
+    return [
+        {
+            "name": tensor.what.name,
+            "role": tensor.what.role,
+            "dtype": tensor.what.dtype,
+            "shape": _shape(trial, tensor, mode),
+            "statistics": tensor.n_statistics,
+            "values": tensor.n_values,
+            "first_step": tensor.first_step,
+            "last_step": tensor.last_step,
+        }
+        for tensor in trial.overview(names, mode)
+    ]
+
+
+def _shape(trial: Trial, tensor: TensorOverview, mode: ModeKeys) -> tuple[int, ...]:
+    """Its shape at the last step."""
+    if tensor.last_step is None:
+        return ()
+    if tensor.what.shape is not None:
+        return tensor.what.shape
+    return trial.tensor(tensor.what.name).shape(tensor.last_step, mode)
 
 
 def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
@@ -152,7 +158,7 @@ def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
     ]
     columns = ("tensor", "role", "dtype", "shape", *numbers, "steps")
     out = output.console()
-    out.print(output.table(columns, rows, right=numbers))
+    output.print_table(columns, rows, out, right=numbers)
     losses = trial.losses()
     state = accounts.state_text(trial.status, losses.to_json())
     out.print(f"{len(tensors)} tensors, {output.n_bytes(trial.n_bytes)}, {state}")

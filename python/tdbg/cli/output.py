@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -31,6 +31,7 @@ __all__ = [
     "n_bytes",
     "number",
     "plain",
+    "print_table",
     "shape",
     "table",
 ]
@@ -111,6 +112,42 @@ def table(
     for row in cells:
         result.add_row(*row)
     return result
+
+
+# Rich measures and wraps every cell: of so many rows that is no table any more.
+MANY_ROWS = 1000
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    out: Console,
+    *,
+    right: Collection[str] = (),
+) -> None:
+    """Print what ``table`` makes; of very many rows as quickly as they can be put."""
+    if len(rows) <= MANY_ROWS:
+        out.print(table(columns, rows, right=right))
+        return
+    cells = [columns, *([_printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    others = sum(width + 2 for width in widths[1:])
+    widths[0] = max(8, min(widths[0], out.width - others - 2))
+    for row in cells:
+        fitted = [set_cell_size(row[0], widths[0]), *row[1:]]
+        if cell_len(row[0]) > widths[0]:
+            fitted[0] = set_cell_size(row[0], widths[0] - 1) + "\N{HORIZONTAL ELLIPSIS}"
+        line = "  ".join(
+            " " * (width - cell_len(cell)) + cell
+            if column in right
+            else cell + " " * (width - cell_len(cell))
+            for column, cell, width in zip(columns, fitted, widths, strict=True)
+        )
+        _write(line.rstrip())
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else printable(text)
 
 
 def number(value: float) -> str:

@@ -83,7 +83,7 @@ def print_run(
         return
     out.print(summaries.summary_table(lines, out.width))
     out.print(
-        f"{len(lines)} tensors over {len(trial.steps())} steps, "
+        f"{len(lines)} tensors over {trial.count_steps()} steps, "
         f"{output.n_bytes(trial.n_bytes)} on disk, "
         f"{accounts.state_text(trial.status, losses.to_json())}, "
         f"{losses.records} records lost"

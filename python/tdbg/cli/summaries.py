@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from tdbg.cli.output import number, plain, shape, table
@@ -19,7 +20,7 @@ from tdbg.stats.number_formats import NARROW_TYPES
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tdbg.trial import Trial
+    from tdbg.trial import Statistics, Trial
 
 
 __all__ = [
@@ -36,7 +37,7 @@ BARS = "▁▂▃▄▅▆▇█"
 NOT_FINITE = "!"
 
 
-def sparkline(values: Sequence[float], width: int = 24) -> str:
+def sparkline(values: Sequence[float] | NDArray[np.float64], width: int = 24) -> str:
     """Draw *values* as at most *width* bars.
 
     The lowest finite value has the lowest bar and the highest the highest; a series
@@ -55,11 +56,13 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     return "".join(_bar(cell, low, high) for cell in cells)
 
 
-def _parts(values: Sequence[float], width: int) -> list[Sequence[float]]:
+def _parts(
+    values: Sequence[float] | NDArray[np.float64], width: int
+) -> list[Sequence[float]]:
     n = len(values)
     n_parts = min(n, width)
     edges = [part * n // n_parts for part in range(n_parts + 1)] if n else [0]
-    return [values[a:b] for a, b in itertools.pairwise(edges)]
+    return [list(values[a:b]) for a, b in itertools.pairwise(edges)]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -80,7 +83,7 @@ def _bar(cell: float, low: float, high: float) -> str:
 WIDE = 112
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TensorSummary:
     """One tensor over the steps at which its statistics were taken.
 
@@ -92,58 +95,98 @@ class TensorSummary:
     role: str
     dtype: str
     shape: tuple[int, ...]
-    steps: list[int]
+    steps: NDArray[np.int64]
     mean: float
     std: float
     min: float
     max: float
     zero_share: float
     not_finite: int
-    series: list[float]
+    series: NDArray[np.float64]
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
-        return asdict(self)
+        document = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in document.items()
+        }
 
 
 def summarize(
     trial: Trial, names: Sequence[str], mode: ModeKeys = ModeKeys.GLOBAL
 ) -> list[TensorSummary]:
     """Summarize those of *names* that have statistics, in the order given."""
-    rows = trial.statistics(names, mode=None if mode is ModeKeys.GLOBAL else mode)
+    histories: dict[str, _History] = {}
+    parts = trial.statistics_in_parts(
+        names, mode=None if mode is ModeKeys.GLOBAL else mode
+    )
+    for rows in parts:
+        for i in np.flatnonzero(rows.present.any(axis=1)).tolist():
+            histories.setdefault(rows.names[i], _History()).add(rows, i)
+    what = {each.name: each for each in trial.describe(list(histories))}
     summaries = []
-    for i, name in enumerate(rows.names):
-        at = np.flatnonzero(rows.present[i])
-        if not len(at):
+    for name in names:
+        if name not in histories:
             continue
-        tensor = trial.tensor(name)
+        history = histories[name]
+        steps = np.concatenate(history.steps)
+        shape = what[name].shape
+        if shape is None:
+            shape = trial.tensor(name).shape(int(steps[-1]))
+        summaries.append(
+            TensorSummary(
+                name=name,
+                role=what[name].role,
+                dtype=what[name].dtype,
+                shape=shape,
+                steps=steps,
+                **history.last,
+                series=history.series(),
+            )
+        )
+    return summaries
+
+
+class _History:
+    """What a summary holds of a tensor, a part of the steps after the other."""
+
+    def __init__(self) -> None:
+        self.steps: list[NDArray[np.int64]] = []
+        self.last: dict[str, Any] = {}
+        self._means: list[NDArray[np.float64]] = []
+        self._rms: list[NDArray[np.float64]] = []
+        self._is_single = True
+
+    def add(self, rows: Statistics, i: int) -> None:
+        """Add the rows of the tensor of that number, of which there are some."""
+        at = np.flatnonzero(rows.present[i])
         count = rows.count[i, at].astype(np.float64)
         not_finite = (
             rows.nan[i, at] + rows.positive_infinity[i, at]
         ) + rows.negative_infinity[i, at]
         finite = np.maximum(count - not_finite, 1.0)
-        std = np.sqrt(rows.m2[i, at] / finite)
-        single = np.all(count == 1)
-        series = rows.mean[i, at] if single else rows.l2[i, at] / np.sqrt(finite)
-        series = np.where(not_finite > 0, np.nan, series)
-        steps = [int(step) for step in rows.steps[at]]
-        summaries.append(
-            TensorSummary(
-                name=name,
-                role=tensor.role,
-                dtype=tensor.dtype,
-                shape=tensor.shape(steps[-1]),
-                steps=steps,
-                mean=float(rows.mean[i, at[-1]]),
-                std=float(std[-1]),
-                min=float(rows.min[i, at[-1]]),
-                max=float(rows.max[i, at[-1]]),
-                zero_share=float(rows.zero[i, at[-1]] / max(count[-1], 1.0)),
-                not_finite=int(not_finite[-1]),
-                series=[float(value) for value in series],
-            )
-        )
-    return summaries
+        self._is_single &= bool(np.all(count == 1))
+        if not self._is_single:
+            self._means.clear()
+        hides = not_finite > 0
+        if self._is_single:
+            self._means.append(np.where(hides, np.nan, rows.mean[i, at]))
+        self._rms.append(np.where(hides, np.nan, rows.l2[i, at] / np.sqrt(finite)))
+        self.steps.append(rows.steps[at])
+        last = at[-1]
+        self.last = {
+            "mean": float(rows.mean[i, last]),
+            "std": float(np.sqrt(rows.m2[i, last] / finite[-1])),
+            "min": float(rows.min[i, last]),
+            "max": float(rows.max[i, last]),
+            "zero_share": float(rows.zero[i, last] / max(count[-1], 1.0)),
+            "not_finite": int(not_finite[-1]),
+        }
+
+    def series(self) -> NDArray[np.float64]:
+        """The values if there is one element at each step, else their magnitudes."""
+        return np.concatenate(self._means if self._is_single else self._rms)
 
 
 def summary_table(summaries: Sequence[TensorSummary], width: int) -> Table:

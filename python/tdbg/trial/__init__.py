@@ -6,6 +6,7 @@ Imports no framework.
 from __future__ import annotations
 
 from tdbg.trial.losses import RunLosses, WriterLosses, losses_of
+from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.selection import StepState
 from tdbg.trial.statistics import Statistics
@@ -26,7 +27,9 @@ __all__ = [
     "ScalarSeries",
     "Statistics",
     "StepState",
+    "TensorDescription",
     "TensorHandle",
+    "TensorOverview",
     "TensorStatistics",
     "Trial",
     "WriterLosses",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdbg.run.schema import GapReason
+from tdbg.trial.row_index import step_records
 from tdbg.trial.run import RunState
 
 if TYPE_CHECKING:
@@ -168,13 +169,16 @@ def losses(run: RunState) -> RunLosses:
 
 def losses_of(name: str, reader: RunReader) -> WriterLosses:
     """What the writer of this name lost, as its files tell."""
-    gaps, steps, holes = reader.gaps(), reader.steps(), reader.holes()
+    gaps, holes = reader.gaps(), reader.holes()
     reasons: Counter[str] = Counter()
     for reason in np.unique(gaps["reason"]).tolist():
         n = int(gaps["records"][gaps["reason"] == reason].sum())
         if n:
             reasons[_name(reason)] += n
-    of_steps = int(steps["dropped"].sum()) + int(steps["failed"].sum())
+    of_steps = sum(
+        int(steps["dropped"].sum()) + int(steps["failed"].sum())
+        for steps in step_records(reader)
+    )
     commit = reader.commit() or {}
     told = max(reasons.total(), of_steps)
     records = max(told, commit.get("lost", 0))

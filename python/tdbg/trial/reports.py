@@ -20,9 +20,10 @@ from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding
 from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, gather
+from tdbg.trial.row_index import step_records
 from tdbg.trial.run import RunState
 from tdbg.trial.shards import role_of
-from tdbg.trial.writers import EventRecord, WriterReader
+from tdbg.trial.writers import NO_END, EventRecord, WriterReader
 
 __all__ = [
     "RunOverhead",
@@ -191,8 +192,6 @@ def scalars(
     end: int | None = None,
 ) -> dict[str, ScalarSeries]:
     """Every scalar, of the first worker that saved it, at ``start <= step < end``."""
-    steps, at = run.table.of_mode(mode)
-    recorded = run.table.steps[at]
     found: dict[str, ScalarSeries] = {}
     for rank in sorted({source.writer.rank for source in run.sources}):
         of_rank: dict[str, list[NDArray[np.void]]] = {}
@@ -211,6 +210,8 @@ def scalars(
             rows = np.concatenate(parts)
             numbers = rows["step"]
             if mode is not ModeKeys.GLOBAL:
+                steps, at = run.table.of_mode(mode)
+                recorded = run.table.steps[at]
                 rows = rows[np.isin(numbers, recorded)]
                 order = np.argsort(recorded)
                 where = np.searchsorted(recorded[order], rows["step"])
@@ -222,9 +223,8 @@ def scalars(
 
 def counters(run: RunState) -> dict[str, int]:
     """Records offered, written, dropped and failed, over all recorded steps."""
-    table = run.table.data
     names = ("offered", "written", "dropped", "failed")
-    return {name: int(table[name].sum()) for name in names}
+    return {name: int(run.table.column(name).sum()) for name in names}
 
 
 def model_info(run: RunState) -> tuple[ModelInfo, ...]:
@@ -380,8 +380,7 @@ def overhead(run: RunState, mode: ModeKeys) -> RunOverhead:
 
 def _of_writer(writer: WriterReader, mode: ModeKeys) -> tuple[int, int, int]:
     """Steps, capture and duration; a step without a record is in the totals only."""
-    rows = writer.steps.data
-    before = (0, 0, 0)
+    before, last = (0, 0, 0), -1
     if mode is ModeKeys.GLOBAL:
         for event in _changes(writer, "cost"):
             totals = tuple(
@@ -390,15 +389,18 @@ def _of_writer(writer: WriterReader, mode: ModeKeys) -> tuple[int, int, int]:
             if all(is_integer(value) and value >= 0 for value in totals):
                 before = totals  # type: ignore[assignment]
                 # Those at the end speak of all steps.
-                rows = rows[rows["step"] > event.step] if event.step >= 0 else rows[:0]
-    else:
-        rows = rows[rows["mode"] == mode.value]
-    rows = rows[rows["duration_ns"] > 0]
-    return (
-        before[0] + len(rows),
-        before[1] + int(np.sum(rows["capture_ns"])),
-        before[2] + int(np.sum(rows["duration_ns"])),
-    )
+                last = max(last, event.step) if event.step >= 0 else NO_END
+    steps, capture, duration = before
+    for rows in step_records(writer.reader) if last < writer.last_step else ():
+        counts = rows["duration_ns"] > 0
+        if mode is ModeKeys.GLOBAL:
+            counts &= rows["step"] > last
+        else:
+            counts &= rows["mode"] == mode.value
+        steps += int(np.count_nonzero(counts))
+        capture += int(np.sum(rows["capture_ns"][counts]))
+        duration += int(np.sum(rows["duration_ns"][counts]))
+    return steps, capture, duration
 
 
 def _changes(writer: WriterReader, what: str) -> list[EventRecord]:

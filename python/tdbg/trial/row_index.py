@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tdbg._core import RunReader
 
 
-__all__ = ["Growable", "HistogramIndex", "HistogramPlace", "RowBlocks", "StepOrdered"]
+__all__ = ["Growable", "HistogramIndex", "HistogramPlace", "RowBlocks", "step_records"]
 
 
 # Rows read at a time: 15 MB.
@@ -254,7 +254,8 @@ class Growable:
         """Append *rows*."""
         end = self._length + len(rows)
         if end > len(self._buffer):
-            buffer = np.empty(max(end, 2 * len(self._buffer)), self._buffer.dtype)
+            size = max(end, len(self._buffer) * 5 // 4)
+            buffer = np.empty(size, self._buffer.dtype)
             buffer[: self._length] = self.data
             self._buffer = buffer
         self._buffer[self._length : end] = rows
@@ -264,54 +265,17 @@ class Growable:
         """Forget everything from *length* on."""
         self._length = min(self._length, length)
 
-
-class StepOrdered:
-    """A table with a field ``step``, kept in the order of arrival."""
-
-    def __init__(self, dtype: np.dtype[np.void]) -> None:
-        self._rows = Growable(dtype)
-        # Beside the rows, because a binary search needs contiguous memory.
-        self._steps = Growable(np.int64)
-        self._ascending = True
-        self._order: NDArray[np.intp] | None = None
-        self._sorted: NDArray[np.int64] | None = None
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
     @property
-    def data(self) -> NDArray[np.void]:
-        """All rows, in the order of arrival."""
-        return self._rows.data
+    def nbytes(self) -> int:
+        """Bytes of the memory that is held."""
+        return self._buffer.nbytes
 
-    @property
-    def steps(self) -> NDArray[np.int64]:
-        """The steps of all rows, in the order of arrival."""
-        return self._steps.data
 
-    def extend(self, rows: NDArray[np.void]) -> None:
-        """Append *rows*."""
-        if not len(rows):
-            return
-        steps = np.ascontiguousarray(rows["step"], dtype=np.int64)
-        if self._ascending:
-            last = self._steps.data[-1] if len(self._steps) else steps[0]
-            self._ascending = bool(last <= steps[0] and np.all(np.diff(steps) >= 0))
-        self._rows.extend(rows)
-        self._steps.extend(steps)
-        self._order = self._sorted = None
+# Records of steps that are read at a time: 7 MB.
+PART_RECORDS = 1 << 16
 
-    def between(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Indices of the rows with ``start <= step < stop``, ascending."""
-        if self._ascending:
-            first, last = np.searchsorted(self._steps.data, (start, stop))
-            return np.arange(first, max(first, last), dtype=np.intp)
-        if self._order is None or self._sorted is None:
-            self._order = np.argsort(self._steps.data, kind="stable")
-            self._sorted = self._steps.data[self._order]
-        first, last = np.searchsorted(self._sorted, (start, stop))
-        return np.sort(self._order[first : max(first, last)])
 
-    def at(self, step: int) -> NDArray[np.intp]:
-        """Indices of the rows of *step*, ascending."""
-        return self.between(step, step + 1)
+def step_records(reader: RunReader, start: int = 0) -> Iterator[NDArray[np.void]]:
+    """Yield the records of steps from the one of number *start* on, some at a time."""
+    for first in range(start, reader.n_steps, PART_RECORDS):
+        yield reader.steps(first, min(reader.n_steps, first + PART_RECORDS))

@@ -33,6 +33,7 @@ __all__ = [
     "missing_step",
     "mode_key",
     "nearest",
+    "saved_in",
     "saved_near",
     "state_of",
     "steps_of",
@@ -57,6 +58,20 @@ def steps_of(
         ConfigurationError: If *what* is none of "any", "values", "statistics",
             "tensors", "histograms".
     """
+    found = saved_in(run, name, mode, what, show_incomplete_steps, worker)
+    steps: list[int] = found.tolist()
+    return steps
+
+
+def saved_in(
+    run: RunState,
+    name: str | None,
+    mode: ModeKeys,
+    what: str = "any",
+    show_incomplete_steps: bool = False,
+    worker: str | None = None,
+) -> NDArray[np.int64]:
+    """The same as an array."""
     if what not in WHAT:
         msg = f"what must be one of {', '.join(WHAT)}, not {what!r}"
         raise ConfigurationError(msg)
@@ -64,18 +79,17 @@ def steps_of(
     if mode is ModeKeys.GLOBAL:
         if not show_incomplete_steps:
             saved = _settled(run, saved)
-        return [int(step) for step in saved]
+        return saved
     steps, at = run.table.of_mode(mode)
     if not show_incomplete_steps:
-        settled = run.table.data["settled"][at]
+        settled = run.table.column("settled")[at]
         steps, at = steps[settled], at[settled]
-    found = steps[np.isin(run.table.steps[at], saved, assume_unique=True)]
-    return [int(step) for step in found]
+    return steps[np.isin(run.table.steps[at], saved, assume_unique=True)]
 
 
 def _settled(run: RunState, saved: NDArray[np.int64]) -> NDArray[np.int64]:
     """Those of *saved*, mostly few, that are settled steps of the run."""
-    steps, settled = run.table.steps, run.table.data["settled"]
+    steps, settled = run.table.steps, run.table.column("settled")
     at = np.searchsorted(steps, saved)
     saved, at = saved[at < len(steps)], at[at < len(steps)]
     found: NDArray[np.int64] = saved[(steps[at] == saved) & settled[at]]
@@ -166,13 +180,14 @@ def mode_key(mode: ModeKeys | str | None) -> ModeKeys:
 
 def state_of(run: RunState, step: int, mode: ModeKeys) -> StepState:
     """The state of *step*, in the count of *mode*."""
-    steps, at = run.table.of_mode(mode)
+    steps = run.table.numbers(mode)
     i = int(np.searchsorted(steps, step))
     if i == len(steps):
         in_range = mode is not ModeKeys.GLOBAL or run.start <= step < run.stop
         may_come = in_range and not run.ended
         return StepState.NOT_YET_AVAILABLE if may_come else StepState.UNAVAILABLE
-    record = run.table.data[at[i]]
+    at = i if mode is ModeKeys.GLOBAL else int(run.table.of_mode(mode)[1][i])
+    record = run.table.row(at)
     if steps[i] == step:
         if not record["settled"]:
             return StepState.NOT_YET_AVAILABLE
@@ -186,7 +201,7 @@ def state_of(run: RunState, step: int, mode: ModeKeys) -> StepState:
 def missing_step(run: RunState, step: int, mode: ModeKeys) -> QueryError:
     """The error for a step at which nothing can be read."""
     where = f"step {step} (mode {mode.name})"
-    steps, _ = run.table.of_mode(mode)
+    steps = run.table.numbers(mode)
     last = int(steps[-1]) if len(steps) else -1
     if state_of(run, step, mode) is StepState.NOT_YET_AVAILABLE:
         return StepNotYetAvailable(f"{where} is not there yet; the last is {last}")

@@ -45,6 +45,7 @@ __all__ = [
     "tell_missing",
     "to_float",
     "whole_count",
+    "whole_shape",
 ]
 
 
@@ -260,6 +261,11 @@ def whole_count(definition: Definition) -> int:
     if not is_shard(definition) or role_of(definition) in PER_WORKER:
         return 0
     return math.prod(definition.global_shape)
+
+
+def whole_shape(definition: Definition) -> tuple[int, ...]:
+    """The shape of the tensor; of a part of one that of the whole."""
+    return definition.global_shape if is_shard(definition) else definition.shape
 
 
 def assemble(

@@ -6,7 +6,8 @@ when it is complete for all workers, and *settled* when nothing more will come f
 it, complete or not: the worker that lacks may be dead, or hang.  A step that may lack
 records which were written and cannot be read is not complete either.
 
-The table grows at its end: steps that can no longer change are not looked at again.
+The table grows at its end: steps that can no longer change are not looked at again, and
+of the records of workers none is held.
 
 Thread safety: none; the trial's lock is held around every use.
 """
@@ -16,16 +17,22 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg import _core
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import is_integer, list_of
 from tdbg.run.schema import GapContent, StepFlag
-from tdbg.trial.row_index import Growable
+from tdbg.trial.compact_table import CompactTable
+from tdbg.trial.row_index import Growable, step_records
 from tdbg.trial.writers import Source
+
+if TYPE_CHECKING:
+    from tdbg._core import RunReader
 
 __all__ = ["STEP_TABLE_DTYPE", "StepTable", "waiting_for_steps"]
 
@@ -37,6 +44,11 @@ _wait_steps = contextvars.ContextVar("wait_steps", default=WAIT_STEPS)
 # A step may begin before the records of the one before it are all written, whose
 # results a device still computes.
 OPEN_AT_ONCE = 2
+
+# Records of steps that are read at a time, of all workers together, unless they have
+# recorded so many steps in that many records.
+PART_RECORDS = 1 << 16
+PART_STEPS = 1024
 
 # Below every step.
 NO_STEP = np.iinfo(np.int64).min
@@ -89,22 +101,41 @@ class StepTable:
 
     def __init__(self) -> None:
         self._wait_steps = _wait_steps.get()
-        self._table = Growable(STEP_TABLE_DTYPE)
+        self._table = CompactTable(STEP_TABLE_DTYPE)
         self._steps = Growable(np.int64)
+        # How many at the beginning are settled.
+        self._n_settled = 0
         self._seen: dict[str, int] = {}
         self._shape: list[tuple[str, int, int, int, int]] = []
         self._by_mode: dict[ModeKeys, tuple[NDArray[np.int64], NDArray[np.intp]]] = {}
+        self._broken: dict[str, _BrokenSteps] = {}
         self._late: set[str] = set()
 
-    @property
-    def data(self) -> NDArray[np.void]:
-        """The table; to be read before the next update."""
-        return self._table.data
+    def __len__(self) -> int:
+        return len(self._steps)
 
     @property
     def steps(self) -> NDArray[np.int64]:
-        """The global steps, ascending."""
+        """The global steps, ascending; to be read before the next update."""
         return self._steps.data
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the steps that are held."""
+        return self._table.nbytes + self._steps.nbytes
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Copy of one field of all steps."""
+        return self._table.column(name)
+
+    def rows(self, start: int = 0, stop: int | None = None) -> NDArray[np.void]:
+        """Copy of the rows ``start <= i < stop``."""
+        return self._table.rows(start, stop)
+
+    def row(self, i: int) -> np.void:
+        """Copy of one row."""
+        row: np.void = self._table.rows(i, i + 1)[0]
+        return row
 
     def update(self, sources: Sequence[Source], world_sizes: Sequence[int]) -> None:
         """Bring the table up to the writers' records."""
@@ -113,29 +144,60 @@ class StepTable:
         keep = int(np.searchsorted(self.steps, start))
         self._table.truncate(keep)
         self._steps.truncate(keep)
-        newest = max((source.attempt for source in sources), default=0)
-        for attempt, world_size in enumerate(world_sizes):
-            of_attempt = [source for source in sources if source.attempt == attempt]
+        of_attempt: dict[int, list[Source]] = {}
+        for source in sources:
+            of_attempt.setdefault(source.attempt, []).append(source)
+        newest = max(of_attempt, default=0)
+        settled = [np.ones(keep, np.bool_)[:0]]
+        for attempt in sorted(of_attempt):
+            size = world_sizes[attempt]
             # Nothing more comes from older attempts.
             wait = self._wait_steps if attempt == newest else None
-            part = _attempt_steps(of_attempt, start, world_size, wait)
-            self._table.extend(part)
-            self._steps.extend(part["step"])
+            workers = _Workers(of_attempt[attempt], size, wait)
+            for records in _records(of_attempt[attempt], start):
+                part = _merge(records)
+                self._complete(part, records, workers)
+                self._table.extend(part)
+                self._steps.extend(part["step"])
+                settled.append(part["settled"])
             if attempt == newest:
-                self._name_late(of_attempt, world_size)
+                self._name_late(workers)
+        flags = np.concatenate(settled)
+        self._n_settled = keep + (len(flags) if flags.all() else int(flags.argmin()))
 
-    def _name_late(self, sources: list[Source], world_size: int) -> None:
+    def _complete(
+        self, table: NDArray[np.void], records: _Records, workers: _Workers
+    ) -> None:
+        """Fill in `complete` and `settled`, and what depends on them."""
+        steps = table["step"]
+        if workers.are_missing:
+            complete = settled = np.zeros(len(steps), np.bool_)
+        else:
+            # Who has a record of a step has one up to there.
+            complete = steps <= workers.passed
+            settled = steps <= workers.waited
+            for rank, of_rank in workers.lossy.items():
+                has = np.isin(steps, records.rows["step"][records.rank == rank])
+                complete &= has | ~_lost_steps(steps, of_rank)
+            for source in workers.damaged:
+                complete &= ~self._broken_of(source).among(steps, source)
+        table["complete"], table["settled"] = complete, settled
+        table["lossless"] &= complete
+
+    def _broken_of(self, source: Source) -> _BrokenSteps:
+        found = self._broken.get(source.writer.name)
+        if found is None:
+            found = _BrokenSteps(source.writer.reader)
+            self._broken[source.writer.name] = found
+        return found
+
+    def _name_late(self, workers: _Workers) -> None:
         """Name ranks that are not waited for any longer, each once until it goes on."""
-        late: dict[str, str] = {}
-        for number in sorted({source.writer.rank for source in sources}):
-            of_rank = [source for source in sources if source.writer.rank == number]
-            ended = of_rank[-1].writer.ended
-            if not ended and _hangs(of_rank, sources, self._wait_steps):
-                since = f"has not gone on since step {_last_step(of_rank)}"
-                late[of_rank[-1].worker] = since if len(sources) > len(of_rank) else ""
-        if sources and not _are_waiting(sources, self._wait_steps):
-            for worker in _absent(sources, world_size):
-                late[worker] = "has not shown up"
+        late = {f"worker_{rank}": "has not shown up" for rank in workers.given_up}
+        for rank in workers.hanging:
+            worker = workers.of_rank[rank][-1].worker
+            since = f"has not gone on since step {workers.last[rank]}"
+            late[worker] = since if len(workers.of_rank) > 1 else ""
         for worker, how in late.items():
             if how and worker not in self._late:
                 _log.warning(
@@ -162,16 +224,16 @@ class StepTable:
             self._shape, self._seen = shape, {}
         start = np.iinfo(np.int64).max
         for source in sources:
-            name, steps = source.writer.name, source.writer.steps.steps
-            new = steps[self._seen.get(name, 0) :]
-            if name not in self._seen:
+            name, reader = source.writer.name, source.writer.reader
+            seen, n_steps = self._seen.get(name), reader.n_steps
+            if seen is None:
                 start = np.iinfo(np.int64).min
-            elif len(new):
-                start = min(start, int(new.min()))
-            self._seen[name] = len(steps)
-        unsettled = np.flatnonzero(~self.data["settled"])
-        if len(unsettled):
-            start = min(start, int(self.steps[unsettled[0]]))
+            elif n_steps > seen and start > np.iinfo(np.int64).min:
+                new = reader.steps(seen, n_steps)["step"]
+                start = min(start, int(new.min(initial=start)))
+            self._seen[name] = n_steps
+        if self._n_settled < len(self):
+            start = min(start, int(self.steps[self._n_settled]))
         return int(start)
 
     def index(self, step: int) -> int | None:
@@ -180,13 +242,17 @@ class StepTable:
         found = at < len(self.steps) and self.steps[at] == step
         return at if found else None
 
+    def numbers(self, mode: ModeKeys) -> NDArray[np.int64]:
+        """Steps in the count of *mode*, ascending."""
+        return self.steps if mode is ModeKeys.GLOBAL else self.of_mode(mode)[0]
+
     def of_mode(self, mode: ModeKeys) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
         """Steps in the count of *mode*, ascending, and where they stand."""
         if mode is ModeKeys.GLOBAL:
             return self.steps, np.arange(len(self.steps), dtype=np.intp)
         if mode not in self._by_mode:
-            at = np.flatnonzero(self.data["mode"] == mode.value)
-            mode_steps = self.data["mode_step"][at]
+            at = np.flatnonzero(self.column("mode") == mode.value)
+            mode_steps = self.column("mode_step")[at]
             # Of a mode step that was counted twice, the later counts.
             unique, last = np.unique(mode_steps[::-1], return_index=True)
             self._by_mode[mode] = unique, at[len(at) - 1 - last]
@@ -194,35 +260,174 @@ class StepTable:
 
     def last_complete(self) -> int:
         """The last step up to which nothing more will come; -1 for none."""
-        unsettled = np.flatnonzero(~self.data["settled"])
-        end = int(unsettled[0]) if len(unsettled) else len(self.steps)
-        return int(self.steps[end - 1]) if end else -1
+        return int(self.steps[self._n_settled - 1]) if self._n_settled else -1
 
 
-def _attempt_steps(
-    sources: list[Source], start: int, world_size: int, wait_steps: int | None
-) -> NDArray[np.void]:
-    """Steps of one attempt from *start* on; None: nothing more comes from it."""
-    records, ranks, generations = [], [], []
-    for source in sources:
-        at = source.writer.steps.between(max(start, source.start), source.stop)
-        records.append(source.writer.steps.data[at])
-        ranks.append(np.full(len(at), source.writer.rank))
-        generations.append(np.full(len(at), source.writer.generation))
-    if not sum(map(len, records)):
-        return np.empty(0, STEP_TABLE_DTYPE)
-    rows, rank = np.concatenate(records), np.concatenate(ranks)
-    generation = np.concatenate(generations)
+class _Workers:
+    """How far the workers of an attempt are.
+
+    Args:
+        sources: What counts of the attempt.
+        world_size: How many ranks were to write.
+        wait_steps: How many steps of the others a rank is waited for; None: nothing
+            more comes from this attempt.
+
+    Attributes:
+        of_rank: The writers of each rank, the last one last.
+        last: The last step that each rank recorded.
+        hanging: Ranks that show no life, or that the others are far ahead of.
+        are_missing: Whether some have not shown up, and are waited for.
+        given_up: Ranks that have not shown up, and are not waited for any longer.
+        passed: The step that all have passed.
+        waited: The last step for which none is waited for any more.
+        lossy: Writers of ranks that may have ended steps without being able to say so.
+        damaged: Writers of which records cannot be read.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], world_size: int, wait_steps: int | None
+    ) -> None:
+        self.of_rank: dict[int, list[Source]] = {}
+        for source in sources:
+            self.of_rank.setdefault(source.writer.rank, []).append(source)
+        self.last = {
+            rank: max(map(_last_step, of_rank))
+            for rank, of_rank in self.of_rank.items()
+        }
+        furthest = max(self.last.values())
+        self.hanging = [
+            rank
+            for rank, of_rank in self.of_rank.items()
+            if wait_steps is not None
+            and not of_rank[-1].writer.ended
+            and _hangs(of_rank[-1], self.last[rank], furthest, sources, wait_steps)
+        ]
+        self.passed = min(self.last.values())
+        waited_for = [
+            self.last[rank]
+            for rank, of_rank in self.of_rank.items()
+            if wait_steps is not None
+            and not of_rank[-1].writer.ended
+            and rank not in self.hanging
+        ]
+        self.waited = min(waited_for, default=np.iinfo(np.int64).max)
+        are_waited_for = (
+            wait_steps is not None
+            and not all(source.writer.ended for source in sources)
+            and max(source.writer.reader.n_steps for source in sources) < wait_steps
+        )
+        is_any_absent = wait_steps is not None and len(self.of_rank) < world_size
+        self.are_missing = is_any_absent and are_waited_for
+        self.given_up: list[int] = []
+        if is_any_absent and not are_waited_for:
+            self.given_up = _absent(self.of_rank, world_size, sources[-1])
+        self.lossy = {
+            rank: of_rank
+            for rank, of_rank in self.of_rank.items()
+            if any(len(_gaps_of_steps(source)) for source in of_rank)
+        }
+        self.damaged = [s for s in sources if len(s.writer.reader.holes())]
+
+
+def _last_step(source: Source) -> int:
+    """The last step that a writer recorded."""
+    return min(source.writer.last_step, source.stop - 1)
+
+
+def _hangs(
+    source: Source,
+    last: int,
+    furthest: int,
+    sources: Sequence[Source],
+    wait_steps: int,
+) -> bool:
+    """Whether a worker shows no life, or others are far ahead of its *last* step."""
+    if source.writer.liveness == "stalled":
+        return True
+    if furthest - last < wait_steps:
+        return False
+    return any(
+        each.writer.reader.count_steps(last + 1, each.stop) >= wait_steps
+        for each in sources
+    )
+
+
+def _absent(seen: Container[int], world_size: int, source: Source) -> list[int]:
+    """The ranks that were to write, as *source* says, and have not shown up."""
+    ranks: Sequence[int] = range(world_size)
+    for event in source.writer.events:
+        listed = list_of(event.data.get("workers"))
+        if event.kind == "configuration" and listed and all(map(is_integer, listed)):
+            ranks = listed
+    return [rank for rank in ranks if rank not in seen]
+
+
+class _Records(NamedTuple):
+    """Records of steps, by step and then by rank, each once."""
+
+    rows: NDArray[np.void]
+    rank: NDArray[np.int64]
+    generation: NDArray[np.int64]
+
+
+def _records(sources: Sequence[Source], start: int) -> Iterator[_Records]:
+    """Those of one attempt from the step *start* on, some steps at a time."""
+    spans = [
+        (source, max(start, source.start, first), min(source.stop, last + 1))
+        for source in sources
+        if (first := source.writer.first_step) is not None
+        and (last := source.writer.last_step) >= start
+    ]
+    spans = [span for span in spans if span[1] < span[2]]
+    if not spans:
+        return
+    low, end = min(span[1] for span in spans), max(span[2] for span in spans)
+    expected, n_most = 0.0, 0.0
+    for source, first, stop in spans:
+        writer = source.writer
+        known = writer.last_step - int(writer.first_step or 0) + 1
+        n = writer.reader.n_steps * (stop - first) / known
+        expected, n_most = expected + n, max(n_most, n)
+    n_parts = max(1, int(min(expected / PART_RECORDS, n_most / PART_STEPS)))
+    width = -(-(end - low) // n_parts)
+    for begin in range(low, end, width):
+        records = _read(spans, begin, min(end, begin + width))
+        if len(records.rows):
+            yield records
+
+
+def _read(spans: list[tuple[Source, int, int]], begin: int, end: int) -> _Records:
+    """The records at ``begin <= step < end``."""
+    rows, ranks, generations = [np.empty(0, _core.STEP_DTYPE)], [], []
+    for source, first, stop in spans:
+        if first >= end or stop <= begin:
+            continue
+        writer = source.writer
+        rows.append(writer.reader.find_steps(max(first, begin), min(stop, end)))
+        ranks.append(np.full(len(rows[-1]), writer.rank))
+        generations.append(np.full(len(rows[-1]), writer.generation))
+    if len(rows) == 2 and (rows[1]["step"][1:] > rows[1]["step"][:-1]).all():
+        return _Records(rows[1], ranks[0], generations[0])
+    found = _Records(
+        np.concatenate(rows),
+        np.concatenate([np.empty(0, np.int64), *ranks]),
+        np.concatenate([np.empty(0, np.int64), *generations]),
+    )
     # By step, then rank; of a step that one worker ended twice the later counts.
-    order = np.lexsort((np.arange(len(rows)), rank, rows["step"]))
-    rows, rank, generation = rows[order], rank[order], generation[order]
-    repeated = (np.diff(rows["step"]) == 0) & (np.diff(rank) == 0)
-    keep = np.concatenate((~repeated, [True]))
-    rows, rank, generation = rows[keep], rank[keep], generation[keep]
+    order = np.lexsort((found.rank, found.rows["step"]))
+    steps, rank = found.rows["step"][order], found.rank[order]
+    is_last = np.append((np.diff(steps) != 0) | (np.diff(rank) != 0), True)
+    keep = order[is_last[: len(order)]]
+    return _Records(*(each[keep] for each in found))
+
+
+def _merge(records: _Records) -> NDArray[np.void]:
+    """The steps of these records, without `complete` and `settled`."""
+    rows = records.rows
     steps, first = np.unique(rows["step"], return_index=True)
-    table = np.empty(len(steps), STEP_TABLE_DTYPE)
+    table = np.zeros(len(steps), STEP_TABLE_DTYPE)
     table["step"] = steps
-    table["generation"] = generation[first]
+    table["generation"] = records.generation[first]
     for name in ("mode", "mode_step", "wall_ns"):
         table[name] = rows[name][first]
     for name in _SUMS:
@@ -232,108 +437,53 @@ def _attempt_steps(
         np.bitwise_or.reduceat(rows["flags"], first) & StepFlag.SKIPPED != 0
     )
     table["workers"] = np.diff(first, append=len(rows))
-    _complete(table, sources, rows["step"], rank, world_size, wait_steps)
     # Values left out on purpose are as good as never asked for.
     dropped = (rows["dropped"] > 0) & (rows["flags"] & StepFlag.SAMPLED == 0)
     lost = np.logical_or.reduceat(dropped | (rows["failed"] > 0), first)
-    table["lossless"] = table["complete"] & ~lost
+    table["lossless"] = ~lost
     return table
 
 
-def _complete(
-    table: NDArray[np.void],
-    sources: list[Source],
-    steps: NDArray[np.int64],
-    rank: NDArray[np.int64],
-    world_size: int,
-    wait_steps: int | None,
-) -> None:
-    """Fill in `complete` and `settled`."""
-    complete = np.ones(len(table), np.bool_)
-    settled = np.ones(len(table), np.bool_)
-    seen = sorted({source.writer.rank for source in sources})
-    for number in seen:
-        of_rank = [source for source in sources if source.writer.rank == number]
-        has = np.isin(table["step"], steps[rank == number])
-        last = _last_step(of_rank)
-        passed = (table["step"] <= last) & ~_lost_steps(table["step"], of_rank)
-        ended = (
-            wait_steps is None
-            or of_rank[-1].writer.ended
-            or _hangs(of_rank, sources, wait_steps)
-        )
-        complete &= (has | passed) & ~_broken_steps(table["step"], of_rank)
-        settled &= has | (table["step"] <= last) | ended
-    if (
-        wait_steps is not None
-        and len(seen) < world_size
-        and _are_waiting(sources, wait_steps)
-    ):
-        complete[:] = settled[:] = False
-    table["complete"], table["settled"] = complete, settled
-
-
-def _last_step(sources: list[Source]) -> int:
-    """The last step that a worker recorded."""
-    return max(min(source.writer.last_step, source.stop - 1) for source in sources)
-
-
-def _are_waiting(sources: list[Source], wait_steps: int) -> bool:
-    """Whether these workers' steps are held back for ranks that have not shown up."""
-    if all(source.writer.ended for source in sources):
-        return False
-    return max(len(source.writer.steps) for source in sources) < wait_steps
-
-
-def _absent(sources: list[Source], world_size: int) -> list[str]:
-    """The names of the ranks that were to write and have not shown up."""
-    seen = {source.writer.rank for source in sources}
-    if len(seen) >= world_size:
-        return []
-    ranks: Sequence[int] = range(world_size)
-    for event in sources[-1].writer.events:
-        listed = list_of(event.data.get("workers"))
-        if event.kind == "configuration" and listed and all(map(is_integer, listed)):
-            ranks = listed
-    return [f"worker_{rank}" for rank in ranks if rank not in seen]
-
-
-def _hangs(of_rank: list[Source], sources: list[Source], wait_steps: int) -> bool:
-    """Whether a worker shows no life, or the others are far ahead of it."""
-    if of_rank[-1].writer.liveness == "stalled":
-        return True
-    last = _last_step(of_rank)
-    return any(
-        len(source.writer.steps.between(last + 1, source.stop)) >= wait_steps
-        for source in sources
-    )
+def _gaps_of_steps(source: Source) -> NDArray[np.void]:
+    """Those within which steps may have ended."""
+    gaps = source.writer.reader.gaps()
+    found: NDArray[np.void] = gaps[(gaps["what"] & GapContent.STEPS) != 0]
+    return found
 
 
 def _lost_steps(steps: NDArray[np.int64], sources: list[Source]) -> NDArray[np.bool_]:
     """Which of *steps* a worker may have ended without being able to say so."""
     lost = np.zeros(len(steps), np.bool_)
     for source in sources:
-        gaps = source.writer.reader.gaps()
-        for gap in gaps[(gaps["what"] & GapContent.STEPS) != 0]:
+        for gap in _gaps_of_steps(source):
             lost |= (steps >= gap["first_step"]) & (steps <= gap["last_step"])
     return lost
 
 
-def _broken_steps(steps: NDArray[np.int64], sources: list[Source]) -> NDArray[np.bool_]:
-    """Which of *steps* may lack records that were written and cannot be read.
+class _BrokenSteps:
+    """The steps that may lack records which were written and cannot be read.
 
     A step begins before the one after it ends, so that a hole concerns the steps
     that end behind it, up to the second one; and those of which nothing is left.
     """
-    broken = np.zeros(len(steps), np.bool_)
-    for source in sources:
-        holes = source.writer.reader.holes()
-        ended = source.writer.steps.data
-        at = np.unique(np.searchsorted(ended["sequence"], holes["end_sequence"]))
-        at = at[at < len(ended)]  # Nobody says that what is behind it ended.
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+        # Of all records of steps, in their order.
+        self._n_seen = 0
+        self._sequences = Growable(np.uint64)
+        self._numbers = Growable(np.int64)
+
+    def among(self, steps: NDArray[np.int64], source: Source) -> NDArray[np.bool_]:
+        """Which of *steps* they are."""
+        broken = np.zeros(len(steps), np.bool_)
+        self._take_in()
+        sequences, numbers = self._sequences.data, self._numbers.data
+        holes = self._reader.holes()
+        at = np.unique(np.searchsorted(sequences, holes["end_sequence"]))
+        at = at[at < len(numbers)]  # Nobody says that what is behind it ended.
         if not len(at):
-            continue
-        numbers = np.ascontiguousarray(ended["step"])
+            return broken
         last = numbers[at]
         for i in range(1, OPEN_AT_ONCE):
             last = np.maximum(last, numbers[np.minimum(at + i, len(numbers) - 1)])
@@ -342,13 +492,18 @@ def _broken_steps(steps: NDArray[np.int64], sources: list[Source]) -> NDArray[np
         reach[at] = last
         left = numbers[numbers <= np.maximum.accumulate(reach)]
         highest = np.concatenate(([NO_STEP], np.maximum.accumulate(numbers)))
-        of_source = (steps >= source.start) & (steps < source.stop)
-        broken |= of_source & np.isin(steps, left)
+        broken |= np.isin(steps, left)
         changes = np.zeros(len(steps) + 1, np.int64)  # Of how many ranges.
         begin = np.searchsorted(steps, highest[at], "right")
         end = np.maximum(begin, np.searchsorted(steps, last, "right"))
         np.add.at(changes, begin, 1)
         np.add.at(changes, end, -1)
-        gone = (np.cumsum(changes[:-1]) > 0) & ~np.isin(steps, numbers)
-        broken |= of_source & gone
-    return broken
+        broken |= (np.cumsum(changes[:-1]) > 0) & ~np.isin(steps, numbers)
+        return broken & (steps >= source.start) & (steps < source.stop)
+
+    def _take_in(self) -> None:
+        n_steps = self._reader.n_steps
+        for rows in step_records(self._reader, self._n_seen):
+            self._sequences.extend(rows["sequence"])
+            self._numbers.extend(rows["step"])
+        self._n_seen = n_steps

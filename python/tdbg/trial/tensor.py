@@ -41,9 +41,9 @@ from tdbg.trial.selection import (
 from tdbg.trial.shards import (
     extreme_class,
     has_statistics,
-    is_shard,
     role_of,
     whole_count,
+    whole_shape,
 )
 from tdbg.trial.statistics import Statistics, merge_rows
 from tdbg.trial.values import Call, ValuesOfSteps, incomplete, value_of
@@ -457,5 +457,4 @@ class TensorHandle(HistogramQueries):
 
 
 def _shape_of(definition: Definition, worker: str | None) -> tuple[int, ...]:
-    is_part = worker is None and is_shard(definition)
-    return definition.global_shape if is_part else definition.shape
+    return whole_shape(definition) if worker is None else definition.shape

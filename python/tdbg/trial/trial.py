@@ -27,9 +27,10 @@ from tdbg.modes import ModeKeys
 from tdbg.run.directory import NO_MAP_VARIABLE
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
-from tdbg.trial import reports, selection, statistics
+from tdbg.trial import overview, reports, selection, statistics
 from tdbg.trial.columns import ColumnReader, Columns
 from tdbg.trial.losses import RunLosses, losses
+from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import StepState, mode_key, state_of, wait
@@ -38,6 +39,12 @@ from tdbg.trial.tensor import TensorHandle
 from tdbg.trial.writers import NO_END, Attempt, EventRecord, Problem
 
 __all__ = ["Trial", "create_trial", "default_mapping"]
+
+
+# Tensors x steps that ``statistics_in_parts`` holds at a time (200 bytes each), and
+# steps, however many the tensors.
+PART_ENTRIES = 1 << 17
+LEAST_STEPS = 64
 
 
 class Trial:
@@ -198,10 +205,22 @@ class Trial:
             key = mode_key(mode)
             return selection.steps_of(run, None, key, what, show_incomplete_steps)
 
+    def count_steps(
+        self,
+        mode: ModeKeys | str | None = None,
+        what: str = "any",
+        show_incomplete_steps: bool = False,
+    ) -> int:
+        """How many steps ``steps`` would list."""
+        with self._run.fresh() as run:
+            key = mode_key(mode)
+            found = selection.saved_in(run, None, key, what, show_incomplete_steps)
+            return len(found)
+
     def modes(self) -> list[ModeKeys]:
         """Modes that have steps; never GLOBAL, unless a step was recorded as such."""
         with self._run.fresh() as run:
-            present = {int(number) for number in np.unique(run.table.data["mode"])}
+            present = set(np.unique(run.table.column("mode")).tolist())
             return [mode for mode in ModeKeys if mode.value in present]
 
     def mode(self, global_step: int) -> ModeKeys | None:
@@ -218,7 +237,7 @@ class Trial:
             i = run.table.index(global_step)
             if i is None:
                 return None, None
-            row = run.table.data[i]
+            row = run.table.row(i)
             known = {mode.value: mode for mode in ModeKeys}
             return known.get(int(row["mode"])), int(row["mode_step"])
 
@@ -249,8 +268,14 @@ class Trial:
         """
         wait(self._run, required_steps, mode_key(mode), timeout)
 
-    def step_table(self, start: int | None = None) -> NDArray[np.void]:
+    def step_table(
+        self, start: int | None = None, *, limit: int | None = None
+    ) -> NDArray[np.void]:
         """Recorded steps from the global step *start* on, a row each.
+
+        Args:
+            start: First global step; None: from the beginning.
+            limit: How many rows at most; a row takes 101 bytes.
 
         Fields: step, mode, mode_step, wall_ns, complete (all workers have it),
         lossless (and nothing of it was lost but values that were left out on
@@ -262,7 +287,7 @@ class Trial:
         with self._run.fresh() as run:
             table = run.table
             first = 0 if start is None else int(np.searchsorted(table.steps, start))
-            return table.data[first:].copy()
+            return table.rows(first, None if limit is None else first + limit)
 
     # --- Tensors ------------------------------------------------------------
 
@@ -383,20 +408,78 @@ class Trial:
         with self._run.fresh() as run:
             first = -NO_END if start is None else start
             stop = NO_END if end is None else end
-            known = run.names() if names is None else set()
-            requested = sorted(known) if names is None else list(dict.fromkeys(names))
-            for name in requested:
-                if names is not None and run.definition(name) is None:
-                    msg = f"no tensor {name!r}; {selection.nearest(name, run.names())}"
-                    raise TensorUnavailable(msg)
-            key = mode_key(mode)
-            recorded = run.table.steps
-            if key is not ModeKeys.GLOBAL:
-                recorded = np.sort(recorded[run.table.of_mode(key)[1]])
+            requested = self._requested(run, names, first, stop)
+            recorded = self._recorded(run, mode_key(mode))
             sources = run.sources_of(None)
-            if names is None:
-                requested = statistics.with_rows(sources, requested, first, stop)
             return statistics.collect(sources, requested, recorded, first, stop)
+
+    def statistics_in_parts(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        mode: ModeKeys | str | None = None,
+    ) -> Iterator[Statistics]:
+        """Yield what ``statistics`` gives some steps at a time, in bounded memory.
+
+        Args:
+            names: Tensors; None: all that have statistics.
+            mode: Only steps of this mode.
+
+        Yields:
+            Statistics of the same names, at least one, and of steps that ascend.
+
+        Raises:
+            TensorUnavailable: If one of *names* is unknown so far.
+        """
+        with self._run.fresh() as run:
+            requested = self._requested(run, names, -NO_END, NO_END)
+            recorded = self._recorded(run, mode_key(mode))
+        n = max(LEAST_STEPS, PART_ENTRIES // max(1, len(requested)))
+        for at in range(0, max(1, len(recorded)), n):
+            steps = recorded[at : at + n]
+            first, stop = (int(steps[0]), int(steps[-1]) + 1) if len(steps) else (0, 0)
+            with self._run.lock:
+                sources = self._run.sources_of(None)
+                part = statistics.collect(sources, requested, steps, first, stop)
+            yield part
+
+    def _requested(
+        self, run: RunState, names: Sequence[str] | None, first: int, stop: int
+    ) -> list[str]:
+        """The names that are asked for, each once."""
+        if names is None:
+            return statistics.with_rows(
+                run.sources_of(None), sorted(run.names()), first, stop
+            )
+        requested = list(dict.fromkeys(names))
+        for name in requested:
+            if run.definition(name) is None:
+                msg = f"no tensor {name!r}; {selection.nearest(name, run.names())}"
+                raise TensorUnavailable(msg)
+        return requested
+
+    def _recorded(self, run: RunState, mode: ModeKeys) -> NDArray[np.int64]:
+        """The recorded steps of a mode, ascending."""
+        if mode is ModeKeys.GLOBAL:
+            return run.table.steps.copy()
+        return np.sort(run.table.steps[run.table.of_mode(mode)[1]])
+
+    def overview(
+        self, names: Sequence[str], mode: ModeKeys | str | None = None
+    ) -> list[TensorOverview]:
+        """What tensors are, and at how many steps they were saved: all in one pass.
+
+        Args:
+            names: Tensors, as ``tensor_names`` gives them; each once.
+            mode: Only steps of this mode, in its count.
+        """
+        with self._run.fresh() as run:
+            return overview.overview(run, names, mode_key(mode))
+
+    def describe(self, names: Sequence[str]) -> list[TensorDescription]:
+        """What tensors are: roles, element types and shapes, in the order given."""
+        with self._run.fresh() as run:
+            return overview.describe(run, names)
 
     def columns(self, names: Sequence[str], steps: NDArray[np.int64]) -> Columns:
         """What ``statistics`` gives, as float64, at given steps.

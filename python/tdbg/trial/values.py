@@ -203,6 +203,14 @@ def add_up(entries: Sequence[RawEntry]) -> NDArray[Any]:
     return total
 
 
+# What has which kinds of entries.
+KINDS = {
+    "rows": ("any", "statistics", "tensors"),
+    "tensors": ("any", "values", "tensors"),
+    "scalars": ("any", "values"),
+}
+
+
 def saved_steps(
     run: RunState, name: str | None, what: str, worker: str | None = None
 ) -> NDArray[np.int64]:
@@ -220,34 +228,17 @@ def saved_steps(
         ids = None if name is None else source.writer.ids.get(name, [])
         if ids is not None and not ids:
             continue
-        reader = source.writer.reader
-        finds = {
-            "any": (reader.find_tensors, reader.find_scalars),
-            "values": (reader.find_tensors, reader.find_scalars),
-            "tensors": (reader.find_tensors,),
-        }
-        parts += [
-            _unique(find(source.start, source.stop, ids)[0]["step"])
-            for find in finds.get(what, ())
-        ]
         if what == "histograms":
             parts.append(source.writer.histograms.steps(ids, source.start, source.stop))
-        if what in ("any", "statistics", "tensors"):
-            segments = source.writer.segments.between(source.start, source.stop)
-            if ids is not None:
-                counts = source.writer.segments.counts(
-                    segments, np.array(ids, np.uint32)
-                )
-                segments = segments[counts > 0]
-            parts.append(_unique(segments["step"]))
+        else:
+            kinds = {kind: what in KINDS[kind] for kind in KINDS}
+            found = source.writer.reader.saved_steps(
+                source.start, source.stop, ids, **kinds
+            )
+            parts.append(found)
+    if len(parts) == 1:
+        return parts[0]
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-
-
-def _unique(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """*steps* with neighbors that are equal dropped: cheap, and nearly unique."""
-    if len(steps) < 2:
-        return steps
-    return steps[np.concatenate(([True], steps[1:] != steps[:-1]))]
 
 
 class ValuesOfSteps(Mapping[int, NDArray[Any]]):

@@ -21,7 +21,7 @@ from tdbg.errors import QueryError
 from tdbg.run.directory import WriterDirectory
 from tdbg.run.json_values import parse_document
 from tdbg.run.schema import EventKind
-from tdbg.trial.row_index import HistogramIndex, RowBlocks, StepOrdered
+from tdbg.trial.row_index import HistogramIndex, RowBlocks
 
 if TYPE_CHECKING:
     from tdbg._core import RunReader
@@ -181,7 +181,6 @@ class WriterReader:
         self.segments = RowBlocks(self.reader)
         self.first_step: int | None = None  # Lowest that was recorded so far.
         self.last_step = -1  # Highest that was recorded so far.
-        self._steps = StepOrdered(_core.STEP_DTYPE)
         self._events: list[EventRecord] = []
         self._histograms = HistogramIndex(self.reader)
         self._event_problems: list[Problem] = []
@@ -212,13 +211,6 @@ class WriterReader:
         recorded = self.reader.recorded_steps()
         if recorded is not None:
             self.first_step, self.last_step = recorded
-
-    @property
-    def steps(self) -> StepOrdered:
-        """The records of steps."""
-        if len(self._steps) != self.reader.n_steps:
-            self._steps.extend(self.reader.steps(len(self._steps)))
-        return self._steps
 
     @property
     def events(self) -> list[EventRecord]:

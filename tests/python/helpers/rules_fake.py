@@ -267,7 +267,9 @@ class FakeRun:
             if tensor.role == "scalar"
         }
 
-    def step_table(self, start: int | None = None) -> np.ndarray:
+    def step_table(
+        self, start: int | None = None, *, limit: int | None = None
+    ) -> np.ndarray:
         last = np.inf if self.shown is None else self.shown
         return np.array(
             [
@@ -279,7 +281,7 @@ class FakeRun:
                     self.steps.items()
                 )
                 if (start or 0) <= step <= last
-            ],
+            ][:limit],
             dtype=STEP,
         )
 

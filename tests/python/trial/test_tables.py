@@ -13,16 +13,10 @@ from numpy.typing import NDArray
 
 from tdbg import _core
 from tdbg._core import RunReader
-from tdbg.trial import row_index
-from tdbg.trial.row_index import Growable, RowBlocks, StepOrdered
-
-PAIR = np.dtype([("step", "i8"), ("number", "i8")])
-STEPS = st.lists(st.integers(-3, 12), max_size=30)
-
-
-def pairs(steps: list[int], start: int = 0) -> NDArray[np.void]:
-    numbers = range(start, start + len(steps))
-    return np.array(list(zip(steps, numbers, strict=True)), PAIR)
+from tdbg.trial import compact_table, row_index
+from tdbg.trial.compact_table import CompactTable
+from tdbg.trial.row_index import Growable, RowBlocks
+from tdbg.trial.steps import STEP_TABLE_DTYPE
 
 
 def test_a_growable_array_keeps_what_it_was_given() -> None:
@@ -36,22 +30,60 @@ def test_a_growable_array_keeps_what_it_was_given() -> None:
     assert table.data.tolist() == [0, 0, 1, 0, 1, 2, 0, 1, 2, 3, 7]
 
 
-@given(st.lists(STEPS, max_size=5), st.integers(-4, 13), st.integers(-4, 13))
-def test_rows_are_found_by_step_in_the_order_of_arrival(
-    parts: list[list[int]], start: int, stop: int
+NARROW = np.dtype([("step", "i8"), ("u", "u8"), ("u4", "u4"), ("flag", "?")])
+NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@st.composite
+def narrow_rows(draw: st.DrawFn) -> NDArray[np.void]:
+    """Rows whose columns count up, stay, or are anything."""
+    n = draw(st.integers(0, 40))
+    rows = np.zeros(n, NARROW)
+    start, rise = draw(NUMBERS), draw(st.integers(-(1 << 40), 1 << 40))
+    line = (start + rise * i for i in range(n))
+    rows["step"] = [(x + (1 << 63)) % (1 << 64) - (1 << 63) for x in line]
+    rows["u"] = draw(st.lists(NUMBERS.map(abs), min_size=n, max_size=n))
+    rows["u4"] = draw(st.integers(0, (1 << 32) - 1))
+    rows["flag"] = draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    return rows
+
+
+@given(
+    st.lists(st.tuples(narrow_rows(), st.integers(0, 90)), max_size=5),
+    st.integers(0, 90),
+    st.integers(0, 90),
+)
+def test_a_compact_table_has_the_rows_that_it_was_given(
+    parts: list[tuple[NDArray[np.void], int]], start: int, stop: int
 ) -> None:
-    table = StepOrdered(PAIR)
-    steps: list[int] = []
-    for part in parts:
-        table.extend(pairs(part, len(steps)))
-        steps += part
-        expected = [i for i, step in enumerate(steps) if start <= step < stop]
-        assert table.between(start, stop).tolist() == expected
-        assert table.at(start).tolist() == [
-            i for i, step in enumerate(steps) if step == start
-        ]
-    assert len(table) == len(steps)
-    assert table.data["number"].tolist() == list(range(len(steps)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compact_table, "PAGE_ROWS", 8)
+        table = CompactTable(NARROW)
+        expected = np.empty(0, NARROW)
+        for rows, length in parts:
+            table.extend(rows)
+            expected = np.concatenate((expected, rows))
+            assert np.array_equal(table.rows(), expected)
+            table.truncate(length)
+            expected = expected[:length]
+            assert len(table) == len(expected)
+            assert np.array_equal(table.rows(start, stop), expected[start:stop])
+            for name in NARROW.names or ():
+                found = table.column(name, start, stop)
+                assert found.dtype == NARROW[name]
+                assert np.array_equal(found, expected[name][start:stop])
+
+
+def test_a_compact_table_of_steps_that_are_alike_takes_few_bytes_of_each() -> None:
+    rows = np.zeros(100_000, STEP_TABLE_DTYPE)
+    rows["step"] = rows["mode_step"] = np.arange(len(rows))
+    jitter = np.random.default_rng(0).integers(0, 10**6, len(rows))
+    rows["wall_ns"] = 1_700_000_000_000_000_000 + 10**7 * rows["step"] + jitter
+    rows["duration_ns"] = 10**7 + jitter
+    rows["complete"] = True
+    table = CompactTable(STEP_TABLE_DTYPE)
+    table.extend(rows)
+    assert table.nbytes < 20 * len(rows)
 
 
 # --- Segments -------------------------------------------------------------
