@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.rules.engine.block import SCALAR, Block, NewSteps, Ordinals, add_scalars
+from tdbg.rules.engine.block import (
+    NO_STEPS,
+    SCALAR,
+    Block,
+    NewSteps,
+    Ordinals,
+    add_scalars,
+)
 from tdbg.rules.engine.history import PREFIX, History, UnitHistory
 from tdbg.rules.rule import Rule
 from tdbg.rules.table import TensorInfo
@@ -31,6 +38,8 @@ __all__ = ["Feed"]
 WINDOW_ROWS = 150_000
 # Steps of a window, at most: bounds what rules compute for a window of few tensors.
 WINDOW_STEPS = 1000
+# Rows of the table of steps that are read ahead, at first: 7 MB.
+AHEAD_ROWS = 1 << 16
 # How long an evaluation step waits for a training step with a lower number.
 PATIENCE_SECONDS = 5.0
 
@@ -74,6 +83,8 @@ class Feed:
         self._last: tuple[ModeKeys, int] | None = None
         self._units = UnitHistory()
         self._next_step = 0
+        # New steps that were read and are in no window yet, of one poll.
+        self._ahead = NO_STEPS
         self._window = (-1, -1)
         self._n_new = 0
         self._waiting_since: float | None = None
@@ -106,11 +117,11 @@ class Feed:
 
     def pending(self) -> bool:
         """Return whether there are new steps to read."""
-        return len(self._new_steps()) > 0
+        return len(self._ahead) > 0 or len(self._new_steps()) > 0
 
     def advance(self) -> bool:
         """Read the next window; return False if there are no new steps."""
-        new = self._new_steps()
+        new = self._ahead if len(self._ahead) else self._new_steps()
         if not len(new):
             return False
         for history in self._histories.values():
@@ -118,9 +129,11 @@ class Feed:
         self._units.trim()
         self._refresh_tensors()
         limit = max(1, min(WINDOW_STEPS, WINDOW_ROWS // max(1, len(self._columns))))
-        limit = min(limit, self._max_steps or limit, self._units.max_steps)
+        limit = min(limit, self._max_steps or limit)
+        if self._unit_tensors:
+            limit = min(limit, self._units.max_steps)
         horizon = int(new.steps[-1])
-        new = new.take(slice(limit))
+        new, self._ahead = new.take(slice(limit)), new.take(slice(limit, None))
         first, last = int(new.steps[0]), int(new.steps[-1])
         self._values.begin(len(new), first, last, horizon, self._infos)
         self._model_info = None
@@ -173,11 +186,18 @@ class Feed:
         return blocks
 
     def _new_steps(self) -> NewSteps:
-        table = self._trial.step_table(start=self._next_step)
-        open_steps = np.flatnonzero(~table["settled"])
-        if len(open_steps):
-            table = table[: open_steps[0]]
-        table = table[: self._n_in_order(table)]
+        n_rows = AHEAD_ROWS
+        while True:
+            table = self._trial.step_table(start=self._next_step, limit=n_rows)
+            goes_on = len(table) == n_rows
+            open_steps = np.flatnonzero(~table["settled"])
+            if len(open_steps):
+                table, goes_on = table[: open_steps[0]], False
+            n_in_order = self._n_in_order(table, goes_on=goes_on)
+            if n_in_order or not goes_on:
+                break
+            n_rows *= 2  # Evaluation all along.
+        table = table[:n_in_order]
         return NewSteps(
             steps=table["step"].astype(np.int64),
             modes=table["mode"].astype(np.int64),
@@ -187,16 +207,19 @@ class Feed:
             generations=table["generation"].astype(np.int64),
         )
 
-    def _n_in_order(self, table: NDArray[np.void]) -> int:
+    def _n_in_order(self, table: NDArray[np.void], *, goes_on: bool) -> int:
         """How many of these steps are final: no step with a lower number will come.
 
         An evaluation step inside a training step has the higher number and may end
         first.  So steps after the last training step are final only up to the first
         gap in their numbers; those after the gap wait for the next training step, but
-        no longer than ``PATIENCE_SECONDS``.
+        no longer than ``PATIENCE_SECONDS``.  Of a table that goes on, those that the
+        rest may decide on are not counted.
         """
         trained = np.flatnonzero(~np.isin(table["mode"], EVALUATION))
         sure = int(trained[-1]) + 1 if len(trained) else 0
+        if goes_on:
+            return sure
         steps = table["step"][sure:]
         first = int(table["step"][sure - 1]) + 1 if sure else self._next_step
         gaps = np.flatnonzero(steps != first + np.arange(len(steps)))

@@ -95,8 +95,10 @@ class LossyRun:
     def tensor_names(self) -> list[str]:
         return self._names
 
-    def step_table(self, start: int | None = None) -> np.ndarray:
-        return self._table[start or 0 :].copy()
+    def step_table(
+        self, start: int | None = None, *, limit: int | None = None
+    ) -> np.ndarray:
+        return self._table[start or 0 :][:limit].copy()
 
     def columns(self, names: list[str], steps: np.ndarray) -> Any:
         at = np.ix_([self._names.index(name) for name in names], steps)

@@ -197,6 +197,62 @@ def test_the_size_of_windows_changes_nothing(max_window: int):
     assert engine.poll() == judge(run, *RULES)
 
 
+@pytest.mark.parametrize("n_rows", [1, 7, 64])
+def test_steps_that_are_read_ahead_in_parts_give_the_same_findings(
+    n_rows: int, monkeypatch: pytest.MonkeyPatch
+):
+    run = random_run(3, 60)
+    whole = Engine(run, RULES)
+    whole.poll()
+    monkeypatch.setattr(feed, "AHEAD_ROWS", n_rows)
+    parts = Engine(run, RULES)
+    parts.poll()
+    assert parts.report() == whole.report()
+    assert parts.report().n_steps == 60
+
+
+def test_a_step_of_training_behind_many_of_evaluation_is_judged_in_its_order(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Those of evaluation end before the step of training that they lie within."""
+    monkeypatch.setattr(feed, "AHEAD_ROWS", 4)
+    run = FakeRun()
+    run.ended = False
+    for step in (0, *range(2, 40)):
+        run.step(step, {"w": [1.0]}, mode=ModeKeys.EVAL if step else ModeKeys.TRAIN)
+    engine = Engine(run, ())
+    engine.poll()
+    assert engine.report().last_step == 0
+    run.step(1, {"w": [1.0]})
+    engine.poll()
+    assert engine.report().last_step == 39
+    assert engine.report().n_steps == 40
+
+
+class CountingRun(FakeRun):
+    """Counts the rows of the table of steps that are asked for."""
+
+    n_rows = 0
+
+    def step_table(
+        self, start: int | None = None, *, limit: int | None = None
+    ) -> np.ndarray:
+        table = super().step_table(start, limit=limit)
+        self.n_rows += len(table)
+        return table
+
+
+def test_the_table_of_steps_is_read_once_however_many_windows_there_are():
+    """Seen to fail when the rest of the table is read for each window."""
+    run = CountingRun()
+    for step in range(500):
+        run.step(step, {"gradient/0.weight": [1.0]})
+    engine = Engine(run, (VanishingGradient(),), max_window=10)
+    engine.poll()
+    assert engine.report().n_steps == 500
+    assert run.n_rows <= 501
+
+
 def test_each_column_is_read_once_for_all_rules():
     run = random_run(2, 50)
     run.reads = 0
