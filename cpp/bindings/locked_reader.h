@@ -34,6 +34,7 @@ class LockedReader {
   auto With(Function function) {
     const ReleaseGil released;
     const MutexLock lock(mutex_);
+    const Resting resting(reader_.get());
     return function(*reader_);
   }
 
@@ -56,6 +57,18 @@ class LockedReader {
   [[nodiscard]] const ReaderOptions& options() const { return options_; }
 
  private:
+  // Lets the reader rest when a call has ended.
+  class Resting {
+   public:
+    explicit Resting(RunReader* reader) : reader_(reader) {}
+    ~Resting() { reader_->Rest(); }
+    Resting(const Resting&) = delete;
+    Resting& operator=(const Resting&) = delete;
+
+   private:
+    RunReader* const reader_;
+  };
+
   // Constant after construction.
   const std::string directory_;
   const ReaderOptions options_;

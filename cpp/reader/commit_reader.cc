@@ -13,7 +13,7 @@ constexpr std::int64_t kStalledAfterNs = 10'000'000'000;
 
 }  // namespace
 
-void CommitReader::ReadPage(int directory) {
+void CommitReader::ReadPage(const Directory* directory) {
   InputFile file(directory, "COMMIT");
   std::array<std::byte, 64 + 2 * kCommitSlotBytes> page{};
   if (!file.Read(0, page).ok()) return;
@@ -32,7 +32,7 @@ bool CommitReader::IsOnThisMachine() const {
   return header_->boot_id == boot && header_->host == host && boot != Uuid{};
 }
 
-void CommitReader::Poll(int directory) {
+void CommitReader::Poll(const Directory* directory) {
   ReadPage(directory);
   liveness_ = Liveness::kUnknown;
   if (!header_ || !slot_) return;

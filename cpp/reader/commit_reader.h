@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "format/commit_page.h"
+#include "reader/directory.h"
 
 namespace tdbg {
 
@@ -30,7 +31,7 @@ class CommitReader {
  public:
   // Reads COMMIT in the directory open at `directory`.  A page that cannot be
   // read or does not hold leaves everything as it was.
-  void Poll(int directory);
+  void Poll(const Directory* directory);
 
   // State at the last Poll.
   [[nodiscard]] Liveness liveness() const { return liveness_; }
@@ -41,7 +42,7 @@ class CommitReader {
   [[nodiscard]] bool IsOnThisMachine() const;
 
  private:
-  void ReadPage(int directory);
+  void ReadPage(const Directory* directory);
 
   std::optional<CommitHeader> header_;
   std::optional<CommitSlot> slot_;

@@ -152,7 +152,7 @@ void Completeness::CompareIndexes() {
             ? std::optional<std::uint64_t>(shard.reader().header().salt)
             : std::nullopt;
     const auto length =
-        IndexReader::SealedLength(files_->descriptor(), number, salt);
+        IndexReader::SealedLength(&files_->directory(), number, salt);
     if (!length) continue;
     // The shard was sealed before its index was written.  That may have been
     // since we looked at it: then it is as long as that now, and will have an

@@ -82,7 +82,8 @@ std::optional<IndexFooter> ReadFooter(InputFile* file, std::uint32_t number,
 }  // namespace
 
 std::optional<std::uint64_t> IndexReader::SealedLength(
-    int directory, std::uint32_t number, std::optional<std::uint64_t> salt) {
+    const Directory* directory, std::uint32_t number,
+    std::optional<std::uint64_t> salt) {
   InputFile file(directory, ShardName(number, ".tdi"));
   const auto size = file.Size();
   if (!size.ok()) return std::nullopt;
@@ -91,7 +92,7 @@ std::optional<std::uint64_t> IndexReader::SealedLength(
   return footer->shard_length;
 }
 
-std::optional<IndexReader> IndexReader::Open(int directory,
+std::optional<IndexReader> IndexReader::Open(const Directory* directory,
                                              std::uint32_t number,
                                              std::uint64_t salt,
                                              const End& end) {

@@ -21,6 +21,7 @@
 #include "format/index.h"
 #include "format/index_file.h"
 #include "format/index_tables.h"
+#include "reader/directory.h"
 #include "reader/input_file.h"
 
 namespace tdbg {
@@ -31,11 +32,13 @@ class IndexReader {
   // shard whose header cannot be read without `salt`.  Nothing without an index
   // that holds so far.
   static std::optional<std::uint64_t> SealedLength(
-      int directory, std::uint32_t number, std::optional<std::uint64_t> salt);
+      const Directory* directory, std::uint32_t number,
+      std::optional<std::uint64_t> salt);
 
   // The index of the sealed shard `number`.  Empty when there is none that fits
   // the shard's salt and its `end`.
-  static std::optional<IndexReader> Open(int directory, std::uint32_t number,
+  static std::optional<IndexReader> Open(const Directory* directory,
+                                         std::uint32_t number,
                                          std::uint64_t salt, const End& end);
 
   // Number of entries, and the range of their steps; null for an empty table.

@@ -21,11 +21,11 @@ Status Error(const std::string& name, const char* call, int error) {
 
 }  // namespace
 
-InputFile::InputFile(int directory, std::string name)
+InputFile::InputFile(const Directory* directory, std::string name)
     : directory_(directory), name_(std::move(name)) {}
 
 InputFile::InputFile(std::span<const std::byte> bytes, std::string name)
-    : directory_(-1), name_(std::move(name)), memory_(bytes) {}
+    : directory_(nullptr), name_(std::move(name)), memory_(bytes) {}
 
 InputFile::~InputFile() { Close(); }
 
@@ -39,7 +39,7 @@ Status InputFile::Open() {
   if (descriptor_ >= 0 || memory_) return Status::Ok();
   // O_NONBLOCK: opening a fifo must not wait for its writer.
   const int descriptor =
-      ::openat(directory_, name_.c_str(),
+      ::openat(directory_->descriptor(), name_.c_str(),
                O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0) {
     if (errno == ELOOP) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "reader/directory.h"
 #include "reader/mapped_file.h"
 
 namespace tdbg {
@@ -27,7 +28,7 @@ namespace tdbg {
 class InputFile {
  public:
   // `name` within the directory open at `directory`, which outlives this.
-  InputFile(int directory, std::string name);
+  InputFile(const Directory* directory, std::string name);
   // Bytes in memory in the place of a file; they outlive this.
   InputFile(std::span<const std::byte> bytes, std::string name);
   ~InputFile();
@@ -75,7 +76,7 @@ class InputFile {
       std::uint64_t offset, std::uint64_t n) const;
 
   // Constant after construction.
-  const int directory_;
+  const Directory* const directory_;
   const std::string name_;
   const std::optional<std::span<const std::byte>> memory_;
 

@@ -94,32 +94,15 @@ Result<RunFiles> RunFiles::Open(std::string directory) {
     return Status::InvalidArgument(
         directory + ": a writer directory is named <role>-<rank>-<generation>");
   }
-  const int descriptor =
-      ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) {
-    const int error = errno;
-    const std::string message = directory + ": " + std::strerror(error);
-    if (error == ENOENT || error == ENOTDIR) return Status::NotFound(message);
-    return Status::IoError(message, error);
-  }
-  return RunFiles(descriptor, *place);
-}
-
-RunFiles::RunFiles(RunFiles&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)),
-      place_(other.place_),
-      numbers_(std::move(other.numbers_)),
-      last_index_(other.last_index_),
-      listed_at_ns_(other.listed_at_ns_) {}
-
-RunFiles::~RunFiles() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  auto opened = Directory::Open(directory);
+  if (!opened.ok()) return opened.status();
+  return RunFiles(std::move(opened).value(), *place);
 }
 
 std::optional<std::uint64_t> RunFiles::ShardSize(std::uint32_t number) const {
   struct stat about{};
-  if (::fstatat(descriptor_, ShardName(number, ".tds").c_str(), &about,
-                AT_SYMLINK_NOFOLLOW) != 0) {
+  if (::fstatat(directory_->descriptor(), ShardName(number, ".tds").c_str(),
+                &about, AT_SYMLINK_NOFOLLOW) != 0) {
     return std::nullopt;
   }
   return static_cast<std::uint64_t>(about.st_size);
@@ -128,7 +111,7 @@ std::optional<std::uint64_t> RunFiles::ShardSize(std::uint32_t number) const {
 void RunFiles::List() {
   numbers_.clear();
   last_index_ = 0;
-  ForEachName(descriptor_, [this](const char* name) {
+  ForEachName(directory_->descriptor(), [this](const char* name) {
     if (const auto shard = ParseShardName(name, ".tds")) {
       numbers_.push_back(*shard);
     } else if (const auto index = ParseShardName(name, ".tdi")) {
@@ -140,7 +123,7 @@ void RunFiles::List() {
 
 void RunFiles::Refresh() {
   struct stat about{};
-  const bool known = ::fstat(descriptor_, &about) == 0;
+  const bool known = ::fstat(directory_->descriptor(), &about) == 0;
   const std::int64_t changed =
       std::int64_t{about.st_mtim.tv_sec} * 1'000'000'000 +
       about.st_mtim.tv_nsec;
@@ -157,8 +140,8 @@ std::uint32_t RunFiles::LastIndex() {
 
 bool RunFiles::HasIndex(std::uint32_t number) const {
   struct stat about{};
-  return ::fstatat(descriptor_, ShardName(number, ".tdi").c_str(), &about,
-                   AT_SYMLINK_NOFOLLOW) == 0;
+  return ::fstatat(directory_->descriptor(), ShardName(number, ".tdi").c_str(),
+                   &about, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
@@ -170,9 +153,10 @@ std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
 
 std::uint64_t RunFiles::CountBytes() const {
   std::uint64_t total = 0;
-  ForEachName(descriptor_, [&](const char* name) {
+  ForEachName(directory_->descriptor(), [&](const char* name) {
     struct stat about{};
-    if (::fstatat(descriptor_, name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
+    if (::fstatat(directory_->descriptor(), name, &about,
+                  AT_SYMLINK_NOFOLLOW) == 0 &&
         S_ISREG(about.st_mode)) {
       total += static_cast<std::uint64_t>(about.st_size);
     }

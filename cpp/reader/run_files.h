@@ -7,11 +7,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "reader/directory.h"
 #include "reader/shard_reader.h"
 
 namespace tdbg {
@@ -21,11 +24,8 @@ class RunFiles {
   // Errors: kInvalidArgument when the name is not <role>-<rank>-<generation>;
   // kNotFound or kIoError when there is no such directory.
   static Result<RunFiles> Open(std::string directory);
-  ~RunFiles();
-  RunFiles(RunFiles&& other) noexcept;
-  RunFiles& operator=(RunFiles&&) = delete;
 
-  [[nodiscard]] int descriptor() const { return descriptor_; }
+  [[nodiscard]] const Directory& directory() const { return *directory_; }
   // The identity of the shards, from the name of the directory.
   [[nodiscard]] const ShardPlace& place() const { return place_; }
 
@@ -45,14 +45,14 @@ class RunFiles {
   [[nodiscard]] std::uint64_t CountBytes() const;
 
  private:
-  RunFiles(int descriptor, const ShardPlace& place)
-      : descriptor_(descriptor), place_(place) {}
+  RunFiles(std::unique_ptr<Directory> directory, const ShardPlace& place)
+      : directory_(std::move(directory)), place_(place) {}
 
   void List();
   // Lists the directory again if it may have changed.
   void Refresh();
 
-  int descriptor_;
+  std::unique_ptr<Directory> directory_;
   ShardPlace place_;
   std::vector<std::uint32_t> numbers_;  // Ascending, as of the last listing.
   std::uint32_t last_index_ = 0;        // As of it, too.

@@ -1,6 +1,7 @@
 #include "reader/run_reader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -18,6 +19,11 @@ namespace {
 constexpr int kOpeningPolls = 4;
 constexpr unsigned kMaxThreads = 4;
 constexpr std::uint64_t kUnnumbered = ~0ULL;
+// Of so many readers, none keeps a descriptor that it does not need.
+constexpr int kManyReaders = 200;
+
+// Of this process.
+std::atomic<int> n_readers = 0;
 
 std::vector<std::uint32_t> Ascending(std::span<const std::uint32_t> ids) {
   std::vector<std::uint32_t> wanted(ids.begin(), ids.end());
@@ -43,7 +49,11 @@ class DirectoryReader final : public RunReader {
     identity_.role = place_.role;
     identity_.rank = place_.rank;
     identity_.generation = place_.generation;
+    ++n_readers;
   }
+  ~DirectoryReader() override { --n_readers; }
+  DirectoryReader(const DirectoryReader&) = delete;
+  DirectoryReader& operator=(const DirectoryReader&) = delete;
 
   // The first look; false when all that is there is of another run.
   bool Begin() {
@@ -54,10 +64,16 @@ class DirectoryReader final : public RunReader {
     return has_identity_ || !saw_another_run_;
   }
 
+  void Rest() override {
+    if (n_readers <= kManyReaders) return;
+    if (!list_.empty()) list_.last().Retire();
+    files_.directory().Close();
+  }
+
   bool Poll() override {
     const std::uint64_t before = Size();
     unsure_ = false;
-    if (options_.use_caches) commit_.Poll(files_.descriptor());
+    if (options_.use_caches) commit_.Poll(&files_.directory());
     while (ScanCurrent()) {
     }
     completeness_.Check();
@@ -214,7 +230,7 @@ void DirectoryReader::BeginShard(std::uint32_t number) {
   const bool has_ended = commit_.liveness() == Liveness::kClosed ||
                          commit_.liveness() == Liveness::kDead;
   list_.Add(std::make_unique<Shard>(
-      files_.descriptor(), place,
+      &files_.directory(), place,
       options_.map_files && (options_.map_live || has_ended),
       options_.use_caches && options_.use_index, definitions_, &problems_));
 }

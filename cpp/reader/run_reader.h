@@ -92,6 +92,10 @@ class RunReader {
   RunReader(const RunReader&) = delete;
   RunReader& operator=(const RunReader&) = delete;
 
+  // After any other call: gives up descriptors that can be opened again, where
+  // this process has many readers.
+  virtual void Rest() = 0;
+
   // Takes in new data; true when any table grew.
   virtual bool Poll() = 0;
 

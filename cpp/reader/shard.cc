@@ -7,8 +7,9 @@
 
 namespace tdbg {
 
-Shard::Shard(int directory, const ShardPlace& place, bool map_files,
-             bool use_index, std::shared_ptr<Definitions> definitions,
+Shard::Shard(const Directory* directory, const ShardPlace& place,
+             bool map_files, bool use_index,
+             std::shared_ptr<Definitions> definitions,
              std::vector<Problem>* problems)
     : directory_(directory),
       use_index_(use_index),

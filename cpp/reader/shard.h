@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "reader/directory.h"
 #include "reader/index_reader.h"
 #include "reader/shard_reader.h"
 #include "reader/tables.h"
@@ -41,8 +42,8 @@ inline constexpr StepRange kAllSteps = {
 class Shard {
  public:
   // `problems` outlives this.
-  Shard(int directory, const ShardPlace& place, bool map_files, bool use_index,
-        std::shared_ptr<Definitions> definitions,
+  Shard(const Directory* directory, const ShardPlace& place, bool map_files,
+        bool use_index, std::shared_ptr<Definitions> definitions,
         std::vector<Problem>* problems);
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
@@ -190,7 +191,7 @@ class Shard {
                          std::vector<ColumnRow>* rows);
 
   // Constant after construction.
-  const int directory_;
+  const Directory* const directory_;
   const bool use_index_;
   std::vector<Problem>* const problems_;
 

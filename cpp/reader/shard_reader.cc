@@ -43,7 +43,8 @@ bool AllZero(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-ShardReader::ShardReader(int directory, const ShardPlace& place, bool map_files)
+ShardReader::ShardReader(const Directory* directory, const ShardPlace& place,
+                         bool map_files)
     : place_(place),
       map_files_(map_files),
       file_(directory, ShardName(place.shard_number, ".tds")) {}

@@ -26,6 +26,7 @@
 #include "format/names.h"
 #include "format/record.h"
 #include "format/tensor_record.h"
+#include "reader/directory.h"
 #include "reader/input_file.h"
 #include "reader/tables.h"
 
@@ -49,7 +50,8 @@ enum class ShardState {
 
 class ShardReader {
  public:
-  ShardReader(int directory, const ShardPlace& place, bool map_files);
+  ShardReader(const Directory* directory, const ShardPlace& place,
+              bool map_files);
   // A shard in memory, which outlives this.
   ShardReader(std::span<const std::byte> bytes, const ShardPlace& place);
   ShardReader(const ShardReader&) = delete;

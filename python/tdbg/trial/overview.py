@@ -179,8 +179,14 @@ class _Saved:
     def values(self, steps: Ints) -> Iterator[tuple[Indices, Indices]]:
         """Yield the tensor of each value, and at which of *steps* it is."""
         reader, span = self._source.writer.reader, self._range(steps)
-        for find in (reader.find_tensors, reader.find_scalars):
-            entries = find(*span)[0]
+        finds = (
+            (reader.find_tensors, reader.n_tensors),
+            (
+                reader.find_scalars,
+                reader.n_scalars,
+            ),
+        )
+        for entries in (find(*span)[0] for find, n in finds if n):
             places, known = _places(steps, entries["step"])
             tensors = self._tensors_of(entries["definition"][known])
             yield tensors[tensors >= 0], places[tensors >= 0]

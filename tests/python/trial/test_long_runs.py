@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -226,3 +227,29 @@ def test_a_rank_that_is_far_behind_is_named_once_and_not_waited_for(
         write(ahead, 1001, 1100)
         assert trial.last_complete_step == 1099
     assert caplog.text.count("worker_1 has not gone on since step 0") == 1
+
+
+def test_a_run_may_have_more_writers_than_a_process_has_descriptors(
+    run_dir: Path,
+) -> None:
+    """Seen to fail when each reader keeps its directory and its shard open."""
+    n = 300
+    for rank in range(n):
+        with RunBuilder(run_dir, rank=rank, world_size=n) as run:
+            run.step(0, {"out_output_0": np.full(2, rank, np.float32)})
+    open_now = len(list(Path("/proc/self/fd").iterdir()))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 450, limits[1]))
+    try:
+        trial = create_trial(run_dir)
+        assert trial.problems() == []
+        assert len(trial.workers()) == n
+        tensor = trial.tensor("out_output_0")
+        assert tensor.stats(0).count == 2 * n
+        assert [tensor.value(0, worker=f"worker_{r}")[0] for r in (0, 150, 299)] == [
+            0,
+            150,
+            299,
+        ]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
