@@ -58,16 +58,20 @@ def sparkline(values: Sequence[float] | NDArray[np.float64], width: int = 24) ->
 
 def _parts(
     values: Sequence[float] | NDArray[np.float64], width: int
-) -> list[Sequence[float]]:
+) -> list[Sequence[float] | NDArray[np.float64]]:
     n = len(values)
     n_parts = min(n, width)
     edges = [part * n // n_parts for part in range(n_parts + 1)] if n else [0]
-    return [list(values[a:b]) for a, b in itertools.pairwise(edges)]
+    return [values[a:b] for a, b in itertools.pairwise(edges)]
 
 
-def _mean(values: Sequence[float]) -> float:
-    # Halved first: the sum of two values near the largest float is not finite.
-    return math.fsum(value / len(values) for value in values)
+def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
+    numbers = np.asarray(values, np.float64)
+    if (numbers == numbers[0]).all():
+        return float(numbers[0])  # Without what rounding would add.
+    # Divided first: the sum of two values near the largest float is not finite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.sum(numbers / len(numbers)))
 
 
 def _bar(cell: float, low: float, high: float) -> str:

@@ -174,7 +174,7 @@ class _Saved:
                 tensors = np.unique(self._tensors_of(ids))
                 self._of_signature[number] = tensors = tensors[tensors >= 0]
             if len(tensors):
-                yield tensors, np.unique(places[signatures == number])
+                yield tensors, _each_once(places[signatures == number])
 
     def values(self, steps: Ints) -> Iterator[tuple[Indices, Indices]]:
         """Yield the tensor of each value, and at which of *steps* it is."""
@@ -212,6 +212,15 @@ def _places(steps: Ints, found: Ints) -> tuple[Indices, NDArray[np.bool_]]:
     return at[known], known
 
 
+def _each_once(numbers: Indices) -> Indices:
+    """Ascending, as most are already; np.unique would hash them."""
+    if (numbers[1:] > numbers[:-1]).all():
+        return numbers
+    numbers = np.sort(numbers)
+    found: Indices = numbers[np.append(True, numbers[1:] != numbers[:-1])]
+    return found
+
+
 class _Counts:
     """Counts the steps of tensors, some steps at a time."""
 
@@ -231,7 +240,7 @@ class _Counts:
         if not values:
             return
         keys = [tensors * len(steps) + places for tensors, places in values]
-        tensors, places = np.divmod(np.unique(np.concatenate(keys)), len(steps))
+        tensors, places = np.divmod(_each_once(np.concatenate(keys)), len(steps))
         self.values += np.bincount(tensors, minlength=len(self.values))
         self._reach(tensors, shown[places], shown[places])
 
@@ -259,5 +268,5 @@ def _joined(
     for found in alike.values():
         end = int(ends[np.searchsorted(starts, found[0])])
         places = [groups[i][1] for i in of_group[found[0] : end].tolist()]
-        joined = places[0] if len(places) == 1 else np.unique(np.concatenate(places))
+        joined = places[0] if len(places) == 1 else _each_once(np.concatenate(places))
         yield tensors[found], joined

@@ -424,23 +424,26 @@ def _read(spans: list[tuple[Source, int, int]], begin: int, end: int) -> _Record
 def _merge(records: _Records) -> NDArray[np.void]:
     """The steps of these records, without `complete` and `settled`."""
     rows = records.rows
-    steps, first = np.unique(rows["step"], return_index=True)
-    table = np.zeros(len(steps), STEP_TABLE_DTYPE)
-    table["step"] = steps
+    numbers = np.ascontiguousarray(rows["step"])
+    first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
+    table = np.zeros(len(first), STEP_TABLE_DTYPE)
+    table["step"] = numbers[first]
     table["generation"] = records.generation[first]
     for name in ("mode", "mode_step", "wall_ns"):
         table[name] = rows[name][first]
+    alone = len(first) == len(rows)  # One worker at each step.
+
+    def fold(ufunc: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
+        return values if alone else ufunc.reduceat(values, first)
+
     for name in _SUMS:
-        table[name] = np.add.reduceat(rows[name], first)
-    table["micro_batches"] = np.maximum.reduceat(rows["micro_batches"], first)
-    table["skipped"] = (
-        np.bitwise_or.reduceat(rows["flags"], first) & StepFlag.SKIPPED != 0
-    )
+        table[name] = fold(np.add, rows[name])
+    table["micro_batches"] = fold(np.maximum, rows["micro_batches"])
+    table["skipped"] = fold(np.bitwise_or, rows["flags"]) & StepFlag.SKIPPED != 0
     table["workers"] = np.diff(first, append=len(rows))
     # Values left out on purpose are as good as never asked for.
     dropped = (rows["dropped"] > 0) & (rows["flags"] & StepFlag.SAMPLED == 0)
-    lost = np.logical_or.reduceat(dropped | (rows["failed"] > 0), first)
-    table["lossless"] = ~lost
+    table["lossless"] = ~fold(np.logical_or, dropped | (rows["failed"] > 0))
     return table
 
 

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from benchmarks import run as driver
-from benchmarks._harness import CONTROL, Ratio, Samples, WrongAnswer
+from benchmarks._harness import CONTROL, Ratio, Samples, Table, WrongAnswer
 from benchmarks.hooks import idle, stop_latency
 from benchmarks.overhead import matrix
 from benchmarks.overhead.contenders import Capture, load
 from benchmarks.overhead.models import MODELS, recipe
 from benchmarks.overhead.run import Run, longer_intervals
 from benchmarks.overhead.training import Training
+from benchmarks.reader import long_runs
 from benchmarks.rules import engine
 from benchmarks.rules._plan import Plan
 from benchmarks.rules._run import build
@@ -373,3 +374,27 @@ def test_the_producer_writes_what_it_verifies(tmp_path: Path) -> None:
     source[7] ^= 1
     with pytest.raises(Exception, match="tensor of step"):
         changed.close_and_verify()
+
+
+def test_long_runs_are_asked_and_followed(tmp_path):
+    python = [sys.executable]
+    table = Table("long runs", ("run", "what", "processor, s", "memory, MB"))
+    long_runs.measure_steps(tmp_path / "steps", 60, python, table)
+    long_runs.measure_names(tmp_path / "names", 1200, python, table)
+    long_runs.measure_writers(tmp_path / "writers", 3, python, table)
+    assert len(table.rows) == 8
+    for how in ("trial", "engine"):
+        assert long_runs.grow(tmp_path / how, how, 500, python) > -1e6
+
+
+def test_a_wrong_answer_about_a_long_run_is_noticed(tmp_path, monkeypatch):
+    asked = long_runs.ask
+
+    def wrong(*arguments):
+        out, seconds, memory = asked(*arguments)
+        return out.replace("..59", "..58"), seconds, memory
+
+    monkeypatch.setattr(long_runs, "ask", wrong)
+    table = Table("long runs", ("run", "what", "processor, s", "memory, MB"))
+    with pytest.raises(WrongAnswer, match=r"ls: fc\.weight"):
+        long_runs.measure_steps(tmp_path / "steps", 60, [sys.executable], table)
