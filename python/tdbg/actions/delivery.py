@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from tdbg.actions.action import Action, close_all, trouble_of
 from tdbg.run.findings import Finding, Severity
 
 __all__ = ["MAX_WAITING", "Background", "Gate"]
+
+_log = logging.getLogger("tdbg")
 
 
 class Gate:
@@ -163,7 +167,7 @@ class Background:
         self._action = action
         self._queue: queue.Queue[Finding | None] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
-        self._troubles: list[str] = []
+        self._troubles: Counter[str] = Counter()  # In the order of the first of each.
         self._n_dropped = 0
 
     @property
@@ -204,7 +208,11 @@ class Background:
                 f"{MAX_WAITING} were waiting"
             )
         left = max(0.0, deadline - time.monotonic())
-        return [*self._troubles, *troubles, *close_all([self._action], left)]
+        told = [
+            f"{text} ({n} times)" if n > 1 else text
+            for text, n in self._troubles.items()
+        ]
+        return [*told, *troubles, *close_all([self._action], left)]
 
     def _give_up(self) -> int:
         """Drop the findings that wait; the thread ends when its action returns.
@@ -227,4 +235,5 @@ class Background:
             except Exception as error:  # User code: an action may raise anything.
                 trouble = trouble_of(self, error)
                 if trouble not in self._troubles:
-                    self._troubles.append(trouble)
+                    _log.warning("%s; the judging goes on", trouble)
+                self._troubles[trouble] += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.actions.action import text_of, url_of
+from tdbg.actions.bounded_http import bounded_session
 from tdbg.errors import ConfigurationError
 from tdbg.run.findings import Finding
 
@@ -127,8 +128,9 @@ class Prometheus:
         self._write(self._path, self._registry)
 
 
-# How often counts are sent.
+# How often counts are sent, and how long the collector may take to answer.
 EXPORT_MILLISECONDS = 10_000
+EXPORT_SECONDS = 10.0
 
 
 class OpenTelemetry:
@@ -177,7 +179,9 @@ class OpenTelemetry:
         self._provider = MeterProvider(
             [
                 PeriodicExportingMetricReader(
-                    Exporter(endpoint=endpoint),
+                    Exporter(
+                        endpoint=endpoint, session=bounded_session(EXPORT_SECONDS)
+                    ),
                     export_interval_millis=EXPORT_MILLISECONDS,
                 )
             ],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import email.utils
+import time
 from typing import Any
 
 from tdbg.actions.action import message_of, seconds_of, texts_of, url_of
+from tdbg.actions.bounded_http import bounded_pool
 from tdbg.errors import ConfigurationError, TdbgError
 from tdbg.run.findings import Finding
 
@@ -27,7 +30,8 @@ class Webhook:
     Args:
         run_directory: The run.
         url: The address; only its host is ever printed, as the rest may be secret.
-        timeout: Seconds for each try.
+        timeout: Seconds for each try, from the first byte sent to the end of the
+            answer's headers; the body of the answer is not read.
         retries: Further tries, after 0.5, 1, 2, ... seconds, or when the server says
             so, at most 30 s later.
         headers: Headers of the request, as ``{"Authorization": "Bearer ..."}``.
@@ -46,8 +50,6 @@ class Webhook:
         retries: int = 3,
         headers: dict[str, str] | None = None,
     ) -> None:
-        import urllib3
-
         parts = url_of(self.name, "url", url)
         self._timeout = seconds_of(self.name, "timeout", timeout)
         if retries not in range(MAX_RETRIES + 1):
@@ -57,16 +59,8 @@ class Webhook:
         self._url = url
         self._host = parts.hostname
         self._headers = texts_of(self.name, "headers", headers)
-        self._pool: Any = urllib3.PoolManager(
-            retries=_bounded(urllib3.Retry)(
-                total=retries,
-                redirect=False,
-                status_forcelist=RETRY_STATUS,
-                allowed_methods=None,
-                backoff_factor=BACKOFF_SECONDS,
-                raise_on_status=False,
-            )
-        )
+        self._retries = int(retries)
+        self._pool: Any = bounded_pool(self._timeout)
 
     def __call__(self, finding: Finding) -> None:
         """Post the finding, and wait for the answer.
@@ -74,14 +68,31 @@ class Webhook:
         Raises:
             TdbgError: If the server cannot be reached, or refuses.
         """
-        import urllib3
-
         document = {
             "event": "finding",
             "run": self._run_directory,
             "text": message_of(finding, self._run_directory),
             "finding": finding.to_json(),
         }
+        for number in range(self._retries + 1):
+            trouble, may_retry, pause = self._post(document)
+            if not trouble:
+                return
+            if not may_retry or number == self._retries:
+                break
+            time.sleep(pause or BACKOFF_SECONDS * 2**number)
+        msg = f"{self._host} {trouble}"
+        raise TdbgError(msg)
+
+    def _post(self, document: dict[str, Any]) -> tuple[str, bool, float]:
+        """Try once.
+
+        Returns:
+            What went wrong, or "" if nothing; whether to try again; and after how many
+            seconds, or 0 if the server does not say.
+        """
+        import urllib3
+
         try:
             response = self._pool.request(
                 "POST",
@@ -89,15 +100,21 @@ class Webhook:
                 json=document,
                 headers={"User-Agent": "tdbg", **self._headers},
                 timeout=self._timeout,
+                retries=False,  # urllib3 would read bodies, and wait without bounds.
+                redirect=False,  # Whoever redirects may lead anywhere.
+                preload_content=False,
             )
         except urllib3.exceptions.HTTPError as error:
             # The text of the error has the URL, which may be secret.
             cause = getattr(error, "reason", None) or error
-            msg = f"{self._host} cannot be told: {type(cause).__name__}"
-            raise TdbgError(msg) from None
-        if not 200 <= response.status < 300:
-            msg = f"{self._host} answered {response.status}"
-            raise TdbgError(msg)
+            return f"cannot be told: {_name_of(cause)}", True, 0.0
+        # Not given back to its pool: what it still sends is nobody's.
+        response.close()
+        if 200 <= response.status < 300:
+            return "", False, 0.0
+        trouble = f"answered {response.status}"
+        pause = _seconds_after(response.headers.get("Retry-After", ""))
+        return trouble, response.status in RETRY_STATUS, pause
 
     def close(self, _: float) -> list[str]:
         """Close the connections."""
@@ -105,12 +122,25 @@ class Webhook:
         return []
 
 
-def _bounded(retry: Any) -> Any:
-    """Derive a class from urllib3's Retry that bounds Retry-After."""
+def _name_of(error: Any) -> str:
+    """What kind of error it is; of a certificate also what is wrong with it."""
+    reason = getattr(error.args[0] if error.args else error, "verify_message", "")
+    name = type(error).__name__
+    return f"{name} ({reason})" if reason else name
 
-    class Bounded(retry):  # type: ignore[misc]
-        def get_retry_after(self, response: Any) -> float | None:
-            seconds = super().get_retry_after(response)
-            return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
 
-    return Bounded
+def _seconds_after(text: str) -> float:
+    """The seconds that ``Retry-After`` asks for, in bounds; 0 where it makes no sense.
+
+    Example:
+        >>> _seconds_after("2"), _seconds_after("86400"), _seconds_after("soon")
+        (2.0, 30.0, 0.0)
+    """
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return float(min(int(text[:9]), MAX_RETRY_AFTER))
+    try:
+        seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return 0.0
+    return min(max(0.0, seconds), float(MAX_RETRY_AFTER))

@@ -193,7 +193,7 @@ def test_an_action_that_raises_is_told_and_goes_on():
     failing = Background(Failing())
     failing(finding())
     failing(finding())
-    assert failing.close(60.0) == ["action failing: ValueError: no"]
+    assert failing.close(60.0) == ["action failing: ValueError: no (2 times)"]
 
 
 # ---- choosing --------------------------------------------------------------------
