@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.dry_run import MeasuringWriter
@@ -17,12 +18,19 @@ from tdbg.capture.requests import Requests
 from tdbg.capture.session import Session
 from tdbg.capture.writer import NullWriter
 from tdbg.config.options import SessionOptions
-from tdbg.errors import ConfigurationError
+from tdbg.errors import ConfigurationError, StorageError
+from tdbg.run.aside import Unanswered, call_aside
 from tdbg.run.directory import create_run
 from tdbg.run.requests import RequestListener
 from tdbg.run.schema import EventKind
 
 __all__ = ["SessionSpec", "open_session"]
+
+# How long a hook waits, while it is made, for a file system that does not answer; the
+# core's writer waits as long.
+OPENING_SECONDS = 30.0
+
+_Result = TypeVar("_Result")
 
 
 class SessionSpec(NamedTuple):
@@ -75,10 +83,14 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         )
     # Loaded here, so that configurations can be made without the core.
     core = import_module("tdbg._core")
-    run = create_run(Path(out_dir).expanduser())
+    directory = Path(out_dir).expanduser()
+    run = _answered(lambda: create_run(directory), directory)
     writes_to = run.uuid, options.rank
     replace_sessions(writes_to)
-    attempt = find_attempt(run, options.rank, options.rank_store, options.launch)
+    attempt = _answered(
+        lambda: find_attempt(run, options.rank, options.rank_store, options.launch),
+        directory,
+    )
     bounds = {
         "queue_bytes": options.queue_bytes,
         "min_free_bytes": options.min_free_bytes,
@@ -119,6 +131,19 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         session.write_event, EventKind.STATUS, {"training": "running", "reason": ""}
     )
     return session
+
+
+def _answered(function: Callable[[], _Result], directory: Path) -> _Result:
+    """What the function returns, which asks the file system of a directory.
+
+    Raises:
+        StorageError: If that does not answer.
+    """
+    try:
+        return call_aside(function, OPENING_SECONDS)
+    except Unanswered:
+        msg = f"the file system of {directory} does not answer"
+        raise StorageError(msg, file=str(directory), kind="io") from None
 
 
 def _requests(

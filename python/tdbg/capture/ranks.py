@@ -26,8 +26,12 @@ counted instead, and the period does not change.
 
 Thread safety: none; the training's thread.
 
-Errors: a store that fails ends the agreement: from then on the leader obeys at once,
-alone, and the others never.  It is logged once and counted.
+Errors: a store that fails ends the agreement: from then on each rank that writes
+receives requests by itself, and obeys at once, alone.  It is logged once and counted.
+A store that does not answer a rank, since whoever keeps it was stopped or hangs, is
+waited for a while; then that rank goes on.  If it can make some steps in which the
+store does not answer, it is not in lock step with who keeps it, and receives requests
+by itself until the store answers.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ from typing import Any, NamedTuple
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.config.options import KeyValueStore
 from tdbg.errors import ConfigurationError
+from tdbg.run.aside import Aside, Unanswered
 from tdbg.run.directory import Run, writer_directories
 from tdbg.run.requests import Request
 
@@ -176,6 +181,12 @@ _STEPS = "steps"
 _FORWARDS = "forwards"
 # What was published before the first training step takes effect so many steps later.
 _FIRST_STEPS = 2
+# How long the store is waited for, at most.  A training with a collective operation in
+# every step would wait as long for the rank that keeps it, and one that goes on without
+# an answer may not learn of a request in time.
+STORE_SECONDS = 30.0
+# Steps without an answer that no rank can make in lock step with one that is stopped.
+_ALONE_STEPS = 4
 
 _log = logging.getLogger("tdbg")
 
@@ -220,6 +231,9 @@ class Consensus:
         self._begun = -1  # The last training step of which a forward has begun.
         self._next_read = 0
         self._is_behind = False
+        self._aside = Aside("tdbg-ranks")
+        self._n_unanswered = 0  # Reads of the store in a row.
+        self._heard: set[str] = set()  # Requests that were received.
         self._agreed: list[_Agreed] = []  # Oldest first.
         self.n_failures = 0
         self.n_overdue = 0
@@ -241,10 +255,11 @@ class Consensus:
             step: Number of the training step that is under way, or else of the next
                 one: the same on all ranks at the same point of the training.
             is_training: Whether it is that step's forward.
-            receive: Returns the requests since the last call; only the leader calls it.
+            receive: Returns the requests since the last call; only the leader calls it,
+                or who is alone.
         """
         is_new = self._tick(step, is_training)
-        reads = is_new and self._now >= self._next_read
+        reads = is_new and (self._now >= self._next_read or self._n_unanswered)
         if reads:
             self._read()
         if self._leads:
@@ -252,6 +267,9 @@ class Consensus:
                 self._announce(request)
             if is_new:
                 self._adapt()
+        elif self._store is None or self._n_unanswered >= _ALONE_STEPS:
+            for request in receive():
+                self._agree(_Agreed(self._clock, self._now, request))
         if is_training:
             self._begun = max(self._begun, step)
         due = self._take_due() if self._agreed else []
@@ -298,7 +316,7 @@ class Consensus:
         agreed = _Agreed(self._clock, at, request, period)
         if not self._publish(agreed):
             agreed = agreed._replace(at=self._now)
-        self._agreed.append(agreed)
+        self._agree(agreed)
 
     def _adapt(self) -> None:
         """Read more often, or less, from a step on that all agree on."""
@@ -317,8 +335,12 @@ class Consensus:
     def _publish(self, agreed: _Agreed) -> bool:
         if self._store is None:
             return False
+        store, key = self._store, self._key()
         try:
-            self._store.post(self._key(), _encode(agreed))
+            self._aside.call(lambda: store.post(key, _encode(agreed)), STORE_SECONDS)
+        except Unanswered:
+            self._fail(f"their store has not answered for {STORE_SECONDS:g} s")
+            return False
         except (OSError, RuntimeError) as error:
             self._fail(error)
             return False
@@ -334,8 +356,10 @@ class Consensus:
         try:
             self._is_behind = self._store.keep_pace()
             while not self._leads:
-                published = self._store.look(self._key())
+                published, is_late = self._look(self._store)
                 if published is None:
+                    if is_late:  # Something may have been published since.
+                        continue
                     return
                 self._n_published += 1
                 agreed = _decode(published)
@@ -343,24 +367,55 @@ class Consensus:
                     self.n_overdue += (
                         agreed.clock == self._clock and agreed.at < self._now
                     )
-                    self._agreed.append(agreed)
+                    self._agree(agreed)
+        except Unanswered:
+            if not self._n_unanswered:
+                _log.warning(
+                    "the store of the ranks has not answered for %g s, perhaps since "
+                    "the rank that keeps it is stopped: this one goes on, and obeys "
+                    "requests alone until it answers",
+                    STORE_SECONDS,
+                )
+            self._n_unanswered += 1
         except (OSError, RuntimeError) as error:
             self._fail(error)
 
+    def _look(self, store: KeyValueStore) -> tuple[bytes | None, bool]:
+        """What was published next, if anything, and whether that was asked before.
+
+        Raises:
+            Unanswered: If the store has not answered yet.
+            RuntimeError: If the store failed.
+        """
+        key = self._key()
+        published = self._aside.call(lambda: store.look(key), STORE_SECONDS)
+        is_late, self._n_unanswered = self._n_unanswered > 0, 0
+        return published, is_late
+
+    def _agree(self, agreed: _Agreed) -> None:
+        """Take what was agreed on, unless it was received before in another way."""
+        if agreed.request is not None:
+            if agreed.request.id in self._heard:
+                return
+            self._heard.add(agreed.request.id)
+        self._agreed.append(agreed)
+
     # ---- all ranks -----------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the thread that asks the store."""
+        self._aside.close()
 
     def _key(self) -> str:
         return f"request/{self._n_published}"
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception | str) -> None:
         self._store = None
         self.n_failures += 1
         _log.warning(
-            "the ranks cannot agree on a step any more (%s): %s",
+            "the ranks cannot agree on a step any more (%s): this one obeys at once, "
+            "alone, what requests it receives",
             error,
-            "this one obeys requests at once, alone"
-            if self._leads
-            else "this one hears no requests",
         )
 
 

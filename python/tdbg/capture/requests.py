@@ -76,6 +76,13 @@ class Requests:
         self.next_ns = 0 if listener is None else listener.next_ns
         return requests
 
+    def close(self) -> None:
+        """End the threads that wait for requests."""
+        if self._listener is not None:
+            self._listener.close()
+        if self.agreement is not None:
+            self.agreement.close()
+
 
 class StopState:
     """Holds the first request to stop, which cannot be withdrawn.

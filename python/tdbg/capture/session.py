@@ -462,6 +462,9 @@ class Session:
         self.run(self._conclude, reason)
         self.is_live = False
         self.recorder.end_forward()
+        if self._requests is not None:
+            with contextlib.suppress(Exception):
+                self._requests.close()
         with contextlib.suppress(Exception):
             timeout -= self.recorder.pending.wait(timeout / 2, gives_up=True)
         all_written = self.writer.close(max(0.0, timeout))

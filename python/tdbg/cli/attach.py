@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +19,70 @@ from tdbg.run.directory import run_of_process
 from tdbg.run.requests import Request, request_capture
 from tdbg.trial import create_trial
 
-__all__ = ["answer_of", "command", "has_ended", "stopped"]
+__all__ = ["Answers", "answer_of", "command", "has_ended", "stopped"]
 
 
 POLL_SECONDS = 0.1
 # The clocks of machines differ: the request may have caused an end that seems to have
 # come this little before it.
 NEAR_NS = int(5e9)
+# States of a writer that writes nothing more.
+ENDED = ("closed", "dead")
 
 
-def answer_of(run: str, request: Request, seconds: float) -> dict[str, Any] | None:
-    """Wait for the first event about a request to capture; None: none came in time."""
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the ranks made of a request.
+
+    Attributes:
+        first: What the first one that answered said; None: none has.
+        silent: The states of others that may go on, by their workers' names.
+        gone: Workers that have ended without an answer.
+    """
+
+    first: dict[str, Any] | None
+    silent: dict[str, str]
+    gone: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What is said of those that have not answered; empty where all have."""
+        said: dict[str, Any] = {}
+        if self.silent:
+            said["silent"] = self.silent
+        if self.gone:
+            said["gone"] = list(self.gone)
+        return said
+
+    def sentence(self) -> str:
+        """The same in words."""
+        texts = [
+            f"no answer of {name}, {_SILENCE.get(state, state)}"
+            for name, state in self.silent.items()
+        ]
+        texts += [f"{name} has ended without an answer" for name in self.gone]
+        return "".join(f"; {text}" for text in texts)
+
+
+# What a rank that has not answered does, by the state of its writer.
+_SILENCE = {
+    "running": "which runs",
+    "stalled": "which shows no sign of life",
+    "unknown": "of which it is not known whether it lives",
+}
+
+
+def answer_of(run: str, request: Request, seconds: float) -> Answers:
+    """Wait for the events about a request to capture, of each rank that writes."""
 
     def answers(kind: str, content: dict[str, Any], _: int) -> bool:
         is_about = content.get("what") == "capture"
         return kind == "change" and is_about and content.get("request") == request.id
 
-    return _wait(run, answers, seconds)
+    return _wait(run, request, answers, seconds)
 
 
-def stopped(run: str, seconds: float) -> bool:
-    """Wait for the training to stop, for whatever request; whether it did in time."""
+def stopped(run: str, request: Request, seconds: float) -> Answers:
+    """Wait for all ranks that write to stop, for whatever request."""
     began = time.time_ns()
 
     def answers(kind: str, content: dict[str, Any], wall_ns: int) -> bool:
@@ -47,7 +90,7 @@ def stopped(run: str, seconds: float) -> bool:
             return False
         return content.get("training") in ("stopped", "ended")  # Of any type.
 
-    return _wait(run, answers, seconds) is not None
+    return _wait(run, request, answers, seconds)
 
 
 def has_ended(run: str) -> bool:
@@ -56,17 +99,36 @@ def has_ended(run: str) -> bool:
 
 
 def _wait(
-    run: str, answers: Callable[[str, dict[str, Any], int], bool], seconds: float
-) -> dict[str, Any] | None:
+    run: str,
+    request: Request,
+    answers: Callable[[str, dict[str, Any], int], bool],
+    seconds: float,
+) -> Answers:
     deadline = time.monotonic() + seconds
     trial = create_trial(run)
+    writers = {
+        f"train-{rank}-{generation}": f"worker_{rank}"
+        for rank, generation in request.generations.items()
+    }
     while True:
-        is_last = trial.loaded_all_steps
-        for event in trial.events():
-            if answers(event.kind, event.data, event.wall_ns):
-                return dict(event.data)
-        if is_last or time.monotonic() >= deadline:
-            return None
+        states = trial.worker_states()
+        found = [
+            event
+            for event in trial.events()
+            if answers(event.kind, event.data, event.wall_ns)
+        ]
+        told = {writers.get(event.writer) for event in found}
+        missing = [worker for worker in writers.values() if worker not in told]
+        silent = [worker for worker in missing if states.get(worker) not in ENDED]
+        if not silent or time.monotonic() >= deadline:
+            return Answers(
+                first=dict(found[0].data) if found else None,
+                silent={
+                    worker: states.get(worker, "which has written nothing")
+                    for worker in silent
+                },
+                gone=tuple(worker for worker in missing if worker not in silent),
+            )
         time.sleep(POLL_SECONDS)
         trial.refresh()
 
@@ -143,8 +205,9 @@ def command(
 
     A training on this machine can be named by the id of its process too.
 
-    All ranks obey at the same step; the run records their answer, and this verb prints
-    it.  Exit code 1: the training refused, had ended, or did not answer in time.
+    All ranks obey at the same step; the run records their answers, and this verb prints
+    one, and which ranks gave none.  Exit code 1: the training refused, had ended, or
+    did not answer in time.
 
         tdbg attach runs/digits --rules default --for 500
     """
@@ -161,14 +224,17 @@ def command(
         needs=_needs(rules, interval),
     )
     answer: dict[str, Any] = {"state": "asked"}
+    answers = Answers(None, {}, ())
     if wait > 0:
         unanswered = {"state": "ended" if has_ended(run) else "unanswered"}
-        answer = answer_of(run, request, wait) or unanswered
+        answers = answer_of(run, request, wait)
+        answer = answers.first or unanswered
     if as_json:
-        emit_json({**answer, "request": request.id})
+        emit_json({**answer, **answers.to_json(), "request": request.id})
     else:
-        console().print(plain(_sentence(answer, wait)))
-    if answer["state"] in {"refused", "ended", "unanswered"}:
+        several = answers.sentence() if len(request.generations) > 1 else ""
+        console().print(plain(_sentence(answer, wait) + several))
+    if answers.silent or answer["state"] in {"refused", "ended", "unanswered"}:
         ctx.exit(EXIT_FOUND)
 
 

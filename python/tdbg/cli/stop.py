@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tdbg.cli import options
-from tdbg.cli.attach import has_ended, stopped
+from tdbg.cli.attach import Answers, has_ended, stopped
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
 from tdbg.run.requests import request_stop
 
@@ -30,12 +30,15 @@ def command(
     # Checked first: the training may end because of the request.
     request = None if has_ended(run) else request_stop(run, reason=reason)
     answer: dict[str, Any] = {"state": "ended" if request is None else "asked"}
+    answers = Answers(None, {}, ())
     if request is not None and wait > 0:
-        is_stopped = stopped(run, wait)
+        answers = stopped(run, request, wait)
+        is_stopped = answers.first is not None and not answers.silent
         otherwise = "ended" if has_ended(run) else "unanswered"
         answer = {"state": "stopped" if is_stopped else otherwise}
     if as_json:
-        emit_json({**answer, "request": None if request is None else request.id})
+        told = {"request": None if request is None else request.id}
+        emit_json({**answer, **answers.to_json(), **told})
     else:
         texts = {
             "asked": "asked; it stops at its next forward",
@@ -43,6 +46,8 @@ def command(
             "ended": "the training had ended before",
             "unanswered": f"not stopped within {wait:g} s; the request stands",
         }
-        console().print(plain(texts[answer["state"]]))
+        is_one = request is None or len(request.generations) == 1
+        several = "" if is_one else answers.sentence()
+        console().print(plain(texts[answer["state"]] + several))
     if answer["state"] in {"ended", "unanswered"}:
         ctx.exit(EXIT_FOUND)

@@ -13,12 +13,15 @@ from tdbg.config.options import SessionOptions
 from tdbg.errors import ConfigurationError
 from tdbg.export.event_files import require_tensorboard
 from tdbg.export.tensorboard import FOLDER, export_tensorboard
+from tdbg.run.aside import Unanswered, call_aside
 from tdbg.trial import create_trial
 
 __all__ = ["SECONDS", "ExportAtEnd", "export_at_end"]
 
 # A training that has ended does not wait longer for its plots.
 SECONDS = 60.0
+# Its last files are closed in this time.
+GRACE_SECONDS = 10.0
 
 _log = logging.getLogger("tdbg")
 
@@ -89,17 +92,23 @@ class ExportAtEnd:
     def __call__(self) -> None:
         """Export the run; count and log failures."""
         try:
-            trial = create_trial(self.run)
-            if not (self._leads or trial.loaded_all_steps):
-                return
-            # Values of collections without histograms must not be made into some.
-            report = export_tensorboard(
-                trial, self.out, histograms="stored", timeout=SECONDS, beside=True
-            )
-            if trial.loaded_all_steps and not report.complete:
-                self._fail(f"{SECONDS:.0f} s were enough for {report.steps} steps")
+            # Aside, as the disk may hang.
+            call_aside(self._export, SECONDS + GRACE_SECONDS)
+        except Unanswered:
+            self._fail("the file system does not answer")
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
+
+    def _export(self) -> None:
+        trial = create_trial(self.run)
+        if not (self._leads or trial.loaded_all_steps):
+            return
+        # Values of collections without histograms must not be made into some.
+        report = export_tensorboard(
+            trial, self.out, histograms="stored", timeout=SECONDS, beside=True
+        )
+        if trial.loaded_all_steps and not report.complete:
+            self._fail(f"{SECONDS:.0f} s were enough for {report.steps} steps")
 
     def _fail(self, why: str) -> None:
         self.n_failed += 1

@@ -32,6 +32,7 @@ from tdbg.config.needs import Needs
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import ConfigurationError, StorageError
 from tdbg.modes import ModeKeys
+from tdbg.run.aside import Aside, Unanswered
 from tdbg.run.directory import (
     MAX_JSON_BYTES,
     open_run,
@@ -66,6 +67,12 @@ MAX_FILES = 10_000
 _STAMP_NS = 2_500_000_000
 # Look at the folder this often even where its time never changes.
 _RESCAN_NS = 5_000_000_000
+# A training waits so long for a file system that does not answer, and then no more
+# until it has answered; of its time waiting takes at most one part in so many, while
+# the pause between two looks is below so many intervals.
+PATIENCE_SECONDS = 1.0
+_SHARE = 20
+_MOST_INTERVALS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +193,9 @@ def write_request(
 class RequestListener:
     """Receives the requests that this process is to obey.
 
-    ``poll`` costs a clock read, and at most ten times a second a ``stat``.  It
+    ``poll`` costs a clock read, and at most ten times a second a ``stat``, in a thread
+    of its own: a file system that hangs costs the training a second, once, and a slow
+    one a twentieth of its time.  What it answers late the next ``poll`` returns.  It
     never raises, and returns each request once.  The listener ignores requests to
     another run, rank or generation; files that are torn, too large, links, or not
     owned by the owner of the run; and copies of requests that it has returned.
@@ -222,24 +231,37 @@ class RequestListener:
         self._stamp = -1
         self._seen_names: set[str] = set()
         self._seen_ids: set[str] = set()
+        self._aside = Aside("tdbg-requests")
 
     def poll(self) -> list[Request]:
         """The requests that were written since the last call, oldest first."""
         now = time.perf_counter_ns()
         if now < self.next_ns:
             return []
-        self.next_ns = now + self._interval_ns
         try:
-            stamp = self._folder.stat().st_mtime_ns
-            settled = time.time_ns() - stamp > _STAMP_NS
-            if stamp == self._stamp and settled and now < self._next_scan_ns:
-                return []
-            self._next_scan_ns = now + _RESCAN_NS
-            requests = self._scan()
-            # Set after the scan: a change during it leads to another scan.
-            self._stamp = stamp
-        except (OSError, ValueError):
+            requests = self._aside.call(lambda: self._look(now), PATIENCE_SECONDS)
+        except (Unanswered, OSError, ValueError):
+            requests = []
+        pause = _SHARE * (time.perf_counter_ns() - now)
+        most = _MOST_INTERVALS * self._interval_ns
+        self.next_ns = now + max(self._interval_ns, min(pause, most))
+        return requests
+
+    def close(self) -> None:
+        """End the thread."""
+        self._aside.close()
+
+    # ---- in the thread -------------------------------------------------------
+
+    def _look(self, now: int) -> list[Request]:
+        stamp = self._folder.stat().st_mtime_ns
+        settled = time.time_ns() - stamp > _STAMP_NS
+        if stamp == self._stamp and settled and now < self._next_scan_ns:
             return []
+        self._next_scan_ns = now + _RESCAN_NS
+        requests = self._scan()
+        # Set after the scan: a change during it leads to another scan.
+        self._stamp = stamp
         return requests
 
     def _scan(self) -> list[Request]:

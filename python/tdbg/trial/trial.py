@@ -124,6 +124,11 @@ class Trial:
         with self._run.fresh() as run:
             return run.workers
 
+    def worker_states(self) -> dict[str, str]:
+        """State of each worker of the newest attempt, by name: words as ``status``."""
+        with self._run.fresh() as run:
+            return {f"worker_{each.rank}": each.liveness for each in run.newest}
+
     def problems(self) -> list[Problem]:
         """What is wrong with the files: damage, torn tails, foreign shards, ..."""
         with self._run.fresh() as run:

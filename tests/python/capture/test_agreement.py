@@ -21,13 +21,13 @@ class KeyValueStore:
 
     def post(self, key: str, value: bytes) -> None:
         if self.error is not None:
-            raise self.error
+            raise type(self.error)(*self.error.args)  # One that holds no rank.
         self.notes[key] = value
 
     def look(self, key: str) -> bytes | None:
         self.n_looks += 1
         if self.error is not None:
-            raise self.error
+            raise type(self.error)(*self.error.args)  # One that holds no rank.
         return self.notes.get(key)
 
     def keep_pace(self) -> bool:
@@ -60,7 +60,8 @@ class Rank:
         self.obeyed: list[tuple[int, str]] = []
 
     def hear(self) -> list[Request]:
-        assert self.agreement._leads, "only the leader hears requests"
+        is_alone = self.agreement._store is None
+        assert self.agreement._leads or is_alone, "only the leader hears requests"
         asked, self.asked = self.asked, []
         return asked
 
@@ -293,7 +294,7 @@ def test_ranks_that_leave_out_steps_look_as_soon_as_they_can() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("gone")])
-def test_a_board_that_fails_leaves_the_leader_alone(error: Exception) -> None:
+def test_a_board_that_fails_leaves_each_rank_alone(error: Exception) -> None:
     board = KeyValueStore()
     leader, other = Rank(board, leads=True), Rank(board)
     leader.begin(0)
@@ -306,6 +307,9 @@ def test_a_board_that_fails_leaves_the_leader_alone(error: Exception) -> None:
     for step in range(6, 30):
         other.begin(step)
     assert other.obeyed == []
+    other.asked = [request(), request()]  # By itself, and each once.
+    other.begin(30)
+    assert other.obeyed == [(30, "1")]
     assert board.n_looks == looks + 1, "it is not asked again"
     assert leader.agreement.n_failures == other.agreement.n_failures == 1
 

@@ -70,6 +70,9 @@ class Stop:
         self.has_come = False
         return [Request("1", "stop", {0: 1}, "", {"reason": self.reason})]
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.fixture
 def sink() -> Listing:
