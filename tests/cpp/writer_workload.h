@@ -109,7 +109,8 @@ struct Found {
   std::uint64_t torn = 0;
   std::uint64_t missing = 0;
   std::set<std::int64_t> steps;
-  std::set<std::int64_t> tensors;  // Their steps.
+  std::set<std::int64_t> tensors;     // Their steps.
+  std::set<std::int64_t> unreadable;  // Those whose values cannot be read.
   std::uint64_t gap_records = 0;
   std::uint64_t step_failed = 0;
   bool readable = false;
@@ -147,6 +148,7 @@ inline Found ReadWorkload(const std::string& directory,
     const std::int64_t step = reader.tensors()[i].step;
     found.tensors.insert(step);
     const auto value = reader.ReadTensor(i);
+    if (!value.ok()) found.unreadable.insert(step);
     const std::vector<float> expected = WorkloadValues(step);
     if (!value.ok() || value.value().bytes.size() != expected.size() * 4 ||
         std::memcmp(value.value().bytes.data(), expected.data(),
