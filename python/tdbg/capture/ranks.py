@@ -415,7 +415,7 @@ class Consensus:
         _log.warning(
             "the ranks cannot agree on a step any more (%s): this one obeys at once, "
             "alone, what requests it receives",
-            error,
+            str(error),  # Whoever keeps the record does not keep this rank.
         )
 
 
