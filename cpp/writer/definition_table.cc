@@ -26,6 +26,21 @@ std::string ShortName(const std::string& name) {
   return text;
 }
 
+// Aliases that are stored: each short enough, and as many as a definition
+// holds.
+void ShortenAliases(Definition* definition) {
+  std::vector<std::string>& aliases = definition->aliases;
+  for (std::string& alias : aliases) {
+    if (alias.size() > limits::kName) alias = ShortName(alias);
+  }
+  if (aliases.size() > UINT16_MAX) aliases.resize(UINT16_MAX);
+  std::size_t size = EncodeDefinition(*definition).size();
+  while (size > limits::kDefinition && !aliases.empty()) {
+    size -= aliases.back().size() + sizeof(std::uint32_t);
+    aliases.pop_back();
+  }
+}
+
 // Whether what we would write is what a reader would accept.
 bool IsStorable(const Definition& definition) {
   if (definition.shape.size() > limits::kDimensions ||
@@ -44,6 +59,7 @@ std::uint32_t DefinitionTable::Define(Definition definition) {
     definition.name = ShortName(definition.name);
     definition.flags |= kNameWasCut;
   }
+  if (!definition.aliases.empty()) ShortenAliases(&definition);
   definition.id = 1;  // Any valid one, for the check.
   if (!IsStorable(definition)) return 0;
   std::vector<std::string> aliases = std::exchange(definition.aliases, {});

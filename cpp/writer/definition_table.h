@@ -22,7 +22,8 @@ namespace tdbg {
 
 class DefinitionTable {
  public:
-  // A name above limits::kName is cut and completed with its SHA-256.
+  // A name above limits::kName is cut and completed with its SHA-256, an alias,
+  // too; aliases that do not fit into the definition are left out.
   std::uint32_t Define(Definition definition);
 
   // Null for an id never given out.  The pointer stays valid.

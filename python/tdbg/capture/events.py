@@ -52,10 +52,18 @@ COST_NS = 10 * EVENT_NS
 def write_event(
     recorder: Recorder, kind: int, content: dict[str, Any], step: int = -1
 ) -> None:
-    """Write an event of the run, if it is not too large for one."""
+    """Write an event of the run; one that is too large is counted as refused."""
     text = json.dumps(content, separators=(",", ":")).encode()
     if len(text) <= MAX_EVENT_BYTES:
         recorder.writer.event(step, kind, INFORMATION, text)
+        return
+    recorder.writer.refuse(step, 1, len(text))
+    _log.warning(
+        "an event of the run (%s) is left out: it has %d bytes, and may have %d",
+        ", ".join(map(str, content))[:100],
+        len(text),
+        MAX_EVENT_BYTES,
+    )
 
 
 class CollectionEvents:

@@ -15,6 +15,7 @@ Errors: a tensor that cannot be captured is refused and counted.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -34,7 +35,9 @@ from tdbg.capture.schedule import StepPlan
 from tdbg.capture.steps import Step
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
+from tdbg.config.messages import printable
 from tdbg.errors import StorageError
+from tdbg.run.schema import MAX_NAME_BYTES, stored_name
 
 if TYPE_CHECKING:
     from tdbg._core import BatchCapture, ModuleCallCapture, ParameterCapture
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["Recorder", "StepContext", "TensorEntry"]
 
 MAX_MICRO_BATCH = 65_535  # The field on disk has 16 bits.
+
+_log = logging.getLogger("tdbg")
 _SCALAR = ("", (), None)  # Element type, shape and shard of a scalar's definition.
 
 
@@ -156,6 +161,7 @@ class Recorder:
             writer, adapter or FrameworkAdapter(), batch_capture, self.pending
         )
         self.is_in_forward = False
+        self._has_long_names = False
 
     # ---- names ---------------------------------------------------------------
 
@@ -182,6 +188,7 @@ class Recorder:
             capture_class = self.policy.capture_class(name, role, classes)
             entry = TensorEntry(name, role, capture_class, aliases, classes, unit_spec)
             self.entries[(name, role)] = entry
+            self._check_length(name)
             self._apply_needs(entry)
         return entry
 
@@ -339,6 +346,18 @@ class Recorder:
                 self._fallback.take_ref(context.step, entry, tensor, flags, site)
             else:
                 self.take(context, (entry,), (tensor,), (flags,), call, micro_batch)
+
+    def _check_length(self, name: str) -> None:
+        if self._has_long_names or (stored := stored_name(name)) == name:
+            return
+        self._has_long_names = True  # One warning is enough.
+        _log.warning(
+            "a name is longer than %d bytes (%s...): such names are stored cut, with "
+            "their SHA-256 behind, here as ...%s; readers find them by either",
+            MAX_NAME_BYTES,
+            printable(name[:60]),
+            stored[-20:],
+        )
 
     def refuse(self, context: StepContext, n_bytes: int = 0) -> None:
         """Count a tensor that cannot be captured."""

@@ -11,10 +11,12 @@ On disk: never renumber.
 from __future__ import annotations
 
 import enum
+import hashlib
 
 __all__ = [
     "ALIGNMENT",
     "CHUNK_BYTES",
+    "MAX_NAME_BYTES",
     "RECORD_HEADER_BYTES",
     "EventKind",
     "GapContent",
@@ -22,6 +24,7 @@ __all__ = [
     "PlacementKind",
     "RowFlag",
     "StepFlag",
+    "stored_name",
 ]
 
 #: Bytes that the beginning of every record is aligned to.
@@ -30,6 +33,27 @@ ALIGNMENT = 64
 RECORD_HEADER_BYTES = 64
 #: Bytes of a tensor that are compressed and checked together.
 CHUNK_BYTES = 256 * 1024
+#: The longest name that is stored as it is, in bytes.
+MAX_NAME_BYTES = 4096
+
+
+def stored_name(name: str) -> str:
+    """The name under which a tensor of this name is stored.
+
+    A longer one than ``MAX_NAME_BYTES`` is cut and completed with its SHA-256, so that
+    different names stay different.
+
+    Example:
+        >>> stored_name("fc.weight"), len(stored_name("x" * 5000))
+        ('fc.weight', 4096)
+    """
+    if len(name) <= MAX_NAME_BYTES // 4:
+        return name
+    data = name.encode(errors="backslashreplace")
+    if len(data) <= MAX_NAME_BYTES:
+        return name
+    head = data[: MAX_NAME_BYTES - 65].decode(errors="ignore")
+    return f"{head}#{hashlib.sha256(data).hexdigest()}"
 
 
 class EventKind(enum.IntEnum):

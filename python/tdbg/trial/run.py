@@ -24,6 +24,7 @@ from tdbg.config.collections import Role
 from tdbg.errors import InvalidWorker, StorageError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import open_run, writer_directories
+from tdbg.run.schema import stored_name
 from tdbg.trial import writers
 from tdbg.trial.shards import role_of
 from tdbg.trial.steps import StepTable
@@ -277,6 +278,7 @@ class RunState:
 
     def resolve(self, name: str) -> str | None:
         """The name of the tensor that is called *name*, by name or alias."""
+        name = stored_name(name)
         if self.definition(name) is not None:
             return name
         for source in reversed(self.sources):

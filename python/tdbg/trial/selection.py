@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.messages import short
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import (
     ConfigurationError,
@@ -132,15 +133,22 @@ def matching(names: Iterable[str], regex: str | Iterable[str] | None) -> set[str
     return {name for name in names if any(p.search(name) for p in patterns)}
 
 
+# To compare names takes the square of their lengths.
+LONGEST_COMPARED = 500
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a message about a name that is not there."""
     known = sorted(names)
-    close = difflib.get_close_matches(name, known[:5000], n=3, cutoff=0.5)
+    close = []
+    if len(name) <= LONGEST_COMPARED:
+        some = [each for each in known[:5000] if len(each) <= LONGEST_COMPARED]
+        close = difflib.get_close_matches(name, some, n=3, cutoff=0.5)
     if close:
-        return f"did you mean {' or '.join(map(repr, close))}?"
+        return f"did you mean {' or '.join(map(short, close))}?"
     if not known:
         return "there is none so far"
-    shown = ", ".join(map(repr, known[:5]))
+    shown = ", ".join(map(short, known[:5]))
     return f"there are {len(known)}: {shown}{', ...' if len(known) > 5 else ''}"
 
 

@@ -22,11 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.collections import Collection
+from tdbg.config.messages import short
 from tdbg.errors import ConfigurationError, NotARun, QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import NO_MAP_VARIABLE
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
+from tdbg.run.schema import stored_name
 from tdbg.trial import overview, reports, selection, statistics
 from tdbg.trial.columns import ColumnReader, Columns
 from tdbg.trial.losses import RunLosses, losses
@@ -348,7 +350,7 @@ class Trial:
         with self._run.fresh() as run:
             found = run.resolve(name)
             if found is None:
-                msg = f"no tensor {name!r}; {selection.nearest(name, run.names())}"
+                msg = f"no tensor {short(name)}; {selection.nearest(name, run.names())}"
                 raise TensorUnavailable(msg)
             return TensorHandle(run, found)
 
@@ -456,10 +458,11 @@ class Trial:
             return statistics.with_rows(
                 run.sources_of(None), sorted(run.names()), first, stop
             )
-        requested = list(dict.fromkeys(names))
+        requested = list(dict.fromkeys(map(stored_name, names)))
         for name in requested:
             if run.definition(name) is None:
-                msg = f"no tensor {name!r}; {selection.nearest(name, run.names())}"
+                near = selection.nearest(name, run.names())
+                msg = f"no tensor {short(name)}; {near}"
                 raise TensorUnavailable(msg)
         return requested
 

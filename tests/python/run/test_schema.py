@@ -36,6 +36,7 @@ def test_sizes_are_those_of_the_core() -> None:
     assert size["ALIGNMENT"] == schema.ALIGNMENT
     assert size["RECORD_HEADER"] == schema.RECORD_HEADER_BYTES
     assert size["CHUNK"] == schema.CHUNK_BYTES
+    assert size["MAX_NAME"] == schema.MAX_NAME_BYTES
 
 
 def test_no_other_module_defines_a_number_that_stands_in_the_schema() -> None:
