@@ -1,6 +1,7 @@
 #include "reader/commit_reader.h"
 
 #include <array>
+#include <cerrno>
 
 #include "base/clock.h"
 #include "base/process.h"
@@ -16,7 +17,13 @@ constexpr std::int64_t kStalledAfterNs = 10'000'000'000;
 void CommitReader::ReadPage(const Directory* directory) {
   InputFile file(directory, "COMMIT");
   std::array<std::byte, 64 + 2 * kCommitSlotBytes> page{};
-  if (!file.Read(0, page).ok()) return;
+  refusal_ = file.Read(0, page);
+  if (!refusal_.ok()) {
+    const bool is_refused = refusal_.code() == StatusCode::kIoError &&
+                            refusal_.system_error() != ENOENT;
+    if (!is_refused) refusal_ = Status::Ok();
+    return;
+  }
   const auto header = DecodeCommitHeader(page);
   if (!header.ok()) return;
   header_ = header.value();

@@ -13,6 +13,7 @@
 
 #include <optional>
 
+#include "base/status.h"
 #include "format/commit_page.h"
 #include "reader/directory.h"
 
@@ -33,6 +34,8 @@ class CommitReader {
   // read or does not hold leaves everything as it was.
   void Poll(const Directory* directory);
 
+  // What the system refused at the last Poll; ok where there is no page, too.
+  [[nodiscard]] const Status& refusal() const { return refusal_; }
   // State at the last Poll.
   [[nodiscard]] Liveness liveness() const { return liveness_; }
   // The last valid slot seen; its counter never falls.
@@ -46,6 +49,7 @@ class CommitReader {
 
   std::optional<CommitHeader> header_;
   std::optional<CommitSlot> slot_;
+  Status refusal_;
   Liveness liveness_ = Liveness::kUnknown;
 };
 

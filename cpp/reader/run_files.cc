@@ -66,20 +66,29 @@ std::optional<std::uint32_t> ParseShardName(const char* name,
   return number;
 }
 
-// Calls `visit(name)` for every entry of the directory.
+// Calls `visit(name)` for every entry of the directory.  Returns the errno of
+// what failed, or 0.
 template <typename Visit>
-void ForEachName(int directory, Visit visit) {
+int ForEachName(int directory, Visit visit) {
+  if (directory < 0) return errno;  // Of Directory::descriptor.
   // A descriptor of its own: a listing has a position.
   const int descriptor =
       ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
+  if (descriptor < 0) return errno;
   DIR* listing = ::fdopendir(descriptor);
   if (listing == nullptr) {
+    const int error = errno;
     ::close(descriptor);
-    return;
+    return error;
   }
-  while (const dirent* entry = ::readdir(listing)) visit(entry->d_name);
+  errno = 0;
+  while (const dirent* entry = ::readdir(listing)) {
+    visit(entry->d_name);
+    errno = 0;
+  }
+  const int error = errno;
   ::closedir(listing);
+  return error;
 }
 
 }  // namespace
@@ -99,26 +108,43 @@ Result<RunFiles> RunFiles::Open(std::string directory) {
   return RunFiles(std::move(opened).value(), *place);
 }
 
+void RunFiles::NoteRefusal(const std::string& name, int error) const {
+  if (error == 0 || error == ENOENT || error == ENOTDIR || !refusal_.ok()) {
+    return;
+  }
+  refusal_ = Status::IoError(name + ": " + std::strerror(error), error);
+}
+
+bool RunFiles::IsThere(const std::string& name, struct stat* about) const {
+  const int directory = directory_->descriptor();
+  if (directory >= 0 &&
+      ::fstatat(directory, name.c_str(), about, AT_SYMLINK_NOFOLLOW) == 0) {
+    return true;
+  }
+  NoteRefusal(name, errno);
+  return false;
+}
+
 std::optional<std::uint64_t> RunFiles::ShardSize(std::uint32_t number) const {
   struct stat about{};
-  if (::fstatat(directory_->descriptor(), ShardName(number, ".tds").c_str(),
-                &about, AT_SYMLINK_NOFOLLOW) != 0) {
-    return std::nullopt;
-  }
+  if (!IsThere(ShardName(number, ".tds"), &about)) return std::nullopt;
   return static_cast<std::uint64_t>(about.st_size);
 }
 
 void RunFiles::List() {
   numbers_.clear();
   last_index_ = 0;
-  ForEachName(directory_->descriptor(), [this](const char* name) {
-    if (const auto shard = ParseShardName(name, ".tds")) {
-      numbers_.push_back(*shard);
-    } else if (const auto index = ParseShardName(name, ".tdi")) {
-      last_index_ = std::max(last_index_, *index);
-    }
-  });
+  const int error =
+      ForEachName(directory_->descriptor(), [this](const char* name) {
+        if (const auto shard = ParseShardName(name, ".tds")) {
+          numbers_.push_back(*shard);
+        } else if (const auto index = ParseShardName(name, ".tdi")) {
+          last_index_ = std::max(last_index_, *index);
+        }
+      });
   std::sort(numbers_.begin(), numbers_.end());
+  NoteRefusal("the list of shards", error);
+  if (error != 0) listed_at_ns_ = 0;  // Once more, next time.
 }
 
 void RunFiles::Refresh() {
@@ -140,8 +166,7 @@ std::uint32_t RunFiles::LastIndex() {
 
 bool RunFiles::HasIndex(std::uint32_t number) const {
   struct stat about{};
-  return ::fstatat(directory_->descriptor(), ShardName(number, ".tdi").c_str(),
-                   &about, AT_SYMLINK_NOFOLLOW) == 0;
+  return IsThere(ShardName(number, ".tdi"), &about);
 }
 
 std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
@@ -153,7 +178,7 @@ std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
 
 std::uint64_t RunFiles::CountBytes() const {
   std::uint64_t total = 0;
-  ForEachName(directory_->descriptor(), [&](const char* name) {
+  (void)ForEachName(directory_->descriptor(), [&](const char* name) {
     struct stat about{};
     if (::fstatat(directory_->descriptor(), name, &about,
                   AT_SYMLINK_NOFOLLOW) == 0 &&

@@ -6,6 +6,8 @@
 
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +46,12 @@ class RunFiles {
   // Bytes of all files.
   [[nodiscard]] std::uint64_t CountBytes() const;
 
+  // What the system refused to tell first, since this was asked last: what was
+  // taken for not there may be there.
+  [[nodiscard]] Status TakeRefusal() {
+    return std::exchange(refusal_, Status::Ok());
+  }
+
  private:
   RunFiles(std::unique_ptr<Directory> directory, const ShardPlace& place)
       : directory_(std::move(directory)), place_(place) {}
@@ -51,12 +59,16 @@ class RunFiles {
   void List();
   // Lists the directory again if it may have changed.
   void Refresh();
+  // Whether a name is there; errno says why if not.
+  [[nodiscard]] bool IsThere(const std::string& name, struct stat* about) const;
+  void NoteRefusal(const std::string& name, int error) const;
 
   std::unique_ptr<Directory> directory_;
   ShardPlace place_;
   std::vector<std::uint32_t> numbers_;  // Ascending, as of the last listing.
   std::uint32_t last_index_ = 0;        // As of it, too.
   std::int64_t listed_at_ns_ = 0;       // Wall time of it; 0: none yet.
+  mutable Status refusal_;
 };
 
 }  // namespace tdbg

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -77,6 +78,8 @@ class DirectoryReader final : public RunReader {
     while (ScanCurrent()) {
     }
     completeness_.Check();
+    NoteRefusal("COMMIT", commit_.refusal());
+    NoteRefusal("", files_.TakeRefusal());
     return Size() != before;
   }
 
@@ -104,7 +107,10 @@ class DirectoryReader final : public RunReader {
   const std::vector<Problem>& problems() override { return problems_; }
   std::vector<Hole> holes() const override { return completeness_.Holes(); }
   bool end_is_unknown() const override { return completeness_.EndIsUnknown(); }
-  void FinishCheck() override { completeness_.CheckWalked(); }
+  void FinishCheck() override {
+    completeness_.CheckWalked();
+    NoteRefusal("", files_.TakeRefusal());
+  }
 
   std::uint64_t n_rows() const override { return list_.n_rows(); }
   std::uint64_t n_tensors() const override { return list_.n_tensors(); }
@@ -154,6 +160,11 @@ class DirectoryReader final : public RunReader {
   std::uint64_t n_bytes() const override { return files_.CountBytes(); }
 
  private:
+  // Each once: what was not told is not known, and may be there.
+  void NoteRefusal(const std::string& file, const Status& refusal) {
+    if (refusal.ok() || !refusals_.insert(refusal.message()).second) return;
+    problems_.push_back({ProblemKind::kIo, file, 0, 0, refusal.message()});
+  }
   // Scans the current shard; true when there is another one to go on with.
   bool ScanCurrent();
   // The number of the shard to read after `number`, reporting those that are
@@ -204,6 +215,7 @@ class DirectoryReader final : public RunReader {
   bool saw_another_run_ = false;
   bool unsure_ = false;
   std::uint32_t missing_seen_ = 0;
+  std::set<std::string> refusals_;  // That are among the problems.
 };
 
 std::optional<std::uint32_t> DirectoryReader::NextNumber(std::uint32_t number) {

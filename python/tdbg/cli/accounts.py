@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import click
 from rich.console import Console
 
-from tdbg.cli.output import plain
-from tdbg.trial import RunLosses, create_trial
+from tdbg.cli.output import EXIT_UNREADABLE, plain
+from tdbg.trial import Problem, RunLosses, create_trial
 
-__all__ = ["accounts", "print_accounts", "print_losses", "state_text"]
+__all__ = [
+    "accounts",
+    "exit_if_unread",
+    "print_accounts",
+    "print_losses",
+    "state_text",
+]
+
+# So many problems are told; the rest is counted.
+MOST_TOLD = 3
 
 
 def accounts(run: str) -> dict[str, Any]:
@@ -35,3 +45,20 @@ def print_losses(losses: RunLosses, out: Console) -> None:
 def state_text(state: str, losses: Mapping[str, Any]) -> str:
     """The state of a run: one that ended and lost something did not end in order."""
     return state if losses["in_order"] else f"{state}, with losses"
+
+
+def exit_if_unread(
+    ctx: click.Context, problems: Iterable[Problem], code: int = 0
+) -> None:
+    """Exit with *code*, and tell what the system refused to read, if anything.
+
+    That makes 0 the code of runs that cannot be read.
+    """
+    unread = [each for each in problems if each.kind == "io"]
+    for each in unread[:MOST_TOLD]:
+        file = "/".join(filter(None, ("w", each.writer, each.file)))
+        click.echo(f"tdbg: could not be read: {file}: {each.message}", err=True)
+    if len(unread) > MOST_TOLD:
+        click.echo(f"tdbg: and {len(unread) - MOST_TOLD} more", err=True)
+    if code or unread:
+        ctx.exit(code or EXIT_UNREADABLE)

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from tdbg.cli import options
-from tdbg.cli.accounts import accounts, print_accounts
+from tdbg.cli.accounts import accounts, exit_if_unread, print_accounts
 from tdbg.cli.output import EXIT_FAILED, EXIT_FOUND, console, counted, emit_json, plain
 from tdbg.cli.rule_options import (
     ENDS,
@@ -71,7 +71,7 @@ def command(
         if state in ENDS and state != "closed":
             out.print(f"the training {ENDS[state]}")
         print_accounts(run, out)
-    ctx.exit(exit_code(report))
+    exit_if_unread(ctx, engine.problems(), exit_code(report))
 
 
 @contextlib.contextmanager

@@ -18,13 +18,15 @@ __all__ = ["command"]
 
 
 @click.command("ls")
-@click.argument("path", type=click.Path(file_okay=False), default="runs")
+@click.argument("path", type=options.DIRECTORY, default="runs")
 @options.regex
 @options.collection
 @options.mode
 @options.no_mmap
 @options.as_json
+@click.pass_context
 def command(
+    ctx: click.Context,
     path: str,
     regex: tuple[str, ...],
     collection: str | None,
@@ -55,6 +57,7 @@ def command(
             )
         else:
             _print_tensors(trial, tensors)
+        accounts.exit_if_unread(ctx, trial.problems())
         return
     runs = [_run(run) for run in found]
     if as_json:

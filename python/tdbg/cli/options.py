@@ -22,7 +22,8 @@ __all__ = [
     "wait_for_answer",
 ]
 
-DIRECTORY = click.Path(file_okay=False)
+# Whether it can be read shows when it is: a disk that refuses is no wrong command.
+DIRECTORY = click.Path(file_okay=False, readable=False)
 
 
 def _runs(

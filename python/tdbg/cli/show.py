@@ -28,7 +28,9 @@ COLUMNS = ("mean", "std", "min", "max", "l1", "l2")
 @options.mode
 @options.no_mmap
 @options.as_json
+@click.pass_context
 def command(
+    ctx: click.Context,
     run: str,
     name: str | None,
     step: int | None,
@@ -65,6 +67,7 @@ def command(
         _show_values(trial.tensor(name), step, mode, as_json)
     else:
         _show_history(trial.tensor(name), last, mode, as_json)
+    accounts.exit_if_unread(ctx, trial.problems())
 
 
 def print_run(

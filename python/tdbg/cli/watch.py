@@ -10,7 +10,7 @@ import click
 
 from tdbg.actions import Action, close_all
 from tdbg.cli import options
-from tdbg.cli.accounts import accounts, print_accounts
+from tdbg.cli.accounts import accounts, exit_if_unread, print_accounts
 from tdbg.cli.check import conclude, exit_code
 from tdbg.cli.output import (
     console,
@@ -113,7 +113,7 @@ def command(
     state = engine.state
     report = engine.finish()
     printer.print_end(report, state, named=bool(rules))
-    ctx.exit(exit_code(report))
+    exit_if_unread(ctx, engine.problems(), exit_code(report))
 
 
 class _Printer:

@@ -35,7 +35,7 @@ from tdbg.run.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from tdbg.rules.engine.finding_writer import FindingWriter
-    from tdbg.trial import Trial
+    from tdbg.trial import Problem, Trial
 
 
 __all__ = ["POLL_SECONDS", "Engine", "Report", "check", "watch"]
@@ -167,6 +167,10 @@ class Engine:
     def state(self) -> str:
         """State of the training: "running", "stalled", "closed", "dead", "unknown"."""
         return self._trial.status
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the files of the run, as far as they were read."""
+        return self._trial.problems()
 
     def poll(self) -> list[Finding]:
         """Judge all new steps.
