@@ -97,12 +97,17 @@ def create_run(path: str | os.PathLike[str]) -> Run:
     """
     directory = Path(os.path.abspath(path))  # noqa: PTH100 - keep symbolic links
     try:
+        new = [each for each in (directory, *directory.parents) if not each.exists()]
         directory.parent.mkdir(parents=True, exist_ok=True)
         for folder in (directory, directory / "ctl", directory / "w"):
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
         if not (directory / RUN_FILE).exists():
             _publish(directory)
+        # What is flushed durably is lost with the name of a folder above it.
+        for each in new:
+            with contextlib.suppress(PermissionError):  # To write in, not to read.
+                _sync_folder(each.parent)
     except OSError as error:
         raise StorageError.of(error, "create the run", directory) from error
     return open_run(directory)
@@ -302,13 +307,18 @@ def write_new_file(path: Path, content: bytes, *, owner: int | None = None) -> N
             if path.exists():
                 raise FileExistsError(errno.EEXIST, "exists", str(path)) from error
             temporary.rename(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the names in a folder outlive a power failure."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _publish(directory: Path) -> None:

@@ -254,3 +254,24 @@ def test_what_is_no_run_is_not_waited_for(run_dir: Path) -> None:
         wait_for_run(run_dir, lambda: False)
     with pytest.raises(NotARun, match="does not exist"):
         wait_for_run(run_dir.parent / "none", lambda: True)
+
+
+def test_the_names_of_new_folders_are_synced_up_to_one_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is flushed durably is lost with the name of a folder above it."""
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))  # noqa: PTH115
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    run = tmp_path / "sweep" / "first" / "run"
+    create_run(run)
+    assert {run, run.parent, run.parent.parent, tmp_path} <= set(synced)
+    assert tmp_path.parent not in synced
+    synced.clear()
+    create_run(run)
+    assert synced == []

@@ -380,7 +380,10 @@ class SandboxedRule(RuleRunner):
                 self._set_status(Status.ERROR, msg)
         elif "status" in message:
             self.close()
-            self._set_status(Status.ERROR, str(message.get("message", "")))
+            text = str(message.get("message", ""))
+            if text.startswith("MemoryError"):
+                text += f"; its process may use {self._limits.memory_bytes >> 20} MB"
+            self._set_status(Status.ERROR, text)
         elif "finding" in message:
             finding = self._finding(message["finding"])
             name, mode = finding.tensor, finding.mode.name
