@@ -106,7 +106,7 @@ class StepTable:
         # How many at the beginning are settled.
         self._n_settled = 0
         self._seen: dict[str, int] = {}
-        self._shape: list[tuple[str, int, int, int, int]] = []
+        self._shape: list[tuple[str, int, int, int, int, int]] = []
         self._by_mode: dict[ModeKeys, tuple[NDArray[np.int64], NDArray[np.intp]]] = {}
         self._broken: dict[str, _BrokenSteps] = {}
         self._late: set[str] = set()
@@ -217,6 +217,7 @@ class StepTable:
                 source.start,
                 source.stop,
                 len(source.writer.reader.holes()),
+                source.writer.n_openings,
             )
             for source in sources
         ]

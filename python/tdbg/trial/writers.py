@@ -8,6 +8,9 @@ reported by ``problems()``.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +20,7 @@ from numpy.typing import NDArray
 
 from tdbg import _core
 from tdbg._core import Definition, Event
-from tdbg.errors import QueryError
+from tdbg.errors import QueryError, TdbgError
 from tdbg.run.directory import WriterDirectory
 from tdbg.run.json_values import parse_document
 from tdbg.run.schema import EventKind
@@ -118,6 +121,11 @@ def _ids_of_shown(reader: RunReader, name: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
+# Kinds of problems that go when the rest of the files comes.
+MENDABLE = ("missing", "torn_tail", "damage", "io")
+# What cannot be read yet is read from the beginning at most so often.
+MENDING_SECONDS = 2.0
+
 EVENT_KINDS = {kind.value: kind.name.lower() for kind in EventKind}
 SEVERITIES = {0: "none", 1: "info", 2: "warning", 3: "error"}
 
@@ -170,11 +178,25 @@ class WriterReader:
     def __init__(
         self, directory: WriterDirectory, run_uuid: bytes, options: Mapping[str, Any]
     ) -> None:
+        self._run_uuid, self._options = run_uuid, options
         self.directory = directory
+        self.n_openings = 0
+        self._open()
+
+    def _open(self) -> None:
+        """Read everything from the beginning."""
+        self.n_openings += 1
+        self._opened_at = time.monotonic()
+        # Before the files are read: a later change is seen.  The first time is spared,
+        # and what is missing then is looked for once more in any case.
+        self._files = self._look_at_files() if self.n_openings > 1 else None
+        directory = self.directory
         self.name = directory.path.name
         self.rank = directory.rank
         self.generation = directory.generation
-        self.reader = _core.RunReader(str(directory.path), run_uuid, **options)
+        self.reader = _core.RunReader(
+            str(directory.path), self._run_uuid, **self._options
+        )
         self.identity = self.reader.identity()
         self.definitions = Definitions(self.reader)
         self.ids = Ids(self.reader)
@@ -188,9 +210,39 @@ class WriterReader:
         self._final = False
         self.liveness = self.reader.liveness()
         self.take_in()
+        self._may_mend = self._lacks_something()
+
+    def _look_at_files(self) -> dict[str, tuple[int, int]]:
+        """Size and time of each file; empty where the system does not tell."""
+        found = {}
+        with contextlib.suppress(OSError), os.scandir(self.directory.path) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                found[entry.name] = status.st_size, status.st_mtime_ns
+        return found
+
+    def _lacks_something(self) -> bool:
+        """Whether files that come late would change what was read.
+
+        Of a writer that lives on this machine nothing comes late.
+        """
+        if self.liveness in ("running", "stalled"):
+            return False
+        return any(problem.kind in MENDABLE for problem in self.reader.problems())
+
+    def _is_mended(self) -> bool:
+        """Whether files have come, or changed, since something was missed in them."""
+        if not self._may_mend or time.monotonic() - self._opened_at < MENDING_SECONDS:
+            return False
+        return self._look_at_files() != self._files
 
     def poll(self) -> bool:
         """Take in what was written meanwhile; True when there was something."""
+        if self._is_mended():
+            # A file system that shows files late, or a copy under way.
+            with contextlib.suppress(TdbgError):
+                self._open()
+                return True
         if self._final:
             return False
         grew = self.reader.poll()
@@ -202,6 +254,8 @@ class WriterReader:
         # The reader looks at the commit page first, then at the shards: when the
         # writer has ended, this poll has seen all there is.
         self._final = self.ended and not grew
+        if grew or self._final:
+            self._may_mend = self._lacks_something()
         return grew or before != (self.liveness, self.identity)
 
     def take_in(self) -> None:
