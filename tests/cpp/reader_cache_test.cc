@@ -143,6 +143,36 @@ TDBG_TEST(ManyColumnsStandInTheOrderOfTheRecords) {
                   1, 2, 3, 4})) == TextOfRows(reader.value()->Rows(0, 80)));
 }
 
+TDBG_TEST(AShardThatWasWalkedGivesItsTablesToItsIndex) {
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.Writer();
+  const ShardBuilder shard = ManyRows(500);
+  const std::string path = directory + "/000001.tds";
+  const Bytes& bytes = shard.bytes();
+  const std::uint64_t middle = shard.records()[500].offset;
+  WriteFile(path, Bytes(bytes.begin(),
+                        bytes.begin() + static_cast<std::ptrdiff_t>(middle)));
+  const auto reader = RunReader::Open(directory, {});
+  EXPECT_GT(reader.value()->n_rows(), 500U);
+  WriteFile(path, bytes);
+  reader.value()->Poll();
+  const std::uint64_t walked = reader.value()->n_held();
+  EXPECT_GT(walked, 1000 * sizeof(RowsPlace));
+  const Answers expected = AnswersOf(*reader.value());
+  WriteFile(directory + "/000001.tdi", shard.Index());
+  FileHeader header = SomeHeader();
+  header.shard_number = 2;
+  header.first_sequence = shard.records().back().header.sequence + 1;
+  WriteFile(directory + "/000002.tds", ShardBuilder(header).bytes());
+  reader.value()->Poll();
+  EXPECT_LT(reader.value()->n_held(), walked / 10);
+  EXPECT_TRUE(AnswersOf(*reader.value()) == expected);
+  EXPECT_EQ(reader.value()->SavedSteps({100, 399}, {}, {}).size(), 300U);
+  const std::vector<std::uint32_t> none = {4};
+  EXPECT_EQ(reader.value()->SavedSteps(kAllSteps, none, {}).size(), 0U);
+  EXPECT_EQ(reader.value()->problems().size(), 0U);
+}
+
 // --- Liveness --------------------------------------------------------------
 
 CommitHeader Here(std::uint32_t pid) {
