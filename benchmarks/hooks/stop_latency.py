@@ -16,6 +16,7 @@ should be.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import random
@@ -80,6 +81,10 @@ class Simulated:
         self._next_look = 0.0
         self._agreement = Consensus(rank_store, leads=leads, now=lambda: self._now)
 
+    def close(self) -> None:
+        """End its thread, which asks the store."""
+        self._agreement.close()
+
     def begins(self, step: int, now: float) -> bool:
         """A forward begins; whether it is refused, for the training is to stop."""
         self._now = now
@@ -100,6 +105,17 @@ def simulate(n_ranks: int, seconds: float, chance: random.Random) -> Stop:
     rank_store = KeyValueStore()
     asked = chance.uniform(0, 40 * seconds + 0.5)
     ranks = [Simulated(rank_store, asked, leads=not rank) for rank in range(n_ranks)]
+    with contextlib.ExitStack() as stack:
+        for rank in ranks:
+            stack.callback(rank.close)
+        return _run(ranks, asked, seconds, chance)
+
+
+def _run(
+    ranks: list[Simulated], asked: float, seconds: float, chance: random.Random
+) -> Stop:
+    """Train until all ranks have left."""
+    n_ranks = len(ranks)
     ended = 0.0  # The collective operation of the step before.
     for step in range(1_000_000):
         # Each goes on when it learns of the end, and has something else to do.

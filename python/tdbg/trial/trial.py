@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from tdbg.config.collections import Collection
 from tdbg.config.messages import short
-from tdbg.errors import ConfigurationError, NotARun, QueryError, TensorUnavailable
+from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
-from tdbg.run.directory import NO_MAP_VARIABLE
+from tdbg.run.directory import NO_MAP_VARIABLE, wait_for_run
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
 from tdbg.run.schema import stored_name
@@ -539,16 +539,11 @@ def create_trial(
     """
     directory, steps = _local(path), _range(range_steps)
     options = _options(map_files, max_tensor_bytes)
-    deadline = time.monotonic() + wait
-    while True:
-        try:
-            run = RunState(directory, steps, attempt, options)
-        except NotARun as error:
-            if error.kind == "damage" or time.monotonic() >= deadline:
-                raise
-            time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
-        else:
-            return Trial(run, run.run.path.name if name is None else name)
+    if wait > 0:
+        deadline = time.monotonic() + wait
+        wait_for_run(directory, lambda: time.monotonic() >= deadline)
+    run = RunState(directory, steps, attempt, options)
+    return Trial(run, run.run.path.name if name is None else name)
 
 
 def default_mapping() -> bool | None:
