@@ -120,9 +120,12 @@ class _Verbs(click.Group):
         from tdbg.run.directory import RUN_FILE, find_runs
 
         folder = Path(error.file).parent
-        if Path(error.file).name != RUN_FILE or Path(error.file).exists():
-            return ""
-        if not find_runs(folder, depth=1):
+        try:
+            if Path(error.file).name != RUN_FILE or Path(error.file).exists():
+                return ""
+            if not find_runs(folder, depth=1):
+                return ""
+        except (OSError, TdbgError):  # The error says what is wrong; this is a hint.
             return ""
         verb = f"tdbg {ctx.invoked_subcommand} '{folder}/*'"
         return f" To judge all of them: {verb}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tdbg.cli import accounts, options, output
-from tdbg.errors import NotARun, StorageError, TdbgError
+from tdbg.errors import NotARun, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import find_runs
 from tdbg.trial import TensorOverview, Trial, create_trial
@@ -37,10 +36,6 @@ def command(
     if not Path(path).is_dir():
         msg = f"there is no folder {path}"
         raise NotARun(msg, file=path, kind="missing")
-    try:
-        os.listdir(path)  # noqa: PTH208 - whether we may read it
-    except OSError as error:
-        raise StorageError.of(error, "read", path) from error
     found = find_runs(path)
     if found == [Path(path)]:
         trial = create_trial(path)

@@ -232,21 +232,33 @@ def is_run(directory: str | os.PathLike[str]) -> bool:
 def find_runs(folder: str | os.PathLike[str], depth: int = 3) -> list[Path]:
     """The runs at or below *folder*, in order of their names.
 
-    The search goes at most *depth* levels down, and never into a run.
+    The search goes at most *depth* levels down, never into a run, and past folders
+    below that cannot be read.
+
+    Raises:
+        StorageError: If *folder* itself cannot be read.
     """
-    root = Path(folder)
-    if is_run(root):
+    try:
+        return _runs_below(Path(folder), depth)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StorageError.of(error, "read", folder) from error
+
+
+def _runs_below(root: Path, depth: int) -> list[Path]:
+    if (root / RUN_FILE).is_file():
         return [root]
     if depth <= 0:
         return []
     found = []
-    with contextlib.suppress(OSError), os.scandir(root) as entries:
+    with os.scandir(root) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             with contextlib.suppress(OSError):
                 if not entry.name.startswith(".") and entry.is_dir(
                     follow_symlinks=False
                 ):
-                    found += find_runs(entry.path, depth - 1)
+                    found += _runs_below(Path(entry.path), depth - 1)
     return found
 
 
@@ -351,7 +363,9 @@ def _what_is_there(directory: Path) -> str:
     if directory.is_file():
         return "it is a file"
     if directory.is_dir():
-        below = find_runs(directory)
+        below: list[Path] = []
+        with contextlib.suppress(StorageError):
+            below = find_runs(directory)
         if below:
             shown = ", ".join(str(run) for run in below[:3])
             return f"it contains {len(below)} of them; did you mean {shown}?"

@@ -55,6 +55,6 @@ def test_no_verb_calls_what_it_could_not_read_sound(
             assert case["code"] == 3, case
         if case["code"] == 0:
             assert answers(case["output"]) == answers(case["healthy"]), case
-        if case["verb"] == "fsck" and case["failed"]:
-            assert case["code"] in (1, 3), case
-            assert " is sound" not in case["output"], case
+        if case["verb"] == "fsck" and " is sound" in case["output"]:
+            # What was refused once was read at another time, or nobody needs it.
+            assert case["output"] == case["healthy"], case

@@ -126,7 +126,7 @@ def test_a_folder_that_we_may_not_look_into_is_told(
         # It may be a run, so that whoever asked for it is told.
         assert len(finder.find_new()) == len(list(sweep.iterdir()))
         assert not is_run(sweep / "a")
-    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     result = call("ls", sweep)
     assert result.exit_code == 3
     assert f"cannot read {sweep}: Permission denied" in result.stderr

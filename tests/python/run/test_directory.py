@@ -227,6 +227,22 @@ def test_runs_below_a_folder_are_found(tmp_path: Path) -> None:
     assert directory.RUN_FILE == "RUN.json"
 
 
+def test_a_folder_that_the_system_refuses_to_read_is_not_taken_for_one_without_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_run(tmp_path / "run")
+    stat = Path.stat
+
+    def refuse(path: Path, **options: bool) -> os.stat_result:
+        if path.name == "RUN.json":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(StorageError, match=r"cannot read .*Input/output error"):
+        find_runs(tmp_path / "run")
+
+
 def test_a_run_that_appears_between_two_looks_is_waited_for(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
