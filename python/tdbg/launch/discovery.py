@@ -167,7 +167,7 @@ class Discovery:
 
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             make(optimizer, *args, **kwargs)
-            me._made(optimizer)
+            me._run(me._made, optimizer)
 
         functools.update_wrapper(init, make)
         Optimizer.__init__ = init  # type: ignore[method-assign, assignment]
@@ -212,6 +212,17 @@ class Discovery:
 
     # ---- called by torch -----------------------------------------------------
 
+    def _run(self, function: Callable[[Any], None], what: Any) -> None:
+        """Call one of the following; nothing escapes but ``TrainingStopped``."""
+        if is_compiling():
+            return
+        try:
+            function(what)
+        except TrainingStopped:
+            raise
+        except Exception as error:
+            self._give_up(error)
+
     def _made(self, optimizer: Optimizer) -> None:
         """Note an optimizer, which was just made."""
         self._facts.n_optimizers += 1
@@ -229,23 +240,16 @@ class Discovery:
         self._waiting.add(optimizer)
         self._search()
 
-    def _called(self, module: nn.Module, _: Any) -> None:
+    def _called(self, module: nn.Module) -> None:
         """Torch calls this before every call of a module, during a search."""
-        if is_compiling() or self._passed.get(id(module)) is module:
+        if self._passed.get(id(module)) is module or not self._may_be_root(module):
             return
-        if not self._may_be_root(module):
-            return
-        try:
-            if isinstance(module, _Loss):
-                self._found_loss(module)
-            elif self._is_root(module):
-                self._found_root(module)
-        except TrainingStopped:
-            raise
-        except Exception as error:
-            self._give_up(error)
+        if isinstance(module, _Loss):
+            self._found_loss(module)
+        elif self._is_root(module):
+            self._found_root(module)
 
-    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+    def _stepped(self, optimizer: Optimizer) -> None:
         """Torch calls this after every step of an optimizer, during a search."""
         n_steps = self._n_steps[optimizer] = self._n_steps.get(optimizer, 0) + 1
         if not self._trainings:
@@ -440,8 +444,12 @@ class Discovery:
         if self._handles:
             return
         self._handles = [
-            register_module_forward_pre_hook(self._called),
-            register_optimizer_step_post_hook(self._stepped),
+            register_module_forward_pre_hook(
+                lambda module, _: self._run(self._called, module)
+            ),
+            register_optimizer_step_post_hook(
+                lambda optimizer, *_: self._run(self._stepped, optimizer)
+            ),
         ]
         self._n_steps.clear()
         self._n_backwards = 0

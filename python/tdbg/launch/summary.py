@@ -29,14 +29,12 @@ class Facts:
 
     Attributes:
         n_optimizers: How many optimizers were made.
-        n_steps: How often they stepped during the search.
         n_backwards: How many backward passes began at a single number.
         n_left_out: How many trainings were not captured because there were too many.
         has_given_up: Whether the search ended with a warning.
     """
 
     n_optimizers: int = 0
-    n_steps: int = 0
     n_backwards: int = 0
     n_left_out: int = 0
     has_given_up: bool = False
@@ -91,10 +89,7 @@ def why(facts: Facts) -> list[str]:
     if error:
         return [f"nothing was captured: the program ended by {error} before it trained"]
     if facts.n_optimizers:
-        made = "an optimizer was" if facts.n_optimizers == 1 else "optimizers were"
-        reason = f"{made} made, but no module was called that has its parameters"
-        if facts.n_optimizers > 1:
-            reason = reason.replace("its", "their")
+        reason = "no module was called that has parameters of an optimizer"
     elif facts.n_backwards:
         reason = "gradients were computed, but of no module that was called twice"
     else:

@@ -179,14 +179,12 @@ class _Saved:
     def values(self, steps: Ints) -> Iterator[tuple[Indices, Indices]]:
         """Yield the tensor of each value, and at which of *steps* it is."""
         reader, span = self._source.writer.reader, self._range(steps)
-        finds = (
-            (reader.find_tensors, reader.n_tensors),
-            (
-                reader.find_scalars,
-                reader.n_scalars,
-            ),
-        )
-        for entries in (find(*span)[0] for find, n in finds if n):
+        of_tensors = reader.find_tensors, reader.n_tensors
+        of_scalars = reader.find_scalars, reader.n_scalars
+        for find, n in (of_tensors, of_scalars):
+            if not n:
+                continue
+            entries = find(*span)[0]
             places, known = _places(steps, entries["step"])
             tensors = self._tensors_of(entries["definition"][known])
             yield tensors[tensors >= 0], places[tensors >= 0]

@@ -185,7 +185,32 @@ def test_a_model_that_judges_what_is_optimized_is_no_training(
         optimizer.step()
     discovery.print_summary()
     assert not run_dir.exists()
-    assert "no module was called that has its parameters" in capfd.readouterr().err
+    assert (
+        "no module was called that has parameters of an optimizer"
+        in capfd.readouterr().err
+    )
+
+
+class Comparable(torch.optim.SGD):
+    """An optimizer of somebody's own, which cannot be a key of a dictionary."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Comparable)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_optimizer_that_the_search_cannot_handle_trains_as_without_it(
+    discovery: Discovery, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = mlp()
+    optimizer = Comparable(model.parameters(), lr=0.1)
+    weight = next(model.parameters())
+    before = weight.detach().clone()
+    train(model, nn.CrossEntropyLoss(), optimizer, digits(8), 2)
+    assert not torch.equal(before, weight)
+    assert "tdbg captures nothing: unhashable type" in caplog.text
+    assert not discovery.is_searching
 
 
 def test_modules_are_looked_at_once_while_a_program_infers(
