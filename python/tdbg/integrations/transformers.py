@@ -115,9 +115,9 @@ class _Losses:
         if isinstance(loss, torch.Tensor) and self._has_loss:
             self._hook.record_tensor_value("loss", loss)
 
-    def _begins_at(self, root: torch.Tensor) -> None:
+    def _begins_at(self, number: torch.Tensor, _: torch.Tensor) -> None:
         if not self._has_loss:
-            self._hook.record_tensor_value("loss", root)
+            self._hook.record_tensor_value("loss", number)
 
     def remove(self) -> None:
         self._handle.remove()

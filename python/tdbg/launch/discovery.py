@@ -259,15 +259,15 @@ class Discovery:
         if not self._waiting:
             self._settle()
 
-    def _backward_begins(self, root: torch.Tensor) -> None:
-        """A backward pass begins at a single number, *root*."""
+    def _backward_begins(self, number: torch.Tensor, _: torch.Tensor) -> None:
+        """A backward pass begins at a single *number*."""
         self._facts.n_backwards += 1
         self._n_backwards += 1
         for each in self._candidates:
             each.was_followed = True
         training = self._training_of_backward()
         if training is not None and not training.has_loss:
-            training.hook.record_tensor_value("loss", root)
+            training.hook.record_tensor_value("loss", number)
         current = self._current()
         if self.is_searching:
             # Without optimizers, passes are counted in their place.

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tdbg.config.class_kinds import kind_of_class, kind_of_leaf, kind_of_loss
-from tdbg.run.json_values import is_integer, mapping_of, texts_of
+from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
+from tdbg.run.loss_facts import LossFact, UntrainedParameter
 
 __all__ = ["MODEL", "ModelInfo", "ParameterFacts", "gather"]
+
+_Value = TypeVar("_Value")
 
 # What the event says it is about.
 MODEL = "model"
@@ -66,6 +69,9 @@ class ModelInfo:
             that work otherwise in training (Dropout, BatchNorm), and are meant to.
         keeps_gradients: Whether the gradients of an optimizer are not cleared from one
             step to the next, and so are sums of all since the beginning.
+        loss_facts: What is wrong with the losses, as their graphs say.
+        untrained: Parameters outside of the model that a loss depends on, and that
+            nobody trains.
     """
 
     step: int
@@ -78,6 +84,8 @@ class ModelInfo:
     complete: bool = False
     evaluating: tuple[str, ...] = ()
     keeps_gradients: bool = False
+    loss_facts: tuple[LossFact, ...] = ()
+    untrained: tuple[UntrainedParameter, ...] = ()
 
     def module_of(self, tensor_name: str) -> str | None:
         """The class of the module that a tensor is of; None where it is not known.
@@ -128,6 +136,8 @@ class ModelInfo:
         document = {item.name: getattr(self, item.name) for item in _FIELDS}
         for name in ("models", "losses", "optimizers", "evaluating"):
             document[name] = list(document[name])
+        for name in ("loss_facts", "untrained"):
+            document[name] = [each.to_json() for each in document[name]]
         document["modules"] = dict(self.modules)
         document["kinds"] = dict(self.kinds)
         document["parameters"] = {
@@ -162,6 +172,8 @@ class ModelInfo:
             complete=document.get("complete") is True,
             evaluating=tuple(texts_of(document.get("evaluating"))),
             keeps_gradients=document.get("keeps_gradients") is True,
+            loss_facts=_values(LossFact.from_json, document.get("loss_facts")),
+            untrained=_values(UntrainedParameter.from_json, document.get("untrained")),
         )
 
     def parts(self, max_bytes: int = MAX_PART_BYTES) -> list[dict[str, Any]]:
@@ -224,6 +236,14 @@ def _paths(tensor_name: str) -> Iterator[str]:
         path, found, _ = tensor_name.rpartition(direction)
         if found:
             yield path
+
+
+def _values(
+    read: Callable[[Mapping[str, Any]], _Value | None], documents: object
+) -> tuple[_Value, ...]:
+    """What can be read of a list of documents."""
+    values = (read(mapping_of(each)) for each in list_of(documents))
+    return tuple(value for value in values if value is not None)
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ __all__ = [
     "selected",
 ]
 
+
+_Value = TypeVar("_Value")
 
 # Number of a device, as the key of an object.
 DEVICE = re.compile("[0-9]{1,9}")
@@ -286,6 +288,8 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         complete=all(each.complete for each in held),
         evaluating=_union(each.evaluating for each in held),
         keeps_gradients=any(each.keeps_gradients for each in held),
+        loss_facts=_union(each.loss_facts for each in held),
+        untrained=_union(each.untrained for each in held),
     )
 
 
@@ -295,12 +299,12 @@ def _renumbered(parameter: ParameterFacts, offset: int) -> ParameterFacts:
     return dataclasses.replace(parameter, optimizer=parameter.optimizer + offset)
 
 
-def _union(names: Iterable[Sequence[str]]) -> tuple[str, ...]:
+def _union(values: Iterable[Sequence[_Value]]) -> tuple[_Value, ...]:
     """What one of them has; several of a class as often as one of them has it."""
-    found: tuple[str, ...] = ()
-    for each in names:
+    found: tuple[_Value, ...] = ()
+    for each in values:
         if tuple(each) != found:
-            found += tuple(name for name in each if name not in found)
+            found += tuple(value for value in each if value not in found)
     return found
 
 

@@ -29,6 +29,7 @@ from tdbg.hooks.pytorch.adapter import TorchAdapter
 from tdbg.hooks.pytorch.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.kinds import loss_name
+from tdbg.hooks.pytorch.loss_watch import LossWatch
 from tdbg.hooks.pytorch.losses import LossCapture
 from tdbg.hooks.pytorch.mode import TorchMode
 from tdbg.hooks.pytorch.model_info import TorchModel
@@ -211,6 +212,7 @@ class Hook(HookBase):
             self._model_info,
         )
         self._model.watch = watch
+        self._model.loss_watch = LossWatch(self._module_captures)
         return watch
 
     def _capture_of(self, loss: object) -> LossCapture | None:
@@ -263,7 +265,7 @@ class Hook(HookBase):
         hooks: list[Any] = [*self._module_captures, *self._losses, *self._gradients]
         for each in hooks:
             each.remove()
-        for watch in (self._watch, self._graphs):
+        for watch in (self._watch, self._graphs, self._model.loss_watch):
             if watch is not None:
                 watch.remove()
 

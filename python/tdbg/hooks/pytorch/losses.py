@@ -222,20 +222,20 @@ class BackwardRoots:
     """Reports the single number that a backward pass begins at, before it does.
 
     Args:
-        report: Called with the number, as it was before scaling; what it raises is
-            lost.
+        report: Called with the number, as it was before scaling, and with the tensor
+            that has the graph; what it raises is lost.
     """
 
-    def __init__(self, report: Callable[[torch.Tensor], None]) -> None:
+    def __init__(self, report: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
         self._report = report
         _watchers.add(self)
         _wrap(torch.autograd, "backward", _backward)
         _wrap(GradScaler, "scale", _scale)
 
-    def backward_begins(self, root: torch.Tensor) -> None:
+    def backward_begins(self, number: torch.Tensor, root: torch.Tensor) -> None:
         """Report the number that a backward pass begins at."""
         with contextlib.suppress(Exception):
-            self._report(root)
+            self._report(number, root)
 
     def remove(self) -> None:
         """Watch no longer."""
@@ -250,20 +250,24 @@ def _backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
     if not is_compiling() and not is_in_backward():
         root = _root(tensors)
         if root is not None:
+            number = _unscaled(root)
             for watcher in list(_watchers):
-                watcher.backward_begins(root)
+                watcher.backward_begins(number, root)
     return original(tensors, *args, **kwargs)
 
 
 def _root(tensors: Any) -> torch.Tensor | None:
     if isinstance(tensors, tuple | list) and len(tensors) == 1:
         tensors = tensors[0]
-    if not isinstance(tensors, torch.Tensor) or tensors.numel() != 1:
-        return None
+    is_number = isinstance(tensors, torch.Tensor) and tensors.numel() == 1
+    return tensors if is_number else None
+
+
+def _unscaled(root: torch.Tensor) -> torch.Tensor:
     for result, unscaled in _scaled:
-        if result() is tensors:
+        if result() is root:
             return unscaled
-    return tensors.detach()
+    return root.detach()
 
 
 def _scale(original: Any, scaler: GradScaler, outputs: Any) -> Any:

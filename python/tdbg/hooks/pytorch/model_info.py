@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from tdbg.capture.model_info import ModelMarks
 from tdbg.hooks.pytorch.kinds import kind_of
+from tdbg.hooks.pytorch.loss_watch import LossWatch
 from tdbg.hooks.pytorch.losses import LossCapture
 from tdbg.hooks.pytorch.mode import evaluating
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
@@ -36,6 +37,7 @@ class TorchModel:
 
     Attributes:
         watch: Knows the optimizers; None: nothing does yet.
+        loss_watch: Reads the graphs of the losses; None: nothing does yet.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class TorchModel:
         self._module_captures = module_captures
         self._losses = losses
         self.watch: OptimizerWatch | None = None
+        self.loss_watch: LossWatch | None = None
 
     @property
     def _optimizers(self) -> list[Optimizer]:
@@ -61,6 +64,8 @@ class TorchModel:
         for tracked in all_tracked:
             parameter = tracked.parameter()
             found.append(-1 if parameter is None else parameter.requires_grad)
+        if self.loss_watch is not None:
+            found += self.loss_watch.look()
         return ModelMarks(len(all_tracked), tuple(found))
 
     def model_info(
@@ -104,6 +109,8 @@ class TorchModel:
             parameters=parameters,
             complete=bool(optimizers),
             keeps_gradients=self.watch is not None and self.watch.keeps_gradients,
+            loss_facts=() if self.loss_watch is None else self.loss_watch.facts,
+            untrained=() if self.loss_watch is None else self.loss_watch.untrained,
         )
 
     def _tracked(self) -> list[TrackedParameter]:

@@ -1,0 +1,173 @@
+"""Reads the graphs of the first losses of a training, and watches what nobody trains.
+
+A parameter that takes part in the loss, and that neither the model nor an optimizer
+has, stays as it was made: layers in a plain list, or a loss with weights of its own.
+
+Thread safety: the training's thread.  Errors: none; what cannot be read is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tdbg.hooks.pytorch.loss_graph import read_loss_graph
+from tdbg.hooks.pytorch.losses import BackwardRoots
+from tdbg.hooks.pytorch.module_hooks import ModuleCapture
+from tdbg.hooks.pytorch.module_tree import class_name, named_modules
+from tdbg.run.loss_facts import LossFact, UntrainedParameter
+
+__all__ = ["LossWatch"]
+
+# Backward passes of a training whose graphs are read, and those of other trainings
+# that are read in vain: a step may have several losses.
+_MOST_GRAPHS = 8
+_MOST_IN_VAIN = 50
+# Numbers of a parameter by which it is seen to change.
+_SAMPLE = 64
+# Parameters that are watched, and told, at most.
+_MOST_PARAMETERS = 100
+# How deep lists in lists are searched for modules.
+_DEEPEST = 3
+
+
+class _Watched(NamedTuple):
+    parameter: weakref.ref[Any]
+    sample: torch.Tensor
+
+
+class LossWatch:
+    """Reads the first losses of the training of some modules.
+
+    Args:
+        module_captures: Those of the registered modules; grows.
+
+    Attributes:
+        facts: What is wrong with the losses so far.
+        untrained: Parameters that a loss depends on and that nobody trains.
+    """
+
+    def __init__(self, module_captures: Sequence[ModuleCapture]) -> None:
+        self._module_captures = module_captures
+        self.facts: tuple[LossFact, ...] = ()
+        self.untrained: tuple[UntrainedParameter, ...] = ()
+        self._watched: dict[int, _Watched] = {}
+        self._n_read = self._n_in_vain = 0
+        self._n_looks = 0
+        self._roots: BackwardRoots | None = BackwardRoots(self._begins)
+
+    def look(self) -> tuple[int, ...]:
+        """Look which parameters have changed; return numbers that tell a change.
+
+        Called as the first step of an optimizer ends, and then after some more.
+        """
+        self._n_looks += 1
+        if self._n_looks > 1 and self._watched:
+            with contextlib.suppress(Exception):
+                self.untrained = tuple(self._find_untrained())
+            self._watched.clear()
+        return len(self.facts), len(self.untrained)
+
+    def remove(self) -> None:
+        """Read no more."""
+        self._watched.clear()
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._roots is not None:
+            self._roots.remove()
+            self._roots = None
+
+    def _begins(self, _: torch.Tensor, root: torch.Tensor) -> None:
+        """A backward pass begins at *root*."""
+        graph = read_loss_graph(root)
+        ours = set[int]().union(
+            *(each.parameters.identities() for each in self._module_captures)
+        )
+        known = [leaf for leaf in graph.leaves if id(leaf) in ours]
+        if not known and root.grad_fn is not None:
+            self._n_in_vain += 1
+        else:
+            self._n_read += 1
+            self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))
+            if self._n_looks < 2:
+                self._watch(leaf for leaf in graph.leaves if id(leaf) not in ours)
+        if self._n_read >= _MOST_GRAPHS or self._n_in_vain >= _MOST_IN_VAIN:
+            self._stop_reading()
+
+    def _watch(self, leaves: Iterable[torch.Tensor]) -> None:
+        for leaf in leaves:
+            if len(self._watched) < _MOST_PARAMETERS and isinstance(leaf, nn.Parameter):
+                watched = _Watched(weakref.ref(leaf), _sample(leaf))
+                self._watched.setdefault(id(leaf), watched)
+
+    def _find_untrained(self) -> Iterator[UntrainedParameter]:
+        left = {
+            id(parameter): parameter
+            for each in self._watched.values()
+            if (parameter := each.parameter()) is not None
+            and torch.equal(_sample(parameter), each.sample)
+        }
+        if left:
+            for each in gc.get_objects():
+                # By type: isinstance would wake lazy proxies.
+                if issubclass(type(each), Optimizer):
+                    for group in each.param_groups:
+                        for parameter in group["params"]:
+                            left.pop(id(parameter), None)
+        if not left:
+            return
+        names = dict(self._in_containers())
+        for identity, parameter in left.items():
+            yield UntrainedParameter(
+                names.get(identity), tuple(parameter.shape), _is_trained(parameter)
+            )
+
+    def _in_containers(self) -> Iterator[tuple[int, str]]:
+        """What lists and dictionaries in the modules hold, which registers nothing."""
+        for capture in self._module_captures:
+            root = capture.module
+            if root is None:
+                continue
+            for path, module in named_modules(root):
+                owner = f"{class_name(root)}.{path}" if path else class_name(root)
+                for key, value in vars(module).items():
+                    if not key.startswith("_") and isinstance(
+                        value, list | tuple | dict
+                    ):
+                        yield from _parameters_in(value, f"{owner}.{key}", _DEEPEST)
+
+
+def _parameters_in(value: Any, path: str, depth: int) -> Iterator[tuple[int, str]]:
+    if isinstance(value, nn.Module):
+        for name, parameter in value.named_parameters():
+            yield id(parameter), f"{path}.{name}"
+    elif isinstance(value, nn.Parameter):
+        yield id(value), path
+    elif depth and isinstance(value, list | tuple | dict):
+        members = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in list(members):
+            yield from _parameters_in(each, f"{path}[{key!r}]", depth - 1)
+
+
+def _sample(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.detach().reshape(-1)[:_SAMPLE].clone()
+
+
+def _is_trained(parameter: nn.Parameter) -> bool:
+    """Whether the module that owns it is in training mode; True if there is none."""
+    for table in gc.get_referrers(parameter):
+        if type(table) is not dict:
+            continue
+        for owner in gc.get_referrers(table):
+            named = owner if isinstance(owner, nn.Module) else None
+            if named is not None and named._parameters is table:
+                return named.training
+    return True

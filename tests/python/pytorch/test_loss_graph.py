@@ -1,0 +1,183 @@
+"""What the graph of a loss says is wrong with it, however the loss was written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from tdbg.hooks.pytorch.loss_graph import read_loss_graph
+from tdbg.run.loss_facts import LossFault
+
+N = 16
+Loss = Callable[["Batch"], Tensor]
+
+
+class Batch:
+    """What a classifier, and a regression of one number, make of a batch."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.line = nn.Linear(4, 1)
+        inputs = torch.randn(N, 4)
+        self.scores: Tensor = self.layers(inputs)
+        self.numbers: Tensor = self.line(inputs)
+        self.classes = torch.randint(0, 3, (N,))
+        self.targets = torch.randn(N)
+        self.bits = (self.targets > 0).float()
+
+    @property
+    def probabilities(self) -> Tensor:
+        return F.softmax(self.scores, 1)
+
+    @property
+    def chosen(self) -> Tensor:
+        """The logarithm of the probability of an action, one for each sample."""
+        return torch.distributions.Categorical(logits=self.scores).log_prob(
+            self.classes
+        )
+
+
+WRONG: dict[str, tuple[LossFault, Loss]] = {
+    "softmax before cross entropy": (
+        LossFault.SOFTMAX_TWICE,
+        lambda b: F.cross_entropy(b.probabilities, b.classes),
+    ),
+    "softmax in another shape and type": (
+        LossFault.SOFTMAX_TWICE,
+        lambda b: F.cross_entropy(
+            b.probabilities.double().reshape(4, 4, 3).transpose(1, 2),
+            b.classes.reshape(4, 4),
+        ),
+    ),
+    "sigmoid before BCE with logits": (
+        LossFault.SIGMOID_TWICE,
+        lambda b: nn.BCEWithLogitsLoss()(torch.sigmoid(b.numbers).squeeze(), b.bits),
+    ),
+    "nll of scores": (
+        LossFault.LIKELIHOOD_OF_SCORES,
+        lambda b: F.nll_loss(b.scores, b.classes),
+    ),
+    "nll of probabilities": (
+        LossFault.LIKELIHOOD_OF_PROBABILITIES,
+        lambda b: nn.NLLLoss()(b.probabilities, b.classes),
+    ),
+    "log_softmax over the batch": (
+        LossFault.SOFTMAX_OVER_SAMPLES,
+        lambda b: F.nll_loss(F.log_softmax(b.scores, 0), b.classes),
+    ),
+    "softmax of one output": (
+        LossFault.SOFTMAX_OF_ONE,
+        lambda b: F.binary_cross_entropy(F.softmax(b.numbers, 1)[:, 0], b.bits),
+    ),
+    "cross entropy of one class": (
+        LossFault.SOFTMAX_OF_ONE,
+        lambda b: F.cross_entropy(b.numbers, torch.zeros(N).long()),
+    ),
+    "squares by hand, column minus row": (
+        LossFault.BROADCAST,
+        lambda b: ((b.numbers - b.targets) ** 2).mean(),
+    ),
+    "squares by hand, row minus column": (
+        LossFault.BROADCAST,
+        lambda b: (b.targets[:, None] - b.numbers[:, 0]).abs().mean(),
+    ),
+    "mse_loss": (
+        LossFault.BROADCAST,
+        lambda b: F.mse_loss(b.numbers, b.targets),
+    ),
+    "a policy gradient with a column of returns": (
+        LossFault.BROADCAST,
+        lambda b: -(b.chosen * b.targets[:, None]).mean(),
+    ),
+    "a minus": (
+        LossFault.NEGATED,
+        lambda b: -F.cross_entropy(b.scores, b.classes),
+    ),
+    "a negative factor": (
+        LossFault.NEGATED,
+        lambda b: -0.5 * F.mse_loss(b.numbers[:, 0], b.targets) / 4,
+    ),
+    "a sum": (
+        LossFault.SUMMED,
+        lambda b: F.cross_entropy(b.scores, b.classes, reduction="sum"),
+    ),
+    "a sum by hand": (
+        LossFault.SUMMED,
+        lambda b: ((b.numbers[:, 0] - b.targets) ** 2).sum(),
+    ),
+    "a sum times the scale of a scaler": (
+        LossFault.SUMMED,
+        lambda b: F.nll_loss(b.probabilities.log(), b.classes, reduction="sum") * 65536,
+    ),
+    "a copy of the number": (
+        LossFault.NO_GRAPH,
+        lambda b: torch.tensor(b.scores.sum().item(), requires_grad=True),
+    ),
+}
+
+RIGHT: dict[str, Loss] = {
+    "cross entropy": lambda b: F.cross_entropy(
+        b.scores, b.classes, label_smoothing=0.1
+    ),
+    "nll": lambda b: F.nll_loss(F.log_softmax(b.scores, -1), b.classes) / 4,
+    "nll of logarithms by hand": lambda b: F.nll_loss(b.probabilities.log(), b.classes),
+    "bce": lambda b: F.binary_cross_entropy(torch.sigmoid(b.numbers)[:, 0], b.bits),
+    "mse": lambda b: F.mse_loss(b.numbers, b.targets[:, None]),
+    "squares": lambda b: ((b.numbers.squeeze() - b.targets) ** 2).sum() / N,
+    "a policy gradient": lambda b: -(b.chosen * b.targets).mean(),
+    "an entropy": lambda b: (
+        -(b.probabilities * F.log_softmax(b.scores, 1)).sum(1).mean()
+    ),
+    "distillation": lambda b: F.kl_div(
+        F.log_softmax(b.scores / 4, 1), b.probabilities.detach(), reduction="batchmean"
+    ),
+    "pairs of one batch": lambda b: F.relu(1 - (b.numbers - b.numbers.t())).mean(),
+    "all pairs, said by an axis": lambda b: (
+        (b.numbers[:, 0][:, None] - b.targets[None]) ** 2
+    ).mean(),
+    "pairs that are classified": lambda b: F.cross_entropy(
+        b.scores @ b.scores.t(), torch.arange(N)
+    ),
+    "distances to all": lambda b: (
+        (b.scores**2).sum(1, keepdim=True).expand(N, N) - torch.rand(N, N)
+    ).mean(),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_loss_that_is_misused_is_seen_in_its_graph(name: str) -> None:
+    fault, loss = WRONG[name]
+    with pytest.warns() if name == "mse_loss" else contextlib.nullcontext():
+        graph = read_loss_graph(loss(Batch()))
+    assert [fact.fault for fact in graph.facts] == [fault]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_loss_as_it_is_meant_has_no_fault(name: str) -> None:
+    batch = Batch()
+    graph = read_loss_graph(RIGHT[name](batch))
+    assert graph.facts == ()
+    used = {id(leaf) for leaf in graph.leaves}
+    owners = [batch.layers, batch.line]
+    assert used in [{id(each) for each in owner.parameters()} for owner in owners]
+
+
+def test_a_graph_that_is_read_is_as_it_was() -> None:
+    gradients = []
+    for reads in (False, True):
+        batch = Batch()
+        loss = F.cross_entropy(batch.scores, batch.classes)
+        if reads:
+            read_loss_graph(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients.append([each.grad for each in batch.layers.parameters()])
+    for plain, read in zip(*gradients, strict=True):
+        assert plain is not None
+        assert read is not None
+        assert torch.equal(plain, read)
