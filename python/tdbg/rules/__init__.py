@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tdbg.rules.builtin.gradients.not_cleared import GradientsNotCleared
     from tdbg.rules.builtin.gradients.precision import PrecisionLoss
     from tdbg.rules.builtin.gradients.vanishing import VanishingGradient
+    from tdbg.rules.builtin.loss.misuse import LossMisuse
     from tdbg.rules.builtin.loss.not_decreasing import LossNotDecreasing
     from tdbg.rules.builtin.loss.overfit import Overfit
     from tdbg.rules.builtin.loss.overtraining import Overtraining
@@ -71,7 +72,9 @@ if TYPE_CHECKING:
     from tdbg.rules.builtin.weights.initialization import PoorWeightInitialization
     from tdbg.rules.builtin.weights.missing_gradient import MissingGradient
     from tdbg.rules.builtin.weights.not_in_optimizer import NotInOptimizer
+    from tdbg.rules.builtin.weights.unregistered import UnregisteredParameter
     from tdbg.rules.builtin.weights.update_ratio import WeightUpdateRatio
+    from tdbg.rules.builtin.weights.vanishing_rate import VanishingLearningRate
     from tdbg.rules.builtin.weights.zero_learning_rate import ZeroLearningRate
 
 __all__ = [
@@ -92,6 +95,7 @@ __all__ = [
     "GradientsNotCleared",
     "Idle",
     "Limits",
+    "LossMisuse",
     "LossNotDecreasing",
     "LossSpike",
     "MissingGradient",
@@ -118,7 +122,9 @@ __all__ = [
     "UnchangedTensor",
     "Underfitting",
     "UnitTable",
+    "UnregisteredParameter",
     "VanishingGradient",
+    "VanishingLearningRate",
     "WeightUpdateRatio",
     "Window",
     "ZeroLearningRate",

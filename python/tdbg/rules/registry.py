@@ -192,6 +192,7 @@ BUILT_IN = {
     "ExplodingTensor": "tdbg.rules.builtin.tensors.exploding",
     "FeatureImportance": "tdbg.rules.builtin.trees.feature_importance",
     "GradientsNotCleared": "tdbg.rules.builtin.gradients.not_cleared",
+    "LossMisuse": "tdbg.rules.builtin.loss.misuse",
     "LossNotDecreasing": "tdbg.rules.builtin.loss.not_decreasing",
     "LossSpike": "tdbg.rules.builtin.loss.spike",
     "MissingGradient": "tdbg.rules.builtin.weights.missing_gradient",
@@ -210,7 +211,9 @@ BUILT_IN = {
     "TreeDepth": "tdbg.rules.builtin.trees.tree_depth",
     "UnchangedTensor": "tdbg.rules.builtin.tensors.unchanged",
     "Underfitting": "tdbg.rules.builtin.loss.underfitting",
+    "UnregisteredParameter": "tdbg.rules.builtin.weights.unregistered",
     "VanishingGradient": "tdbg.rules.builtin.gradients.vanishing",
+    "VanishingLearningRate": "tdbg.rules.builtin.weights.vanishing_rate",
     "WeightUpdateRatio": "tdbg.rules.builtin.weights.update_ratio",
     "ZeroLearningRate": "tdbg.rules.builtin.weights.zero_learning_rate",
 }

@@ -16,7 +16,7 @@ from rules_asked import asks
 from tdbg.config import Kind, Needs
 from tdbg.hooks.pytorch.adapter import TorchAdapter
 from tdbg.pytorch import Hook
-from tdbg.rules import Underfitting, check
+from tdbg.rules import LossMisuse, check
 from tdbg.trial import create_trial
 
 
@@ -65,7 +65,7 @@ def test_a_run_has_the_kinds_of_modules_and_losses(run_dir: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     criterion = Entropy()
     torch.manual_seed(0)
-    with Hook(run_dir, rules=["Underfitting"], min_free_bytes=0) as hook:
+    with Hook(run_dir, rules=["LossMisuse"], min_free_bytes=0) as hook:
         hook.register_module(model)
         hook.register_loss(criterion, name="main")
         for _ in range(30):
@@ -84,7 +84,7 @@ def test_a_run_has_the_kinds_of_modules_and_losses(run_dir: Path) -> None:
     assert info.kind_of("1_output_0") is None
     assert info.kind_of("main_input_0") == Kind.CROSS_ENTROPY
     # The loss is given probabilities: the rule knows it by its kind alone.
-    (finding,) = check(run_dir, [Underfitting()]).findings
+    (finding,) = check(run_dir, [LossMisuse()]).findings
     assert (finding.tensor, "softmax" in finding.message) == ("main_input_0", True)
 
 

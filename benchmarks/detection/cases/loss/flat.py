@@ -254,7 +254,9 @@ def two_shuffles(t: Training) -> None:
     loop.run(240, visible=loss_above(2.2, since=120), learned=0.8)
 
 
-@second.sick("LossNotDecreasing Underfitting", "softmax before cross entropy")
+@second.sick(
+    "LossMisuse LossNotDecreasing Underfitting", "softmax before cross entropy"
+)
 def softmax_before_the_loss(t: Training) -> None:
     """The model ends in Softmax and the loss is CrossEntropyLoss.
 

@@ -163,7 +163,9 @@ def decay_of_one(t: Training) -> None:
     loop.run(400, visible=plateau(0.7, since=150), learned=loss_below(0.3))
 
 
-@third.sick("Underfitting LossNotDecreasing", "the softmax is taken over the batch")
+@third.sick(
+    "LossMisuse Underfitting LossNotDecreasing", "the softmax is taken over the batch"
+)
 def softmax_over_the_batch(t: Training) -> None:
     """LogSoftmax(dim=0): the images of a batch compete, not the classes.
 
@@ -314,7 +316,8 @@ class Stack(nn.Module):
 
 
 @third.sick(
-    "Underfitting LossNotDecreasing NotInOptimizer MissingGradient UnchangedTensor",
+    "UnregisteredParameter Underfitting LossNotDecreasing NotInOptimizer "
+    "MissingGradient UnchangedTensor",
     "layers in a Python list are no parameters of the model",
 )
 def layers_in_a_plain_list(t: Training) -> None:

@@ -8,11 +8,11 @@ from rules_fake import FakeRun, judge, row_of
 from tdbg.config import Kind
 from tdbg.rules import (
     DeadRelu,
+    LossMisuse,
     NotNormalizedData,
     PoorWeightInitialization,
     Rule,
     SaturatedActivation,
-    Underfitting,
 )
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
@@ -74,7 +74,7 @@ def test_what_a_loss_is_given() -> None:
         run = run_of(FitLoss=kind)
         for step in range(4):
             run.step(step, {"FitLoss_input_0": row_of(RANDOM.uniform(0.05, 0.95, 64))})
-        assert rules_of(run, Underfitting()) == expected
+        assert rules_of(run, LossMisuse()) == expected
 
 
 def test_a_norm_of_weights_does_not_normalize_the_input() -> None:

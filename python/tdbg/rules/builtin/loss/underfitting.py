@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.needs import BEGINNING, Needs, with_beginning
 from tdbg.modes import TRAINING, ModeKeys
-from tdbg.rules.builtin.loss.loss_inputs import wrong_inputs
 from tdbg.rules.builtin.loss.loss_series import (
     FIRST,
     LossRule,
@@ -29,7 +27,6 @@ from tdbg.rules.window import (
     Description,
     Evaluation,
     Table,
-    TensorInfo,
     Window,
 )
 from tdbg.run.findings import Severity
@@ -44,10 +41,6 @@ CERTAINTY = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Underfitting(LossRule):
     """Report models whose losses of training and validation stay high, and flat.
-
-    Or cannot but stay high: a cross-entropy is given probabilities for scores, a
-    likelihood those of a softmax over the wrong axis, or a squared error all targets
-    for each output.
 
     Args:
         num_steps: Recorded steps in each of the two stretches of training that are
@@ -73,25 +66,6 @@ class Underfitting(LossRule):
         check_number(self, "learned_percent", above=0.0, most=100.0)
 
     @property
-    def needs(self) -> tuple[Needs, ...]:
-        """Losses; rows of their inputs, and values of these at first."""
-        given = Needs(collections=frozenset({"predictions", "labels"}))
-        predictions = Needs(
-            collections=frozenset({"predictions"}),
-            raw=True,
-            interval=1,
-            first_steps=BEGINNING,
-        )
-        # Only the shape of labels is needed.
-        labels = Needs(collections=frozenset({"labels"}), raw=True, first_steps=1)
-        losses = Needs(collections=frozenset({"losses"}))
-        return losses, *with_beginning(given), predictions, labels
-
-    def selects(self, tensor: TensorInfo) -> bool:
-        """Select losses and their inputs."""
-        return tensor.role in {"loss", "prediction", "label"}
-
-    @property
     def lookback(self) -> int:
         """The two stretches."""
         return 2 * self.num_steps - 1
@@ -105,12 +79,8 @@ class Underfitting(LossRule):
         """Judge each loss of training, together with that of validation."""
         evaluated = window.table(ModeKeys.EVAL)
         for table in window.tables(*TRAINING):
-            model_info = window.model_info_at(int(table.steps[-1]))
-            yield from wrong_inputs(table, model_info)
             adversarial = has_adversaries(window, table)
             for i, name in enumerate(table.names):
-                if table.roles[i] != "loss":
-                    continue
                 trend = trend_of(table, i, self.num_steps)
                 if trend is not None:
                     steps = table.steps[trend.columns]

@@ -21,6 +21,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
+from tdbg.run.findings import Severity
 from tdbg.run.model_info import ModelInfo
 
 __all__ = ["ModelStateRule"]
@@ -69,7 +70,7 @@ class ModelStateRule(Rule):
         known = table.known[:, new].any(axis=0)
         severities = np.where(known, OK, UNKNOWN).astype(np.int8)
         if since is not None:
-            (severity,) = self.severities
+            severity = self.severity_of(model_info)
             lasting = steps - since + 1 >= self.num_steps
             severities = np.where(known & lasting, int(severity), UNKNOWN)
         # The finding is about the model: report it at the first output.
@@ -95,6 +96,11 @@ class ModelStateRule(Rule):
     @abstractmethod
     def holds(self, model_info: ModelInfo) -> bool:
         """Whether the model is in the state."""
+
+    def severity_of(self, model_info: ModelInfo) -> Severity:  # noqa: ARG002
+        """The severity of the state; by default, the only one."""
+        (severity,) = self.severities
+        return severity
 
     @abstractmethod
     def describe(self, model_info: ModelInfo, since: int) -> Description:

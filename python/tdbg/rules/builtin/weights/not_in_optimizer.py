@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,9 +96,9 @@ def _is_uniform(table: Table, i: int, j: int, bound: float) -> bool:
     )
 
 
-# Layers that still have PyTorch's initial weights: one or two may be random features
-# on purpose; so many are a network whose weights were not loaded.
-A_NETWORK = 3
+# Frozen layers that still have PyTorch's initial weights: one may be meant so, as
+# random features are; more have been forgotten, or were not loaded.
+SEVERAL = 2
 
 
 @register
@@ -174,45 +174,60 @@ class NotInOptimizer(ModelInfoRule):
             severity=Severity.INFO if on_purpose else Severity.WARNING,
             describe=lambda j: self._describe(names, bad[:, j], on_purpose, held),
         )
-        # The rest gets gradients, so it is not frozen on purpose.
         judged = decided.any(axis=0) & ~bad.any(axis=0)
-        if judged.any() and _only_last_layers(held):
+        if judged.any():
             yield from self._judge_frozen(whole, model_info, steps, judged)
 
     def _judge_frozen(
         self, table: Table, model_info: ModelInfo, steps: slice, judged: Bools
     ) -> Iterator[Evaluation]:
-        """Whether the layers before the trained ones have learned anything."""
-        parameters = model_info.parameters.items()
-        frozen = [name for name, p in parameters if p.optimizer is None]
-        found = untrained(table, model_info, frozen)
-        if len(found) < 2:
+        """Whether frozen layers have learned anything, and where they are."""
+        parameters = model_info.parameters
+        frozen = [
+            name
+            for name, p in parameters.items()
+            if not p.requires_grad or p.optimizer is None
+        ]
+        trained = parameters.keys() - frozen
+        found = [
+            name
+            for name in untrained(table, model_info, frozen)
+            if not _has_copy(table, name, trained)
+        ]
+        if not found:
             return
+        # What an optimizer has may be thawed later.
+        is_out = all(parameters[name].optimizer is None for name in found)
+        is_last = frozen[-1:] == list(parameters)[-1:] and _is_of(frozen[-1], found)
+        is_mistake = is_out and (len(found) >= SEVERAL or is_last)
         yield evaluate_first(
             table,
             steps,
             found[:1],
             bad=judged[np.newaxis],
             decided=judged[np.newaxis],
-            severity=Severity.WARNING if len(found) >= A_NETWORK else Severity.INFO,
-            describe=lambda _: self._describe_frozen(found, len(frozen)),
+            severity=Severity.WARNING if is_mistake else Severity.INFO,
+            describe=lambda _: self._describe_frozen(found, len(frozen), model_info),
         )
 
-    def _describe_frozen(self, found: Sequence[str], n_frozen: int) -> Description:
+    def _describe_frozen(
+        self, found: Sequence[str], n_frozen: int, model_info: ModelInfo
+    ) -> Description:
         return Description(
             message=(
-                f"only the last layers are trained, and of the {n_frozen} parameters "
-                f"that are frozen before them {len(found)}, all that can be judged, "
-                "are still as PyTorch initializes them: nothing was ever learned there "
+                f"{n_frozen} of {len(model_info.parameters)} parameters are frozen, "
+                f"and {len(found)} of them, all that can be judged, are still as "
+                f"PyTorch initializes them: nothing was ever learned there "
                 f"({join_names(found)})"
             ),
             value=float(len(found)),
             threshold=0.0,
             advice=(
-                "see whether pretrained weights were meant to be loaded: "
-                "load_state_dict(..., strict=False) passes over all names that do not "
-                "match (a prefix such as module.) and returns them; if random "
-                "features are meant, this is what they look like"
+                "let them learn (requires_grad_(True), before the optimizer is made); "
+                "or, if pretrained weights were to be loaded, see what "
+                "load_state_dict(..., strict=False) returns: it passes over all names "
+                "that do not match (a prefix such as module.); if random features are "
+                "meant, this is what they look like"
             ),
         )
 
@@ -244,3 +259,27 @@ def _only_last_layers(held: Sequence[bool]) -> bool:
         return False
     first = held.index(True)
     return all(held[first:]) and 0 < len(held) - first < first
+
+
+def _is_of(name: str, found: Sequence[str]) -> bool:
+    """Whether a parameter is of the same layer as one of these."""
+    owner = name.rpartition(".")[0]
+    return any(each.rpartition(".")[0] == owner for each in found)
+
+
+def _has_copy(table: Table, name: str, trained: Collection[str]) -> bool:
+    """Whether a parameter that is trained began with the same weights.
+
+    A network that follows another one (a target, a moving average) is not frozen by
+    mistake.
+    """
+    index = {each: i for i, each in enumerate(table.names)}
+    own = _first_row(table, index[name])
+    return any(
+        _first_row(table, index[each]) == own for each in trained if each in index
+    )
+
+
+def _first_row(table: Table, i: int) -> tuple[float, ...]:
+    j = int(np.argmax(table.ordinal[i] == 1))
+    return tuple(float(table[field][i, j]) for field in ("count", "l2", "mean", "min"))

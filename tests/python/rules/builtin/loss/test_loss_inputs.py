@@ -1,4 +1,4 @@
-"""Underfitting's second half: losses that are given something else than they expect."""
+"""LossMisuse by numbers: losses that are given something else than they expect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tdbg.pytorch as td
 from rules_by_the_book import Row, Verdicts, spied
 from rules_fake import FakeRun, judge, judge_in_parts, row_of
 from tdbg.modes import ModeKeys
-from tdbg.rules import Underfitting, check
+from tdbg.rules import LossMisuse, check
 from tdbg.rules.builtin.loss.loss_inputs import broadcast_shape, wrong_axis
 from tdbg.run.findings import Severity
 
@@ -56,7 +56,7 @@ def recorded(rows: Callable[[], dict[str, Row]], n_steps: int = 4) -> FakeRun:
 
 def severities(run: FakeRun, name: str) -> Severities:
     """The verdict at each step; None: unknown."""
-    found: Verdicts = spied(run, Underfitting())
+    found: Verdicts = spied(run, LossMisuse())
     return [found.get((ModeKeys.TRAIN, name, step)) for step in sorted(run.steps)]
 
 
@@ -66,7 +66,7 @@ UNKNOWN: Severities = [None] * 4
 
 
 def test_probabilities_of_classes_are_named_with_the_floor_of_the_loss():
-    (finding,) = judge(recorded(of_classes), Underfitting())
+    (finding,) = judge(recorded(of_classes), LossMisuse())
     assert (finding.tensor, finding.step) == (CLASSES, 2)
     assert finding.severity is Severity.WARNING
     assert "160 numbers within" in finding.message
@@ -80,7 +80,7 @@ def test_probabilities_of_classes_are_named_with_the_floor_of_the_loss():
 
 
 def test_probabilities_of_yes_and_no_are_named_with_theirs():
-    (finding,) = judge(recorded(of_bits), Underfitting())
+    (finding,) = judge(recorded(of_bits), LossMisuse())
     assert (finding.tensor, finding.step) == (BITS, 2)
     assert finding.severity is Severity.WARNING
     assert "what a sigmoid gives" in finding.message
@@ -92,8 +92,8 @@ def test_scores_that_come_to_lie_within_zero_and_one_are_no_probabilities():
     run = FakeRun(every=10)
     for step in range(40):
         run.step(step, of_bits(**({"min": -0.3} if step < 2 else {})))
-    assert judge(run, Underfitting()) == []
-    assert judge_in_parts(run, range(0, 40, 7), Underfitting()) == []
+    assert judge(run, LossMisuse()) == []
+    assert judge_in_parts(run, range(0, 40, 7), LossMisuse()) == []
 
 
 def one_hot() -> dict[str, Row]:
@@ -104,12 +104,12 @@ def one_hot() -> dict[str, Row]:
 
 
 def test_labels_may_be_a_probability_for_each_class():
-    (finding,) = judge(recorded(one_hot), Underfitting())
+    (finding,) = judge(recorded(one_hot), LossMisuse())
     assert "softmax, of 4 classes" in finding.message
 
 
 def test_two_classes_are_no_yes_and_no():
-    (finding,) = judge(recorded(lambda: of_classes(16, 2)), Underfitting())
+    (finding,) = judge(recorded(lambda: of_classes(16, 2)), LossMisuse())
     assert "softmax, of 2 classes" in finding.message
     assert finding.value == pytest.approx(np.log(1 + np.exp(-1.0)))
     assert finding.threshold == 0.0
@@ -222,7 +222,7 @@ def test_without_values_it_is_not_known_over_which_axis_they_are():
 )
 def test_what_is_no_logarithm_is_named(least: float, most: float, said: str):
     run = recorded(lambda: of_logarithms(min=least, max=most))
-    (finding,) = judge(run, Underfitting())
+    (finding,) = judge(run, LossMisuse())
     assert (finding.tensor, finding.value) == (LOGARITHMS, most)
     assert said in finding.message
     assert "CrossEntropyLoss" in finding.advice
@@ -290,7 +290,7 @@ def test_each_call_of_a_loss_is_judged_with_its_own_labels():
         first, second = of_classes(16, 10), of_classes(16, 4)
         return first | {f"{name}@1": row for name, row in second.items()}
 
-    found = judge(recorded(two_calls), Underfitting())
+    found = judge(recorded(two_calls), LossMisuse())
     assert [(each.tensor, "of 10" in each.message) for each in found] == [
         (CLASSES, True),
         (f"{CLASSES}@1", False),
@@ -301,12 +301,12 @@ def test_each_call_of_a_loss_is_judged_with_its_own_labels():
 @pytest.mark.parametrize("rows", [of_classes, of_bits])
 def test_it_must_last(rows: Callable[[], dict[str, Row]]):
     """Sabotaged: a PATIENCE of 2 or 4."""
-    assert judge(recorded(rows, 2), Underfitting()) == []
-    assert len(judge(recorded(rows, 3), Underfitting())) == 1
+    assert judge(recorded(rows, 2), LossMisuse()) == []
+    assert len(judge(recorded(rows, 3), LossMisuse())) == 1
     dense = FakeRun()
     for step in range(12):
         dense.step(step, rows())
-    assert judge(dense, Underfitting())[0].step == 9
+    assert judge(dense, LossMisuse())[0].step == 9
 
 
 def test_what_is_between_begins_anew():
@@ -317,16 +317,16 @@ def test_what_is_between_begins_anew():
     # Lost, that is, and after it three more are wanted.
     expected: Severities = [None, None, 0, None, None, None, None, None, WARNING]
     assert severities(run, CLASSES) == expected
-    begin, *others = judge(run, Underfitting())
+    begin, *others = judge(run, LossMisuse())
     assert (begin.step, others) == (8, [])
-    assert judge_in_parts(run, range(9), Underfitting()) == [begin]
+    assert judge_in_parts(run, range(9), LossMisuse()) == [begin]
 
 
 def test_evaluation_is_not_judged():
     run = FakeRun(every=10)
     for step in range(5):
         run.step(step, of_classes(), mode=ModeKeys.EVAL)
-    assert judge(run, Underfitting()) == []
+    assert judge(run, LossMisuse()) == []
 
 
 # ---- a softmax over another axis -------------------------------------------------
@@ -370,7 +370,7 @@ def test_a_softmax_over_the_batch_is_named_at_once():
     run = recorded(lambda: {LOGARITHMS: row_of(over(0, 64, 10))}, 9)
     for step in (0, 1, 8):
         run.value(step, LOGARITHMS, over(0, 64, 10))
-    (finding,) = judge(run, Underfitting())
+    (finding,) = judge(run, LossMisuse())
     assert (finding.tensor, finding.step) == (LOGARITHMS, 0)
     assert finding.severity is Severity.WARNING
     assert "add up to 1 over the 64 samples of the batch and not" in finding.message
@@ -378,16 +378,16 @@ def test_a_softmax_over_the_batch_is_named_at_once():
     assert finding.value == pytest.approx(10 / 64)
     assert finding.threshold == 1.0
     assert "dim=1" in finding.advice
-    assert judge_in_parts(run, range(9), Underfitting()) == [finding]
+    assert judge_in_parts(run, range(9), LossMisuse()) == [finding]
 
 
 def test_the_softmax_is_over_the_classes_from_some_step_on():
     run = recorded(of_logarithms, 6)
     for step in range(6):
         run.value(step, LOGARITHMS, over(0 if step < 3 else 1, 64, 10))
-    begin, end = judge(run, Underfitting())
+    begin, end = judge(run, LossMisuse())
     assert (begin.phase, begin.step, end.phase, end.step) == ("begin", 0, "end", 5)
-    assert judge_in_parts(run, range(6), Underfitting()) == [begin, end]
+    assert judge_in_parts(run, range(6), LossMisuse()) == [begin, end]
 
 
 def test_divergences_are_of_any_axis():
@@ -406,7 +406,7 @@ def over_samples(n: int = 64, classes: int = 10) -> dict[str, Row]:
 
 
 def test_a_cross_entropy_that_is_given_one_over_the_batch():
-    (finding,) = judge(recorded(over_samples), Underfitting())
+    (finding,) = judge(recorded(over_samples), LossMisuse())
     assert (finding.tensor, finding.step) == (CLASSES, 2)
     assert "what a softmax over the 64 samples of a batch gives" in finding.message
     assert "those of a sample to 0.156 on average" in finding.message
@@ -475,13 +475,13 @@ def regressed(name: str, outputs: Shape, targets: Shape) -> FakeRun:
 @pytest.mark.parametrize("loss", ["MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"])
 def test_a_column_against_a_row_is_named_at_the_first_batch(loss: str):
     run = regressed(loss, (16, 1), (16,))
-    (finding,) = judge(run, Underfitting())
+    (finding,) = judge(run, LossMisuse())
     assert (finding.tensor, finding.step) == (f"{loss}_input_0", 0)
     assert finding.severity is Severity.WARNING
     assert "outputs of shape (16, 1) and targets of shape (16,)" in finding.message
     assert (finding.value, finding.threshold) == (256.0, 16.0)
     assert "unsqueeze(1)" in finding.advice
-    assert judge_in_parts(run, range(6), Underfitting()) == [finding]
+    assert judge_in_parts(run, range(6), LossMisuse()) == [finding]
 
 
 @pytest.mark.parametrize(
@@ -494,7 +494,7 @@ def test_a_column_against_a_row_is_named_at_the_first_batch(loss: str):
     ],
 )
 def test_shapes_that_are_meant_are_not_named(run: FakeRun):
-    assert judge(run, Underfitting()) == []
+    assert judge(run, LossMisuse()) == []
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
@@ -503,7 +503,7 @@ def test_a_training_whose_targets_are_a_row(tmp_path: Path, *, sick: bool):
     torch.manual_seed(0)
     model, criterion = nn.Linear(4, 1), nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    hook = td.Hook(tmp_path / "run", rules=["Underfitting"])
+    hook = td.Hook(tmp_path / "run", rules=["LossMisuse"])
     hook.register_module(model)
     hook.register_loss(criterion)
     for _ in range(3):
@@ -512,7 +512,7 @@ def test_a_training_whose_targets_are_a_row(tmp_path: Path, *, sick: bool):
         criterion(model(x), x.sum(1) if sick else x.sum(1, keepdim=True)).backward()
         optimizer.step()
     hook.close()
-    found = check(tmp_path / "run", ["Underfitting"], record=False).findings
+    found = check(tmp_path / "run", ["LossMisuse"], record=False).findings
     assert [(each.tensor, each.step) for each in found] == (
-        [("MSELoss_input_0", 0)] if sick else []
+        [("MSELoss_output_0", 0)] if sick else []
     )

@@ -9,7 +9,7 @@ import pytest
 
 from rules_fake import FakeRun, judge, judge_in_parts
 from tdbg.modes import ModeKeys
-from tdbg.rules import Overfit, Overtraining, Underfitting
+from tdbg.rules import LossMisuse, Overfit, Overtraining, Underfitting
 from tdbg.run.findings import Severity
 
 LOSS = "CrossEntropyLoss_output_0"
@@ -202,13 +202,13 @@ SOFTMAX = np.exp(SCORES) / np.exp(SCORES).sum(axis=1, keepdims=True)
 
 
 def test_probabilities_in_the_place_of_scores_are_found():
-    (finding,) = judge(given(SOFTMAX), Underfitting())
+    (finding,) = judge(given(SOFTMAX), LossMisuse())
     assert (finding.tensor, finding.step) == ("CrossEntropyLoss_input_0", 9)
     assert finding.severity is Severity.WARNING
     assert "softmax, of 10 classes" in finding.message
     assert finding.value == pytest.approx(1.461, abs=1e-3)
     bits = 1 / (1 + np.exp(-SCORES[:, :4]))
-    (finding,) = judge(given(bits, "BCEWithLogitsLoss"), Underfitting())
+    (finding,) = judge(given(bits, "BCEWithLogitsLoss"), LossMisuse())
     assert "sigmoid" in finding.message
     assert finding.value == pytest.approx(0.313, abs=1e-3)
 
@@ -227,4 +227,4 @@ def test_probabilities_in_the_place_of_scores_are_found():
     ],
 )
 def test_scores_are_no_probabilities(scores: np.ndarray, loss: str):
-    assert judge(given(scores, loss), Underfitting()) == []
+    assert judge(given(scores, loss), LossMisuse()) == []

@@ -73,7 +73,7 @@ def test_pretrained_weights_that_were_not_loaded_are_a_warning(tmp_path: Path):
     (finding,) = trained_on(tmp_path, loaded("module."))
     assert (finding.tensor, finding.step) == ("0.weight", 9)
     assert finding.severity is Severity.WARNING
-    assert "of the 6 parameters that are frozen before them 3, all" in finding.message
+    assert "6 of 8 parameters are frozen, and 3 of them, all" in finding.message
     assert "0.weight, 2.weight, 4.weight" in finding.message
     assert "strict=False" in finding.advice
 
@@ -82,14 +82,22 @@ def test_those_that_were_loaded_are_sound(tmp_path: Path):
     assert trained_on(tmp_path, loaded("")) == []
 
 
-def test_two_layers_may_be_random_features(tmp_path: Path):
-    (finding,) = trained_on(tmp_path, loaded("module.", 2))
+def test_one_layer_may_be_random_features(tmp_path: Path):
+    (finding,) = trained_on(tmp_path, loaded("module.", 1))
     assert finding.severity is Severity.INFO
     assert "random features" in finding.advice
 
 
-def test_one_is_not_worth_a_word(tmp_path: Path):
-    assert trained_on(tmp_path, loaded("module.", 1)) == []
+@pytest.mark.parametrize("frozen", [slice(0, 3), slice(6, 7)], ids=["first", "last"])
+def test_new_layers_that_are_frozen_by_mistake_are_a_warning(
+    frozen: slice, tmp_path: Path
+):
+    model = network(3)
+    model[frozen].requires_grad_(False)
+    (finding,) = trained_on(tmp_path, model)
+    assert finding.severity is Severity.WARNING
+    assert "of 8 parameters are frozen" in finding.message
+    assert "requires_grad_(True)" in finding.advice
 
 
 def test_layers_that_are_kept_from_the_gradient_are_frozen_too(tmp_path: Path):
@@ -186,7 +194,8 @@ def test_a_target_network_is_no_trunk(is_first: bool, tmp_path: Path):
 
 def test_what_an_optimizer_holds_will_be_thawed(tmp_path: Path):
     model = with_new_head(network(3))
-    assert trained_on(tmp_path, model, *model.parameters()) == []
+    (finding,) = trained_on(tmp_path, model, *model.parameters())
+    assert finding.severity is Severity.INFO
 
 
 def test_a_copy_of_the_weights_is_as_learned_as_they_are(tmp_path: Path):

@@ -11,7 +11,13 @@ import pytest
 from rules_by_the_book import spied
 from rules_fake import FakeRun, judge, judge_in_parts, row_of
 from tdbg.modes import ModeKeys
-from tdbg.rules import MissingGradient, NotInOptimizer, Rule, ZeroLearningRate
+from tdbg.rules import (
+    MissingGradient,
+    NotInOptimizer,
+    Rule,
+    VanishingLearningRate,
+    ZeroLearningRate,
+)
 from tdbg.run.findings import Finding, Severity
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
@@ -567,3 +573,26 @@ def test_what_is_held_may_be_as_it_likes():
     """The new last layer is random, of course: only those that are left out count."""
     learned = row_of(np.random.default_rng(0).normal(size=512))
     assert mixed(learned, learned) is Severity.INFO
+
+
+def test_a_schedule_for_epochs_that_is_stepped_in_each_batch_is_named():
+    (finding,) = judge(rates([0.7**n for n in range(100)]), VanishingLearningRate())
+    assert finding.severity is Severity.WARNING
+    assert "the learning rate fell from 1 to" in finding.message
+    assert "once in an epoch" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # A cosine to zero; a warm-up; steps of a tenth; a rate that was always tiny.
+        [0.5 + 0.5 * math.cos(math.pi * n / 500) for n in range(500)],
+        [1e-9] * 50 + [0.1] * 200,
+        [0.1 ** (1 + n // 100) for n in range(400)],
+        [1e-9] * 300,
+        [0.1] * 50 + [0.0] * 100,
+    ],
+    ids=["cosine", "warm-up", "steps", "tiny", "zero"],
+)
+def test_a_schedule_that_ends_with_the_training_is_sound(values: list[float]):
+    assert judge(rates(values), VanishingLearningRate()) == []

@@ -1,0 +1,120 @@
+"""VanishingLearningRate: learning rates that have fallen to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.config.needs import Needs
+from tdbg.modes import TRAINING
+from tdbg.rules.builtin.weights.zero_learning_rate import RATE
+from tdbg.rules.columns import streak_of_known
+from tdbg.rules.registry import register
+from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.table import streak_spans
+from tdbg.rules.window import (
+    OK,
+    UNKNOWN,
+    Description,
+    Evaluation,
+    Table,
+    TensorInfo,
+    Window,
+    rows_of_lasting,
+)
+
+__all__ = ["VanishingLearningRate"]
+
+# Of how many first rows the largest rate is compared with: warm-ups begin low.
+FIRST = 200
+# A schedule may end at nothing: it has ended too soon if this share of all steps so
+# far came after its end, between some steps and those that the rows must span.
+SHARE = 0.1
+LEAST_STEPS, MOST_STEPS = 20, 190
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VanishingLearningRate(Rule):
+    """Report learning rates that fell to a tiny part of what they were, long ago.
+
+    Args:
+        remaining: The part of the largest rate that counts as nothing.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    remaining: float = 1e-7
+
+    def __post_init__(self) -> None:
+        check_number(self, "remaining", above=0.0, most=0.1)
+
+    @property
+    def needs(self) -> Needs:
+        """Scalars of optimizers."""
+        return Needs(collections=frozenset({"scalars"}))
+
+    @property
+    def lookback(self) -> int:
+        """The rows since the schedule has ended."""
+        return rows_of_lasting(LEAST_STEPS, MOST_STEPS)
+
+    @property
+    def head_rows(self) -> int:
+        """The rows among which the largest rate is."""
+        return FIRST
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select the learning rates of parameter groups."""
+        return RATE.match(tensor.name) is not None
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Compare each rate with the largest that it has had."""
+        for table in window.tables(*TRAINING):
+            yield self._judge(table)
+
+    def _judge(self, table: Table) -> Evaluation:
+        known = table.known
+        rates = np.where(known, table["mean"], 0.0)
+        at_first = np.where(table.ordinal <= FIRST, rates, 0.0)
+        largest = np.maximum.accumulate(at_first, axis=1)
+        # ZeroLearningRate reports what is exactly zero.
+        is_tiny = known & (rates > 0) & (rates <= self.remaining * largest)
+        streak = streak_of_known(is_tiny, known)
+        enough = np.clip(SHARE * table.steps, LEAST_STEPS, MOST_STEPS)
+        vanished = is_tiny & (streak_spans(table.steps, streak) >= enough)
+        severities = np.where(known & ~is_tiny, OK, UNKNOWN).astype(np.int8)
+        severities[vanished] = max(self.severities)
+
+        def describe(i: int, j: int) -> Description:
+            peak = int(np.argmax(at_first[i] == largest[i, j]))
+            end = int(np.argmax(is_tiny[i]))
+            return self._describe(
+                rate=float(rates[i, j]),
+                largest=float(largest[i, j]),
+                n_steps=int(table.steps[end] - table.steps[peak]),
+                since=int(table.steps[j] - table.steps[end]),
+            )
+
+        return table.judge(severities, describe, known & (vanished | ~is_tiny))
+
+    def _describe(
+        self, *, rate: float, largest: float, n_steps: int, since: int
+    ) -> Description:
+        return Description(
+            message=(
+                f"the learning rate fell from {largest:.3g} to {rate:.1e} within "
+                f"{n_steps + since} steps, and the training goes on: it has changed "
+                f"nothing any more for {since} steps"
+            ),
+            value=rate / largest,
+            threshold=self.remaining,
+            advice=(
+                f"the schedule ends after some {n_steps} steps: step it once in an "
+                "epoch if its length or decay is in epochs, and not in each batch; or "
+                "give it the number of steps of the whole training"
+            ),
+        )

@@ -1,0 +1,126 @@
+"""LossMisuse and UnregisteredParameter, on real trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+import tdbg
+import tdbg.pytorch as td
+from tdbg.rules import LossMisuse, UnregisteredParameter
+from tdbg.run.findings import Finding, Severity
+from torch_helpers import digits
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+class Stack(nn.Module):
+    """A classifier of digits; its hidden layers are registered or in a plain list."""
+
+    def __init__(self, *, registered: bool) -> None:
+        super().__init__()
+        layers = [nn.Linear(64, 32), nn.Linear(32, 32)]
+        self.hidden = nn.ModuleList(layers) if registered else layers
+        self.last = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.hidden:
+            x = torch.relu(layer(x))
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+class Margin(nn.Module):
+    """A loss with weights of its own, over a network that judges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.judge = nn.Linear(10, 10)
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.judge(scores), labels)
+
+
+def trained(
+    out: Path,
+    criterion: Criterion = F.cross_entropy,
+    *,
+    rate: float = 0.05,
+    registered: bool = True,
+    others: nn.Module | None = None,
+    n_steps: int = 70,
+) -> list[Finding]:
+    torch.manual_seed(0)
+    model = Stack(registered=registered)
+    held = [*model.parameters(), *(others.parameters() if others else ())]
+    optimizer = torch.optim.SGD(held, rate)
+    hook = td.watch(model, out=out)
+    for _, (inputs, labels) in zip(range(n_steps), digits(32), strict=False):
+        optimizer.zero_grad()
+        criterion(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    hook.close()
+    rules = [LossMisuse(), UnregisteredParameter()]
+    return list(tdbg.rules.check(out, rules, record=False).findings)
+
+
+def test_a_loss_that_takes_the_softmax_twice_is_named_at_the_first_step(
+    tmp_path: Path,
+) -> None:
+    (finding,) = trained(
+        tmp_path / "run", lambda s, y: F.cross_entropy(s.softmax(1), y), n_steps=12
+    )
+    assert (finding.rule, finding.step) == ("LossMisuse", 0)
+    assert finding.severity is Severity.WARNING
+    assert "cannot come below 1.46" in finding.message
+
+
+def test_a_training_as_it_should_be_has_no_finding(tmp_path: Path) -> None:
+    assert trained(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "severity"), [(0.002, Severity.INFO), (3.0, Severity.WARNING)]
+)
+def test_a_sum_over_the_batch_is_a_warning_where_it_does_harm(
+    tmp_path: Path, rate: float, severity: Severity
+) -> None:
+    found = trained(
+        tmp_path / "run",
+        lambda s, y: F.cross_entropy(s, y, reduction="sum"),
+        rate=rate,
+    )
+    assert {each.rule for each in found} == {"LossMisuse"}
+    assert max(each.severity for each in found) is severity
+    assert "about 32 times" in found[0].message
+
+
+def test_layers_in_a_plain_list_are_named(tmp_path: Path) -> None:
+    (finding,) = trained(tmp_path / "run", registered=False)
+    assert finding.rule == "UnregisteredParameter"
+    assert finding.severity is Severity.WARNING
+    assert "4 parameters" in finding.message
+    assert "Stack.hidden[0].weight" in finding.message
+    assert "ModuleList" in finding.advice
+
+
+def test_a_loss_whose_weights_nobody_trains_is_named(tmp_path: Path) -> None:
+    (finding,) = trained(tmp_path / "run", Margin())
+    assert finding.rule == "UnregisteredParameter"
+    assert finding.severity is Severity.WARNING
+    assert "(10, 10)" in finding.message
+
+
+def test_a_loss_whose_weights_an_optimizer_has_is_not(tmp_path: Path) -> None:
+    margin = Margin()
+    assert trained(tmp_path / "run", margin, others=margin) == []
+
+
+def test_a_network_in_eval_that_judges_is_an_info(tmp_path: Path) -> None:
+    (finding,) = trained(tmp_path / "run", Margin().eval())
+    assert finding.severity is Severity.INFO
+    assert "requires_grad_(False)" in finding.advice
