@@ -13,6 +13,7 @@ from tdbg.cli.accounts import accounts, exit_if_unread, print_accounts
 from tdbg.cli.output import EXIT_FAILED, EXIT_FOUND, console, counted, emit_json, plain
 from tdbg.cli.rule_options import (
     ENDS,
+    all_option,
     parse_rules,
     print_findings,
     print_statuses,
@@ -28,6 +29,7 @@ __all__ = ["command", "conclude", "exit_code"]
 @click.command("check")
 @options.runs
 @rule_option
+@all_option
 @click.option(
     "--record/--no-record",
     default=True,
@@ -42,6 +44,7 @@ def command(
     ctx: click.Context,
     runs: tuple[str, ...],
     rules: tuple[str, ...],
+    in_full: bool,
     record: bool,
     jobs: int,
     as_json: bool,
@@ -54,7 +57,9 @@ def command(
     """
     if is_many(runs):
         task = Task(rules=rules, record=record)
-        ctx.exit(judge_many(runs, task, jobs, wait=0.0, as_json=as_json))
+        ctx.exit(
+            judge_many(runs, task, jobs, wait=0.0, as_json=as_json, in_full=in_full)
+        )
     (run,) = runs
     engine = Engine(run, parse_rules(rules), record=record)
     with _progress(engine, console(stderr=True)):
@@ -66,7 +71,8 @@ def command(
         emit_json({**report.to_json(), "state": state, **accounts(run)})
     else:
         out = console()
-        print_findings([finding.to_json() for finding in report.findings], out)
+        documents = [finding.to_json() for finding in report.findings]
+        print_findings(documents, out, in_full=in_full)
         conclude(report, named=bool(rules))
         if state in ENDS and state != "closed":
             out.print(f"the training {ENDS[state]}")
@@ -111,4 +117,6 @@ def conclude(report: Report, *, named: bool) -> None:
         out.print(f"{report.n_steps} steps judged, but a rule could not judge them")
     else:
         found = counted(len(report.findings), "finding")
-        out.print(f"{counted(report.n_steps, 'step')} judged: {found}")
+        n = sum(finding.cause is not None for finding in report.findings)
+        following = f", {n} of which follow{'s' * (n == 1)} from another" if n else ""
+        out.print(f"{counted(report.n_steps, 'step')} judged: {found}{following}")

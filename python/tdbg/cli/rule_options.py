@@ -21,7 +21,7 @@ from tdbg.actions import (
     parse,
     read_specs,
 )
-from tdbg.cli.output import SEVERITY_STYLES, plain, table
+from tdbg.cli.output import SEVERITY_STYLES, counted, plain
 from tdbg.config.documents import Location
 from tdbg.rules import Rule, Status, parse_rules
 from tdbg.run.findings import Finding, Severity
@@ -31,6 +31,7 @@ __all__ = [
     "GONE",
     "STOPPING",
     "action_options",
+    "all_option",
     "asked_to_stop",
     "parse_actions",
     "parse_rules",
@@ -165,9 +166,19 @@ def _of_rules(
 
 
 QUIET = Status.NO_ISSUES_FOUND.value
-# These statuses need no line of their own, unless there is a message.
-SILENT = (QUIET, Status.STOPPED.value)
-BLIND = f"{QUIET}, and nothing or not all to judge by"
+# What statuses mean, in words; these need no line of their own without a message.
+SILENT = {
+    QUIET: "found nothing",
+    Status.STOPPED.value: "found nothing before judging was stopped",
+}
+WORDS = {
+    **SILENT,
+    Status.ISSUES_FOUND.value: "found something",
+    Status.ERROR.value: "the rule failed",
+    Status.IN_PROGRESS.value: "is judging",
+    Status.STOPPING.value: "is being stopped",
+}
+BLIND = "could not judge, or not by all that they need"
 
 rule_option = click.option(
     "--rule",
@@ -177,21 +188,74 @@ rule_option = click.option(
     help="A rule, 'NAME(parameter=value)' or FILE.py:CLASS; repeatable.  Default: all "
     "of tdbg's.",
 )
+all_option = click.option(
+    "--all",
+    "in_full",
+    is_flag=True,
+    help="Print what follows from another finding in full, too.",
+)
 
 
-def print_findings(findings: Sequence[Mapping[str, Any]], out: Console) -> None:
+def print_findings(
+    findings: Sequence[Mapping[str, Any]], out: Console, *, in_full: bool = False
+) -> None:
     """Print findings, given as JSON documents.
 
     Findings of one rule, step and severity are one problem in several tensors: the
     first one, which is the worst or the first in execution order, is printed in full,
-    the others by name.
+    the others by name.  Findings that follow from another one are named below it, or
+    below a line that names it if it was printed before.
+
+    Args:
+        findings: The findings.
+        out: The console.
+        in_full: Whether consequences are printed like any other finding.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    consequences: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for finding in findings:
+        cause = finding.get("cause")
+        if cause is not None and not in_full:
+            consequences.setdefault(tuple(cause.values()), []).append(finding)
+            continue
         kind = (finding["rule"], finding["severity"], finding.get("phase"))
         groups.setdefault((*kind, finding["step"]), []).append(finding)
     for group in groups.values():
         _print_group(group, out)
+        following = [
+            each
+            for finding in group
+            for each in consequences.pop(
+                (finding["rule"], finding["tensor"], finding["first_step"]), ()
+            )
+        ]
+        if following:
+            _print_consequences(following, "follow from it", "follows from it", out)
+    for (rule, _, step), following in consequences.items():
+        cause = f"{rule} at step {step}"
+        _print_consequences(
+            following, f"follow from {cause}", f"follows from {cause}", out
+        )
+
+
+def _print_consequences(
+    findings: Sequence[Mapping[str, Any]], many: str, one: str, out: Console
+) -> None:
+    """Name the rules, with the worst severity of each if that is an error."""
+    worst: dict[str, bool] = {}
+    for finding in findings:
+        is_error = finding["severity"] == Severity.ERROR.label
+        worst[finding["rule"]] = worst.get(finding["rule"], False) or is_error
+    names = ", ".join(
+        f"{rule} (error)" if is_error else rule for rule, is_error in worst.items()
+    )
+    # A finding that got worse since is told twice while a training is watched.
+    n = len({(each["rule"], each["tensor"], each["first_step"]) for each in findings})
+    what = f"{counted(n, 'finding')} that {many if n > 1 else one}"
+    out.print(
+        plain(f"    (and {what}: {names}; --all shows {'them' if n > 1 else 'it'})"),
+        style="dim",
+    )
 
 
 def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:
@@ -203,7 +267,9 @@ def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:
     # Only findings outside of training name their mode.
     mode = first.get("mode", "TRAIN")
     of = "" if mode in ("TRAIN", "GLOBAL") else f" ({mode})"
-    text.append(f"  {first['rule']} at step {first['step']}{of}: ", style="bold")
+    since = first["first_step"]
+    when = f"{first['step']}, since {since}" if since < first["step"] else first["step"]
+    text.append(f"  {first['rule']} at step {when}{of}: ", style="bold")
     text.append_text(plain(f"{first['tensor']}: {first['message']}"))
     out.print(text)
     if len(group) > 1:
@@ -216,37 +282,33 @@ def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:
 def print_statuses(
     statuses: Sequence[Mapping[str, Any]], out: Console, *, named: bool
 ) -> None:
-    """Print how each rule ended: a line each, and one line for all without a message.
+    """Print which rules failed, and why; which found something, and which nothing.
 
     Args:
         statuses: The statuses as JSON documents.
         out: The console.
         named: Whether the user named the rules.  If not, rules that lacked data share
-            one line.
+            a line.
     """
     idle = [s for s in statuses if s["status"] in SILENT and not s["message"]]
     idle = [s for s in idle if not s["n_findings"]]
     blind = [s for s in statuses if s["status"] == QUIET and s["message"]]
     if named:
-        blind = []
+        for status in blind:
+            out.print(plain(f"{status['rule']}: {status['message']}"))
     listed = [status for status in statuses if status not in idle + blind]
-    # Errors first, then findings, then rules that lacked data.
-    listed.sort(key=lambda s: (s["status"] != Status.ERROR.value, not s["n_findings"]))
-    rows = [
-        (
-            status["rule"],
-            str(status["n_findings"] or "-"),
-            f"{status['status']}  {status['message']}".strip(),
-        )
-        for status in listed
-    ]
-    if rows:
-        out.print(table(("rule", "findings", "status"), rows, right=("findings",)))
-    for name in SILENT:
+    for status in listed:
+        if status["status"] == Status.ERROR.value or status["message"]:
+            text = "; ".join(filter(None, (WORDS[status["status"]], status["message"])))
+            out.print(plain(f"{status['rule']}: {text}"))
+    found = [f"{s['rule']} ({s['n_findings']})" for s in listed if s["n_findings"]]
+    if found:
+        out.print(plain(f"found something: {', '.join(found)}"))
+    for name, words in SILENT.items():
         rules = ", ".join(s["rule"] for s in idle if s["status"] == name)
         if rules:
-            out.print(plain(f"{name}: {rules}"))
-    if blind:
+            out.print(plain(f"{words}: {rules}"))
+    if blind and not named:
         rules = ", ".join(status["rule"] for status in blind)
         out.print(plain(f"{BLIND}: {rules}"), style="dim")
         out.print(plain("    --rule NAME says what is missing"), style="dim")

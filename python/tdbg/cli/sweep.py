@@ -137,7 +137,13 @@ class _Row:
 
 
 def judge_many(
-    arguments: Sequence[str], task: Task, jobs: int, *, wait: float, as_json: bool
+    arguments: Sequence[str],
+    task: Task,
+    jobs: int,
+    *,
+    wait: float,
+    as_json: bool,
+    in_full: bool = False,
 ) -> int:
     """Judge the runs that *arguments* name, and print the results.
 
@@ -148,6 +154,7 @@ def judge_many(
         wait: Seconds to wait for runs that do not exist yet, if runs are followed,
             and for further runs once all have ended.
         as_json: Print JSON instead of tables.
+        in_full: Print what follows from another finding in full.
 
     Returns:
         1 if any run has warnings or errors, else 4 if a rule failed, else 3 if any
@@ -159,7 +166,7 @@ def judge_many(
     """
     rules = [rule.name for rule in parse_rules(task.rules)]
     finder = RunFinder(arguments, wait if task.follow else 0.0)
-    sweep = _Sweep(task, rules, as_json=as_json)
+    sweep = _Sweep(task, rules, as_json=as_json, in_full=in_full)
     with Pool(jobs, task) as pool, sweep:
         news = time.monotonic()
         try:
@@ -194,11 +201,14 @@ def judge_many(
 class _Sweep:
     """The rows of the runs, and how they are printed."""
 
-    def __init__(self, task: Task, rules: list[str], *, as_json: bool) -> None:
+    def __init__(
+        self, task: Task, rules: list[str], *, as_json: bool, in_full: bool
+    ) -> None:
         self.rows: dict[str, _Row] = {}
         # Seconds left to wait for further runs; 0: some are still being judged.
         self.seconds_left = 0.0
-        self._task, self._rules, self._as_json = task, rules, as_json
+        self._task, self._rules = task, rules
+        self._as_json, self._in_full = as_json, in_full
         self._out = console()
         self._live: Live | None = None
 
@@ -288,12 +298,12 @@ class _Sweep:
                 emit_json_line({"event": "finding", "run": row.run, **finding})
         else:
             self._out.print(plain(row.run), style="bold")
-            print_findings(findings, self._out)
+            print_findings(findings, self._out, in_full=self._in_full)
 
     def _print_report(self, row: _Row, report: dict[str, Any]) -> None:
         if report["findings"] and not self._task.follow:
             self._out.print(plain(row.run), style="bold")
-            print_findings(report["findings"], self._out)
+            print_findings(report["findings"], self._out, in_full=self._in_full)
         for status in report["statuses"]:
             if status["status"] == "Error":
                 text = f"{row.run}: {status['rule']} failed: {status['message']}"

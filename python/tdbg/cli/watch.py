@@ -23,6 +23,7 @@ from tdbg.cli.rule_options import (
     GONE,
     STOPPING,
     action_options,
+    all_option,
     asked_to_stop,
     parse_actions,
     parse_rules,
@@ -42,6 +43,7 @@ __all__ = ["command"]
 @click.command("watch")
 @options.runs
 @rule_option
+@all_option
 @action_options
 @click.option(
     "--wait",
@@ -59,6 +61,7 @@ def command(
     ctx: click.Context,
     runs: tuple[str, ...],
     rules: tuple[str, ...],
+    in_full: bool,
     on_finding: tuple[str, ...],
     stop_on: str,
     file: str | None,
@@ -89,12 +92,14 @@ def command(
         close_all(checked, 0.1)
         specs = parse_specs(on_finding, stop_on, file, judging=chosen, dry_run=dry_run)
         task = Task(rules=rules, follow=True, actions=specs)
-        ctx.exit(judge_many(runs, task, jobs, wait=wait, as_json=as_json))
+        ctx.exit(
+            judge_many(runs, task, jobs, wait=wait, as_json=as_json, in_full=in_full)
+        )
     (run,) = runs
     actions = parse_actions(
         run, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
     )
-    printer = _Printer(run, as_json=as_json)
+    printer = _Printer(run, as_json=as_json, in_full=in_full)
     if wait > 0 and not (Path(run) / RUN_FILE).exists():
         printer.print_waiting(wait)
     deadline = time.monotonic() + wait
@@ -108,6 +113,7 @@ def command(
             printer.print_findings(found, stopping)
     except KeyboardInterrupt:
         engine.stop()
+        printer.print_stopped()
         for _ in engine.follow():
             pass
     state = engine.state
@@ -119,8 +125,9 @@ def command(
 class _Printer:
     """Prints the events of one run: text for people, or JSON."""
 
-    def __init__(self, run: str, *, as_json: bool) -> None:
+    def __init__(self, run: str, *, as_json: bool, in_full: bool) -> None:
         self._run = run
+        self._in_full = in_full
         self._as_json = as_json
         self._out = console()
         self._stopping = False
@@ -137,7 +144,7 @@ class _Printer:
             emit_json_line({"event": "watching", "run": self._run, "rules": rules})
             return
         what = f"watching {self._run} with {counted(len(rules), 'rule')}"
-        self._out.print(plain(f"{what}; Ctrl-C leaves it"))
+        self._out.print(plain(f"{what}; Ctrl-C ends watching, not the training"))
 
     def print_findings(
         self, found: Sequence[Finding], actions: Sequence[Action]
@@ -148,7 +155,7 @@ class _Printer:
             for finding in findings:
                 emit_json_line({"event": "finding", **finding})
         else:
-            print_findings(findings, self._out)
+            print_findings(findings, self._out, in_full=self._in_full)
         if self._stopping or not asked_to_stop(actions):
             return
         self._stopping = True
@@ -156,6 +163,12 @@ class _Printer:
             emit_json_line({"event": "stopping", "run": self._run})
         else:
             self._out.print(STOPPING)
+
+    def print_stopped(self) -> None:
+        """Print what Ctrl-C has stopped, and what it has not."""
+        if not self._as_json:
+            # After the ^C that the terminal has written.
+            self._out.print("\nwatching has stopped, the training has not")
 
     def print_end(self, report: Report, state: str, *, named: bool) -> None:
         """Print how the rules and the training ended, and what capture cost."""

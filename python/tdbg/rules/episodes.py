@@ -17,7 +17,7 @@ import numpy as np
 
 from tdbg.modes import ModeKeys
 from tdbg.rules.table import OK, Evaluation
-from tdbg.run.findings import Finding, Phase, Severity
+from tdbg.run.findings import Finding, Phase, Severity, Stage
 
 __all__ = ["CLEAR_AFTER", "Episodes"]
 
@@ -39,10 +39,12 @@ class Episodes:
 
     Args:
         rule: The rule's name.
+        stage: Where its findings stand in the chain of causes.
     """
 
-    def __init__(self, rule: str) -> None:
+    def __init__(self, rule: str, stage: Stage | None = None) -> None:
         self._rule = rule
+        self._stage = stage
         self._open: dict[tuple[str, ModeKeys], _Episode] = {}
         self._all: list[Finding] = []
         self._last_names: tuple[str, ...] = ()
@@ -160,6 +162,7 @@ class Episodes:
             value=described.value,
             threshold=described.threshold,
             advice=described.advice,
-            first_step=step,
+            first_step=step if described.since is None else described.since,
             last_step=step,
+            stage=self._stage if described.stage is None else described.stage,
         )

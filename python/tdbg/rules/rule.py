@@ -23,7 +23,7 @@ from tdbg.config.needs import Needs, every_need
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.rules.window import Evaluation, Idle, TensorInfo, Window
@@ -61,11 +61,14 @@ class Rule(ABC):
 
     Attributes:
         severities: The severities that its findings may have, the least first.
+        stage: Where its findings stand in the chain from causes to consequences;
+            None: they neither bring about others nor follow from them.
     """
 
     __slots__ = ()
 
     severities: ClassVar[tuple[Severity, ...]] = (Severity.WARNING,)
+    stage: ClassVar[Stage | None] = None
 
     @property
     def name(self) -> str:

@@ -138,7 +138,7 @@ class LocalRunner(RuleRunner):
 
     def __init__(self, rule: Rule, on_status: Callable[[RuleStatus], None]) -> None:
         super().__init__(rule, on_status)
-        self._episodes = Episodes(rule.name)
+        self._episodes = Episodes(rule.name, rule.stage)
 
     @property
     def findings(self) -> list[Finding]:

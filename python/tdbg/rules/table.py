@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.rules.value_cache import ValueCache
@@ -60,12 +60,18 @@ class Description:
         value: The number that was judged, or None.
         threshold: The limit that the value exceeds, or None.
         advice: What to do about it.
+        since: The step since which it is so, if the rule had to watch it for a while;
+            None: since the step of the verdict.
+        stage: Where it stands in the chain of causes, if not where the findings of
+            its rule usually do (``Rule.stage``).
     """
 
     message: str
     value: float | None = None
     threshold: float | None = None
     advice: str = ""
+    since: int | None = None
+    stage: Stage | None = None
 
 
 def nothing_to_describe(j: int) -> Description:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import is_integer
 
-__all__ = ["Finding", "Phase", "Severity"]
+__all__ = ["Cause", "Finding", "Phase", "Severity", "Stage"]
 
 Phase = Literal["begin", "worse", "end"]
 
@@ -47,6 +47,51 @@ class Severity(enum.IntEnum):
             raise ValueError(msg) from None
 
 
+class Stage(enum.IntEnum):
+    """Where a finding stands in the chain from causes to consequences.
+
+    A finding may bring about those of later stages.  On disk: never rename.
+    """
+
+    SETUP = 1
+    """How the training is set up or fed: a fact, whatever the weights are."""
+    NUMBERS = 2
+    """Numbers grow beyond use: updates, gradients, anything that is not finite."""
+    UNITS = 3
+    """Units that pass nothing on: dead, saturated."""
+    ZEROS = 4
+    """Outputs that are all zero."""
+    GRADIENTS = 5
+    """Gradients that do not reach a layer."""
+    RATE = 6
+    """Updates that are switched off: a fact, as SETUP is."""
+    STANDSTILL = 7
+    """Weights that do not change, answers that are all alike."""
+    LEARNING = 8
+    """The model does not learn."""
+    VALIDATION = 9
+    """It does not get better on data held back."""
+
+    @property
+    def label(self) -> str:
+        """The name of the stage as documents have it."""
+        return self.name.lower()
+
+    @property
+    def is_fact(self) -> bool:
+        """Whether no other finding can have brought it about."""
+        return self in (Stage.SETUP, Stage.RATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The finding that brought another one about: its rule, tensor and first step."""
+
+    rule: str
+    tensor: str
+    first_step: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One problem of one tensor, over a stretch of steps.
@@ -65,7 +110,10 @@ class Finding:
         last_step: Last such step so far.
         n_steps: Number of judged steps of the stretch at which the condition held.
         phase: "begin" when the rule first saw the problem, "worse" when the severity
-            has risen, "end" when the problem has gone.
+            has risen, "end" when the problem has gone, and all that follows from it.
+        stage: Where the problem stands in the chain from causes to consequences;
+            None: outside of it.
+        cause: The finding that this one follows from, or None.
     """
 
     rule: str
@@ -81,6 +129,8 @@ class Finding:
     last_step: int
     n_steps: int = 1
     phase: Phase = "begin"
+    stage: Stage | None = None
+    cause: Cause | None = None
 
     @property
     def is_over(self) -> bool:
@@ -92,6 +142,8 @@ class Finding:
         document = {field.name: getattr(self, field.name) for field in fields(self)}
         document["severity"] = self.severity.label
         document["mode"] = self.mode.name
+        document["stage"] = None if self.stage is None else self.stage.label
+        document["cause"] = None if self.cause is None else asdict(self.cause)
         for name in ("value", "threshold"):
             number = document[name]
             if number is not None and not math.isfinite(number):
@@ -110,6 +162,11 @@ class Finding:
         try:
             values["severity"] = Severity.of(values["severity"])
             values["mode"] = ModeKeys[values["mode"]]
+            if values.get("stage") is not None:
+                # One of a later tdbg's is outside of the chain.
+                values["stage"] = Stage.__members__.get(values["stage"].upper())
+            if values.get("cause") is not None:
+                values["cause"] = Cause(**values["cause"])
             found = cls(**values)
         except (AttributeError, KeyError, TypeError) as error:
             msg = f"not a finding: {error}"
@@ -129,10 +186,18 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_cause(value: object) -> bool:
+    if not isinstance(value, Cause):
+        return False
+    texts = value.rule, value.tensor
+    return all(isinstance(t, str) for t in texts) and is_integer(value.first_step)
+
+
 # What a field of a document may hold, by the field's type.
 _FITS: dict[str, Callable[[object], bool]] = {
     "int": is_integer,
     "str": lambda value: isinstance(value, str),
     "float | None": lambda value: value is None or _is_number(value),
     "Phase": lambda value: value in get_args(Phase),
+    "Cause | None": lambda value: value is None or _is_cause(value),
 }

@@ -89,8 +89,8 @@ def test_rules_that_found_nothing_share_a_line(run: Path) -> None:
     asked = ('AllZero(collections=["weights"], min_count=1)', "TreeDepth")
     options = [each for rule in asked for each in ("--rule", rule)]
     output = call("check", run, *options, "--no-record").output.splitlines()
-    assert "NoIssuesFound: AllZero" in output
-    assert any(line.startswith("TreeDepth  ") for line in output)
+    assert "found nothing: AllZero" in output
+    assert any(line.startswith("TreeDepth: nothing to judge") for line in output)
     assert "5 steps judged: no finding" in output
 
 

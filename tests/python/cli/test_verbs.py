@@ -253,8 +253,10 @@ def test_rules_of_which_there_is_nothing_to_say_are_a_line() -> None:
     with io.StringIO() as file:
         print_statuses(statuses, Console(file=file), named=False)
         lines = file.getvalue().splitlines()
-    assert lines[-1] == "Stopped: AllZero, DeadRelu"
-    assert [line.split() for line in lines[1:-1]] == [["Overfit", "1", "Stopped"]]
+    assert lines == [
+        "found something: Overfit (1)",
+        "found nothing before judging was stopped: AllZero, DeadRelu",
+    ]
 
 
 def test_the_statuses_of_a_watch_that_was_killed_do_not_stay_in_progress(

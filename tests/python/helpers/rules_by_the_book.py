@@ -248,12 +248,15 @@ def update_ratio(rule: WeightUpdateRatio, run: FakeRun) -> Verdicts:
         streaks: Counter[str] = Counter()
         seen: Counter[str] = Counter()
         began: dict[str, tuple[int, float]] = {}
+        initial: dict[str, float] = {}
         for entry in entries(run, mode):
             ratios = {}
             for name in names:
                 weight = entry.rows.get(name)
                 update = entry.rows.get(f"update/{name}")
                 seen[name] += weight is not None
+                if weight is not None:
+                    initial.setdefault(name, weight["l2"])
                 sound = entry.usable and not entry.skipped
                 if weight is None:
                     streaks[name] *= sound
@@ -262,9 +265,10 @@ def update_ratio(rule: WeightUpdateRatio, run: FakeRun) -> Verdicts:
                 else:
                     ratios[name] = update["l2"] / weight["l2"]
             middle = median(list(ratios.values()))
-            found = []
+            found, replaced = [], []
             for name, ratio in ratios.items():
                 row = entry.rows[name]
+                grown = row["l2"] > (1 + rule.large_threshold) * initial[name] > 0
                 root = row["l2"] / math.sqrt(row["count"])
                 large = ratio > rule.large_threshold and root >= rule.min_weight
                 slow = middle < rule.small_threshold and seen[name] <= rule.until
@@ -278,11 +282,15 @@ def update_ratio(rule: WeightUpdateRatio, run: FakeRun) -> Verdicts:
                 lasts = rule.patience == 1 or entry.step - since + 1 >= enough
                 if large or (streaks[name] >= rule.patience and lasts):
                     found.append(name)
-                elif not small:
+                    replaced += [name] * large
+                elif not small and not grown:
                     result[mode, name, entry.step] = OK
             if found:
                 # One finding for all of them.
-                result[mode, found[0], entry.step] = WARNING
+                early = found[0] in replaced and seen[found[0]] <= 3
+                most = len(replaced) > max(1, len(ratios) / 2)
+                level = ERROR if early and most else WARNING
+                result[mode, found[0], entry.step] = level
     return result
 
 

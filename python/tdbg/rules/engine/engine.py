@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg import actions as named_actions
 from tdbg.actions import Action, close_all, trouble_of
 from tdbg.errors import ConfigurationError
+from tdbg.rules.causes import Causes, cause_of, with_causes
 from tdbg.rules.engine.feed import Feed
 from tdbg.rules.engine.missing_capture import describe_missing
 from tdbg.rules.parsing import resolve
@@ -31,7 +32,7 @@ from tdbg.rules.sandbox.sandbox import Limits, SandboxedRule
 from tdbg.rules.sandbox.transport import is_foreign
 from tdbg.rules.table import Evaluation
 from tdbg.rules.window import Idle
-from tdbg.run.findings import Finding, Severity
+from tdbg.run.findings import Cause, Finding, Severity
 
 if TYPE_CHECKING:
     from tdbg.rules.engine.finding_writer import FindingWriter
@@ -44,6 +45,8 @@ __all__ = ["POLL_SECONDS", "Engine", "Report", "check", "watch"]
 POLL_SECONDS = 0.05
 # How often idle rules are called, and sandboxed rules of a run that stands still.
 IDLE_SECONDS = 1.0
+# States of a run of which nothing more comes.
+ENDED = ("closed", "dead")
 # The program of a sandboxed rule's process.
 WORKER = "from tdbg.rules.engine.worker import main; main()"
 
@@ -101,8 +104,8 @@ class Engine:
         run: Directory of the run, or a trial of it.
         rules: Rules or names of rules; None: all rules of tdbg, with their defaults.
         actions: Called with every finding.
-        record: Whether to write findings and statuses into the run.  Needs *run* to
-            be a directory.
+        record: Whether to write findings and statuses into the run, unless the run
+            has the same from an engine before.  Needs *run* to be a directory.
         max_window: Largest number of steps in a window; None: what fits in memory.
         isolate: Whether rules from outside of tdbg run in processes of their own.
             Needs *run* to be a directory.
@@ -134,6 +137,9 @@ class Engine:
         self.on_poll: Callable[[], None] | None = None
         self._actions = tuple(actions)
         self._notes: list[str] = []
+        self._causes = Causes()
+        # Ends of findings from which others follow that go on.
+        self._ends: dict[Cause, Finding] = {}
         self._n_steps = 0
         self._stop_requested = threading.Event()
         self._writer: FindingWriter | None = None
@@ -146,7 +152,7 @@ class Engine:
             if record:
                 from tdbg.rules.engine.finding_writer import FindingWriter
 
-                self._writer = FindingWriter(self.run)
+                self._writer = FindingWriter(self.run, self._trial)
         else:
             self._trial = run
             self.run = run.path
@@ -210,6 +216,10 @@ class Engine:
         Raises:
             StorageError: If the run cannot be read.
         """
+        if self._writer is not None and self.state not in ENDED:
+            # Whoever looks at the run sees that it is being judged.
+            self._writer.begin()
+            self._writer.flush()
         while not self._stop_requested.is_set():
             # Read both before the poll: the poll then covers all steps until here.
             is_last = until()
@@ -273,7 +283,7 @@ class Engine:
         """Return the report as of now."""
         return Report(
             run=self.run,
-            findings=tuple(sorted(self.episodes(), key=_first_and_worst)),
+            findings=tuple(sorted(with_causes(self.episodes()), key=_first_and_worst)),
             statuses=tuple(runner.status for runner in self._runners),
             n_steps=self._n_steps,
             last_step=self._feed.next_step - 1,
@@ -314,8 +324,7 @@ class Engine:
         if wait:
             for each in self._sandboxed:
                 of_sandboxed += each.poll(None, wait=True)
-        self._publish(of_sandboxed)
-        found += of_sandboxed
+        found += self._publish(of_sandboxed)
         if not found and is_idle_due:
             found += self._poll_idle(sandboxed=False)
         if self.on_poll is not None:
@@ -332,8 +341,7 @@ class Engine:
                 runner.fail(self._feed.failures[i])
             found += runner.run(partial(self._evaluate, i, runner.rule))
             self._feed.release(i)
-        self._publish(found)
-        return found
+        return self._publish(found)
 
     def _evaluate(self, i: int, rule: Rule) -> Iterable[Evaluation]:
         return rule.evaluate(self._feed.window(i))
@@ -350,8 +358,7 @@ class Engine:
         for each in self._sandboxed if sandboxed else ():
             if _has_on_idle(each.rule):
                 found += each.poll("idle", wait=True)
-        self._publish(found)
-        return found
+        return self._publish(found)
 
     def _idle(self) -> Idle:
         mode = None
@@ -371,9 +378,25 @@ class Engine:
             ended=status == "closed",
         )
 
-    def _publish(self, found: list[Finding]) -> None:
-        """Write findings into the run and call the actions."""
-        # A stable sort: findings of equal keys stay in the order of rules and tensors.
+    def _publish(self, changes: list[Finding]) -> list[Finding]:
+        """Name causes, write findings into the run, call the actions; return them.
+
+        The end of a finding waits until all is over that follows from it.
+        """
+        found: list[Finding] = []
+        for change in sorted(changes, key=lambda each: (each.step, each.stage or 0)):
+            if not change.is_over:
+                found.append(replace(change, cause=self._causes.begin(change)))
+                continue
+            cause, itself = self._causes.end(change), cause_of(change)
+            if self._causes.goes_on(itself):
+                self._ends[itself] = change
+            else:
+                found.append(replace(change, cause=cause))
+            if cause in self._ends and not self._causes.goes_on(cause):
+                found.append(replace(self._ends.pop(cause), step=change.step))
+        # A stable sort: findings of equal keys stay in the order of causes, rules and
+        # tensors.
         found.sort(key=lambda finding: (finding.step, -finding.severity))
         for finding in found:
             if self._writer is not None:
@@ -381,6 +404,7 @@ class Engine:
             self._act(finding)
         if found and self._writer is not None:
             self._writer.flush()
+        return found
 
     def _act(self, finding: Finding) -> None:
         for action in self._actions:

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 from tdbg.rules import Report, Status, check
 from tdbg.run.findings import Finding, Severity
-from trainings import OK, SICK, adam, cnn, mlp
+from trainings import OK, SICK, adam, cnn, mlp, sgd
 
 pytestmark = pytest.mark.torch
 
@@ -135,3 +135,21 @@ def test_asking_for_rules_is_enough_to_capture_what_they_need(tmp_path: Path):
     assert findings_of(tmp_path / "run", "VanishingGradient")
     training.run(tmp_path / "other", 0)
     assert check(tmp_path / "other", record=False).healthy
+
+
+@pytest.mark.parametrize("optimizer", [sgd(100.0), adam(1.0)], ids=["SGD", "Adam"])
+def test_a_rate_a_thousand_times_too_high_is_the_error_that_all_else_follows_from(
+    optimizer: Callable[..., object], tmp_path: Path
+):
+    run = tmp_path / "run"
+    replace(OK["mlp"], optimizer=optimizer, n_steps=40).run(run, seed=0)
+    report = check(run, record=False)
+    first, *others = report.findings
+    assert (first.rule, first.step, first.severity) == (
+        "WeightUpdateRatio",
+        0,
+        Severity.ERROR,
+    )
+    assert not first.is_over
+    assert others
+    assert {each.cause and each.cause.rule for each in others} == {first.rule}

@@ -166,7 +166,7 @@ NAMED = [
           "guessing among 3 classes gives 1.1", "normalize the inputs"),
     Named("raw_targets", "NotNormalizedData", "MSELoss_input_1", WARNING, (0, 20),
           "the mean is far from 0", "turn predictions back"),
-    Named("raw_targets", "WeightUpdateRatio", "0.weight", WARNING, (0, 10),
+    Named("raw_targets", "WeightUpdateRatio", "0.weight", ERROR, (0, 10),
           "times the weight it changes", "lower the learning rate, by 3e+04 times"),
     Named("raw_targets", "ExplodingGradient", "gradient/0.weight", ERROR, (1, 10),
           "times its median of the last 20 recorded steps", "max_norm="),
@@ -296,7 +296,8 @@ def check_named(named: Named, report: Report) -> None:
     finding = found[named.tensor]
     assert finding.severity is named.severity, finding
     first, last = named.steps
-    assert first <= finding.first_step <= finding.step <= last, finding
+    assert finding.first_step <= finding.step, finding
+    assert first <= finding.step <= last, finding
     assert named.says in finding.message
     assert named.advises in finding.advice
     assert finding.value is not None

@@ -134,18 +134,37 @@ def test_findings_and_statuses_are_events_of_the_run(tmp_path: Path):
     assert report.notes == ()
 
 
-def test_judging_twice_gives_the_same_and_changes_nothing_about_the_training(
-    tmp_path: Path,
-):
+def test_a_verdict_that_has_not_changed_is_written_once(tmp_path: Path):
     run = tmp_path / "run"
     VANISHING.run(run, seed=0)
     before = create_trial(run).steps()
-    first, second = check(run), check(run)
-    assert first == second
+
+    def files() -> list[tuple[str, int]]:
+        return sorted((str(file), file.stat().st_size) for file in run.rglob("*"))
+
+    first, written = check(run), files()
+    assert any("engine-0-1" in name for name, _ in written)
+    # Judged again, by some of the rules only, and by following it to its end.
+    assert check(run) == first
+    some = check(run, ["VanishingGradient"])
+    assert some.findings
+    assert watch(run).findings == first.findings
+    assert files() == written
     trial = create_trial(run)
     assert trial.steps() == before
     assert trial.loaded_all_steps
     assert trial.problems() == []
+
+
+def test_a_verdict_that_has_changed_is_written_anew(tmp_path: Path):
+    run = tmp_path / "run"
+    VANISHING.run(run, seed=0)
+    check(run, ["VanishingGradient"])
+    strict = VanishingGradient(threshold=1e-30)
+    assert not check(run, [strict]).findings
+    assert len(list(run.glob("w/engine-*"))) == 2
+    status = create_trial(run).rule_statuses()["VanishingGradient"]
+    assert status["status"] == Status.NO_ISSUES_FOUND.value
 
 
 def test_a_run_that_cannot_be_written_is_judged_all_the_same(

@@ -22,7 +22,7 @@ from tdbg.rules.window import (
     Floats,
     UnitTable,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
@@ -50,6 +50,7 @@ class DeadRelu(UnitRule):
     """
 
     severities = (Severity.WARNING, Severity.ERROR)
+    stage = Stage.UNITS
     modules = frozenset({Kind.RELU})
 
     threshold_inactivity: float = 1.0

@@ -12,7 +12,7 @@ from tdbg.rules.builtin.activations.unit_rule import UnitRule
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import OK, UNKNOWN, Description, Evaluation, UnitTable
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
@@ -42,6 +42,8 @@ class SaturatedActivation(UnitRule):
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    stage = Stage.UNITS
 
     modules = SATURATING
 

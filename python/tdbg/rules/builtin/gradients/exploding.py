@@ -21,7 +21,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["ExplodingGradient"]
 
@@ -55,6 +55,7 @@ class ExplodingGradient(Rule):
     """
 
     severities = (Severity.WARNING, Severity.ERROR)
+    stage = Stage.NUMBERS
 
     factor: float = 100.0
     first_factor: float = 10.0

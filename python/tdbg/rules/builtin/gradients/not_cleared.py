@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tdbg.rules.builtin.weights.model_state_rule import ModelStateRule
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.run.model_info import ModelInfo
 
 __all__ = ["GradientsNotCleared"]
@@ -26,6 +26,7 @@ class GradientsNotCleared(ModelStateRule):
     """
 
     severities = (Severity.ERROR,)
+    stage = Stage.SETUP
 
     def holds(self, model_info: ModelInfo) -> bool:
         """Whether gradients are kept."""

@@ -18,7 +18,7 @@ from tdbg.rules.window import (
     Window,
     rows_of_lasting,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["VanishingGradient"]
 
@@ -45,6 +45,7 @@ class VanishingGradient(Rule):
     """
 
     severities = (Severity.ERROR,)
+    stage = Stage.GRADIENTS
 
     threshold: float = 1e-7
     relative: float | None = 1e-3

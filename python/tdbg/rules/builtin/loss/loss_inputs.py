@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tdbg.config.kinds import REGRESSIONS, Kind
 from tdbg.rules.builtin.loss.loss_series import FIRST
 from tdbg.rules.columns import kind_of
-from tdbg.rules.table import nothing_to_describe
+from tdbg.rules.table import min_span, nothing_to_describe, streak_spans
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
@@ -22,7 +22,7 @@ from tdbg.rules.window import (
     Evaluation,
     Table,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
@@ -203,16 +203,20 @@ def _of_logarithms(table: Table, i: int, *, over_classes: bool) -> _Given:
 
 def _judge(table: Table, i: int, given: _Given) -> Evaluation:
     one = table.select([i])
-    lasting = one.lasts(
-        given.is_wrong[np.newaxis, :], given.known[np.newaxis, :], rows=PATIENCE
-    )[0]
+    streak = one.streak(given.is_wrong[np.newaxis, :], given.known[np.newaxis, :])
+    lasted = streak_spans(table.steps, streak)[0]
+    lasting = (streak[0] >= PATIENCE) & (lasted >= min_span(PATIENCE))
     severities = np.where(given.known & ~given.is_wrong, OK, UNKNOWN)
     severities[lasting] = Severity.WARNING
     severities[list(given.certain)] = Severity.WARNING
 
     def describe(j: int) -> Description:
         column = j + table.start
-        return given.certain.get(column) or given.describe(column)
+        found, since = given.certain.get(column), None
+        if found is None:
+            found = given.describe(column)
+            since = int(table.steps[column] - lasted[column]) + 1
+        return replace(found, since=since, stage=Stage.SETUP)
 
     return table.judge_one(table.names[i], severities[table.start :], describe)
 

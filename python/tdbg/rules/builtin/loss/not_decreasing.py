@@ -29,7 +29,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["LossNotDecreasing"]
 
@@ -73,6 +73,7 @@ class LossNotDecreasing(LossRule):
     """
 
     severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.LEARNING
 
     window: int = 50
     fall_percent: float = 1.0

@@ -11,7 +11,7 @@ from tdbg.rules.builtin.loss.loss_series import Passes, PassesRule, judge_passes
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import OK, Description, Evaluation, Window
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["Overtraining"]
 
@@ -35,6 +35,7 @@ class Overtraining(PassesRule):
     """
 
     severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.VALIDATION
 
     passes_validation: int = 10
     passes_train: int = 0

@@ -21,7 +21,7 @@ from tdbg.rules.window import (
     Table,
     Window,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["LossSpike"]
 
@@ -50,6 +50,8 @@ class LossSpike(LossRule):
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    stage = Stage.LEARNING
 
     num_steps: int = 50
     deviations: float = 8.0

@@ -29,7 +29,7 @@ from tdbg.rules.window import (
     Table,
     Window,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["Underfitting"]
 
@@ -55,6 +55,7 @@ class Underfitting(LossRule):
     """
 
     severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.LEARNING
 
     num_steps: int = 100
     flat_percent: float = 2.0

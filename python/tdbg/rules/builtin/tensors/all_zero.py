@@ -10,7 +10,7 @@ from tdbg.rules.builtin.tensors.tensor_rule import INPUTS, LastingRule
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import Bools, Description, Evaluation, Table
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["AllZero"]
 
@@ -26,6 +26,8 @@ class AllZero(LastingRule):
     Raises:
         ConfigurationError: If a parameter is out of its range or not of its kind.
     """
+
+    stage = Stage.ZEROS
 
     threshold: float = 100.0
 

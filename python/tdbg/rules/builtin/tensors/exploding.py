@@ -14,7 +14,7 @@ from tdbg.rules.columns import held_before, join_names
 from tdbg.rules.registry import register
 from tdbg.rules.rule import ROLES, built_in, check_switch
 from tdbg.rules.window import Description, Evaluation, Table, Window
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["ExplodingTensor"]
 
@@ -49,6 +49,7 @@ class ExplodingTensor(TensorRule):
     """
 
     severities = (Severity.ERROR,)
+    stage = Stage.NUMBERS
 
     only_nan: bool = False
     collections: tuple[str, ...] = (
@@ -97,7 +98,9 @@ class ExplodingTensor(TensorRule):
         def describe(i: int, j: int) -> Description:
             return self._describe(table, window, i, j, np.flatnonzero(bad[:, j]))
 
-        return table.judge(severities, describe, ~bad | (severities > 0))
+        # What came first may be finite again while what it has spoiled is not.
+        decided = (severities > 0) | ~np.logical_or.reduce(bad, axis=0)
+        return table.judge(severities, describe, decided)
 
     def _bad(self, table: Table) -> NDArray[np.bool_]:
         """The rows that are not finite, except for infinities on purpose."""
@@ -151,6 +154,8 @@ class ExplodingTensor(TensorRule):
             value=float(n_bad),
             threshold=0.0,
             advice=ALONE if is_alone else _exploding_advice(table.roles[i]),
+            # What the model is given is not of its own making.
+            stage=Stage.SETUP if table.roles[i] == "model_input" else None,
         )
 
 

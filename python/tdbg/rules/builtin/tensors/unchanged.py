@@ -28,7 +28,7 @@ from tdbg.rules.window import (
     Window,
     rows_of_lasting,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["UnchangedTensor"]
 
@@ -65,6 +65,8 @@ class UnchangedTensor(TensorRule):
     Raises:
         ConfigurationError: If a parameter is out of its range or not of its kind.
     """
+
+    stage = Stage.STANDSTILL
 
     num_steps: int = 3
     rtol: float = 0.0

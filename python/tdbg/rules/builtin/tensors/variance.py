@@ -24,7 +24,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["TensorVariance", "judge_collapse", "spread_of"]
 
@@ -164,6 +164,8 @@ class TensorVariance(LastingRule):
     Raises:
         ConfigurationError: If a parameter is out of its range or not of its kind.
     """
+
+    stage = Stage.STANDSTILL
 
     max_threshold: float | None = None
     min_threshold: float | None = None

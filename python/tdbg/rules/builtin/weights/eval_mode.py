@@ -9,7 +9,7 @@ from tdbg.rules.builtin.weights.model_state_rule import ModelStateRule
 from tdbg.rules.columns import join_names
 from tdbg.rules.registry import register
 from tdbg.rules.window import LASTING, Description
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.run.model_info import ModelInfo
 
 __all__ = ["TrainedInEvalMode"]
@@ -28,6 +28,7 @@ class TrainedInEvalMode(ModelStateRule):
     """
 
     severities = (Severity.WARNING,)
+    stage = Stage.SETUP
 
     num_steps: int = LASTING
 

@@ -34,7 +34,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["PoorWeightInitialization"]
 
@@ -70,6 +70,7 @@ class PoorWeightInitialization(Rule):
     """
 
     severities = (Severity.WARNING, Severity.ERROR)
+    stage = Stage.NUMBERS
 
     steps: int = 3
     output_threshold: float = 100.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class ModelStateRule(Rule):
             steps,
             table.mode,
             severities,
-            lambda _: self.describe(model_info, since or 0),
+            lambda _: replace(self.describe(model_info, since or 0), since=since),
         )
 
     def _since(self, window: Window, model_info: ModelInfo) -> int | None:

@@ -36,7 +36,7 @@ from tdbg.rules.window import (
     Window,
     rows_of_lasting,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["WeightUpdateRatio"]
 
@@ -48,6 +48,9 @@ GROWTH = 1.5
 # The usual ratio, by Karpathy's rule of thumb; and the largest that works.
 TYPICAL = 1e-3
 BEARABLE = 1e-2
+# Rows of the beginning, at which updates that replace most weights are an error: with
+# momentum or a warm-up the second and third update are larger than the first.
+FIRST_ROWS = 3
 # Without model info: scales of normalizations, by name.
 NORMALIZATION = re.compile(r"(^|[._])(bn|ln|gn|norm)\w*\.weight$|norm", re.IGNORECASE)
 
@@ -58,7 +61,8 @@ class WeightUpdateRatio(Rule):
     """Report updates that are very small or very large beside their weights.
 
     The ratio is l2(update) / l2(weight), of weights with several units.  About 1e-3
-    is usual.
+    is usual.  At the beginning, updates that are too large for most weights are an
+    error: what follows is no training of the model that was initialized.
 
     Args:
         large_threshold: A ratio above this is too large.
@@ -76,6 +80,9 @@ class WeightUpdateRatio(Rule):
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    severities = (Severity.WARNING, Severity.ERROR)
+    stage = Stage.NUMBERS
 
     large_threshold: float = 1.0
     small_threshold: float = 1e-6
@@ -103,6 +110,11 @@ class WeightUpdateRatio(Rule):
     def lookback(self) -> int:
         """The rows that ``patience`` needs."""
         return rows_of_lasting(self.patience, SLOW_FOR)
+
+    @property
+    def head_rows(self) -> int:
+        """The initial weights."""
+        return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select weights and updates."""
@@ -148,8 +160,18 @@ class WeightUpdateRatio(Rule):
         of_all = of_all & (weights.ordinal <= self.until)
         small &= of_all | (ratio < self.relative * middle[np.newaxis, :])
         bad = large | self._lasts(weights, ratio, small, known)
-        severities = np.where(known & ~small & ~large, OK, UNKNOWN)
-        severities[first_of_columns(bad)] = Severity.WARNING
+        # A weight that was replaced is not sound again once its updates, beside what
+        # it has become, are small.
+        grown = weights["l2"] > (1.0 + self.large_threshold) * _initial(weights)
+        severities = np.where(known & ~small & ~large & ~grown, OK, UNKNOWN)
+        first = first_of_columns(bad)
+        severities[first] = Severity.WARNING
+        # Of a single weight the first update may be what a good solution asks for.
+        n_large, n_known = large.sum(axis=0), known.sum(axis=0)
+        most = (n_large > n_known / 2) & (n_large > 1)
+        begins = large & (weights.ordinal <= FIRST_ROWS) & most[np.newaxis, :]
+        severe = begins[first]
+        severities[first[0][severe], first[1][severe]] = Severity.ERROR
 
         def describe(i: int, j: int) -> Description:
             found = [weights.names[k] for k in np.flatnonzero(bad[:, j])]
@@ -214,7 +236,14 @@ class WeightUpdateRatio(Rule):
             value=ratio,
             threshold=self.small_threshold,
             advice=advice,
+            stage=Stage.STANDSTILL,
         )
+
+
+def _initial(weights: Table) -> Floats:
+    """Names x 1: the l2 norm at the first row; NaN if it is zero, or is not here."""
+    first = np.where(weights.ordinal == 1, weights["l2"], -1.0).max(axis=1)
+    return np.where(first > 0.0, first, np.nan)[:, np.newaxis]
 
 
 def _ratios(weights: Table, updates: Table, judged: Bools) -> tuple[Floats, Floats]:

@@ -23,7 +23,7 @@ from tdbg.rules.window import (
     Window,
     rows_of_lasting,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["ZeroLearningRate"]
 
@@ -48,6 +48,7 @@ class ZeroLearningRate(Rule):
     """
 
     severities = (Severity.WARNING, Severity.ERROR)
+    stage = Stage.RATE
 
     patience: int = 3
     error_patience: int = 20
@@ -95,12 +96,13 @@ class ZeroLearningRate(Rule):
                 n_rates=int(np.count_nonzero(known[:, j])),
                 largest=float(np.max(table["mean"][known[:, j], j])),
                 patience=min(int(streak[i, j]), self.error_patience),
+                since=int(table.steps[j] - lasted[i, j]) + 1,
             )
 
         return table.judge(severities, describe, known & (lasting | ~zero))
 
     def _describe(
-        self, *, n_zero: int, n_rates: int, largest: float, patience: int
+        self, *, n_zero: int, n_rates: int, largest: float, patience: int, since: int
     ) -> Description:
         message = (
             f"the learning rate was 0 at {patience} recorded steps in a row; that of "
@@ -118,4 +120,6 @@ class ZeroLearningRate(Rule):
                 "be frozen, requires_grad_(False) saves their gradients; if not, "
                 "give the group its own rate"
             )
-        return Description(message=message, value=0.0, threshold=0.0, advice=advice)
+        return Description(
+            message=message, value=0.0, threshold=0.0, advice=advice, since=since
+        )

@@ -56,6 +56,38 @@ def test_an_update_larger_than_its_weight_is_reported_at_once(
         assert "1 of 2 weights" in found[0].message
 
 
+@pytest.mark.parametrize(
+    ("ratios", "severity"),
+    [
+        ({"a": [5.0], "b": [5.0], "c": [1e-3]}, Severity.ERROR),
+        # The second update of a momentum is larger than the first.
+        ({"a": [0.9, 1.5], "b": [0.9, 1.5], "c": [1e-3] * 2}, Severity.ERROR),
+        ({"a": [5.0], "b": [1e-3], "c": [1e-3]}, Severity.WARNING),
+        # A single weight may have to become something else altogether.
+        ({"a": [5.0]}, Severity.WARNING),
+        ({"a": [1e-3] * 4 + [5.0], "b": [1e-3] * 4 + [5.0]}, Severity.WARNING),
+    ],
+)
+def test_updates_that_replace_most_weights_at_the_beginning_are_an_error(
+    ratios: dict[str, list[float]], severity: Severity
+):
+    (finding,) = judge(updated(ratios), WeightUpdateRatio())
+    assert finding.severity is severity
+
+
+@pytest.mark.parametrize(("size", "is_over"), [(1.9, True), (14.0, False)])
+def test_a_weight_that_was_replaced_is_not_sound_again_when_its_updates_look_small(
+    size: float, is_over: bool
+):
+    run = FakeRun(every=10)
+    run.known_facts = [known(a__weight=(4, 4))]
+    for step in range(10):
+        weight, update = (size, 0.01) if step else (1.0, 5.0)
+        rows = {"a.weight": np.full(16, weight), "update/a.weight": np.full(16, update)}
+        run.step(step, rows)
+    assert judge(run, WeightUpdateRatio())[-1].is_over is is_over
+
+
 def test_weights_that_begin_close_to_zero_may_change_by_more():
     assert judge(updated({"a": [5.0] * 5}, size=1e-4), WeightUpdateRatio()) == []
     assert judge(updated({"a": [5.0] * 5}, size=0.0), WeightUpdateRatio()) == []

@@ -1,0 +1,167 @@
+"""Which findings follow from others, so that the cause comes first.
+
+A training in which one thing goes wrong soon has many findings: where the learning
+rate is a thousand times too high, units die, outputs are zero, weights stand still and
+the loss stays where it is.  Each finding has a stage in this chain; of all findings
+that it can follow from, the one of the earliest stage is its cause.
+
+Implements docs/rules.md, "Causes and consequences".
+
+Thread safety: none; owned by the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tdbg.run.findings import Cause, Finding, Severity, Stage
+
+__all__ = ["AFTERMATH", "Causes", "cause_of", "with_causes"]
+
+# Steps after the end of an error in which what begins may still follow from it: an
+# update that replaces the weights lasts for one step, units are dead some ten later.
+AFTERMATH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A finding that others may follow from; *root* is the first cause of its chain."""
+
+    first_step: int
+    severity: Severity
+    root: Cause
+    root_stage: Stage
+    until: float = math.inf
+
+
+@dataclass(slots=True)
+class _Sources:
+    """The findings of one rule and stage: those that go on, and the last that ended."""
+
+    open: dict[Cause, _Source] = field(default_factory=dict)
+    ended: _Source | None = None
+
+    def at(self, step: int) -> _Source | None:
+        """One that something which begins at a step may follow from: the oldest."""
+        for source in self.open.values():
+            return source
+        is_recent = self.ended is not None and step <= self.ended.until
+        return self.ended if is_recent else None
+
+
+class Causes:
+    """Says which findings follow from which, as findings begin and end.
+
+    A finding follows from one of an earlier stage that began no later; from one of its
+    own stage that began earlier, and is worse or of another rule.  Facts follow from
+    nothing.  Whether the model learns is explained by facts and errors only.
+
+    The cause of a finding is the first of its chain: one that has a cause itself is
+    none.
+    """
+
+    def __init__(self) -> None:
+        self._sources: dict[tuple[str, Stage], _Sources] = {}
+        self._causes: dict[Cause, Cause] = {}
+        self._n_open: Counter[Cause] = Counter()
+
+    def begin(self, finding: Finding) -> Cause | None:
+        """Take in a finding that begins or gets worse; return what it follows from.
+
+        Of findings that begin at one step, those of earlier stages come first.
+        """
+        stage, itself = finding.stage, cause_of(finding)
+        if stage is None:
+            return None
+        cause = self._causes.get(itself)
+        root = cause or itself
+        root_stage = stage
+        if cause is None and not stage.is_fact:
+            found = self._first_cause(finding, stage)
+            if found is not None:
+                root, root_stage = found.root, found.root_stage
+                cause = self._causes[itself] = root
+                self._n_open[root] += 1
+        if finding.severity > Severity.INFO:
+            sources = self._sources.setdefault((finding.rule, stage), _Sources())
+            known = sources.open.get(itself)
+            sources.open[itself] = _Source(
+                finding.first_step,
+                finding.severity,
+                root,
+                root_stage if known is None else known.root_stage,
+            )
+        return cause
+
+    def end(self, finding: Finding) -> Cause | None:
+        """Take in that a finding is over; return what it followed from."""
+        itself = cause_of(finding)
+        cause = self._causes.get(itself)
+        if cause is not None:
+            self._n_open[cause] -= 1
+        sources = finding.stage and self._sources.get((finding.rule, finding.stage))
+        source = sources.open.pop(itself, None) if sources else None
+        if sources and source is not None:
+            is_grave = finding.severity is Severity.ERROR
+            until = finding.last_step + (AFTERMATH if is_grave else 0)
+            if sources.ended is None or sources.ended.until < until:
+                sources.ended = replace(source, until=until)
+        return cause
+
+    def goes_on(self, cause: Cause) -> bool:
+        """Whether something that follows from a finding is not over."""
+        return self._n_open[cause] > 0
+
+    def _first_cause(self, finding: Finding, stage: Stage) -> _Source | None:
+        found = [
+            source
+            for (rule, before), sources in self._sources.items()
+            if before <= stage
+            if (source := sources.at(finding.first_step)) is not None
+            if _explains(source, rule, before, finding, stage)
+        ]
+        return min(
+            found,
+            key=lambda each: (each.root_stage, each.root.first_step),
+            default=None,
+        )
+
+
+def _explains(
+    source: _Source, rule: str, before: Stage, finding: Finding, stage: Stage
+) -> bool:
+    if before == stage:
+        is_other = rule != finding.rule or source.severity > finding.severity
+        return is_other and source.first_step < finding.first_step
+    sure = before.is_fact or source.severity is Severity.ERROR
+    return sure or stage < Stage.LEARNING
+
+
+def cause_of(finding: Finding) -> Cause:
+    """Return a finding as the cause of others."""
+    return Cause(finding.rule, finding.tensor, finding.first_step)
+
+
+def with_causes(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings, each in its last state, with their causes.
+
+    A finding that is over while some that follow from it are not has not gone: what it
+    has done is still there.
+    """
+    causes, result = Causes(), list(findings)
+    order = sorted(
+        range(len(result)), key=lambda i: (result[i].first_step, result[i].stage or 0)
+    )
+    for i in order:
+        result[i] = replace(result[i], cause=causes.begin(result[i]))
+        if result[i].is_over:
+            causes.end(result[i])
+    return [
+        replace(each, phase="begin")
+        if each.is_over and causes.goes_on(cause_of(each))
+        else each
+        for each in result
+    ]
