@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tdbg.config.messages import printable
+from tdbg.config.messages import counted, printable
 
 __all__ = [
     "EXIT_FAILED",
@@ -157,11 +157,6 @@ def number(value: float) -> str:
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.3g}"
-
-
-def counted(n: int, noun: str) -> str:
-    """A number of things: no finding, 1 finding, 2 findings."""
-    return f"{n or 'no'} {noun}{'s' if n > 1 else ''}"
 
 
 def n_bytes(n: float) -> str:

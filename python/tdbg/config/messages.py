@@ -11,6 +11,7 @@ __all__ = [
     "check_choice",
     "check_flag",
     "check_known",
+    "counted",
     "nearest",
     "printable",
     "short",
@@ -38,6 +39,11 @@ def short(value: object, longest: int = _LONGEST) -> str:
     """A value as messages repeat it: at most *longest* characters of its ``repr``."""
     text = repr(value)
     return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+def counted(n: int, noun: str) -> str:
+    """A number of things: no finding, 1 finding, 2 findings."""
+    return f"{n or 'no'} {noun}{'s' if n > 1 else ''}"
 
 
 def printable(text: str) -> str:

@@ -90,6 +90,14 @@ class Rule(ABC):
         """How many of the first rows of each tensor the rule reads, however old."""
         return 0
 
+    @property
+    def first_verdict(self) -> str:
+        """What must have been recorded before the rule can judge, in words.
+
+        Said where it could not: "a loss at 50 recorded steps of training or more".
+        """
+        return ""
+
     def selects(self, tensor: TensorInfo) -> bool:
         """Return whether the rule judges a tensor; by default, as ``needs`` says."""
         return any(

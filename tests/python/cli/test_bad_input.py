@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from run_builder import RunBuilder
 from tdbg.cli import _tdbg
+from tdbg.rules.testing import Recording
 from tdbg.run.schema import EventKind
 
 
@@ -271,3 +272,19 @@ def test_what_has_ended_is_not_asked_to_stop_and_has_not_stopped_for_it(
     assert json.loads(result.stdout) == {"state": "ended", "request": None}
     assert result.exit_code == 1
     assert not list((run / "ctl").glob("*"))
+
+
+def test_a_rule_that_cannot_judge_says_what_it_needs_and_how_many_steps_there_are(
+    tmp_path: Path,
+) -> None:
+    with Recording(tmp_path / "run") as recording:
+        for step in range(5):
+            recording.step({"MSELoss_output_0": np.float32(step)})
+    rules = ("LossNotDecreasing(window=30)", "Overtraining(passes_validation=4)")
+    options = [each for rule in rules for each in ("--rule", rule)]
+    output = call("check", tmp_path / "run", *options, "--no-record").output
+    assert (
+        "LossNotDecreasing: nothing to judge: it needs a loss at 30 recorded steps of "
+        "training or more; recorded: 5 steps of training\n"
+    ) in output
+    assert "a loss of more than 4 passes over validation data" in output

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.config.collections import CollectionKeys
+from tdbg.config.messages import counted
 from tdbg.config.needs import Needs, every_need, missing, too_rare
+from tdbg.modes import ModeKeys
 from tdbg.rules.rule import Rule
 
 if TYPE_CHECKING:
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING_KNOWN", "describe_missing"]
 
+TRAIN, EVAL = ModeKeys.TRAIN, ModeKeys.EVAL
 # Collections that only hooks of boosted trees fill: no setting of another hook does.
 TREES = frozenset({CollectionKeys.TREES, CollectionKeys.FEATURE_IMPORTANCE})
 NOTHING_KNOWN = (
     "nothing to judge: what was recorded is too little for a verdict, or not of the "
     "kind that the rule is about"
 )
+TOO_LITTLE = "nothing to judge: it needs"
 
 
 def describe_missing(
@@ -55,6 +59,7 @@ def describe_missing(
         needed = sorted(frozenset().union(*(need.collections for need in needs)))
     except Exception:  # User code: `needs` of a rule may raise anything.
         needs, requested, lacking, rare, needed = (), {}, [], "", []
+    unknown = _too_little(rule, trial)
     if is_blind and needed and TREES.issuperset(needed):
         return "nothing to judge: this is no training of boosted trees"
     if lacking:
@@ -62,7 +67,7 @@ def describe_missing(
         how = "not all that it needs is there" if is_some else "nothing to judge"
         return f"{how}: {'; '.join(lacking)}"
     if not is_blind:
-        return "" if has_judged else "; ".join(filter(None, (NOTHING_KNOWN, rare)))
+        return "" if has_judged else "; ".join(filter(None, (unknown, rare)))
     if "include_collections" in requested.get("hook", requested):
         # The hook recorded its configuration, and nothing is missing from it.
         return f"nothing to judge: the training has no {_in_words(needs)}"
@@ -71,6 +76,21 @@ def describe_missing(
         f"nothing to judge: {what} were not captured; "
         f'Hook(rules=["{rule.name}"]) captures them'
     )
+
+
+def _too_little(rule: Rule, trial: Trial) -> str:
+    """What the rule needs for a verdict, and how many steps there are."""
+    try:
+        needed = rule.first_verdict
+        trained, evaluated = (trial.count_steps(mode) for mode in (TRAIN, EVAL))
+    except Exception:  # User code: properties of a rule may raise anything.
+        return NOTHING_KNOWN
+    if not needed:
+        return NOTHING_KNOWN
+    steps = f"{counted(trained, 'step')} of training"
+    if evaluated:
+        steps += f" and {evaluated} of evaluation"
+    return f"{TOO_LITTLE} {needed}; recorded: {steps}"
 
 
 def _in_words(needs: Sequence[Needs]) -> str:

@@ -90,6 +90,12 @@ class UnitRule(Rule):
         check_regex(self, "tensor_regex")
 
     @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        kinds = ", ".join(sorted(self.modules))
+        return f"{self.min_steps} recorded steps, and modules of the kind: {kinds}"
+
+    @property
     def needs(self) -> tuple[Needs, ...]:
         """Unit summaries of the outputs of ``modules``."""
         return with_beginning(

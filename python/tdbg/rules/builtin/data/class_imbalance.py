@@ -54,6 +54,13 @@ class ClassImbalance(ClassifierRule):
         check_number(self, "threshold_misprediction", above=0.0, most=1.0)
         ClassifierRule.__post_init__(self)
 
+    @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return (
+            f"labels and predictions of {self.samples} samples, from a loss of classes"
+        )
+
     def is_sick(self, recent: RecentBatches) -> bool:
         """Return whether a class is rare, or alone is not learned."""
         counts = recent.confusion.sum(axis=1)

@@ -67,6 +67,14 @@ class Confusion(ClassifierRule):
         check_number(self, "min_diag", above=0.0, most=1.0)
         ClassifierRule.__post_init__(self)
 
+    @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return (
+            f"{self.samples_per_class} samples of each of two classes, from a loss of "
+            "classes, and a model that tells most classes apart"
+        )
+
     def is_sick(self, recent: RecentBatches) -> bool:
         """Return whether classes are mixed up, or have other numbers."""
         mixed_up = lasting(recent, self._mistaken)

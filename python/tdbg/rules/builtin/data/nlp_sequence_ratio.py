@@ -91,6 +91,14 @@ class NLPSequenceRatio(Rule):
         check_number(self, "max_steps", least=1, whole=True)
         check_regex(self, "tensor_regex")
 
+    @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return (
+            f"{self.min_tokens} tokens that an embedding of {self.min_vocabulary} rows "
+            "or more was given"
+        )
+
     def _check_tokens(self) -> None:
         # Check at run time: users may pass anything.
         tokens: object = self.token_values

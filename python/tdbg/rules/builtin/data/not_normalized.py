@@ -92,6 +92,11 @@ class NotNormalizedData(Rule):
         check_regex(self, "tensor_regex")
 
     @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return f"{self.min_elements} numbers that the model was given"
+
+    @property
     def needs(self) -> tuple[Needs, ...]:
         """Rows of inputs and targets; one batch of values, to name columns."""
         inputs = frozenset({"model_inputs"})

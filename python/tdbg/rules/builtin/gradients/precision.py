@@ -71,6 +71,11 @@ class PrecisionLoss(Rule):
         check_number(self, "patience", least=1, whole=True)
 
     @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return "gradients or weights in float16, bfloat16 or float8"
+
+    @property
     def needs(self) -> tuple[Needs, ...]:
         """Rows of parameters, gradients and updates; now and then a histogram."""
         return (

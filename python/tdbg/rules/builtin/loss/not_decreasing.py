@@ -89,6 +89,11 @@ class LossNotDecreasing(LossRule):
         check_regex(self, "tensor_regex")
 
     @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return f"a loss at {self.window} recorded steps of training or more"
+
+    @property
     def lookback(self) -> int:
         """The two windows, or the last losses that may have risen."""
         return max(2 * self.window, FIRST) - 1

@@ -69,6 +69,14 @@ class Overfit(PassesRule):
         check_number(self, "passes", least=1, whole=True)
         check_number(self, "start_step", least=0, whole=True)
 
+    @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return (
+            f"a loss of training, and of {self.passes} passes over validation data or "
+            "more (steps of mode EVAL)"
+        )
+
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each loss at the end of each pass of evaluation."""
         for evaluation in judge_passes(window, self._level, self._describe):

@@ -48,6 +48,14 @@ class Overtraining(PassesRule):
         check_number(self, "improvement", least=0.0)
         check_number(self, "worse", least=0.0)
 
+    @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return (
+            f"a loss of more than {self.passes_validation} passes over validation data "
+            "(steps of mode EVAL)"
+        )
+
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each loss at the end of each pass of evaluation."""
         return judge_passes(window, self._level, self._describe)

@@ -72,6 +72,11 @@ class LossSpike(LossRule):
         check_number(self, "patience", least=1, most=self.num_steps // 2, whole=True)
 
     @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return f"a loss at more than {self.num_steps} recorded steps of training"
+
+    @property
     def lookback(self) -> int:
         """The rows before each of those that ``patience`` needs."""
         return self.num_steps + self.patience

@@ -67,6 +67,11 @@ class Underfitting(LossRule):
         check_number(self, "learned_percent", above=0.0, most=100.0)
 
     @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return f"a loss at {2 * self.num_steps} recorded steps of training"
+
+    @property
     def lookback(self) -> int:
         """The two stretches."""
         return 2 * self.num_steps - 1

@@ -37,6 +37,14 @@ class MissingGradient(ModelInfoRule):
     patience: int = 5
 
     @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return (
+            f"a parameter without a gradient, while others had one at {self.patience} "
+            "recorded steps"
+        )
+
+    @property
     def lookback(self) -> int:
         """The rows since a parameter was thawed."""
         return self.patience

@@ -121,6 +121,13 @@ class NotInOptimizer(ModelInfoRule):
     patience: int = 2
 
     @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return (
+            f"a parameter that no optimizer has, at over {self.patience} recorded steps"
+        )
+
+    @property
     def needs(self) -> tuple[Needs, ...]:
         """Rows of gradients, and of weights at first."""
         weights = Needs(collections=frozenset({"weights"}), first_steps=1)

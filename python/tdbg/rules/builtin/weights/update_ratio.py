@@ -102,6 +102,11 @@ class WeightUpdateRatio(Rule):
         check_number(self, "min_scale", least=0.0)
 
     @property
+    def first_verdict(self) -> str:
+        """What its first verdict needs."""
+        return "updates other than zero, of weights with several units"
+
+    @property
     def needs(self) -> tuple[Needs, ...]:
         """Rows of weights and of their updates."""
         return with_beginning(Needs(collections=frozenset({"weights", "updates"})))
