@@ -8,10 +8,12 @@ import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +35,7 @@ __all__ = [
     "plain",
     "print_table",
     "shape",
+    "shortened",
     "table",
 ]
 
@@ -47,7 +50,22 @@ SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 class _Console(Console):
-    """A console whose reader may close the pipe without effect on the verb."""
+    """A console whose reader may close the pipe without effect on the verb.
+
+    What no terminal shows has no spaces at the ends of lines.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as printed:
+            super().print(*objects, **options)
+        lines = printed.get().split("\n")
+        try:
+            self.file.write("\n".join(line.rstrip(" ") for line in lines))
+        except BrokenPipeError:
+            discard_output()
 
     def on_broken_pipe(self) -> None:
         discard_output()
@@ -96,7 +114,8 @@ def table(
 ) -> Table:
     """Make a table without lines; the columns in *right* hold numbers.
 
-    Where the screen is too narrow the first column gives way, and no number is cut.
+    Where the screen is too narrow the first column gives way, in the middle of what it
+    holds: the ends of names tell them apart.  No number is cut.
     """
     cells = [[plain(c) if isinstance(c, str) else c for c in row] for row in rows]
     result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -106,12 +125,40 @@ def table(
             column,
             justify="right" if column in right else "left",
             min_width=max(widest, len(column)) if i else 8,
-            no_wrap=True,
-            overflow="ellipsis",
+            # Only what may wrap gives way; names do not wrap all the same.
+            no_wrap=i > 0,
         )
-    for row in cells:
-        result.add_row(*row)
+    for first, *others in cells:
+        result.add_row(_Name(first.plain), *others)
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A name that is shortened in the middle where the screen is too narrow."""
+
+    text: str
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(shortened(self.text, options.max_width), no_wrap=True)
+
+    def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
+        width = cell_len(self.text)
+        return Measurement(min(8, width), width).with_maximum(options.max_width)
+
+
+def shortened(text: str, width: int) -> str:
+    """Shorten a text in the middle to at most *width* cells.
+
+    >>> shortened("encoder.layers.0.self_attn.in_proj_weight", 24)
+    'encoder…f_attn.in_proj_weight'
+    """
+    if cell_len(text) <= width:
+        return text
+    head, tail = set_cell_size(text, (width - 1) // 3).rstrip(), text
+    while cell_len(tail) > width - 1 - cell_len(head):
+        tail = tail[1:]
+    return f"{head}\N{HORIZONTAL ELLIPSIS}{tail}"
 
 
 # Rich measures and wraps every cell: of so many rows that is no table any more.
@@ -134,9 +181,7 @@ def print_table(
     others = sum(width + 2 for width in widths[1:])
     widths[0] = max(8, min(widths[0], out.width - others - 2))
     for row in cells:
-        fitted = [set_cell_size(row[0], widths[0]), *row[1:]]
-        if cell_len(row[0]) > widths[0]:
-            fitted[0] = set_cell_size(row[0], widths[0] - 1) + "\N{HORIZONTAL ELLIPSIS}"
+        fitted = [shortened(row[0], widths[0]), *row[1:]]
         line = "  ".join(
             " " * (width - cell_len(cell)) + cell
             if column in right

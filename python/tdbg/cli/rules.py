@@ -48,16 +48,14 @@ def command(rules: tuple[str, ...], as_json: bool) -> None:
         rows = [
             (
                 r["rule"],
-                ", ".join(r["severities"]),
+                r["severities"][-1] if r["severities"] else "-",
                 r["error"] or r["meaning"].removeprefix("Report "),
-                "; ".join(_in_short(r["needs"])),
             )
             for r in described
         ]
-        out.print(_table(("rule", "severity", "finds", "captures"), rows, wrapped=2))
-        out.print(plain(COSTS))
+        out.print(_table(("rule", "at worst", "finds"), rows, wraps=False))
         out.print(
-            plain("tdbg rules NAME says when it captures that, and its parameters.")
+            plain("tdbg rules NAME says what it captures, what that costs, and more.")
         )
 
 
@@ -126,24 +124,6 @@ def _needs(rule: type[Rule]) -> Sequence[Needs]:
         return every_need(blank.needs)
     except Exception:  # User code: a rule may raise anything.
         return ()
-
-
-def _in_short(needs: Sequence[dict[str, Any]]) -> list[str]:
-    """All needs in a few words: "values of labels, predictions"."""
-    kinds = {
-        "rows": "statistics",
-        "unit counts": "unit_summaries",
-        "histograms": "histogram",
-        "values": "raw",
-    }
-    found = []
-    for kind, field in kinds.items():
-        of = sorted({name for n in needs if n[field] for name in n["collections"]})
-        if of:
-            found.append(f"{kind} of {', '.join(of)}")
-    if needs and all(need["first_steps"] is not None for need in needs):
-        found.append("in the first steps only")
-    return found
 
 
 def captures(need: Needs) -> str:
@@ -232,12 +212,19 @@ def _print_rule(rule: dict[str, Any]) -> None:
 
 
 def _table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], wrapped: int = 1
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, wraps: bool = True
 ) -> Table:
-    """Make a table without lines, which wraps the text of its last columns."""
+    """Make a table without lines, whose last column wraps its text or is cut."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
-        made.add_column(column, no_wrap=i < len(columns) - wrapped)
+        is_last = i == len(columns) - 1
+        widest = max(len(row[i]) for row in (columns, *rows))
+        made.add_column(
+            column, no_wrap=not is_last, min_width=None if is_last else widest
+        )
     for row in rows:
-        made.add_row(*(plain(cell) for cell in row))
+        cells = [plain(cell) for cell in row]
+        if not wraps:
+            cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
+        made.add_row(*cells)
     return made

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 from rich.console import Console
 
 from tdbg.cli import accounts, options, output, summaries
+from tdbg.errors import TensorUnavailableForStep
 from tdbg.modes import ModeKeys
 from tdbg.trial import TensorHandle, Trial, create_trial
 
@@ -21,7 +25,11 @@ COLUMNS = ("mean", "std", "min", "max", "l1", "l2")
 @click.command("show")
 @options.run
 @click.argument("name", required=False)
-@click.option("--step", type=int, help="Show the values at this step.")
+@click.option(
+    "--step",
+    type=int,
+    help="Show the values at this step, or its statistics where no values were saved.",
+)
 @click.option("--last", type=int, default=20, show_default=True, help="How many steps.")
 @options.regex
 @options.collection
@@ -42,9 +50,13 @@ def command(
 ) -> None:
     """Show the statistics of RUN's tensors, or of the one called NAME.
 
+    Modes stand apart, unless --mode names one, or GLOBAL for all steps together.
+
     Of a tensor that has histograms also quantiles, and what narrow types would lose.
     """
     trial = create_trial(run)
+    is_default = ctx.get_parameter_source("mode") is ParameterSource.DEFAULT
+    modes = _modes(trial) if is_default else (mode,)
     if name is None:
         names = trial.tensor_names(
             mode=mode, regex=list(regex) or None, collection=collection
@@ -57,36 +69,59 @@ def command(
                     "losses": trial.losses().to_json(),
                     "cost": trial.overhead().to_json(),
                     "tensors": [
-                        s.to_json() for s in summaries.summarize(trial, names, mode)
+                        summary.to_json()
+                        for each in modes
+                        for summary in summaries.summarize(trial, names, each)
                     ],
                 }
             )
         else:
-            print_run(trial, names, mode)
+            print_run(trial, names, modes)
     elif step is not None:
         _show_values(trial.tensor(name), step, mode, as_json)
     else:
-        _show_history(trial.tensor(name), last, mode, as_json)
+        _show_history(trial, trial.tensor(name), last, modes, as_json)
     accounts.exit_if_unread(ctx, trial.problems())
+
+
+def _modes(trial: Trial) -> Sequence[ModeKeys]:
+    """The modes of a run with steps of several; else all steps together."""
+    modes = trial.modes()
+    return modes if len(modes) > 1 else (ModeKeys.GLOBAL,)
 
 
 def print_run(
     trial: Trial,
     names: list[str],
-    mode: ModeKeys = ModeKeys.GLOBAL,
+    modes: Sequence[ModeKeys] | None = None,
     out: Console | None = None,
 ) -> None:
-    """Print a line of statistics for each tensor, and what the run cost."""
+    """Print a line of statistics for each tensor, and what the run cost.
+
+    Args:
+        trial: The run.
+        names: The tensors.
+        modes: A table is printed for each; None: for each that the run has.
+        out: The console.
+    """
     out = out or output.console()
-    lines = summaries.summarize(trial, names, mode)
+    tables = {
+        mode: summaries.summarize(trial, names, mode) for mode in modes or _modes(trial)
+    }
+    tables = {mode: lines for mode, lines in tables.items() if lines}
     losses = trial.losses()
-    if not lines:
+    if not tables:
         out.print("no statistics yet")
         accounts.print_losses(losses, out)
         return
-    out.print(summaries.summary_table(lines, out.width))
+    for mode, lines in tables.items():
+        if len(tables) > 1:
+            n = trial.count_steps(mode)
+            out.print(f"{mode.name}, {output.counted(n, 'step')}", style="bold")
+        out.print(summaries.summary_table(lines, out.width))
+    n_tensors = len({line.name for lines in tables.values() for line in lines})
     out.print(
-        f"{len(lines)} tensors over {trial.count_steps()} steps, "
+        f"{n_tensors} tensors over {trial.count_steps()} steps, "
         f"{output.n_bytes(trial.n_bytes)} on disk, "
         f"{accounts.state_text(trial.status, losses.to_json())}, "
         f"{losses.records} records lost"
@@ -96,42 +131,70 @@ def print_run(
 
 
 def _show_history(
-    tensor: TensorHandle, last: int, mode: ModeKeys, as_json: bool
+    trial: Trial,
+    tensor: TensorHandle,
+    last: int,
+    modes: Sequence[ModeKeys],
+    as_json: bool,
 ) -> None:
-    steps = tensor.steps(mode, what="statistics")[-last:]
-    history = [
-        {"step": step, **{c: tensor.reduction_value(step, c, mode) for c in COLUMNS}}
-        for step in steps
-    ]
-    with_histogram = tensor.steps(mode, what="histograms")[-1:]
+    """Of several modes each by itself; the steps are then global ones all the same."""
+    (counting,) = modes if len(modes) == 1 else (ModeKeys.GLOBAL,)
+    by_mode: dict[str, list[int]] = {}
+    for step in tensor.steps(counting, what="statistics"):
+        found = counting if len(modes) == 1 else trial.mode(step)
+        by_mode.setdefault(found.name if found else "", []).append(step)
+    histories: dict[str, list[dict[str, Any]]] = {
+        name: [
+            {
+                "step": step,
+                "mode": name,
+                **{c: tensor.reduction_value(step, c, counting) for c in COLUMNS},
+            }
+            for step in steps[-last:]
+        ]
+        for name, steps in by_mode.items()
+    }
+    with_histogram = tensor.steps(counting, what="histograms")[-1:]
     if as_json:
+        rows = [row for history in histories.values() for row in history]
         document: dict[str, Any] = {
             "tensor": tensor.name,
-            "mode": mode.name,
-            "history": history,
+            "mode": counting.name,
+            "history": sorted(rows, key=lambda row: row["step"]),
         }
         for at in with_histogram:
-            document["histogram"] = summaries.to_json(tensor.histogram(at, mode), at)
+            histogram = tensor.histogram(at, counting)
+            document["histogram"] = summaries.to_json(histogram, at)
         output.emit_json(document)
         return
-    rows = [
-        [str(row["step"]), *(output.number(row[c]) for c in COLUMNS)] for row in history
-    ]
-    rows.append(
-        ["", *(summaries.sparkline([row[c] for row in history], 10) for c in COLUMNS)]
-    )
-    extents = output.shape(tensor.shape(steps[-1], mode)) if steps else ""
     out = output.console()
+    steps = [step for of_mode in by_mode.values() for step in of_mode]
+    extents = output.shape(tensor.shape(max(steps), counting)) if steps else ""
     out.print(output.plain(f"{tensor.name}  {tensor.role}  {tensor.dtype}  {extents}"))
-    out.print(output.table(("step", *COLUMNS), rows, right=("step", *COLUMNS)))
+    for name, history in histories.items():
+        if len(histories) > 1:
+            out.print(name, style="bold")
+        lines = [
+            [str(row["step"]), *(output.number(row[c]) for c in COLUMNS)]
+            for row in history
+        ]
+        series = ([row[c] for row in history] for c in COLUMNS)
+        lines.append(["", *(summaries.sparkline(each, 10) for each in series)])
+        out.print(output.table(("step", *COLUMNS), lines, right=("step", *COLUMNS)))
     for at in with_histogram:
-        summaries.print_histogram(tensor.histogram(at, mode), at, out)
+        summaries.print_histogram(tensor.histogram(at, counting), at, out)
 
 
 def _show_values(
     tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool
 ) -> None:
-    value = tensor.value(step, mode)
+    try:
+        value = tensor.value(step, mode)
+    except TensorUnavailableForStep:
+        if step not in tensor.steps(mode, what="statistics"):
+            raise
+        _show_row(tensor, step, mode, as_json)
+        return
     if as_json:
         document: dict[str, Any] = {
             "tensor": tensor.name,
@@ -148,3 +211,28 @@ def _show_values(
             output.plain(f"{tensor.name} at step {step}: {tensor.dtype} {value.shape}")
         )
         click.echo(str(value))
+
+
+def _show_row(tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool) -> None:
+    """Show the statistics at a step without values."""
+    row = tensor.stats(step, mode)
+    extents = tensor.shape(step, mode)
+    statistics = {each.name: getattr(row, each.name) for each in fields(row)}
+    statistics |= {"std": row.std, "rms": row.rms}
+    if as_json:
+        document: dict[str, Any] = {
+            "tensor": tensor.name,
+            "step": step,
+            "mode": mode.name,
+            "dtype": tensor.dtype,
+            "shape": extents,
+            "values": None,
+            "statistics": statistics,
+        }
+        output.emit_json(document)
+        return
+    out = output.console()
+    what = f"{tensor.name} at step {step}: {tensor.dtype} {extents}"
+    out.print(output.plain(f"{what}, of which no values were saved, but statistics"))
+    rows = [(name, output.number(value)) for name, value in statistics.items()]
+    out.print(output.table(("statistic", "value"), rows, right=("value",)))

@@ -96,6 +96,7 @@ class TensorSummary:
     """
 
     name: str
+    mode: str
     role: str
     dtype: str
     shape: tuple[int, ...]
@@ -141,6 +142,7 @@ def summarize(
         summaries.append(
             TensorSummary(
                 name=name,
+                mode=mode.name,
                 role=what[name].role,
                 dtype=what[name].dtype,
                 shape=shape,

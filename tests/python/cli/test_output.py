@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.cells import cell_len
 
 from tdbg.cli import output
 
@@ -18,7 +21,10 @@ def printed(capsys: pytest.CaptureFixture[str], width: int) -> list[str]:
     out = output.console()
     out.width = width
     output.print_table(("tensor", "role", "steps"), ROWS, out, right=("steps",))
-    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    lines = capsys.readouterr().out.splitlines()
+    # A pipe gets no spaces at the ends of lines.
+    assert lines == [line.rstrip() for line in lines]
+    return lines
 
 
 def test_a_table_of_very_many_rows_looks_like_any_other(
@@ -35,5 +41,20 @@ def test_the_first_column_of_very_many_rows_gives_way_to_a_narrow_screen(
 ) -> None:
     monkeypatch.setattr(output, "MANY_ROWS", 3)
     lines = printed(capsys, 38)
-    assert lines[1] == "layer.wei\N{HORIZONTAL ELLIPSIS}  weight" + " " * 16 + "12"
+    assert lines[1] == "lay\N{HORIZONTAL ELLIPSIS}weight  weight" + " " * 16 + "12"
     assert lines[4].split() == ["output_gradient"]
+
+
+def test_names_are_shortened_in_the_middle_so_that_their_ends_tell_them_apart() -> None:
+    names = [f"encoder.layers.0.norm1.{end}" for end in ("weight", "bias")]
+    table = output.table(("tensor", "value"), [(name, "1.25") for name in names])
+    for is_terminal in (True, False):
+        out = output.console()
+        out.file, out.width = io.StringIO(), 22
+        out._force_terminal = is_terminal
+        out.print(table)
+        printed = out.file.getvalue()
+        assert "enco\N{HORIZONTAL ELLIPSIS}rm1.weight  1.25" in printed
+        assert "enco\N{HORIZONTAL ELLIPSIS}norm1.bias  1.25" in printed
+    assert output.shortened("\N{CJK UNIFIED IDEOGRAPH-5C64}" * 9, 8).endswith("\u5c64")
+    assert all(cell_len(output.shortened("\u5c64" * 9, n)) <= n for n in range(3, 12))

@@ -46,10 +46,9 @@ def test_every_rule_is_listed_with_meaning_severity_needs_and_cost() -> None:
         assert all(parameter["meaning"] for parameter in rule["parameters"]), name
     lines = {line.split()[0]: line for line in call("rules").output.splitlines()}
     assert set(registry.BUILT_IN) <= set(lines)
-    assert "values of labels, predictions" in lines["Confusion"]
-    assert "unit counts of outputs" in lines["DeadRelu"]
-    assert "in the first steps only" in lines["PoorWeightInitialization"]
-    assert "costs one read of the tensor" in lines["A"]
+    assert lines["Confusion"].split("warning")[1].strip().startswith("pairs of")
+    assert len(lines) == len(found) + 2
+    assert "costs one read of the tensor" in call("rules", "DeadRelu").output
 
 
 def test_a_rule_by_name_tells_its_parameters() -> None:

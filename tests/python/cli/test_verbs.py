@@ -24,7 +24,9 @@ from run_builder import RunBuilder, simple_run
 from tdbg.cli import _tdbg, check
 from tdbg.cli.rule_options import print_statuses
 from tdbg.cli.summaries import BARS, sparkline
+from tdbg.modes import ModeKeys
 from tdbg.rules import Engine
+from tdbg.rules.testing import Recording
 from tdbg.run.directory import open_run
 from tdbg.run.requests import RequestListener
 from tdbg.trial import create_trial
@@ -128,6 +130,49 @@ def test_show_of_a_tensor_with_histograms_tells_what_types_would_lose(
     assert call("show", tmp_path, "fc.weight", "--mode", "EVAL").exit_code == 0
 
 
+def test_show_tells_modes_apart_and_with_a_mode_all_of_it(tmp_path: Path) -> None:
+    with RunBuilder(tmp_path) as builder:
+        for step in range(4):
+            mode = ModeKeys.EVAL if step == 2 else ModeKeys.TRAIN
+            x = np.full(3, 10.0 if step == 2 else 1.0)
+            builder.step(step, {"fc.weight": x}, mode=mode)
+    tensors = call_json("show", tmp_path)["tensors"]
+    assert {t["mode"]: (t["mean"], t["steps"]) for t in tensors} == {
+        "TRAIN": (1.0, [0, 1, 3]),
+        "EVAL": (10.0, [2]),
+    }
+    (merged,) = call_json("show", tmp_path, "--mode", "GLOBAL")["tensors"]
+    assert (merged["mode"], merged["steps"]) == ("GLOBAL", [0, 1, 2, 3])
+    output = call("show", tmp_path).output.splitlines()
+    assert [line for line in output if "step" in line and "," in line][:2] == [
+        "TRAIN, 3 steps",
+        "EVAL, 1 step",
+    ]
+    history = call_json("show", tmp_path, "fc.weight")["history"]
+    assert [(row["step"], row["mode"]) for row in history] == [
+        (0, "TRAIN"),
+        (1, "TRAIN"),
+        (2, "EVAL"),
+        (3, "TRAIN"),
+    ]
+    lines = call("show", tmp_path, "fc.weight").output.splitlines()
+    assert {"TRAIN", "EVAL"} <= set(lines)
+
+
+def test_show_of_a_step_without_values_shows_its_statistics(tmp_path: Path) -> None:
+    x = np.array([3.0, 4.0, np.nan])
+    with RunBuilder(tmp_path) as builder:
+        builder.save(0, "fc.weight", x, what="statistics")
+        builder.end_step(0)
+    document = call_json("show", tmp_path, "fc.weight", "--step", 0)
+    assert (document["values"], document["shape"]) == (None, [3])
+    assert document["statistics"]["l2"] == 5.0
+    assert document["statistics"]["nan"] == 1
+    output = call("show", tmp_path, "fc.weight", "--step", 0).output
+    assert re.search(r"^l2 +5$", output, re.MULTILINE)
+    assert call("show", tmp_path, "fc.weight", "--step", 1).exit_code == 3
+
+
 def test_show_of_an_unknown_tensor_names_the_nearest_and_exits_with_3(
     run: Path,
 ) -> None:
@@ -140,6 +185,42 @@ def test_check_of_a_healthy_run_exits_with_0(run: Path) -> None:
     document = call_json("check", run, "--rule", "ExplodingTensor")
     assert document["findings"] == []
     assert document["statuses"][0]["status"] == "NoIssuesFound"
+
+
+def test_what_follows_from_a_finding_is_folded_under_it_but_with_all(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    with Recording(run) as recording:
+        for step in range(30):
+            x, w, out = (np.full(16, 1.0 + step % 2, np.float32) for _ in range(3))
+            x[0] = np.nan if step == 3 else x[0]
+            w[:], out[:] = (np.nan, 0.0) if step > 3 else (w, out)
+            tensors = {"Net_input_0": x, "fc.weight": w, "relu_output_0": out}
+            recording.step(tensors, roles={"Net_input_0": "model_input"})
+    rules = "--rule", "ExplodingTensor", "--rule", "AllZero"
+    # Watched, it is told in the same words; both exit codes are those of findings.
+    for verb in "check", "watch":
+        result = call(verb, run, *rules)
+        assert result.exit_code == 1
+        assert "    -> the data holds it already" in result.output
+        assert (
+            "    (and 1 finding that follows from it: AllZero; --all shows it)\n"
+        ) in result.output
+        assert "(gone)" not in result.output
+        assert "nothing passes this layer" not in result.output
+        assert "2 findings, 1 of which follows from another" in result.output
+        in_full = call(verb, run, *rules, "--all").output
+        assert "    -> nothing passes this layer" in in_full
+        assert "that follow" not in in_full
+    findings = call_json("check", run, *rules, exit_code=1)["findings"]
+    assert [each["rule"] for each in findings] == ["ExplodingTensor", "AllZero"]
+    assert findings[0]["cause"] is None
+    assert findings[1]["cause"] == {
+        "rule": "ExplodingTensor",
+        "tensor": "Net_input_0",
+        "first_step": 3,
+    }
 
 
 def test_check_exits_with_1_on_a_finding_and_says_where(sick_run: Path) -> None:
