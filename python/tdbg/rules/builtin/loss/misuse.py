@@ -24,7 +24,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.run.loss_facts import LossFact, LossFault
 from tdbg.run.model_info import ModelInfo
 
@@ -56,6 +56,7 @@ class LossMisuse(LossRule):
     """
 
     severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
 
     risen: float = RISEN
 

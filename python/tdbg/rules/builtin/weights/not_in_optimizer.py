@@ -18,7 +18,7 @@ from tdbg.rules.builtin.weights.model_info_rule import (
 from tdbg.rules.columns import GRADIENT, join_names
 from tdbg.rules.registry import register
 from tdbg.rules.window import Bools, Description, Evaluation, Table, TensorInfo
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 __all__ = ["NotInOptimizer", "untrained"]
@@ -117,6 +117,7 @@ class NotInOptimizer(ModelInfoRule):
     """
 
     severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
 
     patience: int = 2
 

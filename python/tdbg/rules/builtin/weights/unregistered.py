@@ -8,7 +8,7 @@ from tdbg.rules.builtin.weights.model_state_rule import ModelStateRule
 from tdbg.rules.columns import join_names
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.run.loss_facts import UntrainedParameter
 from tdbg.run.model_info import ModelInfo
 
@@ -31,6 +31,7 @@ class UnregisteredParameter(ModelStateRule):
     """
 
     severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
 
     def holds(self, model_info: ModelInfo) -> bool:
         """Whether there are any."""

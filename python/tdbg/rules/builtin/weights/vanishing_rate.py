@@ -24,6 +24,7 @@ from tdbg.rules.window import (
     Window,
     rows_of_lasting,
 )
+from tdbg.run.findings import Stage
 
 __all__ = ["VanishingLearningRate"]
 
@@ -46,6 +47,8 @@ class VanishingLearningRate(Rule):
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    stage = Stage.RATE
 
     remaining: float = 1e-7
 
@@ -95,23 +98,26 @@ class VanishingLearningRate(Rule):
             return self._describe(
                 rate=float(rates[i, j]),
                 largest=float(largest[i, j]),
-                n_steps=int(table.steps[end] - table.steps[peak]),
-                since=int(table.steps[j] - table.steps[end]),
+                peak=int(table.steps[peak]),
+                end=int(table.steps[end]),
+                now=int(table.steps[j]),
             )
 
         return table.judge(severities, describe, known & (vanished | ~is_tiny))
 
     def _describe(
-        self, *, rate: float, largest: float, n_steps: int, since: int
+        self, *, rate: float, largest: float, peak: int, end: int, now: int
     ) -> Description:
+        n_steps = end - peak
         return Description(
             message=(
                 f"the learning rate fell from {largest:.3g} to {rate:.1e} within "
-                f"{n_steps + since} steps, and the training goes on: it has changed "
-                f"nothing any more for {since} steps"
+                f"{now - peak} steps, and the training goes on: it has changed nothing "
+                f"any more for {now - end} steps"
             ),
             value=rate / largest,
             threshold=self.remaining,
+            since=peak,
             advice=(
                 f"the schedule ends after some {n_steps} steps: step it once in an "
                 "epoch if its length or decay is in epochs, and not in each batch; or "
