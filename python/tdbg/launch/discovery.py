@@ -92,7 +92,8 @@ class _Training:
         path: The directory of its run.
         roots: Its roots.
         optimizers: Those whose parameters its roots own.
-        has_loss: Whether a module computes its loss.
+        losses: The modules that compute its loss.
+        has_loss: Whether there was any.
         has_settled: Whether everything that belongs to it was found.
         n_left_out: How many roots it has beyond ``MOST_ROOTS``.
     """
@@ -102,6 +103,7 @@ class _Training:
         self.path = path
         self.roots: list[weakref.ref[nn.Module]] = []
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.losses: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.has_loss = False
         self.has_settled = False
         self.n_left_out = 0
@@ -212,12 +214,12 @@ class Discovery:
 
     # ---- called by torch -----------------------------------------------------
 
-    def _run(self, function: Callable[[Any], None], what: Any) -> None:
+    def _run(self, function: Callable[..., None], *what: Any) -> None:
         """Call one of the following; nothing escapes but ``TrainingStopped``."""
         if is_compiling():
             return
         try:
-            function(what)
+            function(*what)
         except TrainingStopped:
             raise
         except Exception as error:
@@ -240,14 +242,14 @@ class Discovery:
         self._waiting.add(optimizer)
         self._search()
 
-    def _called(self, module: nn.Module) -> None:
+    def _called(self, module: nn.Module, args: Any) -> None:
         """Torch calls this before every call of a module, during a search."""
         if self._passed.get(id(module)) is module or not self._may_be_root(module):
             return
         if isinstance(module, _Loss):
-            self._found_loss(module)
+            self._found_loss(module, args)
         elif self._is_root(module):
-            self._found_root(module)
+            self._found_root(module, args)
 
     def _stepped(self, optimizer: Optimizer) -> None:
         """Torch calls this after every step of an optimizer, during a search."""
@@ -353,7 +355,7 @@ class Discovery:
             self._candidates.append(_Candidate(module))
         return False
 
-    def _found_root(self, module: nn.Module) -> None:
+    def _found_root(self, module: nn.Module, args: Any) -> None:
         inside, own = unwrapped(module), _ids(module)
         relatives = [
             each for each in self._trainings if not own.isdisjoint(each.parameters())
@@ -383,7 +385,7 @@ class Discovery:
                 self._new.discard(optimizer)
         if inside is module:
             # The hook just put on the root only sees its next call; this one has begun.
-            training.hook.begin_call(inside)
+            training.hook.begin_call(inside, args)
 
     def _begin_training(self, module: nn.Module) -> None:
         out = Path(self._settings["out_dir"])
@@ -426,11 +428,13 @@ class Discovery:
             hook.add_collection(collection)
         return hook
 
-    def _found_loss(self, module: nn.Module) -> None:
+    def _found_loss(self, module: nn.Module, args: Any) -> None:
         current = self._current()
-        if current is not None:
+        if current is not None and module not in current.losses:
+            current.losses.add(module)
             current.has_loss = True
             current.hook.register_loss(module)
+            current.hook.begin_call(module, args)
 
     def _appeared(self) -> list[Path]:
         """The runs of all processes of this launch."""
@@ -445,7 +449,7 @@ class Discovery:
             return
         self._handles = [
             register_module_forward_pre_hook(
-                lambda module, _: self._run(self._called, module)
+                lambda module, args: self._run(self._called, module, args)
             ),
             register_optimizer_step_post_hook(
                 lambda optimizer, *_: self._run(self._stepped, optimizer)

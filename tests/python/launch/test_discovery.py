@@ -17,6 +17,8 @@ from tdbg.errors import TrainingStopped
 from tdbg.launch.discovery import Discovery
 from tdbg.modes import TRAIN
 from tdbg.pytorch import create_trial, watch
+from tdbg.rules.builtin.tensors.exploding import ExplodingTensor
+from tdbg.rules.testing import judge
 from tdbg.run.requests import request_stop
 from torch_helpers import digits, mlp, train
 
@@ -135,3 +137,35 @@ def test_a_script_with_a_hook_of_its_own_keeps_it(
     ]
     assert is_untouched()
     assert create_trial(own).steps(mode=TRAIN) == [0, 1, 2]
+
+
+class _ByKeyword(nn.Module):
+    """A model that is given its input by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 24)
+        self.second = nn.Linear(24, 10)
+
+    def forward(self, *, pixels: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.second(torch.relu(self.first(pixels)))
+        return result
+
+
+def test_what_the_first_call_is_given_comes_before_what_it_computes(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    model, criterion = _ByKeyword(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, (inputs, labels) in zip(range(3), digits(8), strict=False):
+        if step == 0:
+            inputs[0, 0] = float("nan")
+        optimizer.zero_grad()
+        criterion(model(pixels=inputs), labels).backward()
+        optimizer.step()
+    assert discovery.hooks[0].close()
+    trial = create_trial(run_dir)
+    for name in ("_ByKeyword_input_0", "CrossEntropyLoss_input_0"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2], name
+    (finding,) = judge(run_dir, ExplodingTensor())
+    assert finding.tensor == "_ByKeyword_input_0"

@@ -33,7 +33,11 @@ from tdbg.hooks.pytorch.loss_watch import LossWatch
 from tdbg.hooks.pytorch.losses import LossCapture
 from tdbg.hooks.pytorch.mode import TorchMode
 from tdbg.hooks.pytorch.model_info import TorchModel
-from tdbg.hooks.pytorch.module_hooks import ModuleCapture, registered_session
+from tdbg.hooks.pytorch.module_hooks import (
+    ModuleCapture,
+    keywords_of,
+    registered_session,
+)
 from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.tensors import warn_of_flat_parameters
@@ -184,15 +188,23 @@ class Hook(HookBase):
         watch = self._watch or self._watch_optimizers()
         watch.add(optimizer, defines_step=defines_step)
 
-    def begin_call(self, module: Any) -> None:
-        """Begin the forward of a module that was registered during its call.
+    def begin_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Begin the call of a root or a loss that was registered during this call.
+
+        Args:
+            module: The root, or the loss.
+            args: What it was called with; its keyword arguments are looked up.
 
         Raises:
             TrainingStopped: If somebody asked for it.
         """
+        kwargs = keywords_of(module)
         for module_capture in self._module_captures:
             if module_capture.module is module:
-                self._session.run(module_capture.begin, module)
+                module_capture.begin_late(module, args, kwargs)
+        loss = self._capture_of(module)
+        if loss is not None:
+            loss.begin_late(args, kwargs)
 
     def counters(self) -> dict[str, int]:
         """Records offered, written, dropped, failed and more; errors of tdbg."""

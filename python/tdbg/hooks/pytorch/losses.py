@@ -170,7 +170,7 @@ class LossCapture:
         self._removable = RemovableHooks()
         session.idle.on_change.append(self._removable.set_idle)
         self._module: weakref.ref[nn.Module] | None = None
-        self._has_inputs = False
+        self._before: _Before | None = None
         self.name = name
         self.class_name = class_name
         self.kind = kind
@@ -187,15 +187,18 @@ class LossCapture:
     def refresh(self) -> None:
         """Capture inputs too, where the collections ask for it by now."""
         module = None if self._module is None else self._module()
-        if self._has_inputs or module is None:
+        if self._before is not None or module is None:
             return
         if any(map(self.session.may_capture, _INPUT_ROLES)):
-            self._has_inputs = True
-            before = module.register_forward_pre_hook(
-                _Before(self.session, self), with_kwargs=True
-            )
-            self._handles.append(before)
-            self._removable.add(module, "_forward_pre_hooks", before.id)
+            self._before = _Before(self.session, self)
+            handle = module.register_forward_pre_hook(self._before, with_kwargs=True)
+            self._handles.append(handle)
+            self._removable.add(module, "_forward_pre_hooks", handle.id)
+
+    def begin_late(self, args: Any, kwargs: Any) -> None:
+        """Capture what the module was given, by a call that began before it had hooks."""
+        if self._before is not None:
+            self._before(None, args, kwargs)
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that captures at each call of *function*, in its place."""

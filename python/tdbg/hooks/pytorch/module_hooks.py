@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from types import FrameType
 from typing import Any
@@ -28,7 +28,7 @@ from tdbg.hooks.pytorch.parameters import SEARCH_INTERVAL, BufferTable, Paramete
 from tdbg.hooks.pytorch.submodule_hooks import SubmoduleHooks
 from tdbg.modes import TRAINING
 
-__all__ = ["Additions", "ModuleCapture", "registered_session"]
+__all__ = ["Additions", "ModuleCapture", "keywords_of", "registered_session"]
 
 
 class Additions:
@@ -203,7 +203,7 @@ class ModuleCapture:
             return
         if self._additions.has_any:
             self._search_again()
-        if self._calls and _calls_on_stack(module) < 2:
+        if self._calls and len([*_calls_of(module)]) < 2:
             # An interrupt ended that call without its hooks.
             self._calls.clear()
             session.forward_lost()
@@ -225,6 +225,11 @@ class ModuleCapture:
             self.buffers.capture(context)
         else:
             self.parameters.begin_values(context)
+
+    def begin_late(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Begin the call under way, which the hooks came too late for."""
+        self._session.run(self.begin, module)
+        self._inside.take_root_input(args, kwargs)
 
     def update(self) -> None:
         """Find what is inside anew, if something was added."""
@@ -297,13 +302,21 @@ def registered_session(module: nn.Module) -> Session | None:
     return None
 
 
-def _calls_on_stack(module: nn.Module) -> int:
-    """How many calls of the module are under way, by the frames of the thread."""
+def keywords_of(module: nn.Module) -> dict[str, Any]:
+    """The keyword arguments of the module's latest call under way.
+
+    A hook of all modules is not given them.
+    """
+    call = next(_calls_of(module), None)
+    kwargs = None if call is None else call.f_locals.get("kwargs")
+    return kwargs if isinstance(kwargs, dict) else {}
+
+
+def _calls_of(module: nn.Module) -> Iterator[FrameType]:
+    """The frames of the module's calls under way in this thread, the latest first."""
     code = nn.Module._call_impl.__code__
-    count = 0
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code is code and frame.f_locals.get("self") is module:
-            count += 1
+            yield frame
         frame = frame.f_back
-    return count

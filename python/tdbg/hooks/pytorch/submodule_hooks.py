@@ -233,8 +233,14 @@ class SubmoduleHooks:
         self._roles: frozenset[Role] = frozenset()
         self._hooked: dict[int, _Hooked] = {}
         self._gradients = GradientHooks()
+        self._root_input: _Input | None = None
         self._is_new = False
         self.n_unseen = 0
+
+    def take_root_input(self, args: Any, kwargs: Any) -> None:
+        """Capture what the root was given, by a call that began before it had hooks."""
+        if self._root_input is not None:
+            self._root_input(None, args, kwargs)
 
     def refresh(self) -> None:
         """Set the hooks that the collections need by now."""
@@ -354,6 +360,8 @@ class SubmoduleHooks:
         else:
             if inputs is not None:
                 before = _Input(session, inputs)
+                if is_root:
+                    self._root_input = before
                 handle = module.register_forward_pre_hook(before, with_kwargs=True)
                 keep("_forward_pre_hooks", handle)
             if outputs is not None:
