@@ -51,6 +51,9 @@ class CallPlans:
         aliases: Further paths of the same module.
         kinds: The kinds of the module.
         units: How units are counted, where a rule needs it; None: they are not.
+
+    Attributes:
+        key: Names the calls in ``StepContext.calls``.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class CallPlans:
         self._aliases = aliases
         self._kinds = kinds
         self._units = units
-        self._key = object()
+        self.key = object()
         self._index_runs = session.naming.index_runs
         self._entries: dict[tuple[int, int], TensorEntry] = {}
         # Nearly every call is the first in its forward, of a single tensor.
@@ -81,13 +84,13 @@ class CallPlans:
     def count_call(self, context: StepContext) -> int:
         """Count a call; return how many there were before in this forward."""
         calls = context.calls
-        call = calls.get(self._key, 0)
-        calls[self._key] = call + 1
+        call = calls.pop(self.key, 0)  # The latest call is the last one in the dict.
+        calls[self.key] = call + 1
         return call
 
     def calls_so_far(self, context: StepContext) -> int:
         """Return how often the module was called in the latest forward."""
-        return context.calls.get(self._key, 0)
+        return context.calls.get(self.key, 0)
 
     def single(self, step_plan: StepPlan) -> Choice:
         """Return what is captured of the only tensor of a first call."""

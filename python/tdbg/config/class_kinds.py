@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from tdbg.config.kinds import Kind
 
-__all__ = ["kind_of_class", "kind_of_leaf", "kind_of_loss"]
+__all__ = [
+    "ACTIVATION_FUNCTIONS",
+    "function_of",
+    "kind_of_class",
+    "kind_of_leaf",
+    "kind_of_loss",
+]
 
 # Modules with a class for each number of dimensions.
 _OF_DIMENSIONS = {
@@ -60,7 +66,40 @@ _CLASSES = {
     "Hardsigmoid": Kind.HARD_SIGMOID,
     "Flatten": Kind.FLATTEN,
     "Identity": Kind.IDENTITY,
+    "relu": Kind.RELU,
+    "relu6": Kind.RELU,
+    "threshold": Kind.RELU,
+    "tanh": Kind.TANH,
+    "sigmoid": Kind.SIGMOID,
+    "hardtanh": Kind.HARD_TANH,
+    "hardsigmoid": Kind.HARD_SIGMOID,
 }
+ACTIVATION_FUNCTIONS = (
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "log_softmax",
+    "logsigmoid",
+    "mish",
+    "prelu",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "softsign",
+    "tanh",
+    "threshold",
+)
+"""Functions of PyTorch that are captured where a model calls them in its forward."""
+
 # What authors call their own classes after; the first that is in a name counts.
 _WORDS = {
     "BatchNorm": Kind.BATCH_NORM,
@@ -83,6 +122,21 @@ def kind_of_class(name: str) -> Kind | None:
         (<Kind.CONV: 'conv'>, <Kind.CROSS_ENTROPY: 'cross_entropy'>)
     """
     return _CLASSES.get(name)
+
+
+def function_of(path: str) -> tuple[str, str] | None:
+    """Split what the name of a function's output begins with; None: it is of none.
+
+    Returns:
+        The path of the module that finished last before it, and the function.
+
+    Example:
+        >>> function_of("layer1.bn2_leaky_relu")
+        ('layer1.bn2', 'leaky_relu')
+    """
+    fitting = [each for each in ACTIVATION_FUNCTIONS if path.endswith(f"_{each}")]
+    function = max(fitting, key=len, default=None)
+    return None if function is None else (path[: -len(function) - 1], function)
 
 
 def kind_of_leaf(name: str) -> Kind | None:

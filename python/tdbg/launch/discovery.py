@@ -93,7 +93,6 @@ class _Training:
         roots: Its roots.
         optimizers: Those whose parameters its roots own.
         losses: The modules that compute its loss.
-        has_loss: Whether there was any.
         has_settled: Whether everything that belongs to it was found.
         n_left_out: How many roots it has beyond ``MOST_ROOTS``.
     """
@@ -104,7 +103,6 @@ class _Training:
         self.roots: list[weakref.ref[nn.Module]] = []
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.losses: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self.has_loss = False
         self.has_settled = False
         self.n_left_out = 0
 
@@ -261,15 +259,13 @@ class Discovery:
         if not self._waiting:
             self._settle()
 
-    def _backward_begins(self, number: torch.Tensor, _: torch.Tensor) -> None:
-        """A backward pass begins at a single *number*."""
+    def _backward_begins(self, *_: Any) -> None:
+        """A backward pass begins at a single number."""
         self._facts.n_backwards += 1
         self._n_backwards += 1
         for each in self._candidates:
             each.was_followed = True
         training = self._training_of_backward()
-        if training is not None and not training.has_loss:
-            training.hook.record_tensor_value("loss", number)
         current = self._current()
         if self.is_searching:
             # Without optimizers, passes are counted in their place.
@@ -432,7 +428,6 @@ class Discovery:
         current = self._current()
         if current is not None and module not in current.losses:
             current.losses.add(module)
-            current.has_loss = True
             current.hook.register_loss(module)
             current.hook.begin_call(module, args)
 

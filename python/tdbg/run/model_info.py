@@ -14,7 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tdbg.config.class_kinds import kind_of_class, kind_of_leaf, kind_of_loss
+from tdbg.config.class_kinds import (
+    function_of,
+    kind_of_class,
+    kind_of_leaf,
+    kind_of_loss,
+)
 from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
 
@@ -88,7 +93,9 @@ class ModelInfo:
     untrained: tuple[UntrainedParameter, ...] = ()
 
     def module_of(self, tensor_name: str) -> str | None:
-        """The class of the module that a tensor is of; None where it is not known.
+        """The class of the module, or the function, that a tensor is of, or None.
+
+        A function's output is named after a module: ``fc1_relu_output_0``.
 
         Example:
             >>> ModelInfo(step=0, modules={"act": "Tanh"}).module_of("act_output_0")
@@ -100,7 +107,13 @@ class ModelInfo:
         parameter = self.parameters.get(name)
         if parameter is not None:
             return parameter.module
-        return next((self.modules[p] for p in _paths(name) if p in self.modules), None)
+        for path in _paths(name):
+            if path in self.modules:
+                return self.modules[path]
+            found = function_of(path)
+            if found is not None and found[0] in self.modules:
+                return found[1]
+        return None
 
     def kind_of(self, tensor_name: str) -> str | None:
         """The kind of the module or loss that a tensor is of; None: of none.

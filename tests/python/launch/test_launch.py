@@ -170,7 +170,7 @@ def test_a_loss_that_is_a_function_and_a_signal_that_reaches_the_script(
         assert process.wait(60) == 7
     trial = create_trial(run_dir)
     assert trial.loaded_all_steps
-    loss = trial.tensor("loss_output_0")
+    loss = trial.tensor("cross_entropy_output_0")
     values = [float(loss.value(step, mode=TRAIN)) for step in range(4)]
     assert np.allclose(values, losses_of("".join(lines)), atol=1e-6)
 

@@ -129,7 +129,7 @@ def test_trainings_that_take_turns_are_both_captured_to_the_end(
     assert not any(hook.is_closed for hook in discovery.hooks)
     assert [len(each) for each in steps_of(run_dir, discovery)] == [5, 3]
     for number, n_steps in ((1, 5), (2, 3)):
-        loss = create_trial(run_of(run_dir, number)).tensor("loss_output_0")
+        loss = create_trial(run_of(run_dir, number)).tensor("cross_entropy_output_0")
         assert len(loss.steps(mode=TRAIN)) == n_steps, number
 
 
@@ -142,7 +142,7 @@ def test_updates_by_hand_are_a_training_from_its_second_step_on(
     assert steps_of(run_dir, discovery) == [[0, 1, 2, 3, 4]]
     trial = create_trial(run_dir)
     assert len(trial.tensor_names(regex="^gradient/")) == 4
-    assert trial.tensor("loss_output_0").steps(mode=TRAIN) == [0, 1, 2, 3, 4]
+    assert trial.tensor("cross_entropy_output_0").steps(mode=TRAIN) == [0, 1, 2, 3, 4]
 
 
 def test_two_models_that_are_trained_together_by_hand_are_one_run(

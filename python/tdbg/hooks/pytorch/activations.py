@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD
 from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys
 
-__all__ = ["OF_ROWS", "Activations", "take_both", "unit_range"]
+__all__ = ["OF_ROWS", "Activations", "take_both", "unit_range", "unit_range_of"]
 
 
 _Tensor = torch.Tensor
@@ -54,7 +54,7 @@ class Activations(CallPlans):
 
     def quick(self) -> Any:
         """Return the core's capture of calls with single tensors, or None."""
-        return self._session.calls_of(self._key, _current_graph_task_id)
+        return self._session.calls_of(self.key, _current_graph_task_id)
 
     def take(self, value: Any, quick: Any = None) -> None:
         """Capture the tensors in *value*, as they are now.
@@ -153,10 +153,6 @@ def take_both(
         )
 
 
-# Where the derivative is less than 0.02 of the largest one of tanh, and 0.04 of that
-# of the sigmoid: 1 - y^2 and y (1 - y).
-_TANH = UnitSummarySpec(-0.99, 0.99)
-_SIGMOID = UnitSummarySpec(0.01, 0.99)
 _ANY = UnitSummarySpec()
 # Of the gradient of an embedding.
 OF_ROWS = UnitSummarySpec(rows_are_units=True)
@@ -169,18 +165,29 @@ def unit_range(module: nn.Module) -> UnitSummarySpec:
         >>> unit_range(nn.Tanh())
         UnitSummarySpec(low=-0.99, high=0.99, rows_are_units=False)
     """
-    if isinstance(module, nn.Tanh):
-        return _TANH
-    if isinstance(module, nn.Sigmoid):
-        return _SIGMOID
-    if isinstance(module, nn.Hardsigmoid):
-        return _between(0.0, 1.0)
-    if isinstance(module, nn.ReLU6):
-        # At zero it is inactive, as a ReLU is, not saturated.
-        return UnitSummarySpec(high=math.nextafter(6.0, 0.0))
+    for kind, function in _FUNCTIONS.items():
+        if isinstance(module, kind):
+            return _RANGES[function]
     if isinstance(module, nn.Hardtanh):
         return _between(float(module.min_val), float(module.max_val))
     return _ANY
+
+
+def unit_range_of(
+    function: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+) -> UnitSummarySpec:
+    """The same for a function of ``torch.nn.functional``.
+
+    Args:
+        function: Its name.
+        args: What it is given behind the input.
+        kwargs: By name.
+    """
+    if function != "hardtanh":
+        return _RANGES.get(function, _ANY)
+    given = dict(zip(("min_val", "max_val"), args, strict=False)) | dict(kwargs or {})
+    low, high = given.get("min_val", -1.0), given.get("max_val", 1.0)
+    return _between(float(low), float(high))
 
 
 def _between(low: float, high: float) -> UnitSummarySpec:
@@ -188,3 +195,20 @@ def _between(low: float, high: float) -> UnitSummarySpec:
     return UnitSummarySpec(
         math.nextafter(low, math.inf), math.nextafter(high, -math.inf)
     )
+
+
+# Where the derivative is less than 0.02 of the largest one of tanh, and 0.04 of that
+# of the sigmoid: 1 - y^2 and y (1 - y).
+_RANGES = {
+    "tanh": UnitSummarySpec(-0.99, 0.99),
+    "sigmoid": UnitSummarySpec(0.01, 0.99),
+    "hardsigmoid": _between(0.0, 1.0),
+    # At zero it is inactive, as a ReLU is, not saturated.
+    "relu6": UnitSummarySpec(high=math.nextafter(6.0, 0.0)),
+}
+_FUNCTIONS = {
+    nn.Tanh: "tanh",
+    nn.Sigmoid: "sigmoid",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.ReLU6: "relu6",
+}

@@ -27,6 +27,7 @@ from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import make_export, make_policy
 from tdbg.hooks.pytorch.adapter import TorchAdapter
 from tdbg.hooks.pytorch.cuda_graphs import GraphCapture
+from tdbg.hooks.pytorch.functional import FunctionCalls
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
 from tdbg.hooks.pytorch.kinds import loss_name
 from tdbg.hooks.pytorch.loss_watch import LossWatch
@@ -41,6 +42,7 @@ from tdbg.hooks.pytorch.module_hooks import (
 from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.tensors import warn_of_flat_parameters
+from tdbg.modes import ModeKeys
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
@@ -54,6 +56,9 @@ class Hook(HookBase):
     ``register_...`` methods raise ConfigurationError for what they cannot use;
     nothing else raises into the training but ``TrainingStopped``.
     """
+
+    # Whether functions that the model calls are captured as its modules are.
+    _follows_functions = True
 
     def _make_adapter(self) -> TorchAdapter:
         self._torch = TorchAdapter()
@@ -77,6 +82,7 @@ class Hook(HookBase):
         self._losses: list[LossCapture] = []
         self._registered_losses: list[tuple[weakref.ref[Any], LossCapture]] = []
         self._gradients: list[AccumulatedGradients] = []
+        self._functions: FunctionCalls | None = None
         self._model = TorchModel(self._module_captures, self._losses)
         self._model_info = ModelInfoWriter(session, self._model)
         self._watch: OptimizerWatch | None = None
@@ -85,6 +91,10 @@ class Hook(HookBase):
         self._current_mode = mode.now
         if session.is_live:
             self._graphs = GraphCapture(session, mode.now)
+            if self._follows_functions:
+                self._functions = FunctionCalls(
+                    session, mode.now, self._names, self._losses
+                )
         return mode
 
     # ---- registration ----------------------------------------------------------
@@ -123,6 +133,7 @@ class Hook(HookBase):
             prefix,
             self._mode,
             self._before_training_forward,
+            self._functions,
         )
         self._module_captures.append(module_capture)
         self._roots.append(weakref.ref(module))
@@ -214,6 +225,17 @@ class Hook(HookBase):
         return {**super().counters(), "unseen_modules": unseen}
 
     # ---- inside ----------------------------------------------------------------
+
+    def _follow_losses(self) -> None:
+        """Capture losses that are functions, and what a backward begins at."""
+        if self._functions is not None:
+            self._functions.follow_losses()
+
+    def _begin_pass(self, mode: ModeKeys) -> None:
+        super()._begin_pass(mode)
+        if self._functions is not None:
+            roots = [each.name for each in self._module_captures]
+            self._functions.forward_begins(roots[0] if roots else "forward", mode)
 
     def _watch_optimizers(self) -> OptimizerWatch:
         watch = self._watch = OptimizerWatch(

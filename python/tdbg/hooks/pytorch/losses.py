@@ -26,7 +26,7 @@ from tdbg.hooks.pytorch.submodule_hooks import RemovableHooks
 from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys
 
-__all__ = ["BackwardRoots", "LossCapture"]
+__all__ = ["BackwardRoots", "LossCapture", "is_call_of_function"]
 
 
 _INPUT_ROLES = (Role.PREDICTION, Role.LABEL, Role.INPUT)
@@ -110,6 +110,11 @@ class _Function:
         return copy.copy, (self.__dict__["__wrapped__"],)
 
 
+def is_call_of_function(frame: types.FrameType) -> bool:
+    """Whether the frame is the call of a function that was registered."""
+    return frame.f_code is _Function.__call__.__code__
+
+
 class _LossInputs(Activations):
     """What a loss is given: predictions, then labels, then anything else."""
 
@@ -184,9 +189,19 @@ class LossCapture:
         self._handles.append(after)
         self.refresh()
 
+    @property
+    def module(self) -> nn.Module | None:
+        """The module, if it is one and lives."""
+        return None if self._module is None else self._module()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was a module that does not live any longer."""
+        return self._module is not None and self._module() is None
+
     def refresh(self) -> None:
         """Capture inputs too, where the collections ask for it by now."""
-        module = None if self._module is None else self._module()
+        module = self.module
         if self._before is not None or module is None:
             return
         if any(map(self.session.may_capture, _INPUT_ROLES)):
@@ -196,7 +211,7 @@ class LossCapture:
             self._removable.add(module, "_forward_pre_hooks", handle.id)
 
     def begin_late(self, args: Any, kwargs: Any) -> None:
-        """Capture what the module was given, by a call that began before it had hooks."""
+        """Capture what a call was given that began before the module had hooks."""
         if self._before is not None:
             self._before(None, args, kwargs)
 

@@ -23,6 +23,7 @@ from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD, Callback
 from tdbg.hooks.pytorch.compile import never_compiled, new_target, report_call
+from tdbg.hooks.pytorch.functional import FunctionCalls
 from tdbg.hooks.pytorch.module_tree import IS_REPLICA, begin_replica, end_replica
 from tdbg.hooks.pytorch.parameters import SEARCH_INTERVAL, BufferTable, ParameterTable
 from tdbg.hooks.pytorch.submodule_hooks import SubmoduleHooks
@@ -128,6 +129,7 @@ class ModuleCapture:
         prefix: Goes before all names inside it.
         mode: The present mode.
         before_training: Called before a forward in training begins.
+        functions: Captures the functions called inside; None: nothing does.
 
     Attributes:
         prefix: As it was given.
@@ -141,6 +143,7 @@ class ModuleCapture:
         prefix: str,
         mode: CurrentMode,
         before_training: Callable[[], None],
+        functions: FunctionCalls | None = None,
     ) -> None:
         self._session = session
         self._module = weakref.ref(module)
@@ -148,6 +151,7 @@ class ModuleCapture:
         self._name = name
         self.prefix = prefix
         self._before_training = before_training
+        self._functions = functions
         # The exception under way at the beginning of each call that goes on.
         self._calls: list[BaseException | None] = []
         self._countdown = SEARCH_INTERVAL
@@ -155,7 +159,14 @@ class ModuleCapture:
         before = session.naming.before_parameters(name, prefix)
         self.parameters = ParameterTable(session, module, before)
         self.buffers = BufferTable(session, module, before)
-        self._inside = SubmoduleHooks(session, self._module, name, prefix, mode.now)
+        self._inside = SubmoduleHooks(
+            session,
+            self._module,
+            name,
+            prefix,
+            mode.now,
+            None if functions is None else functions.paths,
+        )
         self._begin_handle = module.register_forward_pre_hook(
             _Begin(session, self), prepend=True
         )
@@ -184,6 +195,8 @@ class ModuleCapture:
             return
         self.parameters.refresh()
         self.buffers.refresh()
+        if self._functions is not None:
+            self._functions.refresh()
         self._inside.refresh()
         # Last of all, so that the root's own output is still inside its forward.
         if self._end_handle is not None:
@@ -212,6 +225,13 @@ class ModuleCapture:
         if is_training:
             self._before_training()
         context = session.forward_begins(id(self), mode)
+        functions = self._functions
+        if (
+            functions is not None
+            and functions.is_following
+            and session.machine.depth == 1
+        ):
+            functions.forward_begins(self._name, mode)
         if context is not None and not is_training:
             context.step.may_train = self._mode.may_train()
         self._calls.append(sys.exception())
@@ -271,6 +291,9 @@ class ModuleCapture:
         if session.takes_activations and not has_failed:
             self._inside.forward_ends()
         session.forward_ends(has_failed)
+        functions = self._functions
+        if functions is not None and functions.is_following:
+            functions.forward_ends()
 
     def remove(self) -> None:
         """Take all hooks off."""

@@ -209,6 +209,9 @@ class SubmoduleHooks:
         name: What the names of the root's own inputs and outputs begin with.
         prefix: Goes before all names inside it.
         mode: Returns the present mode.
+        paths_of_ends: Receives the path of each module by the key of the calls with
+            which its own ends, which all modules then have hooks for; None: only those
+            have hooks of which something is captured.
 
     Attributes:
         n_unseen: Modules whose calls no hook reported in a forward, because they were
@@ -222,8 +225,10 @@ class SubmoduleHooks:
         name: str,
         prefix: str,
         mode: Callable[[], ModeKeys],
+        paths_of_ends: dict[object, str] | None = None,
     ) -> None:
         self._session = session
+        self._paths_of_ends = paths_of_ends
         self._root = root
         self._name = name
         self._prefix = prefix
@@ -258,9 +263,12 @@ class SubmoduleHooks:
             return
         paths_now = self._paths()
         stay = {id(module): paths for module, paths in paths_now.items()}
-        for key, (_, paths, handles, _, _) in list(self._hooked.items()):
+        for key, (_, paths, handles, takes, _) in list(self._hooked.items()):
             if stay.get(key) != paths:
                 del self._hooked[key]
+                if self._paths_of_ends is not None:
+                    for each in takes:
+                        self._paths_of_ends.pop(each.key, None)
                 for handle in handles:
                     self._removable.forget(handle.id)
                     handle.remove()
@@ -300,6 +308,11 @@ class SubmoduleHooks:
         self._hooked.clear()
         self._gradients.remove()
 
+    def _finishes(self, activations: Activations, path: str) -> None:
+        """These calls are made when the module of that path has finished."""
+        if self._paths_of_ends is not None:
+            self._paths_of_ends[activations.key] = path
+
     def _settle(self) -> None:
         """Take new hooks off while all are."""
         if self._session.idle.is_idle:
@@ -326,7 +339,10 @@ class SubmoduleHooks:
             role
             for role in self._roles - known
             if role is not (Role.INPUT if is_root else Role.MODEL_INPUT)
-            and session.may_capture(role, classes)
+            and (
+                session.may_capture(role, classes)
+                or (role is Role.OUTPUT and self._paths_of_ends is not None)
+            )
         ]
         if not roles:
             return False
@@ -356,6 +372,7 @@ class SubmoduleHooks:
         register = module.register_forward_hook
         if inputs is not None and outputs is not None and _leaves_inputs_alone(module):
             both = _Both(session, inputs, outputs)
+            self._finishes(inputs, paths[0])
             keep("_forward_hooks", register(both, with_kwargs=True))
         else:
             if inputs is not None:
@@ -365,6 +382,7 @@ class SubmoduleHooks:
                 handle = module.register_forward_pre_hook(before, with_kwargs=True)
                 keep("_forward_pre_hooks", handle)
             if outputs is not None:
+                self._finishes(outputs, paths[0])
                 keep("_forward_hooks", register(_Output(session, outputs)))
         if Role.OUTPUT_GRADIENT in roles:
             hooks = self._gradients

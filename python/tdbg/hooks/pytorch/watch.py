@@ -51,8 +51,9 @@ def watch(
 
     Args:
         model: Trained.
-        criterion: Its loss, a module. A function must be registered with the hook,
-            which returns one to use in its place.
+        criterion: Its loss, a module. Losses of PyTorch need not be given; a function
+            of your own must be registered with the hook, which returns one to use in
+            its place.
         optimizer: The one whose steps are counted; only needed if there are several.
         out: The run directory; None: that of the variable ``TDBG_OUT``, or one in
             ``runs/`` named by the time.
@@ -96,6 +97,7 @@ def watch(
     }
     hook = Hook._made(lambda: resolve(given, _of_watch()))
     hook.register_module(model)
+    hook._follow_losses()
     if criterion is not None:
         hook.register_loss(criterion)
     if optimizer is not None:

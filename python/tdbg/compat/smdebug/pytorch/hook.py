@@ -86,6 +86,9 @@ class Hook(TorchHook, CallbackHook):
         StorageError: If the run cannot be made or written.
     """
 
+    # smdebug captures modules.
+    _follows_functions = False
+
     def __init__(
         self,
         out_dir: str | os.PathLike[str] | None = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tdbg.config.class_kinds import function_of
 from tdbg.config.kinds import Kind
 from tdbg.rules.builtin.activations.unit_rule import UnitRule
 from tdbg.rules.registry import register
@@ -103,6 +104,13 @@ def _is_last(model_info: ModelInfo, name: str) -> bool:
     """Whether no weights follow this module, in the order of the model."""
     path = name.rpartition("_output_")[0]
     order = {module: i for i, module in enumerate(model_info.modules)}
-    own = order.get(path, len(order))
+    found = function_of(path)
+    if path not in order and found is not None:
+        # A function comes behind all that is in the module it is named after.
+        path = found[0]
+        inside = [i for each, i in order.items() if each.startswith(f"{path}.")]
+        own = max(inside, default=order.get(path, len(order)))
+    else:
+        own = order.get(path, len(order))
     owners = (parameter.rpartition(".")[0] for parameter in model_info.parameters)
     return not any(order.get(owner, -1) > own for owner in owners)

@@ -1,0 +1,162 @@
+"""Diverts calls of PyTorch's own functions, so that they can be followed.
+
+A function of ``torch.nn.functional`` stays the object that it is and gets other code:
+so it is followed wherever it was imported to, a model that holds one is pickled as
+ever, and the compilers of PyTorch, which know functions by their identity, compile what
+they compiled before.  A builtin (``torch.tanh``, ``torch.nn.functional.gelu``) has no
+code to exchange.  Another function stands in its place, and only while a forward is
+under way that is captured, and never again once anything is compiled.
+
+Thread safety: functions are diverted by the training's thread; any thread may call
+them.
+
+Errors: a function that cannot be diverted is left as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch.compiler import is_compiling
+
+__all__ = ["Listener", "Place", "divert_code", "place_of"]
+
+_Function = Callable[..., Any]
+_DIVERTED = "_tdbg_diverted"
+# The constant in the place of which the code of a diverted function has what it calls.
+_PLACE = "what is called"
+# The threads in which such a function is being called.
+_calling_now: set[int] = set()
+
+
+class Listener:
+    """Is told of the calls of functions.
+
+    Attributes:
+        is_on: Whether it is told now.
+    """
+
+    is_on = False
+
+    def called(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        caller: types.FrameType,
+    ) -> None:
+        """A function was called and has returned; must not raise.
+
+        Args:
+            name: The function's.
+            args: What it was given.
+            kwargs: What it was given by name.
+            result: What it returned.
+            caller: The frame that called it.
+        """
+
+
+class Place(NamedTuple):
+    """Where a builtin stands, and what can stand there in its place.
+
+    Attributes:
+        owner: The module.
+        name: The name there.
+        original: The builtin.
+        diverted: Calls the builtin, and tells of it.
+    """
+
+    owner: types.ModuleType
+    name: str
+    original: _Function
+    diverted: _Function
+
+
+def divert_code(
+    owner: types.ModuleType, name: str, listener: Listener
+) -> Callable[[], None] | None:
+    """Divert the calls of a function that is written in Python.
+
+    Returns:
+        What puts its code back; None: it is no such function, or is diverted already.
+    """
+    function = getattr(owner, name, None)
+    if not isinstance(function, types.FunctionType) or function.__closure__:
+        return None
+    if hasattr(function, _DIVERTED):
+        return None
+    code, signature = function.__code__, inspect.signature(function)
+    original = types.FunctionType(
+        code, function.__globals__, name, function.__defaults__
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    called = _calling(original, name, listener)
+
+    def template(*args: Any, **kwargs: Any) -> Any:
+        call: Any = "what is called"
+        return call(args, kwargs)
+
+    vars(function).update({"__signature__": signature, _DIVERTED: True})
+    function.__code__ = template.__code__.replace(
+        co_consts=tuple(
+            called if each == _PLACE else each for each in template.__code__.co_consts
+        ),
+        # Those who read the source of the function, as ``torch.jit.script``, find it.
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+    )
+
+    def put_back() -> None:
+        function.__code__ = code
+        for attribute in ("__signature__", _DIVERTED):
+            vars(function).pop(attribute, None)
+
+    return put_back
+
+
+def place_of(owner: types.ModuleType, name: str, listener: Listener) -> Place | None:
+    """Return the place of a builtin; None: there is none of that name."""
+    original = getattr(owner, name, None)
+    if not isinstance(original, types.BuiltinFunctionType):
+        return None
+    called = _calling(original, name, listener)
+
+    @functools.wraps(original)
+    def diverted(*args: Any, **kwargs: Any) -> Any:
+        return called(args, kwargs)
+
+    return Place(owner, name, original, diverted)
+
+
+def _calling(original: _Function, name: str, listener: Listener) -> _Function:
+    """Make what is called in the place of *original*, by code with a frame of its own.
+
+    A call inside of another one is not told of: it is part of that, or the same once
+    more, where a mode of PyTorch (``torch.set_default_device``) passes it on.
+    """
+
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not listener.is_on or is_compiling():
+            return original(*args, **kwargs)
+        thread = threading.get_ident()
+        if thread in _calling_now:
+            return original(*args, **kwargs)
+        _calling_now.add(thread)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            _calling_now.discard(thread)
+        # Behind this frame is that of the function, and behind that who called it.
+        listener.called(name, args, kwargs, result, sys._getframe(2))
+        return result
+
+    return call

@@ -1,0 +1,428 @@
+"""Functions of PyTorch that a training calls itself: activations and losses.
+
+Most scripts call ``F.relu`` and ``F.nll_loss``, where others have modules.  What an
+activation answers inside the forward of a root is an output, named after the module
+that finished last before it; a loss has predictions, labels and an output, wherever in
+a step it is called.  docs/steps.md, "Functions".
+
+Thread safety: calls of other threads than the one that called the root last are left
+alone.
+
+Errors: none into the training but ``TrainingStopped``, as of all hooks.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tdbg.capture.naming import UniqueNames
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.session import Session
+from tdbg.config.class_kinds import ACTIVATION_FUNCTIONS, kind_of_class
+from tdbg.config.collections import Role
+from tdbg.hooks.pytorch.activations import Activations, unit_range_of
+from tdbg.hooks.pytorch.compile import hooks_may_go, now
+from tdbg.hooks.pytorch.diverted import Listener, Place, divert_code, place_of
+from tdbg.hooks.pytorch.losses import BackwardRoots, LossCapture, is_call_of_function
+from tdbg.modes import TRAINING, ModeKeys
+
+__all__ = ["LOSS_FUNCTIONS", "FunctionCalls"]
+
+LOSS_FUNCTIONS = (
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "cross_entropy",
+    "ctc_loss",
+    "gaussian_nll_loss",
+    "hinge_embedding_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "margin_ranking_loss",
+    "mse_loss",
+    "multi_margin_loss",
+    "multilabel_soft_margin_loss",
+    "nll_loss",
+    "poisson_nll_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+)
+"""Those of ``torch.nn.functional`` that are captured as losses."""
+
+# What they call of each other is theirs; a module's output is captured as such.
+_OWN = frozenset({functional.__name__, "torch.nn.modules.activation"})
+_LOSS_MODULES = "torch.nn.modules.loss"
+_REDUCTIONS = ("mean", None)
+# A backward may begin behind so many operations of one tensor on a loss: the division
+# by the number of micro-batches, a mean, a scaler.
+_MOST_OPERATIONS = 16
+
+
+class FunctionCalls:
+    """Captures the functions that a training calls.
+
+    Args:
+        session: Where they go.
+        mode: Returns the present mode.
+        names: Those of the hook; losses take theirs.
+        losses: The captures of the hook's losses; grows.
+
+    Attributes:
+        paths: The path of a module by the key of its calls; filled by whoever hooks
+            modules, whose ends these calls are.
+        is_following: Whether it needs to know of forwards.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        mode: Callable[[], ModeKeys],
+        names: UniqueNames,
+        losses: list[LossCapture],
+    ) -> None:
+        self.session = session
+        self.paths: dict[object, str] = {}
+        self._mode = mode
+        self._names = names
+        self._losses = losses
+        self._root = ""
+        self._thread = 0
+        self.is_following = False
+        self._activations: dict[tuple[str, str], Activations] = {}
+        self._functions: dict[str, LossCapture] = {}
+        self._follows_losses = False
+        self._backward: BackwardRoots | None = None
+        # Numbers of the autograd nodes of the losses since the last backward.
+        self._nodes: set[int] = set()
+        self._may_be_followed = False
+        session.on_close.append(self.remove)
+        session.on_rest.append(self.remove)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Follow what the collections ask for by now."""
+        if self.session.may_capture(Role.OUTPUT):
+            self.is_following = True
+            _diverted.follow_activations(self)
+
+    def follow_losses(self) -> None:
+        """Capture losses too, and what a backward begins at, if that is none."""
+        self.is_following = self._follows_losses = True
+        _diverted.follow_losses(self)
+        self._backward = BackwardRoots(self._backward_begins)
+
+    def remove(self) -> None:
+        """Follow nothing any longer."""
+        _diverted.remove(self)
+        if self._backward is not None:
+            self._backward.remove()
+            self._backward = None
+
+    # ---- told by roots -------------------------------------------------------
+
+    def forward_begins(self, root: str, mode: ModeKeys) -> None:
+        """A root is being called: from now on calls of functions are of this training.
+
+        Args:
+            root: Its name.
+            mode: That of the call.
+        """
+        self._root = root
+        self._thread = threading.get_ident()
+        if mode in TRAINING:
+            self._may_be_followed = True
+        _diverted.forward_begins(self)
+
+    def forward_ends(self) -> None:
+        """The call of a root is over, perhaps inside that of another one."""
+        if not self.session.machine.depth:
+            _diverted.forward_ends()
+
+    # ---- called by diverted functions ----------------------------------------
+
+    def activation(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        caller: types.FrameType,
+    ) -> None:
+        """An activation function was called, and has returned."""
+        session = self.session
+        context = session.forward_context
+        if context is None or threading.get_ident() != self._thread:
+            return
+        if not isinstance(result, torch.Tensor) or _is_of_a_module(caller):
+            return
+        session.run(self._take_activation, context, name, args, kwargs, result)
+
+    def loss(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        caller: types.FrameType,
+    ) -> None:
+        """A loss function was called, and has returned."""
+        if self._follows_losses and threading.get_ident() == self._thread:
+            self.session.run(self._take_loss, name, args, kwargs, result, caller)
+
+    # ---- inside --------------------------------------------------------------
+
+    def _take_activation(
+        self,
+        context: StepContext,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: torch.Tensor,
+    ) -> None:
+        path = self._latest_path(context)
+        found = self._activations.get((path, name))
+        if found is None:
+            kind = kind_of_class(name)
+            found = self._activations[(path, name)] = Activations(
+                self.session,
+                self._mode,
+                f"{path}_{name}",
+                Role.OUTPUT,
+                classes=frozenset({name} | ({kind} if kind else set())),
+                units=unit_range_of(name, args[1:], kwargs),
+            )
+        found.take(result)
+
+    def _latest_path(self, context: StepContext) -> str:
+        """The path of the module that finished last in this forward, or the root's."""
+        for key in reversed(context.calls):
+            path = self.paths.get(key)
+            if path is not None:
+                return path
+        return self._root
+
+    def _take_loss(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        caller: types.FrameType,
+    ) -> None:
+        if not isinstance(result, torch.Tensor):
+            return
+        mode, machine = self._mode(), self.session.machine
+        if mode in TRAINING and not (result.requires_grad and machine.training):
+            return  # A measure of it, or of another model, or between two steps.
+        caller_name = caller.f_globals.get("__name__")
+        if caller_name in _OWN or self._is_registered(caller):
+            return
+        if caller_name == _LOSS_MODULES:
+            name = type(caller.f_locals.get("self")).__name__
+        else:
+            reduction = _reduction(args, kwargs)
+            name = name if reduction in _REDUCTIONS else f"{name}_{reduction}"
+        capture = self._functions.get(name) or self._capture_of(name)
+        if not self.session.idle.is_idle:
+            capture.inputs.take((args, kwargs))
+        capture.outputs.take(result)
+        if result.grad_fn is not None:
+            self._nodes.add(result.grad_fn._sequence_nr())
+
+    def _capture_of(self, name: str) -> LossCapture:
+        """The capture of a loss that nobody has registered; one that is gone, again."""
+        for each in self._losses:
+            if each.class_name == name and each.is_gone:
+                self._functions[name] = each
+                return each
+        kind = kind_of_class(name) or kind_of_class(name.rpartition("_")[0])
+        capture = LossCapture(
+            self.session, self._names.take(name), self._mode, name, kind
+        )
+        self._functions[name] = capture
+        self._losses.append(capture)
+        return capture
+
+    def _is_registered(self, frame: types.FrameType | None) -> bool:
+        """Whether a loss that was registered is being called."""
+        if len(self._losses) == len(self._functions):
+            return False
+        registered = {id(each.module) for each in self._losses if not each.is_gone}
+        code = nn.Module._call_impl.__code__
+        while frame is not None:
+            if is_call_of_function(frame):
+                return True
+            if frame.f_code is code and id(frame.f_locals.get("self")) in registered:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _backward_begins(self, number: torch.Tensor, root: torch.Tensor) -> None:
+        """Record the number that a backward begins at, once for a forward.
+
+        Unless a loss was registered, or it is one of those that were captured.
+        """
+        nodes, self._nodes = self._nodes, set()
+        may_be_followed, self._may_be_followed = self._may_be_followed, False
+        if not may_be_followed or _diverted.latest() is not self:
+            return
+        if len(self._losses) > len(self._functions) or _begins_at(root.grad_fn, nodes):
+            return
+        mode = self._mode()
+        self.session.run(self.session.record, mode, "loss_output_0", Role.LOSS, number)
+
+
+class _Activations(Listener):
+    """On while a forward is under way in which outputs are captured."""
+
+    def called(self, *call: Any) -> None:
+        """An activation function was called, and has returned."""
+        calls = _diverted.latest()
+        if calls is not None:
+            calls.activation(*call)
+
+
+class _Losses(Listener):
+    """Always on."""
+
+    is_on = True
+
+    def called(self, *call: Any) -> None:
+        """A loss function was called, and has returned."""
+        calls = _diverted.latest()
+        if calls is not None:
+            calls.loss(*call)
+
+
+class _Diverted:
+    """The functions of this process that are diverted, and who follows them.
+
+    Of several trainings calls are of the one whose root was called last.
+    """
+
+    def __init__(self) -> None:
+        self.born = now()
+        self._followers: weakref.WeakSet[FunctionCalls] = weakref.WeakSet()
+        self._latest: weakref.ref[FunctionCalls] | None = None
+        self._activations, self._losses = _Activations(), _Losses()
+        self._names: set[str] = set()
+        self._put_back: list[Callable[[], None]] = []
+        self._places: list[Place] = []
+        self._has_places = False
+        self._is_compiled = False
+
+    def latest(self) -> FunctionCalls | None:
+        """Who follows now."""
+        return None if self._latest is None else self._latest()
+
+    def follow_activations(self, calls: FunctionCalls) -> None:
+        """Divert activation functions."""
+        self._followers.add(calls)
+        for name in ACTIVATION_FUNCTIONS:
+            for owner in (functional, torch):
+                self._divert(owner, name, self._activations)
+
+    def follow_losses(self, calls: FunctionCalls) -> None:
+        """Divert losses."""
+        self._followers.add(calls)
+        for name in LOSS_FUNCTIONS:
+            self._divert(functional, name, self._losses)
+
+    def remove(self, calls: FunctionCalls) -> None:
+        """Put all back, if nobody else follows."""
+        self._followers.discard(calls)
+        if self.latest() is calls:
+            self._latest = None
+        if not self._followers:
+            self.forward_ends()
+            for put_back in self._put_back:
+                put_back()
+            for each in (self._put_back, self._places, self._names):
+                each.clear()
+
+    def forward_begins(self, calls: FunctionCalls) -> None:
+        """A root is called; what is called inside is for *calls*."""
+        self._latest = weakref.ref(calls)
+        self._activations.is_on = calls.session.takes_activations
+        if not self._activations.is_on:
+            self.forward_ends()
+        elif not self._is_compiled and not self._has_places and hooks_may_go(self):
+            self._has_places = True
+            for owner, name, original, diverted in self._places:
+                if getattr(owner, name) is original:
+                    setattr(owner, name, diverted)
+
+    def forward_ends(self) -> None:
+        """No forward is under way, and builtins are in their places."""
+        self._activations.is_on = False
+        if self._has_places:
+            self._has_places = False
+            for owner, name, original, diverted in self._places:
+                if getattr(owner, name) is diverted:
+                    setattr(owner, name, original)
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Put builtins back for good: the compiler is about to trace."""
+        if not is_idle:
+            self._is_compiled = True
+            is_on = self._activations.is_on
+            self.forward_ends()
+            self._activations.is_on = is_on
+
+    def _divert(self, owner: types.ModuleType, name: str, listener: Listener) -> None:
+        key = f"{owner.__name__}.{name}"
+        if key in self._names:
+            return
+        self._names.add(key)
+        put_back = divert_code(owner, name, listener)
+        place = place_of(owner, name, listener)
+        if put_back is not None:
+            self._put_back.append(put_back)
+        elif place is not None:
+            self._places.append(place)
+
+
+_diverted = _Diverted()
+
+
+def _is_of_a_module(caller: types.FrameType) -> bool:
+    """Whether the output of a module is what the function has answered.
+
+    A module without others inside and without parameters is one that computes this.
+    """
+    if caller.f_globals.get("__name__") in _OWN:
+        return True
+    if caller.f_code.co_name != "forward":
+        return False
+    module = caller.f_locals.get("self")
+    return isinstance(module, nn.Module) and not (module._modules or module._parameters)
+
+
+def _reduction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """How a loss was asked to put its parts together."""
+    given = kwargs.get("reduction")
+    if given is None and len(args) > 2:
+        given = next((each for each in args[2:] if isinstance(each, str)), None)
+    return given
+
+
+def _begins_at(node: Any, nodes: set[int]) -> bool:
+    """Whether a node computes nothing but one of these, scaled or averaged."""
+    for _ in range(_MOST_OPERATIONS):
+        if node is None:
+            return False
+        if node._sequence_nr() in nodes:
+            return True
+        before = [each for each, _ in node.next_functions if each is not None]
+        node = before[0] if len(before) == 1 else None
+    return False
