@@ -17,6 +17,7 @@
 #include "python_capture/parameter_capture.h"
 #include "python_capture/tensor_entry.h"
 #include "python_capture/tensor_shard.h"
+#include "python_capture/update_capture.h"
 
 namespace tdbg::bindings {
 namespace {
@@ -28,6 +29,7 @@ using python_capture::ParameterCapture;
 using python_capture::ParseTensorShard;
 using python_capture::Placements;
 using python_capture::TensorRequest;
+using python_capture::UpdateCapture;
 namespace capture_flags = python_capture::capture_flags;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -236,6 +238,15 @@ void RegisterBatchCapture(py::module_& module) {
            py::arg("parameters"))
       .def("take", &ParameterCapture::Take, py::arg("step"))
       .def("found", &ParameterCapture::Found);
+
+  py::class_<UpdateCapture>(module, "UpdateCapture", PlainType())
+      .def(py::init<py::object>(), py::arg("batch"))
+      .def("begin", &UpdateCapture::Begin, py::arg("parameters"))
+      .def("copy", &UpdateCapture::Copy)
+      .def("end", &UpdateCapture::End, py::arg("step"), py::arg("entries"),
+           py::arg("flags"), py::arg("keeps_memory"))
+      .def("forget", &UpdateCapture::Forget)
+      .def_property_readonly("n_bytes", &UpdateCapture::n_bytes);
 }
 
 }  // namespace tdbg::bindings

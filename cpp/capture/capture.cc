@@ -45,7 +45,8 @@ void Capture::Statistics(std::int64_t step, std::span<const CaptureItem> items,
                     .flags = factor == 1.0 ? 0 : kRescaled,
                     .summary = Reduce(view, {.scale = factor,
                                              .precise = own_.precise,
-                                             .n_threads = own_.n_threads})});
+                                             .n_threads = own_.n_threads,
+                                             .beside = item.beside})});
   }
   Keep(step, rows);
 }

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "reducers/beside.h"
+
 namespace tdbg {
 
 // One tensor as a hook passes it: its definition holds dtype and shape.
@@ -14,6 +16,7 @@ struct CaptureItem {
   std::uint32_t definition = 0;
   const void* data = nullptr;
   std::span<const std::int64_t> strides;  // In bytes; empty: contiguous.
+  Beside beside = {};                     // As ReduceOptions; only of rows.
 };
 
 // Which call of a module in which micro-batch an item stems from.

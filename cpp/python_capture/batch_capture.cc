@@ -8,15 +8,7 @@
 #include "reducers/reduce.h"
 
 namespace tdbg::python_capture {
-namespace {
-
 namespace py = pybind11;
-
-// Fewer bytes than this are reduced without releasing the GIL: acquiring it
-// again costs more, up to 5 ms beside busy threads.
-constexpr std::uint64_t kQuickBytes = 128 << 10;
-
-}  // namespace
 
 BatchCapture::BatchCapture(Capture& capture, const py::tuple& types)
     : capture_(capture),
@@ -117,6 +109,83 @@ std::vector<std::size_t> BatchCapture::Take(
   return unhandled;
 }
 
+void BatchCapture::WantCopies(std::span<TensorCopy> copies) {
+  wanted_.clear();
+  for (TensorCopy& copy : copies) wanted_.push_back(&copy);
+  std::ranges::sort(wanted_, {}, [](const TensorCopy* copy) {
+    return reinterpret_cast<std::uintptr_t>(copy->tensor.data);
+  });
+}
+
+std::byte* BatchCapture::CopyOf(const CaptureContext& context,
+                                const TensorDescriptor& tensor) {
+  if (wanted_.empty() || context.scale != 1.0 || IsInert()) return nullptr;
+  const auto address = [](const TensorCopy* copy) {
+    return reinterpret_cast<std::uintptr_t>(copy->tensor.data);
+  };
+  const auto found = std::ranges::lower_bound(
+      wanted_, reinterpret_cast<std::uintptr_t>(tensor.data), {}, address);
+  if (found == wanted_.end()) return nullptr;
+  TensorCopy& copy = **found;
+  // Both are all of the memory, in whichever order of dimensions.
+  if (copy.is_made || copy.tensor.data != tensor.data ||
+      copy.tensor.dtype != tensor.dtype ||
+      !std::ranges::equal(copy.tensor.shape(), tensor.shape()) ||
+      !std::ranges::equal(copy.tensor.strides(), tensor.strides())) {
+    return nullptr;
+  }
+  copy.is_made = true;
+  return copy.data;
+}
+
+void BatchCapture::TakeDifferences(
+    const CaptureContext& context,
+    std::span<const DifferenceRequest> requests) {
+  std::vector<Job> jobs;
+  std::vector<CaptureItem> rows;
+  std::vector<std::size_t> others;  // More than rows are captured of them.
+  jobs.reserve(requests.size());    // The items point into it.
+  std::uint64_t n_bytes = 0;
+  for (const DifferenceRequest& request : requests) {
+    Job& job = jobs.emplace_back();
+    job.tensor = request.tensor;
+    job.flags = request.flags;
+    job.id = request.entry->IdOf(job.tensor, capture_);
+    if ((job.flags & capture_flags::kLimitedValues) != 0) {
+      ApplyLimit(context, request.entry, &job);
+    }
+    n_bytes += job.tensor.n_bytes();
+    if (job.flags == capture_flags::kRows) {
+      rows.push_back(job.item({.minus = request.before, .copy = nullptr}));
+    } else {
+      others.push_back(jobs.size() - 1);
+    }
+  }
+  const auto take = [&] {
+    for (const std::size_t place : others) {
+      Job& made = jobs[place];
+      const TensorView view{.data = made.tensor.data,
+                            .dtype = made.tensor.dtype,
+                            .item_size = ItemSize(made.tensor.dtype),
+                            .shape = made.tensor.shape(),
+                            .strides = made.tensor.strides()};
+      SubtractInto(view, requests[place].before);
+      made.tensor.data = requests[place].before;
+      if ((made.flags & capture_flags::kRows) != 0) rows.push_back(made.item());
+    }
+    if (!rows.empty()) {
+      capture_.Statistics(context.step, rows, context.site, context.scale);
+    }
+    for (const std::size_t place : others) TakeBesidesRow(context, jobs[place]);
+  };
+  if (others.empty() && n_bytes <= kQuickBytes &&
+      capture_.HasRoom(rows.size())) {
+    return take();
+  }
+  const ReleaseGil released;
+  take();
+}
+
 std::vector<std::size_t> BatchCapture::BeginValues(
     std::int64_t step, std::span<const TensorRequest> requests) {
   struct Copy {
@@ -210,7 +279,9 @@ void BatchCapture::TakeAll(const CaptureContext& context, Scratch* scratch,
     if (context.reuses_rows && RepeatRow(context, scratch->tensors[i], job))
       continue;
     n_bytes += job.tensor.n_bytes();
-    rows.push_back(job.item());
+    // What has no definition is not reduced.
+    std::byte* const copy = job.id == 0 ? nullptr : CopyOf(context, job.tensor);
+    rows.push_back(job.item({.minus = nullptr, .copy = copy}));
   }
   for (const int device : devices)
     TakeOnDevice(context, *scratch, device, unhandled);

@@ -26,6 +26,10 @@
 
 namespace tdbg::python_capture {
 
+// Fewer bytes than this are reduced without releasing the GIL: acquiring it
+// again costs more, up to 5 ms beside busy threads.
+inline constexpr std::uint64_t kQuickBytes = 128 << 10;
+
 // What all tensors of one call have in common.
 struct CaptureContext {
   std::int64_t step = 0;
@@ -42,6 +46,22 @@ struct CaptureContext {
 // One tensor of a call.  The caller keeps both objects alive.
 struct TensorRequest {
   PyObject* tensor = nullptr;
+  TensorEntry* entry = nullptr;
+  long flags = 0;  // capture_flags.
+};
+
+// A tensor of which somebody wants a copy, and where.
+struct TensorCopy {
+  TensorDescriptor tensor;
+  std::byte* data = nullptr;
+  bool is_made = false;
+};
+
+// A difference to capture: a tensor as it is now, less a copy of it from
+// before, which is laid out alike and lost.
+struct DifferenceRequest {
+  TensorDescriptor tensor;
+  std::byte* before = nullptr;
   TensorEntry* entry = nullptr;
   long flags = 0;  // capture_flags.
 };
@@ -93,6 +113,21 @@ class BatchCapture {
   // Makes the current stream of each device wait for the copies started.
   void Fence();
 
+  // From now on Take makes the copies of these tensors that it reduces, and
+  // notes it there; of none, no copy.  The caller keeps them alive.
+  void WantCopies(std::span<TensorCopy> copies);
+  // Captures the differences.
+  // REQUIRES: tensors are dense on the CPU, aligned and not scaled.
+  void TakeDifferences(const CaptureContext& context,
+                       std::span<const DifferenceRequest> requests);
+
+  // As DlpackReader.
+  bool Read(PyObject* tensor, TensorDescriptor* out) const {
+    return reader_.Read(tensor, out);
+  }
+  // Whether this is a forked child.
+  [[nodiscard]] bool IsInert() const { return capture_.writer().inert(); }
+
   [[nodiscard]] ForwardState& forward() { return forward_; }
 
   // CUDA devices that tensors were on.
@@ -112,9 +147,11 @@ class BatchCapture {
     long flags = 0;
     std::size_t request = 0;
 
-    [[nodiscard]] CaptureItem item() const {
-      return {
-          .definition = id, .data = tensor.data, .strides = tensor.strides()};
+    [[nodiscard]] CaptureItem item(Beside beside = {}) const {
+      return {.definition = id,
+              .data = tensor.data,
+              .strides = tensor.strides(),
+              .beside = beside};
     }
   };
   // Memory of a call, used again by the next one.
@@ -137,6 +174,9 @@ class BatchCapture {
   static bool KeepsValues(const CaptureContext& context, const Job& job);
   // Requests the values of a job if they are within the limit of its entry.
   void ApplyLimit(const CaptureContext& context, TensorEntry* entry, Job* job);
+  // Where the pass that reduces this tensor is to copy it; null: nowhere.
+  std::byte* CopyOf(const CaptureContext& context,
+                    const TensorDescriptor& tensor);
   // Captures everything but the row of a job on the CPU.
   void TakeBesidesRow(const CaptureContext& context, const Job& job);
 
@@ -146,6 +186,8 @@ class BatchCapture {
   RowCache row_cache_;
   ForwardState forward_;
   Scratch spare_;
+  // The copies that are wanted, in the order of the addresses of their tensors.
+  std::vector<TensorCopy*> wanted_;
   std::set<int> devices_;
   std::set<int> unfenced_;  // Devices with copies of BeginValues.
   std::uint64_t n_repeated_ = 0;

@@ -1,8 +1,9 @@
 // The statistics kernel for AVX2, FMA and F16C.  Compiled with those flags, so
-// that only AccumulateAvx2 may have external linkage (reducers/moments.h).
+// that only its entry points may have external linkage (reducers/moments.h).
 
 #include "reducers/lanes_avx2-inl.h"
-// The lanes come first: the kernel is written over them.
+// The lanes come first: the kernels are written over them.
+#include "reducers/beside-inl.h"
 #include "reducers/kernel-inl.h"
 
 namespace tdbg {
@@ -10,6 +11,21 @@ namespace tdbg {
 void AccumulateAvx2(const void* data, std::size_t n, DType dtype, Pass pass,
                     Moments* moments) {
   AccumulateAny(data, n, dtype, pass, moments);
+}
+
+void AccumulateDifferenceAvx2(const void* a, const void* b, std::size_t n,
+                              DType dtype, Pass pass, Moments* moments) {
+  AccumulateDifferenceAny(a, b, n, dtype, pass, moments);
+}
+
+void SubtractAvx2(const void* a, const void* b, std::size_t n, DType dtype,
+                  void* out) {
+  SubtractAny(a, b, n, dtype, out);
+}
+
+void AccumulateAndCopyAvx2(const float* data, std::size_t n, float* copy,
+                           Moments* moments) {
+  AccumulateAndCopyFloats(data, n, copy, moments);
 }
 
 }  // namespace tdbg

@@ -65,6 +65,133 @@ inline void FinishExtremes(const Extremes& extremes, Moments* m) {
   if (abs_min < m->abs_min) m->abs_min = abs_min;
 }
 
+// Where the first pass over a block finds its elements: a pointer to them, or
+// one of the next two.  A further pass finds them at AfterLoading(source).
+
+// The differences of the elements at `a` and `b`; they are written to `block`.
+template <typename T>
+struct Differences {
+  const T* a;
+  const T* b;
+  T* block;
+
+  Differences operator+(std::size_t n) const {
+    return {a + n, b + n, block + n};
+  }
+};
+
+// The elements at `a`, which are copied past the caches to `copy`.
+// REQUIRES: `copy` is aligned to 64 bytes.
+template <typename T>
+struct Copied {
+  const T* a;
+  T* copy;
+
+  Copied operator+(std::size_t n) const { return {a + n, copy + n}; }
+};
+
+template <typename L, typename T>
+[[gnu::always_inline]] inline typename L::V LoadFrom(const T* p) {
+  L::Prefetch(p);
+  return L::Load(p);
+}
+template <typename L, typename T>
+[[gnu::always_inline]] inline typename L::V LoadFrom(Differences<T> p) {
+  L::Prefetch(p.a);
+  L::Prefetch(p.b);
+  const typename L::V x = L::Sub(L::Load(p.a), L::Load(p.b));
+  L::Store(p.block, x);
+  return x;
+}
+template <typename L, typename T>
+[[gnu::always_inline]] inline typename L::V LoadFrom(Copied<T> p) {
+  L::Prefetch(p.a);
+  const typename L::V x = L::Load(p.a);
+  L::Stream(p.copy, x);
+  return x;
+}
+
+// The first n < L::kLanes elements; the other lanes are zero.
+template <typename L, typename T>
+[[gnu::always_inline]] inline typename L::V LoadFirstFrom(const T* p,
+                                                          std::size_t n) {
+  return L::LoadFirst(p, n);
+}
+template <typename L, typename T>
+[[gnu::always_inline]] inline typename L::V LoadFirstFrom(Differences<T> p,
+                                                          std::size_t n) {
+  const typename L::V x = L::Sub(L::LoadFirst(p.a, n), L::LoadFirst(p.b, n));
+  T first[L::kLanes];
+  L::Store(first, x);
+  for (std::size_t i = 0; i < n; ++i) p.block[i] = first[i];
+  return x;
+}
+template <typename L, typename T>
+[[gnu::always_inline]] inline typename L::V LoadFirstFrom(Copied<T> p,
+                                                          std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) p.copy[i] = p.a[i];
+  return L::LoadFirst(p.a, n);
+}
+
+template <typename T>
+const T* AfterLoading(const T* p) {
+  return p;
+}
+template <typename T>
+const T* AfterLoading(Differences<T> p) {
+  return p.block;
+}
+template <typename T>
+const T* AfterLoading(Copied<T> p) {
+  return p.a;
+}
+
+// Writes `n` differences.
+template <typename L, typename T>
+void SubtractElements(const T* a, const T* b, std::size_t n, T* out) {
+  std::size_t i = 0;
+  for (; i + L::kLanes <= n; i += L::kLanes) {
+    L::Store(out + i, L::Sub(L::Load(a + i), L::Load(b + i)));
+  }
+  if (i < n) {
+    T rest[L::kLanes];
+    L::Store(rest,
+             L::Sub(L::LoadFirst(a + i, n - i), L::LoadFirst(b + i, n - i)));
+    for (std::size_t k = 0; i + k < n; ++k) out[i + k] = rest[k];
+  }
+}
+
+// Does what the first pass over a block of `n` elements would have done.
+// Returns where the elements are.
+template <typename L, typename T>
+const T* LoadAll(const T* p, std::size_t /*n*/) {
+  return p;
+}
+template <typename L, typename T>
+const T* LoadAll(Differences<T> p, std::size_t n) {
+  SubtractElements<L>(p.a, p.b, n, p.block);
+  return p.block;
+}
+template <typename L, typename T>
+const T* LoadAll(Copied<T> p, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) p.copy[i] = p.a[i];
+  return p.a;
+}
+
+// The source of the block behind one of `n` elements.
+template <typename T>
+const T* NextBlock(const T* p, std::size_t n) {
+  return p + n;
+}
+template <typename T>
+Differences<T> NextBlock(Differences<T> p, std::size_t n) {
+  return {p.a + n, p.b + n, p.block};
+}
+template <typename T>
+Copied<T> NextBlock(Copied<T> p, std::size_t n) {
+  return p + n;
+}
+
 // Functions that take a block are inlined: left to the compiler, some of it is
 // called, and all that is found of the block goes through memory.
 
@@ -93,14 +220,15 @@ template <typename L, typename E>
   L::Accumulate(&b->l1, sums.l1);
 }
 
-template <typename L, bool kShifted, typename T, typename E>
-[[gnu::always_inline]] inline Sums<L> SumFour(const T* p, typename L::V shift,
+template <typename L, bool kShifted, typename P, typename E>
+[[gnu::always_inline]] inline Sums<L> SumFour(P p, typename L::V shift,
                                               E* extremes) {
   // Spelled out: of loops over these GCC leaves arrays in memory.
   using V = typename L::V;
   const auto shifted = [&](V v) { return kShifted ? L::Sub(v, shift) : v; };
-  const V x[] = {L::Load(p), L::Load(p + L::kLanes), L::Load(p + 2 * L::kLanes),
-                 L::Load(p + 3 * L::kLanes)};
+  const V x[] = {LoadFrom<L>(p), LoadFrom<L>(p + L::kLanes),
+                 LoadFrom<L>(p + 2 * L::kLanes),
+                 LoadFrom<L>(p + 3 * L::kLanes)};
   const V d[] = {shifted(x[0]), shifted(x[1]), shifted(x[2]), shifted(x[3])};
   const V a[] = {L::Abs(x[0]), L::Abs(x[1]), L::Abs(x[2]), L::Abs(x[3])};
   extremes->AddFour(x, a);
@@ -124,9 +252,9 @@ template <typename L, typename E>
 }
 
 // REQUIRES: shift_value is 0 unless kShifted.
-template <typename L, typename E, bool kShifted, typename T>
+template <typename L, typename E, bool kShifted, typename P>
 [[gnu::always_inline]] inline BlockLanes<L, E> SumBlock(
-    const T* p, std::size_t n, typename L::Scalar shift_value) {
+    P p, std::size_t n, typename L::Scalar shift_value) {
   BlockLanes<L, E> block;
   const auto shift = L::Set(shift_value);
   constexpr std::size_t kFour = 4 * L::kLanes;
@@ -142,17 +270,18 @@ template <typename L, typename E, bool kShifted, typename T>
     i += kFour;
   }
   for (; i + L::kLanes <= n; i += L::kLanes) {
-    MaskedStep(L::Load(p + i), L::FirstLanes(L::kLanes), shift, &block);
+    MaskedStep(LoadFrom<L>(p + i), L::FirstLanes(L::kLanes), shift, &block);
   }
   if (i < n) {
-    MaskedStep(L::LoadFirst(p + i, n - i), L::FirstLanes(n - i), shift, &block);
+    MaskedStep(LoadFirstFrom<L>(p + i, n - i), L::FirstLanes(n - i), shift,
+               &block);
   }
   return block;
 }
 
-template <typename L, typename E, typename T>
+template <typename L, typename E, typename P>
 [[gnu::always_inline]] inline BlockLanes<L, E> SumShifted(
-    const T* p, std::size_t n, typename L::Scalar shift) {
+    P p, std::size_t n, typename L::Scalar shift) {
   return shift == 0 ? SumBlock<L, E, false>(p, n, 0)
                     : SumBlock<L, E, true>(p, n, shift);
 }
@@ -198,8 +327,8 @@ void CountZeros(const T* p, std::size_t n, Moments* m) {
 
 // Adds a block unless it has elements that are not finite, or whose squares
 // L::Scalar cannot sum well; returns whether it did.
-template <typename L, typename E, typename T>
-bool AddFiniteBlock(const T* p, std::size_t n, E* run, Moments* m) {
+template <typename L, typename E, typename P>
+bool AddFiniteBlock(P first, std::size_t n, E* run, Moments* m) {
   using Scalar = typename L::Scalar;
   constexpr bool kIsFloat = sizeof(Scalar) == sizeof(float);
   const auto n_block = static_cast<double>(n);
@@ -210,7 +339,8 @@ bool AddFiniteBlock(const T* p, std::size_t n, E* run, Moments* m) {
       return false;
     }
   }
-  BlockLanes<L, E> block = SumShifted<L, E>(p, n, shift);
+  BlockLanes<L, E> block = SumShifted<L, E>(first, n, shift);
+  const auto* const p = AfterLoading(first);
   double sum = L::Sum(block.sum);
   double squares = L::Sum(block.squares);
   if (!(squares < kInfinity)) return false;

@@ -35,19 +35,23 @@ bool HasAvx512BFloat16() {
 
 // TDBG_HAVE_* come from the build (cmake/TdbgInstructionSets.cmake).
 constexpr Implementation kImplementations[] = {
-    {"portable", &Always, &AccumulatePortable, &CountBinsPortable,
+    {"portable", &Always, &AccumulatePortable, &AccumulateDifferencePortable,
+     &AccumulateAndCopyPortable, &SubtractPortable, &CountBinsPortable,
      &CountRunsPortable, &CountColumnsPortable},
 #ifdef TDBG_HAVE_AVX2
-    {"avx2", &HasAvx2, &AccumulateAvx2, &CountBinsAvx2, &CountRunsAvx2,
+    {"avx2", &HasAvx2, &AccumulateAvx2, &AccumulateDifferenceAvx2,
+     &AccumulateAndCopyAvx2, &SubtractAvx2, &CountBinsAvx2, &CountRunsAvx2,
      &CountColumnsAvx2},
 #endif
 #ifdef TDBG_HAVE_AVX512
-    {"avx512", &HasAvx512, &AccumulateAvx512, &CountBinsAvx512,
+    {"avx512", &HasAvx512, &AccumulateAvx512, &AccumulateDifferenceAvx512,
+     &AccumulateAndCopyAvx512, &SubtractAvx512, &CountBinsAvx512,
      &CountRunsAvx512, &CountColumnsAvx512},
 #endif
 #ifdef TDBG_HAVE_AVX512BF16
     {"avx512bf16", &HasAvx512BFloat16, &AccumulateAvx512BFloat16,
-     &CountBinsAvx512, &CountRunsAvx512, &CountColumnsAvx512},
+     &AccumulateDifferenceAvx512BFloat16, &AccumulateAndCopyAvx512,
+     &SubtractAvx512, &CountBinsAvx512, &CountRunsAvx512, &CountColumnsAvx512},
 #endif
 };
 

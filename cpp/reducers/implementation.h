@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "reducers/beside.h"
 #include "reducers/bins.h"
 #include "reducers/moments.h"
 #include "reducers/unit_kernels.h"
@@ -30,6 +31,13 @@ struct Implementation {
   // The kernel: see AccumulatePortable in reducers/moments.h.
   void (*accumulate)(const void* data, std::size_t n, DType dtype, Pass pass,
                      Moments* moments);
+  // Kernels that read or write beside: see reducers/beside.h.
+  void (*accumulate_difference)(const void* a, const void* b, std::size_t n,
+                                DType dtype, Pass pass, Moments* moments);
+  void (*accumulate_and_copy)(const float* data, std::size_t n, float* copy,
+                              Moments* moments);
+  void (*subtract)(const void* a, const void* b, std::size_t n, DType dtype,
+                   void* out);
   // The kernel of histograms: see CountBinsPortable in reducers/bins.h.
   void (*count_bins)(const void* data, std::size_t n, DType dtype, double scale,
                      BinTable* table);

@@ -72,21 +72,23 @@ template <typename L>
 }
 
 // The blocks of a larger tensor; not inlined, as AccumulateDoubles.
-[[gnu::noinline]] inline void AccumulateFloatBlocks(const float* p,
-                                                    std::size_t n, Moments* m) {
+template <typename Source>
+[[gnu::noinline]] void AccumulateFloatBlocks(Source source, std::size_t n,
+                                             Moments* m) {
   Floats::Extremes run;
   Doubles::Extremes double_run;
   bool in_double = false;
   while (n > 0) {
     const std::size_t n_block = BlockOf<float>(n);
     if (n_block <= kShortBlock ||
-        !AddFiniteBlock<Floats>(p, n_block, &run, m)) {
+        !AddFiniteBlock<Floats>(source, n_block, &run, m)) {
+      const float* const p = LoadAll<Floats>(source, n_block);
       in_double = true;
       if (!AddFiniteBlock<Doubles>(p, n_block, &double_run, m)) {
         AddWidened(p, n_block, 1.0, &double_run, m);
       }
     }
-    p += n_block;
+    source = NextBlock(source, n_block);
     n -= n_block;
   }
   FinishExtremes(run, m);

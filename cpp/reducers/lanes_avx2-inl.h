@@ -65,6 +65,9 @@ struct Doubles {
     return Load(first);
   }
 
+  static void Prefetch(const void* /*p*/) {}
+  static void Store(double* p, V v) { _mm256_storeu_pd(p, v); }
+
   static V Add(V a, V b) { return _mm256_add_pd(a, b); }
   static V Sub(V a, V b) { return _mm256_sub_pd(a, b); }
   static V Mul(V a, V b) { return _mm256_mul_pd(a, b); }
@@ -186,6 +189,35 @@ struct Floats {
     T first[kLanes] = {};
     for (std::size_t i = 0; i < n; ++i) first[i] = p[i];
     return Load(first);
+  }
+
+  static void Prefetch(const void* /*p*/) {}
+  static void Store(float* p, V v) { _mm256_storeu_ps(p, v); }
+  // Past the caches; whoever is told so with a release store, after EndStream,
+  // finds it in memory.
+  static void Stream(float* p, V v) { _mm256_stream_ps(p, v); }
+  static void EndStream() { _mm_sfence(); }
+  // Rounded to the nearest, ties to even.
+  static void Store(Float16* p, V v) {
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(p),
+        _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static void Store(BFloat16* p, V v) {
+    const __m256i bits = _mm256_castps_si256(v);
+    const __m256i odd =
+        _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_srli_epi32(
+        _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)),
+                         odd),
+        16);
+    const __m256i is_nan =
+        _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m256i words =
+        _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), is_nan);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packus_epi32(_mm256_castsi256_si128(words),
+                                      _mm256_extracti128_si256(words, 1)));
   }
 
   static V Add(V a, V b) { return _mm256_add_ps(a, b); }

@@ -79,6 +79,13 @@ struct Doubles {
   static V LoadFirst(const std::uint64_t* p, std::size_t n) {
     return _mm512_cvtepu64_pd(_mm512_maskz_loadu_epi64(FirstLanes(n), p));
   }
+  // What is read 1 KiB further on, which may be beyond the end: the prefetcher
+  // of the processor stops at pages, and has too little to do in between.
+  static void Prefetch(const void* p) {
+    __builtin_prefetch(static_cast<const char*>(p) + 1024);
+  }
+  static void Store(double* p, V v) { _mm512_storeu_pd(p, v); }
+
   static V Add(V a, V b) { return _mm512_add_pd(a, b); }
   static V Sub(V a, V b) { return _mm512_sub_pd(a, b); }
   static V Mul(V a, V b) { return _mm512_mul_pd(a, b); }
@@ -176,6 +183,36 @@ struct Floats {
   static V LoadFirst(const BFloat16* p, std::size_t n) {
     return FromHalves(_mm256_maskz_loadu_epi16(FirstLanes(n), p));
   }
+  // What is read 1 KiB further on, which may be beyond the end: the prefetcher
+  // of the processor stops at pages, and has too little to do in between.
+  static void Prefetch(const void* p) {
+    __builtin_prefetch(static_cast<const char*>(p) + 1024);
+  }
+  static void Store(float* p, V v) { _mm512_storeu_ps(p, v); }
+  // Past the caches; whoever is told so with a release store, after EndStream,
+  // finds it in memory.
+  static void Stream(float* p, V v) { _mm512_stream_ps(p, v); }
+  static void EndStream() { _mm_sfence(); }
+  // Rounded to the nearest, ties to even.
+  static void Store(Float16* p, V v) {
+    _mm256_storeu_si256(
+        reinterpret_cast<__m256i*>(p),
+        _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static void Store(BFloat16* p, V v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd =
+        _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_srli_epi32(
+        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)),
+                         odd),
+        16);
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(
+                            rounded, is_nan, _mm512_set1_epi32(0x7fc0))));
+  }
+
   static V Add(V a, V b) { return _mm512_add_ps(a, b); }
   static V Sub(V a, V b) { return _mm512_sub_ps(a, b); }
   static V Mul(V a, V b) { return _mm512_mul_ps(a, b); }

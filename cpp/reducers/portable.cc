@@ -38,6 +38,9 @@ struct Doubles {
     return v;
   }
 
+  static void Prefetch(const void* /*p*/) {}
+  static void Store(double* p, V v) { __builtin_memcpy(p, &v, sizeof(v)); }
+
   static V Add(V a, V b) { return a + b; }
   static V Sub(V a, V b) { return a - b; }
   static V Mul(V a, V b) { return a * b; }
@@ -102,6 +105,15 @@ struct Floats {
     V v = Set(0);
     for (std::size_t i = 0; i < n; ++i) v[i] = ToFloat(p[i]);
     return v;
+  }
+
+  static void Prefetch(const void* /*p*/) {}
+  static void Store(float* p, V v) { __builtin_memcpy(p, &v, sizeof(v)); }
+  static void Stream(float* p, V v) { Store(p, v); }
+  static void EndStream() {}
+  template <typename T>
+  static void Store(T* p, V v) {
+    for (std::size_t i = 0; i < kLanes; ++i) RoundTo(v[i], p + i);
   }
 
   static V Add(V a, V b) { return a + b; }
@@ -284,6 +296,7 @@ struct Halves {
 }  // namespace
 }  // namespace tdbg
 
+#include "reducers/beside-inl.h"
 #include "reducers/kernel-inl.h"
 
 namespace tdbg {
@@ -291,6 +304,21 @@ namespace tdbg {
 void AccumulatePortable(const void* data, std::size_t n, DType dtype, Pass pass,
                         Moments* moments) {
   AccumulateAny(data, n, dtype, pass, moments);
+}
+
+void AccumulateDifferencePortable(const void* a, const void* b, std::size_t n,
+                                  DType dtype, Pass pass, Moments* moments) {
+  AccumulateDifferenceAny(a, b, n, dtype, pass, moments);
+}
+
+void SubtractPortable(const void* a, const void* b, std::size_t n, DType dtype,
+                      void* out) {
+  SubtractAny(a, b, n, dtype, out);
+}
+
+void AccumulateAndCopyPortable(const float* data, std::size_t n, float* copy,
+                               Moments* moments) {
+  AccumulateAndCopyFloats(data, n, copy, moments);
 }
 
 }  // namespace tdbg

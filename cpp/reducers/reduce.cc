@@ -21,12 +21,12 @@ namespace tdbg {
 namespace {
 
 [[gnu::noinline]] void AccumulateAny(const TensorView& view, std::size_t n,
-                                     Pass pass, unsigned n_threads,
+                                     Pass pass, const ReduceOptions& options,
                                      const Implementation& implementation,
                                      Moments* m) {
   const auto contiguous = [&](const void* data) {
     AccumulateSegments(static_cast<const std::byte*>(data), n, view.dtype, pass,
-                       n_threads, implementation, m);
+                       options.n_threads, implementation, m, options.beside);
   };
   if (view.strides.empty()) return contiguous(view.data);
   const ElementWalk walk(view);
@@ -38,15 +38,18 @@ namespace {
 }
 
 inline void Accumulate(const TensorView& view, std::size_t n, Pass pass,
-                       unsigned n_threads, const Implementation& implementation,
-                       Moments* m) {
+                       const ReduceOptions& options,
+                       const Implementation& implementation, Moments* m) {
   // Most tensors: the short way.
-  if (view.strides.empty() && n <= SegmentElements(view.item_size) &&
+  const bool is_alone =
+      options.beside.minus == nullptr && options.beside.copy == nullptr;
+  if (is_alone && view.strides.empty() &&
+      n <= SegmentElements(view.item_size) &&
       IsAligned(view.data, view.item_size)) {
     Clear(ExtremeClassOf(view.dtype), m);
     return implementation.accumulate(view.data, n, view.dtype, pass, m);
   }
-  AccumulateAny(view, n, pass, n_threads, implementation, m);
+  AccumulateAny(view, n, pass, options, implementation, m);
 }
 
 // The elements as double, times `scale`.
@@ -126,8 +129,8 @@ Summary ReduceElements(const TensorView& view, std::size_t n,
                        const ReduceOptions& options,
                        const Implementation& implementation) {
   Moments m;
-  Accumulate(view, n, {.precise = options.precise}, options.n_threads,
-             implementation, &m);
+  Accumulate(view, n, {.precise = options.precise}, options, implementation,
+             &m);
   if (options.scale != 1.0 &&
       !FollowsFromElements(m, view.dtype, options.scale)) {
     return ReduceProducts(view, n, options.scale, implementation);
@@ -135,7 +138,9 @@ Summary ReduceElements(const TensorView& view, std::size_t n,
   int exponent = 0;
   if (view.dtype == DType::kFloat64) {
     exponent = BringIntoRange(&m, [&](Pass pass, Moments* in_range) {
-      Accumulate(view, n, pass, options.n_threads, implementation, in_range);
+      ReduceOptions again = options;
+      again.beside.copy = nullptr;  // It is made.
+      Accumulate(view, n, pass, again, implementation, in_range);
     });
   }
   return Finish(m, {.count = n,
@@ -146,6 +151,23 @@ Summary ReduceElements(const TensorView& view, std::size_t n,
 
 }  // namespace
 
+bool IsDense(const TensorView& view, const std::byte** first) {
+  *first = static_cast<const std::byte*>(view.data);
+  if (view.strides.empty() || view.count() == 0) return true;
+  const ElementWalk walk(view);
+  *first = walk.first();
+  return walk.is_contiguous(view.item_size);
+}
+
+void SubtractInto(const TensorView& view, std::byte* minus) {
+  TDBG_DCHECK(HasDifference(view.dtype));
+  const std::byte* first = nullptr;
+  const bool is_dense = IsDense(view, &first);
+  TDBG_DCHECK(is_dense);
+  if (!is_dense) return;
+  ImplementationInUse().subtract(first, minus, view.count(), view.dtype, minus);
+}
+
 Summary ReduceWith(const TensorView& view, const ReduceOptions& options,
                    const Implementation& implementation) {
   TDBG_DCHECK(HasStatistics(view.dtype));
@@ -153,6 +175,8 @@ Summary ReduceWith(const TensorView& view, const ReduceOptions& options,
   TDBG_DCHECK(view.shape.size() <= ElementWalk::kMaxDimensions);
   TDBG_DCHECK(std::isfinite(options.scale) && options.scale != 0);
   TDBG_DCHECK(implementation.supported());
+  TDBG_DCHECK(options.beside.minus == nullptr ||
+              (HasDifference(view.dtype) && options.scale == 1));
   const std::size_t n = view.count();
   if (n == 0) return Summary::Empty(ExtremeClassOf(view.dtype));
   const FlushToZeroOff exact;

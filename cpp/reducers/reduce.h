@@ -20,6 +20,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "reducers/beside.h"
 #include "tensor/summary.h"
 #include "tensor/tensor_view.h"
 
@@ -36,7 +37,21 @@ struct ReduceOptions {
   bool precise = false;
   // At most this many, and only where a tensor is large enough to gain.
   unsigned n_threads = 1;
+  // What is subtracted from the elements first, each difference rounded to
+  // their type (the row is then that of a tensor of the differences, bit by
+  // bit), and where the elements are copied; both laid out as the tensor.
+  // REQUIRES: the view is dense, its data aligned to its elements; for `minus`
+  // also HasDifference(view.dtype), scale == 1.
+  Beside beside = {};
 };
+
+// Whether the elements lie side by side, in any order of dimensions: then
+// `*first` is the first one in memory.
+[[nodiscard]] bool IsDense(const TensorView& view, const std::byte** first);
+
+// Makes the differences of the elements and those in `minus`, in the latter.
+// REQUIRES: as ReduceOptions::beside.
+void SubtractInto(const TensorView& view, std::byte* minus);
 
 // The row of all elements.  Cannot fail.
 // REQUIRES: HasStatistics(view.dtype), view.device == DeviceKind::kCpu, at most

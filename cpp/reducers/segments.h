@@ -11,6 +11,7 @@
 
 #include <cstddef>
 
+#include "reducers/beside.h"
 #include "reducers/implementation.h"
 #include "reducers/moments.h"
 #include "tensor/dtype.h"
@@ -29,9 +30,11 @@ inline constexpr std::size_t kBlocksInSegment = 64;
 inline constexpr std::size_t kLeastParallelBytes = std::size_t{4} << 20;
 
 // Sets `*m` to the moments of `n` elements, on at most `n_threads` threads.
-// REQUIRES: as Implementation::accumulate.
+// REQUIRES: as Implementation::accumulate; and as Implementation::subtract
+// where `beside` has something to subtract.
 void AccumulateSegments(const std::byte* data, std::size_t n, DType dtype,
                         Pass pass, unsigned n_threads,
-                        const Implementation& implementation, Moments* m);
+                        const Implementation& implementation, Moments* m,
+                        Beside beside = {});
 
 }  // namespace tdbg

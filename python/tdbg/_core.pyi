@@ -396,6 +396,26 @@ class ParameterCapture:
     def take(self, step: int) -> list[tuple[int, Any]] | None: ...
     def found(self) -> list[int]: ...
 
+class UpdateCapture:
+    """Captures what an optimizer's step changes in parameters.
+
+    cpp/python_capture/update_capture.h says how it is used.
+    """
+
+    def __init__(self, batch: BatchCapture) -> None: ...
+    def begin(self, parameters: tuple[Any, ...]) -> list[int]: ...
+    def copy(self) -> None: ...
+    def end(
+        self,
+        step: int,
+        entries: tuple[TensorEntry, ...],
+        flags: tuple[int, ...],
+        keeps_memory: bool,
+    ) -> list[int]: ...
+    def forget(self) -> None: ...
+    @property
+    def n_bytes(self) -> int: ...
+
 class Definition:
     def __init__(self, *args: object, **kwargs: object) -> NoReturn:
         """Made by RunReader only: raises TypeError."""

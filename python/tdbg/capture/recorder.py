@@ -40,7 +40,12 @@ from tdbg.errors import StorageError
 from tdbg.run.schema import MAX_NAME_BYTES, stored_name
 
 if TYPE_CHECKING:
-    from tdbg._core import BatchCapture, ModuleCallCapture, ParameterCapture
+    from tdbg._core import (
+        BatchCapture,
+        ModuleCallCapture,
+        ParameterCapture,
+        UpdateCapture,
+    )
     from tdbg.capture.writer import Writer
 
 __all__ = ["Recorder", "StepContext", "TensorEntry"]
@@ -260,6 +265,15 @@ class Recorder:
             return None
         made: ParameterCapture = import_module("tdbg._core").ParameterCapture(
             self.batch_capture, parameters
+        )
+        return made
+
+    def updates(self) -> UpdateCapture | None:
+        """Make what captures the updates of one optimizer; None as for the above."""
+        if self.batch_capture is None:
+            return None
+        made: UpdateCapture = import_module("tdbg._core").UpdateCapture(
+            self.batch_capture
         )
         return made
 

@@ -161,6 +161,7 @@ class Session:
         self.take_unhandled = self.recorder.take_unhandled
         self.calls_of = self.recorder.calls_of
         self.parameters = self.recorder.parameters
+        self.updates = self.recorder.updates
         self.fence = self.recorder.fence
         self.begin_values = self.recorder.begin_values
         self._step_writer = StepWriter(self.recorder, policy, budget)

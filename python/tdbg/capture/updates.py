@@ -2,8 +2,12 @@
 
 An update is the parameter after the optimizer's step, less the parameter before it.
 At a step that captures updates the parameters are copied before the optimizer steps,
-and the differences are taken, in the memory of the copies, as soon as it has stepped:
-no copy outlives the optimizer's step.
+and the differences are taken as soon as it has stepped.  The core does both for plain
+parameters (cpp/python_capture/update_capture.h): it copies a parameter in the pass
+that reduces it, and reduces the difference where parameter and copy lie.  All others
+are copied by the framework, which then takes the difference in the memory of the copy.
+No copy outlives the optimizer's step; only the memory of the core's is kept where the
+next step needs it again.
 
 Thread safety: the training's thread.
 
@@ -13,14 +17,17 @@ another shape afterwards, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
+
+if TYPE_CHECKING:
+    from tdbg._core import UpdateCapture
 
 __all__ = ["Derived", "DerivedEntries", "ModelParameter", "ParameterSource", "Updates"]
 
@@ -127,11 +134,26 @@ class DerivedEntries(Generic[_Parameter]):
         return found
 
 
-class _Copy(NamedTuple):
+class _Stepped(NamedTuple):
     entry: TensorEntry
-    parameter: Any
-    before: Any
+    tensor: Any
     requested: int
+
+
+class _Begun:
+    """The parameters of an optimizer that is about to step.
+
+    Attributes:
+        in_core: Those that the core copies.
+        others: The others; with their copies once these are made.
+    """
+
+    def __init__(self, parameters: list[_Stepped], others: Sequence[int]) -> None:
+        chosen = set(others)
+        self.in_core = [p for i, p in enumerate(parameters) if i not in chosen]
+        self.others: list[tuple[_Stepped, Any]] = [
+            (parameters[i], None) for i in others
+        ]
 
 
 class Updates:
@@ -153,20 +175,21 @@ class Updates:
         self._session = session
         self._copy = copy
         self._difference = difference
-        self._copies: dict[Hashable, list[_Copy]] = {}
+        self._begun: dict[Hashable, _Begun] = {}
+        self._core: dict[Hashable, UpdateCapture | None] = {}
 
     @property
-    def has_copies(self) -> bool:
-        """Whether an optimizer is stepping whose updates will be captured."""
-        return bool(self._copies)
+    def n_bytes(self) -> int:
+        """Memory that the core holds for copies."""
+        return sum(core.n_bytes for core in self._core.values() if core is not None)
 
-    def begin(
+    def prepare(
         self,
         key: Hashable,
         context: StepContext,
         parameters: Iterable[tuple[TensorEntry, Any, int]],
     ) -> None:
-        """Copy the parameters: the optimizer is about to step.
+        """Say which parameters will be copied, before the step captures them.
 
         Args:
             key: The key of the optimizer.
@@ -175,26 +198,51 @@ class Updates:
                 what is captured.
         """
         # What an optimizer within another one does is part of the outer one's update.
-        others = {copy.entry for copies in self._copies.values() for copy in copies}
+        begun = self._begun.values()
+        others = {p.entry for each in begun for p in each.in_core}
+        others |= {p.entry for each in begun for p, _ in each.others}
+        left = [
+            _Stepped(*each)
+            for each in parameters
+            if each[0] not in context.done and each[0] not in others
+        ]
+        if not left:
+            return
+        if key not in self._core:
+            self._core[key] = self._session.updates()
+        core = self._core[key]
+        by_framework: Sequence[int] = range(len(left))
+        if core is not None:
+            by_framework = core.begin(tuple(each.tensor for each in left))
+        self._begun[key] = _Begun(left, by_framework)
+
+    def begin(self, key: Hashable, context: StepContext) -> None:
+        """Copy the parameters: the optimizer is about to step."""
+        begun = self._begun.get(key)
+        if begun is None:
+            return
+        core = self._core[key]
+        if core is not None:
+            core.copy()
         copies = []
-        for entry, parameter, requested in parameters:
-            if entry in context.done or entry in others:
-                continue
-            before = self._copy(parameter)
+        for parameter, _ in begun.others:
+            before = self._copy(parameter.tensor)
             if before is None:
                 self._session.refuse(context)
             else:
-                copies.append(_Copy(entry, parameter, before, requested))
-        if copies:
-            self._copies[key] = copies
+                copies.append((parameter, before))
+        begun.others = copies
 
     def end(self, key: Hashable, context: StepContext) -> None:
         """Capture the updates: the optimizer has stepped."""
-        copies = self._copies.pop(key, None)
-        if copies is None:
+        begun = self._begun.pop(key, None)
+        if begun is None:
             return
+        if begun.in_core:
+            self._end_in_core(key, context, begun.in_core)
         entries, tensors, requested = [], [], []
-        for entry, parameter, before, flags in copies:
+        while begun.others:
+            (entry, parameter, flags), before = begun.others.pop(0)
             update = self._difference(parameter, before)
             if update is None:
                 self._session.refuse(context)
@@ -202,14 +250,34 @@ class Updates:
             entries.append(entry)
             tensors.append(update)
             requested.append(flags)
-        del copies, before
         if entries:
             context.done.update(entries)
             self._session.take(context, entries, tensors, requested)
 
+    def _end_in_core(
+        self, key: Hashable, context: StepContext, parameters: list[_Stepped]
+    ) -> None:
+        core = self._core[key]
+        if core is None:
+            return
+        following = self._session.next_plan(context.step.mode)
+        context.has_data = True
+        changed = core.end(
+            context.step.number,
+            tuple(each.entry.core for each in parameters),
+            tuple(each.requested for each in parameters),
+            any(following.of_entry(each.entry) for each in parameters),
+        )
+        for _ in changed:
+            self._session.refuse(context)
+        context.done.update(
+            each.entry for i, each in enumerate(parameters) if i not in changed
+        )
+
     def forget(self, key: Hashable | None = None) -> None:
         """Free the copies: this optimizer (None: any of them) will not end its step."""
-        if key is None:
-            self._copies.clear()
-        else:
-            self._copies.pop(key, None)
+        for each in [*{**self._begun, **self._core}] if key is None else [key]:
+            self._begun.pop(each, None)
+            core = self._core.pop(each, None)
+            if core is not None:
+                core.forget()

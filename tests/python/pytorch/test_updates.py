@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from tdbg import _core
 from tdbg.pytorch import ReductionConfig, SaveConfig
 from torch_helpers import Recorded, bits, digits, make_hook, mlp, parts, train
 
@@ -75,39 +77,109 @@ def test_updates_are_taken_only_where_they_are_asked_for(run_dir: Path) -> None:
     assert not any(name.startswith("update/") for name in Recorded(run_dir).names)
 
 
-def test_a_copy_exists_only_within_a_step_that_wants_updates(run_dir: Path) -> None:
-    """Sabotaged: copies taken at every step; copies kept until the next one."""
+@pytest.mark.parametrize("interval", [1, 2])
+def test_a_copy_exists_only_where_a_step_wants_updates(
+    run_dir: Path, interval: int
+) -> None:
+    """Memory is kept from step to step only where both want it.
+
+    Sabotaged: copies taken at every step; memory kept until the next one.
+    """
     model, criterion, optimizer, batches = parts()
-    shape = model.fc1.weight.shape  # type: ignore[union-attr]
-
-    def n_copies() -> int:
-        gc.collect()
-        gradient = model.fc1.weight.grad  # type: ignore[union-attr]
-        found = [
-            item
-            for item in gc.get_objects()
-            if type(item) is torch.Tensor and item.shape == shape
-        ]
-        return sum(item is not gradient for item in found)
-
-    # What other tests have left behind.
-    left = n_copies()
-    within: list[int] = []
-    schedule = SaveConfig(statistics_interval=2, save_interval=4)
-    with make_hook(run_dir, include_collections=WANTED, save_config=schedule) as hook:
+    within, outside = [], []
+    with make_hook(
+        run_dir,
+        include_collections=WANTED,
+        save_config=SaveConfig(statistics_interval=interval, save_interval=4),
+    ) as hook:
         hook.register_module(model)
         train(model, criterion, optimizer, batches, 1)
-        model.zero_grad()
+        assert hook._watch is not None
+        updates = hook._watch.around._updates
         # Behind the hook's own, which are set by now.
-        optimizer.register_step_pre_hook(lambda *_: within.append(n_copies() - left))
-        outside = []
+        optimizer.register_step_pre_hook(lambda *_: within.append(updates.n_bytes > 0))
         for _ in range(4):
             train(model, criterion, optimizer, batches, 1)
-            model.zero_grad()
-            outside.append(n_copies() - left)
-    assert within == [0, 1, 0, 1]  # At steps 1 to 4.
-    assert outside == [0, 0, 0, 0]
-    assert sorted(Recorded(run_dir).rows("update/fc1.weight")) == [0, 2, 4]
+            outside.append(updates.n_bytes > 0)
+    steps = range(1, 5)
+    assert within == [step % interval == 0 for step in steps]
+    assert outside == [interval == 1 for _ in steps]
+    expected = list(range(0, 5, interval))
+    assert sorted(Recorded(run_dir).rows("update/fc1.weight")) == expected
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """The tensor as it lies."""
+    if tensor.dtype is not torch.bfloat16:
+        return tensor.numpy()
+    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+
+class Odd(nn.Module):
+    """A parameter that is not dense, one that is transposed, and one large one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.sparse = nn.Parameter(torch.randn(6, 8, generator=generator)[:, ::2])
+        self.turned = nn.Parameter(torch.randn(5, 7, generator=generator).T)
+        self.large = nn.Parameter(torch.randn(300, 301, generator=generator))
+
+    def forward(self) -> torch.Tensor:
+        return sum((each.float() ** 4).sum() for each in self.parameters())  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+)
+@pytest.mark.parametrize("alone", [False, True])
+def test_rows_are_those_of_the_difference_that_pytorch_takes(
+    run_dir: Path, dtype: torch.dtype, alone: bool
+) -> None:
+    """Whether or not the weights are read in the same step, and to the last bit."""
+    model = Odd().to(dtype)
+    model.sparse.data = torch.ones(6, 8, dtype=dtype)[:, ::2]
+    wanted = ["updates"] if alone else WANTED
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    steps = {}
+    with make_hook(
+        run_dir, include_collections=wanted, reduction_config=ReductionConfig()
+    ) as hook:
+        hook.register_module(model)
+        for step in range(3):
+            before = weights_of(model)
+            optimizer.zero_grad()
+            model().backward()
+            optimizer.step()
+            steps[step] = before, weights_of(model)
+    recorded = Recorded(run_dir)
+    for step, (before, after) in steps.items():
+        for name in before:
+            difference = after[name] - before[name]
+            expected = _core.reduce(as_array(difference))
+            (row,) = recorded.rows(f"update/{name}")[step]
+            for field in ("count", "zero", "min", "max", "mean", "m2", "l1"):
+                assert row[field] == expected[field], (name, step, field)
+    assert hook.counters()["internal_errors"] == 0
+    assert hook.counters()["refused_tensors"] == 0
+
+
+def test_a_parameter_that_its_step_replaces_by_another_shape_is_refused(
+    run_dir: Path,
+) -> None:
+    model, criterion, optimizer, batches = parts()
+    with make_hook(run_dir, include_collections=WANTED) as hook:
+        hook.register_module(model)
+        hook.register_optimizer(optimizer)
+        handle = optimizer.register_step_post_hook(
+            lambda *_: setattr(model.fc2.bias, "data", torch.zeros(3))  # type: ignore[union-attr]
+        )
+        optimizer._optimizer_step_post_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined]
+        train(model, criterion, optimizer, batches, 1)
+    recorded = Recorded(run_dir)
+    assert hook.counters()["refused_tensors"] == 1
+    assert sorted(recorded.rows("update/fc2.weight")) == [0]
+    assert "update/fc2.bias" not in recorded.names
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -261,10 +333,10 @@ def test_an_optimizer_that_raises_leaves_no_copy_behind(run_dir: Path) -> None:
         with pytest.raises(LookupError):
             train(model, criterion, optimizer, batches, 1)
         assert hook._watch is not None
-        assert hook._watch.around._updates._copies
+        assert hook._watch.around._updates.n_bytes
         handle.remove()
         model(next(batches)[0])
-        assert not hook._watch.around._updates._copies
+        assert not hook._watch.around._updates.n_bytes
     assert hook.counters()["internal_errors"] == 0
 
 
@@ -290,7 +362,7 @@ def test_a_hook_that_rests_holds_no_copy(
         assert [step[0] for step in Recorded(run_dir).steps] == [0, 1]
         train(model, criterion, optimizer, batches, 12)
         assert not hook.counters()["is_live"]
-        assert not around._updates.has_copies
+        assert not around._updates.n_bytes
         assert not around._unclipped.has_copies
 
 

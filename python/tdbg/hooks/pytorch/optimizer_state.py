@@ -178,13 +178,22 @@ class OptimizerStep:
         if self.has_unclipped and machine.training is None:
             self._unclipped.prepare(self._session.next_plan(mode()))
 
-    def begin(
+    def prepare(
         self,
         key: int,
         context: StepContext | None,
         optimizer: Optimizer,
         *,
         has_closure: bool,
+    ) -> None:
+        """Note what will be captured around the step, before its parameters are."""
+        if self._has_updates and context is not None and context.step_plan.is_active:
+            self._updates.optimizer_will_begin(
+                key, context, optimizer, has_closure=has_closure
+            )
+
+    def begin(
+        self, key: int, context: StepContext | None, optimizer: Optimizer
     ) -> None:
         """Capture before the optimizer steps; the step has its parameters already."""
         if context is None:
@@ -196,9 +205,7 @@ class OptimizerStep:
         if self._has_states or self._has_updates:
             self.contexts[key] = context
         if self._has_updates:
-            self._updates.optimizer_begins(
-                key, context, optimizer, has_closure=has_closure
-            )
+            self._updates.begin(key, context)
 
     def gradients(
         self,

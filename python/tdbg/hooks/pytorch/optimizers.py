@@ -283,10 +283,13 @@ class OptimizerWatch:
             key, self._mode, from_latest=not has_closure
         )
         is_light = context is None or context.step_plan.is_light
-        if not is_light and not has_closure:
-            self._capture(key, context, optimizer)
+        if not is_light:
+            # First, for parameters are copied as they are captured.
+            self.around.prepare(key, context, optimizer, has_closure=has_closure)
+            if not has_closure:
+                self._capture(key, context, optimizer)
         if not is_light or self.around.has_scalars:
-            self.around.begin(key, context, optimizer, has_closure=has_closure)
+            self.around.begin(key, context, optimizer)
         if not has_closure:
             if self._silent_model.listens:
                 self._silent_model.step(context)

@@ -45,7 +45,7 @@ class OptimizerUpdates(Updates):
         """Decide anew what is captured: collections have changed."""
         self._entries.refresh()
 
-    def optimizer_begins(
+    def optimizer_will_begin(
         self,
         key: Hashable,
         context: StepContext,
@@ -53,7 +53,7 @@ class OptimizerUpdates(Updates):
         *,
         has_closure: bool,
     ) -> None:
-        """Copy the parameters whose updates the step captures.
+        """Note the parameters whose updates the step captures: they will be copied.
 
         Args:
             key: The optimizer's.
@@ -82,7 +82,7 @@ class OptimizerUpdates(Updates):
             # Optimizers leave a parameter without a gradient alone.
             if parameter.grad is not None or has_closure:
                 found.append((entry, parameter, requested))
-        self.begin(key, context, found)
+        self.prepare(key, context, found)
 
 
 def _copy(parameter: torch.Tensor) -> torch.Tensor | None:
