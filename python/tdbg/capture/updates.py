@@ -197,6 +197,7 @@ class Updates:
             parameters: The entries of the updates, the parameters, and the flags of
                 what is captured.
         """
+        self._begun.pop(key, None)  # Its last step never ended.
         # What an optimizer within another one does is part of the outer one's update.
         begun = self._begun.values()
         others = {p.entry for each in begun for p in each.in_core}

@@ -83,10 +83,13 @@ def test_a_copy_exists_only_where_a_step_wants_updates(
 ) -> None:
     """Memory is kept from step to step only where both want it.
 
-    Sabotaged: copies taken at every step; memory kept until the next one.
+    Sabotaged: copies taken at every step; memory kept until the next one, or given
+    back before it.
     """
     model, criterion, optimizer, batches = parts()
-    within, outside = [], []
+    within: list[bool] = []
+    outside: list[bool] = []
+    cores = set()
     with make_hook(
         run_dir,
         include_collections=WANTED,
@@ -101,6 +104,8 @@ def test_a_copy_exists_only_where_a_step_wants_updates(
         for _ in range(4):
             train(model, criterion, optimizer, batches, 1)
             outside.append(updates.n_bytes > 0)
+            cores.update(updates._core.values())
+    assert len(cores) == 1
     steps = range(1, 5)
     assert within == [step % interval == 0 for step in steps]
     assert outside == [interval == 1 for _ in steps]

@@ -61,7 +61,6 @@ class OptimizerUpdates(Updates):
             optimizer: The optimizer that is about to step.
             has_closure: Whether gradients come into being only within its step.
         """
-        self.forget(key)
         chosen = [
             each
             for module_capture in self._module_captures
@@ -70,6 +69,7 @@ class OptimizerUpdates(Updates):
             )
         ]
         if not chosen:
+            self.forget(key)
             return
         held = {
             id(item) for group in optimizer.param_groups for item in group["params"]
