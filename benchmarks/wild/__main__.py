@@ -1,0 +1,127 @@
+"""``python -m benchmarks.wild``: run the programs with and without tdbg, and tell.
+
+python -m benchmarks.wild --only digits,vae     programs whose names begin so
+python -m benchmarks.wild --seeds 3             their own seed, 1 and 2
+python -m benchmarks.wild --healthy             no mistakes
+python -m benchmarks.wild report                tables of what was run before
+python -m benchmarks.wild list
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks._harness.machine import ROOT, machine
+from benchmarks.wild import table
+from benchmarks.wild.corpus import Program, load
+from benchmarks.wild.judge import Finding, Outcome, Sick, judge
+
+FOLDER = ROOT / "build" / "wild"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is asked for, then print tables."""
+    given = _options(arguments)
+    programs = load([name for name in given.only.split(",") if name])
+    if not programs:
+        sys.exit(f"--only {given.only}: no program has a name that begins so")
+    if given.verb == "list":
+        for one in programs:
+            kinds = ", ".join(mistake.kind for mistake in one.mistakes)
+            print(f"{one.name:28} {one.kind:28} {one.style:28} {kinds}")
+        return
+    if given.verb == "run":
+        for outcome in _run_all(programs, given):
+            print(_line(outcome), file=sys.stderr, flush=True)
+    names = {one.name for one in programs}
+    outcomes = [one for one in _kept(given.folder) if one.program in names]
+    if given.json:
+        document = {
+            "machine": machine(("torch", "tdbg", "lightning", "transformers")),
+            "outcomes": [asdict(one) for one in outcomes],
+        }
+        print(json.dumps(document, indent=1))
+    else:
+        for each in table.tables(outcomes):
+            print(each.markdown() if given.markdown else each.text(), end="\n\n")
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.wild",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "verb", nargs="?", default="run", choices=["run", "report", "list"]
+    )
+    parser.add_argument("--only", default="", help="beginnings of names, with commas")
+    parser.add_argument("--seeds", type=int, default=1, help="how many")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
+    parser.add_argument("--healthy", action="store_true", help="make no mistakes")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of all results")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def _run_all(programs: list[Program], given: argparse.Namespace) -> Iterator[Outcome]:
+    work = [(one, seed or None) for seed in range(given.seeds) for one in programs]
+
+    def run(one: tuple[Program, int | None]) -> Outcome:
+        program, seed = one
+        name = f"{program.name}-{'own' if seed is None else seed}"
+        outcome = judge(program, given.folder / name, seed, not given.healthy)
+        path = given.folder / f"{name}.json"
+        path.write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
+        return outcome
+
+    # Processes do the work; threads wait for them.
+    with ThreadPoolExecutor(given.jobs) as pool:
+        yield from pool.map(run, work)
+
+
+def _kept(folder: Path) -> list[Outcome]:
+    """What was run before, by name and seed."""
+    return [
+        _outcome(json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(folder.glob("*.json"))
+    ]
+
+
+def _outcome(document: dict[str, object]) -> Outcome:
+    outcome = Outcome(**document)  # type: ignore[arg-type]
+    outcome.findings = _findings(outcome.findings)
+    outcome.sick = [Sick(**one) for one in outcome.sick]  # type: ignore[arg-type]
+    for one in outcome.sick:
+        one.findings = _findings(one.findings)
+    return outcome
+
+
+def _findings(documents: list[Finding]) -> list[Finding]:
+    return [Finding(**one) for one in documents]  # type: ignore[arg-type]
+
+
+def _line(outcome: Outcome) -> str:
+    accused = ", ".join(dict.fromkeys(one.rule for one in outcome.findings))
+    first = sum(one.place == 1 for one in outcome.sick)
+    named = sum(one.place > 0 for one in outcome.sick)
+    return (
+        f"{outcome.program:26} {outcome.figure}"
+        f"  {'well' if outcome.is_well else 'NOT WELL'}"
+        f"  {outcome.captured} {', '.join(outcome.lacks)}"
+        f"  {outcome.differs or 'unbroken'}"
+        f"  {'same weights' if outcome.same_weights else 'OTHER WEIGHTS'}"
+        f"  accused: {accused or 'no'}"
+        f"  named {named}, first {first}, of {len(outcome.sick)}"
+    )
+
+
+if __name__ == "__main__":
+    main()
