@@ -24,6 +24,9 @@ __all__ = ["ModelInfoWriter", "ModelMarks", "ModelSource"]
 # Steps of optimizers between two looks: so many parameters a step, within bounds.
 _PARAMETERS_A_STEP = 3
 _SOONEST, _LATEST = 10, 100
+# Forwards in training without a step of an optimizer after which it has stopped; and
+# how many times as many as ever before that are.  Episodes of a game grow that much.
+_SURELY_STOPPED, _TIMES_USUAL = 200, 20
 # A model that changes so often between being trained in evaluation mode and not does
 # so on purpose; and that is not to be written at every step.
 _MOST_MODE_CHANGES = 64
@@ -72,6 +75,9 @@ class ModelInfoWriter:
         self._source = source
         self._countdown = 1
         self._n_forwards = 0
+        # Forwards in training since an optimizer has stepped, and the most before.
+        self._n_since_step = self._most_for_step = 0
+        self._has_stopped = False
         self._marks: tuple[int, ...] = ()
         self._written: ModelInfo | None = None
         self._n_mode_changes = 0
@@ -85,13 +91,27 @@ class ModelInfoWriter:
     def optimizer_stepped(self) -> None:
         """Count the step of an optimizer, whose own step is not over yet."""
         self._countdown -= 1
+        self._most_for_step = max(self._most_for_step, self._n_since_step)
+        self._n_since_step = 0
+        if self._has_stopped:
+            self._has_stopped = False
+            self.changed()
         if self._countdown <= 0:
             self._update()
 
-    def forward_begins(self) -> None:
-        """Count a forward in training, while no optimizer is known."""
+    def forward_begins(self, *, has_optimizer: bool) -> None:
+        """Count a forward in training."""
         self._n_forwards += 1
-        if self._n_forwards > 1 and self._written is None:
+        if not has_optimizer:
+            if self._n_forwards > 1 and self._written is None:
+                self._update()
+            return
+        self._n_since_step += 1
+        if self._n_since_step < _SURELY_STOPPED or self._has_stopped:
+            return
+        if self._n_since_step > _TIMES_USUAL * self._most_for_step > 0:
+            self._has_stopped = True
+            self.changed()
             self._update()
 
     def conclude(self) -> None:
@@ -119,7 +139,10 @@ class ModelInfoWriter:
         is_settled = self._n_mode_changes < _MOST_MODE_CHANGES
         if step is not None and machine.trains_in_evaluation and is_settled:
             in_evaluation = step.forwards
-        info = self._source.model_info(max(0, number), in_evaluation)
+        info = dataclasses.replace(
+            self._source.model_info(max(0, number), in_evaluation),
+            has_stopped=self._has_stopped,
+        )
         written = self._written
         if written is None or info != dataclasses.replace(written, step=info.step):
             self._written = info

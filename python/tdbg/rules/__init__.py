@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tdbg.rules.builtin.data.confusion import Confusion
     from tdbg.rules.builtin.data.nlp_sequence_ratio import NLPSequenceRatio
     from tdbg.rules.builtin.data.not_normalized import NotNormalizedData
+    from tdbg.rules.builtin.data.unshuffled import UnshuffledData
     from tdbg.rules.builtin.gradients.exploding import ExplodingGradient
     from tdbg.rules.builtin.gradients.not_cleared import GradientsNotCleared
     from tdbg.rules.builtin.gradients.precision import PrecisionLoss
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from tdbg.rules.builtin.weights.initialization import PoorWeightInitialization
     from tdbg.rules.builtin.weights.missing_gradient import MissingGradient
     from tdbg.rules.builtin.weights.not_in_optimizer import NotInOptimizer
+    from tdbg.rules.builtin.weights.stopped_optimizer import StoppedOptimizer
     from tdbg.rules.builtin.weights.unregistered import UnregisteredParameter
     from tdbg.rules.builtin.weights.update_ratio import WeightUpdateRatio
     from tdbg.rules.builtin.weights.vanishing_rate import VanishingLearningRate
@@ -114,6 +116,7 @@ __all__ = [
     "SimilarAcrossRuns",
     "StalledTraining",
     "Status",
+    "StoppedOptimizer",
     "Table",
     "TensorInfo",
     "TensorVariance",
@@ -123,6 +126,7 @@ __all__ = [
     "Underfitting",
     "UnitTable",
     "UnregisteredParameter",
+    "UnshuffledData",
     "VanishingGradient",
     "VanishingLearningRate",
     "WeightUpdateRatio",

@@ -74,6 +74,8 @@ class ModelInfo:
             that work otherwise in training (Dropout, BatchNorm), and are meant to.
         keeps_gradients: Whether the gradients of an optimizer are not cleared from one
             step to the next, and so are sums of all since the beginning.
+        has_stopped: Whether the optimizers step no more, though forwards in training
+            go on.
         loss_facts: What is wrong with the losses, as their graphs say.
         untrained: Parameters outside of the model that a loss depends on, and that
             nobody trains.
@@ -89,6 +91,7 @@ class ModelInfo:
     complete: bool = False
     evaluating: tuple[str, ...] = ()
     keeps_gradients: bool = False
+    has_stopped: bool = False
     loss_facts: tuple[LossFact, ...] = ()
     untrained: tuple[UntrainedParameter, ...] = ()
 
@@ -185,6 +188,7 @@ class ModelInfo:
             complete=document.get("complete") is True,
             evaluating=tuple(texts_of(document.get("evaluating"))),
             keeps_gradients=document.get("keeps_gradients") is True,
+            has_stopped=document.get("has_stopped") is True,
             loss_facts=_values(LossFact.from_json, document.get("loss_facts")),
             untrained=_values(UntrainedParameter.from_json, document.get("untrained")),
         )

@@ -85,7 +85,7 @@ def test_a_run_has_the_kinds_of_modules_and_losses(run_dir: Path) -> None:
     assert info.kind_of("main_input_0") == Kind.CROSS_ENTROPY
     # The loss is given probabilities: the rule knows it by its kind alone.
     (finding,) = check(run_dir, [LossMisuse()]).findings
-    assert (finding.tensor, "softmax" in finding.message) == ("main_input_0", True)
+    assert (finding.tensor, "softmax" in finding.message) == ("main_output_0", True)
 
 
 def test_a_need_names_kinds_or_classes(run_dir: Path) -> None:

@@ -271,13 +271,14 @@ class Hook(HookBase):
         around = None if self._watch is None else self._watch.around
         if around is not None and (around.contexts or around.has_unclipped):
             around.forward_begins(self._current_mode)
-        if self._session.optimizers:
+        has_optimizer = bool(self._session.optimizers)
+        self._model_info.forward_begins(has_optimizer=has_optimizer)
+        if has_optimizer:
             for each in self._gradients:
                 each.remove()
             self._gradients.clear()
         elif self._watch is not None:
             self._watch.search()
-            self._model_info.forward_begins()
             requested = self._session.may_capture(Role.GRADIENT)
             if requested and not self._session.optimizers:
                 known = {each.module_capture for each in self._gradients}

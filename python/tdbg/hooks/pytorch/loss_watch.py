@@ -166,8 +166,8 @@ def _is_trained(parameter: nn.Parameter) -> bool:
     for table in gc.get_referrers(parameter):
         if type(table) is not dict:
             continue
-        for owner in gc.get_referrers(table):
-            named = owner if isinstance(owner, nn.Module) else None
-            if named is not None and named._parameters is table:
-                return named.training
+        for attributes in gc.get_referrers(table):
+            is_owner = type(attributes) is dict
+            if is_owner and attributes.get("_parameters") is table:
+                return attributes.get("training") is not False
     return True

@@ -40,7 +40,7 @@ NO_UPDATE = (
     "0.4 %)"
 )
 NO_GRADIENT = (
-    "the optimizer steps, and no parameter has had a gradient: see that backward() is "
+    "the optimizer steps, and no parameter has a gradient: see that backward() is "
     "called on the loss that the model gave (not on a copy: detach(), item(), "
     "torch.tensor(loss)), and that zero_grad() comes before it and not after"
 )
@@ -53,8 +53,8 @@ class UnchangedTensor(TensorRule):
 
     All fields of the row must be equal; where values were captured too, these.  A
     weight or bias is judged only at steps at which it received a gradient, so that
-    frozen parameters are not reported; or, at the beginning of a training, where its
-    optimizer steps and no parameter has received any.
+    frozen parameters are not reported; or where its optimizer steps and no parameter
+    has received any.
 
     Args:
         num_steps: How many recorded steps must be equal.
@@ -121,17 +121,13 @@ class UnchangedTensor(TensorRule):
         return np.flatnonzero(judged)
 
     def _without_gradients(self, window: Window, table: Table, judged: Table) -> Bools:
-        """The steps at which an optimizer stepped before any parameter had a gradient.
-
-        Only of the first rows, which are all seen, however windows are cut.
-        """
+        """The steps at which an optimizer stepped and no parameter had a gradient."""
         result = np.zeros(judged.present.shape, dtype=bool)
         if table.mode not in TRAINING:
             return result
         gradients = [role == "gradient" for role in table.roles]
-        seen = np.logical_or.accumulate(table.present[gradients].any(axis=0))
-        beginning = judged.ordinal <= self.lookback + 1
-        if not (beginning & ~seen).any():
+        absent: Bools = ~table.present[gradients].any(axis=0)
+        if not absent.any():
             return result
         for model_info, steps in model_info_of_steps(window, judged):
             if model_info is None or not model_info.complete:
@@ -141,7 +137,7 @@ class UnchangedTensor(TensorRule):
                 if parameter is None or parameter.optimizer is None:
                     continue
                 if parameter.requires_grad:
-                    result[i, steps] = (beginning[i] & ~seen)[steps]
+                    result[i, steps] = absent[steps]
         return result
 
     def _judge(self, table: Table, trained: Bools, without: Bools) -> Evaluation:

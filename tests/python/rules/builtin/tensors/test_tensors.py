@@ -219,7 +219,7 @@ def untrained(n_steps: int, **parameter: Any) -> FakeRun:
 def test_where_nothing_has_a_gradient_nothing_moves(cuts: Iterable[int]):
     found = judge_in_parts(untrained(30), cuts, UnchangedTensor())
     assert [(f.tensor, f.step) for f in found] == [("0.weight", 9), ("1.weight", 9)]
-    assert "no parameter has had a gradient" in found[0].advice
+    assert "no parameter has a gradient" in found[0].advice
     assert judge_in_parts(untrained(9), cuts, UnchangedTensor()) == []
 
 
@@ -235,10 +235,12 @@ def test_where_some_move_the_gradients_are_there_but_not_captured():
     assert judge(run, UnchangedTensor()) == []
 
 
-def test_a_pause_after_the_first_gradient_is_no_fault():
+def test_where_gradients_end_nothing_moves_any_more():
     run = untrained(30)
     run.step(0, {"gradient/0.weight": [1.0]})
-    assert judge(run, UnchangedTensor()) == []
+    found = judge(run, UnchangedTensor())
+    assert {each.severity for each in found} == {Severity.WARNING}
+    assert "no parameter has a gradient" in found[0].advice
 
 
 def test_in_evaluation_nothing_need_move():
