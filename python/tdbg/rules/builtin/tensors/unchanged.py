@@ -126,7 +126,7 @@ class UnchangedTensor(TensorRule):
         if table.mode not in TRAINING:
             return result
         gradients = [role == "gradient" for role in table.roles]
-        absent: Bools = ~table.present[gradients].any(axis=0)
+        absent = np.logical_not(table.present[gradients].any(axis=0))
         if not absent.any():
             return result
         for model_info, steps in model_info_of_steps(window, judged):
