@@ -3,8 +3,8 @@
     python -m benchmarks.hooks.updates [--model resnet] [--quick]
 
 Equal trainings take turns, block by block, each in a process of its own (but for
-``--quick``): a plain one, one that captures the statistics of weights, gradients, inputs,
-outputs and losses at every step, one that captures the updates too, and one with
+``--quick``): a plain one, one that captures the statistics of weights, gradients,
+inputs, outputs and losses at every step, one that captures the updates too, one with
 ``save_all=True``.  In the process of the plain one the limit of the updates is measured
 as well: a pass of PyTorch's over the parameters that reads two arrays and writes one of
 them, as who reads the old and the new weights once and keeps a copy has to.

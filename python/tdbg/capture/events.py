@@ -379,14 +379,14 @@ class StepWriter:
     Args:
         recorder: Captures the tensors of the steps.
         policy: Throttled to keep the budget.
-        budget: Share of the training's time that capture may cost; None: any.
+        budget: Share of the training's time that capture may cost, or AUTO; None: any.
 
     Attributes:
         meter: Measures what capture costs.
     """
 
     def __init__(
-        self, recorder: Recorder, policy: Policy, budget: float | None
+        self, recorder: Recorder, policy: Policy, budget: float | str | None
     ) -> None:
         self.meter = OverheadMeter(recorder.batch_capture)
         self._recorder = recorder
@@ -403,7 +403,7 @@ class StepWriter:
         if throttling is None:
             return self.meter.summary()
         return self.meter.summary(
-            throttling.budget, throttling.n_changes, throttling.throttle.text()
+            throttling.budget, throttling.n_changes, throttling.left_out
         )
 
     def collections_change(self) -> None:
@@ -424,7 +424,7 @@ class StepWriter:
         mode, number = step.mode, step.number
         charge = self.meter.end_step(rest_ns)
         if self._throttling is not None:
-            change = self._throttling.end_step(mode, charge, rest_ns)
+            change = self._throttling.end_step(step, charge, rest_ns)
             if change is not None:
                 write_event(self._recorder, EventKind.CHANGE, change, number)
         is_recorded = has_data or step.flags or now_ns - self._last_ns >= STEP_RECORD_NS
@@ -454,6 +454,14 @@ class StepWriter:
     def conclude(self) -> None:
         """Write the events that are left: all steps have ended."""
         self._cost.conclude()
+        throttling = self._throttling
+        if throttling is not None and throttling.is_auto and throttling.left_out:
+            _log.warning(
+                "%s, to stay within %g %% of the training's time: budget='off' (or "
+                "TDBG_BUDGET=off) turns this off",
+                throttling.left_out,
+                100 * throttling.budget,
+            )
         self._collections.write(-1, time.perf_counter_ns(), at_once=True)
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class HookBase(ABC):
         save_histogram: bool | None = None,
         precise: bool | None = None,
         threads: int | None = None,
-        budget: float | None = None,
+        budget: float | str | None = None,
         **unknown: Never,
     ) -> None:
         """Open a run.
@@ -146,8 +146,9 @@ class HookBase(ABC):
             threads: How many reduce one large tensor, at most; None: as many as the
                 framework uses, up to 4.
             budget: Share of the training's time that capture may cost, such as
-                0.02; what is captured is reduced to stay inside. None: that of the
-                variable ``TDBG_BUDGET``, or any.
+                0.02; what is captured is reduced to stay inside. ``"auto"`` as of
+                ``watch``, ``"off"``: any. None: that of the variable
+                ``TDBG_BUDGET``, or any.
             unknown: Refused, with the nearest argument that exists.
 
         Raises:

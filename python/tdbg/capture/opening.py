@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.dry_run import MeasuringWriter
+from tdbg.capture.overhead import share_of
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import replace_sessions
 from tdbg.capture.ranks import Consensus, find_attempt
 from tdbg.capture.requests import Requests
 from tdbg.capture.session import Session
 from tdbg.capture.writer import NullWriter
-from tdbg.config.options import SessionOptions
+from tdbg.config.options import AUTO, SessionOptions
 from tdbg.errors import ConfigurationError, StorageError
 from tdbg.run.aside import Unanswered, call_aside
 from tdbg.run.directory import create_run
@@ -71,7 +72,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
             policy,
             raises_on_stop=raises,
             adapter=adapter,
-            budget=options.budget,
+            budget=_budget(options),
         )
     if out_dir is None:
         msg = "no run directory: give out_dir, or set TDBG_OUT"
@@ -119,7 +120,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
             RequestListener(run.path, run.uuid, writer.generation, rank=options.rank),
         ),
         raises_on_stop=raises,
-        budget=options.budget,
+        budget=_budget(options),
     )
     session.writes_to = writes_to
     session.run(
@@ -131,6 +132,16 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         session.write_event, EventKind.STATUS, {"training": "running", "reason": ""}
     )
     return session
+
+
+def _budget(options: SessionOptions) -> float | str | None:
+    """The budget that holds here; AUTO is off where ranks would decide apart.
+
+    Each rank measures its own cost: by it they would capture different steps.
+    """
+    if options.budget == AUTO and options.world_size > 1:
+        return None
+    return options.budget
 
 
 def _answered(function: Callable[[], _Result], directory: Path) -> _Result:
@@ -173,7 +184,7 @@ def _configuration(
             "codec": options.codec,
             "precise": options.precise,
             "threads": options.threads,
-            "budget": options.budget,
+            "budget": share_of(_budget(options)),
         },
         "rank": options.rank,
         "world_size": options.world_size,

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.capture.policy import Policy
 from tdbg.capture.schedule import Throttle
+from tdbg.config.options import AUTO
 from tdbg.modes import ModeKeys
 
 if TYPE_CHECKING:
     from tdbg._core import BatchCapture
+    from tdbg.capture.steps import Step
 
 __all__ = [
     "LEVELS",
@@ -28,6 +30,7 @@ __all__ = [
     "Overhead",
     "OverheadMeter",
     "Throttling",
+    "share_of",
 ]
 
 
@@ -189,6 +192,15 @@ class Change:
     steps: int
 
 
+# AUTO keeps this share ...
+AUTO_SHARE = 0.05
+# ... of the first minute as a whole, and of every window afterwards.
+AUTO_HORIZON_NS = 60_000_000_000
+# What was spent at first is paid back until then, with this part of the budget at the
+# least.
+LEAST_PART = 0.2
+
+
 class BudgetController:
     """Decides how much is left out, from what each step has cost.
 
@@ -199,12 +211,19 @@ class BudgetController:
     Args:
         budget: Share of the time of the steps without capture.
         differs: Whether a level differs from the one before for this run.
+        horizon_ns: Time at first of which the budget is kept as a whole: what excused
+            steps cost is paid back by the others until it is over.
     """
 
     def __init__(
-        self, budget: float, differs: Callable[[int], bool] = lambda _: True
+        self,
+        budget: float,
+        differs: Callable[[int], bool] = lambda _: True,
+        horizon_ns: int = 0,
     ) -> None:
         self.budget = budget
+        self._horizon = horizon_ns
+        self._all_capture = self._all_rest = 0
         self.level = 0
         self._differs = differs
         self._warm_up = WARM_UP
@@ -214,17 +233,29 @@ class BudgetController:
         self._is_at_limit = False
         self._start()
 
-    def end_step(self, capture_ns: int, rest_ns: int, period: int) -> Change | None:
+    @property
+    def has_overspent(self) -> bool:
+        """Whether more is spent than the time so far, or the horizon, may cost."""
+        return self._all_capture > self.budget * max(self._all_rest, self._horizon)
+
+    def end_step(
+        self, capture_ns: int, rest_ns: int, period: int, *, is_excused: bool = False
+    ) -> Change | None:
         """Take the cost of a step into account.
 
         Args:
             capture_ns: Time that capture took in the step.
             rest_ns: Time that the rest of the step took.
             period: Number of steps in which everything that is scheduled comes once.
+            is_excused: Whether the step is paid for, but decides nothing.
 
         Returns:
             The decision, if there is one.
         """
+        self._all_capture += capture_ns
+        self._all_rest += max(rest_ns, 0)
+        if is_excused:
+            return None
         if self._warm_up > 0:
             self._warm_up -= 1
             return None
@@ -236,12 +267,21 @@ class BudgetController:
         mean = self._rest / self._steps
         window = max(period, LEAST_STEPS, math.ceil(LEAST_NS / mean))
         # The window need not be over: more has been spent than all of it may cost.
-        used = self._capture / (self.budget * mean * max(window, self._steps))
+        used = self._capture / (self._share() * mean * max(window, self._steps))
         if used > 1.0:
             return self._give_up(used)
         if self._steps < window:
             return None
         return self._finish_window(used)
+
+    def _share(self) -> float:
+        """The share that the window may cost: less while there is something to pay."""
+        left_ns = self._horizon - (self._all_rest - self._rest)
+        if left_ns <= 0:
+            return self.budget
+        spent = self._all_capture - self._capture
+        share = (self.budget * self._horizon - spent) / left_ns
+        return min(max(share, LEAST_PART * self.budget), self.budget)
 
     def _finish_window(self, used: float) -> Change | None:
         if self._windows_since_return is not None:
@@ -303,44 +343,75 @@ class Throttling:
     """Applies the decisions of a controller to a policy.
 
     Args:
-        budget: As for ``BudgetController``.
+        budget: As for ``BudgetController``, by which the beginning that rules need is
+            the first thing to go; or AUTO, which keeps it unless it costs all that
+            the first minute may.
         policy: The policy.
 
     Attributes:
+        budget: The share that is allowed.
+        is_auto: Whether it is AUTO.
         n_changes: How often the policy was changed.
     """
 
-    def __init__(self, budget: float, policy: Policy) -> None:
+    def __init__(self, budget: float | str, policy: Policy) -> None:
         self._policy = policy
-        self._controller = BudgetController(budget, self._differs)
+        self.is_auto = budget == AUTO
+        self._keeps_beginning = self.is_auto
+        self.budget = float(share_of(budget) or 0.0)
+        horizon = AUTO_HORIZON_NS if self.is_auto else 0
+        self._controller = BudgetController(self.budget, self._differs, horizon)
         self._known: dict[int, bool] = {}
         self._revision = -1
         self.n_changes = 0
 
     @property
-    def budget(self) -> float:
-        """The share that is allowed."""
-        return self._controller.budget
-
-    @property
     def throttle(self) -> Throttle:
         """What is left out now."""
-        return LEVELS[self._controller.level]
+        return self._at(self._controller.level)
+
+    @property
+    def left_out(self) -> str:
+        """What is left out now, in words; empty for nothing."""
+        throttle = self.throttle
+        for name in ("beginning", "histograms", "values"):  # Not what nobody takes.
+            without = throttle._replace(**{name: True})
+            if not self._policy.differ(throttle, without):
+                throttle = without
+        interval = self._policy.save_config.of(ModeKeys.TRAIN).statistics_interval
+        return throttle.text(interval)
 
     def end_step(
-        self, mode: ModeKeys, capture_ns: int, rest_ns: int
+        self, step: Step, capture_ns: int, rest_ns: int
     ) -> dict[str, Any] | None:
         """Take the cost of a step into account; return a change as an event."""
-        change = self._controller.end_step(
-            capture_ns, rest_ns, self._policy.period(mode)
+        policy, mode = self._policy, step.mode
+        if policy.asked:
+            return None  # Whoever asked for a capture has it, whatever it costs.
+        controller = self._controller
+        before = controller.level
+        is_dense = self._keeps_beginning and policy.is_beginning(mode, step.mode_step)
+        change = controller.end_step(
+            capture_ns, rest_ns, policy.period(mode), is_excused=is_dense
         )
+        if is_dense and controller.has_overspent:
+            self._keeps_beginning = False
+            self._known.clear()
+            share = capture_ns / max(rest_ns, 1)
+            return self._changed("over budget", Change(before, before, share, 1))
         if change is None:
             return None
-        why = "nothing is left to give up"
-        if change.level != change.previous:
-            why = "over budget" if change.level > change.previous else "room again"
-            self._policy.set_throttle(self.throttle)
-            self.n_changes += 1
+        if change.level == change.previous:
+            return self._event("nothing is left to give up", change)
+        is_more = change.level > change.previous
+        return self._changed("over budget" if is_more else "room again", change)
+
+    def _changed(self, why: str, change: Change) -> dict[str, Any]:
+        self._policy.set_throttle(self.throttle)
+        self.n_changes += 1
+        return self._event(why, change)
+
+    def _event(self, why: str, change: Change) -> dict[str, Any]:
         return {
             "what": "budget",
             "why": why,
@@ -349,8 +420,13 @@ class Throttling:
             "steps": change.steps,
             "level": change.level,
             "throttle": self.throttle._asdict(),
-            "text": self.throttle.text(),
+            "text": self.left_out,
         }
+
+    def _at(self, level: int) -> Throttle:
+        if self._keeps_beginning:
+            return LEVELS[level]._replace(beginning=True)
+        return LEVELS[level] if level or not self.is_auto else LEVELS[1]
 
     def _differs(self, level: int) -> bool:
         revision = self._policy.registry.revision
@@ -358,5 +434,11 @@ class Throttling:
             self._revision = revision
             self._known.clear()
         if level not in self._known:
-            self._known[level] = self._policy.differ(LEVELS[level - 1], LEVELS[level])
+            found = self._policy.differ(self._at(level - 1), self._at(level))
+            self._known[level] = found
         return self._known[level]
+
+
+def share_of(budget: float | str | None) -> float | None:
+    """The share that a budget allows; None: any."""
+    return AUTO_SHARE if isinstance(budget, str) else budget

@@ -62,6 +62,9 @@ _WITH_UNITS = frozenset({Kind.RELU})
 _HAVE_UNITS = frozenset({Role.OUTPUT, Role.GRADIENT})
 
 
+_NO_THROTTLE = Throttle()
+
+
 class _NeedSchedule:
     """One need of a rule: which tensors it concerns, and when."""
 
@@ -194,11 +197,24 @@ class RuleNeeds:
         """Whether a tensor of that role may be needed; None: of any module."""
         return any(item.may_hold(role, classes) for item in self._items)
 
-    def schedules(self, hook: SaveConfigMode) -> dict[str, Schedule]:
-        """Return all schedules, by name."""
+    def schedules(
+        self,
+        hook: SaveConfigMode,
+        throttle: Throttle = _NO_THROTTLE,
+        asked: AbstractCollection[Needs] = (),
+    ) -> dict[str, Schedule]:
+        """Return all schedules, by name.
+
+        Args:
+            hook: The hook's own schedule.
+            throttle: What a budget leaves out.
+            asked: Needs of requests, of which it leaves out nothing.
+        """
         found: dict[str, Schedule] = {}
         for item in self._items:
             schedule = item.schedule(hook)
+            if item.needs not in asked:
+                schedule = schedule.throttled(throttle)
             if item.takes_tensors:
                 found[item.name] = schedule
             if item.needs.unit_summaries:
@@ -244,6 +260,8 @@ class Policy:
             its tensors are captured.
         rule_needs: The needs of rules.
         throttle: What a budget leaves out.
+        asked: The collections of requests that are in effect, of which it leaves out
+            nothing.
         revision: The registry's, at the last ``refresh``.
     """
 
@@ -265,6 +283,8 @@ class Policy:
         self._is_disabled = False
         self._measures = False
         self.throttle = Throttle()
+        self.asked: frozenset[str] = frozenset()
+        self._asked_needs: tuple[Needs, ...] = ()
         self.save_config = save_config or SaveConfig()
         self.reduction_config = reduction_config or ReductionConfig(
             save_raw_tensor=True
@@ -274,6 +294,7 @@ class Policy:
         self.capture_classes: list[tuple[str, ...]] = []
         self._schedules: dict[ModeKeys, dict[str, Schedule]] = {}
         self._periods: dict[ModeKeys, int] = {}
+        self._beginnings: dict[ModeKeys, int] = {}
         self._plans: dict[tuple[int, ...], StepPlan] = {}
         self._timings: dict[ModeKeys, tuple[list[Timing], list[int]]] = {}
         # The step plans by what is due of each timing.
@@ -312,16 +333,27 @@ class Policy:
         self.rule_needs = RuleNeeds((), self.registry)
         self._forget()
 
-    def need(self, needs: Iterable[Needs], *, instead: bool = False) -> None:
-        """Capture further needs, from the next ``refresh`` on.
+    def ask(
+        self,
+        collections: Iterable[str],
+        needs: Iterable[Needs],
+        *,
+        instead: bool = False,
+    ) -> None:
+        """Capture what somebody asks for, from the next ``refresh`` on.
+
+        A budget leaves out nothing of it.  Replaces what an earlier call asked for.
 
         Args:
-            needs: The needs; they replace those of an earlier call.
+            collections: Names of collections that are captured.
+            needs: Further needs.
             instead: Whether they replace the needs of the hook's own rules too.
         """
         if not self._is_disabled:
             own = () if instead else self._own_needs
-            self.rule_needs = RuleNeeds((*own, *needs), self.registry)
+            self.asked = frozenset(collections)
+            self._asked_needs = tuple(needs)
+            self.rule_needs = RuleNeeds((*own, *self._asked_needs), self.registry)
             self.registry.changes.count += 1
 
     def measure(self) -> None:
@@ -358,6 +390,15 @@ class Policy:
             )
         return period
 
+    def is_beginning(self, mode: ModeKeys, mode_step: int) -> bool:
+        """Whether rules need the step because it is one of the first of its mode."""
+        end = self._beginnings.get(mode)
+        if end is None:
+            schedules = self._schedules_of(mode).values()
+            ends = [each.first_steps or 0 for each in schedules if each.is_beginning]
+            end = self._beginnings[mode] = max(ends, default=0)
+        return mode_step < end
+
     def refresh(self) -> bool:
         """Take over changes of collections; False if there were none."""
         revision = self.registry.revision
@@ -370,6 +411,7 @@ class Policy:
     def _forget(self) -> None:
         self._schedules.clear()
         self._periods.clear()
+        self._beginnings.clear()
         self._plans.clear()
         self._spans.clear()
         self._timings.clear()
@@ -525,9 +567,8 @@ class Policy:
             return schedules
         for item in self.registry.captured():
             schedules[item.name] = self._schedule(item, hook, mode)
-        for name, schedule in self.rule_needs.schedules(hook).items():
-            schedules[name] = schedule.throttled(self.throttle)
-        return schedules
+        needed = self.rule_needs.schedules(hook, self.throttle, self._asked_needs)
+        return schedules | needed
 
     def _schedule(
         self, item: Collection, hook: SaveConfigMode, mode: ModeKeys
@@ -542,7 +583,10 @@ class Policy:
         if item.name not in _EVERY_STEP:
             flags = ROWS | HISTOGRAM if counts else ROWS
             on_save = flags | VALUES if saves_values else 0
-            return Schedule(config, on_save, flags, holds).throttled(self.throttle)
+            schedule = Schedule(config, on_save, flags, holds)
+            if item.name in self.asked:
+                return schedule
+            return schedule.throttled(self.throttle)
         flags = ROWS | HISTOGRAM if item.save_histogram else ROWS
         is_light = not item.include_regex and not item.tensor_names
         if item.save_config is not None:

@@ -252,7 +252,8 @@ class CaptureOverrides:
         names = _ALWAYS | {each.name for each in self._overrides}
         self._registry.narrow(names if instead else None)
         needs = [need for each in self._overrides for need in each.needs]
-        self._recorder.policy.need(needs, instead=instead)
+        asked = [each.name for each in self._overrides]
+        self._recorder.policy.ask(asked, needs, instead=instead)
 
     def _write(self, request: str, state: str, **more: Any) -> None:
         content = {"what": "capture", "request": request, "state": state, **more}

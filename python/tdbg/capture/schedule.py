@@ -59,8 +59,16 @@ class Throttle(NamedTuple):
     activations: int = 1
     others: int = 1
 
-    def text(self) -> str:
-        """Describe what is left out; empty if nothing is."""
+    def text(self, interval: int) -> str:
+        """Describe what is left out; empty if nothing is.
+
+        Args:
+            interval: How often statistics are due where nothing is left out.
+
+        Example:
+            >>> Throttle(activations=4, others=4).text(10)
+            'statistics every 40 steps instead of 10'
+        """
         parts = []
         if not self.beginning:
             parts.append("the beginning no more often than the rest")
@@ -68,12 +76,13 @@ class Throttle(NamedTuple):
             parts.append("no histograms")
         if not self.values:
             parts.append("no raw values")
-        for factor, what in (
-            (self.activations, "activations"),
-            (self.others, "parameters and gradients"),
-        ):
-            if factor > 1:
-                parts.append(f"statistics of {what} {factor} times as rarely")
+        factors = (self.activations, self.others)
+        every, others = (f"every {factor * interval} steps" for factor in factors)
+        if factors != (1, 1):
+            what = "statistics " + every
+            if every != others:
+                what = f"statistics of activations {every}, of the rest {others}"
+            parts.append(f"{what} instead of {interval}")
         return ", ".join(parts)
 
 

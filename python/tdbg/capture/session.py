@@ -107,7 +107,7 @@ class Session:
         is_live: False makes a session that never does anything.
         adapter: Reads the framework's tensors.
         batch_capture: Captures many of them in one call; None: nothing does.
-        budget: Share of the training's time that capture may cost; None: any.
+        budget: Share of the training's time that capture may cost, or AUTO; None: any.
 
     Attributes:
         machine: Counts the steps.  Hooks only read it (``training``,
@@ -144,7 +144,7 @@ class Session:
         is_live: bool = True,
         adapter: FrameworkAdapter | None = None,
         batch_capture: BatchCapture | None = None,
-        budget: float | None = None,
+        budget: float | str | None = None,
     ) -> None:
         self.writer = writer
         self.policy = policy

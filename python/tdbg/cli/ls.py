@@ -101,7 +101,7 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
             str(run["findings"]),
             str(run["lost"]),
             output.n_bytes(run["bytes"]),
-            f"{run['cost']['share']:.1%}",
+            f"{run['cost']['share']:.1%}" if run["cost"]["is_telling"] else "-",
         )
         for run in runs
     ]

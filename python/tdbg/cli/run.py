@@ -23,6 +23,7 @@ from tdbg.cli.rule_options import (
     print_findings,
 )
 from tdbg.config.collections import CollectionRegistry
+from tdbg.config.options import number_or_word, parse_budget
 from tdbg.errors import TdbgError
 from tdbg.launch import command_of, environment_of, family, reads_no_environment
 from tdbg.launch.supervise import end_like, holding_signals, supervise, was_asked_to_end
@@ -193,6 +194,12 @@ EXIT_NOT_EXECUTABLE = 126
     type=click.IntRange(min=1),
     help="In steps, for values of --include.",
 )
+@click.option(
+    "--budget",
+    metavar="SHARE",
+    help="Share of the training's time that capture may cost, such as 0.02, or 'off'; "
+    "default 'auto': 0.05, over the first minute and from then on.",
+)
 @action_options
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
@@ -204,6 +211,7 @@ def command(
     include: tuple[str, ...],
     statistics_interval: int | None,
     save_interval: int | None,
+    budget: str | None,
     on_finding: tuple[str, ...],
     stop_on: str,
     file: str | None,
@@ -223,6 +231,8 @@ def command(
     """
     chosen = parse_rules(rules)
     CollectionRegistry(include)
+    share = None if budget is None else number_or_word(budget)
+    parse_budget(share)
     if out is None:
         out = str(
             Path("runs") / dt.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -234,6 +244,7 @@ def command(
         "include_collections": list(include),
         "statistics_interval": statistics_interval,
         "save_interval": save_interval,
+        "budget": share,
     }
     existing = family.existing(Path(settings["out_dir"]))
     environment = environment_of({"existing": existing, **settings}, os.environ)

@@ -342,7 +342,10 @@ def _combine(
     if named:
         from_file = {**from_file, "rules": [Located(name, place) for name in named]}
     if os.environ.get(BUDGET_VARIABLE, "").strip():
-        from_file.pop("budget", None)  # The variable is read where there is none.
+        # The variable is read where there is none.
+        defaults, from_file = (
+            {**each, "budget": None} for each in (defaults, from_file)
+        )
     arguments = {name: value for name, value in given.items() if value is not None}
     return HookConfig(**{**defaults, **from_file, **arguments})
 

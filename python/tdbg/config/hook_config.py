@@ -72,7 +72,7 @@ class HookConfig:
     save_histogram: bool | None = None
     precise: bool = False
     threads: int | None = None
-    budget: float | None = None
+    budget: float | str | None = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:

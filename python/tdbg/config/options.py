@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,12 @@ from tdbg.config.messages import check_choice, check_flag, nearest, whole_number
 from tdbg.errors import ConfigurationError
 
 __all__ = [
+    "AUTO",
+    "OFF",
     "KeyValueStore",
     "SessionOptions",
     "is_disabled",
+    "number_or_word",
     "parse_budget",
     "parse_workers",
 ]
@@ -86,27 +88,42 @@ def parse_workers(include_workers: object, world_size: int) -> tuple[int, ...]:
 
 
 VARIABLE = "TDBG_BUDGET"
+AUTO = "auto"  # That of ``watch`` and ``tdbg run``: docs/overhead.md.
+OFF = "off"
 
 
-def parse_budget(value: object) -> float | None:
-    """The budget as a share; None: that of the environment, or none.
+def number_or_word(text: str) -> float | str:
+    """A budget as somebody typed it: a number where it is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def parse_budget(value: object) -> float | str | None:
+    """The budget: a share, AUTO, or None for no limit.
+
+    Args:
+        value: What was given; None: what the environment says, or no limit.
 
     Raises:
-        ConfigurationError: If it is no share above 0 and up to 1.
+        ConfigurationError: If it is no share above 0 and up to 1, nor one of the words.
     """
     name = "budget"
     if value is None:
         text = os.environ.get(VARIABLE, "").strip()
         if not text:
             return None
-        name, value = VARIABLE, text
-        with contextlib.suppress(ValueError):
-            value = float(text)
+        name, value = VARIABLE, number_or_word(text)
+    if value == AUTO:
+        return AUTO
+    if value == OFF or value is False:  # What YAML makes of the word.
+        return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0.0 < float(value) <= 1.0:  # type: ignore[arg-type]
         msg = (
             f"{name} must be a share of the training's time above 0 and up to 1, "
-            f"such as 0.02 for 2 %, not {value!r}"
+            f"such as 0.02 for 2 %, or 'auto' or 'off', not {value!r}"
         )
         raise ConfigurationError(msg)
     return float(value)  # type: ignore[arg-type]
@@ -137,8 +154,8 @@ class SessionOptions:
         codec: How raw values are stored: "none", "auto" or "max".
         precise: Statistics of small floats as exactly as those of float64.
         threads: The most threads that reduce one large tensor.
-        budget: Share of the training's time that capture may cost; None: that of
-            the environment (``TDBG_BUDGET``), or no limit.
+        budget: Share of the training's time that capture may cost, ``"auto"`` or
+            ``"off"``; None: that of the environment (``TDBG_BUDGET``), or no limit.
         dry_run: Do everything but write.
         rank: The rank of this process.
         world_size: The number of ranks in the training.
@@ -157,7 +174,7 @@ class SessionOptions:
     codec: str = "auto"
     precise: bool = False
     threads: int = 1
-    budget: float | None = None
+    budget: float | str | None = None
     dry_run: bool = False
     rank: int = 0
     world_size: int = 1

@@ -414,6 +414,7 @@ class Discovery:
             out=path,
             rules=None if given.get("rules") is None else given["rules"],
             save_config=SaveConfig(**intervals) if intervals else None,
+            budget=given.get("budget"),
         )
         for name in given.get("include_collections") or ():
             collection = hook.get_collection(name)

@@ -309,6 +309,13 @@ def _union(values: Iterable[Sequence[_Value]]) -> tuple[_Value, ...]:
     return found
 
 
+# Of shorter trainings the cost is not told: what is done once, and the beginning that
+# rules have captured at every step, is most of it.  A minute tells whatever it has.
+LEAST_STEPS = 100
+LEAST_SECONDS = 1.0
+ENOUGH_SECONDS = 60.0
+
+
 @dataclass(frozen=True, slots=True)
 class RunOverhead:
     """The cost of capture, as the training's own clock measured it.
@@ -339,10 +346,18 @@ class RunOverhead:
         rest = self.step_seconds - self.capture_seconds
         return self.capture_seconds / rest if rest > 0 else 0.0
 
+    @property
+    def is_telling(self) -> bool:
+        """Whether the training was long enough for ``share`` to mean something."""
+        seconds = self.step_seconds
+        is_long = self.steps >= LEAST_STEPS and seconds >= LEAST_SECONDS
+        return is_long or seconds >= ENOUGH_SECONDS
+
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
         return {
             "share": self.share,
+            "is_telling": self.is_telling,
             "steps": self.steps,
             "capture_seconds": self.capture_seconds,
             "step_seconds": self.step_seconds,
@@ -353,6 +368,9 @@ class RunOverhead:
 
     def __str__(self) -> str:
         text = f"measured cost: steps take {100 * self.share:.1f} % longer"
+        if not self.is_telling:
+            n, seconds = self.steps, self.step_seconds
+            text = f"measured cost: too short to tell ({n} steps, {seconds:.1f} s)"
         if self.budget is not None:
             text += f", budget {100 * self.budget:g} %"
         if self.changes:

@@ -7,26 +7,36 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import tdbg.pytorch as td
 from tdbg import create_trial
-from tdbg.capture import overhead
-from tdbg.capture.overhead import LEVELS, BudgetController, Change
+from tdbg.capture import opening, overhead
+from tdbg.capture.overhead import (
+    AUTO_SHARE,
+    LEVELS,
+    BudgetController,
+    Change,
+    Throttling,
+)
 from tdbg.capture.policy import Policy
 from tdbg.capture.schedule import HISTOGRAM, ROWS, SMALL_VALUES, VALUES, Throttle
+from tdbg.capture.steps import Step
 from tdbg.config import (
     Collection,
     CollectionRegistry,
     Needs,
+    ReductionConfig,
     Role,
     SaveConfig,
     with_beginning,
 )
-from tdbg.config.options import parse_budget
+from tdbg.config.options import SessionOptions, parse_budget
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from torch_helpers import Recorded, digits, make_hook, mlp, train
@@ -307,3 +317,169 @@ def test_without_a_budget_nothing_is_changed(run_dir: Path) -> None:
     recorded = Recorded(run_dir)
     assert recorded.events(3) == []
     assert len(recorded.values("fc1.weight")) == 50
+
+
+SECOND = 1000 * MS
+
+
+class Training:
+    """A training by a clock of its own: costs are those of what each step captures.
+
+    Args:
+        budget: As of a hook.
+        dense_ms: What a step with statistics costs.
+        rest_ms: What a step takes without tdbg.
+        idle_ms: What any step costs.
+    """
+
+    def __init__(
+        self,
+        budget: float | str,
+        *,
+        dense_ms: float,
+        rest_ms: float,
+        idle_ms: float = 0.01,
+    ) -> None:
+        weights = with_beginning(Needs(collections=frozenset({"weights"})))
+        registry = CollectionRegistry(["gradients", "losses"])
+        self.policy = Policy(registry, SaveConfig(), ReductionConfig(), needs=weights)
+        self._weight = self.policy.capture_class("w", Role.WEIGHT)
+        self.throttling = Throttling(budget, self.policy)
+        self.costs = dense_ms, idle_ms
+        self.rest_ns = int(rest_ms * MS)
+        self.captured: list[int] = []
+        self.events: list[dict[str, Any]] = []
+        self.spent_ns = self.n_steps = 0
+
+    def run(self, seconds: float) -> float:
+        """Train on; the share that all steps so far have cost."""
+        for _ in range(int(seconds * SECOND / self.rest_ns)):
+            step = Step(self.n_steps, TRAIN, self.n_steps)
+            self.policy.refresh()
+            takes = self.policy.step_plan(TRAIN, self.n_steps).of(self._weight)
+            if takes:
+                self.captured.append(self.n_steps)
+            cost = int(self.costs[0 if takes else 1] * MS)
+            event = self.throttling.end_step(step, cost, self.rest_ns)
+            if event is not None:
+                self.events.append(event)
+            self.spent_ns += cost
+            self.n_steps += 1
+        return self.spent_ns / (self.n_steps * self.rest_ns)
+
+
+@pytest.mark.parametrize("rest_ms", [1.0, 3.0, 30.0])
+@pytest.mark.parametrize("dense_ms", [0.5, 2.0, 20.0])
+def test_by_default_a_minute_costs_what_the_budget_allows_with_its_beginning(
+    rest_ms: float, dense_ms: float
+) -> None:
+    """Sabotaged: no horizon, and what the beginning cost is never paid back."""
+    training = Training("auto", dense_ms=dense_ms, rest_ms=rest_ms)
+    share = training.run(60.0)
+    assert share <= 1.02 * AUTO_SHARE
+    # Rules have all of what they need.
+    assert training.captured[:50] == list(range(50))
+    # No more is left out than needed: it is used, or nothing is left out.
+    assert share >= 0.4 * AUTO_SHARE or not training.throttling.left_out
+    assert training.run(60.0) <= 1.02 * AUTO_SHARE
+
+
+def test_a_beginning_that_costs_all_of_the_first_minute_is_given_up() -> None:
+    training = Training("auto", dense_ms=150.0, rest_ms=100.0)
+    training.run(30.0)
+    assert training.captured[:20] == list(range(20))
+    assert training.events[0]["throttle"]["beginning"] is False
+    assert training.events[0]["why"] == "over budget"
+    # 3 s is what a minute may cost.
+    assert 19 <= sum(step < 50 for step in training.captured) <= 24
+
+
+def test_what_is_left_out_is_told_as_intervals() -> None:
+    training = Training("auto", dense_ms=2.0, rest_ms=1.0)
+    training.run(20.0)
+    factor = training.throttling.throttle.others
+    assert training.throttling.left_out == (
+        f"statistics every {10 * factor} steps instead of 10"
+        if training.throttling.throttle.activations == factor
+        else f"statistics of activations every {20 * factor} steps, "
+        f"of the rest every {10 * factor} steps instead of 10"
+    )
+    late = [step for step in training.captured if step > 15_000]
+    assert set(np.diff(late)) == {10 * factor}
+
+
+def test_what_somebody_asks_for_is_never_left_out_and_never_paid_back() -> None:
+    training = Training("auto", dense_ms=2.0, rest_ms=1.0)
+    training.run(20.0)
+    before, level = training.throttling.left_out, training.n_steps
+    asked = Collection("attached_0", save_config=SaveConfig(statistics_interval=1))
+    asked.roles = frozenset({Role.GRADIENT, Role.WEIGHT})
+    need = Needs(collections=frozenset({"weights"}), interval=3)
+    policy = training.policy
+    policy.registry.add(asked)
+    policy.ask(["attached_0"], [need])
+    assert policy.refresh()
+    gradient = policy.capture_class("gradient/w", Role.GRADIENT)
+    weight = policy.capture_class("w", Role.WEIGHT)
+    for step in range(level, level + 6):
+        plan = policy.step_plan(TRAIN, step)
+        assert plan.of(gradient) & ROWS
+        assert bool(plan.of(weight) & ROWS)
+    n_events = len(training.events)
+    training.run(5.0)
+    assert len(training.events) == n_events
+    policy.registry.remove("attached_0")
+    policy.ask([], [])
+    assert policy.refresh()
+    assert training.throttling.left_out == before
+
+
+@pytest.mark.torch
+def test_watch_has_a_budget_and_tells_once_what_it_left_out(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The horizon is over before the training begins, and nothing is cheap enough."""
+    monkeypatch.setattr(overhead, "AUTO_HORIZON_NS", 0)
+    monkeypatch.setattr(overhead, "AUTO_SHARE", 1e-4)
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with td.watch(model, criterion, out=run_dir) as hook:
+        train(model, criterion, optimizer, digits(16), 200)
+        left_out = hook.overhead().left_out
+    assert "instead of 10" in left_out
+    (told,) = [each.message for each in caplog.records if "turns this" in each.message]
+    assert told.startswith(left_out)
+    assert "budget='off'" in told
+    assert create_trial(run_dir).overhead().budget == 1e-4
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("given", "variable", "expected"),
+    [
+        (None, "", AUTO_SHARE),
+        ("off", "", None),
+        (None, "off", None),
+        (None, "0.3", 0.3),
+        (0.2, "off", 0.2),
+        (False, "", None),  # YAML's off.
+    ],
+)
+def test_the_budget_of_watch_can_be_turned_off(
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: Any,
+    variable: str,
+    expected: float | None,
+) -> None:
+    monkeypatch.setenv("TDBG_BUDGET", variable)
+    with td.watch(mlp(), out=run_dir, budget=given) as hook:
+        assert hook.overhead().budget == expected
+
+
+def test_ranks_that_would_decide_apart_have_no_budget_by_default() -> None:
+    """Each measures its own cost, and all must capture the same steps."""
+    both: dict[str, Any] = {"world_size": 2, "include_workers": "all"}
+    assert opening._budget(SessionOptions(budget="auto", **both)) is None
+    assert opening._budget(SessionOptions(budget=0.02, **both)) == 0.02
+    assert opening._budget(SessionOptions(budget="auto")) == "auto"

@@ -393,13 +393,27 @@ def test_what_capture_cost_ends_each_summary(tmp_path: Path, verb: str) -> None:
     with RunBuilder(path) as builder:
         for step in range(4):
             loss = {"loss": np.ones(1)}
-            builder.step(step, loss, capture_ns=20_000, duration_ns=1_020_000)
+            builder.step(step, loss, capture_ns=4 * 10**8, duration_ns=204 * 10**8)
     line = "measured cost: steps take 2.0 % longer"
     assert line in call(verb, path).output
     output = call(verb, path, "--json").stdout
     cost = json.loads(output.splitlines()[-1] if verb == "watch" else output)["cost"]
     assert cost["share"] == pytest.approx(0.02)
     assert (cost["steps"], cost["budget"], cost["changes"]) == (4, None, [])
+
+
+@pytest.mark.parametrize("verb", ["ls", "show", "check", "watch"])
+def test_the_cost_of_a_few_short_steps_is_not_told(tmp_path: Path, verb: str) -> None:
+    """What is done once makes 960 % of them."""
+    path = tmp_path / "run"
+    with RunBuilder(path) as builder:
+        for step in range(4):
+            loss = {"loss": np.ones(1)}
+            builder.step(step, loss, capture_ns=960_000, duration_ns=1_060_000)
+    output = call(verb, path).output
+    assert "too short to tell (4 steps, 0.0 s)" in output
+    assert "longer" not in output
+    assert "%" not in call("ls", tmp_path).output
 
 
 def test_what_unrecorded_steps_cost_is_in_the_totals(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tdbg.config import resolve
+from tdbg.config.options import AUTO
 from tdbg.config.schedules import ReductionConfig, SaveConfig
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.pytorch.distributed import same_on_all
@@ -39,7 +40,7 @@ def watch(
     save_histogram: bool | None = None,
     precise: bool | None = None,
     threads: int | None = None,
-    budget: float | None = None,
+    budget: float | str | None = None,
     include_workers: str | Iterable[int] | None = None,
 ) -> Hook:
     """Capture the statistics of a training, and raw values only of what rules need.
@@ -66,7 +67,8 @@ def watch(
         save_histogram: As of ``Hook``.
         precise: As of ``Hook``.
         threads: As of ``Hook``.
-        budget: As of ``Hook``.
+        budget: As of ``Hook``; None: ``"auto"``, 5 % over the first minute and from
+            then on, the beginning that rules need included.
         include_workers: As of ``Hook``.
 
     Returns:
@@ -115,4 +117,5 @@ def _of_watch() -> dict[str, Any]:
         "include_collections": _WATCHED,
         "reduction_config": ReductionConfig(),
         "rules": default_rules(),
+        "budget": AUTO,
     }
