@@ -17,6 +17,10 @@ namespace py = pybind11;
 // Copies begin at cache lines.
 constexpr std::uint64_t kAlignment = 64;
 
+// So much memory is kept for good: to ask for it again takes longer than to
+// capture what it is for.
+constexpr std::uint64_t kLittleMemory = 1 << 20;
+
 // Whether differences of such a tensor can be taken where it lies.
 bool HasPlainMemory(const TensorDescriptor& tensor) {
   if (tensor.device != kHost || !HasDifference(tensor.dtype)) return false;
@@ -132,7 +136,7 @@ std::vector<std::size_t> UpdateCapture::End(std::int64_t step,
   copies_.clear();
   taken_.clear();
   parameters_ = py::tuple();
-  if (!keeps_memory) Forget();
+  if (!keeps_memory && memory_.size() > kLittleMemory) Forget();
   return changed;
 }
 

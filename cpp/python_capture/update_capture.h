@@ -4,8 +4,8 @@
 // It copies the parameters before the step, into memory of its own, and reduces
 // the differences where both lie.  Parameters that BatchCapture captures in
 // between Begin and Copy are copied in the pass that reduces them.  Memory is
-// kept from one step to the next where the caller says so: new pages cost more
-// than the copy.
+// kept from one step to the next where the caller says so, or where it is
+// little: new pages cost more than the copy.
 //
 // Thread safety: call with the GIL held; Copy and End release it.
 //

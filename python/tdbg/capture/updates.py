@@ -279,6 +279,6 @@ class Updates:
         """Free the copies: this optimizer (None: any of them) will not end its step."""
         for each in [*{**self._begun, **self._core}] if key is None else [key]:
             self._begun.pop(each, None)
-            core = self._core.pop(each, None)
+            core = self._core.get(each)
             if core is not None:
                 core.forget()
