@@ -47,6 +47,7 @@ VERBS = {
     "attach": "let a running training capture something else for a while",
     "stop": "ask a training to stop",
     "export": "write a run as files of TensorBoard",
+    "docs": "show the pages of the manual",
     "fsck": "verify every checksum of a run, and that nothing is missing",
 }
 

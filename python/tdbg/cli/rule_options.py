@@ -66,7 +66,7 @@ def action_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--actions",
             "file",
             type=click.Path(exists=True, dir_okay=False),
-            help="A YAML or JSON file of actions: docs/actions.md.",
+            help="A YAML or JSON file of actions: tdbg docs actions.",
         ),
         click.option(
             "--stop-on",
@@ -303,7 +303,8 @@ def print_statuses(
             out.print(plain(f"{status['rule']}: {text}"))
     found = [f"{s['rule']} ({s['n_findings']})" for s in listed if s["n_findings"]]
     if found:
-        out.print(plain(f"found something: {', '.join(found)}"))
+        text = f"found something: {', '.join(found)}; tdbg docs NAME says more"
+        out.print(plain(text))
     for name, words in SILENT.items():
         rules = ", ".join(s["rule"] for s in idle if s["status"] == name)
         if rules:

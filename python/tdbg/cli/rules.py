@@ -27,7 +27,7 @@ COSTS = (
     "A row of statistics costs one read of the tensor (0.05 ms a MB, half a "
     "microsecond if it is small), counts of units one row more, a histogram two rows "
     "more, a raw value one copy (0.06 ms a MB). Rules that need the same share it. "
-    "docs/overhead.md and docs/benchmarks.md have the figures."
+    "tdbg docs overhead has the figures."
 )
 
 
@@ -196,6 +196,8 @@ def _print_rule(rule: dict[str, Any]) -> None:
     out.print(plain(f"{rule['rule']} ({severities}{asked})"), style="bold")
     out.print(plain(f"  {rule['meaning']}"))
     out.print(plain(f"  from {rule['source']}"))
+    if rule["source"].startswith("tdbg."):
+        out.print(plain(f"  tdbg docs {rule['rule']} says what to do about a finding"))
     for text in rule["captures"]:
         out.print(plain(f"  captures {text}"))
     rows = [

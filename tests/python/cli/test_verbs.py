@@ -335,7 +335,7 @@ def test_rules_of_which_there_is_nothing_to_say_are_a_line() -> None:
         print_statuses(statuses, Console(file=file), named=False)
         lines = file.getvalue().splitlines()
     assert lines == [
-        "found something: Overfit (1)",
+        "found something: Overfit (1); tdbg docs NAME says more",
         "found nothing before judging was stopped: AllZero, DeadRelu",
     ]
 
