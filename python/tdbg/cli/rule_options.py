@@ -37,6 +37,7 @@ __all__ = [
     "parse_rules",
     "parse_specs",
     "print_findings",
+    "print_interrupted",
     "print_statuses",
     "rule_option",
 ]
@@ -277,6 +278,13 @@ def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:
         out.print(plain(f"    and {len(group) - 1} more: {names}"), style="dim")
     if first.get("advice") and not gone:
         out.print(plain(f"    -> {first['advice']}"))
+
+
+def print_interrupted(out: Console) -> None:
+    """Print what Ctrl-C has ended, and what it has not."""
+    if out.is_terminal:
+        out.print()  # It has written ^C.
+    out.print("watching has stopped; that stops no training")
 
 
 def print_statuses(

@@ -31,7 +31,12 @@ from tdbg.cli.output import (
     plain,
     table,
 )
-from tdbg.cli.rule_options import STOPPING, parse_rules, print_findings
+from tdbg.cli.rule_options import (
+    STOPPING,
+    parse_rules,
+    print_findings,
+    print_interrupted,
+)
 from tdbg.cli.sweep_workers import Pool, Task
 from tdbg.errors import NotARun
 from tdbg.run.directory import RUN_FILE
@@ -188,6 +193,7 @@ def judge_many(
         except KeyboardInterrupt:
             deadline = time.monotonic() + LAST_SECONDS
             pool.stop()
+            sweep.interrupt()
             while pool.n_open and time.monotonic() < deadline:
                 for event in pool.events(POLL_SECONDS):
                     sweep.take(event)
@@ -271,6 +277,11 @@ class _Sweep:
                 emit_json_line({"event": kind, **report})
             elif kind == "unreadable":
                 emit_json_line({"event": kind, "run": row.run, "error": row.error})
+
+    def interrupt(self) -> None:
+        """Say what Ctrl-C has stopped, and what it has not."""
+        if self._task.follow and not self._as_json:
+            print_interrupted(self._out)
 
     def conclude(self) -> None:
         """Print the results of all runs."""

@@ -29,6 +29,7 @@ from tdbg.cli.rule_options import (
     parse_rules,
     parse_specs,
     print_findings,
+    print_interrupted,
     rule_option,
 )
 from tdbg.cli.sweep import is_many, jobs_option, judge_many
@@ -167,8 +168,7 @@ class _Printer:
     def print_stopped(self) -> None:
         """Print what Ctrl-C has stopped, and what it has not."""
         if not self._as_json:
-            # After the ^C that the terminal has written.
-            self._out.print("\nwatching has stopped, the training has not")
+            print_interrupted(self._out)
 
     def print_end(self, report: Report, state: str, *, named: bool) -> None:
         """Print how the rules and the training ended, and what capture cost."""

@@ -302,25 +302,32 @@ def test_watch_asks_for_a_stop_only_when_told_to(sick_run: Path) -> None:
     assert (request.type, request.body["rule"]) == ("stop", "ExplodingTensor")
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
 def test_an_interrupted_watch_says_that_it_was_stopped_and_asks_for_nothing(
-    tmp_path: Path,
+    tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     path = tmp_path / "live"
     with RunBuilder(path) as builder:
         builder.step(0, {"fc.weight": np.ones(6, np.float32)})
         builder.flush()
-        command = [sys.executable, "-m", "tdbg", "watch", str(path), "--json"]
+        command = [sys.executable, "-m", "tdbg", "watch", str(path), *options]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as watcher:
             assert watcher.stdout is not None
-            watching = json.loads(watcher.stdout.readline())
+            watching = watcher.stdout.readline()
             # From then on it is heard.
             watcher.send_signal(signal.SIGINT)
             stdout, stderr = watcher.communicate(timeout=120)
-        assert (watching["event"], stderr) == ("watching", "")
-        ended = json.loads(stdout.splitlines()[-1])
-        assert {status["status"] for status in ended["statuses"]} == {"Stopped"}
+        assert ("watching" in watching, stderr) == (True, "")
+        if options:
+            ended = json.loads(stdout.splitlines()[-1])
+            assert {status["status"] for status in ended["statuses"]} == {"Stopped"}
+        else:
+            lines = stdout.splitlines()
+            assert "Ctrl-C ends watching, not the training" in watching
+            assert lines[0] == "watching has stopped; that stops no training"
+            assert "the training goes on" in lines
         assert watcher.returncode == 0
         assert RequestListener(path, open_run(path).uuid, 1).poll() == []
 
