@@ -40,7 +40,7 @@ from tdbg.rules.window import (
     UnitTable,
     Window,
 )
-from tdbg.run.findings import Finding, Severity
+from tdbg.run.findings import Finding, Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.rules.builtin.activations.dead_embedding import DeadEmbedding
@@ -113,6 +113,7 @@ __all__ = [
     "RuleStatus",
     "SaturatedActivation",
     "Severity",
+    "Stage",
     "SimilarAcrossRuns",
     "StalledTraining",
     "Status",
