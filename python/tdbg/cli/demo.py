@@ -111,7 +111,7 @@ def _watched_training(
             n_steps,
             on_step=lambda done: bar.update(task, completed=done),
         )
-    print_findings(watcher.findings, screen)
+    print_findings(watcher.findings, screen, live=True, how="tdbg check --all")
     saved = 1 - outcome.n_steps / n_steps
     if outcome.stopped:
         # None, where somebody else has asked for the stop.

@@ -80,7 +80,9 @@ def _described(path: Path) -> dict[str, Any]:
         "state": trial.status,
         "steps": len(steps),
         "last_step": steps[-1] if steps else None,
-        "findings": len(trial.findings()),
+        "findings": len(
+            {(each.rule, each.tensor, each.first_step) for each in trial.findings()}
+        ),
         "lost": losses.records,
         "losses": losses.to_json(),
         "bytes": trial.n_bytes,

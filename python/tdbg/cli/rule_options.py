@@ -198,7 +198,12 @@ all_option = click.option(
 
 
 def print_findings(
-    findings: Sequence[Mapping[str, Any]], out: Console, *, in_full: bool = False
+    findings: Sequence[Mapping[str, Any]],
+    out: Console,
+    *,
+    in_full: bool = False,
+    live: bool = False,
+    how: str = "--all",
 ) -> None:
     """Print findings, given as JSON documents.
 
@@ -211,13 +216,16 @@ def print_findings(
         findings: The findings.
         out: The console.
         in_full: Whether consequences are printed like any other finding.
+        live: Whether these are changes: the end of a consequence is then no news.
+        how: What prints consequences in full.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     consequences: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for finding in findings:
         cause = finding.get("cause")
         if cause is not None and not in_full:
-            consequences.setdefault(tuple(cause.values()), []).append(finding)
+            if not (live and finding.get("phase") == "end"):
+                consequences.setdefault(tuple(cause.values()), []).append(finding)
             continue
         kind = (finding["rule"], finding["severity"], finding.get("phase"))
         groups.setdefault((*kind, finding["step"]), []).append(finding)
@@ -231,16 +239,13 @@ def print_findings(
             )
         ]
         if following:
-            _print_consequences(following, "follow from it", "follows from it", out)
+            _print_consequences(following, "it", how, out)
     for (rule, _, step), following in consequences.items():
-        cause = f"{rule} at step {step}"
-        _print_consequences(
-            following, f"follow from {cause}", f"follows from {cause}", out
-        )
+        _print_consequences(following, f"{rule} at step {step}", how, out)
 
 
 def _print_consequences(
-    findings: Sequence[Mapping[str, Any]], many: str, one: str, out: Console
+    findings: Sequence[Mapping[str, Any]], cause: str, how: str, out: Console
 ) -> None:
     """Name the rules, with the worst severity of each if that is an error."""
     worst: dict[str, bool] = {}
@@ -252,11 +257,9 @@ def _print_consequences(
     )
     # A finding that got worse since is told twice while a training is watched.
     n = len({(each["rule"], each["tensor"], each["first_step"]) for each in findings})
-    what = f"{counted(n, 'finding')} that {many if n > 1 else one}"
-    out.print(
-        plain(f"    (and {what}: {names}; --all shows {'them' if n > 1 else 'it'})"),
-        style="dim",
-    )
+    follow, them = ("follow", "them") if n > 1 else ("follows", "it")
+    what = f"{counted(n, 'finding')} that {follow} from {cause}"
+    out.print(plain(f"    (and {what}: {names}; {how} shows {them})"), style="dim")
 
 
 def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:

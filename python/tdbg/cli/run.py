@@ -145,7 +145,8 @@ class BackgroundJudge:
             engine = Engine(self._run, self._rules, self._actions)
             stopping = False
             for found in engine.follow(until=self._ended.is_set):
-                print_findings([finding.to_json() for finding in found], self._out)
+                documents = [finding.to_json() for finding in found]
+                print_findings(documents, self._out, live=True, how="tdbg check --all")
                 if not stopping and asked_to_stop(self._actions):
                     stopping = True
                     print_line(STOPPING)

@@ -309,7 +309,7 @@ class _Sweep:
                 emit_json_line({"event": "finding", "run": row.run, **finding})
         else:
             self._out.print(plain(row.run), style="bold")
-            print_findings(findings, self._out, in_full=self._in_full)
+            print_findings(findings, self._out, in_full=self._in_full, live=True)
 
     def _print_report(self, row: _Row, report: dict[str, Any]) -> None:
         if report["findings"] and not self._task.follow:

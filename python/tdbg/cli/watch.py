@@ -156,7 +156,7 @@ class _Printer:
             for finding in findings:
                 emit_json_line({"event": "finding", **finding})
         else:
-            print_findings(findings, self._out, in_full=self._in_full)
+            print_findings(findings, self._out, in_full=self._in_full, live=True)
         if self._stopping or not asked_to_stop(actions):
             return
         self._stopping = True
