@@ -25,6 +25,8 @@ WITNESS = Path(__file__).with_name("witness.py")
 _TIMEOUT_S = 300
 # Of what was captured, and of what the program has.
 _ENOUGH = 0.9
+# What a trainer prints of the time it took.
+_TIMES = re.compile(r"'\w*(?:runtime|per_second)': '?[\d.]+'?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ def _judge_healthy(program: Program, folder: Path, outcome: Outcome) -> None:
     outcome.last_line, outcome.is_told = ran.last_line, bool(ran.last_line)
     if ran.status != alone.status:
         outcome.differs = f"exit status {ran.status}: {ran.err[-500:]}"
-    elif ran.out != alone.out:
+    else:
         outcome.differs = _first_difference(alone.out, ran.out)
     witnessed = _run(
         _launch(folder / "again", _witness(folder / "watched.json", script)), folder
@@ -282,7 +284,9 @@ def _check(runs: list[Path], folder: Path) -> tuple[int | None, list[Finding]]:
 
 
 def _first_difference(alone: str, watched: str) -> str:
-    for ours, theirs in zip(alone.splitlines(), watched.splitlines(), strict=False):
-        if ours != theirs:
-            return f"printed {theirs!r}, by itself {ours!r}"
-    return "printed more or fewer lines"
+    """The first line that differs, times apart; empty: none does."""
+    ours, theirs = (_TIMES.sub("", text).splitlines() for text in (alone, watched))
+    for one, other in zip(ours, theirs, strict=False):
+        if one != other:
+            return f"printed {other!r}, by itself {one!r}"
+    return "" if len(ours) == len(theirs) else "printed more or fewer lines"
