@@ -240,7 +240,7 @@ wheel: | $(BIN)/pip ## a wheel for others, with the CUDA kernels: needs nvcc
 	@$(BIN)/pip wheel -q --no-deps --wheel-dir build/wheels . \
 	  --config-settings=cmake.define.TDBG_CUDA=ON
 
-.PHONY: bench bench-micro bench-detection bench-environments bench-report
+.PHONY: bench bench-micro bench-detection bench-wild bench-environments bench-report
 .PHONY: clean distclean
 # FULL=1 for all rounds; SECONDS=60 bounds each slowdown; ONLY has beginnings of
 # names, with commas: make bench ONLY=overhead/resnet,writer
@@ -258,6 +258,10 @@ bench-detection: $(STAMPS)/editable ## what rules find, on sick and healthy trai
 	@for verb in judge sweep; do OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.detection $$verb \
 	  --only '$(ONLY)' --seeds $(or $(SEEDS),5) --jobs $(JOBS) \
 	  $(if $(WRITE),--write benchmarks/detection/README.md) || exit 1; done
+
+bench-wild: $(STAMPS)/editable ## programs that know no tdbg, and mistakes in them: make bench-wild ONLY=vae,gan
+	@$(BIN)/python -m benchmarks.wild --only '$(ONLY)' --jobs $(JOBS) \
+	  $(if $(WRITE),--write benchmarks/wild/README.md)
 
 bench-environments: | $(BIN)/pip ## what the benchmarks' contenders need
 	@$(BIN)/python -m benchmarks.environments.create

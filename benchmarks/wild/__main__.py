@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks._harness.machine import ROOT, machine
+from benchmarks.detection.table import write
 from benchmarks.wild import table
 from benchmarks.wild.corpus import Program, load
 from benchmarks.wild.judge import Finding, Outcome, Sick, judge
@@ -49,7 +50,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(document, indent=1))
     else:
         for each in table.tables(outcomes):
-            print(each.markdown() if given.markdown else each.text(), end="\n\n")
+            print(each.text(), end="\n\n")
+    if given.write is not None:
+        write(given.write, table.tables(outcomes))
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -66,8 +69,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
     parser.add_argument("--healthy", action="store_true", help="make no mistakes")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of all results")
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", type=Path, help="page to put the tables into")
     return parser.parse_args(arguments)
 
 

@@ -13,8 +13,6 @@ from benchmarks.wild.judge import Outcome, Sick
 
 __all__ = ["tables"]
 
-_WIDTH = 118
-
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     """All of them."""
@@ -90,7 +88,7 @@ def _kinds(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _mistakes(outcomes: Sequence[Outcome]) -> Table:
-    columns = ("program", "mistake", "named", "said first", "figure")
+    columns = ("program", "mistake", "named", "said first")
     table = Table("mistakes that are not named on the first line", columns)
     for outcome in outcomes:
         for one in outcome.sick:
@@ -99,10 +97,9 @@ def _mistakes(outcomes: Sequence[Outcome]) -> Table:
             first = one.findings[0].text if one.findings else "nothing"
             table.add(
                 outcome.program,
-                one.mistake,
+                _short(one.mistake, 34),
                 f"{one.place}. by {one.named_by}" if one.place else "no",
-                textwrap.shorten(first, 60),
-                one.figure,
+                _short(first, 40),
             )
     return table
 
@@ -112,5 +109,9 @@ def _accused(outcomes: Sequence[Outcome]) -> Table:
     for outcome in filter(_is_accused, outcomes):
         for one in outcome.findings:
             said = f"{one.severity} {one.rule} at step {one.step}: {one.message}"
-            table.add(outcome.program, textwrap.shorten(said, _WIDTH))
+            table.add(outcome.program, _short(said, 90))
     return table
+
+
+def _short(text: str, width: int) -> str:
+    return textwrap.shorten(text.replace("|", "/"), width, placeholder=" ...")
