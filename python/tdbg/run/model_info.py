@@ -77,6 +77,8 @@ class ModelInfo:
         has_stopped: Whether the optimizers step no more, though forwards in training
             go on.
         loss_facts: What is wrong with the losses, as their graphs say.
+        is_surrogate: Whether a loss weighs logarithms of probabilities by how good it
+            was what they are of, as policy gradients do: it need not fall.
         untrained: Parameters outside of the model that a loss depends on, and that
             nobody trains.
     """
@@ -93,6 +95,7 @@ class ModelInfo:
     keeps_gradients: bool = False
     has_stopped: bool = False
     loss_facts: tuple[LossFact, ...] = ()
+    is_surrogate: bool = False
     untrained: tuple[UntrainedParameter, ...] = ()
 
     def module_of(self, tensor_name: str) -> str | None:
@@ -190,6 +193,7 @@ class ModelInfo:
             keeps_gradients=document.get("keeps_gradients") is True,
             has_stopped=document.get("has_stopped") is True,
             loss_facts=_values(LossFact.from_json, document.get("loss_facts")),
+            is_surrogate=document.get("is_surrogate") is True,
             untrained=_values(UntrainedParameter.from_json, document.get("untrained")),
         )
 

@@ -29,6 +29,7 @@ from tdbg.capture.session import Session
 from tdbg.config.class_kinds import ACTIVATION_FUNCTIONS, kind_of_class
 from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.activations import Activations, unit_range_of
+from tdbg.hooks.pytorch.call_sites import CallSites
 from tdbg.hooks.pytorch.compile import hooks_may_go, now
 from tdbg.hooks.pytorch.diverted import Listener, Place, divert_code, place_of
 from tdbg.hooks.pytorch.losses import BackwardRoots, LossCapture, is_call_of_function
@@ -99,7 +100,9 @@ class FunctionCalls:
         self._thread = 0
         self.is_following = False
         self._activations: dict[tuple[str, str], Activations] = {}
-        self._functions: dict[str, LossCapture] = {}
+        # By the name of the function and the place from which it is called.
+        self._functions: dict[tuple[str, int], LossCapture] = {}
+        self._sites: dict[str, CallSites] = {}
         self._follows_losses = False
         self._backward: BackwardRoots | None = None
         # Numbers of the autograd nodes of the losses since the last backward.
@@ -232,24 +235,27 @@ class FunctionCalls:
         else:
             reduction = _reduction(args, kwargs)
             name = name if reduction in _REDUCTIONS else f"{name}_{reduction}"
-        capture = self._functions.get(name) or self._capture_of(name)
+        site = self._sites.setdefault(name, CallSites(self._mode)).number(caller)
+        key = name, site
+        capture = self._functions.get(key) or self._capture_of(key)
         if not self.session.idle.is_idle:
             capture.inputs.take((args, kwargs))
         capture.outputs.take(result)
         if result.grad_fn is not None:
             self._nodes.add(result.grad_fn._sequence_nr())
 
-    def _capture_of(self, name: str) -> LossCapture:
+    def _capture_of(self, key: tuple[str, int]) -> LossCapture:
         """The capture of a loss that nobody has registered; one that is gone, again."""
+        name, _ = key
         for each in self._losses:
             if each.class_name == name and each.is_gone:
-                self._functions[name] = each
+                self._functions[key] = each
                 return each
         kind = kind_of_class(name) or kind_of_class(name.rpartition("_")[0])
         capture = LossCapture(
             self.session, self._names.take(name), self._mode, name, kind
         )
-        self._functions[name] = capture
+        self._functions[key] = capture
         self._losses.append(capture)
         return capture
 

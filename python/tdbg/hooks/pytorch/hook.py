@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import weakref
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.config import HookConfig
 from tdbg.config.collections import Role
+from tdbg.config.kinds import Kind
 from tdbg.config.options import SessionOptions
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import make_export, make_policy
@@ -160,15 +162,13 @@ class Hook(HookBase):
             return loss
         capture = self._capture_of(loss)
         if capture is None:
-            full_name = self._names.take(name or loss_name(loss))
-            capture = LossCapture(
-                self._session,
-                full_name,
-                self._current_mode,
+            make = functools.partial(
+                self._capture_loss,
+                name or loss_name(loss),
                 loss_name(loss),
                 self._torch.kind_of(loss),
             )
-            self._losses.append(capture)
+            capture = make(make)
             self._session.on_change.append(capture.refresh)
             self._remember_loss(loss, capture)
             if isinstance(loss, nn.Module):
@@ -248,6 +248,25 @@ class Hook(HookBase):
         self._model.watch = watch
         self._model.loss_watch = LossWatch(self._module_captures)
         return watch
+
+    def _capture_loss(
+        self,
+        name: str,
+        class_name: str,
+        kind: Kind | None,
+        another: Callable[[], LossCapture] | None = None,
+    ) -> LossCapture:
+        capture = LossCapture(
+            self._session,
+            self._names.take(name),
+            self._current_mode,
+            class_name,
+            kind,
+            another,
+        )
+        self._losses.append(capture)
+        self._model_info.changed()
+        return capture
 
     def _capture_of(self, loss: object) -> LossCapture | None:
         """Return the capture of a loss that is registered."""

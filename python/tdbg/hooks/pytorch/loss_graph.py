@@ -100,6 +100,10 @@ _OF_END = (
         "Where",
     }
 )
+# From a logarithm of a probability to where it is chosen: the ratio of two, say.
+_OF_CHANCE = _SHAPING | {"Add", "Clamp", "Div", "Exp", "Neg", "Sub", "Sum"}
+_MOST_OF_CHANCE = 8
+_MOST_WEIGHTS = 4096
 _REDUCED_BY_SUM = 2  # torch.nn.functional's _Reduction.get_enum("sum").
 
 
@@ -108,10 +112,13 @@ class LossGraph(NamedTuple):
 
     Attributes:
         facts: What is wrong.
+        is_surrogate: Whether it weighs logarithms of probabilities by how good it was
+            what they are of, as policy gradients do.
         leaves: The tensors on which the loss depends, as far as they were read.
     """
 
     facts: tuple[LossFact, ...]
+    is_surrogate: bool
     leaves: tuple[torch.Tensor, ...]
 
 
@@ -132,9 +139,13 @@ def read_loss_graph(loss: torch.Tensor) -> LossGraph:
     if root is None:
         is_leaf = loss.requires_grad
         facts = (LossFact(LossFault.NO_GRAPH, "tensor"),) if is_leaf else ()
-        return LossGraph(facts, (loss,) if is_leaf else ())
-    found = dict.fromkeys(fact for each in (_sign, _ends) for fact in each(root))
-    return LossGraph(tuple(found), tuple(_leaves(root)))
+        return LossGraph(facts, False, (loss,) if is_leaf else ())
+    found = dict.fromkeys(_sign(root))
+    is_surrogate = False
+    for node, name, is_whole in _end_of(root):
+        found.update(dict.fromkeys(_faults(node, name, is_whole=is_whole)))
+        is_surrogate |= name == "Mul" and _weighs_chances(node)
+    return LossGraph(tuple(found), is_surrogate, tuple(_leaves(root)))
 
 
 def _leaves(root: Any) -> Iterator[torch.Tensor]:
@@ -164,11 +175,11 @@ def _sign(root: Any) -> Iterator[LossFact]:
         yield LossFact(LossFault.NEGATED, _DISTANCES[name])
 
 
-def _ends(root: Any) -> Iterator[LossFact]:
-    """What is wrong with the operations from the loss down to the layers.
+def _end_of(root: Any) -> Iterator[tuple[Any, str, bool]]:
+    """The operations from the loss down to the layers, with their names.
 
-    Each is read together with whether the result is a multiple of its result that does
-    not depend on the size of the batch.
+    And whether the loss has the result as it is, or a multiple that does not depend on
+    the size of the batch.
     """
     seen, waiting = {root}, [(root, True)]
     while waiting and len(seen) < _MOST_OF_END:
@@ -176,7 +187,7 @@ def _ends(root: Any) -> Iterator[LossFact]:
         name = _name(node)
         if name not in _OF_END:
             continue
-        yield from _faults(node, name, is_whole=is_whole)
+        yield node, name, is_whole
         is_whole &= name in {"Add", "Neg", "Sub"} or _multiplies(node, name)
         for each in _operands(node):
             if each not in seen:
@@ -250,6 +261,41 @@ def _shape_before_pairing(node: Any) -> tuple[int, ...] | None:
     while _name(below) in _SHAPING and _name(below) != "Unsqueeze":
         below = _operands(below)[0]
     return shape if _name(below) in _OF_SAMPLES else None
+
+
+def _weighs_chances(node: Any) -> bool:
+    """Whether a product has logarithms of chosen probabilities, and their weights.
+
+    Chances of classes are chosen from all; those of numbers have a square in them, as
+    errors have, so that only weights of both signs tell them from a weighted error.  A
+    mask of ones and zeros is no weight, nor is a number for all.
+    """
+    operands = _operands(node)
+    if len(operands) != 1:
+        return False
+    found, below = set[str](), operands
+    for _ in range(_MOST_OF_CHANCE):
+        found |= {"Gather", "Pow"} & {_name(each) for each in below}
+        below = [
+            each
+            for above in below
+            if _name(above) in _OF_CHANCE
+            for each in _operands(above)
+        ]
+    if not found:
+        return False
+    weights = getattr(node, "_saved_other", None)
+    if weights is None:
+        weights = getattr(node, "_saved_self", None)
+    if not isinstance(weights, torch.Tensor):
+        return False
+    if weights.numel() == 1:
+        is_one = math.prod(_shape(node)) == 1
+        return is_one and "Gather" in found and float(weights) != 1.0
+    values = weights.detach().flatten()[:_MOST_WEIGHTS].float()
+    is_varied = float(values.std()) > 0.1 * float(values.abs().mean())
+    least = float(values.min())
+    return least < 0 or (is_varied and least > 0 and "Gather" in found)
 
 
 def _name(node: Any) -> str:

@@ -30,6 +30,8 @@ __all__ = ["LossWatch"]
 # that are read in vain: a step may have several losses.
 _MOST_GRAPHS = 8
 _MOST_IN_VAIN = 50
+# The look at which the optimizers have stepped often enough.
+_LOOKS = 2
 # Numbers of a parameter by which it is seen to change.
 _SAMPLE = 64
 # Parameters that are watched, and told, at most.
@@ -51,12 +53,14 @@ class LossWatch:
 
     Attributes:
         facts: What is wrong with the losses so far.
+        is_surrogate: Whether one of them is a policy gradient's.
         untrained: Parameters that a loss depends on and that nobody trains.
     """
 
     def __init__(self, module_captures: Sequence[ModuleCapture]) -> None:
         self._module_captures = module_captures
         self.facts: tuple[LossFact, ...] = ()
+        self.is_surrogate = False
         self.untrained: tuple[UntrainedParameter, ...] = ()
         self._watched: dict[int, _Watched] = {}
         self._n_read = self._n_in_vain = 0
@@ -69,11 +73,11 @@ class LossWatch:
         Called as the first step of an optimizer ends, and then after some more.
         """
         self._n_looks += 1
-        if self._n_looks > 1 and self._watched:
+        if self._n_looks >= _LOOKS and self._watched:
             with contextlib.suppress(Exception):
                 self.untrained = tuple(self._find_untrained())
             self._watched.clear()
-        return len(self.facts), len(self.untrained)
+        return len(self.facts), self.is_surrogate, len(self.untrained)
 
     def remove(self) -> None:
         """Read no more."""
@@ -91,14 +95,15 @@ class LossWatch:
         ours = set[int]().union(
             *(each.parameters.identities() for each in self._module_captures)
         )
-        known = [leaf for leaf in graph.leaves if id(leaf) in ours]
-        if not known and root.grad_fn is not None:
+        is_ours = any(id(leaf) in ours for leaf in graph.leaves)
+        if self._n_looks < _LOOKS:
+            self._watch(leaf for leaf in graph.leaves if id(leaf) not in ours)
+        if not is_ours and root.grad_fn is not None:
             self._n_in_vain += 1
         else:
             self._n_read += 1
+            self.is_surrogate |= graph.is_surrogate
             self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))
-            if self._n_looks < 2:
-                self._watch(leaf for leaf in graph.leaves if id(leaf) not in ours)
         if self._n_read >= _MOST_GRAPHS or self._n_in_vain >= _MOST_IN_VAIN:
             self._stop_reading()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from tdbg.capture.session import Session
 from tdbg.config.collections import Role
 from tdbg.config.kinds import Kind
 from tdbg.hooks.pytorch.activations import Activations
+from tdbg.hooks.pytorch.call_sites import CallSites
 from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
 from tdbg.hooks.pytorch.compile import never_compiled, new_target, report_call
 from tdbg.hooks.pytorch.submodule_hooks import RemovableHooks
@@ -45,11 +47,14 @@ class _Before(Callback):
         # There are none where it was taken off during the call.
         if is_compiling():
             report_call(self.target, (args, kwargs) if kwargs else args, None)
-        else:
-            self.called((args, kwargs), None)
+        elif not self.session.idle.is_idle:
+            self.session.run(self._take_at, sys._getframe(1), (args, kwargs))
+
+    def _take_at(self, caller: types.FrameType, given: Any) -> None:
+        self._capture.at(caller).inputs.take(given)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
-        """Also by a compiled graph."""
+        """A compiled graph has called the loss."""
         if not self.session.idle.is_idle:
             self.session.run(self._capture.inputs.take, given)
 
@@ -62,10 +67,13 @@ class _After(_Before):
         if is_compiling():
             report_call(self.target, None, output)
         else:
-            self.session.run(self._capture.outputs.take, output)
+            self.session.run(self._take_at, sys._getframe(1), output)
+
+    def _take_at(self, caller: types.FrameType, output: Any) -> None:
+        self._capture.at(caller).outputs.take(output)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
-        """Also by a compiled graph."""
+        """A compiled graph has called the loss."""
         self.session.run(self._capture.outputs.take, answered)
 
 
@@ -160,6 +168,8 @@ class LossCapture:
         mode: Returns the present mode.
         class_name: Its function or class.
         kind: Its kind; None: of none.
+        another: Makes the capture of the same loss, called from another place of the
+            program; None: all places are one.
     """
 
     def __init__(
@@ -169,8 +179,12 @@ class LossCapture:
         mode: Callable[[], ModeKeys],
         class_name: str,
         kind: Kind | None,
+        another: Callable[[], LossCapture] | None = None,
     ) -> None:
         self.session = session
+        self._another = another
+        self._others: list[LossCapture] = []
+        self._sites = CallSites(mode)
         self._handles: list[Any] = []
         self._removable = RemovableHooks()
         session.idle.on_change.append(self._removable.set_idle)
@@ -198,6 +212,13 @@ class LossCapture:
     def is_gone(self) -> bool:
         """Whether it was a module that does not live any longer."""
         return self._module is not None and self._module() is None
+
+    def at(self, caller: types.FrameType) -> LossCapture:
+        """Return the capture of the place that is calling."""
+        number = 0 if self._another is None else self._sites.number(caller)
+        while self._another is not None and number > len(self._others):
+            self._others.append(self._another())
+        return self._others[number - 1] if number else self
 
     def refresh(self) -> None:
         """Capture inputs too, where the collections ask for it by now."""

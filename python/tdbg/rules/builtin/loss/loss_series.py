@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs
 from tdbg.modes import ModeKeys
-from tdbg.rules.columns import median, median_and_deviation, model_info_of_steps
+from tdbg.rules.columns import median, median_and_deviation
 from tdbg.rules.rule import Rule
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
-    Bools,
     Description,
     Evaluation,
     Floats,
@@ -24,20 +23,18 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity
 
 __all__ = [
     "FIRST",
     "LOOKBACK",
+    "SEVERAL",
     "LossRule",
     "Passes",
     "PassesRule",
     "Trend",
-    "has_adversaries",
     "judge_passes",
     "losses_of",
     "rise_of",
-    "soften",
     "trend_of",
 ]
 
@@ -47,7 +44,10 @@ SEVERAL = 2
 
 
 class LossRule(Rule):
-    """Base class of rules about losses."""
+    """Base class of rules about losses.
+
+    Their tables have what losses are given as labels, too, if it was captured.
+    """
 
     __slots__ = ()
 
@@ -57,57 +57,14 @@ class LossRule(Rule):
         return Needs(collections=frozenset({"losses"}))
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select losses."""
-        return tensor.role == "loss"
+        """Select losses, and the labels that they are given."""
+        return tensor.role in {"loss", "label"}
 
 
 def losses_of(table: Table, i: int) -> Floats:
     """Return the losses in row *i*; NaN where a loss is unknown or not finite."""
     known = table.known[i] & (table.not_finite[i] == 0)
     return np.where(known, table["mean"][i], np.nan)
-
-
-def has_adversaries(window: Window, table: Table) -> Bools:
-    """Return the steps at which several optimizers train for several losses.
-
-    They may be adversaries, as generator and critic: then the loss of one rises as
-    that of the other falls, and neither says whether the training succeeds.
-    """
-    result = np.zeros(len(table.steps), dtype=bool)
-    if table.roles.count("loss") < SEVERAL:
-        return result
-    for model_info, steps in model_info_of_steps(window, table):
-        if model_info is not None:
-            owners = {
-                parameter.optimizer for parameter in model_info.parameters.values()
-            }
-            result[steps] = len(owners - {None}) >= SEVERAL
-    return result
-
-
-def soften(
-    evaluation: Evaluation, adversarial: Bools, severity: Severity
-) -> Evaluation:
-    """Lower warnings at steps of adversarial training to *severity*; say why."""
-
-    def describe(i: int, j: int) -> Description:
-        description = evaluation.describe(i, j)
-        return (
-            replace(description, advice=_ADVERSARIAL) if adversarial[j] else description
-        )
-
-    warned = evaluation.severities == Severity.WARNING
-    severities = np.where(
-        warned & adversarial, np.int8(severity), evaluation.severities
-    )
-    return replace(evaluation, severities=severities, describe=describe)
-
-
-_ADVERSARIAL = (
-    "several optimizers train against several losses: if these are adversaries, their "
-    "losses need not fall; judge by what is made, and see that neither side has won "
-    "for good"
-)
 
 
 # Losses that define the start: few, or early progress would not count as
@@ -218,6 +175,10 @@ class PassesRule(LossRule):
     """Base class of rules that compare training with passes of evaluation."""
 
     __slots__ = ()
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select losses."""
+        return tensor.role == "loss"
 
     @property
     def lookback(self) -> int:

@@ -13,11 +13,10 @@ from tdbg.rules.builtin.loss.loss_series import (
     FIRST,
     LossRule,
     Trend,
-    has_adversaries,
     rise_of,
-    soften,
     trend_of,
 )
+from tdbg.rules.builtin.loss.moving_goals import need_not_fall
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number, check_regex, finds, mode_of
 from tdbg.rules.window import (
@@ -72,7 +71,6 @@ class LossNotDecreasing(LossRule):
         ConfigurationError: If a parameter is out of its range.
     """
 
-    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.LEARNING
 
     window: int = 50
@@ -107,22 +105,21 @@ class LossNotDecreasing(LossRule):
         """Select losses, by name if requested."""
         if not LossRule.selects(self, tensor):
             return False
-        return self.tensor_regex is None or finds(self.tensor_regex, tensor.name)
+        if tensor.role == "label" or self.tensor_regex is None:
+            return True
+        return finds(self.tensor_regex, tensor.name)
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each loss by itself."""
         mode = mode_of(self, "mode")
         modes = TRAINING if mode is None else (mode,)
         for table in window.tables(*modes):
-            adversarial = has_adversaries(window, table)
-            for i in range(len(table.names)):
-                evaluation = self._judge(table, i, adversarial)
+            for i, role in enumerate(table.roles):
+                evaluation = self._judge(window, table, i) if role == "loss" else None
                 if evaluation is not None:
                     yield evaluation
 
-    def _judge(
-        self, table: Table, i: int, adversarial: NDArray[np.bool_]
-    ) -> Evaluation | None:
+    def _judge(self, window: Window, table: Table, i: int) -> Evaluation | None:
         trend = trend_of(table, i, self.window)
         if trend is None:
             return None
@@ -137,6 +134,8 @@ class LossNotDecreasing(LossRule):
         rises = rise_of(table, i, RISEN)
         risen = np.isfinite(rises) & (severities != OK)
         severities[risen] = Severity.WARNING
+        has_goal = ~need_not_fall(window, table, i, 2 * self.window)
+        severities[(severities > OK) & ~has_goal[trend.columns]] = UNKNOWN
 
         def describe(j: int) -> Description:
             if risen[j]:
@@ -144,10 +143,9 @@ class LossNotDecreasing(LossRule):
             return self._describe(trends[j], j)
 
         steps = table.steps[trend.columns]
-        judged = Evaluation.of_one(
+        return Evaluation.of_one(
             table.names[i], steps, table.mode, severities, describe
         )
-        return soften(judged, adversarial[trend.columns], Severity.INFO)
 
     def _levels(self, trend: Trend) -> NDArray[np.int8]:
         fall, error, start = trend.before - trend.now, trend.error, trend.start

@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import LossRule, losses_of
+from tdbg.rules.builtin.loss.moving_goals import need_not_fall
 from tdbg.rules.columns import median, median_and_deviation, streak_of_known
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
@@ -89,10 +90,11 @@ class LossSpike(LossRule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each loss of training."""
         for table in window.tables(*TRAINING):
-            for i in range(len(table.names)):
-                yield self._judge(table, i)
+            for i, role in enumerate(table.roles):
+                if role == "loss":
+                    yield self._judge(window, table, i)
 
-    def _judge(self, table: Table, i: int) -> Evaluation:
+    def _judge(self, window: Window, table: Table, i: int) -> Evaluation:
         rows = np.flatnonzero(table.known[i])
         # NaN is unknown, as is every comparison with it.
         loss = losses_of(table, i)[rows]
@@ -131,6 +133,8 @@ class LossSpike(LossRule):
         jumps = (streak >= self.patience) & (excess > tails)
         jumps |= high & (highest > 0) & (loss > self.at_once * highest)
         severities[rows[jumps]] = Severity.WARNING
+        free = need_not_fall(window, table, i, self.num_steps)
+        severities[(severities > OK) & free] = UNKNOWN
 
         def describe(j: int) -> Description:
             k = int(np.searchsorted(rows, j + table.start))

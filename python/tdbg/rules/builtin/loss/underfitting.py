@@ -13,11 +13,10 @@ from tdbg.rules.builtin.loss.loss_series import (
     FIRST,
     LossRule,
     Trend,
-    has_adversaries,
     losses_of,
-    soften,
     trend_of,
 )
+from tdbg.rules.builtin.loss.moving_goals import need_not_fall
 from tdbg.rules.columns import median
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
@@ -54,7 +53,6 @@ class Underfitting(LossRule):
         ConfigurationError: If a parameter is out of its range.
     """
 
-    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.LEARNING
 
     num_steps: int = 100
@@ -85,14 +83,17 @@ class Underfitting(LossRule):
         """Judge each loss of training, together with that of validation."""
         evaluated = window.table(ModeKeys.EVAL)
         for table in window.tables(*TRAINING):
-            adversarial = has_adversaries(window, table)
             for i, name in enumerate(table.names):
-                trend = trend_of(table, i, self.num_steps)
+                is_loss = table.roles[i] == "loss"
+                trend = trend_of(table, i, self.num_steps) if is_loss else None
                 if trend is not None:
                     steps = table.steps[trend.columns]
                     held = self._validation(evaluated, name, steps)
                     judged = self._judge(name, table.mode, steps, trend, held)
-                    yield soften(judged, adversarial[trend.columns], Severity.INFO)
+                    free = need_not_fall(window, table, i, 2 * self.num_steps)
+                    severities = judged.severities[0]
+                    severities[(severities > OK) & free[trend.columns]] = UNKNOWN
+                    yield judged
 
     def _validation(
         self, table: Table | None, name: str, steps: NDArray[np.int64]
@@ -145,10 +146,10 @@ class Underfitting(LossRule):
                 value=float(learned),
                 threshold=self.learned_percent,
                 advice=(
-                    "the model cannot do better as it is: more layers or units, better "
-                    "features, less weight decay and dropout, a higher learning rate; "
-                    "see whether it can learn a single batch by heart, and what a "
-                    "simple baseline reaches"
+                    "the model cannot do better as it is: check that labels belong to "
+                    "their inputs and see whether it can learn a single batch by "
+                    "heart; then more layers or units, better features, less weight "
+                    "decay and dropout, a higher learning rate"
                 ),
             )
 

@@ -55,6 +55,10 @@ FIRST_ROWS = 3
 NORMALIZATION = re.compile(r"(^|[._])(bn|ln|gn|norm)\w*\.weight$|norm", re.IGNORECASE)
 
 
+# First rows at which updates must be slow.
+SLOW_ROWS = 30
+
+
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightUpdateRatio(Rule):
@@ -69,6 +73,8 @@ class WeightUpdateRatio(Rule):
         small_threshold: A ratio below this is too small, if that of half of the
             weights is, or if the others' is ``relative`` times larger.
         relative: How far a single weight must be below the median of all.
+        slow_threshold: So is one below this, if that of half of the weights is from the
+            first step on, and does not grow.
         patience: Recorded steps in a row at which it must be too small.
         until: Only within so many recorded steps from the start is a small ratio of
             all weights reported: later a schedule may have ended.
@@ -86,6 +92,7 @@ class WeightUpdateRatio(Rule):
 
     large_threshold: float = 1.0
     small_threshold: float = 1e-6
+    slow_threshold: float = 1e-5
     relative: float = 1e-3
     patience: int = 5
     until: int = 100
@@ -114,7 +121,7 @@ class WeightUpdateRatio(Rule):
     @property
     def lookback(self) -> int:
         """The rows that ``patience`` needs."""
-        return rows_of_lasting(self.patience, SLOW_FOR)
+        return max(rows_of_lasting(self.patience, SLOW_FOR), self.until)
 
     @property
     def head_rows(self) -> int:
@@ -165,10 +172,17 @@ class WeightUpdateRatio(Rule):
         of_all = of_all & (weights.ordinal <= self.until)
         small &= of_all | (ratio < self.relative * middle[np.newaxis, :])
         bad = large | self._lasts(weights, ratio, small, known)
+        # What is slow must have been so from the beginning: what has learned is, too.
+        slow = known & (middle < self.slow_threshold)[np.newaxis, :]
+        streak = weights.streak(slow, known)
+        is_first = (streak >= weights.ordinal) & (weights.ordinal <= self.until)
+        bad |= self._lasts(weights, ratio, slow, known, SLOW_ROWS) & is_first
         # A weight that was replaced is not sound again once its updates, beside what
         # it has become, are small.
         grown = weights["l2"] > (1.0 + self.large_threshold) * _initial(weights)
-        severities = np.where(known & ~small & ~large & ~grown, OK, UNKNOWN)
+        # Slow weights that are not reported are nothing to end a finding.
+        is_ok = known & ~small & (ratio >= self.slow_threshold) & ~large & ~grown
+        severities = np.where(is_ok, OK, UNKNOWN)
         first = first_of_columns(bad)
         severities[first] = Severity.WARNING
         # Of a single weight the first update may be what a good solution asks for.
@@ -190,16 +204,22 @@ class WeightUpdateRatio(Rule):
         return weights.judge(severities, describe, severities != UNKNOWN)
 
     def _lasts(
-        self, weights: Table, ratio: Floats, small: Bools, known: Bools
+        self,
+        weights: Table,
+        ratio: Floats,
+        small: Bools,
+        known: Bools,
+        patience: int | None = None,
     ) -> Bools:
         """Where ratios were too small for long enough; growing ones get longer."""
         streak = weights.streak(small, known)
         began = np.where(streak == 1, np.arange(len(weights.steps)), 0)
         first = np.maximum.accumulate(began, axis=1)
         grows = ratio > GROWTH * np.take_along_axis(ratio, first, axis=1)
-        long, usual = min_span(self.patience, SLOW_FOR), min_span(self.patience)
+        patience = patience or self.patience
+        long, usual = min_span(patience, SLOW_FOR), min_span(patience)
         lasted = streak_spans(weights.steps, streak) >= np.where(grows, long, usual)
-        return np.asarray(lasted & (streak >= self.patience))
+        return np.asarray(lasted & (streak >= patience))
 
     def _too_large(self, found: list[str], n_judged: int, ratio: float) -> Description:
         return Description(
@@ -220,7 +240,11 @@ class WeightUpdateRatio(Rule):
     def _too_small(
         self, found: list[str], n_judged: int, ratio: float, middle: float
     ) -> Description:
-        if middle < self.small_threshold:
+        limit = self.small_threshold
+        patience = self.patience
+        if ratio >= limit:
+            limit, patience = self.slow_threshold, SLOW_ROWS
+        if middle < self.slow_threshold:
             advice = (
                 f"raise the learning rate, up to {TYPICAL / middle:.0g} times (a ratio "
                 f"of about {TYPICAL:g} is usual): at this rate a weight needs "
@@ -234,12 +258,11 @@ class WeightUpdateRatio(Rule):
         return Description(
             message=(
                 f"the update is {ratio:.1e} of the weight it changes, less than "
-                f"{self.small_threshold:g}, at "
-                f"{self.patience} recorded steps in a row; so it is for {len(found)} "
-                f"of {n_judged} weights: {join_names(found)}"
+                f"{limit:g}, at {patience} recorded steps in a row; so it is for "
+                f"{len(found)} of {n_judged} weights: {join_names(found)}"
             ),
             value=ratio,
-            threshold=self.small_threshold,
+            threshold=limit,
             advice=advice,
             stage=Stage.STANDSTILL,
         )

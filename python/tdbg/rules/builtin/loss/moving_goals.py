@@ -1,0 +1,89 @@
+"""Losses that need not fall, though the training succeeds: what tells them.
+
+Thread safety: pure functions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tdbg.rules.builtin.loss.loss_series import FIRST, SEVERAL, losses_of
+from tdbg.rules.columns import median_and_deviation, model_info_of_steps
+from tdbg.rules.window import Bools, Floats, Table, Window
+
+__all__ = ["need_not_fall"]
+
+# A loss has both signs if this share of its values at least has the other one.
+OTHER_SIGN = 0.1
+# Targets have moved if their mean did by so many standard errors, and by this share of
+# their deviation.
+CERTAINTY = 6.0
+MOVED = 0.25
+
+
+def need_not_fall(window: Window, table: Table, i: int, n: int) -> Bools:
+    """Return the steps at which the loss in row *i* need not fall.
+
+    - Several optimizers train for several losses, which may be adversaries: as the loss
+      of one falls that of the other rises.
+    - A policy gradient is no measure of success: its loss is a means to a gradient.
+    - What is above and below zero in turn is no distance.
+    - Targets that move, as those that a model makes itself, move the loss.
+
+    Args:
+        window: Has the model info.
+        table: The losses, and their labels if there are any.
+        i: Row of the loss.
+        n: How many of its last rows count, besides the first.
+
+    REQUIRES: the table looks back as many rows, and has the first ones.
+    """
+    result = _by_model(window, table)
+    rows = np.flatnonzero(table.known[i])
+    loss = losses_of(table, i)
+    label = table.names[i].removesuffix("_output_0") + "_input_1"
+    at = table.names.index(label) if label in table.names else None
+    first = rows[table.ordinal[i, rows] <= FIRST]
+    for k, j in enumerate(rows.tolist()):
+        if j < table.start:
+            continue
+        last = rows[max(0, k + 1 - n) : k + 1]
+        result[j] |= _has_both_signs(loss[np.union1d(first, last)])
+        if at is not None and len(last) >= FIRST:
+            result[j] |= _has_moved(table, at, last[-FIRST:])
+    return result
+
+
+def _by_model(window: Window, table: Table) -> Bools:
+    result = np.zeros(len(table.steps), dtype=bool)
+    has_several = table.roles.count("loss") >= SEVERAL
+    for model_info, steps in model_info_of_steps(window, table):
+        if model_info is not None:
+            owners = {each.optimizer for each in model_info.parameters.values()}
+            are_adversaries = has_several and len(owners - {None}) >= SEVERAL
+            result[steps] = are_adversaries or model_info.is_surrogate
+    return result
+
+
+def _has_both_signs(loss: Floats) -> bool:
+    known = loss[np.isfinite(loss)]
+    below = np.count_nonzero(known < 0)
+    return bool(min(below, len(known) - below) > OTHER_SIGN * len(known))
+
+
+def _has_moved(table: Table, label: int, last: np.ndarray) -> bool:
+    """Whether the targets are other ones than at the beginning."""
+    if "float" not in table.dtypes[label]:
+        return False
+    known = table.known[label] & (table["count"][label] > 0)
+    first = np.flatnonzero(known & (table.ordinal[label] <= FIRST))
+    last = last[known[last]]
+    if len(first) < FIRST or len(last) < FIRST or first[-1] >= last[0]:
+        return False
+    means = np.stack([table["mean"][label, first], table["mean"][label, last]])
+    (then, now), spread = median_and_deviation(means)
+    error = np.hypot(*spread) / np.sqrt(FIRST)
+    spreads = table["m2"][label, first] / table["count"][label, first]
+    deviation = float(np.sqrt(np.median(spreads)))
+    moved = abs(float(now) - float(then))
+    return bool(moved > CERTAINTY * float(error) and moved > MOVED * deviation)
