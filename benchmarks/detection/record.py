@@ -127,6 +127,7 @@ def _record(work: Work) -> Recording:
     ) -> None:
         while hooks:
             hooks.pop().close()
+        # The tables are of rules that have all that they need.
         hook = td.watch(
             model,
             losses[0] if losses else None,
@@ -134,6 +135,7 @@ def _record(work: Work) -> Recording:
             out=folder / which,
             rules=[*default_rules(), *asked(case, folder)],
             save_config=td.SaveConfig(statistics_interval=interval),
+            budget="off",
         )
         for loss in losses[1:]:
             hook.register_loss(loss)

@@ -77,6 +77,8 @@ class ModelInfo:
         has_stopped: Whether the optimizers step no more, though forwards in training
             go on.
         loss_facts: What is wrong with the losses, as their graphs say.
+        is_loss_open: Whether the graphs of the losses were read and hide nothing, so
+            that `loss_facts` has all that is wrong there.
         is_surrogate: Whether a loss weighs logarithms of probabilities by how good it
             was what they are of, as policy gradients do: it need not fall.
         untrained: Parameters outside of the model that a loss depends on, and that
@@ -95,8 +97,18 @@ class ModelInfo:
     keeps_gradients: bool = False
     has_stopped: bool = False
     loss_facts: tuple[LossFact, ...] = ()
+    is_loss_open: bool = False
     is_surrogate: bool = False
     untrained: tuple[UntrainedParameter, ...] = ()
+
+    @property
+    def has_several_optimizers(self) -> bool:
+        """Whether parameters are shared out among several optimizers.
+
+        They may be adversaries, as generator and critic.
+        """
+        owners = {each.optimizer for each in self.parameters.values()} - {None}
+        return len(owners) > 1
 
     def module_of(self, tensor_name: str) -> str | None:
         """The class of the module, or the function, that a tensor is of, or None.
@@ -193,6 +205,7 @@ class ModelInfo:
             keeps_gradients=document.get("keeps_gradients") is True,
             has_stopped=document.get("has_stopped") is True,
             loss_facts=_values(LossFact.from_json, document.get("loss_facts")),
+            is_loss_open=document.get("is_loss_open") is True,
             is_surrogate=document.get("is_surrogate") is True,
             untrained=_values(UntrainedParameter.from_json, document.get("untrained")),
         )

@@ -290,6 +290,7 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         keeps_gradients=any(each.keeps_gradients for each in held),
         has_stopped=any(each.has_stopped for each in held),
         loss_facts=_union(each.loss_facts for each in held),
+        is_loss_open=all(each.is_loss_open for each in held),
         is_surrogate=any(each.is_surrogate for each in held),
         untrained=_union(each.untrained for each in held),
     )

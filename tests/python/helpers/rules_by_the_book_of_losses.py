@@ -103,10 +103,24 @@ def trends(run: FakeRun, name: str, mode: ModeKeys, n: int) -> Iterator[Trend]:
         parts = values[:n], values[n:]
         before, now = map(middle_of, parts)
         errors = [
-            1.2533 * MAD_TO_DEVIATION * middle_of([abs(v - m) for v in part])
+            max(
+                1.2533
+                * MAD_TO_DEVIATION
+                * middle_of([abs(v - m) for v in part])
+                / math.sqrt(n),
+                half_of_distance(part),
+            )
             for part, m in zip(parts, (before, now), strict=True)
         ]
-        yield entry, before, now, math.hypot(*errors) / math.sqrt(n)
+        yield entry, before, now, math.hypot(*errors)
+
+
+def half_of_distance(values: list[float]) -> float:
+    """Of the values that are half of sqrt(n) places away from the median."""
+    if any(map(math.isnan, values)):
+        return math.nan
+    low = max(0, math.floor((len(values) - 1 - math.sqrt(len(values))) / 2))
+    return (sorted(values)[-1 - low] - sorted(values)[low]) / 2
 
 
 def not_decreasing(rule: LossNotDecreasing, run: FakeRun) -> Verdicts:

@@ -18,6 +18,9 @@ __all__ = ["CallSites"]
 
 # Further places count as the last one.
 _MOST = 8
+# A place is the line of a call, and that of the call of its function: a method of the
+# author's own may pass all on to the same loss.
+_FRAMES = 2
 _LIBRARIES = ("torch.", "tdbg.")
 
 
@@ -30,7 +33,7 @@ class CallSites:
 
     def __init__(self, mode: Callable[[], ModeKeys]) -> None:
         self._mode = mode
-        self._known: dict[ModeKeys, list[tuple[types.CodeType, int]]] = {}
+        self._known: dict[ModeKeys, list[list[tuple[types.CodeType, int]]]] = {}
 
     def number(self, frame: types.FrameType | None) -> int:
         """Return the number of the place of the present call, from 0 on.
@@ -38,12 +41,12 @@ class CallSites:
         Args:
             frame: One of the call; that of the author's code is behind it.
         """
-        while frame is not None and _is_of_library(frame):
+        site: list[tuple[types.CodeType, int]] = []
+        while frame is not None and len(site) < _FRAMES:
+            if not _is_of_library(frame):
+                site.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
-        if frame is None:
-            return 0
         known = self._known.setdefault(self._mode(), [])
-        site = frame.f_code, frame.f_lineno
         if site in known:
             return known.index(site)
         if len(known) < _MOST:

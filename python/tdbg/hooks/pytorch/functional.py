@@ -241,8 +241,13 @@ class FunctionCalls:
         if not self.session.idle.is_idle:
             capture.inputs.take((args, kwargs))
         capture.outputs.take(result)
-        if result.grad_fn is not None:
-            self._nodes.add(result.grad_fn._sequence_nr())
+        self.saw(result)
+
+    def saw(self, result: Any) -> None:
+        """Note what a loss has returned: a backward that begins at it is known."""
+        node = getattr(result, "grad_fn", None)
+        if node is not None:
+            self._nodes.add(node._sequence_nr())
 
     def _capture_of(self, key: tuple[str, int]) -> LossCapture:
         """The capture of a loss that nobody has registered; one that is gone, again."""
@@ -276,13 +281,15 @@ class FunctionCalls:
     def _backward_begins(self, number: torch.Tensor, root: torch.Tensor) -> None:
         """Record the number that a backward begins at, once for a forward.
 
-        Unless a loss was registered, or it is one of those that were captured.
+        Unless it is one of the losses that were captured; of several it is the total.
         """
         nodes, self._nodes = self._nodes, set()
         may_be_followed, self._may_be_followed = self._may_be_followed, False
         if not may_be_followed or _diverted.latest() is not self:
             return
-        if len(self._losses) > len(self._functions) or _begins_at(root.grad_fn, nodes):
+        # A loss that was registered may have been called by a compiled graph.
+        is_unseen = not nodes and len(self._losses) > len(self._functions)
+        if is_unseen or _begins_at(root.grad_fn, nodes):
             return
         mode = self._mode()
         self.session.run(self.session.record, mode, "loss_output_0", Role.LOSS, number)

@@ -264,6 +264,8 @@ class Hook(HookBase):
             kind,
             another,
         )
+        if self._functions is not None:
+            capture.saw = self._functions.saw
         self._losses.append(capture)
         self._model_info.changed()
         return capture

@@ -112,12 +112,15 @@ class LossGraph(NamedTuple):
 
     Attributes:
         facts: What is wrong.
+        is_open: Whether all operations from the loss down to the layers are known: a
+            compiled graph, or a function of the author's own, hides what it does.
         is_surrogate: Whether it weighs logarithms of probabilities by how good it was
             what they are of, as policy gradients do.
         leaves: The tensors on which the loss depends, as far as they were read.
     """
 
     facts: tuple[LossFact, ...]
+    is_open: bool
     is_surrogate: bool
     leaves: tuple[torch.Tensor, ...]
 
@@ -139,13 +142,14 @@ def read_loss_graph(loss: torch.Tensor) -> LossGraph:
     if root is None:
         is_leaf = loss.requires_grad
         facts = (LossFact(LossFault.NO_GRAPH, "tensor"),) if is_leaf else ()
-        return LossGraph(facts, False, (loss,) if is_leaf else ())
+        return LossGraph(facts, True, False, (loss,) if is_leaf else ())
     found = dict.fromkeys(_sign(root))
-    is_surrogate = False
+    is_open, is_surrogate = True, False
     for node, name, is_whole in _end_of(root):
+        is_open &= not isinstance(node, torch.autograd.function.BackwardCFunction)
         found.update(dict.fromkeys(_faults(node, name, is_whole=is_whole)))
         is_surrogate |= name == "Mul" and _weighs_chances(node)
-    return LossGraph(tuple(found), is_surrogate, tuple(_leaves(root)))
+    return LossGraph(tuple(found), is_open, is_surrogate, tuple(_leaves(root)))
 
 
 def _leaves(root: Any) -> Iterator[torch.Tensor]:
@@ -185,9 +189,9 @@ def _end_of(root: Any) -> Iterator[tuple[Any, str, bool]]:
     while waiting and len(seen) < _MOST_OF_END:
         node, is_whole = waiting.pop()
         name = _name(node)
+        yield node, name, is_whole
         if name not in _OF_END:
             continue
-        yield node, name, is_whole
         is_whole &= name in {"Add", "Neg", "Sub"} or _multiplies(node, name)
         for each in _operands(node):
             if each not in seen:

@@ -53,6 +53,7 @@ class LossWatch:
 
     Attributes:
         facts: What is wrong with the losses so far.
+        is_open: Whether graphs were read, and hide nothing.
         is_surrogate: Whether one of them is a policy gradient's.
         untrained: Parameters that a loss depends on and that nobody trains.
     """
@@ -60,7 +61,7 @@ class LossWatch:
     def __init__(self, module_captures: Sequence[ModuleCapture]) -> None:
         self._module_captures = module_captures
         self.facts: tuple[LossFact, ...] = ()
-        self.is_surrogate = False
+        self.is_open = self.is_surrogate = False
         self.untrained: tuple[UntrainedParameter, ...] = ()
         self._watched: dict[int, _Watched] = {}
         self._n_read = self._n_in_vain = 0
@@ -101,6 +102,7 @@ class LossWatch:
         if not is_ours and root.grad_fn is not None:
             self._n_in_vain += 1
         else:
+            self.is_open = graph.is_open and (self.is_open or not self._n_read)
             self._n_read += 1
             self.is_surrogate |= graph.is_surrogate
             self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))

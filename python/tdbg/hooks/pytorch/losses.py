@@ -71,6 +71,8 @@ class _After(_Before):
 
     def _take_at(self, caller: types.FrameType, output: Any) -> None:
         self._capture.at(caller).outputs.take(output)
+        if self._capture.saw is not None:
+            self._capture.saw(output)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """A compiled graph has called the loss."""
@@ -170,6 +172,9 @@ class LossCapture:
         kind: Its kind; None: of none.
         another: Makes the capture of the same loss, called from another place of the
             program; None: all places are one.
+
+    Attributes:
+        saw: Is told what each call returned; None: nobody is.
     """
 
     def __init__(
@@ -183,6 +188,7 @@ class LossCapture:
     ) -> None:
         self.session = session
         self._another = another
+        self.saw: Callable[[Any], None] | None = None
         self._others: list[LossCapture] = []
         self._sites = CallSites(mode)
         self._handles: list[Any] = []

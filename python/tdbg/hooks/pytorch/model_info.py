@@ -110,6 +110,7 @@ class TorchModel:
             complete=bool(optimizers),
             keeps_gradients=self.watch is not None and self.watch.keeps_gradients,
             loss_facts=() if self.loss_watch is None else self.loss_watch.facts,
+            is_loss_open=self.loss_watch is not None and self.loss_watch.is_open,
             is_surrogate=self.loss_watch is not None and self.loss_watch.is_surrogate,
             untrained=() if self.loss_watch is None else self.loss_watch.untrained,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from tdbg.rules.builtin.data.classifier_rule import (
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import Bools, Description
+
+if TYPE_CHECKING:
+    from tdbg.run.model_info import ModelInfo
 
 __all__ = ["ClassImbalance"]
 
@@ -98,6 +102,14 @@ class ClassImbalance(ClassifierRule):
         known &= np.count_nonzero(counts) > 2
         bad: Bools = known & (wrong > self.threshold_misprediction)
         return bad
+
+    def is_on_purpose(
+        self, recent: RecentBatches, model_info: ModelInfo | None
+    ) -> bool:
+        """Adversaries say of all that it is real, or that it is not."""
+        is_constant = _is_constant(recent.confusion.sum(axis=1))
+        has_several = model_info is not None and model_info.has_several_optimizers
+        return is_constant and has_several
 
     def describe(self, recent: RecentBatches) -> Description:
         """Describe the samples of each class, and how many of them are mistaken."""

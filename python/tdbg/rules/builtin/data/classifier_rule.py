@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ from tdbg.rules.window import (
     Window,
 )
 from tdbg.run.findings import Severity
+
+if TYPE_CHECKING:
+    from tdbg.run.model_info import ModelInfo
 
 __all__ = ["LASTS", "SHOWN", "ClassifierRule", "lasting", "most_confused_with"]
 
@@ -131,6 +135,9 @@ class ClassifierRule(Rule):
         ):
             j = recent.column - table.start
             found[j] = recent
+            info = window.model_info_at(int(table.steps[recent.column]))
+            if self.is_on_purpose(recent, info):
+                continue
             if recent.is_short:
                 # Few samples may show a fault, but not that there is none.
                 sick, well = self.is_surely_sick(recent), UNKNOWN
@@ -143,6 +150,13 @@ class ClassifierRule(Rule):
     @abstractmethod
     def is_sick(self, recent: RecentBatches) -> bool:
         """Return whether the batches show the fault."""
+
+    def is_on_purpose(
+        self, recent: RecentBatches, model_info: ModelInfo | None
+    ) -> bool:
+        """Return whether what looks like the fault is meant so; False by default."""
+        del recent, model_info
+        return False
 
     def is_surely_sick(self, recent: RecentBatches) -> bool:
         """Return whether fewer samples than required show it; False by default."""

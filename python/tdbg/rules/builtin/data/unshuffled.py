@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
@@ -27,11 +28,15 @@ from tdbg.run.findings import Severity, Stage
 
 __all__ = ["UnshuffledData"]
 
+Ints = NDArray[np.intp]
+
 CLASSIFIERS = frozenset({Kind.CROSS_ENTROPY, Kind.NLL})
 # Batches that one verdict takes together, besides as many first ones; and the least.
 BATCHES, MIN_BATCHES = 50, 10
-# Labels of a batch, at least: the mean of fewer scatters.
+# Labels of a batch, at least: the mean of fewer scatters, so that smaller batches are
+# taken together with the next ones.
 MIN_LABELS = 8
+ROUNDING = 1e-12
 # Two classes may take turns on purpose (real and made up, source and target); those of
 # sorted data stay for this share of all batches.
 STAYS = 0.7
@@ -93,8 +98,7 @@ class UnshuffledData(Rule):
 
     def _judge(self, table: Table, i: int) -> Evaluation:
         # A label below zero tells the loss to pass over a sample.
-        known = table.known[i] & (table["count"][i] >= MIN_LABELS)
-        known &= table["min"][i] >= 0
+        known = table.known[i] & (table["min"][i] >= 0)
         rows = np.flatnonzero(known)
         severities = np.full(len(table.steps) - table.start, UNKNOWN, dtype=np.int8)
         between = np.full(len(table.steps), np.nan)
@@ -104,8 +108,9 @@ class UnshuffledData(Rule):
             last = rows[max(0, at + 1 - BATCHES) : at + 1]
             first = rows[: at + 1][table.ordinal[i, rows[: at + 1]] <= BATCHES]
             batches = np.union1d(first, last)
-            if len(batches) >= MIN_BATCHES:
-                between[j] = _between(table, i, batches)
+            parts = _parts(table["count"][i, batches])
+            if len(parts) >= MIN_BATCHES:
+                between[j] = _between(table, i, batches, parts)
                 is_bad = 100.0 * between[j] >= self.between_percent
                 severities[j - table.start] = Severity.WARNING if is_bad else OK
         return table.judge_one(
@@ -131,17 +136,33 @@ class UnshuffledData(Rule):
         )
 
 
-def _between(table: Table, i: int, batches: np.ndarray) -> float:
+def _parts(counts: Floats) -> Ints:
+    """The first of the batches of each part that has labels enough."""
+    if counts.min(initial=np.inf) >= MIN_LABELS:
+        return np.arange(len(counts))
+    part = (np.cumsum(counts) - counts) // MIN_LABELS
+    return np.flatnonzero(np.diff(part, prepend=-1.0))
+
+
+def _between(table: Table, i: int, batches: Ints, parts: Ints) -> float:
     """The part of the variance of the labels that is between batches, from 0 to 1.
 
     0 also where two classes take turns.
+
+    Args:
+        table: Has the labels, in row *i*.
+        i: The row.
+        batches: Their columns.
+        parts: The first ones of those that are taken together.
     """
-    n: Floats = table["count"][i, batches]
-    mean: Floats = table["mean"][i, batches]
-    middle = float((n * mean).sum() / n.sum())
+    counts, means = table["count"][i, batches], table["mean"][i, batches]
+    sums, squares = counts * means, table["m2"][i, batches] + counts * means**2
+    n, sums, squares = (np.add.reduceat(x, parts) for x in (counts, sums, squares))
+    mean: Floats = sums / n
+    middle = float(sums.sum() / n.sum())
     apart = float((n * (mean - middle) ** 2).sum())
-    total = apart + float(table["m2"][i, batches].sum())
-    if total <= 0.0:
+    total = float(squares.sum() - n.sum() * middle**2)
+    if total <= ROUNDING * float(squares.sum()):
         return 0.0
     classes = table["max"][i, batches].max() - table["min"][i, batches].min() + 1
     if classes <= 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -27,7 +28,6 @@ from tdbg.rules.window import (
 __all__ = [
     "FIRST",
     "LOOKBACK",
-    "SEVERAL",
     "LossRule",
     "Passes",
     "PassesRule",
@@ -37,10 +37,6 @@ __all__ = [
     "rise_of",
     "trend_of",
 ]
-
-
-# From so many optimizers and losses on, they may be adversaries.
-SEVERAL = 2
 
 
 class LossRule(Rule):
@@ -157,9 +153,18 @@ def rise_of(table: Table, i: int, least: float) -> Floats:
 
 
 def _sure_median(stretches: Floats) -> tuple[Floats, Floats]:
-    """The median of each row, and its standard error."""
+    """The median of each row, and its standard error.
+
+    The error is that of a normal sample; or, where losses come in two kinds, half of
+    the distance of the order statistics that are half of sqrt(n) away from the median
+    on either side, which holds for any sample.
+    """
     middle, deviation = median_and_deviation(stretches)
-    return middle, MEDIAN_SPREAD * deviation / np.sqrt(stretches.shape[1])
+    n = stretches.shape[1]
+    error = MEDIAN_SPREAD * deviation / np.sqrt(n)
+    low = max(0, math.floor((n - 1 - math.sqrt(n)) / 2))
+    ordered = np.sort(stretches, axis=1)
+    return middle, np.maximum(error, (ordered[:, n - 1 - low] - ordered[:, low]) / 2)
 
 
 # Recorded steps of each mode to look back at: losses are small.

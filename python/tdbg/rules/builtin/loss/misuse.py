@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, with_beginning
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_inputs import wrong_inputs
-from tdbg.rules.builtin.loss.loss_series import FIRST, SEVERAL, LossRule, losses_of
-from tdbg.rules.columns import median, model_info_of_steps
+from tdbg.rules.builtin.loss.loss_series import FIRST, LossRule, losses_of
+from tdbg.rules.columns import kind_of, median, model_info_of_steps
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import (
@@ -96,16 +97,17 @@ class LossMisuse(LossRule):
         """Judge by what the graphs of the losses say; else by their inputs."""
         for table in window.tables(*TRAINING):
             losses = [i for i, role in enumerate(table.roles) if role == "loss"]
-            is_told = False
             for model_info, steps in model_info_of_steps(window, table):
                 facts = () if model_info is None else _certain(model_info)
-                is_told |= any(fact.fault in _OF_INPUTS for fact in facts)
                 new = slice(max(steps.start, table.start), steps.stop)
                 if facts and losses and new.start < new.stop:
                     yield self._judge(table, losses[0], new, facts, model_info)
-            if not is_told:
-                info = window.model_info_at(int(table.steps[-1]))
-                yield from wrong_inputs(table, info)
+            info = window.model_info_at(int(table.steps[-1]))
+            for evaluation in wrong_inputs(table, info):
+                # The graph tells everything else for certain.
+                kind = kind_of(info, evaluation.names[0])
+                if info is None or not info.is_loss_open or kind == Kind.KL_DIV:
+                    yield evaluation
 
     def _judge(
         self,
@@ -149,23 +151,13 @@ class LossMisuse(LossRule):
         return failed
 
 
-# Faults that are seen in the numbers that a loss is given, too.
-_OF_INPUTS = frozenset(LossFault) - {
-    LossFault.NEGATED,
-    LossFault.SUMMED,
-    LossFault.NO_GRAPH,
-}
-
-
 def _certain(model_info: ModelInfo) -> Sequence[LossFact]:
     """The faults, the worst first; with adversaries one side may maximize a loss."""
-    owners = {parameter.optimizer for parameter in model_info.parameters.values()}
-    has_adversaries = len(owners - {None}) >= SEVERAL
     order = list(_DESCRIBED)
     facts = [
         fact
         for fact in model_info.loss_facts
-        if fact.fault != LossFault.NEGATED or not has_adversaries
+        if fact.fault != LossFault.NEGATED or not model_info.has_several_optimizers
     ]
     return sorted(facts, key=lambda fact: order.index(fact.fault))
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tdbg.rules.builtin.loss.loss_series import FIRST, SEVERAL, losses_of
+from tdbg.rules.builtin.loss.loss_series import FIRST, losses_of
 from tdbg.rules.columns import median_and_deviation, model_info_of_steps
 from tdbg.rules.window import Bools, Floats, Table, Window
 
 __all__ = ["need_not_fall"]
 
+# The number that a backward begins at, if it is no loss that was called.
+TOTAL = "loss_output_0"
 # A loss has both signs if this share of its values at least has the other one.
 OTHER_SIGN = 0.1
 # Targets have moved if their mean did by so many standard errors, and by this share of
@@ -28,6 +30,7 @@ def need_not_fall(window: Window, table: Table, i: int, n: int) -> Bools:
       of one falls that of the other rises.
     - A policy gradient is no measure of success: its loss is a means to a gradient.
     - What is above and below zero in turn is no distance.
+    - Of several losses that are added up only the total must fall.
     - Targets that move, as those that a model makes itself, move the loss.
 
     Args:
@@ -39,6 +42,8 @@ def need_not_fall(window: Window, table: Table, i: int, n: int) -> Bools:
     REQUIRES: the table looks back as many rows, and has the first ones.
     """
     result = _by_model(window, table)
+    if TOTAL in table.names and table.names[i] != TOTAL:
+        result |= table.known[table.names.index(TOTAL)]
     rows = np.flatnonzero(table.known[i])
     loss = losses_of(table, i)
     label = table.names[i].removesuffix("_output_0") + "_input_1"
@@ -56,11 +61,10 @@ def need_not_fall(window: Window, table: Table, i: int, n: int) -> Bools:
 
 def _by_model(window: Window, table: Table) -> Bools:
     result = np.zeros(len(table.steps), dtype=bool)
-    has_several = table.roles.count("loss") >= SEVERAL
+    has_several = table.roles.count("loss") > 1
     for model_info, steps in model_info_of_steps(window, table):
         if model_info is not None:
-            owners = {each.optimizer for each in model_info.parameters.values()}
-            are_adversaries = has_several and len(owners - {None}) >= SEVERAL
+            are_adversaries = has_several and model_info.has_several_optimizers
             result[steps] = are_adversaries or model_info.is_surrogate
     return result
 

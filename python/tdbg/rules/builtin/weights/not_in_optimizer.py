@@ -200,7 +200,9 @@ class NotInOptimizer(ModelInfoRule):
         found = [
             name
             for name in untrained(table, model_info, frozen)
-            if not _has_copy(table, name, trained)
+            # Adversaries are frozen while the other one learns.
+            if GRADIENT + name not in table.names
+            and not _has_copy(table, name, trained)
         ]
         if not found:
             return

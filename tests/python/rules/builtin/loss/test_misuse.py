@@ -84,7 +84,7 @@ def test_a_training_as_it_should_be_has_no_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "severity"), [(0.005, Severity.INFO), (3.0, Severity.WARNING)]
+    ("rate", "severity"), [(0.02, Severity.INFO), (3.0, Severity.WARNING)]
 )
 def test_a_sum_over_the_batch_is_a_warning_where_it_does_harm(
     tmp_path: Path, rate: float, severity: Severity
