@@ -345,7 +345,7 @@ class Throttling:
     Args:
         budget: As for ``BudgetController``, by which the beginning that rules need is
             the first thing to go; or AUTO, which keeps it unless it costs all that
-            the first minute may.
+            the first minute may, and makes all else rarer alike.
         policy: The policy.
 
     Attributes:
@@ -373,13 +373,8 @@ class Throttling:
     @property
     def left_out(self) -> str:
         """What is left out now, in words; empty for nothing."""
-        throttle = self.throttle
-        for name in ("beginning", "histograms", "values"):  # Not what nobody takes.
-            without = throttle._replace(**{name: True})
-            if not self._policy.differ(throttle, without):
-                throttle = without
         interval = self._policy.save_config.of(ModeKeys.TRAIN).statistics_interval
-        return throttle.text(interval)
+        return self.throttle.text(interval)
 
     def end_step(
         self, step: Step, capture_ns: int, rest_ns: int
@@ -424,9 +419,12 @@ class Throttling:
         }
 
     def _at(self, level: int) -> Throttle:
-        if self._keeps_beginning:
-            return LEVELS[level]._replace(beginning=True)
-        return LEVELS[level] if level or not self.is_auto else LEVELS[1]
+        throttle = LEVELS[level]
+        if not self.is_auto:
+            return throttle
+        return throttle._replace(
+            beginning=self._keeps_beginning, histograms=True, values=True
+        )
 
     def _differs(self, level: int) -> bool:
         revision = self._policy.registry.revision

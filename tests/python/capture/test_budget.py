@@ -368,8 +368,9 @@ class Training:
         return self.spent_ns / (self.n_steps * self.rest_ns)
 
 
-@pytest.mark.parametrize("rest_ms", [1.0, 3.0, 30.0])
-@pytest.mark.parametrize("dense_ms", [0.5, 2.0, 20.0])
+@pytest.mark.parametrize(
+    ("rest_ms", "dense_ms"), [(2.0, 1.0), (5.0, 20.0), (30.0, 2.0), (30.0, 40.0)]
+)
 def test_by_default_a_minute_costs_what_the_budget_allows_with_its_beginning(
     rest_ms: float, dense_ms: float
 ) -> None:
@@ -381,7 +382,7 @@ def test_by_default_a_minute_costs_what_the_budget_allows_with_its_beginning(
     assert training.captured[:50] == list(range(50))
     # No more is left out than needed: it is used, or nothing is left out.
     assert share >= 0.4 * AUTO_SHARE or not training.throttling.left_out
-    assert training.run(60.0) <= 1.02 * AUTO_SHARE
+    assert training.run(20.0) <= 1.02 * AUTO_SHARE
 
 
 def test_a_beginning_that_costs_all_of_the_first_minute_is_given_up() -> None:
@@ -395,8 +396,8 @@ def test_a_beginning_that_costs_all_of_the_first_minute_is_given_up() -> None:
 
 
 def test_what_is_left_out_is_told_as_intervals() -> None:
-    training = Training("auto", dense_ms=2.0, rest_ms=1.0)
-    training.run(20.0)
+    training = Training("auto", dense_ms=8.0, rest_ms=4.0)
+    training.run(80.0)
     factor = training.throttling.throttle.others
     assert training.throttling.left_out == (
         f"statistics every {10 * factor} steps instead of 10"
@@ -406,10 +407,13 @@ def test_what_is_left_out_is_told_as_intervals() -> None:
     )
     late = [step for step in training.captured if step > 15_000]
     assert set(np.diff(late)) == {10 * factor}
+    # What rules need besides statistics becomes rarer with them, and does not go.
+    assert training.throttling.throttle.histograms
+    assert training.throttling.throttle.values
 
 
 def test_what_somebody_asks_for_is_never_left_out_and_never_paid_back() -> None:
-    training = Training("auto", dense_ms=2.0, rest_ms=1.0)
+    training = Training("auto", dense_ms=8.0, rest_ms=4.0)
     training.run(20.0)
     before, level = training.throttling.left_out, training.n_steps
     asked = Collection("attached_0", save_config=SaveConfig(statistics_interval=1))
