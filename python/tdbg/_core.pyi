@@ -47,10 +47,8 @@ SEGMENT_DTYPE: np.dtype[np.void]
 """step i8, start u8, n_rows u8, signature u8 (start is the number of its first row)."""
 
 def implementation() -> str:
-    """Name of the statistics kernels in use.
-
-    Raises tdbg.errors.ConfigurationError for a bad TDBG_FORCE_IMPLEMENTATION.
-    """
+    """Name of the statistics kernels in use; tdbg.errors.ConfigurationError for a bad
+    TDBG_FORCE_IMPLEMENTATION."""
 
 def implementations() -> list[str]:
     """Names of those this processor can run, best last."""
@@ -60,16 +58,13 @@ def reduce(
     implementation: str = "",
 ) -> NDArray[np.void]:  # fmt: skip
     """Row (ROW_DTYPE, no dimensions) of any strides; TypeError: without statistics.
-
     precise: floats within 1e-12.  implementation: by name, else the one in use."""
 
 def count_bins(
     array: Any, scale: float = 1.0
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
-    """Histogram of an array of any strides: ascending keys, and a count for each.
-
-    Raises TypeError, naming the dtype, for what has no statistics.
-    """
+    """Histogram of an array of any strides: ascending keys, and a count for each;
+    TypeError, naming the dtype, for what has no statistics."""
 
 def count_units(array: Any, axis: int, low: float, high: float) -> NDArray[np.uint64]:
     """Counts (3, units): active, out of range, all."""
@@ -346,10 +341,8 @@ class BatchCapture:
     def begin_forward(
         self, context: Any, calls: Any, request: Any, step: int, micro_batch: int
     ) -> None:
-        """Let ModuleCallCapture capture until end_forward.
-
-        calls is a dict: number of calls by module.  Sets context.has_data.
-        """
+        """Let ModuleCallCapture capture until end_forward.  calls is a dict: number of
+        calls by module.  Sets context.has_data."""
 
     def end_forward(self) -> None: ...
     def begin_values(
@@ -370,8 +363,7 @@ class BatchCapture:
         By position: step, entries, tensors, flags (schema()["CaptureFlag"]), call,
         micro_batch, scale, reuses.  scale: a float, or a tensor of one float32 on a
         CUDA device that divides.  reuses: copy the row of memory that was reduced
-        before in this step and micro-batch and not written since.
-        """
+        before in this step and micro-batch and not written since."""
 
 class ModuleCallCapture:
     """Captures calls of a module; cpp/python_capture/module_call_capture.h."""
@@ -381,37 +373,26 @@ class ModuleCallCapture:
         self, request: Any, input: Any, input_flags: int, output: Any, output_flags: int
     ) -> None: ...
     def take(self, *arguments: Any) -> bool:
-        """Capture a call: args, kwargs and output, None for those not at hand.
-
-        Returns False if nothing was captured, and nothing counted.
-        """
+        """Capture a call: args, kwargs and output, None for those not at hand; False
+        if nothing was captured, and nothing counted."""
 
 class ParameterCapture:
-    """Captures parameters with their gradients.
-
-    cpp/python_capture/parameter_capture.h says what the parameters are.
-    """
+    """Parameters with their gradients: cpp/python_capture/parameter_capture.h."""
 
     def __init__(self, batch: BatchCapture, parameters: Iterable[Any]) -> None: ...
     def take(self, step: int) -> list[tuple[int, Any]] | None: ...
     def found(self) -> list[int]: ...
 
 class UpdateCapture:
-    """Captures what an optimizer's step changes in parameters.
-
-    cpp/python_capture/update_capture.h says how it is used.
-    """
+    """What optimizers change: cpp/python_capture/update_capture.h."""
 
     def __init__(self, batch: BatchCapture) -> None: ...
     def begin(self, parameters: tuple[Any, ...]) -> list[int]: ...
     def copy(self) -> None: ...
     def end(
-        self,
-        step: int,
-        entries: tuple[TensorEntry, ...],
-        flags: tuple[int, ...],
+        self, step: int, entries: tuple[TensorEntry, ...], flags: tuple[int, ...],
         keeps_memory: bool,
-    ) -> list[int]: ...
+    ) -> list[int]: ...  # fmt: skip
     def forget(self) -> None: ...
     @property
     def n_bytes(self) -> int: ...
