@@ -81,12 +81,12 @@ def _name(given: str, known: dict[str, Path]) -> str:
     Raises:
         ConfigurationError: If there is none.
     """
-    wanted = given.removeprefix("docs/").partition("#")[0].removesuffix(".md")
+    meant = given.removeprefix("docs/").partition("#")[0].removesuffix(".md")
     for name in known:
-        if wanted.lower() in (name.lower(), Path(name).name.lower()):
+        if meant.lower() in (name.lower(), Path(name).name.lower()):
             return name
     every = [*known, *(Path(name).name for name in known)]
-    msg = f"there is no page {given!r}; {nearest(wanted, every)}"
+    msg = f"there is no page {given!r}; {nearest(meant, every)}"
     raise ConfigurationError(msg)
 
 

@@ -361,15 +361,18 @@ def _watch_reset(handler: Any) -> None:
 
     @functools.wraps(clear)
     def put_back_and_clear(*args: Any, **kwargs: Any) -> Any:
-        _put_back(None)
+        _put_back()
         return clear(*args, **kwargs)
 
     setattr(put_back_and_clear, _MARK, True)
     handler.clear = put_back_and_clear
 
 
-def _put_back(_: Any) -> None:
-    """Put all hooks back: the compiler is about to trace, or forgets its callbacks."""
+def _put_back(*_: Any) -> None:
+    """Put all hooks back: the compiler is about to trace, or forgets its callbacks.
+
+    PyTorch 2.7 calls it without an argument, later ones say what they compile.
+    """
     for removable in list(_away):
         removable.set_idle(False)
     _away.clear()
