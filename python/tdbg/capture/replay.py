@@ -83,7 +83,7 @@ class GraphRecording(StepMachine):
         self.depth = max(0, self.depth - 1)
         return Change(self._step)
 
-    def module_called(self, mode: ModeKeys) -> Change:  # noqa: ARG002
+    def module_called(self, mode: ModeKeys, *, again: bool = False) -> Change:  # noqa: ARG002
         """Return the recorded step."""
         return Change(self._step)
 

@@ -282,9 +282,21 @@ class Session:
         """The call of a root ended without a word (an interrupt)."""
         self._apply(self.machine.forward_lost())
 
-    def module_called(self, mode: ModeKeys) -> StepContext | None:
-        """A module or a loss was called: return its step, if captured."""
-        change = self.machine.module_called(mode)
+    def module_called(
+        self, mode: ModeKeys, key: object | None = None
+    ) -> StepContext | None:
+        """A module or a loss was called: return its step, if captured.
+
+        Args:
+            mode: The present mode.
+            key: Of its calls; in evaluation, outside the call of a root, the second
+                call of what began a step begins another one.
+        """
+        again = False
+        step = self.machine.evaluation
+        if step is not None and key is not None and not step.forwards:
+            again = step.context is not None and key in step.context.calls
+        change = self.machine.module_called(mode, again=again)
         if change.began:
             self._apply(change)
         if change.step is None:

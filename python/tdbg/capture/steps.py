@@ -124,6 +124,8 @@ class StepMachine:
 
     Attributes:
         training: The open training step; read-only.
+        evaluation: The open step of evaluation; read-only.
+        called: The step of the latest forward; read-only.
         depth: Number of nested calls of roots under way; read-only.
         optimizers: The keys of the known optimizers; read-only.
         trains_in_evaluation: Whether an optimizer has used gradients of a forward
@@ -137,8 +139,9 @@ class StepMachine:
         self.depth = 0
         self._next_number = 0
         self._next_mode_step = dict.fromkeys(ModeKeys, 0)
-        self._evaluation: Step | None = None
+        self.evaluation: Step | None = None
         self._latest: dict[ModeKeys, Step] = {}
+        self.called: Step | None = None
         # The step of the root forward under way.
         self._forward: Step | None = None
         self.optimizers: set[Hashable] = set()
@@ -229,12 +232,12 @@ class StepMachine:
         If they belong to the open step of evaluation, that becomes a step of training,
         keeps its number among all steps, and is returned.
         """
-        step = self._evaluation
+        step = self.evaluation
         if step is None or not step.may_train or self.training is not None:
             return None
         if self._defining not in {None, key} or self._stepping is not None:
             return None
-        self._evaluation = None
+        self.evaluation = None
         self._next_mode_step[step.mode] = step.mode_step
         step.mode, step.mode_step = TRAIN, self._next_mode_step[TRAIN]
         self._next_mode_step[TRAIN] += 1
@@ -285,11 +288,11 @@ class StepMachine:
         if self.depth > 1:
             return Change(self._forward)
         ended: tuple[Step, ...] = ()
-        if self._evaluation is not None:
-            ended = self._end(self._evaluation)
+        if self.evaluation is not None:
+            ended = self._end(self.evaluation)
         if mode in _EVALUATION:
             began = True
-            step = self._evaluation = self._begin(mode)
+            step = self.evaluation = self._begin(mode)
         else:
             if self.training is not None and self._is_over(root, mode):
                 ended += self._end(self.training)
@@ -301,7 +304,7 @@ class StepMachine:
         else:
             step.forwards[root] = 1
             step.micro_batch = 0
-        self._forward = step
+        self._forward = self.called = step
         return change_of((step, began, ended))
 
     def forward_ends(self, *, failed: bool = False) -> Change:
@@ -323,18 +326,29 @@ class StepMachine:
         self.depth = min(self.depth, 1)
         return self.forward_ends(failed=True)
 
-    def module_called(self, mode: ModeKeys) -> Change:
-        """A module or a loss was called, perhaps outside the call of a root."""
+    def module_called(self, mode: ModeKeys, *, again: bool = False) -> Change:
+        """A module or a loss was called, perhaps outside the call of a root.
+
+        Args:
+            mode: The present mode.
+            again: Whether the open step, which no forward began, has had this call.
+        """
         if self.depth > 0:
             return Change(self._forward)
-        step = self.training
         if mode in _EVALUATION:
-            evaluation = self._evaluation
-            if evaluation is not None and evaluation.mode is mode:
-                step = evaluation
-        elif step is None:
+            return self._evaluated(mode, again=again)
+        if self.training is None:
             return Change(self._begin_training(mode), began=True)
-        return change_of((step, False, ()))
+        return change_of((self.training, False, ()))
+
+    def _evaluated(self, mode: ModeKeys, *, again: bool) -> Change:
+        """A part of a model, or a loss, is evaluated outside the call of a root."""
+        step = self.evaluation
+        if step is not None and step.mode is mode and not again:
+            return change_of((step, False, ()))
+        ended = () if step is None else self._end(step)
+        self.evaluation = self.called = self._begin(mode)
+        return Change(self.evaluation, began=True, ended=ended)
 
     # ---- a training that resumes ---------------------------------------------
 
@@ -372,14 +386,14 @@ class StepMachine:
             self._open(mode),
             self._latest.get(mode),
             self.training,
-            self._evaluation,
+            self.evaluation,
         )
         for step in steps:
             if step is not None:
                 return Change(step)
         step = self._begin(mode)
         if mode in _EVALUATION:
-            self._evaluation = step
+            self.evaluation = step
         else:
             self.training = step
         return Change(step, began=True)
@@ -387,8 +401,8 @@ class StepMachine:
     def close(self) -> Change:
         """End all open steps: no further event will come."""
         ended: tuple[Step, ...] = ()
-        if self._evaluation is not None:
-            ended = self._end(self._evaluation)
+        if self.evaluation is not None:
+            ended = self._end(self.evaluation)
         step = self.training
         if step is not None:
             if step.forwards and self.optimizers:
@@ -397,7 +411,7 @@ class StepMachine:
         return Change(None, ended=ended)
 
     def _open(self, mode: ModeKeys) -> Step | None:
-        for step in (self.training, self._evaluation):
+        for step in (self.training, self.evaluation):
             if step is not None and step.mode is mode:
                 return step
         return None
@@ -442,7 +456,7 @@ class StepMachine:
         if step is self.training:
             self.training = None
         else:
-            self._evaluation = None
+            self.evaluation = None
         return (step,)
 
 

@@ -109,12 +109,19 @@ def test_a_loss_belongs_to_the_open_step_of_the_present_mode() -> None:
     evaluation = training.forward(EVAL)
     assert training.machine.module_called(EVAL).step is evaluation
     assert training.machine.module_called(TRAIN).step is train
-    assert training.machine.module_called(PREDICT).step is train
 
 
-def test_a_module_called_by_itself_opens_a_training_step_but_no_other() -> None:
+def test_a_module_called_by_itself_opens_a_step_of_its_mode() -> None:
     training = Training()
-    assert training.machine.module_called(EVAL).step is None
+    evaluation = training.note(training.machine.module_called(EVAL))
+    assert evaluation is not None
+    assert training.machine.module_called(EVAL).step is evaluation
+    following = training.note(training.machine.module_called(EVAL, again=True))
+    assert following is not evaluation
+    assert training.ended == [evaluation]
+    prediction = training.note(training.machine.module_called(PREDICT))
+    assert prediction is not None
+    assert prediction.mode is PREDICT
     step = training.note(training.machine.module_called(TRAIN))
     assert step is not None
     assert training.forward() is step

@@ -33,9 +33,7 @@ def test_forwards_without_gradients_in_training_are_micro_batches(
     assert list(recorded.step_table["micro_batches"]) == [2, 2]
 
 
-def test_a_module_called_outside_any_root_opens_a_step_in_training(
-    run_dir: Path,
-) -> None:
+def test_a_module_called_outside_any_root_opens_a_step(run_dir: Path) -> None:
     model, _, optimizer, _ = parts()
     with make_hook(run_dir) as hook:
         hook.register_module(model)
@@ -48,9 +46,10 @@ def test_a_module_called_outside_any_root_opens_a_step_in_training(
         model.eval()
         model.fc1(torch.ones(2, 64))  # type: ignore[union-attr,operator]
     recorded = Recorded(run_dir)
-    assert recorded.steps == [(0, TRAIN, 0, 0), (1, TRAIN, 1, 0)]
-    for name in ("fc1_output_0", "fc2_output_0", "gradient/fc1.weight"):
+    assert recorded.steps == [(0, TRAIN, 0, 0), (1, TRAIN, 1, 0), (2, EVAL, 0, 0)]
+    for name in ("fc2_output_0", "gradient/fc1.weight"):
         assert sorted(recorded.rows(name)) == [0, 1]
+    assert sorted(recorded.rows("fc1_output_0")) == [0, 1, 2]
 
 
 def test_a_root_within_a_root_is_part_of_it(run_dir: Path) -> None:

@@ -66,7 +66,9 @@ class Activations(CallPlans):
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return  # A checkpointed forward is computed again.
         session = self._session
-        context = session.forward_context or session.module_called(self._mode())
+        context = session.forward_context or session.module_called(
+            self._mode(), self.key
+        )
         if context is None:
             return
         call = self.count_call(context)
@@ -101,7 +103,7 @@ class Activations(CallPlans):
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return None  # A checkpointed forward is computed again.
         session = self._session
-        return session.forward_context or session.module_called(self._mode())
+        return session.forward_context or session.module_called(self._mode(), self.key)
 
 
 def take_both(

@@ -33,6 +33,7 @@ from tdbg.hooks.pytorch.call_sites import CallSites
 from tdbg.hooks.pytorch.compile import hooks_may_go, now
 from tdbg.hooks.pytorch.diverted import Listener, Place, divert_code, place_of
 from tdbg.hooks.pytorch.losses import BackwardRoots, LossCapture, is_call_of_function
+from tdbg.hooks.pytorch.mode import TorchMode
 from tdbg.modes import TRAINING, ModeKeys
 
 __all__ = ["LOSS_FUNCTIONS", "FunctionCalls"]
@@ -74,7 +75,7 @@ class FunctionCalls:
 
     Args:
         session: Where they go.
-        mode: Returns the present mode.
+        mode: The present mode.
         names: Those of the hook; losses take theirs.
         losses: The captures of the hook's losses; grows.
 
@@ -87,7 +88,7 @@ class FunctionCalls:
     def __init__(
         self,
         session: Session,
-        mode: Callable[[], ModeKeys],
+        mode: TorchMode,
         names: UniqueNames,
         losses: list[LossCapture],
     ) -> None:
@@ -198,7 +199,7 @@ class FunctionCalls:
             kind = kind_of_class(name)
             found = self._activations[(path, name)] = Activations(
                 self.session,
-                self._mode,
+                self._mode.now,
                 f"{path}_{name}",
                 Role.OUTPUT,
                 classes=frozenset({name} | ({kind} if kind else set())),
@@ -224,7 +225,7 @@ class FunctionCalls:
     ) -> None:
         if not isinstance(result, torch.Tensor):
             return
-        mode, machine = self._mode(), self.session.machine
+        mode, machine = self._mode.of_loss(), self.session.machine
         if mode in TRAINING and not (result.requires_grad and machine.training):
             return  # A measure of it, or of another model, or between two steps.
         caller_name = caller.f_globals.get("__name__")
@@ -235,7 +236,7 @@ class FunctionCalls:
         else:
             reduction = _reduction(args, kwargs)
             name = name if reduction in _REDUCTIONS else f"{name}_{reduction}"
-        site = self._sites.setdefault(name, CallSites(self._mode)).number(caller)
+        site = self._sites.setdefault(name, CallSites(self._mode.now)).number(caller)
         key = name, site
         capture = self._functions.get(key) or self._capture_of(key)
         if not self.session.idle.is_idle:
@@ -258,7 +259,7 @@ class FunctionCalls:
                 return each
         kind = kind_of_class(name) or kind_of_class(name.rpartition("_")[0])
         capture = LossCapture(
-            self.session, self._names.take(name), self._mode, name, kind
+            self.session, self._names.take(name), self._mode.of_loss, name, kind
         )
         self._functions[key] = capture
         self._losses.append(capture)
@@ -291,7 +292,7 @@ class FunctionCalls:
         is_unseen = not nodes and len(self._losses) > len(self._functions)
         if is_unseen or _begins_at(root.grad_fn, nodes):
             return
-        mode = self._mode()
+        mode = self._mode.now()
         self.session.run(self.session.record, mode, "loss_output_0", Role.LOSS, number)
 
 

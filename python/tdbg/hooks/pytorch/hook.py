@@ -89,13 +89,13 @@ class Hook(HookBase):
         self._model_info = ModelInfoWriter(session, self._model)
         self._watch: OptimizerWatch | None = None
         self._graphs: GraphCapture | None = None
-        mode = TorchMode(session, self._roots)
+        mode = self._torch_mode = TorchMode(session, self._roots)
         self._current_mode = mode.now
         if session.is_live:
             self._graphs = GraphCapture(session, mode.now)
             if self._follows_functions:
                 self._functions = FunctionCalls(
-                    session, mode.now, self._names, self._losses
+                    session, mode, self._names, self._losses
                 )
         return mode
 
@@ -133,7 +133,7 @@ class Hook(HookBase):
             module,
             root,
             prefix,
-            self._mode,
+            self._torch_mode,
             self._before_training_forward,
             self._functions,
         )
@@ -259,7 +259,7 @@ class Hook(HookBase):
         capture = LossCapture(
             self._session,
             self._names.take(name),
-            self._current_mode,
+            self._torch_mode.of_loss,
             class_name,
             kind,
             another,

@@ -55,6 +55,36 @@ class TorchMode(CurrentMode):
             return TRAIN if machine.trains_in_evaluation else EVAL
         return TRAIN
 
+    def of_part(self, module: nn.Module | None) -> ModeKeys:
+        """The mode of the call of a module in a root, from outside of all roots.
+
+        It is evaluated if it is in evaluation mode itself, or no gradient can come of
+        it: a training calls the model as it is wrapped, and its evaluation calls the
+        model inside.
+        """
+        mode = self.now()
+        if self.said is not None or mode is not TRAIN or self._machine.is_in_closure:
+            return mode
+        is_training = module is None or module.training
+        return TRAIN if is_training and torch.is_grad_enabled() else EVAL
+
+    def of_loss(self) -> ModeKeys:
+        """The mode of a loss: that of the evaluation before it, if there was one.
+
+        Without gradients, and while no step of training is open, it is of something
+        that is evaluated, such as a copy of the model.
+        """
+        mode, machine = self.now(), self._machine
+        if self.said is not None or mode is not TRAIN or machine.depth:
+            return mode
+        has_no_gradient = not torch.is_grad_enabled()
+        is_between = machine.training is None
+        evaluates = machine.evaluation is not None
+        evaluates &= machine.called is machine.evaluation
+        if evaluates and (has_no_gradient or is_between):
+            return EVAL
+        return EVAL if has_no_gradient and is_between else mode
+
     def may_train(self) -> bool:
         """Whether gradients of a forward in evaluation could still be used."""
         return self.said is None and torch.is_grad_enabled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,13 +19,18 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from tdbg.capture.modes import CurrentMode
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD, Callback
 from tdbg.hooks.pytorch.compile import never_compiled, new_target, report_call
 from tdbg.hooks.pytorch.functional import FunctionCalls
-from tdbg.hooks.pytorch.module_tree import IS_REPLICA, begin_replica, end_replica
+from tdbg.hooks.pytorch.mode import TorchMode
+from tdbg.hooks.pytorch.module_tree import (
+    IS_REPLICA,
+    begin_replica,
+    end_replica,
+    wrapped_parts,
+)
 from tdbg.hooks.pytorch.parameters import SEARCH_INTERVAL, BufferTable, ParameterTable
 from tdbg.hooks.pytorch.submodule_hooks import SubmoduleHooks
 from tdbg.modes import TRAINING
@@ -116,7 +122,30 @@ class _End(_Begin):
             self.session.run(self.module_capture.end, module)
 
 
-never_compiled(_Begin.__call__, _End.__call__)
+class _BeginPart(Callback):
+    """Reports the call of a module that holds most of a root, by itself."""
+
+    __slots__ = ("module_capture",)
+
+    def __init__(self, session: Session, module_capture: ModuleCapture) -> None:
+        super().__init__(session)
+        self.module_capture = module_capture
+
+    def __call__(self, module: Any, *_: Any) -> None:
+        if not (is_compiling() or self.session.machine.depth):
+            begin = self.module_capture.begin
+            self.session.run(functools.partial(begin, is_part=True), module)
+
+
+class _EndPart(_BeginPart):
+    __slots__ = ()
+
+    def __call__(self, module: Any, *_: Any) -> None:
+        if not is_compiling() and self.module_capture.part is module:
+            self.session.run(self.module_capture.end, module)
+
+
+never_compiled(_Begin.__call__, _End.__call__, _BeginPart.__call__, _EndPart.__call__)
 
 
 class ModuleCapture:
@@ -133,6 +162,7 @@ class ModuleCapture:
 
     Attributes:
         prefix: As it was given.
+        part: The module in the root that is being called by itself; None: none is.
     """
 
     def __init__(
@@ -141,7 +171,7 @@ class ModuleCapture:
         module: nn.Module,
         name: str,
         prefix: str,
-        mode: CurrentMode,
+        mode: TorchMode,
         before_training: Callable[[], None],
         functions: FunctionCalls | None = None,
     ) -> None:
@@ -164,13 +194,15 @@ class ModuleCapture:
             self._module,
             name,
             prefix,
-            mode.now,
+            mode,
             None if functions is None else functions.paths,
         )
         self._begin_handle = module.register_forward_pre_hook(
             _Begin(session, self), prepend=True
         )
         self._end_handle: Any = None
+        self.part: nn.Module | None = None
+        self._part_handles: list[Any] = []
         self.refresh()
 
     @property
@@ -204,14 +236,33 @@ class ModuleCapture:
         self._end_handle = module.register_forward_hook(
             _End(self._session, self), always_call=True
         )
+        self._hook_parts(module)
 
-    def begin(self, module: nn.Module) -> None:
-        """Begin a forward: the root is about to be called."""
+    def _hook_parts(self, root: nn.Module) -> None:
+        """Know of calls of what a root wraps: evaluation calls that by itself."""
+        remove_all(self._part_handles)
+        begin, end = _BeginPart(self._session, self), _EndPart(self._session, self)
+        self._part_handles = [
+            handle
+            for part in wrapped_parts(root)
+            for handle in (
+                part.register_forward_pre_hook(begin, prepend=True),
+                part.register_forward_hook(end),
+            )
+        ]
+
+    def begin(self, module: nn.Module, *, is_part: bool = False) -> None:
+        """Begin a forward: the root, or a module that it wraps, is about to be called.
+
+        Args:
+            module: It.
+            is_part: Whether it is called by itself, and not by the root.
+        """
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return  # A checkpointed forward that is recomputed.
         session = self._session
-        if IS_REPLICA in vars(module) and not begin_replica(
-            session, module, self.module
+        if IS_REPLICA in vars(module) and (
+            is_part or not begin_replica(session, module, self.module)
         ):
             return
         if self._additions.has_any:
@@ -220,7 +271,7 @@ class ModuleCapture:
             # An interrupt ended that call without its hooks.
             self._calls.clear()
             session.forward_lost()
-        mode = self._mode.now()
+        mode = self._mode.of_part(module) if is_part else self._mode.now()
         is_training = mode in TRAINING
         if is_training:
             self._before_training()
@@ -235,6 +286,7 @@ class ModuleCapture:
         if context is not None and not is_training:
             context.step.may_train = self._mode.may_train()
         self._calls.append(sys.exception())
+        self.part = module if is_part else None
         if context is None or context.step_plan.is_light or not context.takes:
             return
         if context.step_plan.takes_activations:
@@ -288,8 +340,9 @@ class ModuleCapture:
         before = self._calls.pop()
         error = sys.exception()
         has_failed = error is not None and error is not before
-        if session.takes_activations and not has_failed:
+        if session.takes_activations and not has_failed and self.part is None:
             self._inside.forward_ends()
+        self.part = None
         session.forward_ends(has_failed)
         functions = self._functions
         if functions is not None and functions.is_following:
@@ -299,8 +352,7 @@ class ModuleCapture:
         """Take all hooks off."""
         self._inside.remove()
         self._additions.remove()
-        for handle in (self._begin_handle, self._end_handle):
-            handle.remove()
+        remove_all([self._begin_handle, self._end_handle, *self._part_handles])
         self.parameters.fence(is_last=True)
 
     def _count_capture(self) -> None:
@@ -313,6 +365,9 @@ class ModuleCapture:
         self._countdown = SEARCH_INTERVAL
         self._additions.scan()
         self._inside.search_again()
+        root = self._module()
+        if root is not None:
+            self._hook_parts(root)
         self.parameters.search_again()
         self.buffers.search_again()
 

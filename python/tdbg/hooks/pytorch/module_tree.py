@@ -30,6 +30,7 @@ __all__ = [
     "named_modules",
     "places_of",
     "unwrapped",
+    "wrapped_parts",
 ]
 
 
@@ -115,6 +116,33 @@ def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for path, module in root.named_modules(remove_duplicate=False):
         if _wrapped_in(module) is None:
             yield _clean(root, path), module
+
+
+# A module that holds such a share of a root's parameters is what the root wraps.
+_WRAPPED = 0.9
+
+
+def wrapped_parts(root: nn.Module) -> list[nn.Module]:
+    """The modules that a root wraps: with others inside, and nearly all its parameters.
+
+    Not only those of wrappers that are known: also a backbone below a small head.
+    """
+    sizes = {id(each): _size(each) for each in root.parameters()}
+    least = _WRAPPED * sum(sizes.values())
+    return [
+        module
+        for module in root.modules()
+        if module is not root
+        and module._modules
+        and sum(sizes[id(each)] for each in module.parameters()) >= least > 0
+    ]
+
+
+def _size(parameter: torch.Tensor) -> int:
+    try:
+        return parameter.numel()
+    except (RuntimeError, ValueError):  # A lazy one has no shape yet.
+        return 1
 
 
 def _wrapped_in(module: nn.Module) -> nn.Module | None:

@@ -22,6 +22,7 @@ from tdbg.hooks.pytorch.compile import (
 )
 from tdbg.hooks.pytorch.compile_checks import compiled_part, warn_of
 from tdbg.hooks.pytorch.kinds import classes_and_kind
+from tdbg.hooks.pytorch.mode import TorchMode
 from tdbg.hooks.pytorch.module_tree import named_modules
 from tdbg.hooks.pytorch.output_gradients import GradientHooks, OutputGradient
 from tdbg.modes import ModeKeys
@@ -208,7 +209,7 @@ class SubmoduleHooks:
         root: Not kept alive.
         name: What the names of the root's own inputs and outputs begin with.
         prefix: Goes before all names inside it.
-        mode: Returns the present mode.
+        mode: The present mode.
         paths_of_ends: Receives the path of each module by the key of the calls with
             which its own ends, which all modules then have hooks for; None: only those
             have hooks of which something is captured.
@@ -224,7 +225,7 @@ class SubmoduleHooks:
         root: weakref.ref[nn.Module],
         name: str,
         prefix: str,
-        mode: Callable[[], ModeKeys],
+        mode: TorchMode,
         paths_of_ends: dict[object, str] | None = None,
     ) -> None:
         self._session = session
@@ -353,10 +354,15 @@ class SubmoduleHooks:
             handles.append(handle)
             self._removable.add(module, name, handle.id)
 
+        place = weakref.ref(module)
+
+        def mode() -> ModeKeys:
+            return self._mode.of_part(place())
+
         captured = {
             role: Activations(
                 session,
-                self._mode,
+                mode,
                 paths[0],
                 role,
                 paths[1:],
@@ -386,7 +392,7 @@ class SubmoduleHooks:
                 keep("_forward_hooks", register(_Output(session, outputs)))
         if Role.OUTPUT_GRADIENT in roles:
             hooks = self._gradients
-            watch = OutputGradient(session, self._mode, paths, classes, hooks)
+            watch = OutputGradient(session, mode, paths, classes, hooks)
             keep("_forward_hooks", register(watch))
         return True
 

@@ -1,0 +1,147 @@
+"""Evaluation of what a training wraps, of parts and of copies: steps of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - as scripts have it
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+import tdbg.pytorch as td
+from tdbg.modes import EVAL, TRAIN
+from tdbg.trial import create_trial
+from torch_helpers import EVERYTHING, mlp
+
+pytestmark = pytest.mark.torch
+
+Loss = Callable[[torch.Tensor], None]
+
+
+class Task(nn.Module):
+    """A wrapper with a little of its own."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.scale = nn.Parameter(torch.ones(10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.body(x) * self.scale
+        return result
+
+
+def _inside(task: Task, x: torch.Tensor, loss: Loss) -> None:
+    task.body.eval()
+    loss(task.body(x))
+    task.body.train()
+
+
+def _all(task: Task, x: torch.Tensor, loss: Loss) -> None:
+    task.eval()
+    with torch.no_grad():
+        loss(task.body(x))
+    task.train()
+
+
+def _without_eval(task: Task, x: torch.Tensor, loss: Loss) -> None:
+    with torch.no_grad():
+        loss(task.body(x))
+
+
+def _inference(task: Task, x: torch.Tensor, loss: Loss) -> None:
+    with torch.inference_mode():
+        loss(task.body(x))
+
+
+def _layer(task: Task, x: torch.Tensor, loss: Loss) -> None:
+    body = task.body
+    assert isinstance(body.fc1, nn.Linear)
+    assert isinstance(body.fc2, nn.Linear)
+    with torch.no_grad():
+        loss(body.fc2(body.fc1(x)))
+
+
+def _copy(task: Task, x: torch.Tensor, loss: Loss) -> None:
+    with torch.no_grad():
+        loss(copy.deepcopy(task).eval()(x))
+
+
+def _average(task: Task, x: torch.Tensor, loss: Loss) -> None:
+    with torch.no_grad():
+        loss(AveragedModel(task).eval()(x))
+
+
+@pytest.mark.parametrize("is_registered", [False, True])
+@pytest.mark.parametrize(
+    ("evaluate", "of_model"),
+    [
+        (_inside, True),
+        (_all, True),
+        (_without_eval, True),
+        (_inference, True),
+        (_layer, True),
+        (_copy, False),
+        (_average, False),
+    ],
+)
+def test_what_is_evaluated_inside_is_a_step_of_evaluation(
+    run_dir: Path,
+    evaluate: Callable[[Task, torch.Tensor, Loss], None],
+    of_model: bool,
+    is_registered: bool,
+) -> None:
+    task, criterion = Task(mlp()), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
+    measure = criterion if is_registered else F.cross_entropy
+
+    def evaluated(answer: torch.Tensor) -> None:
+        measure(answer, torch.zeros(len(answer), dtype=torch.long))
+
+    given = criterion if is_registered else None
+    with td.watch(task, given, out=run_dir, save_config=EVERYTHING):
+        for _ in range(2):
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss = measure(task(torch.randn(8, 64)), torch.arange(8))
+                loss.backward()
+                optimizer.step()
+            for size in (3, 5):  # Batches of other sizes than in training.
+                evaluate(task, torch.randn(size, 64), evaluated)
+    trial = create_trial(run_dir)
+    assert len(trial.steps(mode=TRAIN)) == 6
+    assert len(trial.steps(mode=EVAL)) == 4
+    name = "CrossEntropyLoss" if is_registered else "cross_entropy"
+    of_layers = {"body.fc1_output_0": 24, "body.fc2_output_0": 10}
+    for tensor, width in {**of_layers, f"{name}_input_0": 10}.items():
+        found = trial.tensor(tensor)
+        counts = [found.stats(step, mode=TRAIN).count for step in range(6)]
+        assert counts == [8 * width] * 6, tensor
+        if of_model or tensor not in of_layers:
+            counts = [found.stats(step, mode=EVAL).count for step in range(4)]
+            assert counts == [3 * width, 5 * width] * 2, tensor
+        else:
+            assert found.steps(mode=EVAL) == []
+    assert not [each for each in trial.tensor_names() if "@" in each]
+
+
+def test_an_evaluation_that_fails_inside_leaves_the_next_step_whole(
+    run_dir: Path,
+) -> None:
+    task = Task(mlp())
+    optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
+    with td.watch(task, out=run_dir, save_config=EVERYTHING) as hook:
+        for step in range(4):
+            if step == 2:
+                with contextlib.suppress(RuntimeError), torch.no_grad():
+                    task.body(torch.randn(3, 7))
+            task(torch.randn(8, 64)).square().mean().backward()
+            optimizer.step()
+        assert hook.counters()["internal_errors"] == 0
+    trial = create_trial(run_dir)
+    assert trial.tensor("body.fc2_output_0").steps(mode=TRAIN) == [0, 1, 2, 3]
