@@ -28,6 +28,7 @@ from tdbg.config.options import SessionOptions
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import make_export, make_policy
 from tdbg.hooks.pytorch.adapter import TorchAdapter
+from tdbg.hooks.pytorch.copies import leave_out_of_copies
 from tdbg.hooks.pytorch.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.functional import FunctionCalls
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
@@ -93,6 +94,7 @@ class Hook(HookBase):
         self._current_mode = mode.now
         if session.is_live:
             self._graphs = GraphCapture(session, mode.now)
+            leave_out_of_copies(session)
             if self._follows_functions:
                 self._functions = FunctionCalls(
                     session, mode, self._names, self._losses

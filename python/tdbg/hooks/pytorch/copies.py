@@ -1,0 +1,128 @@
+"""Keeps what tdbg registers on a model out of its copies and its scripts.
+
+While any hook is open, a module is pickled and copied as if tdbg had registered
+nothing: ``torch.load(weights_only=True)`` needs no more than the classes of the model.
+``torch.jit.script`` would compile hooks, and cannot compile these: they are taken off
+while it reads a module.
+
+Thread safety: hooks are opened and closed by the training's thread.
+
+Errors: none; a module with a ``__getstate__`` of its own has callbacks in its copies
+that do nothing (``callbacks.Inert``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.callbacks import Inert
+
+__all__ = ["leave_out_of_copies"]
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+# What PyTorch notes of these hooks, by the same keys.
+_NOTES = (
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+# What was there before, by owner and name; None: nothing.
+_originals: dict[tuple[Any, str], Any] = {}
+
+
+def leave_out_of_copies(session: Session) -> None:
+    """Leave callbacks of tdbg out of copies as long as this session is open."""
+    _sessions.add(session)
+    closed = functools.partial(_closed, weakref.ref(session))
+    session.on_close.append(closed)
+    session.on_rest.append(closed)
+    _replace(nn.Module, "__getstate__", _state)
+    scripting = sys.modules.get("torch.jit._recursive")
+    if hasattr(scripting, "create_script_module"):
+        _replace(scripting, "create_script_module", _create_script_module)
+
+
+def _closed(session: weakref.ref[Session]) -> None:
+    known = session()
+    if known is not None:
+        _sessions.discard(known)
+    if _sessions:
+        return
+    for (owner, name), original in _originals.items():
+        if original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+    _originals.clear()
+
+
+def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    if (owner, name) in _originals:
+        return
+    original = _originals[(owner, name)] = vars(owner).get(name)
+
+    # A function, so that it is a method where it stands in a class.
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    setattr(owner, name, functools.wraps(original or replacement)(replaced))
+
+
+def _create_script_module(
+    original: Callable[..., Any], module: Any, *args: Any, **kwargs: Any
+) -> Any:
+    with _without_callbacks(module):
+        return original(module, *args, **kwargs)
+
+
+def _state(original: Callable[[nn.Module], Any] | None, module: nn.Module) -> Any:
+    """The state of a module for its copy, without callbacks."""
+    get: Any = original or object.__getstate__
+    state = get(module)
+    own: Any = state[0] if isinstance(state, tuple) else state
+    keys = _keys_of_callbacks(own) if isinstance(own, dict) else set()
+    if not keys:
+        return state
+    for name in (*_HOOKS, *_NOTES):
+        if not keys.isdisjoint(own.get(name) or ()):
+            kept = [item for item in own[name].items() if item[0] not in keys]
+            own = {**own, name: type(own[name])(kept)}
+    return (own, *state[1:]) if isinstance(state, tuple) else own
+
+
+def _keys_of_callbacks(state: dict[str, Any]) -> set[int]:
+    return {
+        key
+        for name in _HOOKS
+        for key, callback in (state.get(name) or {}).items()
+        if isinstance(callback, Inert)
+    }
+
+
+@contextlib.contextmanager
+def _without_callbacks(root: Any) -> Iterator[None]:
+    """Take the callbacks off all modules for a while."""
+    before: list[tuple[Any, dict[Any, Any]]] = []
+    for module in root.modules() if isinstance(root, nn.Module) else ():
+        keys = _keys_of_callbacks(vars(module))
+        for name in (*_HOOKS, *_NOTES):
+            hooks = vars(module).get(name)
+            if hooks and not keys.isdisjoint(hooks):
+                before.append((hooks, dict(hooks)))
+                for key in keys:
+                    hooks.pop(key, None)
+    try:
+        yield
+    finally:
+        for hooks, items in before:
+            hooks.clear()
+            hooks.update(items)
