@@ -242,6 +242,7 @@ class Discovery:
 
     def _called(self, module: nn.Module, args: Any) -> None:
         """Torch calls this before every call of a module, during a search."""
+        self._facts.has_transforms = self._facts.has_transforms or _is_in_transform()
         if self._passed.get(id(module)) is module or not self._may_be_root(module):
             return
         if isinstance(module, _Loss):
@@ -480,6 +481,13 @@ class Discovery:
         _log.warning("tdbg captures nothing: %s", why)
         self._facts.has_given_up = True
         self.stop()
+
+
+def _is_in_transform() -> bool:
+    """Whether a transform of ``torch.func`` is calling."""
+    transforms: Any = getattr(torch._C, "_functorch", None)
+    peek = getattr(transforms, "peek_interpreter_stack", None)
+    return peek is not None and peek() is not None
 
 
 def _ids(module: nn.Module) -> set[int]:

@@ -31,12 +31,15 @@ class Facts:
         n_optimizers: How many optimizers were made.
         n_backwards: How many backward passes began at a single number.
         n_left_out: How many trainings were not captured because there were too many.
+        has_transforms: Whether a module was called inside a transform of ``torch.func``
+            (grad, vmap).
         has_given_up: Whether the search ended with a warning.
     """
 
     n_optimizers: int = 0
     n_backwards: int = 0
     n_left_out: int = 0
+    has_transforms: bool = False
     has_given_up: bool = False
 
 
@@ -88,13 +91,18 @@ def why(facts: Facts) -> list[str]:
     error = _error()
     if error:
         return [f"nothing was captured: the program ended by {error} before it trained"]
-    if facts.n_optimizers:
+    advice = "tdbg.pytorch.watch(model) in the program captures what was not found"
+    if facts.has_transforms and not facts.n_backwards:
+        reason = (
+            "gradients are computed by torch.func (grad, vmap), which hides tensors"
+        )
+        advice = "loss.backward(), or torch.autograd.grad and watch, make them readable"
+    elif facts.n_optimizers:
         reason = "no module was called that has parameters of an optimizer"
     elif facts.n_backwards:
         reason = "gradients were computed, but of no module that was called twice"
     else:
         reason = "no optimizer was made, and no backward pass began"
-    advice = "tdbg.pytorch.watch(model) in the program captures what was not found"
     return [f"nothing was captured: {reason}; {advice}"]
 
 

@@ -171,3 +171,18 @@ def test_what_the_first_call_is_given_comes_before_what_it_computes(
         assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2], name
     (finding,) = judge(run_dir, ExplodingTensor())
     assert finding.tensor == "_ByKeyword_input_0"
+
+
+def test_a_training_by_transforms_is_told_why_nothing_is_captured(
+    discovery: Discovery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, (inputs, labels) = mlp(), next(digits(8))
+    parameters = {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss_of(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        answer = torch.func.functional_call(model, given, (inputs,))
+        return nn.functional.cross_entropy(answer, labels)
+
+    torch.func.grad(loss_of)(parameters)
+    discovery.print_summary()
+    assert "gradients are computed by torch.func" in capsys.readouterr().err
