@@ -361,6 +361,8 @@ class _Diverted:
             self.forward_ends()
             for put_back in self._put_back:
                 put_back()
+            # The next training is another one: what it compiles is yet to come.
+            self.born, self._is_compiled = now(), False
             for each in (self._put_back, self._places, self._names):
                 each.clear()
 
