@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from benchmarks._harness.machine import ROOT, machine
 from benchmarks.detection.table import write
 from benchmarks.wild import table
 from benchmarks.wild.corpus import Program, load
-from benchmarks.wild.judge import Finding, Outcome, Sick, judge
+from benchmarks.wild.judge import Finding, Outcome, Sick, judge, name_cause
 
 FOLDER = ROOT / "build" / "wild"
 
@@ -40,8 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     if given.verb == "run":
         for outcome in _run_all(programs, given):
             print(_line(outcome), file=sys.stderr, flush=True)
-    names = {one.name for one in programs}
-    outcomes = [one for one in _kept(given.folder) if one.program in names]
+    outcomes = _kept(given.folder, programs)
     if given.json:
         document = {
             "machine": machine(("torch", "tdbg", "lightning", "transformers")),
@@ -90,25 +90,39 @@ def _run_all(programs: list[Program], given: argparse.Namespace) -> Iterator[Out
         yield from pool.map(run, work)
 
 
-def _kept(folder: Path) -> list[Outcome]:
-    """What was run before, by name and seed."""
-    return [
-        _outcome(json.loads(path.read_text(encoding="utf-8")))
+def _kept(folder: Path, programs: list[Program]) -> list[Outcome]:
+    """What was run before, by name and seed, held to what the tables say now."""
+    named = {one.name: one for one in programs}
+    documents = [
+        json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(folder.glob("*.json"))
+    ]
+    return [
+        _outcome(document, named[document["program"]])
+        for document in documents
+        if document["program"] in named
     ]
 
 
-def _outcome(document: dict[str, object]) -> Outcome:
-    outcome = Outcome(**document)  # type: ignore[arg-type]
-    outcome.findings = _findings(outcome.findings)
-    outcome.sick = [Sick(**one) for one in outcome.sick]  # type: ignore[arg-type]
+def _outcome(document: dict[str, Any], program: Program) -> Outcome:
+    outcome = Outcome(**document)
+    outcome.findings = _findings(document["findings"])
+    outcome.is_well = program.is_well(outcome.figure)
+    mistakes = {one.name: one for one in program.mistakes}
+    outcome.sick = [
+        Sick(**one) for one in document["sick"] if one["mistake"] in mistakes
+    ]
     for one in outcome.sick:
+        mistake = mistakes[one.mistake]
         one.findings = _findings(one.findings)
+        one.is_harmed = not program.is_well(one.figure)
+        one.silent = mistake.silent
+        name_cause(one, mistake)
     return outcome
 
 
-def _findings(documents: list[Finding]) -> list[Finding]:
-    return [Finding(**one) for one in documents]  # type: ignore[arg-type]
+def _findings(documents: list[Any]) -> list[Finding]:
+    return [Finding(**one) for one in documents]
 
 
 def _line(outcome: Outcome) -> str:

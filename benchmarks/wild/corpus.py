@@ -38,7 +38,7 @@ class Kind:
     """A kind of mistake.
 
     Attributes:
-        cause: What a finding says that names it: searched in ``Rule: message``.
+        cause: What a finding says that names it, in its rule, message or advice.
         fix: What its advice says if it is how the mistake is mended.
     """
 
@@ -55,7 +55,7 @@ KINDS = {
     ),
     "learning rate too low": Kind("the update is .* less than", "raise the learning"),
     "sum for mean in the loss": Kind(
-        r"the update is .* more than|gradient's l2 norm|not finite|\bsum\b",
+        r"the update is .* more than|gradient's l2 norm|not finite|sum over the batch",
         r"scale of the loss|reduction|lower the learning rate|rate is too high",
     ),
     "frozen by mistake": Kind(
@@ -67,15 +67,15 @@ KINDS = {
     ),
     "steps are skipped": Kind("UnchangedTensor|not stepped|do not change", "step"),
     "the schedule ran out": Kind("ZeroLearningRate", "schedule"),
-    "probabilities for scores": Kind("what a (softmax|sigmoid)", "softmax|sigmoid"),
-    "scores for probabilities": Kind("no logarithms|not probabilities", "softmax"),
+    "probabilities for scores": Kind(
+        "(what|result of) a (softmax|sigmoid)", "softmax|sigmoid"
+    ),
+    "scores for probabilities": Kind("no logarithms", "softmax"),
     "shapes that broadcast": Kind("broadcast", "shape"),
-    "NaN in the data": Kind("not finite.*(input|label)", "data holds it|leave out"),
+    "NaN in the data": Kind("elements of this (model_)?(input|label)", "leave out"),
     "data in order": Kind("shuffl|sorted|all of the last .* of class", "shuffle"),
     "trained in eval()": Kind(r"trained in eval\(\)", r"model\.train\(\)"),
-    "labels of other samples": Kind(
-        "Underfitting|LossNotDecreasing|Overfit|labels", "labels"
-    ),
+    "labels of other samples": Kind("labels", "labels"),
     "inputs not normalized": Kind("NotNormalizedData", "subtract|normalize|divide"),
     "targets not normalized": Kind("NotNormalizedData", "subtract|normalize|divide"),
     "bad initial weights": Kind("PoorWeightInitialization", "initial|draw"),
@@ -87,9 +87,10 @@ KINDS = {
         "VanishingGradient|gradients shrink|outputs shrink", "ReLU|initial|normaliz"
     ),
     "cut out of the graph": Kind(
-        "MissingGradient|VanishingGradient|UnchangedTensor|NotInOptimizer", "detach"
+        "MissingGradient|VanishingGradient|UnchangedTensor|NotInOptimizer|no graph",
+        "detach",
     ),
-    "wrong sign of the loss": Kind("rose|rises|LossNotDecreasing", "sign"),
+    "wrong sign of the loss": Kind("rose|rises|is the negative", "sign|minus"),
     "padding counts": Kind("NLPSequenceRatio", "padding|ignore"),
     "low precision": Kind("PrecisionLoss", "float32|autocast|GradScaler"),
 }

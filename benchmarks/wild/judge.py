@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.wild.corpus import Mistake, Program
 
-__all__ = ["Finding", "Outcome", "Sick", "judge"]
+__all__ = ["Finding", "Outcome", "Sick", "judge", "name_cause"]
 
 WITNESS = Path(__file__).with_name("witness.py")
 _TIMEOUT_S = 300
@@ -42,8 +42,8 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """What names a cause."""
-        return f"{self.rule}: {self.message}"
+        """All that it says."""
+        return f"{self.rule}: {self.message} -> {self.advice}"
 
 
 @dataclass(slots=True)
@@ -217,13 +217,19 @@ def _judge_sick(
         findings=findings,
         last_line=ran.last_line,
     )
-    for place, finding in enumerate(findings, 1):
+    name_cause(sick, mistake)
+    return sick
+
+
+def name_cause(sick: Sick, mistake: Mistake) -> None:
+    """See which of the findings names the cause, and whether it says how to mend it."""
+    sick.named_by, sick.place, sick.is_mended = "", 0, False
+    for place, finding in enumerate(sick.findings, 1):
         if re.search(mistake.cause, finding.text, re.IGNORECASE):
             sick.named_by = sick.named_by or finding.rule
             sick.place = sick.place or place
             fits = re.search(mistake.fix, finding.advice, re.IGNORECASE)
             sick.is_mended |= fits is not None
-    return sick
 
 
 def _written(
