@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,8 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{one.name:28} {one.kind:28} {one.style:28} {kinds}")
         return
     if given.verb == "run":
-        for outcome in _run_all(programs, given):
-            print(_line(outcome), file=sys.stderr, flush=True)
+        for line in _run_all(programs, given):
+            print(line, file=sys.stderr, flush=True)
     outcomes = _kept(given.folder, programs)
     if given.json:
         document = {
@@ -74,16 +75,20 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run_all(programs: list[Program], given: argparse.Namespace) -> Iterator[Outcome]:
+def _run_all(programs: list[Program], given: argparse.Namespace) -> Iterator[str]:
+    """Run each program and keep its outcome; a line of each, also if it failed."""
     work = [(one, seed or None) for seed in range(given.seeds) for one in programs]
 
-    def run(one: tuple[Program, int | None]) -> Outcome:
+    def run(one: tuple[Program, int | None]) -> str:
         program, seed = one
         name = f"{program.name}-{'own' if seed is None else seed}"
-        outcome = judge(program, given.folder / name, seed, not given.healthy)
+        try:
+            outcome = judge(program, given.folder / name, seed, not given.healthy)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            return f"{program.name}: FAILED: {error}"
         path = given.folder / f"{name}.json"
         path.write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
-        return outcome
+        return _line(outcome)
 
     # Processes do the work; threads wait for them.
     with ThreadPoolExecutor(given.jobs) as pool:
