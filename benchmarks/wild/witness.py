@@ -53,11 +53,8 @@ def main() -> None:
     for value in names.values():
         if isinstance(value, torch.Tensor):
             made.setdefault(id(value), value)
-    trained |= {
-        key: each
-        for key, each in made.items()
-        if each.grad_fn is None and each.is_leaf and each.grad is not None
-    }
+    if not steps:  # Of a hand-written update.
+        trained = {key: each for key, each in made.items() if _has_gradient(each)}
     digest = hashlib.sha256()
     for tensor in made.values():
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
@@ -70,6 +67,10 @@ def main() -> None:
         "n_steps": max(steps.values(), default=0),
     }
     out.write_text(json.dumps(told), encoding="utf-8")
+
+
+def _has_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf and tensor.grad is not None
 
 
 if __name__ == "__main__":
