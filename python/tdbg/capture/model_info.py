@@ -99,14 +99,20 @@ class ModelInfoWriter:
         if self._countdown <= 0:
             self._update()
 
-    def forward_begins(self, *, has_optimizer: bool) -> None:
-        """Count a forward in training."""
+    def forward_begins(self, *, has_optimizer: bool, has_gradients: bool) -> None:
+        """Count a forward in training.
+
+        Args:
+            has_optimizer: Whether an optimizer is known.
+            has_gradients: Whether gradients can be computed of it: no step of an
+                optimizer need follow if not.
+        """
         self._n_forwards += 1
         if not has_optimizer:
             if self._n_forwards > 1 and self._written is None:
                 self._update()
             return
-        self._n_since_step += 1
+        self._n_since_step += has_gradients
         if self._n_since_step < _SURELY_STOPPED or self._has_stopped:
             return
         if self._n_since_step > _TIMES_USUAL * self._most_for_step > 0:

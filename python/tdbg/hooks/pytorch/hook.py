@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -295,7 +296,10 @@ class Hook(HookBase):
         if around is not None and (around.contexts or around.has_unclipped):
             around.forward_begins(self._current_mode)
         has_optimizer = bool(self._session.optimizers)
-        self._model_info.forward_begins(has_optimizer=has_optimizer)
+        self._model_info.forward_begins(
+            has_optimizer=has_optimizer,
+            has_gradients=torch.is_grad_enabled(),
+        )
         if has_optimizer:
             for each in self._gradients:
                 each.remove()
