@@ -260,6 +260,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
         {"mode": "training"},
         {"tensor_regex": "*"},
     ],
+    "LossMisuse": [{"risen": 1.0}],
     "LossSpike": [{"num_steps": 9}, {"patience": 99}, {"deviations": 0.0}],
     "MissingGradient": [{"patience": 0}],
     "NLPSequenceRatio": [
@@ -288,10 +289,13 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     ],
     "SimilarAcrossRuns": [{"rtol": -1.0}, {"other_runs": ()}],
     "StalledTraining": [{"threshold": 0.0}, {"times_usual": 0.5}, {"num_steps": 0}],
+    "StoppedOptimizer": [{"num_steps": 0}],
     "TensorVariance": [{"min_count": 1}, {"relative": 0.0}, {"collapsed": 0.5}],
     "TreeDepth": [{"depth": 0}],
     "UnchangedTensor": [{"num_steps": 1}, {"rtol": -1.0}, {"atol": "x"}],
     "Underfitting": [{"num_steps": 1}, {"learned_percent": 0.0}],
+    "UnregisteredParameter": [{"num_steps": 0}],
+    "UnshuffledData": [{"between_percent": 0.0}, {"between_percent": 100.5}],
     "VanishingGradient": [
         {"threshold": 0.0},
         {"relative": 0.0},
@@ -299,6 +303,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
         {"patience": 0},
         {"patience": 1.5},
     ],
+    "VanishingLearningRate": [{"remaining": 0.0}, {"remaining": 0.2}],
     "WeightUpdateRatio": [
         {"small_threshold": 0.0},
         {"large_threshold": 1e-7},

@@ -1,0 +1,135 @@
+"""UnshuffledData: batches in the order of their classes, and batches that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import tdbg
+import tdbg.pytorch as td
+from rules_classes import LABELS
+from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.rules import UnshuffledData
+from tdbg.run.findings import Severity
+from torch_helpers import digits
+
+Labels = NDArray[np.int64]
+SAMPLES, BATCH = 1600, 32
+
+
+def of_shares(*shares: int) -> Labels:
+    """So many samples of each class for each of a hundred, in their order."""
+    return np.repeat(np.arange(len(shares)), np.array(shares) * SAMPLES // 100)
+
+
+TEN = of_shares(*[10] * 10)
+
+
+def shuffled(labels: Labels, seed: int = 0) -> Labels:
+    return np.random.default_rng(seed).permutation(labels)
+
+
+def in_batches(labels: Labels, size: int = BATCH, name: str = LABELS) -> FakeRun:
+    """Two epochs of these labels as they lie."""
+    run = FakeRun()
+    for step, batch in enumerate(
+        np.array_split(np.tile(labels, 2), 2 * SAMPLES // size)
+    ):
+        run.step(step, {name: batch})
+        run.tensor_of(name).dtype = "int64"
+    return run
+
+
+@pytest.mark.parametrize(
+    "labels", [TEN, of_shares(50, 50), of_shares(90, 10)], ids=["ten", "two", "rare"]
+)
+def test_sorted_labels_are_named(labels: Labels) -> None:
+    run = in_batches(labels)
+    finding, *others = judge(run, UnshuffledData())
+    assert (finding.rule, finding.tensor) == ("UnshuffledData", LABELS)
+    assert finding.severity is Severity.WARNING
+    assert finding.step < len(run.steps) / 2, "in the second epoch"
+    assert finding.value is not None
+    assert finding.value >= finding.threshold == 50.0
+    assert "each batch has few of the classes" in finding.message
+    assert "shuffle=True" in finding.advice
+    assert judge_in_parts(run, range(0, 100, 7), UnshuffledData())[0] == finding
+    assert not [each for each in others if each.phase != "end"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("size", [8, 32])
+@pytest.mark.parametrize(
+    "labels", [TEN, of_shares(50, 50), of_shares(95, 5)], ids=["ten", "two", "rare"]
+)
+def test_shuffled_labels_are_not(labels: Labels, size: int, seed: int) -> None:
+    run = in_batches(shuffled(labels, seed), size)
+    assert judge(run, UnshuffledData()) == []
+
+
+def in_turns() -> Labels:
+    """Source and target of an adversary: each batch is of one of them."""
+    return np.tile(np.repeat([0, 1], BATCH), SAMPLES // BATCH // 2)
+
+
+def with_ignored() -> Labels:
+    """A sample of each batch is not to be learned from."""
+    return np.where(np.arange(len(TEN)) % BATCH, TEN, -100)
+
+
+@pytest.mark.parametrize("labels", [in_turns(), of_shares(100), with_ignored()])
+def test_what_says_nothing_of_the_order_is_silent(labels: Labels) -> None:
+    assert judge(in_batches(labels), UnshuffledData()) == []
+
+
+def test_labels_of_no_classifier_are_not_judged() -> None:
+    run = in_batches(TEN, name="MSELoss_input_1")
+    assert judge(run, UnshuffledData()) == []
+    run = in_batches(TEN)
+    run.tensor_of(LABELS).dtype = "float32"
+    assert judge(run, UnshuffledData()) == []
+
+
+def test_tokens_of_a_text_are_not_sorted() -> None:
+    """Each batch holds stretches of text, with what stands in it often."""
+    random = np.random.default_rng(0)
+    run = FakeRun()
+    for step in range(60):
+        topic = random.integers(0, 1000, 20)
+        common = random.zipf(1.5, (8, 64)).clip(max=1000) - 1
+        of_topic = random.random((8, 64)) < 0.3
+        run.step(
+            step, {LABELS: np.where(of_topic, random.choice(topic, (8, 64)), common)}
+        )
+        run.tensor_of(LABELS).dtype = "int64"
+    assert judge(run, UnshuffledData()) == []
+
+
+def test_fewer_than_ten_batches_are_not_judged() -> None:
+    assert judge(in_batches(TEN, size=2 * SAMPLES // 9), UnshuffledData()) == []
+
+
+@pytest.mark.parametrize(("shuffle", "n_findings"), [(False, 1), (True, 0)])
+def test_of_real_data_only_what_is_not_shuffled_is_named(
+    shuffle: bool, n_findings: int, run_dir: Path
+) -> None:
+    torch.manual_seed(0)
+    inputs, labels = next(digits(640))
+    order = labels.argsort()
+    data = TensorDataset(inputs[order], labels[order])
+    model, criterion = nn.Linear(64, 10), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with td.watch(model, criterion, out=run_dir, min_free_bytes=0):
+        for _ in range(2):
+            for x, y in DataLoader(data, 32, shuffle=shuffle):
+                optimizer.zero_grad()
+                criterion(model(x), y).backward()
+                optimizer.step()
+    found = tdbg.rules.check(run_dir, UnshuffledData(), record=False).findings
+    assert [each.tensor for each in found] == [LABELS] * n_findings

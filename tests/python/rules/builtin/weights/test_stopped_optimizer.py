@@ -1,0 +1,134 @@
+"""StoppedOptimizer, on real trainings: what stops, and what only takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tdbg
+import tdbg.pytorch as td
+from tdbg.rules import StoppedOptimizer
+from tdbg.run.findings import Finding, Severity
+from torch_helpers import digits
+
+# More forwards than an optimizer that goes on leaves out.
+LONG = 210
+
+
+class Training:
+    """A classifier of digits."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.05)
+        self.criterion = nn.CrossEntropyLoss()
+        self.batches = digits(4)
+
+    def loss(self) -> Tensor:
+        inputs, labels = next(self.batches)
+        loss: Tensor = self.criterion(self.model(inputs), labels)
+        return loss
+
+    def steps(self, n: int, *, forwards: int = 1) -> None:
+        for _ in range(n):
+            self.optimizer.zero_grad()
+            for _ in range(forwards):
+                self.loss().backward()
+            self.optimizer.step()
+
+
+Loop = Callable[[Training], None]
+
+
+def judged(run_dir: Path, loop: Loop) -> list[Finding]:
+    training = Training()
+    hook = td.watch(training.model, training.criterion, out=run_dir, min_free_bytes=0)
+    loop(training)
+    hook.close()
+    assert hook.counters()["internal_errors"] == 0
+    return list(tdbg.rules.check(run_dir, StoppedOptimizer(), record=False).findings)
+
+
+def only_the_optimizer(training: Training) -> None:
+    training.steps(20)
+    for _ in range(LONG):
+        training.loss().backward()
+
+
+def backward_too(training: Training) -> None:
+    """As by a ``continue`` after the loss."""
+    training.steps(20)
+    for _ in range(LONG):
+        training.loss()
+
+
+@pytest.mark.parametrize("loop", [only_the_optimizer, backward_too])
+def test_an_optimizer_that_steps_no_more_is_named(run_dir: Path, loop: Loop) -> None:
+    (finding,) = judged(run_dir, loop)
+    assert (finding.rule, finding.step) == ("StoppedOptimizer", 20)
+    assert finding.severity is Severity.WARNING
+    assert finding.phase == "begin"
+    assert "(SGD) has not stepped since step 20" in finding.message
+    assert "optimizer.step()" in finding.advice
+
+
+def test_it_is_over_when_the_optimizer_steps_again(run_dir: Path) -> None:
+    def loop(training: Training) -> None:
+        only_the_optimizer(training)
+        training.steps(5)
+
+    (finding,) = judged(run_dir, loop)
+    assert (finding.phase, finding.first_step, finding.last_step) == ("end", 20, 20)
+
+
+def accumulated(training: Training) -> None:
+    """Over 12 batches; 20 times as many is more than the rest of the training."""
+    training.steps(3, forwards=12)
+    for _ in range(LONG):
+        training.loss().backward()
+
+
+def ever_longer_episodes(training: Training) -> None:
+    """Of a game that is played better and better: a step for each."""
+    for n_moves in (10, 60, LONG, 300):
+        training.steps(1, forwards=n_moves)
+
+
+def evaluated(training: Training) -> None:
+    training.steps(20)
+    training.model.eval()
+    for _ in range(LONG):
+        training.loss()
+
+
+def evaluated_in_training_mode(training: Training) -> None:
+    """What has no layer that minds often is not told of evaluation."""
+    training.steps(20)
+    with torch.no_grad():
+        for _ in range(LONG):
+            training.loss()
+
+
+def never_stepped(training: Training) -> None:
+    """As by an optimizer that somebody else wrote."""
+    for _ in range(LONG):
+        training.loss().backward()
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        accumulated,
+        ever_longer_episodes,
+        evaluated,
+        evaluated_in_training_mode,
+        never_stepped,
+    ],
+)
+def test_what_takes_long_or_is_no_training_is_silent(run_dir: Path, loop: Loop) -> None:
+    assert judged(run_dir, loop) == []
