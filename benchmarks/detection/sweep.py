@@ -28,6 +28,7 @@ SWEPT: dict[str, tuple[str, tuple[float, ...]]] = {
     "DeadEmbedding": ("threshold", (10.0, 30.0, 50.0, 70.0, 90.0)),
     "DeadRelu": ("threshold_layer", (20.0, 35.0, 50.0, 65.0, 80.0, 90.0)),
     "ExplodingGradient": ("factor", (10.0, 30.0, 100.0, 300.0, 1000.0)),
+    "LossMisuse": ("risen", (1.5, 2.0, 4.0, 8.0)),
     "LossNotDecreasing": ("window", (20, 35, 50, 65, 80, 100)),
     "LossSpike": ("deviations", (4.0, 6.0, 8.0, 12.0, 16.0)),
     "MissingGradient": ("patience", (2, 5, 10, 20)),
@@ -45,7 +46,9 @@ SWEPT: dict[str, tuple[str, tuple[float, ...]]] = {
     "TensorVariance": ("relative", (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)),
     "UnchangedTensor": ("num_steps", (2, 3, 5, 10)),
     "Underfitting": ("num_steps", (35, 50, 70, 100, 150)),
+    "UnshuffledData": ("between_percent", (20.0, 35.0, 50.0, 65.0, 80.0, 95.0)),
     "VanishingGradient": ("relative", (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
+    "VanishingLearningRate": ("remaining", (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)),
     "WeightUpdateRatio": ("small_threshold", (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)),
     "ZeroLearningRate": ("patience", (2, 3, 5, 10)),
 }

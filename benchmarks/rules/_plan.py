@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config import Role
+from tdbg.run.loss_facts import LossFact, LossFault, UntrainedParameter
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 __all__ = ["EMBEDDING", "N_ELEMENTS", "N_FEATURES", "N_ROWS", "SHAPE", "Fault", "Plan"]
@@ -119,6 +120,7 @@ class Plan:
             ("ExplodingTensor", self.outputs[middle]): Fault(at(0.7)),
             ("FeatureImportance", "feature_importance/weight"): Fault(at(0.5)),
             ("GradientsNotCleared", "Model_output_0"): Fault(0),
+            ("LossMisuse", f"{entropy}_output_0"): Fault(0),
             ("LossNotDecreasing", f"{entropy}_output_0"): Fault(0, 400),
             ("LossSpike", "MSELoss_output_0"): Fault(at(0.45)),
             ("MissingGradient", "gradient/unused.weight"): Fault(0),
@@ -133,6 +135,7 @@ class Plan:
             ("PoorWeightInitialization", f"{self.layers[2]}.weight"): Fault(0),
             ("PrecisionLoss", f"{self.layers[HALF_LAYERS[0]]}.weight"): Fault(at(0.35)),
             ("SaturatedActivation", self.outputs[6]): Fault(at(0.25)),
+            ("StoppedOptimizer", "Model_output_0"): Fault(0),
             ("TensorVariance", self.outputs[9]): Fault(at(0.65)),
             ("TrainedInEvalMode", "Model_output_0"): Fault(0),
             ("TreeDepth", "trees/Node"): Fault(at(0.6)),
@@ -142,7 +145,10 @@ class Plan:
             ("UnchangedTensor", f"{self.layers[HALF_LAYERS[0]]}.weight"): Fault(
                 at(0.35)
             ),
+            ("UnregisteredParameter", "Model_output_0"): Fault(0),
+            ("UnshuffledData", "NLLLoss_input_1"): Fault(0),
             ("VanishingGradient", f"gradient/{self.layers[3]}.weight"): Fault(at(0.2)),
+            ("VanishingLearningRate", "scalar/optimizer/1/lr"): Fault(0),
             ("WeightUpdateRatio", f"{self.layers[15]}.weight"): Fault(at(0.55)),
             ("ZeroLearningRate", "scalar/optimizer/0/lr"): Fault(at(0.9)),
         }
@@ -168,13 +174,16 @@ class Plan:
         return ModelInfo(
             step=0,
             models=("Model",),
-            losses=("CrossEntropyLoss", "MSELoss", "SmoothL1Loss"),
+            losses=("CrossEntropyLoss", "MSELoss", "NLLLoss", "SmoothL1Loss"),
             optimizers=("Adam",),
             modules=modules,
             parameters=parameters,
             complete=True,
             evaluating=(EMBEDDING,),
             keeps_gradients=True,
+            has_stopped=True,
+            loss_facts=(LossFact(LossFault.SOFTMAX_TWICE, "nll_loss", ((64, 10),)),),
+            untrained=(UntrainedParameter("Model.layers[0].weight", SHAPE, True),),
         )
 
 

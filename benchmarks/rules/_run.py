@@ -40,6 +40,10 @@ HISTOGRAMS_EVERY, TREES_EVERY = 100, 10
 DENSE_STEPS = 50
 # Classes that are mistaken for each other.
 CONFUSED = 3, 5
+# Steps for which batches that are not shuffled are of one class.
+CLASS_STEPS = 20
+# What is left of a learning rate at each step, and in the end.
+DECAY, LEFT = 0.7, 1e-12
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -184,6 +188,7 @@ class _Training:
             labels, predictions = self._batch(step)
             found["CrossEntropyLoss_input_1"] = labels
             found["CrossEntropyLoss_input_0"] = predictions
+            found["NLLLoss_input_1"] = np.full(BATCH, step // CLASS_STEPS % N_CLASSES)
             self._last = labels, predictions
         if step < DENSE_STEPS or step % TOKENS_EVERY == 0:
             tokens = self._random.integers(0, N_ROWS, size=1200)
@@ -224,11 +229,12 @@ class _Training:
 
     def scalars(self, step: int) -> dict[str, float]:
         """Learning rates."""
-        is_zero = self._is_due("ZeroLearningRate", step)
-        return {
-            f"scalar/optimizer/{group}/lr": 0.0 if is_zero and not group else 1e-3
-            for group in range(3)
-        }
+        rates = [1e-3, 1e-3, 1e-3]
+        if self._is_due("ZeroLearningRate", step):
+            rates[0] = 0.0
+        if self._is_due("VanishingLearningRate", step):
+            rates[1] *= max(DECAY**step, LEFT)
+        return {f"scalar/optimizer/{i}/lr": rate for i, rate in enumerate(rates)}
 
     def validation(self, step: int) -> Arrays:
         """The loss of a step of evaluation."""
@@ -345,6 +351,7 @@ def _role(name: str) -> Role:
         ("Model_input", Role.MODEL_INPUT),
         ("CrossEntropyLoss_input_0", Role.PREDICTION),
         ("CrossEntropyLoss_input_1", Role.LABEL),
+        ("NLLLoss_input_1", Role.LABEL),
     ):
         if name.startswith(beginning):
             return role

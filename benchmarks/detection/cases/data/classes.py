@@ -402,7 +402,7 @@ def in_order(n_rows: int, size: int) -> Iterator[Tensor]:
 
 
 @third.sick(
-    "ClassImbalance LossSpike LossNotDecreasing",
+    "UnshuffledData ClassImbalance LossSpike LossNotDecreasing",
     "sorted data without shuffling: each batch is of one class",
 )
 def sorted_without_shuffling(t: Training) -> None:

@@ -95,7 +95,7 @@ def schedule_too_short(t: Training) -> None:
 
 
 @first.sick(
-    "WeightUpdateRatio LossNotDecreasing ZeroLearningRate",
+    "VanishingLearningRate WeightUpdateRatio LossNotDecreasing ZeroLearningRate",
     "the learning rate is decayed at each batch instead of each epoch",
 )
 def decay_per_batch(t: Training) -> None:

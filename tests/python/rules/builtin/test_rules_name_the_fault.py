@@ -75,6 +75,11 @@ CASES = {
     "weights_in_bfloat16": 30,
     "padded_to_the_maximum": 10,
     "numbers_cut_off": 30,
+    "softmax_before_the_loss": 12,
+    "layers_in_a_plain_list": 40,
+    "decay_per_batch": 110,
+    "updates_end_before_the_epochs": 240,
+    "sorted_without_shuffling": 40,
 }
 
 
@@ -198,6 +203,16 @@ NAMED = [
           (0, 0), "78 % of the last 5120 tokens are token 0", "pack them"),
     Named("numbers_cut_off", "DeadEmbedding", "gradient/embedding.weight", WARNING,
           (9, 29), "16 of 98 rows had a gradient", "about 16 rows are enough"),
+    Named("softmax_before_the_loss", "LossMisuse", LOSS, WARNING, (0, 0),
+          "the loss cannot come below 1.46", "what comes before the softmax"),
+    Named("layers_in_a_plain_list", "UnregisteredParameter", "Stack_output_0", WARNING,
+          (9, 20), "8 parameters", "torch.nn.ModuleList"),
+    Named("decay_per_batch", "VanishingLearningRate", "scalar/optimizer/group_0/lr",
+          WARNING, (90, 95), "the learning rate fell from 0.1", "once in an epoch"),
+    Named("updates_end_before_the_epochs", "StoppedOptimizer", "Sequential_output_0",
+          WARNING, (30, 30), "(SGD) has not stepped since step 30", "optimizer.step()"),
+    Named("sorted_without_shuffling", "UnshuffledData", LABELS, WARNING, (9, 12),
+          "of the variance of the labels is between batches", "shuffle=True"),
 ]  # fmt: skip
 # Of no training of PyTorch, of two trainings, and of one that stands still: below.
 BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "StalledTraining"}
