@@ -5,6 +5,8 @@ Only the parts with numbers are held here; the words between may change.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,18 +18,24 @@ from tdbg.rules import (
     DeadRelu,
     ExplodingGradient,
     ExplodingTensor,
+    LossMisuse,
     LossNotDecreasing,
     LossSpike,
     NotNormalizedData,
     Rule,
     SaturatedActivation,
+    StoppedOptimizer,
     TensorVariance,
     UnchangedTensor,
     Underfitting,
+    UnregisteredParameter,
+    UnshuffledData,
     VanishingGradient,
+    VanishingLearningRate,
     WeightUpdateRatio,
     ZeroLearningRate,
 )
+from tdbg.run.loss_facts import LossFact, LossFault, UntrainedParameter
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 LOSS = "CrossEntropyLoss_output_0"
@@ -124,6 +132,43 @@ def rates(*given: float) -> FakeRun:
     return run
 
 
+def decayed() -> FakeRun:
+    """From 0.25 at step 4 by half at each step to 0.25 / 1024 at step 14."""
+    run = FakeRun()
+    for step in range(40):
+        rate = 0.25 * 0.5 ** min(10, step - 4) if step >= 4 else 0.01
+        run.scalar(step, "optimizer/group_0/lr", rate)
+        run.step(step)
+    return run
+
+
+def sorted_in_halves() -> FakeRun:
+    """Batches of the classes 0 to 3, then of 4 to 7: means of 1.5 and 5.5."""
+    run = FakeRun(every=10)
+    for step in range(10):
+        labels = np.arange(8) % 4 + 4 * (step >= 5)
+        run.step(step, {"CrossEntropyLoss_input_1": labels})
+        run.tensor_of("CrossEntropyLoss_input_1").dtype = "int64"
+    return run
+
+
+def known(**facts: Any) -> FakeRun:
+    run = of_losses([2.0] * 2)
+    run.known_facts = [
+        ModelInfo(step=0, modules={"Net": "Net"}, optimizers=("Adam",), **facts)
+    ]
+    return run
+
+
+def untrained(*parameters: tuple[str | None, bool]) -> FakeRun:
+    return known(
+        untrained=tuple(
+            UntrainedParameter(name, (4, 8), is_training)
+            for name, is_training in parameters
+        )
+    )
+
+
 def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
     return repeated(3, **{name: mean + std * np.resize([1.0, -1.0], 600)})
 
@@ -188,6 +233,19 @@ def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
          ["0 at 3 recorded steps", "1 of 3 groups", "others have up to 0.5"]),
         (rates(0.0, 0.0), ZeroLearningRate(), 0, 0,
          ["0 at 3 recorded steps", "2 of 2 groups", "no parameter changes"]),
+        (decayed(), VanishingLearningRate(remaining=1e-3), 2**-10, 1e-3,
+         ["fell from 0.25 to 2.4e-04 within 29 steps", "any more for 19 steps",
+          "ends after some 10 steps"]),
+        (sorted_in_halves(), UnshuffledData(), 400 / 5.25, 50,
+         ["76 % of the variance of the labels is between batches"]),
+        (known(has_stopped=True), StoppedOptimizer(), 0, 1,
+         ["(Adam) has not stepped since step 0"]),
+        (untrained(("Net.layers[0].weight", True), (None, False)),
+         UnregisteredParameter(), 2, 0,
+         ["2 parameters", "Net.layers[0].weight, one of shape (4, 8)", "ModuleList"]),
+        (untrained((None, True)), UnregisteredParameter(), 1, 0, ["add_param_group"]),
+        (untrained((None, False)), UnregisteredParameter(), 1, 0,
+         ["requires_grad_(False)"]),
         (fed(4.0, 1.0), NotNormalizedData(), 4.0, 3.0,
          ["mean 4, standard deviation 1: the mean", "from each input"]),
         (fed(0.0, 6.0), NotNormalizedData(), 6.0, 5.0, ["deviation 6: the deviation"]),
@@ -209,6 +267,51 @@ def test_the_first_finding_tells_what_was_measured(
     told = f"{finding.message}\n{finding.advice}"
     for part in parts:
         assert part in told
+
+
+@pytest.mark.parametrize(
+    ("fault", "shapes", "value", "threshold", "parts"),
+    [
+        ("softmax_twice", [(32, 10)], 1.461, 0, ["of shape (32, 10)", "below 1.46"]),
+        ("sigmoid_twice", [(32, 1)], 0.3133, 0, ["of shape (32, 1)", "below 0.313"]),
+        ("likelihood_of_scores", [(32, 10)], 1, 0, ["(32, 10)", "cross_entropy"]),
+        ("likelihood_of_probabilities", [], 1, 0, ["softmax, and no", "log_softmax"]),
+        ("softmax_over_samples", [(32, 10)], 32, 1,
+         ["32 samples of a batch and not over the 10 classes", "dim=1"]),
+        ("softmax_of_one", [(32, 1)], 1, 1, ["(32, 1): it is 1", "with_logits"]),
+        ("broadcast", [(32, 1), (32, 32)], 1024, 32,
+         ["shape (32, 1)", "broadcast to (32, 32)", "targets.unsqueeze(1)"]),
+        ("negated", [], -1, 0, ["the negative of named", "take the minus away"]),
+        ("no_graph", [], 0, 0, ["no parameter gets a gradient", "loss.item()"]),
+        ("summed", [(32, 10)], 32, 1, ["about 32 times", 'reduction="mean"']),
+    ],
+)  # fmt: skip
+def test_what_a_loss_is_misused_for_is_told_with_its_shapes(
+    fault: str,
+    shapes: list[tuple[int, ...]],
+    value: float,
+    threshold: float,
+    parts: list[str],
+) -> None:
+    fact = LossFact(LossFault(fault), "named", tuple(shapes))
+    (finding,) = judge(known(loss_facts=(fact,)), LossMisuse())
+    assert (finding.tensor, finding.step) == (LOSS, 0)
+    assert finding.value == pytest.approx(value, rel=1e-3)
+    assert finding.threshold == threshold
+    for part in parts:
+        assert part in f"{finding.message}\n{finding.advice}"
+
+
+def test_of_several_misuses_the_worst_is_told_first_with_its_advice() -> None:
+    facts = [
+        LossFact(LossFault(fault), "named", ((32, 10),))
+        for fault in ("summed", "softmax_twice")
+    ]
+    (finding,) = judge(known(loss_facts=tuple(facts)), LossMisuse())
+    first, _, second = finding.message.partition("; moreover, ")
+    assert "below 1.46" in first
+    assert "about 32 times" in second
+    assert "what comes before the softmax" in finding.advice
 
 
 def not_finite(name: str, *others: str) -> FakeRun:
