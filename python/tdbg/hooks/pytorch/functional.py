@@ -236,7 +236,9 @@ class FunctionCalls:
         else:
             reduction = _reduction(args, kwargs)
             name = name if reduction in _REDUCTIONS else f"{name}_{reduction}"
-        site = self._sites.setdefault(name, CallSites(self._mode.now)).number(caller)
+        site = self._sites.setdefault(name, CallSites(self._mode.of_loss)).number(
+            caller
+        )
         key = name, site
         capture = self._functions.get(key) or self._capture_of(key)
         if not self.session.idle.is_idle:
