@@ -187,9 +187,9 @@ def exploding_tensor(rule: ExplodingTensor, run: FakeRun) -> Verdicts:
             begins = any(bad.values()) and not any(was_bad.values())
             was_bad |= bad
             for name, is_bad in bad.items():
-                if not is_bad:
+                if not any(bad.values()):
                     result[mode, name, entry.step] = OK
-                elif begins:
+                elif is_bad and begins:
                     begins = False
                     result[mode, name, entry.step] = ERROR
     return result
