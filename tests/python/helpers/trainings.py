@@ -108,9 +108,10 @@ class Attentive(nn.Module):
 
 
 def frozen_backbone() -> nn.Module:
+    """Its weights are spread as those that have learned are, and not evenly."""
     model = cnn()
     for parameter in list(model.parameters())[:4]:
-        parameter.requires_grad_(False)
+        parameter.requires_grad_(False).normal_(0.0, float(parameter.std()))
     return model
 
 
