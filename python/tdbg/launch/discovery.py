@@ -155,6 +155,7 @@ class Discovery:
         self._n_searches = 0
         self._forwards: list[object] = []  # Of each training, at the last backward.
         self._handles: list[Any] = []
+        self._step_handle: Any = None
         self._backward: BackwardRoots | None = None
         self._make: Callable[..., None] | None = None
         self._filter: Any = None
@@ -172,12 +173,26 @@ class Discovery:
         functools.update_wrapper(init, make)
         Optimizer.__init__ = init  # type: ignore[method-assign, assignment]
         self._backward = BackwardRoots(self._backward_begins)
+        # It stays when a search ends, which it does in this hook: torch goes through a
+        # dictionary of them while it calls them.
+        self._step_handle = register_optimizer_step_post_hook(
+            lambda optimizer, *_: self._run(self._stepped, optimizer)
+        )
         self._search()
         os.register_at_fork(after_in_child=self._forked)
         at_exit(self.print_summary)
 
     def stop(self) -> None:
-        """Search no longer; hooks that were made go on."""
+        """Search no longer; hooks that were made go on.
+
+        Not to be called while an optimizer steps.
+        """
+        self._end()
+        if self._step_handle is not None:
+            self._step_handle.remove()
+            self._step_handle = None
+
+    def _end(self) -> None:
         self._end_search()
         if self._make is not None:
             Optimizer.__init__ = self._make  # type: ignore[method-assign]
@@ -251,7 +266,9 @@ class Discovery:
             self._found_root(module, args)
 
     def _stepped(self, optimizer: Optimizer) -> None:
-        """Torch calls this after every step of an optimizer, during a search."""
+        """Torch calls this after every step of an optimizer."""
+        if not self.is_searching:
+            return
         n_steps = self._n_steps[optimizer] = self._n_steps.get(optimizer, 0) + 1
         if not self._trainings:
             return
@@ -267,6 +284,7 @@ class Discovery:
         for each in self._candidates:
             each.was_followed = True
         training = self._training_of_backward()
+        self._facts.n_unseen += training is None
         current = self._current()
         if self.is_searching:
             # Without optimizers, passes are counted in their place.
@@ -447,10 +465,7 @@ class Discovery:
         self._handles = [
             register_module_forward_pre_hook(
                 lambda module, args: self._run(self._called, module, args)
-            ),
-            register_optimizer_step_post_hook(
-                lambda optimizer, *_: self._run(self._stepped, optimizer)
-            ),
+            )
         ]
         self._n_steps.clear()
         self._n_backwards = 0
@@ -480,7 +495,7 @@ class Discovery:
     def _give_up(self, why: object) -> None:
         _log.warning("tdbg captures nothing: %s", why)
         self._facts.has_given_up = True
-        self.stop()
+        self._end()
 
 
 def _is_in_transform() -> bool:

@@ -17,6 +17,8 @@ from tdbg.launch import LAUNCH_VARIABLE, family
 
 __all__ = ["Facts", "Run", "captured", "explain_no_torch", "why"]
 
+# So many backward passes of something else are worth a line.
+_MANY = 10
 # So many runs are named one by one in the command to type next.
 _MOST_NAMED = 4
 # Other frameworks, by the module that a program imports.
@@ -30,6 +32,7 @@ class Facts:
     Attributes:
         n_optimizers: How many optimizers were made.
         n_backwards: How many backward passes began at a single number.
+        n_unseen: How many of these followed no forward that was captured.
         n_left_out: How many trainings were not captured because there were too many.
         has_transforms: Whether a module was called inside a transform of ``torch.func``
             (grad, vmap).
@@ -38,6 +41,7 @@ class Facts:
 
     n_optimizers: int = 0
     n_backwards: int = 0
+    n_unseen: int = 0
     n_left_out: int = 0
     has_transforms: bool = False
     has_given_up: bool = False
@@ -77,6 +81,13 @@ def captured(runs: Sequence[Run], facts: Facts) -> list[str]:
     n_models = sum(run.n_left_out for run in runs)
     if n_models:
         lines.append(f"{n_models} calls of further models were not captured")
+    if facts.n_unseen >= _MANY and 2 * facts.n_unseen > facts.n_backwards:
+        lines.append(
+            f"{facts.n_unseen} of {facts.n_backwards} backward passes followed no "
+            "forward that was captured: a model whose forward() is called by itself, "
+            "and not model(...), is not seen; tdbg.pytorch.watch(layer) captures one "
+            "that is called otherwise"
+        )
     paths = [shlex.quote(_shown(run.path)) for run in runs]
     if len(paths) > _MOST_NAMED:
         paths = [paths[0], shlex.quote(f"{_shown(runs[0].path)}-*")]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tdbg.capture import process
 from tdbg.launch import discovery as launch
@@ -304,3 +305,31 @@ def test_a_restart_joins_the_runs_of_the_launch_before(run_dir: Path) -> None:
         for run in (run_dir, run_of(run_dir, 2)):
             assert len(create_trial(run).attempts()) == number
     assert not run_of(run_dir, 3).exists()
+
+
+@pytest.mark.usefixtures("discovery")
+def test_a_script_with_hooks_of_its_own_on_all_optimizers_trains_on():
+    """The search ends in a hook of this kind, which torch is going through then."""
+    seen: list[object] = []
+    handle = register_optimizer_step_post_hook(lambda *_: seen.append(None))
+    try:
+        fit(mlp(), 3)
+    finally:
+        handle.remove()
+    assert len(seen) == 3
+
+
+def test_backward_passes_of_what_is_not_called_as_a_module_are_told(
+    run_dir: Path, discovery: Discovery, capsys: pytest.CaptureFixture[str]
+):
+    """Layers that train each by itself, by their own forward()."""
+    layer = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _, (inputs, labels) in zip(range(20), digits(8), strict=False):
+        optimizer.zero_grad()
+        functional.cross_entropy(layer.forward(inputs), labels).backward()
+        optimizer.step()
+    layer(inputs)
+    discovery.print_summary()
+    assert is_run(run_dir)
+    assert "20 of 20 backward passes followed no forward" in capsys.readouterr().err
