@@ -90,12 +90,12 @@ class ModelInfoWriter:
 
     def optimizer_stepped(self) -> None:
         """Count the step of an optimizer, whose own step is not over yet."""
-        self._countdown -= 1
-        self._most_for_step = max(self._most_for_step, self._n_since_step)
-        self._n_since_step = 0
         if self._has_stopped:
             self._has_stopped = False
             self.changed()
+        self._countdown -= 1
+        self._most_for_step = max(self._most_for_step, self._n_since_step)
+        self._n_since_step = 0
         if self._countdown <= 0:
             self._update()
 

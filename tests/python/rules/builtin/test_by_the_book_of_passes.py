@@ -243,12 +243,12 @@ def test_a_validation_above_where_training_began_holds_nothing() -> None:
 
 
 def test_what_is_known_by_heart_is_told() -> None:
-    """Seven tenths of what was learned hold, and validation still improves a bit."""
+    """Six tenths of what was learned hold, and validation still improves a bit."""
     training = [2.0, 1.0, 0.02, 0.01, 0.01, 0.01]
-    finding = told(Overfit(), training, [1.6, 1.2, 0.8, 0.65, 0.6, 0.58])
+    finding = told(Overfit(), training, [1.6, 1.2, 0.9, 0.85, 0.8, 0.78])
     assert "a loss of 0.01 where it began at 2; in validation it is" in finding.message
-    assert "0.58 and hardly falls any more: 29% of that" in finding.message
-    assert (finding.value, finding.threshold) == (pytest.approx(0.29), 0.25)
+    assert "0.78 and hardly falls any more: 39% of that" in finding.message
+    assert (finding.value, finding.threshold) == (pytest.approx(0.39), 0.35)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_of_the_first_pass_it_is_not_known_whether_it_fell() -> None:
     passes = {80, 81, 90, 91, 100, 101}
     for step in range(102):
         if step in passes:
-            run.step(step, {LOSS: [0.6]}, mode=ModeKeys.EVAL)
+            run.step(step, {LOSS: [0.8]}, mode=ModeKeys.EVAL)
         else:
             run.step(step, {LOSS: [2.0 if step < 10 else 0.01]})
     (finding,) = judge(run, Overfit())

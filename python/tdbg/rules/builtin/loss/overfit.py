@@ -51,7 +51,7 @@ class Overfit(PassesRule):
     carried_over: float = 0.5
     by_heart: float = 0.05
     times: float = 10.0
-    left: float = 0.4
+    left: float = 0.35
     improvement: float = 0.1
     passes: int = 2
     start_step: int = 0

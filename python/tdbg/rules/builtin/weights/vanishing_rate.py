@@ -93,7 +93,9 @@ class VanishingLearningRate(Rule):
         severities[vanished] = max(self.severities)
 
         def describe(i: int, j: int) -> Description:
-            peak = int(np.argmax(at_first[i] == largest[i, j]))
+            # Where the fall began.
+            is_high = known[i, : j + 1] & (rates[i, : j + 1] > largest[i, j] / 2)
+            peak = int(np.flatnonzero(is_high)[-1])
             end = int(np.argmax(is_tiny[i]))
             return self._describe(
                 rate=float(rates[i, j]),

@@ -59,9 +59,9 @@ def test_a_loss_that_rises_from_the_beginning_is_found_at_once(seed: int):
 
 
 def test_a_loss_that_rose_by_less_than_a_tenth_is_flat():
-    losses = [2.0] * 10 + [2.19] * 40
+    losses = [2.0] * 10 + [2.19] * 100
     (finding,) = judge(run_with(losses), LossNotDecreasing())
-    assert finding.step == 49
+    assert "stayed the same" in finding.message
     (finding,) = judge(run_with([2.0] * 10 + [2.21] * 40), LossNotDecreasing())
     assert finding.step == 19
     assert "from 2 to 2.21" in finding.message
@@ -86,7 +86,7 @@ def test_what_noise_can_do_is_not_called_a_direction():
     assert "give or take" in finding.message
 
 
-def test_in_a_game_of_several_optimizers_and_losses_it_is_an_info():
+def test_in_a_game_of_several_optimizers_and_losses_none_need_fall():
     """The losses of generator and critic: what one wins the other loses."""
 
     def found(n_losses: int, *owners: int | None) -> list[Severity]:
@@ -107,7 +107,7 @@ def test_in_a_game_of_several_optimizers_and_losses_it_is_an_info():
         told = [*judge(run, LossNotDecreasing()), *judge(run, Underfitting())]
         return [finding.severity for finding in told]
 
-    assert found(2, 0, 1) == [Severity.INFO] * 4
+    assert found(2, 0, 1) == []
     assert found(1, 0, 1) == [Severity.WARNING] * 2
     assert found(2, 0, 0) == found(2, 0, None) == [Severity.WARNING] * 4
 

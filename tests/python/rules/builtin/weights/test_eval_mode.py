@@ -116,7 +116,7 @@ def test_losses_of_such_a_training_are_losses_of_training(tmp_path: Path):
         hook.register_module(training.model)
         hook.register_loss(training.criterion)
         training.optimizer.param_groups[0]["lr"] = 0.0
-        training.steps(110)
+        training.steps(200)
     assert [f.rule for f in tdbg.rules.check(tmp_path, rules=[rule]).findings] == [
         "LossNotDecreasing"
     ]
