@@ -40,7 +40,7 @@ from tdbg.errors import TdbgError, TrainingStopped
 from tdbg.hooks.pytorch.distributed import process_group_rank
 from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import registered_session
-from tdbg.hooks.pytorch.module_tree import unwrapped
+from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
 
 __all__ = ["MOST_ROOTS", "MOST_TRAININGS", "Discovery", "begin"]
@@ -428,9 +428,13 @@ class Discovery:
             for name in ("save_interval", "statistics_interval")
             if given.get(name) is not None
         }
+        # Where optimizers have parameters of others too, each root goes by its name.
+        own, inside = _ids(module), unwrapped(module)
+        is_alone = all(_held(optimizer) <= own for optimizer in self._new)
         hook = pytorch.watch(
             module,
             out=path,
+            name=None if is_alone else class_name(inside),
             rules=None if given.get("rules") is None else given["rules"],
             save_config=SaveConfig(**intervals) if intervals else None,
             budget=given.get("budget"),

@@ -163,8 +163,8 @@ def test_two_optimizers_of_a_gan_that_is_never_called_as_a_whole(run_dir: Path) 
     assert sorted(recorded.values("gradient/generator.0.weight")) == [0, 1, 2]
     assert {
         "BCEWithLogitsLoss_output_0",
-        "BCEWithLogitsLoss_output_0@2",
-        "BCEWithLogitsLoss_output_0@3",
+        "BCEWithLogitsLoss_2_output_0",
+        "BCEWithLogitsLoss_3_output_0",
         "discriminator_output_0@3",
     } <= recorded.names
 

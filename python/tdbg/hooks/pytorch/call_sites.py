@@ -18,9 +18,6 @@ __all__ = ["CallSites"]
 
 # Further places count as the last one.
 _MOST = 8
-# A place is the line of a call, and that of the call of its function: a method of the
-# author's own may pass all on to the same loss.
-_FRAMES = 2
 _LIBRARIES = ("torch.", "tdbg.")
 
 
@@ -33,7 +30,8 @@ class CallSites:
 
     def __init__(self, mode: Callable[[], ModeKeys]) -> None:
         self._mode = mode
-        self._known: dict[ModeKeys, list[list[tuple[types.CodeType, int]]]] = {}
+        self._numbers: dict[tuple[types.CodeType, int], int] = {}
+        self._n_of_mode: dict[ModeKeys, int] = {}
 
     def number(self, frame: types.FrameType | None) -> int:
         """Return the number of the place of the present call, from 0 on.
@@ -41,19 +39,19 @@ class CallSites:
         Args:
             frame: One of the call; that of the author's code is behind it.
         """
-        site: list[tuple[types.CodeType, int]] = []
-        while frame is not None and len(site) < _FRAMES:
-            if not _is_of_library(frame):
-                site.append((frame.f_code, frame.f_lineno))
+        # Every loss of every step comes here: no calls of functions for a known place.
+        while frame is not None:
+            name = frame.f_globals.get("__name__")
+            if name.__class__ is not str or not name.startswith(_LIBRARIES):
+                break
             frame = frame.f_back
-        known = self._known.setdefault(self._mode(), [])
-        if site in known:
-            return known.index(site)
-        if len(known) < _MOST:
-            known.append(site)
-        return len(known) - 1
-
-
-def _is_of_library(frame: types.FrameType) -> bool:
-    name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and name.startswith(_LIBRARIES)
+        if frame is None:
+            return 0
+        site = frame.f_code, frame.f_lineno
+        number = self._numbers.get(site)
+        if number is None:
+            mode = self._mode()
+            number = self._n_of_mode.get(mode, 0)
+            self._n_of_mode[mode] = min(number + 1, _MOST - 1)
+            self._numbers[site] = number
+        return number

@@ -32,6 +32,7 @@ def watch(
     optimizer: torch.optim.Optimizer | None = None,
     out: str | os.PathLike[str] | None = None,
     *,
+    name: str | None = None,
     rules: Iterable[str | Rule | Mapping[str, Any]] | str | None = None,
     save_config: SaveConfig | None = None,
     on_stop: str | None = None,
@@ -58,6 +59,8 @@ def watch(
         optimizer: The one whose steps are counted; only needed if there are several.
         out: The run directory; None: that of the variable ``TDBG_OUT``, or one in
             ``runs/`` named by the time.
+        name: What stands before all its names, as of ``Hook.register_module``; None:
+            nothing does.
         rules: As of ``Hook``; None: those of the variable ``TDBG_RULES``, or the
             default ones.
         save_config: Other schedules.
@@ -98,7 +101,7 @@ def watch(
         "include_workers": include_workers,
     }
     hook = Hook._made(lambda: resolve(given, _of_watch()))
-    hook.register_module(model)
+    hook.register_module(model, name=name)
     hook._follow_losses()
     if criterion is not None:
         hook.register_loss(criterion)

@@ -49,7 +49,7 @@ class UnregisteredParameter(ModelStateRule):
         if any(each.name for each in found):
             advice = (
                 "put layers into torch.nn.ModuleList or ModuleDict and not into a "
-                "plain list, and tensors into ParameterList, so that parameters(), "
+                "plain list, and other tensors into a module, so that parameters(), "
                 "to(), state_dict() and train() know them"
             )
         elif self.severity_of(model_info) == Severity.WARNING:

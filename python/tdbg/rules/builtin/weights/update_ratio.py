@@ -102,6 +102,7 @@ class WeightUpdateRatio(Rule):
     def __post_init__(self) -> None:
         check_number(self, "small_threshold", above=0.0)
         check_number(self, "large_threshold", above=self.small_threshold)
+        check_number(self, "slow_threshold", above=0.0)
         check_number(self, "relative", above=0.0, most=1.0)
         check_number(self, "patience", least=1, whole=True)
         check_number(self, "until", least=self.patience, whole=True)
