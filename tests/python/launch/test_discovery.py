@@ -114,10 +114,12 @@ def test_a_run_that_cannot_be_made_leaves_the_script_alone(
 ) -> None:
     run_dir.parent.mkdir(exist_ok=True)
     run_dir.write_text("in the way")
-    Discovery({"out_dir": str(run_dir / "run")}).start()
+    search = Discovery({"out_dir": str(run_dir / "run")})
+    search.start()
     model, criterion = mlp(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(model, criterion, optimizer, digits(8), 2)
+    search.stop()
     assert [each.getMessage()[:22] for each in caplog.records] == [
         "tdbg captures nothing:"
     ]
