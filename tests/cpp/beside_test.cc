@@ -1,6 +1,8 @@
 // A pass that reduces differences gives the row of an array of the differences,
 // bit by bit; one that copies gives the row of the elements, and a copy.
 
+#include "reducers/beside.h"
+
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -11,7 +13,6 @@
 #include "base/stream_copy.h"
 #include "reduce_reference.h"
 #include "reduce_views.h"
-#include "reducers/beside.h"
 #include "reducers/reduce.h"
 #include "reducers/segments.h"
 #include "testing.h"

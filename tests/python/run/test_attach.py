@@ -28,7 +28,7 @@ pytestmark = pytest.mark.torch
 PROGRAM = Path(__file__).parents[1] / "helpers" / "programs" / "train_until_stopped.py"
 RARELY = SaveConfig(save_interval=10**6, statistics_interval=10**6)
 # Listeners look at most ten times a second.
-PATIENCE = 0.11
+PATIENCE = 0.25
 WAIT = ["--wait", "0.01"]
 
 
