@@ -144,8 +144,12 @@ class NLPSequenceRatio(Rule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge the steps of training."""
         for table in window.tables(*TRAINING):
+            # A decoder embeds a position in each of several calls: all first ones are
+            # the token that sequences begin with.
+            several = {name.partition("@")[0] for name in table.names if "@" in name}
             for i, name in enumerate(table.names):
-                integers = "int" in table.dtypes[i]
+                is_whole = name.partition("@")[0] not in several
+                integers = "int" in table.dtypes[i] and is_whole
                 if integers and self._is_of_vocabulary(window, table, name):
                     yield self._judge(table, i)
 

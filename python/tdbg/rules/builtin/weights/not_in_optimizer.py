@@ -30,6 +30,8 @@ UNIFORM = 0.1
 LEAST_WEIGHTS = 64
 # So many scales of exactly one are enough evidence, however other weights were drawn.
 ENOUGH_SCALES = 3
+# How far a moving average may be from what it follows at the first step.
+COPIED = 1e-3
 # Rows of weights for each unit.
 RECURRENT: Mapping[str | None, int] = {Kind.RNN: 1, Kind.GRU: 3, Kind.LSTM: 4}
 
@@ -286,10 +288,12 @@ def _has_copy(table: Table, name: str, trained: Collection[str]) -> bool:
     index = {each: i for i, each in enumerate(table.names)}
     own = _first_row(table, index[name])
     return any(
-        _first_row(table, index[each]) == own for each in trained if each in index
+        np.allclose(_first_row(table, index[each]), own, rtol=COPIED, atol=0.0)
+        for each in trained
+        if each in index
     )
 
 
-def _first_row(table: Table, i: int) -> tuple[float, ...]:
+def _first_row(table: Table, i: int) -> list[float]:
     j = int(np.argmax(table.ordinal[i] == 1))
-    return tuple(float(table[field][i, j]) for field in ("count", "l2", "mean", "min"))
+    return [float(table[field][i, j]) for field in ("count", "l2", "min", "max")]
