@@ -296,4 +296,5 @@ def _has_copy(table: Table, name: str, trained: Collection[str]) -> bool:
 
 def _first_row(table: Table, i: int) -> list[float]:
     j = int(np.argmax(table.ordinal[i] == 1))
-    return [float(table[field][i, j]) for field in ("count", "l2", "min", "max")]
+    fields = ("count", "l2", "mean", "min", "max")
+    return [float(table[field][i, j]) for field in fields]
