@@ -33,6 +33,8 @@ Ints = NDArray[np.intp]
 CLASSIFIERS = frozenset({Kind.CROSS_ENTROPY, Kind.NLL})
 # Batches that one verdict takes together, besides as many first ones; and the least.
 BATCHES, MIN_BATCHES = 50, 10
+# After these there is a verdict at every so many rows.
+EVERY = 10
 # Labels of a batch, at least: the mean of fewer scatters, so that smaller batches are
 # taken together with the next ones.
 MIN_LABELS = 8
@@ -103,7 +105,9 @@ class UnshuffledData(Rule):
         severities = np.full(len(table.steps) - table.start, UNKNOWN, dtype=np.int8)
         between = np.full(len(table.steps), np.nan)
         for at, j in enumerate(rows.tolist()):
-            if j < table.start:
+            # Later ones tell little that is new, each by itself.
+            is_due = table.ordinal[i, j] <= BATCHES or table.ordinal[i, j] % EVERY == 0
+            if j < table.start or not is_due:
                 continue
             last = rows[max(0, at + 1 - BATCHES) : at + 1]
             first = rows[: at + 1][table.ordinal[i, rows[: at + 1]] <= BATCHES]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, with_beginning
@@ -144,10 +145,11 @@ class LossMisuse(LossRule):
         finite = losses_of(table, i)
         start = float(median(finite[known][table.ordinal[i, known] <= FIRST]))
         failed: Bools = table.known[i] & ~(np.abs(loss) <= self.risen * abs(start))
-        for at, j in enumerate(known.tolist()):
-            if table.ordinal[i, j] >= ENOUGH_STEPS and at + 1 >= FIRST:
-                last = float(median(finite[known[at + 1 - FIRST : at + 1]]))
-                failed[j] |= not last < FALLEN * start
+        if len(known) >= FIRST:
+            last = np.median(sliding_window_view(finite[known], FIRST), axis=1)
+            late = known[FIRST - 1 :]
+            is_late = table.ordinal[i, late] >= ENOUGH_STEPS
+            failed[late] |= is_late & ~(last < FALLEN * start)
         return failed
 
 

@@ -6,6 +6,7 @@ Thread safety: pure functions.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.rules.builtin.loss.loss_series import FIRST, losses_of
 from tdbg.rules.columns import median_and_deviation, model_info_of_steps
@@ -23,8 +24,10 @@ CERTAINTY = 6.0
 MOVED = 0.25
 
 
-def need_not_fall(window: Window, table: Table, i: int, n: int) -> Bools:
-    """Return the steps at which the loss in row *i* need not fall.
+def need_not_fall(
+    window: Window, table: Table, i: int, n: int, among: NDArray[np.intp]
+) -> Bools:
+    """Return at which of some columns the loss in row *i* need not fall.
 
     - Several optimizers train for several losses, which may be adversaries: as the loss
       of one falls that of the other rises.
@@ -38,6 +41,8 @@ def need_not_fall(window: Window, table: Table, i: int, n: int) -> Bools:
         table: The losses, and their labels if there are any.
         i: Row of the loss.
         n: How many of its last rows count, besides the first.
+        among: The columns, of known rows of the loss: those with a finding, which are
+            few.
 
     REQUIRES: the table looks back as many rows, and has the first ones.
     """
@@ -49,14 +54,14 @@ def need_not_fall(window: Window, table: Table, i: int, n: int) -> Bools:
     label = table.names[i].removesuffix("_output_0") + "_input_1"
     at = table.names.index(label) if label in table.names else None
     first = rows[table.ordinal[i, rows] <= FIRST]
-    for k, j in enumerate(rows.tolist()):
-        if j < table.start:
+    for k, j in zip(np.searchsorted(rows, among).tolist(), among.tolist(), strict=True):
+        if result[j]:
             continue
         last = rows[max(0, k + 1 - n) : k + 1]
         result[j] |= _has_both_signs(loss[np.union1d(first, last)])
         if at is not None and len(last) >= FIRST:
             result[j] |= _has_moved(table, at, last[-FIRST:])
-    return result
+    return result[among]
 
 
 def _by_model(window: Window, table: Table) -> Bools:

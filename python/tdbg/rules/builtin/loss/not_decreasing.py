@@ -134,8 +134,9 @@ class LossNotDecreasing(LossRule):
         rises = rise_of(table, i, RISEN)
         risen = np.isfinite(rises) & (severities != OK)
         severities[risen] = Severity.WARNING
-        has_goal = ~need_not_fall(window, table, i, 2 * self.window)
-        severities[(severities > OK) & ~has_goal[trend.columns]] = UNKNOWN
+        found = np.flatnonzero(severities > OK)
+        free = need_not_fall(window, table, i, 2 * self.window, trend.columns[found])
+        severities[found[free]] = UNKNOWN
 
         def describe(j: int) -> Description:
             if risen[j]:

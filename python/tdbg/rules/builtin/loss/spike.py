@@ -133,8 +133,9 @@ class LossSpike(LossRule):
         jumps = (streak >= self.patience) & (excess > tails)
         jumps |= high & (highest > 0) & (loss > self.at_once * highest)
         severities[rows[jumps]] = Severity.WARNING
-        free = need_not_fall(window, table, i, self.num_steps)
-        severities[(severities > OK) & free] = UNKNOWN
+        found = np.flatnonzero(severities > OK)
+        free = need_not_fall(window, table, i, self.num_steps, found)
+        severities[found[free]] = UNKNOWN
 
         def describe(j: int) -> Description:
             k = int(np.searchsorted(rows, j + table.start))

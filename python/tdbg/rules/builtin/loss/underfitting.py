@@ -90,9 +90,12 @@ class Underfitting(LossRule):
                     steps = table.steps[trend.columns]
                     held = self._validation(evaluated, name, steps)
                     judged = self._judge(name, table.mode, steps, trend, held)
-                    free = need_not_fall(window, table, i, 2 * self.num_steps)
                     severities = judged.severities[0]
-                    severities[(severities > OK) & free[trend.columns]] = UNKNOWN
+                    found = np.flatnonzero(severities > OK)
+                    free = need_not_fall(
+                        window, table, i, 2 * self.num_steps, trend.columns[found]
+                    )
+                    severities[found[free]] = UNKNOWN
                     yield judged
 
     def _validation(
