@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tdbg.config.kinds import NORMS, Kind
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.rules.builtin.weights.first_weights import untrained
 from tdbg.rules.builtin.weights.model_info_rule import (
     ModelInfoRule,
     evaluate_first,
@@ -19,86 +18,13 @@ from tdbg.rules.columns import GRADIENT, join_names
 from tdbg.rules.registry import register
 from tdbg.rules.window import Bools, Description, Evaluation, Table, TensorInfo
 from tdbg.run.findings import Severity, Stage
-from tdbg.run.model_info import ModelInfo, ParameterFacts
+from tdbg.run.model_info import ModelInfo
 
-__all__ = ["NotInOptimizer", "untrained"]
+__all__ = ["NotInOptimizer"]
 
-
-# How far numbers of a uniform distribution, so many at least, may be from its bound and
-# its deviation.
-UNIFORM = 0.1
-LEAST_WEIGHTS = 64
-# So many scales of exactly one are enough evidence, however other weights were drawn.
-ENOUGH_SCALES = 3
 # How far a moving average may be from what it follows at the first step.
 COPIED = 1e-3
-# Rows of weights for each unit.
-RECURRENT: Mapping[str | None, int] = {Kind.RNN: 1, Kind.GRU: 3, Kind.LSTM: 4}
-
-
-def untrained(table: Table, model_info: ModelInfo, names: Sequence[str]) -> list[str]:
-    """The weights that still have their initial values; none if one of them has not.
-
-    A weight that is too small, has no first row, or is no weight of a layer is
-    left out.
-
-    Args:
-        table: Has the first row of each weight.
-        model_info: What is known of the model.
-        names: Of parameters.
-    """
-    index = {name: i for i, name in enumerate(table.names)}
-    drawn: list[str] = []
-    scales: list[str] = []
-    has_learned = False
-    for name in names:
-        i, parameter = index.get(name), model_info.parameters[name]
-        is_scale = (
-            len(parameter.shape) == 1
-            and model_info.kind_of_leaf(parameter.module) in NORMS
-        )
-        if i is None or table.roles[i] != "weight":
-            continue
-        if not is_scale and not _is_judged(parameter):
-            continue
-        rows = np.flatnonzero(table.known[i] & (table.ordinal[i] == 1))
-        if not len(rows):
-            continue
-        j = int(rows[0])
-        if is_scale:
-            if table["min"][i, j] != 1.0 or table["max"][i, j] != 1.0:
-                return []
-            scales.append(name)
-        elif _is_uniform(table, i, j, _bound(model_info, parameter)):
-            drawn.append(name)
-        else:
-            has_learned = True
-    if has_learned:
-        return scales if len(scales) >= ENOUGH_SCALES else []
-    found = {*drawn, *scales} if drawn else set()
-    return [name for name in names if name in found]
-
-
-def _is_judged(parameter: ParameterFacts) -> bool:
-    return len(parameter.shape) >= 2 and math.prod(parameter.shape) >= LEAST_WEIGHTS
-
-
-def _bound(model_info: ModelInfo, parameter: ParameterFacts) -> float:
-    rows = RECURRENT.get(model_info.kind_of_class(parameter.module))
-    inputs = math.prod(parameter.shape[1:])
-    return 1.0 / math.sqrt(inputs if rows is None else parameter.shape[0] / rows)
-
-
-def _is_uniform(table: Table, i: int, j: int, bound: float) -> bool:
-    largest = max(-table["min"][i, j], table["max"][i, j])
-    root = table["l2"][i, j] / math.sqrt(table["count"][i, j])
-    return bool(
-        (1 - UNIFORM) * bound <= largest <= (1 + 1e-6) * bound
-        and abs(root * math.sqrt(3.0) / bound - 1) <= UNIFORM
-    )
-
-
-# Frozen layers that still have PyTorch's initial weights: one may be meant so, as
+# Frozen layers that still have their first weights: one may be meant so, as
 # random features are; more have been forgotten, or were not loaded.
 SEVERAL = 2
 
@@ -228,8 +154,8 @@ class NotInOptimizer(ModelInfoRule):
         return Description(
             message=(
                 f"{n_frozen} of {len(model_info.parameters)} parameters are frozen, "
-                f"and {len(found)} of them, all that can be judged, are still as "
-                f"PyTorch initializes them: nothing was ever learned there "
+                f"and {len(found)} of them, all that can be judged, are still as a "
+                f"layer is initialized: nothing was ever learned there "
                 f"({join_names(found)})"
             ),
             value=float(len(found)),

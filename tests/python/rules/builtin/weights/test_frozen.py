@@ -158,6 +158,28 @@ def test_scales_of_one_tell_it_where_weights_are_drawn_otherwise(tmp_path: Path)
     assert "1.weight, 4.weight, 7.weight" in finding.message
 
 
+def flax_normal(weight: torch.Tensor) -> None:
+    """LeCun's normal distribution, cut at two deviations, as Flax draws kernels."""
+    deviation = weight.shape[1] ** -0.5 / 0.87962566
+    nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
+@pytest.mark.parametrize("draw", [nn.init.xavier_uniform_, flax_normal])
+def test_what_other_frameworks_draw_is_known(
+    draw: Callable[[torch.Tensor], object], tmp_path: Path
+):
+    def drawn() -> nn.Sequential:
+        model = network(3)
+        for layer in model[::2]:
+            draw(layer.weight)  # type: ignore[arg-type]
+        return model
+
+    (finding,) = trained_on(tmp_path / "drawn", with_new_head(drawn()))
+    assert finding.severity is Severity.WARNING
+    learned = with_new_head(learn(drawn(), 200))  # type: ignore[arg-type]
+    assert trained_on(tmp_path / "learned", learned) == []
+
+
 def test_scales_that_have_learned_are_sound(tmp_path: Path):
     model = learn(normed(lambda _: None))
     assert trained_on(tmp_path, with_new_head(model)) == []  # type: ignore[arg-type]

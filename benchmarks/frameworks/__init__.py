@@ -1,0 +1,1 @@
+"""The same faults in the same training, written in every framework."""

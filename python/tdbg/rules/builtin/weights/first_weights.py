@@ -1,0 +1,142 @@
+"""Whether weights are still as a framework draws them before anything is learned.
+
+What an initialization draws is known exactly: a distribution with a bound, of a
+deviation that follows from the sizes of the layer.  What training leaves is
+bell-shaped, with tails beyond any bound.  So the first row of a weight tells them
+apart: its largest element, its root mean square, and how much of that the mean of its
+magnitudes is, which says how round the distribution is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tdbg.config.kinds import NORMS, Kind
+from tdbg.rules.window import Table
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+__all__ = ["untrained"]
+
+# How far the largest number may be from the bound of its distribution, and the root
+# mean square from its deviation.
+TOLERANCE = 0.1
+LEAST_WEIGHTS = 64
+# So many scales of exactly one are enough evidence, however other weights were drawn.
+ENOUGH_SCALES = 3
+# Rows of weights for each unit.
+RECURRENT: Mapping[str | None, int] = {Kind.RNN: 1, Kind.GRU: 3, Kind.LSTM: 4}
+# A normal distribution that is cut at two deviations has this one then, and this ratio
+# of the mean magnitude to the root mean square; a uniform one has 0.866.
+_CUT_AT = 2.0
+_CUT_DEVIATION = 0.87962566103423978
+_CUT_ROUNDNESS = 0.8216
+# What some hundred numbers differ from that, and how near the largest of them is to
+# where the distribution was cut.
+_CUT_TOLERANCE = 0.02
+_LARGEST_TOLERANCE = 0.25
+
+
+def untrained(table: Table, model_info: ModelInfo, names: Sequence[str]) -> list[str]:
+    """The weights that still have their initial values; none if one of them has not.
+
+    A weight that is too small, has no first row, or is no weight of a layer is
+    left out.
+
+    Args:
+        table: Has the first row of each weight.
+        model_info: What is known of the model.
+        names: Of parameters.
+    """
+    index = {name: i for i, name in enumerate(table.names)}
+    drawn: list[str] = []
+    scales: list[str] = []
+    has_learned = False
+    for name in names:
+        i, parameter = index.get(name), model_info.parameters[name]
+        is_scale = (
+            len(parameter.shape) == 1
+            and model_info.kind_of_leaf(parameter.module) in NORMS
+        )
+        if i is None or table.roles[i] != "weight":
+            continue
+        if not is_scale and not _is_judged(parameter):
+            continue
+        rows = np.flatnonzero(table.known[i] & (table.ordinal[i] == 1))
+        if not len(rows):
+            continue
+        j = int(rows[0])
+        if is_scale:
+            if table["min"][i, j] != 1.0 or table["max"][i, j] != 1.0:
+                return []
+            scales.append(name)
+        elif _is_drawn(table, i, j, model_info, parameter):
+            drawn.append(name)
+        else:
+            has_learned = True
+    if has_learned:
+        return scales if len(scales) >= ENOUGH_SCALES else []
+    found = {*drawn, *scales} if drawn else set()
+    return [name for name in names if name in found]
+
+
+def _is_judged(parameter: ParameterFacts) -> bool:
+    return len(parameter.shape) >= 2 and math.prod(parameter.shape) >= LEAST_WEIGHTS
+
+
+def _is_drawn(
+    table: Table, i: int, j: int, model_info: ModelInfo, parameter: ParameterFacts
+) -> bool:
+    """Whether a row fits a distribution that a framework draws such a weight from."""
+    largest = float(max(-table["min"][i, j], table["max"][i, j]))
+    count = float(table["count"][i, j])
+    root = float(table["l2"][i, j]) / math.sqrt(count)
+    roundness = float(table["l1"][i, j]) / count / root if root else 0.0
+    rows = RECURRENT.get(model_info.kind_of_class(parameter.module))
+    return any(
+        _is_uniform(largest, root, bound)
+        for bound in _uniform_bounds(parameter.shape, rows)
+    ) or (
+        abs(roundness - _CUT_ROUNDNESS) <= _CUT_TOLERANCE
+        and _is_cut_normal(largest, root, _fan_in(parameter.shape))
+    )
+
+
+def _uniform_bounds(shape: tuple[int, ...], rows: int | None) -> Iterator[float]:
+    """The bounds of what PyTorch and Keras draw by default.
+
+    PyTorch: 1 / sqrt(fan_in), of recurrent layers 1 / sqrt(units). Keras: Glorot's
+    sqrt(6 / (fan_in + fan_out)), which many use elsewhere, too. The sum does not
+    depend on whether a kernel is stored with its units first or last, but for where
+    the window of a convolution stands.
+
+    Args:
+        shape: The weight's.
+        rows: Of weights for each unit of a recurrent layer; None: of another one.
+    """
+    inputs = math.prod(shape[1:]) if rows is None else shape[0] / rows
+    yield 1.0 / math.sqrt(inputs)
+    for ends, window in (shape[:2], shape[2:]), (shape[-2:], shape[:-2]):
+        yield math.sqrt(6.0 / (sum(ends) * math.prod(window)))
+
+
+def _fan_in(shape: tuple[int, ...]) -> int:
+    """Inputs of a unit, where units are the last dimension."""
+    return math.prod(shape[:-1])
+
+
+def _is_uniform(largest: float, root: float, bound: float) -> bool:
+    return (1 - TOLERANCE) * bound <= largest <= (1 + 1e-6) * bound and abs(
+        root * math.sqrt(3.0) / bound - 1
+    ) <= TOLERANCE
+
+
+def _is_cut_normal(largest: float, root: float, fan_in: int) -> bool:
+    """Whether it is Flax's default: LeCun's, normal and cut at two deviations."""
+    deviation = 1.0 / math.sqrt(fan_in)
+    bound = _CUT_AT * deviation / _CUT_DEVIATION
+    return (1 - _LARGEST_TOLERANCE) * bound <= largest <= (1 + 1e-6) * bound and abs(
+        root / deviation - 1
+    ) <= TOLERANCE
