@@ -2,12 +2,14 @@
 
 A training has *roots*, the modules that the program calls from outside of any other:
 those that own parameters of an optimizer, or, where there is no optimizer of PyTorch,
-those whose calls a backward pass has followed.  The hook is made when the first root is
-called, before the root has run.  When all optimizers of the training have stepped, it
-has *settled* and the search ends: everything but the hook is removed from modules and
-optimizers.  The search begins again with an optimizer of other parameters, and with a
-backward pass that no forward of a known root came before: that is a further training,
-and a run of its own.
+those whose calls a backward pass has followed.  Where backward passes follow no call,
+the program calls ``forward()`` itself; then these calls are made visible.  The hook is
+made when the first root is called, before the root has run.  When all optimizers of the
+training have stepped, it has *settled* and the search ends: everything but the hook is
+removed from modules and optimizers.  The search begins again with an optimizer of other
+parameters, and with a backward pass that no forward of a known root came before: that
+is a further training, and a run of its own.  So is a root of an optimizer that has
+waited while others made many steps.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import json
 import logging
 import os
@@ -37,6 +40,7 @@ from tdbg.capture.process import at_exit
 from tdbg.capture.ranks import launched_rank
 from tdbg.config.schedules import SaveConfig
 from tdbg.errors import TdbgError, TrainingStopped
+from tdbg.hooks.pytorch.direct_calls import DirectCalls, make_visible
 from tdbg.hooks.pytorch.distributed import process_group_rank
 from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import registered_session
@@ -53,6 +57,10 @@ MOST_ROOTS = 16
 # So often each optimizer of a further training steps before it has settled: an earlier
 # training that goes on beside it has stepped by then, too.
 _STEPS_TO_SETTLE = 2
+# So many backward passes follow no call of a module before `forward()` is looked at.
+_MOST_UNCALLED = 2
+# After so many steps of the optimizers of a training, another one's begin the next.
+_STEPS_ALONE = 20
 # How often a backward pass without a known root begins the search in vain.
 _MOST_SEARCHES = 8
 
@@ -148,6 +156,8 @@ class Discovery:
         self._n_steps: weakref.WeakKeyDictionary[Optimizer, int]
         self._n_steps = weakref.WeakKeyDictionary()
         self._n_backwards = 0
+        self._n_uncalled = 0
+        self._direct_calls: list[DirectCalls] = []
         self._candidates: list[_Candidate] = []
         # Modules that are no roots, by id, until an optimizer is made.
         self._passed: weakref.WeakValueDictionary[int, nn.Module]
@@ -194,6 +204,8 @@ class Discovery:
 
     def _end(self) -> None:
         self._end_search()
+        for calls in self._direct_calls:
+            calls.remove()
         if self._make is not None:
             Optimizer.__init__ = self._make  # type: ignore[method-assign]
             self._make = None
@@ -241,6 +253,7 @@ class Discovery:
     def _made(self, optimizer: Optimizer) -> None:
         """Note an optimizer, which was just made."""
         self._facts.n_optimizers += 1
+        self._n_uncalled = 0
         self._passed.clear()
         current, held = self._current(), _held(optimizer)
         if current is not None and held <= current.parameters():
@@ -287,6 +300,10 @@ class Discovery:
         self._facts.n_unseen += training is None
         current = self._current()
         if self.is_searching:
+            if training is None and self._new:
+                self._n_uncalled += 1
+                if self._n_uncalled == _MOST_UNCALLED:
+                    self._look_at_forwards()
             # Without optimizers, passes are counted in their place.
             is_by_hand = current is not None and not current.optimizers
             if (
@@ -313,7 +330,16 @@ class Discovery:
 
     def _is_next_a_training(self) -> bool:
         """Whether a root that is found now begins a training of its own."""
-        return not self._trainings or self._trainings[-1].has_settled
+        current = self._current()
+        return current is None or current.has_settled or self._has_gone_on(current)
+
+    def _has_gone_on(self, training: _Training) -> bool:
+        """Whether a training has made many steps without the optimizers that are left.
+
+        Layers that are trained one after the other are several trainings.
+        """
+        made = (self._n_steps.get(each, 0) for each in training.optimizers)
+        return max(made, default=0) >= _STEPS_ALONE
 
     def _training_of_backward(self) -> _Training | None:
         """The training that made a forward since the last backward pass, if any."""
@@ -460,6 +486,16 @@ class Discovery:
         existing = self._settings.get("existing", {})
         return family.appeared(Path(self._settings["out_dir"]), existing)
 
+    def _look_at_forwards(self) -> None:
+        """See calls of ``forward()`` of all modules that new optimizers train."""
+        trained = {number for each in self._new for number in _held(each)}
+        for each in gc.get_objects():
+            # By type: isinstance would wake lazy proxies.
+            if issubclass(type(each), nn.Module) and not trained.isdisjoint(_ids(each)):
+                calls = make_visible(each)
+                if calls is not None:
+                    self._direct_calls.append(calls)
+
     # ---- the search ----------------------------------------------------------
 
     def _search(self) -> None:
@@ -495,6 +531,10 @@ class Discovery:
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         for each in (self._new, self._waiting, self._candidates, self._passed):
             each.clear()
+        roots = {id(root()) for each in self._trainings for root in each.roots}
+        for calls in self._direct_calls:
+            if id(calls.module) not in roots:
+                calls.remove()
 
     def _give_up(self, why: object) -> None:
         _log.warning("tdbg captures nothing: %s", why)

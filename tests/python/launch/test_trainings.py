@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -319,17 +320,74 @@ def test_a_script_with_hooks_of_its_own_on_all_optimizers_trains_on():
     assert len(seen) == 3
 
 
-def test_backward_passes_of_what_is_not_called_as_a_module_are_told(
+class SelfTrained(nn.Linear):
+    """A layer that trains by itself, and calls its own forward()."""
+
+    def fit(self, n_steps: int) -> None:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        for _, (inputs, labels) in zip(range(n_steps), digits(8), strict=False):
+            optimizer.zero_grad()
+            functional.cross_entropy(self.forward(inputs), labels).backward()
+            optimizer.step()
+
+
+def test_a_layer_whose_forward_is_called_by_itself_is_captured(
     run_dir: Path, discovery: Discovery, capsys: pytest.CaptureFixture[str]
 ):
-    """Layers that train each by itself, by their own forward()."""
-    layer = nn.Linear(64, 10)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    for _, (inputs, labels) in zip(range(20), digits(8), strict=False):
-        optimizer.zero_grad()
-        functional.cross_entropy(layer.forward(inputs), labels).backward()
-        optimizer.step()
-    layer(inputs)
+    layer = SelfTrained(64, 10)
+    layer.fit(20)
     discovery.print_summary()
-    assert is_run(run_dir)
-    assert "20 of 20 backward passes followed no forward" in capsys.readouterr().err
+    assert "backward passes followed no" not in capsys.readouterr().err
+    # The first two steps show that nothing calls the module.
+    (steps,) = steps_of(run_dir, discovery)
+    assert len(steps) == 18
+    trial = create_trial(run_dir)
+    expected = {"cross_entropy_output_0", "gradient/weight", "SelfTrained_output_0"}
+    assert expected <= set(trial.tensor_names())
+
+
+def test_layers_that_train_one_after_the_other_are_a_run_each(
+    run_dir: Path, discovery: Discovery
+):
+    """Their optimizers are made at the beginning."""
+    layers = [nn.Linear(64, 64), nn.Linear(64, 64)]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in layers]
+    for layer, optimizer in zip(layers, optimizers, strict=True):
+        for _, (inputs, _) in zip(range(30), digits(8), strict=False):
+            optimizer.zero_grad()
+            functional.mse_loss(layer(inputs), inputs).backward()
+            optimizer.step()
+    assert [len(steps) for steps in steps_of(run_dir, discovery)] == [30, 30]
+    assert "gradient/weight" in create_trial(run_of(run_dir, 2)).tensor_names()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_copies_of_such_a_layer_have_the_forward_of_their_class(
+    discovery: Discovery, tmp_path: Path
+):
+    layer = SelfTrained(64, 10)
+    layer.fit(3)
+    assert "forward" in vars(layer)
+    torch.save(layer, tmp_path / "layer.pt")
+    with torch.serialization.safe_globals([SelfTrained]):
+        loaded = torch.load(tmp_path / "layer.pt", weights_only=True)
+    x = torch.ones(1, 64)
+    for copied in (loaded, copy.deepcopy(layer)):
+        assert "forward" not in vars(copied)
+        assert torch.equal(copied(x), layer(x))
+    assert torch.equal(torch.jit.script(layer)(x), layer(x))
+    discovery.stop()
+    assert "forward" not in vars(layer)
+
+
+def test_a_forward_whose_module_has_hooks_of_the_script_stays_as_it_is(
+    discovery: Discovery, capsys: pytest.CaptureFixture[str]
+):
+    """They would be called where they are not today."""
+    layer = SelfTrained(64, 10)
+    seen: list[object] = []
+    layer.register_forward_hook(lambda *_: seen.append(None))
+    layer.fit(20)
+    assert seen == []
+    discovery.print_summary()
+    assert "nothing was captured: no module was called" in capsys.readouterr().err

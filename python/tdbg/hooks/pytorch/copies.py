@@ -89,8 +89,12 @@ def _state(original: Callable[[nn.Module], Any] | None, module: nn.Module) -> An
     get: Any = original or object.__getstate__
     state = get(module)
     own: Any = state[0] if isinstance(state, tuple) else state
-    keys = _keys_of_callbacks(own) if isinstance(own, dict) else set()
-    if not keys:
+    if not isinstance(own, dict):
+        return state
+    keys = _keys_of_callbacks(own)
+    if isinstance(own.get("forward"), Inert):
+        own = {name: value for name, value in own.items() if name != "forward"}
+    elif not keys:
         return state
     for name in (*_HOOKS, *_NOTES):
         if not keys.isdisjoint(own.get(name) or ()):
@@ -112,8 +116,11 @@ def _keys_of_callbacks(state: dict[str, Any]) -> set[int]:
 def _without_callbacks(root: Any) -> Iterator[None]:
     """Take the callbacks off all modules for a while."""
     before: list[tuple[Any, dict[Any, Any]]] = []
+    forwards: list[tuple[dict[str, Any], Any]] = []
     for module in root.modules() if isinstance(root, nn.Module) else ():
         keys = _keys_of_callbacks(vars(module))
+        if isinstance(vars(module).get("forward"), Inert):
+            forwards.append((vars(module), vars(module).pop("forward")))
         for name in (*_HOOKS, *_NOTES):
             hooks = vars(module).get(name)
             if hooks and not keys.isdisjoint(hooks):
@@ -126,3 +133,5 @@ def _without_callbacks(root: Any) -> Iterator[None]:
         for hooks, items in before:
             hooks.clear()
             hooks.update(items)
+        for attributes, forward in forwards:
+            attributes["forward"] = forward
