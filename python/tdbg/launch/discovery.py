@@ -8,8 +8,9 @@ made when the first root is called, before the root has run.  When all optimizer
 training have stepped, it has *settled* and the search ends: everything but the hook is
 removed from modules and optimizers.  The search begins again with an optimizer of other
 parameters, and with a backward pass that no forward of a known root came before: that
-is a further training, and a run of its own.  So is a root of an optimizer that has
-waited while others made many steps.
+is a further training, and a run of its own.  So is one by an optimizer that has waited
+while others made many steps, and one by an optimizer of another part of the model when
+those before are gone, as fine-tuning after pre-training.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -100,6 +101,7 @@ class _Training:
         path: The directory of its run.
         roots: Its roots.
         optimizers: Those whose parameters its roots own.
+        held: The ids of the parameters that they hold, or held.
         losses: The modules that compute its loss.
         has_settled: Whether everything that belongs to it was found.
         n_left_out: How many roots it has beyond ``MOST_ROOTS``.
@@ -110,9 +112,23 @@ class _Training:
         self.path = path
         self.roots: list[weakref.ref[nn.Module]] = []
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.held: set[int] = set()
         self.losses: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.has_settled = False
         self.n_left_out = 0
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Add an optimizer of its roots."""
+        self.optimizers.add(optimizer)
+        self.held |= _held(optimizer)
+
+    def is_followed_by(self, held: set[int]) -> bool:
+        """Whether an optimizer of these parameters begins another training.
+
+        REQUIRES: they are of its roots.
+        """
+        is_over = self.has_settled and self.held and not self.optimizers
+        return bool(is_over) and held != self.held
 
     def parameters(self) -> set[int]:
         """The ids of all parameters of its roots."""
@@ -256,8 +272,12 @@ class Discovery:
         self._n_uncalled = 0
         self._passed.clear()
         current, held = self._current(), _held(optimizer)
-        if current is not None and held <= current.parameters():
-            current.optimizers.add(optimizer)  # It trains what is known.
+        if (
+            current is not None
+            and held <= current.parameters()
+            and not current.is_followed_by(held)
+        ):
+            current.add(optimizer)  # It trains what is known.
             if current.has_settled:
                 return
         elif len(self._trainings) >= MOST_TRAININGS and self._is_next_a_training():
@@ -422,7 +442,7 @@ class Discovery:
         self._candidates.clear()
         for optimizer in list(self._new):
             if not _held(optimizer).isdisjoint(own):
-                training.optimizers.add(optimizer)
+                training.add(optimizer)
                 self._new.discard(optimizer)
         if inside is module:
             # The hook just put on the root only sees its next call; this one has begun.

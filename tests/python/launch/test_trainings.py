@@ -361,6 +361,26 @@ def test_layers_that_train_one_after_the_other_are_a_run_each(
     assert "gradient/weight" in create_trial(run_of(run_dir, 2)).tensor_names()
 
 
+def test_fine_tuning_a_part_of_the_model_is_a_run_of_its_own(
+    run_dir: Path, discovery: Discovery
+):
+    """Once the optimizer that trained all of it is gone."""
+    model = mlp()
+    fit(model, 10)
+    optimizer = torch.optim.SGD(list(model.parameters())[-2:], lr=0.1)
+    train(model, nn.CrossEntropyLoss(), optimizer, digits(8), 12)
+    assert [len(steps) for steps in steps_of(run_dir, discovery)] == [10, 12]
+
+
+def test_another_optimizer_of_the_same_parameters_goes_on_with_the_run(
+    run_dir: Path, discovery: Discovery
+):
+    model = mlp()
+    fit(model, 10)
+    fit(model, 12)
+    assert [len(steps) for steps in steps_of(run_dir, discovery)] == [22]
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_copies_of_such_a_layer_have_the_forward_of_their_class(
     discovery: Discovery, tmp_path: Path
