@@ -76,7 +76,7 @@ class NLPSequenceRatio(Rule):
     """
 
     token_values: tuple[int, ...] = (0,)
-    token_thresholds_percent: tuple[float, ...] = (50.0,)
+    token_thresholds_percent: tuple[float, ...] = (60.0,)
     any_percent: float = 60.0
     min_vocabulary: int = 10
     min_tokens: int = 1000

@@ -66,6 +66,7 @@ class NotNormalizedData(Rule):
         target_scale: Targets of regressions may have so many times the limits of
             inputs.
         min_elements: Numbers to judge by, at least.
+        min_targets: The same of targets, of which a batch has few.
         num_steps: Recorded steps to merge, at most.
         tensor_regex: Judge tensors of such names; None: inputs of the model, and what
             a regression's loss is given as target.
@@ -79,6 +80,7 @@ class NotNormalizedData(Rule):
     min_std: float = 0.02
     target_scale: float = 10.0
     min_elements: int = 500
+    min_targets: int = 100
     num_steps: int = 20
     tensor_regex: str | None = None
 
@@ -88,6 +90,7 @@ class NotNormalizedData(Rule):
         check_number(self, "min_std", least=0.0, most=self.max_std)
         check_number(self, "target_scale", above=0.0)
         check_number(self, "min_elements", least=2, whole=True)
+        check_number(self, "min_targets", least=2, whole=True)
         check_number(self, "num_steps", least=1, whole=True)
         check_regex(self, "tensor_regex")
 
@@ -164,6 +167,8 @@ class NotNormalizedData(Rule):
         """Mean and deviation up to each column; NaN where there are too few values."""
         known = table.known[i]
         # ExplodingTensor reports NaN and Inf; this rule judges finite values.
+        is_target = table.roles[i] == "label"
+        least = self.min_targets if is_target else self.min_elements
         n = np.where(known, table["count"][i] - table.not_finite[i], 0.0)
         mean = np.where(n > 0, table["mean"][i], 0.0)
         m2 = np.where(n > 0, table["m2"][i], 0.0)
@@ -175,7 +180,7 @@ class NotNormalizedData(Rule):
                 continue
             at = int(np.searchsorted(rows, column))
             last = rows[max(0, at + 1 - self.num_steps) : at + 1][::-1]
-            enough = np.flatnonzero(np.cumsum(n[last]) >= self.min_elements)
+            enough = np.flatnonzero(np.cumsum(n[last]) >= least)
             if not len(enough):
                 continue
             used = last[: int(enough[0]) + 1]

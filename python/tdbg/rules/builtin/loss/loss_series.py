@@ -35,6 +35,7 @@ __all__ = [
     "judge_passes",
     "losses_of",
     "rise_of",
+    "stands_still",
     "trend_of",
 ]
 
@@ -150,6 +151,34 @@ def rise_of(table: Table, i: int, least: float) -> Floats:
     risen = (last.min(axis=1) > highest) & (now - middle > least * abs(middle))
     result[full] = np.where(risen, now, np.nan)
     return result
+
+
+# A loss that is surely less than this share below its first ones stands still.
+STILL = 0.05
+_CERTAINTY = 2.0
+
+
+def stands_still(table: Table, i: int, j: int, n: int) -> bool:
+    """Whether the loss in row *i* is surely where it began, by its last *n* rows.
+
+    Surely: even if it is lower than its median by two standard errors.
+
+    Args:
+        table: Has the first ``FIRST`` rows of the loss, and the last *n*.
+        i: Row of the loss.
+        j: Column of a known row: the last that counts.
+        n: Rows of the loss that count.
+    """
+    rows = np.flatnonzero(table.known[i, : j + 1])
+    loss = losses_of(table, i)
+    first = loss[rows[table.ordinal[i, rows] <= FIRST]]
+    last = loss[rows[-n:]]
+    if len(first) < FIRST or len(last) < n or not np.isfinite(last).all():
+        return False
+    start = float(np.median(first))
+    middle, error = _sure_median(last[np.newaxis])
+    fall = start - float(middle[0]) + _CERTAINTY * float(error[0])
+    return fall < STILL * abs(start)
 
 
 def _sure_median(stretches: Floats) -> tuple[Floats, Floats]:

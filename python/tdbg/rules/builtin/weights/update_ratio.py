@@ -12,6 +12,8 @@ import numpy as np
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.modes import TRAINING
+from tdbg.rules.builtin.loss.loss_series import FIRST, stands_still
+from tdbg.rules.builtin.loss.moving_goals import need_not_fall
 from tdbg.rules.columns import (
     UPDATE,
     first_of_columns,
@@ -55,8 +57,9 @@ FIRST_ROWS = 3
 NORMALIZATION = re.compile(r"(^|[._])(bn|ln|gn|norm)\w*\.weight$|norm", re.IGNORECASE)
 
 
-# First rows at which updates must be slow.
+# First rows at which updates must be slow; more of them where the loss says so, too.
 SLOW_ROWS = 30
+STILL_ROWS = 50
 
 
 @register
@@ -75,6 +78,8 @@ class WeightUpdateRatio(Rule):
         relative: How far a single weight must be below the median of all.
         slow_threshold: So is one below this, if that of half of the weights is from the
             first step on, and does not grow.
+        still_threshold: So is one below this, in the same way, if that of all weights
+            is, and no loss has come down.
         patience: Recorded steps in a row at which it must be too small.
         until: Only within so many recorded steps from the start is a small ratio of
             all weights reported: later a schedule may have ended.
@@ -93,6 +98,7 @@ class WeightUpdateRatio(Rule):
     large_threshold: float = 1.0
     small_threshold: float = 1e-6
     slow_threshold: float = 1e-5
+    still_threshold: float = 1e-4
     relative: float = 1e-3
     patience: int = 5
     until: int = 100
@@ -103,6 +109,7 @@ class WeightUpdateRatio(Rule):
         check_number(self, "small_threshold", above=0.0)
         check_number(self, "large_threshold", above=self.small_threshold)
         check_number(self, "slow_threshold", above=0.0)
+        check_number(self, "still_threshold", least=self.slow_threshold)
         check_number(self, "relative", above=0.0, most=1.0)
         check_number(self, "patience", least=1, whole=True)
         check_number(self, "until", least=self.patience, whole=True)
@@ -116,8 +123,9 @@ class WeightUpdateRatio(Rule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of weights and of their updates."""
-        return with_beginning(Needs(collections=frozenset({"weights", "updates"})))
+        """Rows of weights, of their updates, and of losses."""
+        weights = Needs(collections=frozenset({"weights", "updates"}))
+        return *with_beginning(weights), Needs(collections=frozenset({"losses"}))
 
     @property
     def lookback(self) -> int:
@@ -126,12 +134,12 @@ class WeightUpdateRatio(Rule):
 
     @property
     def head_rows(self) -> int:
-        """The initial weights."""
-        return 1
+        """The initial weights, and the losses at which training began."""
+        return FIRST
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select weights and updates."""
-        return tensor.role in {"weight", "update"}
+        """Select weights and updates, and losses with their targets."""
+        return tensor.role in {"weight", "update", "loss", "label"}
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each weight that has an update."""
@@ -147,7 +155,8 @@ class WeightUpdateRatio(Rule):
                 weights = table.select(rows)
                 judged = _judged(window, weights)
                 least = self._least(window, weights)
-                yield self._judge(weights, table.select(updates), judged, least)
+                losses = _Losses(window, table)
+                yield self._judge(weights, table.select(updates), judged, least, losses)
 
     def _least(self, window: Window, table: Table) -> Floats:
         """The root mean square below which a weight is near zero on purpose."""
@@ -162,7 +171,12 @@ class WeightUpdateRatio(Rule):
         return result
 
     def _judge(
-        self, weights: Table, updates: Table, judged: Bools, least: Floats
+        self,
+        weights: Table,
+        updates: Table,
+        judged: Bools,
+        least: Floats,
+        losses: _Losses,
     ) -> Evaluation:
         ratio, root = _ratios(weights, updates, judged)
         known = ~np.isnan(ratio)
@@ -178,11 +192,16 @@ class WeightUpdateRatio(Rule):
         streak = weights.streak(slow, known)
         is_first = (streak >= weights.ordinal) & (weights.ordinal <= self.until)
         bad |= self._lasts(weights, ratio, slow, known, SLOW_ROWS) & is_first
+        # Weights near zero on purpose change by more than they are.
+        largest = np.where(known & (root >= least), ratio, 0.0).max(axis=0, initial=0.0)
+        stands_still = self._stands_still(weights, largest, losses)
+        still: Bools = known & stands_still[np.newaxis, :] & ~bad
+        bad |= still
         # A weight that was replaced is not sound again once its updates, beside what
         # it has become, are small.
         grown = weights["l2"] > (1.0 + self.large_threshold) * _initial(weights)
         # Slow weights that are not reported are nothing to end a finding.
-        is_ok = known & ~small & (ratio >= self.slow_threshold) & ~large & ~grown
+        is_ok = known & ~small & (ratio >= self.still_threshold) & ~large & ~grown
         severities = np.where(is_ok, OK, UNKNOWN)
         first = first_of_columns(bad)
         severities[first] = Severity.WARNING
@@ -198,11 +217,36 @@ class WeightUpdateRatio(Rule):
             n_judged = int(np.count_nonzero(known[:, j]))
             if large[i, j]:
                 return self._too_large(found, n_judged, float(ratio[i, j]))
+            if still[i, j]:
+                return self._too_slow(found, n_judged, float(largest[j]))
             return self._too_small(
                 found, n_judged, float(ratio[i, j]), float(middle[j])
             )
 
         return weights.judge(severities, describe, severities != UNKNOWN)
+
+    def _stands_still(self, weights: Table, largest: Floats, losses: _Losses) -> Bools:
+        """The steps at which all updates have always been slow, and no loss fell.
+
+        Args:
+            weights: The weights.
+            largest: The largest ratio of all weights at each step; 0: none is known.
+            losses: Those of the training.
+        """
+        result = np.zeros(len(largest), dtype=bool)
+        rows = np.flatnonzero(largest)
+        # The table has all rows so far, or the beginning is over.
+        is_early = np.asarray((weights.ordinal[:, rows] <= self.until).all(axis=0))
+        for k in range(STILL_ROWS - 1, len(rows)):
+            ratios = largest[rows[: k + 1]]
+            if not is_early[k] or ratios.max() >= self.still_threshold:
+                break
+            now = np.median(ratios[-FIRST:])
+            halfway = np.median(ratios[k // 2 - FIRST // 2 : k // 2 + FIRST // 2])
+            # A warm-up goes on.
+            if now <= GROWTH * halfway:
+                result[rows[k]] = losses.stand_still(int(rows[k]))
+        return result
 
     def _lasts(
         self,
@@ -246,11 +290,7 @@ class WeightUpdateRatio(Rule):
         if ratio >= limit:
             limit, patience = self.slow_threshold, SLOW_ROWS
         if middle < self.slow_threshold:
-            advice = (
-                f"raise the learning rate, up to {TYPICAL / middle:.0g} times (a ratio "
-                f"of about {TYPICAL:g} is usual): at this rate a weight needs "
-                f"{0.01 / middle:.0g} steps in one direction to change by 1 %"
-            )
+            advice = _raise(middle)
         else:
             advice = (
                 f"others change by {middle:.1g} of themselves: see that its group has "
@@ -265,8 +305,54 @@ class WeightUpdateRatio(Rule):
             value=ratio,
             threshold=limit,
             advice=advice,
-            stage=Stage.STANDSTILL,
+            stage=Stage.RATE if middle < self.slow_threshold else Stage.STANDSTILL,
         )
+
+    def _too_slow(self, found: list[str], n_judged: int, largest: float) -> Description:
+        return Description(
+            message=(
+                f"the update is {largest:.1e} of the weight it changes at most, less "
+                f"than {self.still_threshold:g}, since the beginning, and no loss has "
+                f"come down; so it is for {len(found)} of {n_judged} weights: "
+                f"{join_names(found)}"
+            ),
+            value=largest,
+            threshold=self.still_threshold,
+            advice=_raise(largest),
+            stage=Stage.RATE,
+        )
+
+
+class _Losses:
+    """Says whether all losses of a training that must fall stand still.
+
+    Args:
+        window: Has the model info.
+        table: Has the losses.
+    """
+
+    def __init__(self, window: Window, table: Table) -> None:
+        self._window, self._table = window, table
+        self._rows = [i for i, role in enumerate(table.roles) if role == "loss"]
+
+    def stand_still(self, j: int) -> bool:
+        """Whether none has come down by the step of column *j*, and there is one."""
+        table, verdicts = self._table, list[bool]()
+        for i in self._rows:
+            known = np.flatnonzero(table.known[i, : j + 1])
+            if len(known):
+                at = known[-1:]
+                if not need_not_fall(self._window, table, i, STILL_ROWS, at)[0]:
+                    verdicts.append(stands_still(table, i, int(at[0]), STILL_ROWS))
+        return bool(verdicts) and all(verdicts)
+
+
+def _raise(ratio: float) -> str:
+    return (
+        f"raise the learning rate, up to {TYPICAL / ratio:.0g} times (a ratio of about "
+        f"{TYPICAL:g} is usual): at this rate a weight needs {0.01 / ratio:.0g} steps "
+        "in one direction to change by 1 %"
+    )
 
 
 def _initial(weights: Table) -> Floats:

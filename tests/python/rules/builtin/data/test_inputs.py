@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -197,7 +198,7 @@ def padded(random: np.random.Generator) -> np.ndarray:
 def test_padding_that_makes_up_most_is_a_warning():
     (finding,) = judge(sequences(padded), NLPSequenceRatio())
     assert finding.value == 70.0
-    assert finding.threshold == 50.0
+    assert finding.threshold == 60.0
     assert finding.step == 1
     assert "token 0" in finding.message
 
@@ -270,3 +271,29 @@ def test_the_cut_into_windows_changes_nothing(rule: NLPSequenceRatio):
         run.step(step, rows, lossless=lossless)
     assert judge(run, rule)
     assert judge_in_parts(run, range(40), rule) == judge(run, rule)
+
+
+def test_few_targets_are_enough():
+    """Twenty batches of sixteen, as in many regressions on tables."""
+    run = FakeRun(every=1)
+    generator = np.random.default_rng(0)
+    for step in range(20):
+        run.step(step, {"MSELoss_input_1": generator.normal(152.0, 77.0, 16)})
+    (finding,) = judge(run, NotNormalizedData())
+    assert finding.step == 6
+    assert "mean of the training set from each target" in finding.advice
+
+
+def test_half_padding_is_what_batches_of_sentences_have():
+    """Of lengths from one word to the longest, each as often."""
+
+    def text(longest: int) -> Callable[[np.random.Generator], np.ndarray]:
+        def make(random: np.random.Generator) -> np.ndarray:
+            rows = random.integers(2, 50, (16, 20))
+            lengths = random.integers(1, longest + 1, (16, 1))
+            return np.where(np.arange(20) < lengths, rows, 0)
+
+        return make
+
+    assert judge(sequences(text(20)), NLPSequenceRatio()) == []
+    assert len(judge(sequences(text(10)), NLPSequenceRatio())) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from rules_fake import FakeRun, judge
 from tdbg.rules import WeightUpdateRatio
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 
@@ -112,6 +112,44 @@ def test_updates_that_are_all_too_small_are_one_finding():
     assert (finding.tensor, finding.step) == ("a.weight", 4)
     assert "3 of 3 weights" in finding.message
     assert "raise the learning rate" in finding.advice
+
+
+def with_loss(ratios: list[float], losses: list[float]) -> FakeRun:
+    """A training of two weights, of which every step is recorded."""
+    run = FakeRun(every=1)
+    run.known_facts = [THREE]
+    for step, (ratio, loss) in enumerate(zip(ratios, losses, strict=True)):
+        rows = {"Loss_output_0": [loss]}
+        for name in "ab":
+            rows[f"{name}.weight"] = np.full(16, 1.0)
+            rows[f"update/{name}.weight"] = np.full(16, ratio)
+        run.step(step, rows)
+    return run
+
+
+LEVEL = (2.3 + np.random.default_rng(0).normal(0.0, 0.02, 60)).tolist()
+
+
+def test_slow_updates_are_reported_where_the_loss_has_not_come_down_either():
+    (finding,) = judge(with_loss([5e-5] * 60, LEVEL), WeightUpdateRatio())
+    assert (finding.step, finding.stage) == (49, Stage.RATE)
+    assert "no loss has come down" in finding.message
+    assert "raise the learning rate, up to 2e+01 times" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("ratios", "losses"),
+    [
+        pytest.param([5e-5] * 60, np.linspace(2.3, 1.9, 60).tolist(), id="it learns"),
+        pytest.param(np.linspace(1e-6, 6e-5, 60).tolist(), LEVEL, id="a warm-up"),
+        pytest.param([1e-3] * 10 + [5e-5] * 50, LEVEL, id="slow later on"),
+        pytest.param([2e-4] * 60, LEVEL, id="not slow"),
+    ],
+)
+def test_slow_updates_by_themselves_are_no_fault(
+    ratios: list[float], losses: list[float]
+):
+    assert judge(with_loss(ratios, losses), WeightUpdateRatio()) == []
 
 
 def test_late_in_a_schedule_updates_may_be_small():
