@@ -192,12 +192,14 @@ class TensorInfo:
         role: "weight", "bias", "gradient", "output", "loss", ...
         collections: The collections that the tensor belongs to.
         dtype: The element type, as "float32".
+        shape: The shape as it first came, in any mode; () where it is not known.
     """
 
     name: str
     role: str
     collections: frozenset[str] = frozenset()
     dtype: str = ""
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +219,7 @@ class Table:
             tensor in this mode; 0 where there is no row.
         columns: Returns a field of the rows by its name, names x steps.
         dtypes: The element type of each tensor, as "float32".
+        shapes: The shape of each tensor as it first came, in any mode.
         wall_ns: When each step was recorded, in ns since 1970 UTC.
         generations: A number for each step, which changes where the training was
             started again between two steps.
@@ -233,6 +236,7 @@ class Table:
     ordinal: NDArray[np.int64]
     columns: Callable[[str], Floats]
     dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
     wall_ns: NDArray[np.int64]
     generations: NDArray[np.int64]
     _values: ValueCache
@@ -319,6 +323,7 @@ class Table:
             ordinal=self.ordinal[rows],
             columns=read,
             dtypes=tuple(self.dtypes[i] for i in rows),
+            shapes=tuple(self.shapes[i] for i in rows),
             wall_ns=self.wall_ns,
             generations=self.generations,
             _values=self._values,

@@ -167,6 +167,24 @@ class TensorHandle(HistogramQueries):
         return definition.dtype or "float64" if definition is not None else ""
 
     @property
+    def first_shape(self) -> tuple[int, ...]:
+        """Its shape as it first came, in any mode; of a sharded tensor the whole one.
+
+        For what is the same at all steps, as all but the number of samples of a batch
+        usually is: ``shape`` reads that of a step.
+
+        Example:
+            >>> trial.tensor("CrossEntropyLoss_input_1").first_shape  # doctest: +SKIP
+            (64,)
+        """
+        with self._run.fresh() as run:
+            for source in run.sources:
+                if self.name in source.writer.ids:
+                    first = source.writer.ids[self.name][0]
+                    return whole_shape(source.writer.definitions[first])
+            return ()
+
+    @property
     def aliases(self) -> tuple[str, ...]:
         """Further names of the same tensor."""
         definition = self._definition()

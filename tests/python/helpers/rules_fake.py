@@ -64,6 +64,7 @@ class FakeTensor:
     histograms: dict[int, Histogram] = field(default_factory=dict)
     of_workers: dict[int, dict[str, Any]] = field(default_factory=dict)
     dtype: str = "float32"
+    first_shape: tuple[int, ...] = ()
     reads: int = 0
 
     def steps(self, *, what: str = "any") -> list[int]:
@@ -151,9 +152,12 @@ class FakeRun:
         """Record a step with the statistics of these values, by name."""
         step *= self.every
         for name, values in (rows or {}).items():
-            self.tensor_of(name).rows[step] = (
-                values if isinstance(values, dict) else row_of(values)
-            )
+            tensor = self.tensor_of(name)
+            if isinstance(values, dict):
+                tensor.rows[step] = values
+            else:
+                tensor.first_shape = tensor.first_shape or np.shape(values)
+                tensor.rows[step] = row_of(values)
         at = 10**9 * step if wall_ns is None else wall_ns
         self.steps[step] = (mode, complete, lossless, skipped, at)
 

@@ -244,6 +244,7 @@ def test_a_shape_may_change_from_step_to_step(run_dir: Path) -> None:
     tensor = trial.tensor("net_output_0")
     assert [tensor.shape(step) for step in range(3)] == [(8, 2), (8, 2), (3, 2)]
     assert [v.shape[0] for v in tensor.values().values()] == [8, 8, 3]
+    assert tensor.first_shape == (8, 2)
     assert trial.statistics().count.tolist() == [[16, 16, 6]]
 
 

@@ -252,6 +252,7 @@ class Feed:
                     role=tensor.role,
                     collections=frozenset(members.get(name, ())),
                     dtype=tensor.dtype,
+                    shape=tensor.first_shape,
                 )
         self._selected = [self._select(i) for i in range(len(self._rules))]
         selected = frozenset[str]().union(*self._selected)

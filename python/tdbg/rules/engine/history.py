@@ -103,6 +103,7 @@ class History:
         self._names: tuple[str, ...] = ()
         self._roles: tuple[str, ...] = ()
         self._dtypes: tuple[str, ...] = ()
+        self._shapes: tuple[tuple[int, ...], ...] = ()
         # Index of these tensors in blocks.
         self._rows: Indices = slice(0, 0)
         self._series: dict[int, _Series] = {}
@@ -121,6 +122,7 @@ class History:
         result._names = tuple(tensor.name for tensor in tensors)
         result._roles = tuple(tensor.role for tensor in tensors)
         result._dtypes = tuple(tensor.dtype for tensor in tensors)
+        result._shapes = tuple(tensor.shape for tensor in tensors)
         result._rows = as_index(rows)
         return result
 
@@ -174,6 +176,7 @@ class History:
             ordinal=ordinal,
             columns=_reader(series),
             dtypes=self._dtypes,
+            shapes=self._shapes,
             wall_ns=steps.wall_ns,
             generations=steps.generations,
             _values=values,

@@ -121,6 +121,7 @@ class LossyRun:
             role=ROLES[name],
             position=self._names.index(name),
             dtype="float32",
+            first_shape=(4,),
             steps=lambda what="any": (
                 []
                 if what == "histograms"

@@ -1,7 +1,8 @@
-"""UnshuffledData: batches that are drawn in the order of their classes, or repeated."""
+"""UnshuffledData: batches that are drawn in the order of their classes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -35,9 +36,13 @@ CLASSIFIERS = frozenset({Kind.CROSS_ENTROPY, Kind.NLL})
 BATCHES, MIN_BATCHES = 50, 10
 # After these there is a verdict at every so many rows.
 EVERY = 10
-# Labels of a batch, at least: the mean of fewer scatters, so that smaller batches are
+# Samples of a batch, at least: the mean of fewer scatters, so that smaller batches are
 # taken together with the next ones.
-MIN_LABELS = 8
+MIN_SAMPLES = 8
+# Into so many stretches the batches are divided, each of so many batches at least.
+# Sorted ones have few classes in every stretch; where the mix of classes changes for
+# good (a rare class, a curriculum) they have all that there are before or after it.
+STRETCHES, MIN_STRETCH = 4, 5
 ROUNDING = 1e-12
 # Two classes may take turns on purpose (real and made up, source and target); those of
 # sorted data stay for this share of all batches.
@@ -51,7 +56,8 @@ class UnshuffledData(Rule):
 
     Args:
         between_percent: The percentage of the variance of the labels that is between
-            batches, from which on they are not drawn at random.
+            batches, in every stretch of the training, from which on they are not drawn
+            at random.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -67,8 +73,11 @@ class UnshuffledData(Rule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of labels."""
-        return with_beginning(Needs(collections=frozenset({"labels"})))
+        """Rows of labels, and how many samples the model is given."""
+        return (
+            *with_beginning(Needs(collections=frozenset({"labels"}))),
+            Needs(collections=frozenset({"model_inputs"}), first_steps=1),
+        )
 
     @property
     def first_verdict(self) -> str:
@@ -86,15 +95,16 @@ class UnshuffledData(Rule):
         return BATCHES
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select labels."""
-        return tensor.role == "label"
+        """Select labels, and inputs of the model, which tell samples from labels."""
+        return tensor.role in ("label", "model_input")
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge the labels of each classifier."""
         for table in window.tables(*TRAINING):
             model_info = window.model_info_at(int(table.steps[-1]))
             for i, name in enumerate(table.names):
-                is_judged = "int" in table.dtypes[i] and name.endswith("_input_1")
+                is_judged = table.roles[i] == "label" and "int" in table.dtypes[i]
+                is_judged &= name.endswith("_input_1")
                 if is_judged and kind_of(model_info, name) in CLASSIFIERS:
                     yield self._judge(table, i)
 
@@ -102,6 +112,7 @@ class UnshuffledData(Rule):
         # A label below zero tells the loss to pass over a sample.
         known = table.known[i] & (table["min"][i] >= 0)
         rows = np.flatnonzero(known)
+        per_sample = _labels_of_a_sample(table, i)
         severities = np.full(len(table.steps) - table.start, UNKNOWN, dtype=np.int8)
         between = np.full(len(table.steps), np.nan)
         for at, j in enumerate(rows.tolist()):
@@ -112,7 +123,7 @@ class UnshuffledData(Rule):
             last = rows[max(0, at + 1 - BATCHES) : at + 1]
             first = rows[: at + 1][table.ordinal[i, rows[: at + 1]] <= BATCHES]
             batches = np.union1d(first, last)
-            parts = _parts(table["count"][i, batches])
+            parts = _parts(table["count"][i, batches] / per_sample)
             if len(parts) >= MIN_BATCHES:
                 between[j] = _between(table, i, batches, parts)
                 is_bad = 100.0 * between[j] >= self.between_percent
@@ -126,8 +137,9 @@ class UnshuffledData(Rule):
     def _describe(self, percent: float) -> Description:
         return Description(
             message=(
-                f"{percent:.0f} % of the variance of the labels is between batches: "
-                "each batch has few of the classes, and the next ones have the same"
+                f"{percent:.0f} % of the variance of the labels is between batches, "
+                "all along: each batch has few of the classes, and the next ones have "
+                "the same"
             ),
             value=percent,
             threshold=self.between_percent,
@@ -140,18 +152,35 @@ class UnshuffledData(Rule):
         )
 
 
-def _parts(counts: Floats) -> Ints:
-    """The first of the batches of each part that has labels enough."""
-    if counts.min(initial=np.inf) >= MIN_LABELS:
-        return np.arange(len(counts))
-    part = (np.cumsum(counts) - counts) // MIN_LABELS
+def _labels_of_a_sample(table: Table, i: int) -> float:
+    """How many labels a sample has: those of an image's pixels, of a text's tokens.
+
+    The first dimension counts samples: of the labels, or where these were flattened
+    that of an input that came with them.
+    """
+    n_labels = math.prod(table.shapes[i])
+    begins = np.flatnonzero(table.ordinal[i] == 1)
+    given = [i] + [
+        k
+        for k, role in enumerate(table.roles)
+        if role == "model_input" and table.present[k, begins].any()
+    ]
+    n_samples = [shape[0] for k in given if (shape := table.shapes[k]) and shape[0]]
+    return max((n_labels / n for n in n_samples if n_labels % n == 0), default=1.0)
+
+
+def _parts(samples: Floats) -> Ints:
+    """The first of the batches of each part that has samples enough."""
+    if samples.min(initial=np.inf) >= MIN_SAMPLES:
+        return np.arange(len(samples))
+    part = (np.cumsum(samples) - samples) // MIN_SAMPLES
     return np.flatnonzero(np.diff(part, prepend=-1.0))
 
 
 def _between(table: Table, i: int, batches: Ints, parts: Ints) -> float:
     """The part of the variance of the labels that is between batches, from 0 to 1.
 
-    0 also where two classes take turns.
+    In the stretch of batches where it is least.  0 also where two classes take turns.
 
     Args:
         table: Has the labels, in row *i*.
@@ -163,9 +192,7 @@ def _between(table: Table, i: int, batches: Ints, parts: Ints) -> float:
     sums, squares = counts * means, table["m2"][i, batches] + counts * means**2
     n, sums, squares = (np.add.reduceat(x, parts) for x in (counts, sums, squares))
     mean: Floats = sums / n
-    middle = float(sums.sum() / n.sum())
-    apart = float((n * (mean - middle) ** 2).sum())
-    total = float(squares.sum() - n.sum() * middle**2)
+    total = float(squares.sum() - sums.sum() ** 2 / n.sum())
     if total <= ROUNDING * float(squares.sum()):
         return 0.0
     classes = table["max"][i, batches].max() - table["min"][i, batches].min() + 1
@@ -173,4 +200,9 @@ def _between(table: Table, i: int, batches: Ints, parts: Ints) -> float:
         stays = np.abs(np.diff(mean)) < 0.5
         if stays.mean() < STAYS:
             return 0.0
-    return apart / total
+    length = max(MIN_STRETCH, len(parts) // STRETCHES)
+    # What is left at the end belongs to the last stretch.
+    stretches = np.arange(0, len(parts) - length + 1, length)
+    within = np.add.reduceat(squares - sums * mean, stretches)
+    widest = float((within / np.add.reduceat(n, stretches)).max())
+    return max(0.0, 1.0 - widest * float(n.sum()) / total)

@@ -88,6 +88,69 @@ def test_what_says_nothing_of_the_order_is_silent(labels: Labels) -> None:
     assert judge(in_batches(labels), UnshuffledData()) == []
 
 
+UNIFORM = shuffled(TEN)
+
+
+@pytest.mark.parametrize("at", [0.02, 0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("later", [0, 9], ids="class {}".format)
+@pytest.mark.parametrize("is_back", [False, True], ids=["from", "until"])
+def test_a_class_that_becomes_frequent_is_no_order(
+    at: float, later: int, is_back: bool
+) -> None:
+    """Nearly all samples are of one class from some step on, or until then."""
+    labels = np.tile(UNIFORM, 2)
+    rare = np.random.default_rng(1).random(len(labels)) < 0.05
+    shifted = np.where(rare, labels, later)
+    is_first = np.arange(len(labels)) < at * len(labels)
+    run = FakeRun()
+    mixed = np.where(is_first == is_back, shifted, labels)
+    for step, batch in enumerate(mixed.reshape(-1, BATCH)):
+        run.step(step, {LABELS: batch})
+        run.tensor_of(LABELS).dtype = "int64"
+    assert judge(run, UnshuffledData()) == []
+
+
+def test_classes_that_are_added_are_no_order() -> None:
+    """A curriculum that begins with two of ten classes."""
+    labels = np.where(np.arange(SAMPLES) < SAMPLES / 2, UNIFORM % 2, UNIFORM)
+    assert judge(in_batches(labels), UnshuffledData()) == []
+
+
+def of_images(shape: tuple[int, ...], *, is_sorted: bool) -> FakeRun:
+    """One image a batch, most of whose pixels are of one class and the rest of class 0.
+
+    The loss is given labels of this shape.
+    """
+    random = np.random.default_rng(0)
+    classes = np.tile(np.arange(1, 9), 20)
+    classes = np.sort(classes) if is_sorted else random.permutation(classes)
+    run = FakeRun()
+    for step, of_image in enumerate(classes):
+        image = np.where(random.random(shape) < 0.95, of_image, 0)
+        run.step(step, {"Model_input_0": np.zeros((1, 3, 8, 8)), LABELS: image})
+        run.tensor_of(LABELS).dtype = "int64"
+    return run
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (64,)], ids=["dense", "flattened"])
+def test_samples_are_counted_and_not_labels(shape: tuple[int, ...]) -> None:
+    assert judge(of_images(shape, is_sorted=False), UnshuffledData()) == []
+    (finding,) = judge(of_images(shape, is_sorted=True), UnshuffledData())
+    assert finding.tensor == LABELS
+
+
+@pytest.mark.parametrize("shape", [(1, 32), (32,)], ids=["in_rows", "flattened"])
+def test_stretches_of_text_are_not_sorted(shape: tuple[int, ...]) -> None:
+    """A document a batch, of some words of its own."""
+    random = np.random.default_rng(0)
+    run = FakeRun()
+    for step in range(80):
+        tokens = 8 * random.integers(100) + random.integers(0, 8, (1, 32))
+        run.step(step, {"Model_input_0": tokens, LABELS: tokens.reshape(shape)})
+        run.tensor_of(LABELS).dtype = "int64"
+    assert judge(run, UnshuffledData()) == []
+
+
 def test_labels_of_no_classifier_are_not_judged() -> None:
     run = in_batches(TEN, name="MSELoss_input_1")
     assert judge(run, UnshuffledData()) == []
