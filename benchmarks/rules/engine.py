@@ -67,10 +67,11 @@ def _fresh(path: Path, given: argparse.Namespace) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", __spec__.name, "--measure", str(path), *sizes],
         env=environment,
-        check=True,
-        capture_output=True,
+        check=False,
+        stdout=subprocess.PIPE,
         text=True,
     )
+    check(done.returncode == 0, f"the process that judges ended with {done.returncode}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
