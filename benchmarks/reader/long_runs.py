@@ -1,10 +1,11 @@
 """What long runs cost whoever reads them: processor time, memory, and its growth.
 
-    python -m benchmarks.reader.long_runs [--quick] [--only steps,names,writers,live]
+    python -m benchmarks.reader.long_runs [--quick] [--only steps,rules,names,...]
 
-Runs of 10^5 and 10^6 steps of two tensors and a scalar, of 100,000 names, and of
-20,000 writers (with ``--quick`` a fiftieth of each): what ``tdbg ls``, ``show`` and
-``check`` take of the processor, and at most of memory, each in a process of its own.
+Runs of 10^5 and 10^6 steps of two tensors and a scalar, of 10^5 steps of what rules of
+losses and data go by, of 100,000 names, and of 20,000 writers (with ``--quick`` a
+fiftieth of each): what ``tdbg ls``, ``show`` and ``check`` take of the processor, and
+at most of memory, each in a process of its own.
 Then a run that is written while a trial is refreshed, and while an engine judges it:
 by how many bytes a step each grows, from a fifth of the steps on.  Every answer is
 checked.  ``--python`` measures another tdbg: it is the command that runs Python with
@@ -14,13 +15,14 @@ it.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +37,17 @@ from tdbg.modes import ModeKeys
 from tdbg.run.directory import create_run
 
 NAMES = ("fc.weight", "gradient/fc.weight", "scalar/loss")
-WHAT = ("steps", "names", "writers", "live")
+WHAT = ("steps", "rules", "names", "writers", "live")
+# Of a classifier; its batches come again after so many.
+BATCH, N_BATCHES = 32, 997
+CLASSIFIER: list[tuple[str, Role, str, tuple[int, ...]]] = [
+    ("Model_input_0", Role.MODEL_INPUT, "float32", (BATCH, 4)),
+    ("CrossEntropyLoss_input_1", Role.LABEL, "int64", (BATCH,)),
+    ("CrossEntropyLoss_output_0", Role.LOSS, "float32", ()),
+    ("fc.weight", Role.WEIGHT, "float32", (4, 4)),
+    ("gradient/fc.weight", Role.GRADIENT, "float32", (4, 4)),
+    ("update/fc.weight", Role.UPDATE, "float32", (4, 4)),
+]
 # Questions of the live reader, evenly over the run.
 POLLS = 50
 
@@ -58,6 +70,8 @@ def main() -> None:
         if "steps" in only:
             for n in (100_000 // less, 1_000_000 // less):
                 measure_steps(Path(folder) / f"steps-{n}", n, python, table)
+        if "rules" in only:
+            measure_rules(Path(folder) / "rules", 100_000 // less, python, table)
         if "names" in only:
             measure_names(Path(folder) / "names", 100_000 // less, python, table)
         if "writers" in only:
@@ -100,6 +114,49 @@ class Writing:
         capture.flush()
 
 
+def write_steps(path: Path, n: int) -> None:
+    """A finished run of so many steps."""
+    writing = Writing(path)
+    writing.write(0, n)
+    check(writing.capture.close(), "the run was not written")
+
+
+def write_classifier(path: Path, n: int) -> None:
+    """A finished run of a classifier that learns, with everything at every step."""
+    run = create_run(path)
+    capture = _core.Capture(
+        str(run.path), run_uuid=run.uuid, min_free_bytes=0, attempt_uuid=bytes(16)
+    )
+    ids = [
+        capture.define(name, int(role), dtype, shape)
+        for name, role, dtype, shape in CLASSIFIER
+    ]
+    rate = capture.define("scalar/optimizer/0/lr", int(Role.SCALAR))
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(N_BATCHES, BATCH, 4)).astype(np.float32)
+    labels = random.integers(0, 10, (N_BATCHES, BATCH))
+    weight = inputs[0, :4].copy()
+    for step in range(n):
+        k = step % N_BATCHES
+        update = np.float32(1e-3) * inputs[k, :4]
+        weight += update
+        noise = 0.05 * float(inputs[k, 0, 0])
+        loss = np.array(0.3 + 2.0 / (1 + step / 100) + noise, np.float32)
+        rows = (inputs[k], labels[k], loss, weight, inputs[k, 4:8], update)
+        capture.statistics(step, ids, [row.ctypes.data for row in rows])
+        capture.scalar(step, rate, 1e-3 * (1 - step / n), 1)
+        capture.end_step(step, ModeKeys.TRAIN.value, step, duration_ns=10**7)
+    check(capture.close(), "the run was not written")
+
+
+def in_a_process(write: Callable[[Path, int], None], path: Path, n: int) -> None:
+    """Write a run there: the peak of a child's memory begins with its parent's."""
+    process = multiprocessing.get_context("spawn").Process(target=write, args=(path, n))
+    process.start()
+    process.join()
+    check(process.exitcode == 0, "the run was not written")
+
+
 def ask(python: list[str], *arguments: str) -> tuple[str, float, float]:
     """What a verb prints, its processor time in s, and its peak of memory in MB."""
     command = [*python, "-m", "tdbg", *arguments]
@@ -122,9 +179,7 @@ def add(table: Table, run: str, what: str, found: tuple[str, float, float]) -> s
 
 def measure_steps(path: Path, n: int, python: list[str], table: Table) -> None:
     """A finished run of so many steps."""
-    writing = Writing(path)
-    writing.write(0, n)
-    check(writing.capture.close(), "the run was not written")
+    in_a_process(write_steps, path, n)
     run = f"{n:,} steps"
     answer = add(table, run, "ls", ask(python, "ls", str(path)))
     for name in NAMES[:2]:
@@ -137,6 +192,20 @@ def measure_steps(path: Path, n: int, python: list[str], table: Table) -> None:
         table, run, "check", ask(python, "check", "--no-record", "--json", str(path))
     )
     check_equal(json.loads(answer)["n_steps"], n, "check: steps that were judged")
+
+
+def measure_rules(path: Path, n: int, python: list[str], table: Table) -> None:
+    """So many steps of what rules of losses, data and rates go by."""
+    in_a_process(write_classifier, path, n)
+    answer = add(
+        table,
+        f"{n:,} steps of a classifier",
+        "check",
+        ask(python, "check", "--no-record", "--json", str(path)),
+    )
+    found = json.loads(answer)
+    check_equal(found["n_steps"], n, "check: steps that were judged")
+    check_equal(found["findings"], [], "check: findings of a healthy training")
 
 
 def measure_names(path: Path, n: int, python: list[str], table: Table) -> None:

@@ -172,23 +172,25 @@ class NotNormalizedData(Rule):
         n = np.where(known, table["count"][i] - table.not_finite[i], 0.0)
         mean = np.where(n > 0, table["mean"][i], 0.0)
         m2 = np.where(n > 0, table["m2"][i], 0.0)
-        rows = np.flatnonzero(known)
         means = np.full(len(columns), np.nan)
         deviations = np.full(len(columns), np.nan)
-        for k, column in enumerate(columns.tolist()):
-            if n[column] <= 0:
-                continue
-            at = int(np.searchsorted(rows, column))
-            last = rows[max(0, at + 1 - self.num_steps) : at + 1][::-1]
-            enough = np.flatnonzero(np.cumsum(n[last]) >= least)
-            if not len(enough):
-                continue
-            used = last[: int(enough[0]) + 1]
-            total = n[used].sum()
-            middle = float((n[used] * mean[used]).sum() / total)
-            spread = m2[used] + n[used] * (mean[used] - middle) ** 2
-            means[k] = middle
-            deviations[k] = np.sqrt(spread.sum() / total)
+        judged = np.flatnonzero(n[columns] > 0)
+        if not len(judged):
+            return means, deviations
+        rows = np.flatnonzero(known)
+        at = np.searchsorted(rows, columns[judged])
+        # Columns x rows up to each, the last one first.
+        back = at[:, np.newaxis] - np.arange(self.num_steps)
+        last = rows[np.maximum(back, 0)]
+        counts = np.where(back >= 0, n[last], 0.0)
+        up_to = np.cumsum(counts, axis=1)
+        used = (back >= 0) & (up_to - counts < least)
+        counts *= used
+        total = np.where(up_to[:, -1] >= least, counts.sum(axis=1), np.nan)
+        middle = (counts * mean[last]).sum(axis=1) / total
+        spread = m2[last] * used + counts * (mean[last] - middle[:, np.newaxis]) ** 2
+        means[judged] = middle
+        deviations[judged] = np.sqrt(spread.sum(axis=1) / total)
         return means, deviations
 
     def _describe(

@@ -112,6 +112,7 @@ class UnshuffledData(Rule):
         # A label below zero tells the loss to pass over a sample.
         known = table.known[i] & (table["min"][i] >= 0)
         rows = np.flatnonzero(known)
+        n_first = int(np.searchsorted(table.ordinal[i, rows], BATCHES, side="right"))
         per_sample = _labels_of_a_sample(table, i)
         severities = np.full(len(table.steps) - table.start, UNKNOWN, dtype=np.int8)
         between = np.full(len(table.steps), np.nan)
@@ -120,9 +121,8 @@ class UnshuffledData(Rule):
             is_due = table.ordinal[i, j] <= BATCHES or table.ordinal[i, j] % EVERY == 0
             if j < table.start or not is_due:
                 continue
-            last = rows[max(0, at + 1 - BATCHES) : at + 1]
-            first = rows[: at + 1][table.ordinal[i, rows[: at + 1]] <= BATCHES]
-            batches = np.union1d(first, last)
+            last = max(n_first, at + 1 - BATCHES)
+            batches = rows[np.r_[: min(n_first, at + 1), last : at + 1]]
             parts = _parts(table["count"][i, batches] / per_sample)
             if len(parts) >= MIN_BATCHES:
                 between[j] = _between(table, i, batches, parts)
