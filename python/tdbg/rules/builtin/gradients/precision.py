@@ -22,7 +22,7 @@ from tdbg.rules.window import (
     Window,
     rows_of_lasting,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.stats.histogram import INFINITY, SIGN, ZERO, Histogram
 from tdbg.stats.number_formats import NARROW_TYPES, borders_of
 
@@ -139,6 +139,8 @@ class PrecisionLoss(Rule):
         lasting = weights.lasts(bad, known, rows=self.patience, steps=LOST_FOR)
 
         def describe(i: int, j: int) -> Description:
+            lasted = int(weights.streak(bad, known)[i, j])
+            first = np.flatnonzero(bad[i, : j + 1])[-lasted]
             affected = int(np.count_nonzero(lasting[:, j] & known[:, j]))
             return Description(
                 message=(
@@ -154,6 +156,8 @@ class PrecisionLoss(Rule):
                     "(torch.autocast), or round stochastically; a learning rate that "
                     "is zero looks the same"
                 ),
+                since=int(weights.steps[first]),
+                stage=Stage.STANDSTILL,
             )
 
         yield weights.judge_lasting(bad, lasting, Severity.WARNING, describe, known)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import tdbg
+import tdbg.pytorch as td
 from rules_by_the_book import spied
 from rules_fake import FakeRun, judge
 from tdbg.modes import ModeKeys
@@ -15,7 +20,7 @@ from tdbg.rules import (
     PrecisionLoss,
 )
 from tdbg.rules.builtin.gradients.precision import _least
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.stats.histogram import Histogram
 
 GRADIENT, OUTPUT = "gradient/a.weight", "a_output_0"
@@ -127,6 +132,7 @@ def test_how_many_weights_lose_their_updates_is_told() -> None:
     assert "100 % of the elements that have a gradient" in all_lost.message
     assert "at 3 recorded steps in a row" in all_lost.message
     assert "2 of 3 weights lose most of their updates" in all_lost.advice
+    assert (all_lost.first_step, all_lost.stage) == (0, Stage.STANDSTILL)
 
 
 # ---- updates and histograms ------------------------------------------------------
@@ -155,6 +161,28 @@ def test_updates_that_are_rounded_away_are_reported(kept: int, n_findings: int):
     assert len(found) == n_findings
     assert all("rounded away in bfloat16" in f.message for f in found)
     assert judge(narrow(kept, dtype="float32"), PrecisionLoss()) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "cause"), [(1e-7, "PrecisionLoss"), (0.0, "ZeroLearningRate")]
+)
+def test_rounding_is_the_cause_where_weights_stand_still_though_there_is_a_rate(
+    rate: float, cause: str, run_dir: Path
+) -> None:
+    torch.manual_seed(0)
+    model, criterion = nn.Linear(8, 3).bfloat16(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    rules = ["PrecisionLoss", "UnchangedTensor", "ZeroLearningRate"]
+    with td.watch(model, criterion, out=run_dir, rules=rules, min_free_bytes=0):
+        for _ in range(25):
+            optimizer.zero_grad()
+            inputs = torch.randn(16, 8, dtype=torch.bfloat16)
+            criterion(model(inputs), inputs[:, :3].argmax(1)).backward()
+            optimizer.step()
+    found = tdbg.rules.check(run_dir, rules, record=False).findings
+    causes = {each.rule: each.cause and each.cause.rule for each in found}
+    expected = {"PrecisionLoss": cause, "UnchangedTensor": cause, cause: None}
+    assert causes == expected
 
 
 def gradients_of(values: np.ndarray, dtype: str, output: str = "float32") -> FakeRun:
