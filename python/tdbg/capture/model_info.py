@@ -26,6 +26,8 @@ _PARAMETERS_A_STEP = 3
 _SOONEST, _LATEST = 10, 100
 # Forwards in training without a step of an optimizer after which it has stopped; and
 # how many times as many as ever before that are.  Episodes of a game grow that much.
+# A pass over all data for another purpose is longer, and then the optimizer steps
+# again: only when there are more of them than in all steps before is the step over.
 _SURELY_STOPPED, _TIMES_USUAL = 200, 20
 # A model that changes so often between being trained in evaluation mode and not does
 # so on purpose; and that is not to be written at every step.
@@ -75,8 +77,8 @@ class ModelInfoWriter:
         self._source = source
         self._countdown = 1
         self._n_forwards = 0
-        # Forwards in training since an optimizer has stepped, and the most before.
-        self._n_since_step = self._most_for_step = 0
+        # Forwards in training since an optimizer has stepped; the most before, and all.
+        self._n_since_step = self._most_for_step = self._n_in_steps = 0
         self._has_stopped = False
         self._marks: tuple[int, ...] = ()
         self._written: ModelInfo | None = None
@@ -95,6 +97,7 @@ class ModelInfoWriter:
             self.changed()
         self._countdown -= 1
         self._most_for_step = max(self._most_for_step, self._n_since_step)
+        self._n_in_steps += self._n_since_step
         self._n_since_step = 0
         if self._countdown <= 0:
             self._update()
@@ -113,12 +116,15 @@ class ModelInfoWriter:
                 self._update()
             return
         self._n_since_step += has_gradients
-        if self._n_since_step < _SURELY_STOPPED or self._has_stopped:
+        n, most = self._n_since_step, self._most_for_step
+        if n < _SURELY_STOPPED or not n > _TIMES_USUAL * most > 0:
             return
-        if self._n_since_step > _TIMES_USUAL * self._most_for_step > 0:
+        if not self._has_stopped:
             self._has_stopped = True
             self.changed()
             self._update()
+        if n > self._n_in_steps:
+            self._session.optimizers_stop()
 
     def conclude(self) -> None:
         """Write what was not written yet: training ends, perhaps after one step."""

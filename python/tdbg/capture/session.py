@@ -358,6 +358,10 @@ class Session:
         """The optimizer does not exist any longer."""
         self.machine.optimizer_gone(key)
 
+    def optimizers_stop(self) -> None:
+        """No optimizer has stepped for so long that steps end without one."""
+        self.machine.optimizers_stop()
+
     def closure_begins(self) -> None:
         """The optimizer that steps evaluates its closure."""
         self.machine.closure_begins()

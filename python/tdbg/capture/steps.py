@@ -4,10 +4,10 @@ Implements docs/steps.md.  Pure: events in, decisions out; no clock, no tensors,
 no framework.
 
 A training step ends when its defining optimizer has stepped.  Where there is no
-optimizer it ends when the module is called again.  A step of evaluation is one
-call of a root module; it stays open for what belongs to it (its loss) until the
-next call of a root, and leaves an open training step alone.  Unless an optimizer
-uses its gradients: then it was a step of training.
+optimizer, or where all have stopped, it ends when the module is called again.  A step
+of evaluation is one call of a root module; it stays open for what belongs to it (its
+loss) until the next call of a root, and leaves an open training step alone.  Unless an
+optimizer uses its gradients: then it was a step of training.
 """
 
 from __future__ import annotations
@@ -150,6 +150,8 @@ class StepMachine:
         self._strays: dict[Hashable, int] = {}
         self._stepping: Hashable | None = None
         self._in_closure = False
+        # Whether nobody waits for an optimizer: none has stepped for long.
+        self._have_stopped = False
 
     @property
     def training_number(self) -> int:
@@ -204,12 +206,19 @@ class StepMachine:
         if self._stepping == key:
             self._stepping = None
 
+    def optimizers_stop(self) -> None:
+        """No optimizer steps any more: end steps without one, until one steps."""
+        if not self._have_stopped and self.training is not None:
+            self.training.flags |= StepFlag.INTERRUPTED
+        self._have_stopped = True
+
     def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> Change:
         """An optimizer is about to step, or its scaler has decided to skip.
 
         The step that the change names may have ended, by another optimizer's step.
         """
         self.optimizers.add(key)
+        self._have_stopped = False
         if not self._in_closure:
             self.depth = 0  # Whatever a forward that failed has left behind.
         is_inner = self._stepping is not None and self._stepping != key
@@ -405,7 +414,7 @@ class StepMachine:
             ended = self._end(self.evaluation)
         step = self.training
         if step is not None:
-            if step.forwards and self.optimizers:
+            if step.forwards and self._awaits_optimizer:
                 step.flags |= StepFlag.INTERRUPTED  # Its optimizer's step never came.
             ended += self._end(step)
         return Change(None, ended=ended)
@@ -428,7 +437,11 @@ class StepMachine:
             self._stepping = None
             step.flags |= StepFlag.INTERRUPTED
             return True
-        return not self.optimizers and root in step.forwards
+        return not self._awaits_optimizer and root in step.forwards
+
+    @property
+    def _awaits_optimizer(self) -> bool:
+        return bool(self.optimizers) and not self._have_stopped
 
     def _consider(self, key: Hashable) -> None:
         """Let the optimizer define the steps unless another one still does."""

@@ -77,6 +77,29 @@ def test_without_an_optimizer_each_forward_is_a_step() -> None:
     assert training.table() == [(n, TRAIN, n, 0, 1) for n in range(3)]
 
 
+def test_forwards_after_the_optimizers_have_stopped_are_steps_until_one_steps() -> None:
+    training = Training()
+    training.forward()
+    training.optimizer()
+    for _ in range(3):
+        training.forward()
+    training.machine.optimizers_stop()
+    assert training.forward(root="decoder").number == 1, "joins the step"
+    assert [training.forward().number for _ in range(2)] == [2, 3]
+    training.machine.optimizers_stop()
+    assert training.optimizer().number == 3
+    assert [training.forward().number for _ in range(2)] == [4, 4]
+    training.close()
+    interrupted = StepFlag.INTERRUPTED.value
+    assert training.table() == [
+        (0, TRAIN, 0, 0, 1),
+        (1, TRAIN, 1, interrupted, 3),
+        (2, TRAIN, 2, 0, 1),
+        (3, TRAIN, 3, 0, 1),
+        (4, TRAIN, 4, interrupted, 2),
+    ]
+
+
 def test_without_an_optimizer_another_root_joins_the_step() -> None:
     training = Training()
     for _ in range(2):

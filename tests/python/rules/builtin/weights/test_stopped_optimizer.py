@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tdbg
 import tdbg.pytorch as td
-from tdbg.rules import StoppedOptimizer
+from tdbg.rules import Engine, StoppedOptimizer
 from tdbg.run.findings import Finding, Severity
 from torch_helpers import digits
 
@@ -80,11 +80,34 @@ def test_an_optimizer_that_steps_no_more_is_named(run_dir: Path, loop: Loop) -> 
 def test_a_pause_after_which_the_optimizer_steps_again_is_forgotten(
     run_dir: Path,
 ) -> None:
+    """As a pass over all data for another purpose."""
+
     def loop(training: Training) -> None:
+        training.steps(LONG)
         only_the_optimizer(training)
         training.steps(5)
 
     assert judged(run_dir, loop) == []
+
+
+def test_what_takes_longer_than_all_steps_before_is_told_at_once_until_it_is_over(
+    run_dir: Path,
+) -> None:
+    training = Training()
+    hook = td.watch(training.model, training.criterion, out=run_dir, min_free_bytes=0)
+    only_the_optimizer(training)
+    hook.flush()
+    engine = Engine(run_dir, StoppedOptimizer(), record=False)
+    (finding,) = engine.poll()
+    assert (finding.step, finding.phase) == (20, "begin")
+    training.steps(5)
+    hook.close()
+    (finding,) = engine.poll()
+    assert (finding.first_step, finding.phase) == (20, "end")
+    trial = tdbg.create_trial(run_dir)
+    loss = trial.tensor("CrossEntropyLoss_output_0")
+    assert loss.stats(20).count > 190, "losses of the step that went on"
+    assert {loss.stats(step).count for step in loss.steps() if step != 20} == {1}
 
 
 def accumulated(training: Training) -> None:
