@@ -1,7 +1,8 @@
 """What the run of ``_run.py`` holds: its tensors, its steps, and what is wrong with it.
 
-Something for every default rule to judge, and for each but StalledTraining, which goes
-by the clock, a fault of its own in a known tensor from a known step on.
+Something for every default rule to judge, and for each but two a fault of its own in a
+known tensor from a known step on: StalledTraining goes by the clock, and RepeatedData
+asks for labels that stay the same, which would leave nothing to rules of classes.
 """
 
 from __future__ import annotations

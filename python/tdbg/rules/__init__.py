@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tdbg.rules.builtin.data.confusion import Confusion
     from tdbg.rules.builtin.data.nlp_sequence_ratio import NLPSequenceRatio
     from tdbg.rules.builtin.data.not_normalized import NotNormalizedData
+    from tdbg.rules.builtin.data.repeated import RepeatedData
     from tdbg.rules.builtin.data.unshuffled import UnshuffledData
     from tdbg.rules.builtin.gradients.exploding import ExplodingGradient
     from tdbg.rules.builtin.gradients.not_cleared import GradientsNotCleared
@@ -108,6 +109,7 @@ __all__ = [
     "Overtraining",
     "PoorWeightInitialization",
     "PrecisionLoss",
+    "RepeatedData",
     "Report",
     "Rule",
     "RuleStatus",

@@ -203,6 +203,7 @@ BUILT_IN = {
     "Overtraining": "tdbg.rules.builtin.loss.overtraining",
     "PoorWeightInitialization": "tdbg.rules.builtin.weights.initialization",
     "PrecisionLoss": "tdbg.rules.builtin.gradients.precision",
+    "RepeatedData": "tdbg.rules.builtin.data.repeated",
     "SaturatedActivation": "tdbg.rules.builtin.activations.saturated",
     "SimilarAcrossRuns": "tdbg.rules.builtin.runs.similar_across_runs",
     "StalledTraining": "tdbg.rules.builtin.runs.stalled",

@@ -282,6 +282,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
         {"loss_excess": 0},
     ],
     "PrecisionLoss": [{"threshold": 101.0}, {"patience": 0}],
+    "RepeatedData": [{"num_steps": 1}],
     "SaturatedActivation": [
         {"threshold_activity": 0.0},
         {"max_steps": 1},

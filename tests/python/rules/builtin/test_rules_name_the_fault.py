@@ -216,8 +216,9 @@ NAMED = [
     Named("sorted_without_shuffling", "UnshuffledData", LABELS, WARNING, (9, 12),
           "of the variance of the labels is between batches", "shuffle=True"),
 ]  # fmt: skip
-# Of no training of PyTorch, of two trainings, and of one that stands still: below.
-BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "StalledTraining"}
+# Of no training of PyTorch, and of one that stands still: below.  RepeatedData may be
+# no fault, so no case of the collection has it: data/test_repeated.py.
+BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "StalledTraining", "RepeatedData"}
 # How often a training is judged while it goes on.
 LOOK_EVERY = 37
 
