@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from torch.compiler import is_compiling
 
-__all__ = ["Listener", "Place", "divert_code", "place_of"]
+__all__ = ["FunctionCall", "Listener", "Place", "divert_code", "place_of"]
 
 _Function = Callable[..., Any]
 _DIVERTED = "_tdbg_diverted"
@@ -33,6 +33,24 @@ _DIVERTED = "_tdbg_diverted"
 _PLACE = "what is called"
 # The threads in which such a function is being called.
 _calling_now: set[int] = set()
+
+
+class FunctionCall(NamedTuple):
+    """A call of a function, which has returned.
+
+    Attributes:
+        name: The function's.
+        args: What it was given.
+        kwargs: What it was given by name.
+        result: What it returned.
+        caller: The frame that called it.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    caller: types.FrameType
 
 
 class Listener:
@@ -44,23 +62,8 @@ class Listener:
 
     is_on = False
 
-    def called(
-        self,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        caller: types.FrameType,
-    ) -> None:
-        """A function was called and has returned; must not raise.
-
-        Args:
-            name: The function's.
-            args: What it was given.
-            kwargs: What it was given by name.
-            result: What it returned.
-            caller: The frame that called it.
-        """
+    def called(self, call: FunctionCall) -> None:
+        """A function was called and has returned; must not raise."""
 
 
 class Place(NamedTuple):
@@ -156,7 +159,7 @@ def _calling(original: _Function, name: str, listener: Listener) -> _Function:
         finally:
             _calling_now.discard(thread)
         # Behind this frame is that of the function, and behind that who called it.
-        listener.called(name, args, kwargs, result, sys._getframe(2))
+        listener.called(FunctionCall(name, args, kwargs, result, sys._getframe(2)))
         return result
 
     return call

@@ -31,7 +31,13 @@ from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.activations import Activations, unit_range_of
 from tdbg.hooks.pytorch.call_sites import CallSites
 from tdbg.hooks.pytorch.compile import hooks_may_go, now
-from tdbg.hooks.pytorch.diverted import Listener, Place, divert_code, place_of
+from tdbg.hooks.pytorch.diverted import (
+    FunctionCall,
+    Listener,
+    Place,
+    divert_code,
+    place_of,
+)
 from tdbg.hooks.pytorch.losses import BackwardRoots, LossCapture, is_call_of_function
 from tdbg.hooks.pytorch.mode import TorchMode
 from tdbg.modes import TRAINING, ModeKeys
@@ -154,46 +160,24 @@ class FunctionCalls:
 
     # ---- called by diverted functions ----------------------------------------
 
-    def activation(
-        self,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        caller: types.FrameType,
-    ) -> None:
+    def activation(self, call: FunctionCall) -> None:
         """An activation function was called, and has returned."""
         session = self.session
         context = session.forward_context
         if context is None or threading.get_ident() != self._thread:
             return
-        if not isinstance(result, torch.Tensor) or _is_of_a_module(caller):
-            return
-        session.run(self._take_activation, context, name, args, kwargs, result)
+        if isinstance(call.result, torch.Tensor) and not _is_of_a_module(call.caller):
+            session.run(self._take_activation, context, call)
 
-    def loss(
-        self,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        caller: types.FrameType,
-    ) -> None:
+    def loss(self, call: FunctionCall) -> None:
         """A loss function was called, and has returned."""
         if self._follows_losses and threading.get_ident() == self._thread:
-            self.session.run(self._take_loss, name, args, kwargs, result, caller)
+            self.session.run(self._take_loss, call)
 
     # ---- inside --------------------------------------------------------------
 
-    def _take_activation(
-        self,
-        context: StepContext,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: torch.Tensor,
-    ) -> None:
-        path = self._latest_path(context)
+    def _take_activation(self, context: StepContext, call: FunctionCall) -> None:
+        path, name = self._latest_path(context), call.name
         found = self._activations.get((path, name))
         if found is None:
             kind = kind_of_class(name)
@@ -203,9 +187,9 @@ class FunctionCalls:
                 f"{path}_{name}",
                 Role.OUTPUT,
                 classes=frozenset({name} | ({kind} if kind else set())),
-                units=unit_range_of(name, args[1:], kwargs),
+                units=unit_range_of(name, call.args[1:], call.kwargs),
             )
-        found.take(result)
+        found.take(call.result)
 
     def _latest_path(self, context: StepContext) -> str:
         """The path of the module that finished last in this forward, or the root's."""
@@ -215,14 +199,8 @@ class FunctionCalls:
                 return path
         return self._root
 
-    def _take_loss(
-        self,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        caller: types.FrameType,
-    ) -> None:
+    def _take_loss(self, call: FunctionCall) -> None:
+        name, result, caller = call.name, call.result, call.caller
         if not isinstance(result, torch.Tensor):
             return
         mode, machine = self._mode.of_loss(), self.session.machine
@@ -234,7 +212,7 @@ class FunctionCalls:
         if caller_name == _LOSS_MODULES:
             name = type(caller.f_locals.get("self")).__name__
         else:
-            reduction = _reduction(args, kwargs)
+            reduction = _reduction(call)
             name = name if reduction in _REDUCTIONS else f"{name}_{reduction}"
         site = self._sites.setdefault(name, CallSites(self._mode.of_loss)).number(
             caller
@@ -242,7 +220,7 @@ class FunctionCalls:
         key = name, site
         capture = self._functions.get(key) or self._capture_of(key)
         if not self.session.idle.is_idle:
-            capture.inputs.take((args, kwargs))
+            capture.inputs.take((call.args, call.kwargs))
         capture.outputs.take(result)
         self.saw(result)
 
@@ -301,11 +279,11 @@ class FunctionCalls:
 class _Activations(Listener):
     """On while a forward is under way in which outputs are captured."""
 
-    def called(self, *call: Any) -> None:
+    def called(self, call: FunctionCall) -> None:
         """An activation function was called, and has returned."""
         calls = _diverted.latest()
         if calls is not None:
-            calls.activation(*call)
+            calls.activation(call)
 
 
 class _Losses(Listener):
@@ -313,11 +291,11 @@ class _Losses(Listener):
 
     is_on = True
 
-    def called(self, *call: Any) -> None:
+    def called(self, call: FunctionCall) -> None:
         """A loss function was called, and has returned."""
         calls = _diverted.latest()
         if calls is not None:
-            calls.loss(*call)
+            calls.loss(call)
 
 
 class _Diverted:
@@ -426,11 +404,11 @@ def _is_of_a_module(caller: types.FrameType) -> bool:
     return isinstance(module, nn.Module) and not (module._modules or module._parameters)
 
 
-def _reduction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _reduction(call: FunctionCall) -> Any:
     """How a loss was asked to put its parts together."""
-    given = kwargs.get("reduction")
-    if given is None and len(args) > 2:
-        given = next((each for each in args[2:] if isinstance(each, str)), None)
+    given = call.kwargs.get("reduction")
+    if given is None and len(call.args) > 2:
+        given = next((each for each in call.args[2:] if isinstance(each, str)), None)
     return given
 
 
