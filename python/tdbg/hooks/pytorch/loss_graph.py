@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import torch
@@ -31,16 +32,21 @@ _MOST_OF_END = 200
 
 # Names of nodes, without their ending.
 _ENDING = re.compile(r"Backward\w*$")
-# What gives numbers on as they are, in another shape or type.
+# What gives numbers on as they are: in another shape or type, some, or many as one.
 _SHAPING = frozenset(
     {
         "Alias",
+        "Cat",
         "Clone",
+        "Index",
+        "IndexSelect",
+        "MaskedSelect",
         "Permute",
         "ReshapeAlias",
         "Select",
         "Slice",
         "Squeeze",
+        "Stack",
         "T",
         "ToCopy",
         "Transpose",
@@ -49,7 +55,13 @@ _SHAPING = frozenset(
         "View",
     }
 )
-_LIKELIHOODS = frozenset({"NllLoss", "NllLoss2D"})
+# What takes logarithms of probabilities, as it is called, and the axis of the classes.
+_LIKELIHOODS = {
+    "NllLoss": ("nll_loss", 1),
+    "NllLoss2D": ("nll_loss", 1),
+    "CtcLoss": ("ctc_loss", -1),
+    "CudnnCtcLoss": ("ctc_loss", -1),
+}
 _DISTANCES = {
     "NllLoss": "nll_loss",
     "NllLoss2D": "nll_loss",
@@ -66,11 +78,16 @@ _LAYERS = frozenset({"Addmm", "Mm", "Convolution"})
 _PAIRING = frozenset({"Sub", "Rsub", "Mul"}) | _DISTANCES.keys()
 # What an output is made by that is one number a sample.
 _OF_SAMPLES = _LAYERS | {"Gather", "Sigmoid", "Tanh", "Softplus", "Relu"}
+# The same, where an error is computed of it, and nothing else.
+_OF_ERRORS = _OF_SAMPLES | {"Add", "Addmv", "Baddbmm", "Bmm", "Mul", "Mv", "Sub", "Sum"}
+_MEANS = frozenset({"Mean", "Sum"})
+_OF_MEANS = frozenset({"Abs", "Div", "Mul", "Pow", "Sqrt"})
 # The operations a loss is made of after the layers.
 _OF_END = (
     _SHAPING
     | _SOFTMAXES
     | _DISTANCES.keys()
+    | _LIKELIHOODS.keys()
     | {
         "Abs",
         "Add",
@@ -80,7 +97,6 @@ _OF_END = (
         "Exp",
         "Expand",
         "Gather",
-        "Index",
         "Log",
         "LogSigmoid",
         "Logsumexp",
@@ -94,7 +110,6 @@ _OF_END = (
         "Sigmoid",
         "Softplus",
         "Sqrt",
-        "Stack",
         "Sub",
         "Sum",
         "Where",
@@ -104,6 +119,8 @@ _OF_END = (
 _OF_CHANCE = _SHAPING | {"Add", "Clamp", "Div", "Exp", "Neg", "Sub", "Sum"}
 _MOST_OF_CHANCE = 8
 _MOST_WEIGHTS = 4096
+# A logarithm of a probability is not above zero, and probabilities add up to one.
+_ROUNDING = 0.01
 _REDUCED_BY_SUM = 2  # torch.nn.functional's _Reduction.get_enum("sum").
 
 
@@ -209,29 +226,68 @@ def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
     if name == "BinaryCrossEntropyWithLogits" and _name(given) == "Sigmoid":
         yield LossFact(LossFault.SIGMOID_TWICE, _DISTANCES[name], (_shape(given),))
     if name in _LIKELIHOODS:
-        yield from _faults_of_likelihood(node, given)
+        yield from _faults_of_likelihood(node, name, given)
     if is_whole and _is_sum(node, name):
         what = _DISTANCES.get(name, "sum")
         yield LossFact(LossFault.SUMMED, what, (_shape(_operands(node)[0]),))
-    if name in _PAIRING:
-        shape = _shape_before_pairing(node)
+    paired = _paired_for_mean(node, name)
+    if name in _PAIRING or paired is not None:
+        one = node if paired is None else paired
+        makers = _OF_SAMPLES if paired is None else _OF_ERRORS
+        shape = _shape_before_pairing(one, makers)
         if shape is not None:
-            what = _DISTANCES.get(name, name.lower())
-            both = _shape(node) or _shape(_operands(node)[0])
+            what = _DISTANCES.get(_name(one), _name(one).lower())
+            both = _shape(one) or _shape(_operands(one)[0])
             yield LossFact(LossFault.BROADCAST, what, (shape, both))
 
 
-def _faults_of_likelihood(node: Any, given: Any) -> Iterator[LossFact]:
+def _faults_of_likelihood(node: Any, name: str, given: Any) -> Iterator[LossFact]:
+    """What is wrong with what takes logarithms of probabilities.
+
+    The operations say it, or else the numbers: where other operations are between.
+    """
+    operation, classes = _LIKELIHOODS[name]
+    direct = _operands(node)[0]
+    shape = _shape(direct)
     faults = {
         "Softmax": LossFault.LIKELIHOOD_OF_PROBABILITIES,
         **dict.fromkeys(_LAYERS, LossFault.LIKELIHOOD_OF_SCORES),
     }
-    fault, shape = faults.get(_name(given)), _shape(given)
-    if _name(given) == "LogSoftmax" and given is _operands(node)[0]:
-        is_over_samples = len(shape) == 2 and _axis(given) == 0 and shape[0] > 1
+    fault = faults.get(_name(given))
+    if _name(given) == "LogSoftmax":
+        is_over_samples = (
+            given is direct
+            and operation == "nll_loss"
+            and len(shape) == 2
+            and _axis(given) == 0
+            and shape[0] > 1
+        )
         fault = LossFault.SOFTMAX_OVER_SAMPLES if is_over_samples else None
+    elif fault is None:
+        fault = _fault_of_numbers(node, classes)
     if fault is not None:
-        yield LossFact(fault, "nll_loss", (shape,))
+        yield LossFact(fault, operation, (shape,))
+
+
+def _fault_of_numbers(node: Any, classes: int) -> LossFault | None:
+    """What the numbers that a likelihood is given say they are; None: logarithms."""
+    given = getattr(node, "_saved_self", None)
+    if given is None:
+        given = getattr(node, "_saved_log_probs", None)
+    if not isinstance(given, torch.Tensor) or not given.numel():
+        return None
+    some = given.detach()
+    if some.ndim > 1:
+        some = some[: max(1, _MOST_WEIGHTS * len(some) // some.numel())]
+    if not float(some.max()) > _ROUNDING:
+        return None
+    sums = some.sum(classes if some.ndim > 1 else 0)
+    adds_up = float(some.min()) >= 0.0 and float((sums - 1).abs().max()) <= _ROUNDING
+    return (
+        LossFault.LIKELIHOOD_OF_PROBABILITIES
+        if adds_up
+        else LossFault.LIKELIHOOD_OF_SCORES
+    )
 
 
 def _is_sum(node: Any, name: str) -> bool:
@@ -244,19 +300,46 @@ def _is_sum(node: Any, name: str) -> bool:
     return len(of) == 1 and _name(of[0]) in {"Abs", "Pow", *_DISTANCES}
 
 
-def _shape_before_pairing(node: Any) -> tuple[int, ...] | None:
+def _paired_for_mean(node: Any, name: str) -> Any:
+    """The difference of which a loss is the mean square or absolute value; None: none.
+
+    What is computed of errors alone compares no pairs on purpose, as kernels do.
+    """
+    if name not in _MEANS or _shape(node):
+        return None
+    is_error = False
+    for _ in range(_MOST_OF_CHANCE):
+        below = _operands(node)
+        if len(set(below)) != 1:
+            return None
+        is_error |= _name(node) in {"Abs", "Pow"} or len(below) == 2
+        node = below[0]
+        if _name(node) in {"Sub", "Rsub"} and is_error:
+            return node
+        if _name(node) not in _OF_MEANS:
+            return None
+    return None
+
+
+def _shape_before_pairing(
+    node: Any, makers: AbstractSet[str]
+) -> tuple[int, ...] | None:
     """The shape of outputs that meet all targets: one number for each of N samples.
 
     None if they do not.  Who compares all pairs on purpose says so by an axis more, or
-    has gradients on both sides.
+    has gradients on both sides, or gives what others than *makers* make; but nobody
+    gives such to a function that is a distance.
     """
     operands = _operands(node)
     if len(operands) != 1:
         return None
-    both = _shape(operands[0]) if _name(node) in _DISTANCES else _shape(node)
+    is_distance = _name(node) in _DISTANCES
+    both = _shape(operands[0]) if is_distance else _shape(node)
     if len(both) != 2 or both[0] != both[1] or both[0] < 2:
         return None
     below = operands[0]
+    if is_distance and _name(below) != "Expand":
+        return None
     while _name(below) in {"Expand", "ToCopy"}:
         below = _operands(below)[0]
     shape = _shape(below)
@@ -264,7 +347,7 @@ def _shape_before_pairing(node: Any) -> tuple[int, ...] | None:
         return None
     while _name(below) in _SHAPING and _name(below) != "Unsqueeze":
         below = _operands(below)[0]
-    return shape if _name(below) in _OF_SAMPLES else None
+    return shape if is_distance or _name(below) in makers else None
 
 
 def _weighs_chances(node: Any) -> bool:

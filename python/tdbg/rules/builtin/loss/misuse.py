@@ -37,6 +37,13 @@ __all__ = ["LossMisuse"]
 RISEN = 2.0
 ENOUGH_STEPS = 50
 FALLEN = 0.95
+# What to do where cross_entropy cannot take the place of the loss.
+_WITH_LOG_SOFTMAX = {
+    "ctc_loss": (
+        "give it scores.log_softmax(-1), over the classes and the blank, as the last "
+        "axis of what CTCLoss is given has them"
+    )
+}
 
 
 @register
@@ -211,15 +218,16 @@ def _sigmoid_twice(fact: LossFact) -> Description:
 def _of_scores(fact: LossFact) -> Description:
     return Description(
         message=(
-            f"{fact.operation} is given the scores of a layer{_of(fact)} and no "
-            "logarithms of probabilities: it falls without end as they grow, and "
-            "does not measure a likelihood"
+            f"{fact.operation} is given scores{_of(fact)}, and no logarithms of "
+            "probabilities: it falls without end as they grow, and does not measure a "
+            "likelihood"
         ),
         value=1.0,
         threshold=0.0,
-        advice=(
+        advice=_WITH_LOG_SOFTMAX.get(
+            fact.operation,
             "call cross_entropy in its place (torch.nn.CrossEntropyLoss), or put a "
-            "log_softmax over the classes before this loss"
+            "log_softmax over the classes before this loss",
         ),
     )
 
@@ -233,9 +241,10 @@ def _of_probabilities(fact: LossFact) -> Description:
         ),
         value=1.0,
         threshold=0.0,
-        advice=(
+        advice=_WITH_LOG_SOFTMAX.get(
+            fact.operation,
             "take log_softmax in place of softmax, or give what comes before it to "
-            "cross_entropy (torch.nn.CrossEntropyLoss)"
+            "cross_entropy (torch.nn.CrossEntropyLoss)",
         ),
     )
 
