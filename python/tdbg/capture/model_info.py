@@ -112,7 +112,9 @@ class ModelInfoWriter:
         """
         self._n_forwards += 1
         if not has_optimizer:
-            if self._n_forwards > 1 and self._written is None:
+            self._countdown -= has_gradients
+            is_first = self._written is None and self._n_forwards > 1
+            if is_first or (self._written is not None and self._countdown <= 0):
                 self._update()
             return
         self._n_since_step += has_gradients

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from tdbg.hooks.pytorch.copies import leave_out_of_copies
 from tdbg.hooks.pytorch.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.functional import FunctionCalls
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
+from tdbg.hooks.pytorch.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.kinds import loss_name
 from tdbg.hooks.pytorch.loss_watch import LossWatch
 from tdbg.hooks.pytorch.losses import LossCapture
@@ -90,6 +91,7 @@ class Hook(HookBase):
         self._model = TorchModel(self._module_captures, self._losses)
         self._model_info = ModelInfoWriter(session, self._model)
         self._watch: OptimizerWatch | None = None
+        self._by_hand: UpdatesByHand | None = None
         self._graphs: GraphCapture | None = None
         mode = self._torch_mode = TorchMode(session, self._roots)
         self._current_mode = mode.now
@@ -250,7 +252,13 @@ class Hook(HookBase):
         )
         self._model.watch = watch
         self._model.loss_watch = LossWatch(self._module_captures)
+        self._by_hand = UpdatesByHand(self._parameters, watch.gradients_are_kept)
         return watch
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        for module_capture in self._module_captures:
+            for parameter, _ in module_capture.parameters.parameters():
+                yield parameter
 
     def _capture_loss(
         self,
@@ -301,11 +309,15 @@ class Hook(HookBase):
             has_gradients=torch.is_grad_enabled(),
         )
         if has_optimizer:
+            if self._by_hand is not None:
+                self._by_hand.remove()
             for each in self._gradients:
                 each.remove()
             self._gradients.clear()
         elif self._watch is not None:
             self._watch.search()
+            if self._by_hand is not None:
+                self._by_hand.forward_begins()
             requested = self._session.may_capture(Role.GRADIENT)
             if requested and not self._session.optimizers:
                 known = {each.module_capture for each in self._gradients}
@@ -327,7 +339,8 @@ class Hook(HookBase):
         hooks: list[Any] = [*self._module_captures, *self._losses, *self._gradients]
         for each in hooks:
             each.remove()
-        for watch in (self._watch, self._graphs, self._model.loss_watch):
+        watches = (self._watch, self._graphs, self._model.loss_watch, self._by_hand)
+        for watch in watches:
             if watch is not None:
                 watch.remove()
 

@@ -13,29 +13,33 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.compiler import is_compiling
-from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
-__all__ = ["KeptGradients"]
+__all__ = ["KeptGradients", "UpdatesByHand"]
 
 # Steps with gradients that were kept, from the first on, that are enough.
 ENOUGH = 4
 # After so many steps nothing more is looked at.
 _MOST_STEPS = 10
+# Forwards without an optimizer that are looked at, at most: steps may have several.
+_MOST_FORWARDS = 100
 # Elements of a parameter that is watched, at most.
 _MOST_ELEMENTS = 65_536
 
 
 class KeptGradients:
-    """Watches the first steps of one optimizer.
+    """Watches the first steps of one optimizer, or of updates by hand.
+
+    A closure that an optimizer evaluates makes each evaluation a step: it is for the
+    closure to clear what the one before has left.
 
     Args:
-        found: Called once, when the gradients of the optimizer are not cleared.
+        found: Called once, when the gradients are not cleared.
 
     Attributes:
         is_over: Whether everything was found out.
@@ -66,8 +70,8 @@ class KeptGradients:
                     self.remove()
                     self._found()
 
-    def step_ends(self, optimizer: Optimizer) -> None:
-        """The optimizer has stepped."""
+    def step_ends(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The optimizer of these parameters has stepped."""
         if self.is_over or is_compiling():
             return
         self._n_steps += 1
@@ -77,8 +81,7 @@ class KeptGradients:
             elif self._n_steps == 1:
                 self._gradients = [
                     (weakref.ref(parameter), TensorWeakRef(parameter.grad))
-                    for group in optimizer.param_groups
-                    for parameter in group["params"]
+                    for parameter in parameters
                     if parameter.grad is not None
                 ]
             self._has_met = None
@@ -126,6 +129,60 @@ class KeptGradients:
             self._has_met = before is not None and bool(before.detach().any())
             if not self._has_met:
                 self.remove()  # It was cleared.
+
+
+class UpdatesByHand:
+    """Finds the steps of a training that has no optimizer, and watches the first.
+
+    Parameters that have changed from one forward to the next, and have gradients, were
+    updated in between.
+
+    Args:
+        parameters: Returns those of the model.
+        found: Called once, when the gradients are not cleared.
+    """
+
+    def __init__(
+        self,
+        parameters: Callable[[], Iterable[torch.Tensor]],
+        found: Callable[[], None],
+    ) -> None:
+        self._parameters = parameters
+        self._kept = KeptGradients(found)
+        self._n_forwards = 0
+        self._watched: weakref.ref[Any] | None = None
+        self._sample: torch.Tensor | None = None
+
+    def forward_begins(self) -> None:
+        """A forward in training begins."""
+        if self._kept.is_over or is_compiling():
+            return
+        with contextlib.suppress(Exception):
+            self._n_forwards += 1
+            if self._n_forwards > _MOST_FORWARDS:
+                self.remove()
+            elif self._has_changed():
+                self._kept.step_begins()
+                self._kept.step_ends(self._parameters())
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        self._kept.remove()
+        self._watched = self._sample = None
+
+    def _has_changed(self) -> bool:
+        parameter = None if self._watched is None else self._watched()
+        if parameter is None:
+            plain = [each for each in self._parameters() if _is_plain(each)]
+            if not plain:
+                if self._n_forwards > _MOST_STEPS:
+                    self.remove()  # All were cleared.
+                return False
+            parameter = min(plain, key=torch.Tensor.numel)
+            self._watched = weakref.ref(parameter)
+        sample = parameter.detach().flatten().clone()
+        before, self._sample = self._sample, sample
+        return before is not None and not torch.equal(before, sample)
 
 
 def _is_plain(parameter: torch.Tensor) -> bool:

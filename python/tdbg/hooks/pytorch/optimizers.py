@@ -152,6 +152,8 @@ class OptimizerWatch:
         self._numbers = itertools.count()
         self._searches = SEARCHES
         self._has_stepped = False
+        # Whether the step under way evaluates a closure.
+        self._has_closure = False
         # The scale of the scaler whose step is under way.
         self._loss_scale: Any = None
         self.around = OptimizerStep(session, module_captures, remote)
@@ -180,7 +182,7 @@ class OptimizerWatch:
         if key is None:
             key = self._keys[weakref.ref(optimizer)] = next(self._numbers)
             self._model_info.changed()
-            self._kept[key] = KeptGradients(self._gradients_are_kept)
+            self._kept[key] = KeptGradients(self.gradients_are_kept)
             # Not the session's method: that would keep the session alive.
             gone = weakref.WeakMethod(self._session.optimizer_gone)
             forget = functools.partial(_forget, self._keys, key, gone)
@@ -277,8 +279,9 @@ class OptimizerWatch:
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
         has_closure = callable(closure)
-        if key in self._kept:
-            self._look_at_kept(key, has_closure=has_closure)
+        self._has_closure = has_closure
+        if not has_closure:
+            self._look_at_kept(key)
         context = self._session.optimizer_begins(
             key, self._mode, from_latest=not has_closure
         )
@@ -309,20 +312,22 @@ class OptimizerWatch:
         try:
             if key in self.around.contexts:
                 self.around.end(key, optimizer, skipped=skipped is True)
-            if key in self._kept:
-                self._kept[key].step_ends(optimizer)
+            if key in self._kept and not self._has_closure:
+                self._kept[key].step_ends(_parameters(optimizer))
             self._model_info.optimizer_stepped()
         finally:
             self._session.optimizer_ends(key, skipped)
 
-    def _look_at_kept(self, key: int, *, has_closure: bool) -> None:
-        kept = self._kept[key]
+    def _look_at_kept(self, key: int) -> None:
+        kept = self._kept.get(key)
+        if kept is None:
+            return
         kept.step_begins()
-        # With a closure gradients come into being, and are cleared, inside the step.
-        if has_closure or kept.is_over:
+        if kept.is_over:
             self._kept.pop(key).remove()
 
-    def _gradients_are_kept(self) -> None:
+    def gradients_are_kept(self) -> None:
+        """Note that nobody clears the gradients."""
         self.keeps_gradients = True
         self._model_info.changed()
 
@@ -381,6 +386,10 @@ class OptimizerWatch:
             # The first evaluation is that with the weights before the update.
             run(self._capture, key, context, optimizer)
             run(session.closure_ends)
+            # What a closure leaves is there when it is evaluated once more.
+            self._look_at_kept(key)
+            if key in self._kept:
+                self._kept[key].step_ends(_parameters(optimizer))
             return loss
 
         return evaluate
@@ -401,4 +410,8 @@ def _forget(
 
 
 def _identities(optimizer: Optimizer) -> list[int]:
-    return [id(item) for group in optimizer.param_groups for item in group["params"]]
+    return [id(item) for item in _parameters(optimizer)]
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [item for group in optimizer.param_groups for item in group["params"]]

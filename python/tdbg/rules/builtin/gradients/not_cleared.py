@@ -35,16 +35,20 @@ class GradientsNotCleared(ModelStateRule):
     def describe(self, model_info: ModelInfo, since: int) -> Description:
         """Say what happens, and which call is missing."""
         optimizers = ", ".join(model_info.optimizers)
+        step = f"step of the optimizer ({optimizers})" if optimizers else "update"
         return Description(
             message=(
                 f"gradients are not cleared between steps: until step {since} every "
-                f"step of the optimizer ({optimizers}) used the sum of the gradients "
-                f"of all steps so far"
+                f"{step} used the sum of the gradients of all steps so far"
             ),
             value=1.0,
             threshold=0.0,
             advice=(
-                "call optimizer.zero_grad() once in each step, before loss.backward(); "
-                "with gradient accumulation, after each optimizer.step()"
+                "call optimizer.zero_grad() once in each step, before loss.backward() "
+                "(in the closure, if there is one); with gradient accumulation, after "
+                "each optimizer.step()"
+                if optimizers
+                else "call model.zero_grad(), or set the .grad of each parameter to "
+                "None, after each update"
             ),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,15 +132,36 @@ def adversaries(training: Training) -> None:
         critics.step()
 
 
-def a_closure(training: Training) -> None:
-    optimizer = torch.optim.LBFGS(training.model.parameters(), max_iter=2)
+def with_a_closure(clear: Loop) -> Loop:
+    def loop(training: Training) -> None:
+        optimizer = torch.optim.LBFGS(training.model.parameters(), max_iter=2)
 
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad(set_to_none=False)
-        return training.backward()
+        def closure() -> torch.Tensor:
+            clear(training)
+            return training.backward()
 
-    for _ in range(N_STEPS):
-        optimizer.step(closure)
+        for _ in range(N_STEPS):
+            optimizer.step(closure)
+
+    return loop
+
+
+def updated_by_hand(clear: Loop, n_batches: int = 1) -> Loop:
+    """No optimizer: the program changes its parameters itself."""
+
+    def loop(training: Training) -> None:
+        del training.optimizer
+        gc.collect()
+        for _ in range(N_STEPS):
+            for _ in range(n_batches):
+                training.backward()
+            with torch.no_grad():
+                for parameter in training.model.parameters():
+                    assert parameter.grad is not None
+                    parameter.sub_(0.05 * parameter.grad)
+            clear(training)
+
+    return loop
 
 
 def late(training: Training) -> None:
@@ -172,15 +194,28 @@ def judged(run_dir: Path, loop: Loop) -> list[Finding]:
         with_clipping(nothing),
         with_a_scaler(nothing),
         one_of_two_optimizers,
+        with_a_closure(nothing),
     ],
-    ids=["SGD", "accumulated", "Adam", "clipped", "scaled", "one of two"],
-)
+    ids=[
+        "SGD", "accumulated", "Adam", "clipped", "scaled", "one of two", "closure",
+    ],
+)  # fmt: skip
 def test_gradients_that_nobody_clears(run_dir: Path, loop: Loop) -> None:
     (finding,) = judged(run_dir, loop)
     assert finding.severity is Severity.ERROR
     assert finding.step < 10
     assert "used the sum of the gradients of all steps so far" in finding.message
     assert "optimizer.zero_grad()" in finding.advice
+
+
+@pytest.mark.parametrize("n_batches", [1, 3])
+def test_gradients_that_nobody_clears_after_updates_by_hand(
+    run_dir: Path, n_batches: int
+) -> None:
+    (finding,) = judged(run_dir, updated_by_hand(nothing, n_batches))
+    assert finding.severity is Severity.ERROR
+    assert "every update used the sum of the gradients of all" in finding.message
+    assert "model.zero_grad()" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -194,12 +229,17 @@ def test_gradients_that_nobody_clears(run_dir: Path, loop: Loop) -> None:
         with_clipping(set_to_zero),
         with_a_scaler(set_to_zero),
         adversaries,
-        a_closure,
+        with_a_closure(set_to_zero),
+        with_a_closure(to_none),
+        updated_by_hand(by_hand),
+        updated_by_hand(to_none),
+        updated_by_hand(by_hand, n_batches=3),
         late,
     ],
     ids=[
         "to none", "to zero", "after the update", "by hand", "accumulated", "clipped",
-        "scaled", "adversaries", "closure", "late",
+        "scaled", "adversaries", "closure", "closure to none", "updated by hand",
+        "updated by hand to none", "updated by hand and accumulated", "late",
     ],
 )  # fmt: skip
 def test_gradients_that_are_cleared(run_dir: Path, loop: Loop) -> None:
