@@ -45,6 +45,10 @@ class ParameterFacts:
         module: Class of the module that owns it, such as ``Linear``.
         optimizer: Which of the optimizers holds it, by index; None: none that is
             known.
+        has_gradient: Whether it was seen to have a gradient as an optimizer had
+            stepped; None: nobody has looked.
+        cut_by: An operation whose gradient is zero everywhere (``round``), if the loss
+            depends on it through such ones alone; None: it does not.
     """
 
     shape: tuple[int, ...]
@@ -52,6 +56,8 @@ class ParameterFacts:
     requires_grad: bool
     module: str
     optimizer: int | None = None
+    has_gradient: bool | None = None
+    cut_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +306,8 @@ def _to_json(parameter: ParameterFacts) -> dict[str, Any]:
         "requires_grad": parameter.requires_grad,
         "module": parameter.module,
         "optimizer": parameter.optimizer,
+        "has_gradient": parameter.has_gradient,
+        "cut_by": parameter.cut_by,
     }
 
 
@@ -307,6 +315,7 @@ def _from_json(value: object) -> ParameterFacts | None:
     """The parameter, or None where that is none."""
     given = mapping_of(value)
     shape, optimizer = given.get("shape"), given.get("optimizer")
+    has_gradient, cut_by = given.get("has_gradient"), given.get("cut_by")
     is_shape = isinstance(shape, list) and all(map(is_integer, shape))
     dtype, module = given.get("dtype"), given.get("module", "")
     if not (is_shape and isinstance(dtype, str) and isinstance(module, str)):
@@ -317,4 +326,6 @@ def _from_json(value: object) -> ParameterFacts | None:
         requires_grad=given.get("requires_grad") is True,
         module=module,
         optimizer=optimizer if is_integer(optimizer) else None,
+        has_gradient=has_gradient if isinstance(has_gradient, bool) else None,
+        cut_by=cut_by if isinstance(cut_by, str) else None,
     )

@@ -241,3 +241,12 @@ def test_a_graph_that_is_read_is_as_it_was() -> None:
         assert plain is not None
         assert read is not None
         assert torch.equal(plain, read)
+
+
+def test_what_only_operations_without_a_slope_reach_is_cut() -> None:
+    one, other, third = (torch.ones(3, requires_grad=True) for _ in range(3))
+    straight = third + (torch.floor(third) - third).detach()
+    loss = (torch.round(one * 2) * other + torch.sign(other) + straight).sum()
+    graph = read_loss_graph(loss)
+    cut = {id(leaf): cut for leaf, cut in zip(graph.leaves, graph.cut, strict=True)}
+    assert cut == {id(one): "round", id(other): "", id(third): ""}

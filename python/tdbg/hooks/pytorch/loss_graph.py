@@ -72,6 +72,8 @@ _DISTANCES = {
     "HuberLoss": "huber_loss",
 }
 _SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
+# Operations whose gradient is zero wherever there is one.
+_FLAT = frozenset({"Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc"})
 # Layers with weights, which give scores.
 _LAYERS = frozenset({"Addmm", "Mm", "Convolution"})
 # What takes an output and a target, or a logarithm of a probability and its weight.
@@ -134,12 +136,15 @@ class LossGraph(NamedTuple):
         is_surrogate: Whether it weighs logarithms of probabilities by how good it was
             what they are of, as policy gradients do.
         leaves: The tensors on which the loss depends, as far as they were read.
+        cut: For each of them an operation whose gradient is zero everywhere, if no way
+            from the loss avoids such ones; "": one does.
     """
 
     facts: tuple[LossFact, ...]
     is_open: bool
     is_surrogate: bool
     leaves: tuple[torch.Tensor, ...]
+    cut: tuple[str, ...]
 
 
 def read_loss_graph(loss: torch.Tensor) -> LossGraph:
@@ -159,25 +164,48 @@ def read_loss_graph(loss: torch.Tensor) -> LossGraph:
     if root is None:
         is_leaf = loss.requires_grad
         facts = (LossFact(LossFault.NO_GRAPH, "tensor"),) if is_leaf else ()
-        return LossGraph(facts, True, False, (loss,) if is_leaf else ())
+        leaves, cut = ((loss,), ("",)) if is_leaf else ((), ())
+        return LossGraph(facts, True, False, leaves, cut)
     found = dict.fromkeys(_sign(root))
     is_open, is_surrogate = True, False
     for node, name, is_whole in _end_of(root):
         is_open &= not isinstance(node, torch.autograd.function.BackwardCFunction)
         found.update(dict.fromkeys(_faults(node, name, is_whole=is_whole)))
         is_surrogate |= name == "Mul" and _weighs_chances(node)
-    return LossGraph(tuple(found), is_open, is_surrogate, tuple(_leaves(root)))
+    every = list(_leaves(root))
+    return LossGraph(
+        tuple(found),
+        is_open,
+        is_surrogate,
+        tuple(leaf for leaf, _ in every),
+        tuple(by for _, by in every),
+    )
 
 
-def _leaves(root: Any) -> Iterator[torch.Tensor]:
+def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
+    """What the loss depends on, and by what all ways there are cut.
+
+    First everything that has a gradient, then what is left behind what has none.
+    """
     seen, waiting = {root}, [root]
-    while waiting and len(seen) < _MOST_NODES:
+    behind: list[tuple[Any, str]] = []
+    cut = ""
+    while (waiting or behind) and len(seen) < _MOST_NODES:
+        if not waiting:
+            node, cut = behind.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting.append(node)
+            continue
         node = waiting.pop()
         leaf = getattr(node, "variable", None)
         if leaf is not None:
-            yield leaf
-        for each, _ in node.next_functions:
-            if each is not None and each not in seen:
+            yield leaf, cut
+        if not cut and (name := _name(node)) in _FLAT:
+            behind += [(each, name.lower()) for each in _operands(node)]
+            continue
+        for each in _operands(node):
+            if each not in seen:
                 seen.add(each)
                 waiting.append(each)
 

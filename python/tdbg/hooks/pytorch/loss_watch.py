@@ -64,6 +64,9 @@ class LossWatch:
         self.is_open = self.is_surrogate = False
         self.untrained: tuple[UntrainedParameter, ...] = ()
         self._watched: dict[int, _Watched] = {}
+        # Parameters that a loss reaches, and those that it cannot, with what cuts.
+        self._reached: set[int] = set()
+        self._cut: dict[int, str] = {}
         self._n_read = self._n_in_vain = 0
         self._n_looks = 0
         self._roots: BackwardRoots | None = BackwardRoots(self._begins)
@@ -78,7 +81,12 @@ class LossWatch:
             with contextlib.suppress(Exception):
                 self.untrained = tuple(self._find_untrained())
             self._watched.clear()
-        return len(self.facts), self.is_surrogate, len(self.untrained)
+        found = len(self.facts), self.is_surrogate, len(self.untrained)
+        return *found, len(self.cut())
+
+    def cut(self) -> dict[int, str]:
+        """The operations that cut parameters off from all losses, by identity."""
+        return {key: cut for key, cut in self._cut.items() if key not in self._reached}
 
     def remove(self) -> None:
         """Read no more."""
@@ -97,6 +105,12 @@ class LossWatch:
             *(each.parameters.identities() for each in self._module_captures)
         )
         is_ours = any(id(leaf) in ours for leaf in graph.leaves)
+        for leaf, cut in zip(graph.leaves, graph.cut, strict=True):
+            if id(leaf) in ours:
+                if cut:
+                    self._cut[id(leaf)] = cut
+                else:
+                    self._reached.add(id(leaf))
         if self._n_looks < _LOOKS:
             self._watch(leaf for leaf in graph.leaves if id(leaf) not in ours)
         if not is_ours and root.grad_fn is not None:

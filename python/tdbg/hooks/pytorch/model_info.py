@@ -8,6 +8,7 @@ Errors: none of its own; what cannot be described is left out.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 import torch
@@ -47,6 +48,8 @@ class TorchModel:
         self._losses = losses
         self.watch: OptimizerWatch | None = None
         self.loss_watch: LossWatch | None = None
+        # Those that were seen to have a gradient, by name.
+        self._with_gradient: set[str] = set()
 
     @property
     def _optimizers(self) -> list[Optimizer]:
@@ -64,6 +67,9 @@ class TorchModel:
         for tracked in all_tracked:
             parameter = tracked.parameter()
             found.append(-1 if parameter is None else parameter.requires_grad)
+            if parameter is not None and parameter.grad is not None:
+                self._with_gradient.add(tracked.weight.name)
+        found.append(len(self._with_gradient))
         if self.loss_watch is not None:
             found += self.loss_watch.look()
         return ModelMarks(len(all_tracked), tuple(found))
@@ -79,6 +85,7 @@ class TorchModel:
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
+        cut = {} if self.loss_watch is None else self.loss_watch.cut()
         modules: dict[str, str] = {}
         kinds = {loss.name: loss.kind for loss in self._losses}
         roots = [
@@ -97,7 +104,12 @@ class TorchModel:
             with contextlib.suppress(RuntimeError, NotImplementedError):
                 if parameter is not None:
                     optimizer = held.get(id(parameter))
-                    parameters[tracked.weight.name] = _of(tracked, parameter, optimizer)
+                    name = tracked.weight.name
+                    parameters[name] = dataclasses.replace(
+                        _of(tracked, parameter, optimizer),
+                        has_gradient=name in self._with_gradient,
+                        cut_by=cut.get(id(parameter)),
+                    )
         return ModelInfo(
             evaluating=tuple(self._evaluating(trained_in_evaluation, held)),
             step=step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from tdbg.rules.columns import GRADIENT, join_names
 from tdbg.rules.registry import register
 from tdbg.rules.table import min_span
 from tdbg.rules.window import Bools, Description, Evaluation, Table
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.run.model_info import ModelInfo
 
 __all__ = ["MissingGradient"]
@@ -57,23 +58,22 @@ class MissingGradient(ModelInfoRule):
         steps: slice,
     ) -> Iterator[Evaluation]:
         """Compare parameters that require gradients with those that had some so far."""
+        parameters = model_info.parameters
         # NotInOptimizer reports parameters in no optimizer.
         names = [
             name
-            for name, parameter in model_info.parameters.items()
+            for name, parameter in parameters.items()
             if parameter.requires_grad
             and (parameter.optimizer is not None or not model_info.complete)
         ]
-        index = {name.removeprefix(GRADIENT): i for i, name in enumerate(table.names)}
-        rows = np.array([index.get(name, -1) for name in names], dtype=np.intp)
-        seen = np.logical_or.accumulate(table.present, axis=1)[:, steps]
         known = table.known[:, steps].any(axis=0)
         n_rows = table.ordinal[:, steps].max(axis=0, initial=0)
-        had = np.zeros((len(names), seen.shape[1]), dtype=bool)
-        had[rows >= 0] = seen[rows[rows >= 0]]
+        had = _had(table, names, model_info)[:, steps]
         judged = known & (n_rows >= self.patience)
         judged &= have_lasted(table, self.patience)[steps]
-        judged &= _both_kinds(names, had)
+        if any(parameters[name].has_gradient is None for name in names):
+            every = list(parameters)
+            judged &= _both_kinds(every, _had(table, every, model_info)[:, steps])
         missing = ~had & judged[np.newaxis, :]
         has_rows = table.known.any(axis=0)
         for since in sorted({thawed[name] for name in names if name in thawed}):
@@ -95,22 +95,60 @@ class MissingGradient(ModelInfoRule):
         self, names: Sequence[str], missing: Bools, model_info: ModelInfo
     ) -> Description:
         found = [name for name, bad in zip(names, missing, strict=True) if bad]
-        module = model_info.parameters[found[0]].module
+        first = model_info.parameters[found[0]]
+        what, why = "none", ""
+        advice = (
+            f"see whether the {first.module} of {found[0]} is used in the forward, and "
+            "whether a detach(), .data, .item(), a conversion to NumPy, no_grad() or "
+            "an operation without a gradient (argmax, a comparison) between it and "
+            "the loss cuts it off; what is not to be trained needs no gradient: "
+            "requires_grad_(False)"
+        )
+        if first.cut_by is not None:
+            what, why = "none but zeros", f", behind {first.cut_by}"
+            advice = (
+                f"the gradient of {first.cut_by} is zero everywhere: let it pass "
+                f"straight through, as x + ({first.cut_by}(x) - x).detach() does, or "
+                "take a function with a slope in its place"
+            )
         return Description(
             message=(
                 f"{len(found)} of {len(names)} parameters that require a gradient "
-                f"have had none at {self.patience} recorded steps and more: "
-                f"{join_names(found)}"
+                f"have had {what} at {self.patience} recorded steps and more: "
+                f"{join_names(found)}{why}"
             ),
             value=float(len(found)),
             threshold=0.0,
-            advice=(
-                f"see whether the {module} of {found[0]} is used in the forward, and "
-                "whether a detach(), .data, .item(), a conversion to NumPy or "
-                "no_grad() between it and the loss cuts it off; what is not to be "
-                "trained needs no gradient: requires_grad_(False)"
-            ),
+            advice=advice,
+            # What is left of the model does not say why it learns no better.
+            stage=Stage.SETUP if _is_most(names, found, model_info) else None,
         )
+
+
+def _had(table: Table, names: Sequence[str], model_info: ModelInfo) -> Bools:
+    """Names x steps: which have had a gradient until then.
+
+    One that is cut off by an operation has zeros, which are none.
+    """
+    index = {name.removeprefix(GRADIENT): i for i, name in enumerate(table.names)}
+    result = np.zeros((len(names), len(table.steps)), dtype=bool)
+    for row, name in enumerate(names):
+        parameter, i = model_info.parameters[name], index.get(name)
+        if parameter.cut_by is None:
+            result[row] = parameter.has_gradient is True
+        if i is not None:
+            is_cut = parameter.cut_by is not None
+            result[row] |= table.present[i] & ((table["l2"][i] != 0.0) | (not is_cut))
+    had: Bools = np.logical_or.accumulate(result, axis=1)
+    return had
+
+
+def _is_most(names: Sequence[str], found: Sequence[str], model_info: ModelInfo) -> bool:
+    """Whether half of all parameters are missing, or all that an optimizer has."""
+    owners = Counter(model_info.parameters[name].optimizer for name in names)
+    missing = Counter(model_info.parameters[name].optimizer for name in found)
+    is_all = any(missing[each] == count for each, count in owners.items())
+    return is_all or 2 * len(found) >= len(names)
 
 
 def _both_kinds(names: Sequence[str], had: Bools) -> Bools:

@@ -1,0 +1,156 @@
+"""MissingGradient, on real trainings: what has no gradient, and what looks as if."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+import tdbg.pytorch as td
+from tdbg.rules import MissingGradient, UnchangedTensor, check
+from tdbg.run.findings import Finding, Stage
+from torch_helpers import digits
+
+N_STEPS = 24
+Quantize = Callable[[Tensor], Tensor]
+
+
+class Quantized(nn.Linear):
+    """A layer whose weights are rounded to eighths."""
+
+    quantize: Quantize
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.linear(inputs, self.quantize(self.weight), self.bias)
+
+
+def rounded(weights: Tensor) -> Tensor:
+    return torch.round(weights * 8) / 8
+
+
+def straight_through(weights: Tensor) -> Tensor:
+    return weights + (rounded(weights) - weights).detach()
+
+
+def steps_of_a_classifier(quantize: Quantize) -> tuple[nn.Module, Iterator[None]]:
+    layers = [Quantized(64, 32), Quantized(32, 10)]
+    for layer in layers:
+        layer.quantize = quantize
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1])
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    batches = digits(16)
+
+    def steps() -> Iterator[None]:
+        while True:
+            inputs, labels = next(batches)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            yield
+
+    return model, steps()
+
+
+class Adversaries(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator, self.critic = nn.Linear(4, 2), nn.Linear(2, 1)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        made: Tensor = self.generator(noise)
+        return made
+
+
+def steps_of_adversaries(*, is_cut: bool) -> tuple[nn.Module, Iterator[None]]:
+    """One is frozen while the other one learns, as trainers do it."""
+    model = Adversaries()
+    sides = model.generator, model.critic
+    optimizers = [torch.optim.Adam(each.parameters(), 1e-3) for each in sides]
+    ones, zeros = torch.ones(16, 1), torch.zeros(16, 1)
+    judge = F.binary_cross_entropy_with_logits
+
+    def step_of(i: int, loss: Callable[[], Tensor]) -> None:
+        for k, side in enumerate(sides):
+            side.requires_grad_(k == i)
+        optimizers[i].zero_grad()
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizers[i].step()
+        model.requires_grad_(requires_grad=True)
+
+    def fooled() -> Tensor:
+        made = model(torch.randn(16, 4))
+        made = made.detach().requires_grad_() if is_cut else made
+        return judge(model.critic(made), ones)
+
+    def told() -> Tensor:
+        made = model.critic(model(torch.randn(16, 4)).detach())
+        return judge(made, zeros) + judge(model.critic(torch.randn(16, 2) + 2), ones)
+
+    def steps() -> Iterator[None]:
+        while True:
+            step_of(0, fooled)
+            step_of(1, told)
+            yield
+
+    return model, steps()
+
+
+def findings(
+    run_dir: Path, model: nn.Module, steps: Iterator[None]
+) -> tuple[Finding, ...]:
+    rules = [MissingGradient(), UnchangedTensor()]
+    with td.Hook(run_dir, rules=rules, min_free_bytes=0) as hook:
+        hook.register_module(model)
+        for _ in range(N_STEPS):
+            next(steps)
+        assert hook.counters()["internal_errors"] == 0
+    return tuple(check(run_dir, rules=rules).findings)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def test_all_weights_without_a_gradient_are_named_though_biases_have_one(
+    run_dir: Path,
+) -> None:
+    training = steps_of_a_classifier(lambda weights: rounded(weights.detach()))
+    (finding,) = findings(run_dir, *training)
+    assert finding.rule == "MissingGradient"
+    assert "2 of 4 parameters" in finding.message
+    assert "have had none at" in finding.message
+    assert "detach()" in finding.advice
+    assert finding.stage is Stage.SETUP
+
+
+def test_a_gradient_that_rounding_makes_zero_is_none(run_dir: Path) -> None:
+    training = steps_of_a_classifier(rounded)
+    first, *others = findings(run_dir, *training)
+    assert first.rule == "MissingGradient"
+    assert "none but zeros at 5 recorded steps" in first.message
+    assert first.message.endswith("0.weight, 2.weight, behind round")
+    assert "(round(x) - x).detach()" in first.advice
+    assert {each.rule for each in others} == {"UnchangedTensor"}
+    assert all(each.cause and each.cause.rule == first.rule for each in others)
+
+
+def test_a_side_whose_optimizer_steps_without_gradients_is_named(run_dir: Path) -> None:
+    (finding,) = findings(run_dir, *steps_of_adversaries(is_cut=True))
+    assert finding.rule == "MissingGradient"
+    assert "generator.weight, generator.bias" in finding.message
+    assert "critic" not in finding.message
+
+
+@pytest.mark.parametrize("name", ["straight through", "adversaries"])
+def test_what_has_gradients_is_silent(run_dir: Path, name: str) -> None:
+    training = (
+        steps_of_a_classifier(straight_through)
+        if name == "straight through"
+        else steps_of_adversaries(is_cut=False)
+    )
+    assert findings(run_dir, *training) == ()
