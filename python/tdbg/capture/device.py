@@ -228,9 +228,13 @@ class PendingSteps:
 
     Args:
         writer: Receives the ends of steps.
+
+    Attributes:
+        has_been_used: Whether a step has ever waited for a result.
     """
 
     def __init__(self, writer: Writer) -> None:
+        self.has_been_used = False
         self._writer = writer
         self._lock = threading.RLock()
         self._open: dict[int, _PendingStep] = {}
@@ -269,6 +273,7 @@ class PendingSteps:
             n_records: Number of records to refuse if the result never arrives.
         """
         number = step.number
+        self.has_been_used = True
         with self._lock:
             self._n_bytes += result.n_bytes
             pending = self._open.get(number)

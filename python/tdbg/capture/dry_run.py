@@ -423,7 +423,7 @@ class _Schedule:
         self._kinds: dict[tuple[int, bool], tuple[StepPlan, int, bool]] = {}
         for step in range(STEPS):
             step_plan = self._policy.scheduled(mode, step)
-            is_due = self._policy.reduces(mode, step)
+            is_due = bool(self._policy.scalars_due(mode, step))
             _, count, _ = self._kinds.get(
                 (id(step_plan), is_due), (step_plan, 0, is_due)
             )
@@ -472,7 +472,7 @@ class _Schedule:
         All other numbers are taken to come at every step.
         """
         return entry.name.startswith(GROUP_SCALARS) and all(
-            step == 0 or self._policy.reduces(self._mode, step)
+            step == 0 or bool(self._policy.scalars_due(self._mode, step))
             for step in content.scalar_steps
         )
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.capture.overhead import Overhead, OverheadMeter, Throttling
 from tdbg.capture.policy import Policy
-from tdbg.capture.recorder import Recorder
+from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.steps import Step
 from tdbg.run.schema import EventKind, GapContent
 
@@ -74,12 +74,13 @@ class CollectionEvents:
 
     Attributes:
         has_changed: Whether a collection has changed, so that the event is due.
+        n_written: How many names the latest event has.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.has_changed = True
-        self._n_written = 0
+        self.n_written = 0
         self._written_ns = 0
 
     def write(self, step: int, now_ns: int, *, at_once: bool = False) -> None:
@@ -87,10 +88,10 @@ class CollectionEvents:
         n_entries = len(self._recorder.entries)
         if not self.has_changed:
             is_due = at_once or now_ns - self._written_ns >= EVENT_NS
-            if n_entries == self._n_written or not is_due:
+            if n_entries == self.n_written or not is_due:
                 return
         self.has_changed = False
-        self._n_written = n_entries
+        self.n_written = n_entries
         self._written_ns = now_ns
         registry = self._recorder.policy.registry
         members = self._recorder.members()
@@ -249,6 +250,10 @@ class LossWatch:
         writer: The core's writer.
         now: A monotonic clock, in seconds.
 
+    Attributes:
+        settled: The ``n_lost`` of the writer at which nothing is being lost; -1:
+            something is.
+
     Example:
         >>> from tdbg.capture.writer import NullWriter
         >>> LossWatch(NullWriter()).step_ended(0)
@@ -260,8 +265,8 @@ class LossWatch:
         "_last",
         "_now",
         "_seen",
-        "_settled",
         "_writer",
+        "settled",
     )
 
     def __init__(
@@ -271,20 +276,20 @@ class LossWatch:
         self._now = now
         self._before: _Losses = {}  # What was lost before this episode.
         self._seen = 0
-        self._settled = 0  # n_lost while nothing is being lost, else -1.
+        self.settled = 0
         self._is_losing = False
         self._last = 0.0  # When something was lost last.
 
     def step_ended(self, step: int) -> None:
         """Log what has changed since the step before."""
         n_lost = self._writer.n_lost
-        if n_lost != self._settled:
+        if n_lost != self.settled:
             self._update(n_lost, step)
 
     def close(self) -> None:
         """Log what was lost until the writer was closed."""
         n_lost = self._writer.n_lost
-        if n_lost != self._settled:
+        if n_lost != self.settled:
             self._update(n_lost, None)
         if self._is_losing:
             self._end("")
@@ -301,7 +306,7 @@ class LossWatch:
 
     def _start(self, step: int | None) -> None:
         self._is_losing = True
-        self._settled = -1
+        self.settled = -1
         lost = self._new_losses()
         reason = max(lost, key=lambda name: lost[name][0], default="queue_full")
         what = lost.get(reason, (0, 0, 0))[2]
@@ -320,7 +325,7 @@ class LossWatch:
         lost = self._new_losses()
         self._before = self._writer.losses()
         self._is_losing = False
-        self._settled = self._seen
+        self.settled = self._seen
         records = sum(entry[0] for entry in lost.values())
         n_bytes = sum(entry[1] for entry in lost.values())
         reasons = ", ".join(f"{name} {lost[name][0]}" for name in sorted(lost))
@@ -411,45 +416,60 @@ class StepWriter:
         self._collections.has_changed = True
 
     def step_ended(
-        self, step: Step, now_ns: int, rest_ns: int, *, has_data: bool
+        self, step: Step, now_ns: int, spent_ns: int, context: StepContext
     ) -> None:
         """End a step, with a record if it is to have one.
+
+        In every step: what has nothing to do is not called.
 
         Args:
             step: The step.
             now_ns: When it ended.
-            rest_ns: Its duration without the time spent in tdbg.
-            has_data: Whether anything was captured in it.
+            spent_ns: Time that tdbg had spent in all by then.
+            context: What capture knows of it.
         """
-        mode, number = step.mode, step.number
-        charge = self.meter.end_step(rest_ns)
+        mode, number, recorder = step.mode, step.number, self._recorder
+        own_ns = context.last_spent_ns - context.spent_ns
+        rest_ns = max(context.last_ns - context.start_ns - own_ns, 0)
+        charge = self.meter.end_step(rest_ns, spent_ns)
         if self._throttling is not None:
             change = self._throttling.end_step(step, charge, rest_ns)
             if change is not None:
-                write_event(self._recorder, EventKind.CHANGE, change, number)
-        is_recorded = has_data or step.flags or now_ns - self._last_ns >= STEP_RECORD_NS
-        if is_recorded or self._collections.has_changed:
-            self._collections.write(number, now_ns)
+                write_event(recorder, EventKind.CHANGE, change, number)
+        is_recorded = (
+            context.has_data or step.flags or now_ns - self._last_ns >= STEP_RECORD_NS
+        )
+        collections = self._collections
+        if collections.has_changed or (
+            is_recorded and len(recorder.entries) != collections.n_written
+        ):
+            collections.write(number, now_ns)
         if is_recorded:
             self._last_ns = now_ns
-            self._losses.step_ended(number)
-            self._large.write(number)
+            if recorder.writer.n_lost != self._losses.settled:
+                self._losses.step_ended(number)
+            if not context.step_plan.is_light:
+                self._large.write(number)
             if self._cost.has_news:
                 self._cost.step_ended(number, now_ns)
-            self._recorder.step_ends(step)
-            end = self._recorder.pending.end_step
+            recorder.step_ends(
+                step,
+                flags=step.flags,
+                micro_batches=step.micro_batches,
+                capture_ns=charge,
+                duration_ns=rest_ns + charge,
+            )
         else:
             self._cost.has_news = True
-            end = self._recorder.pending.drop_step
-        end(
-            number,
-            mode._value_,
-            step.mode_step,
-            flags=step.flags,
-            micro_batches=step.micro_batches,
-            capture_ns=charge,
-            duration_ns=rest_ns + charge,
-        )
+            recorder.pending.drop_step(
+                number,
+                mode._value_,
+                step.mode_step,
+                flags=step.flags,
+                micro_batches=step.micro_batches,
+                capture_ns=charge,
+                duration_ns=rest_ns + charge,
+            )
 
     def conclude(self) -> None:
         """Write the events that are left: all steps have ended."""

@@ -431,12 +431,9 @@ class HookBase(ABC):
         return self._session.machine.next_training()[0]
 
     @property
-    def latest_forward(self) -> tuple[int, int]:
-        """Number of the latest training step, and of its latest micro-batch.
-
-        Every forward of the training changes one of them.
-        """
-        return self._session.machine.latest_forward
+    def n_forwards(self) -> int:
+        """Number that grows with every forward in training."""
+        return self._session.machine.n_forwards
 
     def counters(self) -> dict[str, int]:
         """Numbers of records offered, written, dropped and failed, and of errors."""

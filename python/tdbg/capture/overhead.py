@@ -93,7 +93,7 @@ class OverheadMeter:
         core = self._core
         return self.total_ns if core is None else self.total_ns + core.spent_ns
 
-    def end_step(self, rest_ns: int) -> int:
+    def end_step(self, rest_ns: int, spent_ns: int) -> int:
         """Return the time to charge to the step that ends, in nanoseconds.
 
         That is the time spent since the end of the step before.  The call that ends a
@@ -102,11 +102,10 @@ class OverheadMeter:
 
         Args:
             rest_ns: Duration of the step without the time spent in tdbg.
+            spent_ns: Time spent in all calls so far, as of the attribute.
         """
-        core = self._core  # As `spent_ns`, without a call more in every step.
-        total = self.total_ns if core is None else self.total_ns + core.spent_ns
-        charge = total - self._charged
-        self._charged = total
+        charge = spent_ns - self._charged
+        self._charged = spent_ns
         self._steps += 1
         self._step_time += rest_ns + charge
         self._last = charge, rest_ns + charge
@@ -252,29 +251,30 @@ class BudgetController:
         Returns:
             The decision, if there is one.
         """
+        rest_ns = max(0, rest_ns)
         self._all_capture += capture_ns
-        self._all_rest += max(rest_ns, 0)
-        if is_excused:
-            return None
-        if self._warm_up > 0:
-            self._warm_up -= 1
+        self._all_rest += rest_ns
+        if is_excused or self._warm_up > 0:
+            if not is_excused:
+                self._warm_up -= 1
+            self._share = self._share_of_window()
             return None
         self._steps += 1
         self._capture += capture_ns
-        self._rest += max(rest_ns, 0)
+        self._rest += rest_ns
         if self._rest == 0:
             return None
         mean = self._rest / self._steps
         window = max(period, LEAST_STEPS, math.ceil(LEAST_NS / mean))
         # The window need not be over: more has been spent than all of it may cost.
-        used = self._capture / (self._share() * mean * max(window, self._steps))
+        used = self._capture / (self._share * mean * max(window, self._steps))
         if used > 1.0:
             return self._give_up(used)
         if self._steps < window:
             return None
         return self._finish_window(used)
 
-    def _share(self) -> float:
+    def _share_of_window(self) -> float:
         """The share that the window may cost: less while there is something to pay."""
         left_ns = self._horizon - (self._all_rest - self._rest)
         if left_ns <= 0:
@@ -337,6 +337,7 @@ class BudgetController:
 
     def _start(self) -> None:
         self._steps = self._capture = self._rest = 0
+        self._share = self._share_of_window()
 
 
 class Throttling:
@@ -385,10 +386,14 @@ class Throttling:
             return None  # Whoever asked for a capture has it, whatever it costs.
         controller = self._controller
         before = controller.level
-        is_dense = self._keeps_beginning and policy.is_beginning(mode, step.mode_step)
-        change = controller.end_step(
-            capture_ns, rest_ns, policy.period(mode), is_excused=is_dense
+        # In every step: no call for what is known.
+        is_dense = (
+            self._keeps_beginning
+            and step.mode_step < policy.beginnings.get(mode, math.inf)
+            and policy.is_beginning(mode, step.mode_step)
         )
+        period = policy.periods.get(mode) or policy.period(mode)
+        change = controller.end_step(capture_ns, rest_ns, period, is_excused=is_dense)
         if is_dense and controller.has_overspent:
             self._keeps_beginning = False
             self._known.clear()

@@ -263,6 +263,8 @@ class Policy:
         asked: The collections of requests that are in effect, of which it leaves out
             nothing.
         revision: The registry's, at the last ``refresh``.
+        periods: By mode, what ``period`` has returned; read-only.
+        beginnings: By mode, the end of what ``is_beginning`` has found; read-only.
     """
 
     def __init__(
@@ -286,6 +288,7 @@ class Policy:
         self.asked: frozenset[str] = frozenset()
         self._asked_needs: tuple[Needs, ...] = ()
         self.save_config = save_config or SaveConfig()
+        self._configs = {mode: self.save_config.of(mode) for mode in ModeKeys}
         self.reduction_config = reduction_config or ReductionConfig(
             save_raw_tensor=True
         )
@@ -293,8 +296,8 @@ class Policy:
         self.rule_needs = RuleNeeds(self._own_needs, registry)
         self.capture_classes: list[tuple[str, ...]] = []
         self._schedules: dict[ModeKeys, dict[str, Schedule]] = {}
-        self._periods: dict[ModeKeys, int] = {}
-        self._beginnings: dict[ModeKeys, int] = {}
+        self.periods: dict[ModeKeys, int] = {}
+        self.beginnings: dict[ModeKeys, int] = {}
         self._plans: dict[tuple[int, ...], StepPlan] = {}
         self._timings: dict[ModeKeys, tuple[list[Timing], list[int]]] = {}
         # The step plans by what is due of each timing.
@@ -378,25 +381,19 @@ class Policy:
 
     def period(self, mode: ModeKeys) -> int:
         """Return the number of steps in which everything scheduled comes once."""
-        period = self._periods.get(mode)
-        if period is None:
-            period = self._periods[mode] = max(
-                (
-                    item.period
-                    for name, item in self._schedules_of(mode).items()
-                    if name not in _EVERY_STEP
-                ),
-                default=1,
-            )
-        return period
+        if mode not in self.periods:
+            schedules = self._schedules_of(mode).items()
+            found = [each.period for name, each in schedules if name not in _EVERY_STEP]
+            self.periods[mode] = max(found, default=1)
+        return self.periods[mode]
 
     def is_beginning(self, mode: ModeKeys, mode_step: int) -> bool:
         """Whether rules need the step because it is one of the first of its mode."""
-        end = self._beginnings.get(mode)
+        end = self.beginnings.get(mode)
         if end is None:
             schedules = self._schedules_of(mode).values()
             ends = [each.first_steps or 0 for each in schedules if each.is_beginning]
-            end = self._beginnings[mode] = max(ends, default=0)
+            end = self.beginnings[mode] = max(ends, default=0)
         return mode_step < end
 
     def refresh(self) -> bool:
@@ -410,12 +407,10 @@ class Policy:
 
     def _forget(self) -> None:
         self._schedules.clear()
-        self._periods.clear()
-        self._beginnings.clear()
-        self._plans.clear()
-        self._spans.clear()
-        self._timings.clear()
-        self._due.clear()
+        self.periods.clear()
+        self.beginnings.clear()
+        for plans in (self._plans, self._spans, self._timings, self._due):
+            plans.clear()
 
     def membership(self, name: str, role: Role) -> list[str]:
         """Return the names of all collections that a tensor belongs to."""
@@ -483,12 +478,16 @@ class Policy:
             found = self._due[key] = self._intern_plan(mode, tuple(flags))
         return found
 
-    def reduces(self, mode: ModeKeys, mode_step: int) -> bool:
-        """Whether the hook's own schedule has statistics at a step."""
-        config = self.save_config.of(mode)
-        return config.should_reduce(mode_step) or (
+    def scalars_due(self, mode: ModeKeys, mode_step: int) -> bool | None:
+        """Whether all numbers of optimizers are due, or changed ones; None: none is."""
+        config = self._configs[mode]
+        if config.should_reduce(mode_step) or (
             self._measures and mode_step == 0 and not config.is_empty
-        )
+        ):
+            return True
+        end = config.end_step
+        is_within = mode_step >= config.start_step and (end is None or mode_step < end)
+        return False if is_within else None
 
     def _find_span(self, mode: ModeKeys, mode_step: int) -> Span:
         timings, _ = self._timings_of(mode)

@@ -102,12 +102,6 @@ class StepContext:
         self.last_ns, self.last_spent_ns = now_ns, spent_ns
 
     @property
-    def rest_ns(self) -> int:
-        """Duration of the step without the time spent in tdbg."""
-        spent_ns = self.last_spent_ns - self.spent_ns
-        return max(self.last_ns - self.start_ns - spent_ns, 0)
-
-    @property
     def takes(self) -> bool:
         """Whether anything more may be captured in this step."""
         return self.step_plan.is_active and not self.step.is_taken
@@ -324,9 +318,11 @@ class Recorder:
         if self.batch_capture is None:
             unhandled = range(len(entries))
         else:
+            # A loss, in every step, is one tensor: no call for a list of one.
+            is_single = len(entries) == 1
             unhandled = self.batch_capture.take(
                 context.step.number,
-                [entry.core for entry in entries],
+                [entries[0].core] if is_single else [entry.core for entry in entries],
                 tensors,
                 flags,
                 call,
@@ -423,11 +419,19 @@ class Recorder:
 
     # ---- devices -------------------------------------------------------------
 
-    def step_ends(self, step: Step) -> None:
-        """Begin to fetch what devices have computed in a step that is over."""
-        devices = self._fallback.devices
+    def step_ends(self, step: Step, **rest: Any) -> None:
+        """End a step, once what devices have computed in it is here.
+
+        Args:
+            step: The step.
+            **rest: As of ``Capture.end_step``.
+        """
+        devices, pending = self._fallback.devices, self.pending
         if devices is not None and devices.unsent:
             devices.send(step)
+        # Without devices there is nothing to wait for: no call more in every step.
+        end = pending.end_step if pending.has_been_used else self.writer.end_step
+        end(step.number, step.mode._value_, step.mode_step, **rest)
 
     def fetch(self, timeout: float) -> float:
         """Fetch what devices have computed so far; return the seconds that it took.

@@ -65,11 +65,9 @@ class GroupScalars:
 
     def take(self, context: StepContext, groups: Sequence[_Group]) -> None:
         """Record the numbers that have changed; all of them if they are due."""
-        policy, step = self._session.policy, context.step
-        config, mode_step = policy.save_config.of(step.mode), step.mode_step
-        is_due = policy.reduces(step.mode, mode_step)
-        is_over = config.end_step is not None and mode_step >= config.end_step
-        if not is_due and (mode_step < config.start_step or is_over):
+        step = context.step
+        is_due = self._session.policy.scalars_due(step.mode, step.mode_step)
+        if is_due is None:
             return
         if len(self._groups) != len(groups):
             self._groups = [self._know(group) for group in groups]
@@ -120,6 +118,9 @@ class GroupScalars:
         return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+_NO_VERSIONS: list[object] = []
+
+
 class _KnownGroup:
     """A group as it was when its numbers were recorded.
 
@@ -146,12 +147,13 @@ class _KnownGroup:
         ]
         self._getter = itemgetter(*plain) if plain else _nothing
         self._numbers: Any = None
-        self._versions: list[object] = []
+        self._versions = _NO_VERSIONS
 
     def has_changed(self, group: _Group) -> bool:
         """Whether anything differs from the last call."""
-        numbers = self._getter(group)
-        versions = [self._version(group[key]) for key in self._tensors]
+        numbers, versions = self._getter(group), _NO_VERSIONS
+        if self._tensors:
+            versions = [self._version(group[key]) for key in self._tensors]
         if numbers == self._numbers and versions == self._versions:
             return False
         self._numbers, self._versions = numbers, versions

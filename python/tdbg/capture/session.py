@@ -292,17 +292,21 @@ class Session:
             key: Of its calls; in evaluation, outside the call of a root, the second
                 call of what began a step begins another one.
         """
-        again = False
-        step = self.machine.evaluation
-        if step is not None and key is not None and not step.forwards:
-            again = step.context is not None and key in step.context.calls
-        change = self.machine.module_called(mode, again=again)
-        if change.began:
-            self._apply(change)
-        if change.step is None:
+        machine, again = self.machine, False
+        step = machine.training
+        if step is None or machine.depth or mode not in TRAINING:
+            step = machine.evaluation
+            if step is not None and key is not None and not step.forwards:
+                again = step.context is not None and key in step.context.calls
+            change = machine.module_called(mode, again=again)
+            if change.began:
+                self._apply(change)
+            step = change.step
+        # Else it is that of every step of a training: it changes nothing.
+        if step is None:
             return None
-        context: StepContext | None = change.step.context
-        if context is None or not context.takes:
+        context: StepContext | None = step.context
+        if context is None or step.is_taken or not context.step_plan.is_active:
             return None
         context.last_ns = self._now_ns
         return context
@@ -557,13 +561,12 @@ class Session:
         context: StepContext | None = step.context
         if context is None:
             return  # An interrupt came between its beginning and this.
-        now, mode = self._now_ns, step.mode
+        mode = step.mode
         is_training = mode in TRAINING
+        spent_ns = self.meter.spent_ns
         if is_training:  # It goes on until now; of the others the last forward ends it.
-            context.extend(now, self.meter.spent_ns)
-        self._step_writer.step_ended(
-            step, now, context.rest_ns, has_data=context.has_data
-        )
+            context.last_ns, context.last_spent_ns = self._now_ns, spent_ns
+        self._step_writer.step_ended(step, self._now_ns, spent_ns, context)
         if is_training and not self.machine.depth:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.

@@ -127,6 +127,8 @@ class StepMachine:
         evaluation: The open step of evaluation; read-only.
         called: The step of the latest forward; read-only.
         depth: Number of nested calls of roots under way; read-only.
+        n_forwards: Grows with every forward in training, and with every step of
+            training that begins without one; read-only.
         optimizers: The keys of the known optimizers; read-only.
         trains_in_evaluation: Whether an optimizer has used gradients of a forward
             that the module made in evaluation, and so probably will again; reset by
@@ -137,6 +139,7 @@ class StepMachine:
         self.training: Step | None = None
         self.trains_in_evaluation = False
         self.depth = 0
+        self.n_forwards = 0
         self._next_number = 0
         self._next_mode_step = dict.fromkeys(ModeKeys, 0)
         self.evaluation: Step | None = None
@@ -171,12 +174,6 @@ class StepMachine:
         """Return the numbers of the next training step: among these, and among all."""
         begun = self._next_mode_step[TRAIN] + self._next_mode_step[GLOBAL]
         return begun, self._next_number
-
-    @property
-    def latest_forward(self) -> tuple[int, int]:
-        """Number of the latest training step, and of its latest micro-batch."""
-        step = self.training or self._latest.get(TRAIN) or self._latest.get(GLOBAL)
-        return self.next_training()[0] - 1, -1 if step is None else step.micro_batch
 
     @property
     def is_in_closure(self) -> bool:
@@ -247,6 +244,7 @@ class StepMachine:
         if self._defining not in {None, key} or self._stepping is not None:
             return None
         self.evaluation = None
+        self.n_forwards += 1
         self._next_mode_step[step.mode] = step.mode_step
         step.mode, step.mode_step = TRAIN, self._next_mode_step[TRAIN]
         self._next_mode_step[TRAIN] += 1
@@ -303,6 +301,7 @@ class StepMachine:
             began = True
             step = self.evaluation = self._begin(mode)
         else:
+            self.n_forwards += 1
             if self.training is not None and self._is_over(root, mode):
                 ended += self._end(self.training)
             began = self.training is None
@@ -454,6 +453,7 @@ class StepMachine:
                 self._strays.clear()
 
     def _begin_training(self, mode: ModeKeys) -> Step:
+        self.n_forwards += 1
         self.training = self._begin(TRAIN if mode in _EVALUATION else mode)
         return self.training
 

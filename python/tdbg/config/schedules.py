@@ -72,9 +72,14 @@ class SaveConfigMode:
 
     def should_reduce(self, mode_step: int) -> bool:
         """Whether statistics are computed at this step."""
+        # In every step: no call where neither interval divides it.
         return (
-            mode_step % self.statistics_interval == 0 and self._is_within(mode_step)
-        ) or self.should_save(mode_step)
+            (
+                mode_step % self.statistics_interval == 0
+                or mode_step % self.save_interval == 0
+            )
+            and self._is_within(mode_step)
+        ) or mode_step in self.save_steps
 
     @property
     def is_empty(self) -> bool:

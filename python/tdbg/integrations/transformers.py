@@ -20,7 +20,7 @@ from torch.compiler import is_compiling
 from transformers.trainer_callback import TrainerCallback
 
 from tdbg.hooks.pytorch.callbacks import Inert
-from tdbg.hooks.pytorch.losses import BackwardRoots
+from tdbg.hooks.pytorch.losses import BackwardRoots, unscaled
 from tdbg.integrations.owner import HookOwner
 from tdbg.pytorch import Hook
 from tdbg.run.directory import read_small_file
@@ -115,9 +115,9 @@ class _Losses:
         if isinstance(loss, torch.Tensor) and self._has_loss:
             self._hook.record_tensor_value("loss", loss)
 
-    def _begins_at(self, number: torch.Tensor, _: torch.Tensor) -> None:
+    def _begins_at(self, root: torch.Tensor) -> None:
         if not self._has_loss:
-            self._hook.record_tensor_value("loss", number)
+            self._hook.record_tensor_value("loss", unscaled(root))
 
     def remove(self) -> None:
         self._handle.remove()

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
@@ -105,6 +105,7 @@ class _Training:
         losses: The modules that compute its loss.
         has_settled: Whether everything that belongs to it was found.
         n_left_out: How many roots it has beyond ``MOST_ROOTS``.
+        n_forwards: The forwards that it had made when the last backward pass began.
     """
 
     def __init__(self, hook: Any, path: Path) -> None:
@@ -116,6 +117,7 @@ class _Training:
         self.losses: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.has_settled = False
         self.n_left_out = 0
+        self.n_forwards = -1
 
     def add(self, optimizer: Optimizer) -> None:
         """Add an optimizer of its roots."""
@@ -179,7 +181,6 @@ class Discovery:
         self._passed: weakref.WeakValueDictionary[int, nn.Module]
         self._passed = weakref.WeakValueDictionary()
         self._n_searches = 0
-        self._forwards: list[object] = []  # Of each training, at the last backward.
         self._handles: list[Any] = []
         self._step_handle: Any = None
         self._backward: BackwardRoots | None = None
@@ -199,11 +200,15 @@ class Discovery:
         functools.update_wrapper(init, make)
         Optimizer.__init__ = init  # type: ignore[method-assign, assignment]
         self._backward = BackwardRoots(self._backward_begins)
+
+        def stepped(optimizer: Optimizer, *_: Any) -> None:
+            # First of all: nothing of the rest is traced.
+            if not is_dynamo_compiling() and me._handles:
+                me._run(me._stepped, optimizer)
+
         # It stays when a search ends, which it does in this hook: torch goes through a
         # dictionary of them while it calls them.
-        self._step_handle = register_optimizer_step_post_hook(
-            lambda optimizer, *_: self._run(self._stepped, optimizer)
-        )
+        self._step_handle = register_optimizer_step_post_hook(stepped)
         self._search()
         os.register_at_fork(after_in_child=self._forked)
         at_exit(self.print_summary)
@@ -299,9 +304,7 @@ class Discovery:
             self._found_root(module, args)
 
     def _stepped(self, optimizer: Optimizer) -> None:
-        """Torch calls this after every step of an optimizer."""
-        if not self.is_searching:
-            return
+        """Torch calls this after every step of an optimizer, during a search."""
         n_steps = self._n_steps[optimizer] = self._n_steps.get(optimizer, 0) + 1
         if not self._trainings:
             return
@@ -310,20 +313,26 @@ class Discovery:
         if not self._waiting:
             self._settle()
 
-    def _backward_begins(self, *_: Any) -> None:
+    def _backward_begins(self, _: torch.Tensor) -> None:
         """A backward pass begins at a single number."""
+        # In every step, also after the search: few calls.
         self._facts.n_backwards += 1
         self._n_backwards += 1
-        for each in self._candidates:
-            each.was_followed = True
-        training = self._training_of_backward()
+        for candidate in self._candidates:
+            candidate.was_followed = True
+        training: _Training | None = None  # That made a forward since the last one.
+        for each in self._trainings:
+            n_forwards = each.hook.n_forwards
+            if n_forwards != each.n_forwards:
+                each.n_forwards = n_forwards
+                training = each
         self._facts.n_unseen += training is None
-        current = self._current()
-        if self.is_searching:
+        if self._handles:
             if training is None and self._new:
                 self._n_uncalled += 1
                 if self._n_uncalled == _MOST_UNCALLED:
                     self._look_at_forwards()
+            current = self._current()
             # Without optimizers, passes are counted in their place.
             is_by_hand = current is not None and not current.optimizers
             if (
@@ -340,7 +349,6 @@ class Discovery:
     def _forked(self) -> None:
         """Search anew in a forked child: the trainings are the parent's."""
         self._trainings.clear()
-        self._forwards.clear()
         self._is_first = False
 
     # ---- roots and losses ----------------------------------------------------
@@ -360,18 +368,6 @@ class Discovery:
         """
         made = (self._n_steps.get(each, 0) for each in training.optimizers)
         return max(made, default=0) >= _STEPS_ALONE
-
-    def _training_of_backward(self) -> _Training | None:
-        """The training that made a forward since the last backward pass, if any."""
-        forwards = [each.hook.latest_forward for each in self._trainings]
-        before = [*self._forwards, *(None for _ in forwards[len(self._forwards) :])]
-        self._forwards = forwards
-        for training, now, then in zip(
-            reversed(self._trainings), reversed(forwards), reversed(before), strict=True
-        ):
-            if now != then:
-                return training
-        return None
 
     def _may_be_root(self, module: nn.Module) -> bool:
         """Whether it is worth looking at: a program that infers calls many modules."""

@@ -225,9 +225,9 @@ def test_closing_is_idempotent_and_runs_what_was_asked_for(sink: Listing) -> Non
 def test_the_meter_charges_each_step_once() -> None:
     meter = OverheadMeter()
     meter.total_ns += 100
-    assert meter.end_step(900) == 100
+    assert meter.end_step(900, meter.spent_ns) == 100
     meter.total_ns += 50
-    assert meter.end_step(950) == 50
+    assert meter.end_step(950, meter.spent_ns) == 50
     summary = meter.summary()
     assert (summary.steps, summary.capture_seconds) == (2, 150e-9)
     assert summary.share == pytest.approx(150 / 1850)

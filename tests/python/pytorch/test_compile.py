@@ -262,7 +262,7 @@ def test_evaluation_and_stops_are_those_of_a_plain_model(run_dir: Path) -> None:
             model.train()
         request_stop(directory, reason="enough")
         with pytest.raises(TrainingStopped, match="enough"):
-            train(200)
+            train(20_000)  # Until it is heard, a tenth of a second later.
         assert hook.should_stop
         hook.close()
         return Recorded(directory)

@@ -56,22 +56,25 @@ class Activations(CallPlans):
         """Return the core's capture of calls with single tensors, or None."""
         return self._session.calls_of(self.key, _current_graph_task_id)
 
-    def take(self, value: Any, quick: Any = None) -> None:
+    def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
         """Capture the tensors in *value*, as they are now.
 
         Args:
             value: What the call was given or answered.
             quick: The result of ``quick``: learns what is captured of a single tensor.
+            mode: The mode of the call, where it is known; None: the present one.
         """
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return  # A checkpointed forward is computed again.
         session = self._session
         context = session.forward_context or session.module_called(
-            self._mode(), self.key
+            mode or self._mode(), self.key
         )
         if context is None:
             return
-        call = self.count_call(context)
+        calls, key = context.calls, self.key  # As `count_call`, without a call.
+        call = calls.pop(key, 0)
+        calls[key] = call + 1
         if type(value) is tuple and len(value) == 1:
             value = value[0]
         if type(value) is _Tensor and call == 0:

@@ -36,11 +36,12 @@ class Callback(Inert):
     """A hook of a module that stays where it is, and is not in copies of it.
 
     Attributes:
-        may_go: Whether it is taken off while it captures nothing.
+        puts_back: Whether it puts back what was taken off: what stands beside it must
+            stay, for PyTorch has begun to call them all when it does.
     """
 
     __slots__ = ("__weakref__", "session")
-    may_go = False
+    puts_back = False
 
     def __init__(self, session: Session) -> None:
         self.session = session

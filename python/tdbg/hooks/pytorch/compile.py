@@ -28,7 +28,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.compiler import is_compiling, is_exporting
+from torch import compiler
+from torch.compiler import is_dynamo_compiling, is_exporting
 from torch.optim import Optimizer
 
 from tdbg.capture.naming import MAX_TENSORS
@@ -106,7 +107,7 @@ def _run_calls(
 
 def _hook_of(target: _Tensor) -> Any:
     """The hook that is called; None: it is gone, or the compiler tries its graph."""
-    if torch.compiler._is_compiling_flag:
+    if compiler._is_compiling_flag:
         return None
     reference = _targets.get(target.item())  # type: ignore[arg-type]
     return None if reference is None else reference()
@@ -228,15 +229,15 @@ def never_compiled(*functions: Callable[..., Any]) -> None:
     would compile each by itself.  Where it traces a function as part of another one
     this changes nothing.
     """
-    compiler: Any = sys.modules.get("torch._C._dynamo.eval_frame")
-    strategy = getattr(compiler, "_FrameExecStrategy", None)
+    frames: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    strategy = getattr(frames, "_FrameExecStrategy", None)
     if strategy is None:
         return  # Another PyTorch.  It compiles them, which is slow but not wrong.
-    skip = compiler._FrameAction.SKIP
+    skip = frames._FrameAction.SKIP
     for function in functions:
         code = getattr(function, "__code__", None)
         if code is not None:
-            compiler.set_code_exec_strategy(code, strategy(skip, skip))
+            frames.set_code_exec_strategy(code, strategy(skip, skip))
 
 
 never_compiled(Session.run)
@@ -266,7 +267,7 @@ class StepBegins:
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """It is about to step, or this is traced."""
-        if not is_compiling():
+        if not (is_dynamo_compiling() or compiler._is_compiling_flag):
             return self._session.run(self._report, self._key, optimizer, args, kwargs)
         held = [each for group in optimizer.param_groups for each in group["params"]]
         gradients = [each.grad for each in held if each.grad is not None]
@@ -301,7 +302,7 @@ class StepEnds:
 
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:
         """It has stepped, or this is traced."""
-        if is_compiling():
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
             self._session.run(self._report, self._key, optimizer)
@@ -341,8 +342,8 @@ def hooks_may_go(removable: _RemovableHooks) -> bool:
         return False
     _away.add(removable)
     # A training that has not loaded the compiler does not use it: optimizers load it.
-    compiler: Any = sys.modules.get("torch._dynamo.callback")
-    handler = getattr(compiler, "callback_handler", None)
+    callback: Any = sys.modules.get("torch._dynamo.callback")
+    handler = getattr(callback, "callback_handler", None)
     callbacks = getattr(handler, "start_callbacks", None)
     if callbacks is not None and _put_back not in callbacks:
         callbacks.append(_put_back)

@@ -7,6 +7,9 @@ they compiled before.  A builtin (``torch.tanh``, ``torch.nn.functional.gelu``) 
 code to exchange.  Another function stands in its place, and only while a forward is
 under way that is captured, and never again once anything is compiled.
 
+In forwards that are not captured an activation has its own code too, and costs what it
+costs without tdbg, until anything is compiled; losses are followed always.
+
 Thread safety: functions are diverted by the training's thread; any thread may call
 them.
 
@@ -23,9 +26,10 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch.compiler import is_compiling
+from torch import compiler
+from torch.compiler import is_dynamo_compiling
 
-__all__ = ["FunctionCall", "Listener", "Place", "divert_code", "place_of"]
+__all__ = ["DivertedCode", "FunctionCall", "Listener", "Place", "code_of", "place_of"]
 
 _Function = Callable[..., Any]
 _DIVERTED = "_tdbg_diverted"
@@ -82,20 +86,39 @@ class Place(NamedTuple):
     diverted: _Function
 
 
-def divert_code(
+class DivertedCode(NamedTuple):
+    """A function that is written in Python, with the code that diverts its calls.
+
+    Attributes:
+        function: The function.
+        codes: Its own code, and that which diverts its calls: its ``__code__`` is set
+            to either.
+    """
+
+    function: Any  # Typed, it would be taken for a method.
+    codes: tuple[types.CodeType, types.CodeType]
+
+    def remove(self) -> None:
+        """Leave the function as it was."""
+        self.function.__code__ = self.codes[False]
+        for attribute in ("__signature__", _DIVERTED):
+            vars(self.function).pop(attribute, None)
+
+
+def code_of(
     owner: types.ModuleType, name: str, listener: Listener
-) -> Callable[[], None] | None:
-    """Divert the calls of a function that is written in Python.
+) -> DivertedCode | None:
+    """Return what can divert the calls of a function that is written in Python.
 
     Returns:
-        What puts its code back; None: it is no such function, or is diverted already.
+        None: It is no such function, or somebody diverts it already.
     """
     function = getattr(owner, name, None)
     if not isinstance(function, types.FunctionType) or function.__closure__:
         return None
     if hasattr(function, _DIVERTED):
         return None
-    code, signature = function.__code__, inspect.signature(function)
+    code = function.__code__
     original = types.FunctionType(
         code, function.__globals__, name, function.__defaults__
     )
@@ -106,8 +129,7 @@ def divert_code(
         call: Any = "what is called"
         return call(args, kwargs)
 
-    vars(function).update({"__signature__": signature, _DIVERTED: True})
-    function.__code__ = template.__code__.replace(
+    diverted = template.__code__.replace(
         co_consts=tuple(
             called if each == _PLACE else each for each in template.__code__.co_consts
         ),
@@ -118,12 +140,10 @@ def divert_code(
         co_firstlineno=code.co_firstlineno,
     )
 
-    def put_back() -> None:
-        function.__code__ = code
-        for attribute in ("__signature__", _DIVERTED):
-            vars(function).pop(attribute, None)
-
-    return put_back
+    vars(function).update(
+        {"__signature__": inspect.signature(function), _DIVERTED: True}
+    )
+    return DivertedCode(function, (code, diverted))
 
 
 def place_of(owner: types.ModuleType, name: str, listener: Listener) -> Place | None:
@@ -148,7 +168,8 @@ def _calling(original: _Function, name: str, listener: Listener) -> _Function:
     """
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not listener.is_on or is_compiling():
+        # Losses come here in every step: as few calls as can be.
+        if not listener.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
         thread = threading.get_ident()
         if thread in _calling_now:

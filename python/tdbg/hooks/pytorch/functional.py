@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 import types
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,13 +31,19 @@ from tdbg.hooks.pytorch.activations import Activations, unit_range_of
 from tdbg.hooks.pytorch.call_sites import CallSites
 from tdbg.hooks.pytorch.compile import hooks_may_go, now
 from tdbg.hooks.pytorch.diverted import (
+    DivertedCode,
     FunctionCall,
     Listener,
     Place,
-    divert_code,
+    code_of,
     place_of,
 )
-from tdbg.hooks.pytorch.losses import BackwardRoots, LossCapture, is_call_of_function
+from tdbg.hooks.pytorch.losses import (
+    BackwardRoots,
+    LossCapture,
+    is_call_of_function,
+    unscaled,
+)
 from tdbg.hooks.pytorch.mode import TorchMode
 from tdbg.modes import TRAINING, ModeKeys
 
@@ -89,6 +94,10 @@ class FunctionCalls:
         paths: The path of a module by the key of its calls; filled by whoever hooks
             modules, whose ends these calls are.
         is_following: Whether it needs to know of forwards.
+        is_in_forward: Whether a forward is under way whose activations are followed.
+        me: A reference to itself.
+        follows_losses: Whether losses are captured.
+        thread: The thread that called the root last.
     """
 
     def __init__(
@@ -104,13 +113,14 @@ class FunctionCalls:
         self._names = names
         self._losses = losses
         self._root = ""
-        self._thread = 0
-        self.is_following = False
+        self.me = weakref.ref(self)
+        self.thread = 0
+        self.is_following = self.is_in_forward = False
         self._activations: dict[tuple[str, str], Activations] = {}
         # By the name of the function and the place from which it is called.
         self._functions: dict[tuple[str, int], LossCapture] = {}
         self._sites: dict[str, CallSites] = {}
-        self._follows_losses = False
+        self.follows_losses = False
         self._backward: BackwardRoots | None = None
         # Numbers of the autograd nodes of the losses since the last backward.
         self._nodes: set[int] = set()
@@ -127,7 +137,7 @@ class FunctionCalls:
 
     def follow_losses(self) -> None:
         """Capture losses too, and what a backward begins at, if that is none."""
-        self.is_following = self._follows_losses = True
+        self.is_following = self.follows_losses = True
         _diverted.follow_losses(self)
         self._backward = BackwardRoots(self._backward_begins)
 
@@ -148,14 +158,17 @@ class FunctionCalls:
             mode: That of the call.
         """
         self._root = root
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         if mode in TRAINING:
             self._may_be_followed = True
-        _diverted.forward_begins(self)
+        self.is_in_forward = self.session.takes_activations
+        if _diverted.is_on or self.is_in_forward or _diverted.latest is not self.me:
+            _diverted.forward_begins(self)
 
     def forward_ends(self) -> None:
         """The call of a root is over, perhaps inside that of another one."""
         if not self.session.machine.depth:
+            self.is_in_forward = False
             _diverted.forward_ends()
 
     # ---- called by diverted functions ----------------------------------------
@@ -164,15 +177,40 @@ class FunctionCalls:
         """An activation function was called, and has returned."""
         session = self.session
         context = session.forward_context
-        if context is None or threading.get_ident() != self._thread:
+        if context is None or threading.get_ident() != self.thread:
             return
         if isinstance(call.result, torch.Tensor) and not _is_of_a_module(call.caller):
             session.run(self._take_activation, context, call)
 
-    def loss(self, call: FunctionCall) -> None:
-        """A loss function was called, and has returned."""
-        if self._follows_losses and threading.get_ident() == self._thread:
-            self.session.run(self._take_loss, call)
+    def take_loss(self, call: FunctionCall) -> None:
+        """Capture what a loss function was given and has returned; run by a session."""
+        name, result, caller = call.name, call.result, call.caller
+        if not isinstance(result, torch.Tensor):
+            return
+        mode, machine = self._mode.of_loss(), self.session.machine
+        if mode in TRAINING and not (result.requires_grad and machine.training):
+            return  # A measure of it, or of another model, or between two steps.
+        caller_name = caller.f_globals.get("__name__")
+        if caller_name in _OWN:
+            return
+        if len(self._losses) != len(self._functions) and self._is_registered(caller):
+            return
+        if caller_name == _LOSS_MODULES:
+            name = type(caller.f_locals.get("self")).__name__
+        elif call.kwargs or len(call.args) > 2:
+            reduction = _reduction(call)
+            name = name if reduction in _REDUCTIONS else f"{name}_{reduction}"
+        sites = self._sites.get(name)
+        if sites is None:
+            sites = self._sites[name] = CallSites(self._mode.of_loss)
+        key = name, sites.number(caller)
+        capture = self._functions.get(key) or self._capture_of(key)
+        if not self.session.idle.is_idle:
+            capture.inputs.take((call.args, call.kwargs))
+        capture.outputs.take(result, mode=mode)
+        node = result.grad_fn  # As ``saw``, without a call.
+        if node is not None:
+            self._nodes.add(node._sequence_nr())
 
     # ---- inside --------------------------------------------------------------
 
@@ -199,31 +237,6 @@ class FunctionCalls:
                 return path
         return self._root
 
-    def _take_loss(self, call: FunctionCall) -> None:
-        name, result, caller = call.name, call.result, call.caller
-        if not isinstance(result, torch.Tensor):
-            return
-        mode, machine = self._mode.of_loss(), self.session.machine
-        if mode in TRAINING and not (result.requires_grad and machine.training):
-            return  # A measure of it, or of another model, or between two steps.
-        caller_name = caller.f_globals.get("__name__")
-        if caller_name in _OWN or self._is_registered(caller):
-            return
-        if caller_name == _LOSS_MODULES:
-            name = type(caller.f_locals.get("self")).__name__
-        else:
-            reduction = _reduction(call)
-            name = name if reduction in _REDUCTIONS else f"{name}_{reduction}"
-        site = self._sites.setdefault(name, CallSites(self._mode.of_loss)).number(
-            caller
-        )
-        key = name, site
-        capture = self._functions.get(key) or self._capture_of(key)
-        if not self.session.idle.is_idle:
-            capture.inputs.take((call.args, call.kwargs))
-        capture.outputs.take(result)
-        self.saw(result)
-
     def saw(self, result: Any) -> None:
         """Note what a loss has returned: a backward that begins at it is known."""
         node = getattr(result, "grad_fn", None)
@@ -247,8 +260,6 @@ class FunctionCalls:
 
     def _is_registered(self, frame: types.FrameType | None) -> bool:
         """Whether a loss that was registered is being called."""
-        if len(self._losses) == len(self._functions):
-            return False
         registered = {id(each.module) for each in self._losses if not each.is_gone}
         code = nn.Module._call_impl.__code__
         while frame is not None:
@@ -259,20 +270,22 @@ class FunctionCalls:
             frame = frame.f_back
         return False
 
-    def _backward_begins(self, number: torch.Tensor, root: torch.Tensor) -> None:
+    def _backward_begins(self, root: torch.Tensor) -> None:
         """Record the number that a backward begins at, once for a forward.
 
         Unless it is one of the losses that were captured; of several it is the total.
         """
         nodes, self._nodes = self._nodes, set()
         may_be_followed, self._may_be_followed = self._may_be_followed, False
-        if not may_be_followed or _diverted.latest() is not self:
+        if not may_be_followed or _diverted.latest is not self.me:
             return
         # A loss that was registered may have been called by a compiled graph.
         is_unseen = not nodes and len(self._losses) > len(self._functions)
-        if is_unseen or _begins_at(root.grad_fn, nodes):
+        node = root.grad_fn  # Nearly always that of the only loss.
+        is_loss = node is not None and node._sequence_nr() in nodes
+        if not is_unseen and (is_loss or _begins_at(node, nodes)):
             return
-        mode = self._mode.now()
+        number, mode = unscaled(root), self._mode.now()
         self.session.run(self.session.record, mode, "loss_output_0", Role.LOSS, number)
 
 
@@ -281,7 +294,7 @@ class _Activations(Listener):
 
     def called(self, call: FunctionCall) -> None:
         """An activation function was called, and has returned."""
-        calls = _diverted.latest()
+        calls = None if _diverted.latest is None else _diverted.latest()
         if calls is not None:
             calls.activation(call)
 
@@ -293,99 +306,132 @@ class _Losses(Listener):
 
     def called(self, call: FunctionCall) -> None:
         """A loss function was called, and has returned."""
-        calls = _diverted.latest()
-        if calls is not None:
-            calls.loss(call)
+        calls = None if _diverted.latest is None else _diverted.latest()
+        if (
+            calls is not None
+            and calls.follows_losses
+            and threading.get_ident() == calls.thread
+        ):
+            calls.session.run(calls.take_loss, call)
 
 
 class _Diverted:
     """The functions of this process that are diverted, and who follows them.
 
     Of several trainings calls are of the one whose root was called last.
+
+    Attributes:
+        latest: Refers to who follows now; None: nobody does.
+        is_on: Whether the latest forward is one whose activations are followed.
     """
 
     def __init__(self) -> None:
         self.born = now()
         self._followers: weakref.WeakSet[FunctionCalls] = weakref.WeakSet()
-        self._latest: weakref.ref[FunctionCalls] | None = None
+        self.latest: weakref.ref[FunctionCalls] | None = None
+        self.is_on = False
         self._activations, self._losses = _Activations(), _Losses()
         self._names: set[str] = set()
-        self._put_back: list[Callable[[], None]] = []
+        # Those of activations are exchanged, those of losses are not.
+        self._codes: list[DivertedCode] = []
+        self._codes_of_losses: list[DivertedCode] = []
         self._places: list[Place] = []
+        # Whether activations have the other code, and whether builtins are replaced.
+        self._has_codes = True
         self._has_places = False
         self._is_compiled = False
 
-    def latest(self) -> FunctionCalls | None:
-        """Who follows now."""
-        return None if self._latest is None else self._latest()
-
     def follow_activations(self, calls: FunctionCalls) -> None:
-        """Divert activation functions."""
+        """Divert activation functions in forwards that are captured."""
         self._followers.add(calls)
         for name in ACTIVATION_FUNCTIONS:
             for owner in (functional, torch):
-                self._divert(owner, name, self._activations)
+                if self._is_new(owner, name):
+                    code = code_of(owner, name, self._activations)
+                    place = place_of(owner, name, self._activations)
+                    if code is not None:
+                        self._codes.append(code)
+                        code.function.__code__ = code.codes[self._has_codes]
+                    elif place is not None:
+                        self._places.append(place)
 
     def follow_losses(self, calls: FunctionCalls) -> None:
         """Divert losses."""
         self._followers.add(calls)
         for name in LOSS_FUNCTIONS:
-            self._divert(functional, name, self._losses)
+            if self._is_new(functional, name):
+                code = code_of(functional, name, self._losses)
+                if code is not None:
+                    self._codes_of_losses.append(code)
+                    code.function.__code__ = code.codes[True]
 
     def remove(self, calls: FunctionCalls) -> None:
         """Put all back, if nobody else follows."""
         self._followers.discard(calls)
-        if self.latest() is calls:
-            self._latest = None
+        if self.latest is calls.me:
+            self.latest = None
         if not self._followers:
-            self.forward_ends()
-            for put_back in self._put_back:
-                put_back()
+            self.is_on = self._activations.is_on = False
+            self._put_builtins_back()
+            for code in (*self._codes, *self._codes_of_losses):
+                code.remove()
             # The next training is another one: what it compiles is yet to come.
-            self.born, self._is_compiled = now(), False
-            for each in (self._put_back, self._places, self._names):
+            self.born, self._is_compiled, self._has_codes = now(), False, True
+            self._names.clear()
+            for each in (self._codes, self._codes_of_losses, self._places):
                 each.clear()
 
     def forward_begins(self, calls: FunctionCalls) -> None:
         """A root is called; what is called inside is for *calls*."""
-        self._latest = weakref.ref(calls)
-        self._activations.is_on = calls.session.takes_activations
-        if not self._activations.is_on:
-            self.forward_ends()
-        elif not self._is_compiled and not self._has_places and hooks_may_go(self):
+        self.latest = calls.me
+        self.is_on = self._activations.is_on = calls.is_in_forward
+        if not self.is_on:
+            self._put_builtins_back()
+        may_change = not self._is_compiled and hooks_may_go(self)
+        if may_change and self._has_codes is not self.is_on:
+            self._exchange_codes(self.is_on)
+        if may_change and self.is_on and not self._has_places:
             self._has_places = True
             for owner, name, original, diverted in self._places:
                 if getattr(owner, name) is original:
                     setattr(owner, name, diverted)
 
     def forward_ends(self) -> None:
-        """No forward is under way, and builtins are in their places."""
+        """No forward is under way, and builtins are in their places.
+
+        Code is not put back before a forward begins that is not captured: in the
+        beginning, and by short schedules, the next one is.
+        """
         self._activations.is_on = False
+        self._put_builtins_back()
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Change nothing any longer: the compiler is about to trace.
+
+        It guards the code of functions, which is from now on that which diverts them.
+        """
+        if not is_idle:
+            self._is_compiled = True
+            self._put_builtins_back()
+            self._exchange_codes(True)
+
+    def _exchange_codes(self, are_diverted: bool) -> None:
+        self._has_codes = are_diverted
+        for function, codes in self._codes:
+            function.__code__ = codes[are_diverted]
+
+    def _put_builtins_back(self) -> None:
         if self._has_places:
             self._has_places = False
             for owner, name, original, diverted in self._places:
                 if getattr(owner, name) is diverted:
                     setattr(owner, name, original)
 
-    def set_idle(self, is_idle: bool) -> None:
-        """Put builtins back for good: the compiler is about to trace."""
-        if not is_idle:
-            self._is_compiled = True
-            is_on = self._activations.is_on
-            self.forward_ends()
-            self._activations.is_on = is_on
-
-    def _divert(self, owner: types.ModuleType, name: str, listener: Listener) -> None:
+    def _is_new(self, owner: types.ModuleType, name: str) -> bool:
         key = f"{owner.__name__}.{name}"
-        if key in self._names:
-            return
+        is_new = key not in self._names
         self._names.add(key)
-        put_back = divert_code(owner, name, listener)
-        place = place_of(owner, name, listener)
-        if put_back is not None:
-            self._put_back.append(put_back)
-        elif place is not None:
-            self._places.append(place)
+        return is_new
 
 
 _diverted = _Diverted()

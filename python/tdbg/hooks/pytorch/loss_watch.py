@@ -98,7 +98,7 @@ class LossWatch:
             self._roots.remove()
             self._roots = None
 
-    def _begins(self, _: torch.Tensor, root: torch.Tensor) -> None:
+    def _begins(self, root: torch.Tensor) -> None:
         """A backward pass begins at *root*."""
         graph = read_loss_graph(root)
         ours = set[int]().union(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
+import logging
 import sys
 import types
 import weakref
@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import compiler, nn
+from torch._C import _current_graph_task_id
 from torch.amp.grad_scaler import GradScaler
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from tdbg.capture.naming import tensors_in
 from tdbg.capture.session import Session
@@ -22,21 +23,21 @@ from tdbg.config.collections import Role
 from tdbg.config.kinds import Kind
 from tdbg.hooks.pytorch.activations import Activations
 from tdbg.hooks.pytorch.call_sites import CallSites
-from tdbg.hooks.pytorch.callbacks import Callback, is_in_backward
+from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD, Callback
 from tdbg.hooks.pytorch.compile import never_compiled, new_target, report_call
 from tdbg.hooks.pytorch.submodule_hooks import RemovableHooks
 from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys
 
-__all__ = ["BackwardRoots", "LossCapture", "is_call_of_function"]
+__all__ = ["BackwardRoots", "LossCapture", "is_call_of_function", "unscaled"]
 
+_log = logging.getLogger("tdbg")
 
 _INPUT_ROLES = (Role.PREDICTION, Role.LABEL, Role.INPUT)
 
 
 class _Before(Callback):
     __slots__ = ("_capture", "target")
-    may_go = True
 
     def __init__(self, session: Session, capture: LossCapture) -> None:
         super().__init__(session)
@@ -45,7 +46,7 @@ class _Before(Callback):
 
     def __call__(self, _: Any, args: Any, kwargs: Any = None) -> None:
         # There are none where it was taken off during the call.
-        if is_compiling():
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, (args, kwargs) if kwargs else args, None)
         elif not self.session.idle.is_idle:
             self.session.run(self._take_at, sys._getframe(1), (args, kwargs))
@@ -61,10 +62,9 @@ class _Before(Callback):
 
 class _After(_Before):
     __slots__ = ()
-    may_go = False
 
     def __call__(self, _: Any, __: Any, output: Any = None) -> None:
-        if is_compiling():
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, output)
         else:
             self.session.run(self._take_at, sys._getframe(1), output)
@@ -131,14 +131,14 @@ class _LossInputs(Activations):
     # How many tensors the first argument has, and the first two together.
     _ends: tuple[int, int] | None = None
 
-    def take(self, value: Any, quick: Any = None) -> None:
+    def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
         """Capture what a call was given, as positional and other arguments.
 
         A compiled graph gives only the tensors: then each is an argument.
         """
         if self._ends is None:
             self._ends = _argument_ends(value)
-        super().take(value, quick)
+        super().take(value, quick, mode)
 
     def role_of(self, index: int) -> Role:
         """By the argument in which the tensor of that index is."""
@@ -258,7 +258,7 @@ class LossCapture:
 
 _ORIGINAL = "_tdbg_original"
 # The watchers; while there are any, the functions are wrapped.
-_watchers: weakref.WeakSet[BackwardRoots] = weakref.WeakSet()
+_watchers: tuple[weakref.ref[BackwardRoots], ...] = ()
 # The latest result of a scaler, and what it was made of.
 _scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
@@ -267,72 +267,89 @@ class BackwardRoots:
     """Reports the single number that a backward pass begins at, before it does.
 
     Args:
-        report: Called with the number, as it was before scaling, and with the tensor
-            that has the graph; what it raises is lost.
+        report: Called with the number, a tensor that has its graph; what it raises is
+            lost.
+
+    Attributes:
+        report: As it was given.
     """
 
-    def __init__(self, report: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
-        self._report = report
-        _watchers.add(self)
+    def __init__(self, report: Callable[[torch.Tensor], None]) -> None:
+        self.report = report
+        _watch((*_watchers, weakref.ref(self, _forget_watcher)))
         _wrap(torch.autograd, "backward", _backward)
         _wrap(GradScaler, "scale", _scale)
 
-    def backward_begins(self, number: torch.Tensor, root: torch.Tensor) -> None:
-        """Report the number that a backward pass begins at."""
-        with contextlib.suppress(Exception):
-            self._report(number, root)
-
     def remove(self) -> None:
         """Watch no longer."""
-        _watchers.discard(self)
+        _watch(tuple(each for each in _watchers if each() is not self))
         if not _watchers:
             _scaled.clear()
             _unwrap(torch.autograd, "backward")
             _unwrap(GradScaler, "scale")
 
 
-def _backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    if not is_compiling() and not is_in_backward():
-        root = _root(tensors)
-        if root is not None:
-            number = _unscaled(root)
-            for watcher in list(_watchers):
-                watcher.backward_begins(number, root)
-    return original(tensors, *args, **kwargs)
-
-
-def _root(tensors: Any) -> torch.Tensor | None:
-    if isinstance(tensors, tuple | list) and len(tensors) == 1:
-        tensors = tensors[0]
-    is_number = isinstance(tensors, torch.Tensor) and tensors.numel() == 1
-    return tensors if is_number else None
-
-
-def _unscaled(root: torch.Tensor) -> torch.Tensor:
-    for result, unscaled in _scaled:
+def unscaled(root: torch.Tensor) -> torch.Tensor:
+    """Return the number that a backward pass begins at as it was before scaling."""
+    for result, before in _scaled:
         if result() is root:
-            return unscaled
+            return before
     return root.detach()
 
 
-def _scale(original: Any, scaler: GradScaler, outputs: Any) -> Any:
-    result = original(scaler, outputs)
-    if isinstance(result, torch.Tensor) and isinstance(outputs, torch.Tensor):
-        _scaled[:] = [(weakref.ref(result), outputs.detach())]
-    return result
+def _watch(watchers: tuple[weakref.ref[BackwardRoots], ...]) -> None:
+    global _watchers  # noqa: PLW0603
+    _watchers = watchers
 
 
-def _wrap(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-    if hasattr(original, _ORIGINAL):
-        return
+def _forget_watcher(gone: weakref.ref[BackwardRoots]) -> None:
+    _watch(tuple(each for each in _watchers if each is not gone))
 
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return replacement(original, *args, **kwargs)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        # In every step: no calls of functions where there is nothing to report.
+        if not (
+            is_dynamo_compiling()
+            or compiler._is_compiling_flag
+            or _current_graph_task_id() != NOT_IN_BACKWARD
+        ):
+            root = tensors
+            if isinstance(root, tuple | list) and len(root) == 1:
+                root = root[0]
+            if isinstance(root, torch.Tensor) and root.numel() == 1:
+                for each in _watchers:
+                    watcher = each()
+                    try:
+                        if watcher is not None:
+                            watcher.report(root)
+                    except Exception:
+                        _log.debug("a backward pass was not seen", exc_info=True)
+        return original(tensors, *args, **kwargs)
 
-    setattr(wrapper, _ORIGINAL, original)
-    setattr(owner, name, wrapper)
+    return backward
+
+
+def _scale(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def scale(scaler: GradScaler, outputs: Any) -> Any:
+        result = original(scaler, outputs)
+        if isinstance(result, torch.Tensor) and isinstance(outputs, torch.Tensor):
+            _scaled[:] = [(weakref.ref(result), outputs.detach())]
+        return result
+
+    return scale
+
+
+def _wrap(
+    owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    original = getattr(owner, name)
+    if not hasattr(original, _ORIGINAL):
+        wrapper = wrap(original)
+        setattr(wrapper, _ORIGINAL, original)
+        setattr(owner, name, wrapper)
 
 
 def _unwrap(owner: Any, name: str) -> None:

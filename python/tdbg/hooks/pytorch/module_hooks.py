@@ -11,9 +11,9 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import compiler, nn
 from torch._C import _current_graph_task_id
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
@@ -93,6 +93,7 @@ def remove_all(handles: list[Any]) -> None:
 
 class _Begin(Callback):
     __slots__ = ("module_capture", "target")
+    puts_back = True
 
     def __init__(self, session: Session, module_capture: ModuleCapture) -> None:
         super().__init__(session)
@@ -100,7 +101,7 @@ class _Begin(Callback):
         self.target = new_target(self)
 
     def __call__(self, module: Any, *_: Any) -> None:
-        if is_compiling():
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
             self.session.run(self.module_capture.begin, module)
@@ -114,9 +115,10 @@ class _Begin(Callback):
 
 class _End(_Begin):
     __slots__ = ()
+    puts_back = False
 
     def __call__(self, module: Any, *_: Any) -> None:
-        if is_compiling():
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
             self.session.run(self.module_capture.end, module)
@@ -126,6 +128,7 @@ class _BeginPart(Callback):
     """Reports the call of a module that holds most of a root, by itself."""
 
     __slots__ = ("module_capture",)
+    puts_back = True
 
     def __init__(self, session: Session, module_capture: ModuleCapture) -> None:
         super().__init__(session)
@@ -139,6 +142,7 @@ class _BeginPart(Callback):
 
 class _EndPart(_BeginPart):
     __slots__ = ()
+    puts_back = False
 
     def __call__(self, module: Any, *_: Any) -> None:
         if not is_compiling() and self.module_capture.part is module:
@@ -345,7 +349,7 @@ class ModuleCapture:
         self.part = None
         session.forward_ends(has_failed)
         functions = self._functions
-        if functions is not None and functions.is_following:
+        if functions is not None and functions.is_in_forward:
             functions.forward_ends()
 
     def remove(self) -> None:

@@ -144,9 +144,7 @@ class OptimizerStep:
         self._updates = OptimizerUpdates(session, module_captures)
         self._states = OptimizerStates(session, module_captures)
         self._unclipped = UnclippedGradients(session, module_captures)
-        self._scalars: weakref.WeakKeyDictionary[Optimizer, GroupScalars] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._scalars: dict[int, GroupScalars] = {}
         self._n_optimizers = 0
         self.contexts: dict[int, StepContext] = {}
         self.refresh()
@@ -199,8 +197,9 @@ class OptimizerStep:
         if context is None:
             return
         if self.has_scalars:
-            self._record_scalars(context, optimizer)
-        if not context.step_plan.is_active:
+            scalars = self._scalars.get(key) or self._scalars_of(key)
+            scalars.take(context, optimizer.param_groups)
+        if context.step_plan.is_light or not context.step_plan.is_active:
             return
         if self._has_states or self._has_updates:
             self.contexts[key] = context
@@ -228,6 +227,10 @@ class OptimizerStep:
         if self._has_states:
             self._states.take(context, optimizer)
 
+    def optimizer_gone(self, key: int) -> None:
+        """Forget an optimizer that does not exist any longer."""
+        self._scalars.pop(key, None)
+
     def forget(self) -> None:
         """Free what is held: nothing more is captured."""
         self.contexts.clear()
@@ -239,16 +242,15 @@ class OptimizerStep:
         self.forget()
         self._unclipped.remove()
 
-    def _record_scalars(self, context: StepContext, optimizer: Optimizer) -> None:
-        scalars = self._scalars.get(optimizer)
-        if scalars is None:
-            scalars = self._scalars[optimizer] = GroupScalars(
-                self._session,
-                self._n_optimizers,
-                read_number=lambda value: number_of(value, self._remote),
-                tensor_type=torch.Tensor,
-                version=_version,
-                not_numbers=_PARAMETERS,
-            )
-            self._n_optimizers += 1
-        scalars.take(context, optimizer.param_groups)
+    def _scalars_of(self, key: int) -> GroupScalars:
+        """Make what records the numbers of an optimizer."""
+        scalars = self._scalars[key] = GroupScalars(
+            self._session,
+            self._n_optimizers,
+            read_number=lambda value: number_of(value, self._remote),
+            tensor_type=torch.Tensor,
+            version=_version,
+            not_numbers=_PARAMETERS,
+        )
+        self._n_optimizers += 1
+        return scalars

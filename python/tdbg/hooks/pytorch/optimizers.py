@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from torch import compiler
 from torch.amp.grad_scaler import GradScaler
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -164,10 +165,10 @@ class OptimizerWatch:
         me, keys = weakref.ref(self), self._keys
 
         def met(optimizer: Optimizer, *_: Any) -> None:
-            if is_compiling() or weakref.ref(optimizer) in keys:
+            if is_dynamo_compiling() or weakref.ref(optimizer) in keys:
                 return
             watch = me()
-            if watch is not None:
+            if watch is not None and not compiler._is_compiling_flag:
                 watch._session.run(watch._consider, optimizer)
 
         never_compiled(met)
@@ -183,8 +184,11 @@ class OptimizerWatch:
             key = self._keys[weakref.ref(optimizer)] = next(self._numbers)
             self._model_info.changed()
             self._kept[key] = KeptGradients(self.gradients_are_kept)
-            # Not the session's method: that would keep the session alive.
-            gone = weakref.WeakMethod(self._session.optimizer_gone)
+            # Not these methods themselves: they would keep the session alive.
+            gone = [
+                weakref.WeakMethod(method)
+                for method in (self._session.optimizer_gone, self.around.optimizer_gone)
+            ]
             forget = functools.partial(_forget, self._keys, key, gone)
             weakref.finalize(optimizer, forget).atexit = False
             # On the optimizer itself, so as to come after the hooks that it has:
@@ -274,7 +278,9 @@ class OptimizerWatch:
     def _begin(self, key: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Capture before the step; return other arguments, or None to keep them."""
         self._has_stepped = True
-        self._fence()
+        for module_capture in self._module_captures:
+            if module_capture.parameters.early.copies:
+                module_capture.parameters.fence()
         # PyTorch counts the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
@@ -398,15 +404,16 @@ class OptimizerWatch:
 def _forget(
     keys: dict[weakref.ref[Optimizer], int],
     key: int,
-    gone: weakref.WeakMethod[Any],
+    gone: list[weakref.WeakMethod[Any]],
 ) -> None:
     """Forget the optimizer of that key, which does not exist any longer."""
     for each, number in list(keys.items()):
         if number == key:
             del keys[each]
-    report = gone()
-    if report is not None:
-        report(key)
+    for each in gone:
+        report = each()
+        if report is not None:
+            report(key)
 
 
 def _identities(optimizer: Optimizer) -> list[int]:

@@ -133,7 +133,6 @@ class OutputGradient(Callback):
     """
 
     __slots__ = ("_hooked_at", "_hooks", "_names")
-    may_go = True
 
     def __init__(
         self,

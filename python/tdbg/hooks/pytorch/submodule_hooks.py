@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch import nn
-from torch.compiler import is_compiling
+from torch import compiler, nn
+from torch.compiler import is_dynamo_compiling
 
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
@@ -34,7 +34,7 @@ class RemovableHooks:
     """Hooks that are taken off their modules while they capture nothing.
 
     A module without hooks is called without a detour.  Only a hook whose dict holds
-    none but such hooks of tdbg is taken off: beside hooks of others nothing would be
+    none but hooks of tdbg is taken off: beside hooks of others nothing would be
     saved, and its place among them would be lost.  A hook that is registered
     meanwhile, prepended or not, stands behind it when it is back.  Where a module is
     compiled all hooks stay: the compiler guards them, and would compile anew.
@@ -85,7 +85,9 @@ class RemovableHooks:
 
 
 def _may_all_go(hooks: dict[int, Any]) -> bool:
-    return all(isinstance(each, Callback) and each.may_go for each in hooks.values())
+    return all(
+        isinstance(each, Callback) and not each.puts_back for each in hooks.values()
+    )
 
 
 def _is_compiled(module: nn.Module | None) -> bool:
@@ -104,7 +106,6 @@ class _Quick(Callback):
     """A hook that asks the core first, which captures simple calls by itself."""
 
     __slots__ = ("_quick", "_take", "target")
-    may_go = True
 
     def __init__(self, session: Session, activations: Activations) -> None:
         super().__init__(session)
@@ -128,7 +129,7 @@ class _Input(_Quick):
         if kwargs is _TAKEN_OFF:
             return
         # Nothing of the rest is traced: nothing to guard or to compile anew.
-        if is_compiling():
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, (args, kwargs) if kwargs else args, None)
         elif self.session.takes_activations and not self._take(args, kwargs, None):
             value = (args, kwargs) if kwargs else args
@@ -143,7 +144,7 @@ class _Output(_Input):
     __slots__ = ()
 
     def __call__(self, _: Any, __: Any, output: Any = None) -> None:
-        if is_compiling():
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, output)
         elif self.session.takes_activations and not self._take(None, None, output):
             self.session.run(self._activations.take, output, self._quick)
@@ -168,7 +169,7 @@ class _Both(_Quick):
     ) -> None:
         if output is _TAKEN_OFF:
             return
-        if is_compiling():
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, (args, kwargs) if kwargs else args, output)
             return
         session = self.session
