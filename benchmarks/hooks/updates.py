@@ -2,22 +2,26 @@
 
     python -m benchmarks.hooks.updates [--model resnet] [--quick]
 
-Equal trainings take turns, block by block, each in a process of its own (but for
-``--quick``): a plain one, one that captures the statistics of weights, gradients,
-inputs, outputs and losses at every step, one that captures the updates too, one with
-``save_all=True``.  In the process of the plain one the limit of the updates is measured
-as well: a pass of PyTorch's over the parameters that reads two arrays and writes one of
-them, as who reads the old and the new weights once and keeps a copy has to.
+Equal trainings take turns in one process, step by step and in random order: a plain
+one, one that captures the statistics of weights, gradients, inputs, outputs and losses
+at every step, one that captures the updates too, one with ``save_all=True``.  In the
+same rounds the limit of the updates is measured: a pass of PyTorch's over the
+parameters that reads two arrays and writes one of them, as who reads the old and the
+new weights once and keeps a copy has to.
 
-The figures are processor time of the training's thread, which does all of it, and what
-tdbg's own clock says, which leaves out what capture takes from caches.  Losses of
-all must be equal bit for bit, and the update of a parameter at the last step the
-difference that the training made.
+The figures are processor time of the training's thread, which does all of it: of a
+whole step, and of the call of ``optimizer.step()`` alone, inside of which weights and
+updates are captured.  A step is twenty times as long as what updates add to it, so it
+is the second that tells them: what they take is the difference of two neighbours of
+one round, and their ratio to the limit that of the same round; of both the median and
+its 95 % interval.  Losses of all must be equal bit for bit, and the update of a
+parameter at the last step the difference that the training made.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import tempfile
 import time
@@ -41,8 +45,7 @@ from benchmarks._harness import (
     interleave,
     options,
 )
-from benchmarks._harness.apart import Maker, apart
-from benchmarks.hooks.idle import check_losses, interval, together
+from benchmarks.hooks.idle import check_losses, interval
 from benchmarks.overhead.models import MODELS
 from benchmarks.overhead.training import Training
 
@@ -56,10 +59,13 @@ ARMS: dict[str, dict[str, Any]] = {
     ALL: {"save_all": True},
 }
 LIMIT = "limit"
-OWN = "own"
-COLUMNS = ("statistics at every step", "ms a step", "in tdbg, ms", "ratio of a step")
-#: Passes over the parameters in a block.
-PASSES = 4
+OPTIMIZER = "optimizer"
+COLUMNS = (
+    "statistics at every step",
+    "ms a step",
+    "in optimizer.step(), ms",
+    "ratio of a step",
+)
 
 
 class Contender:
@@ -80,21 +86,26 @@ class Contender:
             self.hook.register_module(self.training.model)
             self.hook.register_loss(self.training.criterion)
         self.has_updates = settings is not None and settings != ARMS[WITHOUT]
+        self._optimizer_seconds = 0.0
+        self._time_optimizer(self.training.optimizer)
 
-    def block(self, n_steps: int) -> Callable[[], Measured]:
-        """Does so many steps and answers their losses."""
+    def _time_optimizer(self, optimizer: Any) -> None:
+        """Time the calls of ``step``, hooks included, from now on."""
+        step = optimizer.step
 
-        def run() -> Measured:
-            before, began = self.own_seconds(), time.thread_time()
-            losses = [self.training.step() for _ in range(n_steps)]
-            thread = time.thread_time() - began
-            return Measured(thread, losses, {OWN: self.own_seconds() - before})
+        def timed() -> None:
+            began = time.thread_time()
+            step()
+            self._optimizer_seconds = time.thread_time() - began
 
-        return run
+        optimizer.step = timed
 
-    def own_seconds(self) -> float:
-        """What tdbg's own clock has measured so far."""
-        return 0.0 if self.hook is None else self.hook.overhead().capture_seconds
+    def step(self) -> Measured:
+        """Do a step and answer its loss."""
+        began = time.thread_time()
+        loss = self.training.step()
+        seconds = time.thread_time() - began
+        return Measured(seconds, [loss], {OPTIMIZER: self._optimizer_seconds})
 
     def check(self) -> None:
         """Updates are what the training did."""
@@ -118,39 +129,21 @@ class Contender:
             check_close(found, norm, 1e-6, f"norm of the update of {name}")
 
 
-def make(
-    arguments: tuple[Any, ...], n_steps: int
-) -> tuple[Callable[[], Measured], Callable[[], None]]:
-    """A contender, in this process: what does a block of steps, and what verifies."""
-    torch.set_num_threads(1)
-    contender = Contender(*arguments)
-    contender.block(2)()
-    return contender.block(n_steps), contender.check
-
-
-def make_limit(
-    model: str, n_passes: int
-) -> tuple[Callable[[], Measured], Callable[[], None]]:
-    """Passes over all parameters that read two arrays and write one of them."""
-    torch.set_num_threads(1)
+def limit_of(model: str) -> Callable[[], Measured]:
+    """A pass over all parameters that reads two arrays and writes one of them."""
     parameters = [each.detach() for each in Training(model).model.parameters()]
     copies = [torch.zeros_like(each) for each in parameters]
-    n_done = 0
+    # What the copies become, in turn.
+    results = itertools.cycle((parameters[0].clone(), copies[0].clone()))
 
     def run() -> Measured:
-        nonlocal n_done
         began = time.thread_time()
-        for _ in range(n_passes):
-            for parameter, copy in zip(parameters, copies, strict=True):
-                torch.add(copy, parameter, out=copy)
-        n_done += n_passes
-        return Measured(time.thread_time() - began)
-
-    def verify() -> None:
         for parameter, copy in zip(parameters, copies, strict=True):
-            check(torch.allclose(copy, n_done * parameter, rtol=1e-3), "sums")
+            torch.sub(parameter, copy, out=copy)
+        seconds = time.thread_time() - began
+        return Measured(seconds, torch.equal(copies[0], next(results)))
 
-    return run, verify
+    return run
 
 
 def main() -> None:
@@ -159,7 +152,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     given = parser.parse_args()
     if given.quick:
-        given.seconds = 20.0
+        given.seconds = 30.0
     folder = Path(tempfile.mkdtemp(prefix="updates-"))
     try:
         measure(given, folder).save()
@@ -169,67 +162,72 @@ def main() -> None:
 
 def measure(given: argparse.Namespace, folder: Path) -> Report:
     """All contenders, verified."""
-    n_steps = max(1, MODELS[given.model].block)
-    makers: dict[str, Maker] = {
-        name: (make, ((given.model, settings, folder / str(i)), n_steps))
+    torch.set_num_threads(1)
+    contenders = {
+        name: Contender(given.model, settings, folder / str(i))
         for i, (name, settings) in enumerate(
             {"plain": None, CONTROL: None, **ARMS}.items()
         )
     }
-    makers[LIMIT] = make_limit, (given.model, PASSES)
-    with (together if given.quick else apart)(makers) as runs:
-        samples = interleave(
-            runs,
-            baseline="plain",
-            rounds=given.rounds or (3 if given.quick else 1000),
-            seed=given.seed,
-            at_most_seconds=given.seconds,
-            verify=verify,
-        )
-    thread, own = samples.seconds, {n: samples.also[n].get(OWN, []) for n in ARMS}
-    limit = [1e3 * each / PASSES for each in thread[LIMIT]]
+    runs = {name: contender.step for name, contender in contenders.items()}
+    samples = interleave(
+        {**runs, LIMIT: limit_of(given.model)},
+        baseline="plain",
+        rounds=given.rounds or (6 if given.quick else 100_000),
+        warmup=3,
+        seed=given.seed,
+        at_most_seconds=given.seconds,
+        verify=verify,
+    )
+    for contender in contenders.values():
+        contender.check()
+    thread = samples.seconds
+    optimizer = {name: samples.also[name][OPTIMIZER] for name in contenders}
     table = Table(f"Everything at every step: {MODELS[given.model].title}", COLUMNS)
     for name in ARMS:
         table.add(
             name,
-            interval(Ratio.of(less(thread[name], thread["plain"], n_steps))),
-            interval(Ratio.of([1e3 * each / n_steps for each in own[name]])),
+            interval(Ratio.of(less(thread[name], thread["plain"]))),
+            interval(Ratio.of(less(optimizer[name], optimizer["plain"]))),
             str(samples.ratio(name)),
         )
-    by_thread = less(thread[WITH], thread[WITHOUT], n_steps)
-    by_own = less(own[WITH], own[WITHOUT], n_steps)
+    updates = less(optimizer[WITH], optimizer[WITHOUT])
+    by_step = less(thread[WITH], thread[WITHOUT])
+    limit = [1e3 * each for each in thread[LIMIT]]
     table.add(
-        "updates alone", interval(Ratio.of(by_thread)), interval(Ratio.of(by_own)), ""
+        "updates alone", interval(Ratio.of(by_step)), interval(Ratio.of(updates)), ""
     )
-    table.add("limit of updates", interval(Ratio.of(limit)), "", "")
+    table.add("limit of updates", "", interval(Ratio.of(limit)), "")
+    ratios = [ours / least for ours, least in zip(updates, limit, strict=True)]
+    table.add("updates / limit", "", str(Ratio.of(ratios)), "")
     table.add(
-        "updates / limit",
-        str(Ratio.of([a / b for a, b in zip(by_thread, limit, strict=True)])),
-        str(Ratio.of([a / b for a, b in zip(by_own, limit, strict=True)])),
+        "plain / plain",
         "",
+        str(samples.ratio(CONTROL, over="plain", of=OPTIMIZER)),
+        samples.control(),
     )
-    table.add("plain / plain", "", "", samples.control())
     table.note = (
-        "Processor time of the training's thread; medians with their 95 % intervals. "
-        f"A plain step takes {1e3 * samples.seconds_of('plain') / n_steps:.1f} ms."
+        "Processor time of the training's thread; medians with their 95 % intervals, "
+        f"{len(updates)} rounds. A plain step takes "
+        f"{1e3 * samples.seconds_of('plain'):.1f} ms."
     )
     return Report(
         f"hooks/updates-{given.model}",
         given,
         packages=("torch", "tdbg"),
         tables=[table],
-        data={"samples": samples.to_json(), "block": n_steps},
+        data={"samples": samples.to_json()},
     )
 
 
-def less(seconds: list[float], below: list[float], n_steps: int) -> list[float]:
-    """Milliseconds that a step of one takes more than one of the other."""
-    pairs = zip(seconds, below, strict=True)
-    return [1e3 * (a - b) / n_steps for a, b in pairs]
+def less(seconds: list[float], below: list[float]) -> list[float]:
+    """Milliseconds that one took more than the other, round by round."""
+    return [1e3 * (a - b) for a, b in zip(seconds, below, strict=True)]
 
 
 def verify(answers: Mapping[str, Any]) -> None:
-    """All trainings compute the same."""
+    """All trainings compute the same, and the limit what it is to."""
+    check(answers[LIMIT], "differences of the limit")
     check_losses({name: each for name, each in answers.items() if name != LIMIT})
 
 
