@@ -311,6 +311,7 @@ class Hook(HookBase):
         if has_optimizer:
             if self._by_hand is not None:
                 self._by_hand.remove()
+                self._by_hand = None
             for each in self._gradients:
                 each.remove()
             self._gradients.clear()

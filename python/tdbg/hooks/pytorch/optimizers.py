@@ -286,7 +286,7 @@ class OptimizerWatch:
         closure = args[place] if len(args) > place else kwargs.get("closure")
         has_closure = callable(closure)
         self._has_closure = has_closure
-        if not has_closure:
+        if not has_closure and key in self._kept:
             self._look_at_kept(key)
         context = self._session.optimizer_begins(
             key, self._mode, from_latest=not has_closure
