@@ -89,6 +89,9 @@ class ModelInfo:
             was what they are of, as policy gradients do: it need not fall.
         untrained: Parameters outside of the model that a loss depends on, and that
             nobody trains.
+        evaluates: Of losses that other data than those of training have under names of
+            their own, the loss of training that each is compared with, by name.
+            Where both have one name, the mode says which is which.
     """
 
     step: int
@@ -106,6 +109,7 @@ class ModelInfo:
     is_loss_open: bool = False
     is_surrogate: bool = False
     untrained: tuple[UntrainedParameter, ...] = ()
+    evaluates: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_several_optimizers(self) -> bool:
@@ -177,6 +181,7 @@ class ModelInfo:
             document[name] = [each.to_json() for each in document[name]]
         document["modules"] = dict(self.modules)
         document["kinds"] = dict(self.kinds)
+        document["evaluates"] = dict(self.evaluates)
         document["parameters"] = {
             name: _to_json(each) for name, each in self.parameters.items()
         }
@@ -214,6 +219,7 @@ class ModelInfo:
             is_loss_open=document.get("is_loss_open") is True,
             is_surrogate=document.get("is_surrogate") is True,
             untrained=_values(UntrainedParameter.from_json, document.get("untrained")),
+            evaluates=_texts(mapping_of(document.get("evaluates"))),
         )
 
     def parts(self, max_bytes: int = MAX_PART_BYTES) -> list[dict[str, Any]]:

@@ -293,6 +293,9 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         is_loss_open=all(each.is_loss_open for each in held),
         is_surrogate=any(each.is_surrogate for each in held),
         untrained=_union(each.untrained for each in held),
+        evaluates={
+            name: other for each in held for name, other in each.evaluates.items()
+        },
     )
 
 

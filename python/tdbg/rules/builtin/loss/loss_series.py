@@ -36,6 +36,7 @@ __all__ = [
     "losses_of",
     "rise_of",
     "stands_still",
+    "trained_loss",
     "trend_of",
 ]
 
@@ -259,7 +260,8 @@ def judge_passes(
         for i, name in enumerate(table.names):
             severities = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
             found: dict[int, Passes] = {}
-            for passes in _passes(table, trained, i):
+            counterpart = trained_loss(window, table, name)
+            for passes in _passes(table, trained, i, counterpart):
                 j = passes.column - table.start
                 level = judge(passes)
                 severities[j] = level
@@ -272,9 +274,27 @@ def judge_passes(
             yield table.judge_one(name, severities, describe_found)
 
 
-def _passes(table: Table, trained: Table | None, i: int) -> Iterator[Passes]:
-    """Yield the passes up to each new step that completes one."""
-    if trained is None or table.names[i] not in trained.names:
+def trained_loss(window: Window, evaluated: Table, name: str) -> str:
+    """Return the loss of training that a loss of evaluation is compared with.
+
+    It has the same name, unless the model info pairs them, as that of boosted trees.
+    """
+    info = window.model_info_at(int(evaluated.steps[-1]))
+    return name if info is None else info.evaluates.get(name, name)
+
+
+def _passes(
+    table: Table, trained: Table | None, i: int, counterpart: str
+) -> Iterator[Passes]:
+    """Yield the passes up to each new step that completes one.
+
+    Args:
+        table: Steps of evaluation.
+        trained: Steps of training.
+        i: Row of the loss in the first.
+        counterpart: Name of the loss in the second.
+    """
+    if trained is None or counterpart not in trained.names:
         return
     rows = np.flatnonzero(table.present[i])
     if not len(rows):
@@ -283,7 +303,7 @@ def _passes(table: Table, trained: Table | None, i: int) -> Iterator[Passes]:
     begins = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 2) > 1)
     sizes = np.diff(begins, append=len(rows))
     means = np.add.reduceat(loss, begins) / sizes
-    train = _Training(trained, trained.names.index(table.names[i]), steps[begins])
+    train = _Training(trained, trained.names.index(counterpart), steps[begins])
     new = int(np.searchsorted(rows, table.start))
     for k in range(1, len(begins)):
         # A pass is complete as soon as it is as long as the one before.

@@ -14,6 +14,7 @@ from tdbg.rules.builtin.loss.loss_series import (
     LossRule,
     Trend,
     losses_of,
+    trained_loss,
     trend_of,
 )
 from tdbg.rules.builtin.loss.moving_goals import need_not_fall
@@ -88,7 +89,7 @@ class Underfitting(LossRule):
                 trend = trend_of(table, i, self.num_steps) if is_loss else None
                 if trend is not None:
                     steps = table.steps[trend.columns]
-                    held = self._validation(evaluated, name, steps)
+                    held = self._validation(window, evaluated, name, steps)
                     judged = self._judge(name, table.mode, steps, trend, held)
                     severities = judged.severities[0]
                     found = np.flatnonzero(severities > OK)
@@ -99,13 +100,22 @@ class Underfitting(LossRule):
                     yield judged
 
     def _validation(
-        self, table: Table | None, name: str, steps: NDArray[np.int64]
+        self,
+        window: Window,
+        table: Table | None,
+        name: str,
+        steps: NDArray[np.int64],
     ) -> NDArray[np.float64]:
         """The median of the last losses of evaluation before each step; NaN: none."""
         result = np.full(len(steps), np.nan)
-        if table is None or name not in table.names:
+        if table is None or not len(table.steps):
             return result
-        i = table.names.index(name)
+        held_out = [
+            each for each in table.names if trained_loss(window, table, each) == name
+        ]
+        if not held_out:
+            return result
+        i = table.names.index(held_out[-1])
         rows = np.flatnonzero(table.known[i])
         loss = losses_of(table, i)[rows]
         ends = np.searchsorted(table.steps[rows], steps)

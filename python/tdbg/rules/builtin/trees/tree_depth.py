@@ -25,7 +25,7 @@ from tdbg.run.findings import Severity
 
 __all__ = ["TreeDepth"]
 
-NODE, YES, NO = "trees/Node", "trees/Yes", "trees/No"
+NODE, YES, NO, TREE = "trees/Node", "trees/Yes", "trees/No", "trees/Tree"
 
 
 @register
@@ -47,7 +47,7 @@ class TreeDepth(Rule):
 
     @property
     def needs(self) -> Needs:
-        """The values of the nodes of the latest tree."""
+        """The values of the nodes of the latest trees."""
         return Needs(collections=frozenset({"trees"}), raw=True)
 
     def selects(self, tensor: TensorInfo) -> bool:
@@ -55,7 +55,7 @@ class TreeDepth(Rule):
         return tensor.name == NODE
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
-        """Judge the tree of each step."""
+        """Judge the trees of each step by the deepest."""
         for table in window.tables():
             if NODE in table.names:
                 yield self._judge(table)
@@ -89,26 +89,49 @@ class TreeDepth(Rule):
         return table.judge_one(NODE, levels, describe)
 
     def _depth(self, table: Table, step: int) -> tuple[int, int] | None:
-        """The number of levels of splits, and of nodes, of the tree at a step."""
+        """The number of levels of splits, and of nodes, of the deepest tree."""
         nodes = _numbers(table.value(NODE, step))
         if nodes is None or not len(nodes) or nodes.min() < 0:
             return None
         children = [_numbers(table.value(name, step)) for name in (YES, NO)]
-        if any(child is None or len(child) != len(nodes) for child in children):
-            # Numbered as in a heap: the children of n are 2n + 1 and 2n + 2.
-            return math.floor(math.log2(int(nodes.max()) + 1)), len(nodes)
-        below = {
-            int(node): [int(child[k]) for child in children if child is not None]
-            for k, node in enumerate(nodes)
-        }
-        depth, level = 0, {int(nodes[0])}
-        # Bounded by the number of nodes, so that damaged data ends too.
-        while depth <= len(nodes):
-            level = {c for node in level for c in below[node] if c in below and c > 0}
-            if not level:
-                return depth, len(nodes)
-            depth += 1
-        return None
+        trees = _numbers(table.value(TREE, step))
+        if trees is None or len(trees) != len(nodes):
+            trees = np.zeros(len(nodes), dtype=np.int64)
+        found = []
+        for tree in np.unique(trees):
+            rows = trees == tree
+            if any(child is None or len(child) != len(nodes) for child in children):
+                found.append(_depth_of_heap(nodes[rows]))
+                continue
+            depth = _depth_of_tree(
+                nodes[rows], [c[rows] for c in children if c is not None]
+            )
+            if depth is None:
+                return None
+            found.append(depth)
+        return max(found)
+
+
+def _depth_of_heap(nodes: NDArray[np.int64]) -> tuple[int, int]:
+    """The levels of a tree in which the children of n are 2n + 1 and 2n + 2."""
+    return math.floor(math.log2(int(nodes.max()) + 1)), len(nodes)
+
+
+def _depth_of_tree(
+    nodes: NDArray[np.int64], children: list[NDArray[np.int64]]
+) -> tuple[int, int] | None:
+    """The levels of a tree by the children of its nodes; None if they go in circles."""
+    below = {
+        int(node): [int(child[k]) for child in children] for k, node in enumerate(nodes)
+    }
+    depth, level = 0, {int(nodes[0])}
+    # Bounded by the number of nodes, so that damaged data ends too.
+    while depth <= len(nodes):
+        level = {c for node in level for c in below[node] if c in below and c > 0}
+        if not level:
+            return depth, len(nodes)
+        depth += 1
+    return None
 
 
 def _numbers(values: NDArray[np.generic] | None) -> NDArray[np.int64] | None:
