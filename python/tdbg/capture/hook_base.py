@@ -240,6 +240,13 @@ class HookBase(ABC):
         hook._configure(make_config)
         return hook
 
+    @classmethod
+    def _inert(cls) -> Self:
+        """Make a hook that does nothing."""
+        hook = cls.__new__(cls)
+        hook._set_up(hook._make_adapter(), _dead_session(), None)
+        return hook
+
     def _configure(self, make_config: Callable[[], HookConfig]) -> None:
         def make(adapter: FrameworkAdapter) -> tuple[SessionSpec, RunExport | None]:
             config = make_config()
@@ -551,9 +558,7 @@ _H = TypeVar("_H", bound=HookBase)
 
 def _make_inert(kind: type[_H]) -> _H:
     """Make the copy of a hook, which does nothing."""
-    hook = kind.__new__(kind)
-    hook._set_up(hook._make_adapter(), _dead_session(), None)
-    return hook
+    return kind._inert()
 
 
 def _dead_session() -> Session:

@@ -383,6 +383,10 @@ class Session:
         for callback in self.on_eval_training:
             callback()
 
+    def steps_end(self) -> None:
+        """End the steps that are open: the training is over, or pauses."""
+        self._apply(self.machine.close())
+
     def latest_step(self, mode: ModeKeys) -> tuple[int, int]:
         """The numbers of the step that began last: global, and in *mode*; -1: none."""
         return self.machine.latest(mode)

@@ -16,6 +16,8 @@ SMALL = {
     "tdbg/__main__.py": "python -m tdbg",
     "tdbg/modes.py": "the modes of a training, public",
     "tdbg/pytorch.py": "a public face",
+    "tdbg/xgboost.py": "a public face",
+    "tdbg/hooks/trees/adapter.py": "what all frameworks of boosted trees share",
     "tdbg/actions/stop.py": "an action, found by its name",
     "tdbg/actions/notify.py": "an action, found by its name",
     "tdbg/cli/*.py": "a verb of the command line, found by its name",

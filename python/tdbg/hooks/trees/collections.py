@@ -1,0 +1,99 @@
+"""The collections of boosted trees, and which tensors they hold.
+
+No role tells a tensor of trees apart from others: a hook puts each by its name into a
+collection before anything of it is captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tdbg.capture.policy import Policy
+from tdbg.capture.schedule import StepPlan
+from tdbg.capture.session import Session
+from tdbg.capture.tensor_entry import TensorEntry
+from tdbg.config import HookConfig
+from tdbg.config.collections import CollectionKeys, Role
+from tdbg.config.schedules import SaveConfig
+from tdbg.hooks.framework import make_policy
+
+__all__ = ["INTERVAL", "Group", "policy_of_trees"]
+
+#: Rounds from one capture to the next, of everything but metrics and losses: a round
+#: takes milliseconds, and the trees of one are megabytes in a hundred rounds.
+INTERVAL = 10
+
+
+def policy_of_trees(config: HookConfig) -> Policy:
+    """Make the policy of a hook of boosted trees.
+
+    Metrics and losses are captured at every round, everything else at every tenth
+    where the configuration has no schedule: rules read the values of trees, and those
+    of deep learning, every 500 steps, would be none.
+
+    Raises:
+        ConfigurationError: If a rule is unknown, or one of its parameters is bad.
+    """
+    policy = make_policy(config)
+    if config.save_config is None:
+        policy.save_config = SaveConfig(
+            save_interval=INTERVAL, statistics_interval=INTERVAL
+        )
+    metrics = policy.registry.get(CollectionKeys.METRICS.value)
+    if metrics.save_config is None:
+        metrics.save_config = SaveConfig(save_interval=1, statistics_interval=1)
+    policy.registry.include(metrics.name)
+    return policy
+
+
+class Group:
+    """The tensors of one collection that are captured together, or not at all.
+
+    Args:
+        session: The session that captures them.
+        collection: Name of the collection; "": their role alone decides.
+        role: What the tensors are.
+
+    Attributes:
+        name: What the group is called in messages.
+        entries: The entries of the names that were expected so far.
+    """
+
+    def __init__(
+        self, session: Session, collection: str, role: Role = Role.OTHER
+    ) -> None:
+        self._session = session
+        self._role = role
+        self.name = collection or role.name.lower()
+        self._collection = collection
+        self.entries: dict[str, TensorEntry] = {}
+        # One entry of each capture class, as of a revision of the collections.
+        self._classes: list[TensorEntry] = []
+        self._revision = -1
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Note names that tensors of the group will have."""
+        session = self._session
+        new = [name for name in names if name not in self.entries]
+        if not new:
+            return
+        if self._collection:
+            session.collections.get(self._collection).tensor_names.update(new)
+        for name in new:
+            self.entries[name] = session.entry(name, self._role)
+        self._revision = -1
+
+    def entry(self, name: str) -> TensorEntry:
+        """Return the entry of a name."""
+        if name not in self.entries:
+            self.expect((name,))
+        return self.entries[name]
+
+    def due(self, step_plan: StepPlan) -> bool:
+        """Return whether a step captures any of them."""
+        revision = self._session.policy.revision
+        if self._revision != revision:
+            self._revision = revision
+            classes = {each.capture_class: each for each in self.entries.values()}
+            self._classes = list(classes.values())
+        return any(step_plan.of_entry(each) for each in self._classes)

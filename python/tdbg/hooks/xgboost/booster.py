@@ -1,0 +1,256 @@
+"""What can be read of a booster of XGBoost after a round, at a constant cost.
+
+A slice of the new rounds is read, and added to what is known of the old ones: the
+dump, and SHAP, of a whole model grow with every round.  Only ``dart``, which weighs old
+trees anew, the linear booster, and ``process_type="update"`` are read as a whole.
+
+Thread safety: the training's thread.
+
+Errors: XGBoost's, for what a kind of model does not support.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xgboost
+from numpy.typing import NDArray
+
+from tdbg.hooks.trees.importance import KINDS, Importance
+from tdbg.hooks.trees.margins import RunningSum, derivatives_of, prediction_of
+from tdbg.hooks.trees.rounds import DataSet
+from tdbg.hooks.trees.shap import sample_rows
+from tdbg.hooks.trees.tables import TreeTable
+from tdbg.hooks.xgboost.trees_json import gbtree_of, table_of_trees
+
+__all__ = ["BoosterModel"]
+
+Floats = NDArray[np.float64]
+
+# Elements of a matrix that XGBoost cannot slice and that is copied to sample its rows.
+_MOST_COPIED = 50_000_000
+
+
+class BoosterModel:
+    """A booster that is being trained: a ``TreeModel``.
+
+    Args:
+        booster: The booster.
+    """
+
+    name = "Booster"
+
+    def __init__(self, booster: xgboost.Booster) -> None:
+        self._booster = booster
+        self._n_rounds = 0
+        self._trees: TreeTable | None = None
+        self._importance: Importance | None = None
+        self._n_trees = 0
+        self._margins: dict[int, RunningSum] = {}
+        self._sampled: dict[int, xgboost.DMatrix] = {}
+        self._contributions: dict[int, RunningSum] = {}
+        learner = json.loads(booster.save_config())["learner"]
+        gradient_booster = learner["gradient_booster"]
+        self._kind = str(gradient_booster["name"])
+        self._objective = str(learner["objective"]["name"])
+        trained = gradient_booster.get("gbtree_train_param", {})
+        self._is_sum = (
+            self._kind == "gbtree" and trained.get("process_type") != "update"
+        )
+
+    @property
+    def n_rounds(self) -> int:
+        """How many rounds the booster has."""
+        return int(self._booster.num_boosted_rounds())
+
+    def feature_names(self) -> Sequence[str]:
+        """Return the names that the data have, or f0, f1 and so on."""
+        given = self._booster.feature_names
+        if given:
+            return list(given)
+        return [f"f{i}" for i in range(self._booster.num_features())]
+
+    def hyperparameters(self) -> Mapping[str, float | str]:
+        """Return all parameters that are in effect, those by default, too."""
+        learner = json.loads(self._booster.save_config())["learner"]
+        # Grows with every round, and is no parameter.
+        learner["gradient_booster"].get("gbtree_model_param", {}).pop("num_trees", None)
+        found: dict[str, float | str] = {}
+        for path, value in _leaves(learner, ()):
+            names = [str(part) for part in path if not isinstance(part, int)]
+            name = names[-1] if names[-1] != "name" else ".".join(names[-2:])
+            if name not in found:
+                found[name] = value
+        return found
+
+    # ---- trees -----------------------------------------------------------------
+
+    def trees(self) -> TreeTable:
+        """Return the trees of the latest round."""
+        self._read_new_trees()
+        assert self._trees is not None  # noqa: S101 - for the type checker
+        return self._trees
+
+    def importance(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return all five kinds; of a linear booster its coefficients only."""
+        names = self.feature_names()
+        if self._kind == "gblinear":
+            score = self._booster.get_score(importance_type="weight")
+            return {"weight": {name: np.asarray(v) for name, v in score.items()}}
+        self._read_new_trees()
+        importance = self._importance
+        assert importance is not None  # noqa: S101 - for the type checker
+        return {
+            kind: dict(zip(names, importance.of_kind(kind).tolist(), strict=True))
+            for kind in KINDS
+        }
+
+    def _read_new_trees(self) -> None:
+        n_rounds = self.n_rounds
+        if n_rounds == self._n_rounds and self._trees is not None:
+            return
+        names = self.feature_names()
+        if self._importance is None or not self._is_sum or n_rounds < self._n_rounds:
+            self._importance = Importance(len(names))
+            self._n_rounds = self._n_trees = 0
+        part = self._booster[self._n_rounds : n_rounds]
+        model = gbtree_of(json.loads(part.save_raw("json")))
+        table = table_of_trees(model["trees"], self._n_trees, names)
+        self._importance.add(table)
+        latest = self._n_trees + int(model["iteration_indptr"][-2])
+        self._trees = table.of_trees(latest)
+        self._n_rounds, self._n_trees = n_rounds, self._n_trees + len(model["trees"])
+
+    # ---- predictions -----------------------------------------------------------
+
+    def labels(self, data_set: DataSet) -> NDArray[Any]:
+        """Return the labels; class numbers as integers."""
+        data = data_set.data
+        labels = np.asarray(data.get_label())
+        n_rows = data.num_row()
+        if n_rows and labels.size > n_rows:
+            labels = labels.reshape(n_rows, -1)
+        is_class = self._objective.startswith(("binary:", "multi:"))
+        whole = labels.astype(np.int64)
+        return whole if is_class and (whole == labels).all() else labels
+
+    def predictions(self, data_set: DataSet) -> Floats:
+        """Return what the booster predicts, as ``Booster.predict`` has it.
+
+        Except of ``multi:softmax``, whose probabilities it returns.
+        """
+        return prediction_of(self._objective, self._margin(data_set.data))
+
+    def derivatives(self, data_set: DataSet) -> tuple[Floats, Floats] | None:
+        """Return gradient and hessian of objectives that are known."""
+        data = data_set.data
+        label = np.asarray(data.get_label(), dtype=np.float64)
+        weight = np.asarray(data.get_weight(), dtype=np.float64)
+        return derivatives_of(
+            self._objective, self._margin(data), label, weight if len(weight) else None
+        )
+
+    def _margin(self, data: xgboost.DMatrix) -> Floats:
+        if not self._is_sum:
+            return self._predict(data, output_margin=True)
+        found = self._margins.get(id(data))
+        if found is None:
+            found = self._margins[id(data)] = RunningSum(
+                lambda first, last: self._predict(
+                    data, output_margin=True, iteration_range=(first, last)
+                ),
+                lambda: self._base_margin(data),
+            )
+        return found.up_to(self.n_rounds)
+
+    def _base_margin(self, data: xgboost.DMatrix) -> Floats | None:
+        """Return what all rounds are added to: the base of two, less that of both."""
+        if self.n_rounds < 2:
+            return None
+        one, other, both = (
+            self._predict(data, output_margin=True, iteration_range=rounds)
+            for rounds in ((0, 1), (1, 2), (0, 2))
+        )
+        return one + other - both
+
+    def _predict(self, data: xgboost.DMatrix, **options: Any) -> Floats:
+        return np.asarray(self._booster.predict(data, **options), dtype=np.float64)
+
+    # ---- contributions ---------------------------------------------------------
+
+    def contributions(self, data_set: DataSet, n_rows: int) -> Floats:
+        """Return samples x columns, or samples x classes x columns; the bias last."""
+        key = id(data_set.data)
+        data = self._sampled.get(key)
+        if data is None:
+            data = self._sampled[key] = _sample(data_set.data, n_rows)
+        if not self._is_sum:
+            return self._predict(data, pred_contribs=True)
+        found = self._contributions.get(key)
+        if found is None:
+            found = self._contributions[key] = RunningSum(
+                lambda first, last: np.asarray(
+                    self._booster[first:last].predict(data, pred_contribs=True),
+                    dtype=np.float64,
+                ),
+                lambda: self._base_contribution(data),
+            )
+        return found.up_to(self.n_rounds)
+
+    def _base_contribution(self, data: xgboost.DMatrix) -> Floats | None:
+        """Return the base margin in the column of the bias, and 0 for the features."""
+        base = self._base_margin(data)
+        if base is None:
+            return None
+        n_columns = self._booster.num_features() + 1
+        result = np.zeros((*base.shape, n_columns))
+        result[..., -1] = base
+        return result
+
+
+def _sample(data: xgboost.DMatrix, n_rows: int) -> xgboost.DMatrix:
+    """Return some rows of a matrix.
+
+    Raises:
+        ValueError: If XGBoost cannot slice it, and it is too large to be copied.
+    """
+    rows = sample_rows(data.num_row(), n_rows)
+    if rows is None:
+        return data
+    try:
+        return data.slice(rows)
+    except xgboost.core.XGBoostError:
+        # A QuantileDMatrix gives its values, in the bins that trees are made of.
+        if data.num_row() * data.num_col() > _MOST_COPIED:
+            msg = f"{type(data).__name__} of {data.num_row()} rows cannot be sliced"
+            raise ValueError(msg) from None
+    return xgboost.DMatrix(
+        data.get_data()[rows],
+        feature_names=data.feature_names,
+        feature_types=data.feature_types,
+        enable_categorical=True,
+    )
+
+
+def _leaves(value: Any, path: tuple[str | int, ...]) -> Any:
+    """Yield the numbers and texts of a JSON document with their paths."""
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            yield from _leaves(child, (*path, key))
+    elif isinstance(value, list):
+        for i, child in enumerate(value):
+            yield from _leaves(child, (*path, i))
+    elif isinstance(value, str | int | float):
+        yield path, _number(value)
+
+
+def _number(value: str | float) -> float | str:
+    try:
+        number = float(value)
+    except ValueError:
+        return str(value)
+    return number if math.isfinite(number) else str(value)

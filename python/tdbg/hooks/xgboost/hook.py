@@ -1,0 +1,263 @@
+"""``Hook``: the callback that captures a training of XGBoost."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from xgboost import Booster, DMatrix, __version__, collective
+from xgboost.callback import TrainingCallback
+
+from tdbg.capture.modes import CurrentMode
+from tdbg.capture.policy import Policy
+from tdbg.capture.process_hook import ProcessHook
+from tdbg.capture.session import Session
+from tdbg.config import HookConfig
+from tdbg.errors import ConfigurationError, TdbgError
+from tdbg.hooks.trees.adapter import ArrayAdapter
+from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
+from tdbg.hooks.trees.rounds import Score, is_maximized
+from tdbg.hooks.xgboost.booster import BoosterModel
+from tdbg.hooks.xgboost.data import TrainingData, data_of_folds, find_data
+
+__all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
+
+_log = logging.getLogger("tdbg")
+
+
+class Hook(TreeHook, TrainingCallback):
+    """Captures a training of XGBoost; metrics and losses unless told otherwise.
+
+    A callback of ``xgboost.train`` and ``xgboost.cv``, or an argument ``callbacks`` of
+    the estimators::
+
+        hook = tdbg.xgboost.Hook("runs/x", include_collections=["trees"])
+        xgboost.train(
+            parameters, train, 100, evals=[(valid, "valid")], callbacks=[hook]
+        )
+
+    A copy that is pickled into a process of a collective (Dask, Spark) captures there;
+    any other copy does nothing.
+    """
+
+    # Of a hook that a file has made, or that is a copy.
+    _train_data: Any = None
+    _validation_data: Any = None
+    _config: HookConfig | None = None
+    _is_copy = False
+
+    def __init__(
+        self,
+        out_dir: str | os.PathLike[str] | None = None,
+        *,
+        train_data: Any = None,
+        validation_data: Any = None,
+        maximize: Iterable[str] = (),
+        shap_rows: int = SHAP_ROWS,
+        **settings: Any,
+    ) -> None:
+        """Open a run.
+
+        Args:
+            out_dir: As for ``HookBase``.
+            train_data: The DMatrix that the model is trained by; None: as ``train``
+                is given it.
+            validation_data: The DMatrix whose labels, predictions and contributions
+                are captured; None: the last of ``evals`` that is not trained by.
+            maximize: Names of metrics that grow as the model gets better, beside
+                those that are known: no losses.
+            shap_rows: Of how many rows, at most, contributions are computed.
+            settings: The other arguments of ``HookBase``.
+
+        Raises:
+            ConfigurationError: If something asked for can never work.
+            StorageError: If the run cannot be made or written.
+        """
+        self._train_data = _checked("train_data", train_data)
+        self._validation_data = _checked("validation_data", validation_data)
+        super().__init__(out_dir, maximize=maximize, shap_rows=shap_rows, **settings)
+
+    def _make_adapter(self) -> ArrayAdapter:
+        return ArrayAdapter("xgboost", __version__, _rank)
+
+    def _make_policy(self, config: HookConfig) -> Policy:
+        self._config = config
+        return super()._make_policy(config)
+
+    def _configure(self, make_config: Callable[[], HookConfig]) -> None:
+        def configure() -> HookConfig:
+            config = make_config()
+            if (_rank() or (0, 1))[1] > 1:
+                # A rank that left alone would keep the others waiting for ever.
+                return dataclasses.replace(config, on_stop="flag")
+            return config
+
+        super()._configure(configure)
+
+    def _attach(self, session: Session) -> CurrentMode:
+        self._data = TrainingData()
+        self._model: BoosterModel | None = None
+        return super()._attach(session)
+
+    def _remember(self) -> None:
+        _process_hook.remember(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = {
+            "_config": self._config,
+            "_maximized": self._maximized,
+            "_shap_rows": self._shap_rows,
+        }
+        return _copied, (type(self), settings)
+
+    # ---- what XGBoost calls ------------------------------------------------------
+
+    def before_training(self, model: Any) -> Any:
+        """A training begins; XGBoost calls it."""
+        if self._is_copy and self._config is not None and collective.is_distributed():
+            self._open_copy()
+        self._session.run(self._begin_training, model)
+        return model
+
+    def before_iteration(
+        self, model: Any, epoch: int, evals_log: Mapping[str, Any]
+    ) -> bool:
+        """A round begins; XGBoost calls it.  True stops the training."""
+        del model, epoch, evals_log
+        return self._round_begins()
+
+    def after_iteration(
+        self, model: Any, epoch: int, evals_log: Mapping[str, Any]
+    ) -> bool:
+        """A round is over; XGBoost calls it.  True stops the training."""
+        del epoch
+        self._session.run(self._make_model, model)
+        if self._model is None:
+            return False
+        return self._round_ends(
+            self._model, lambda: self._read_scores(evals_log), self._data.sets
+        )
+
+    def after_training(self, model: Any) -> Any:
+        """A training is over; XGBoost calls it."""
+        self._session.run(self._note_kept_rounds, model)
+        self._training_ends()
+        self._data, self._model = TrainingData(), None
+        return model
+
+    # ---- the training --------------------------------------------------------------
+
+    def _begin_training(self, model: Any) -> None:
+        self._model = None
+        folds = getattr(model, "cvfolds", None)
+        if folds is None:
+            self._data = find_data(self._train_data, self._validation_data)
+            first_round = int(model.num_boosted_rounds())
+        else:
+            self._data, first_round = data_of_folds(folds), 0
+        self._training_begins(first_round, self._data.features)
+
+    def _make_model(self, model: Any) -> None:
+        """Read the booster, once it has been configured by its first round."""
+        if self._model is None:
+            folds = getattr(model, "cvfolds", None)
+            booster: Booster = model if folds is None else folds[0].bst
+            self._model = BoosterModel(booster)
+
+    def _read_scores(self, evals_log: Mapping[str, Any]) -> Sequence[Score]:
+        names = list(evals_log)
+        scores = []
+        for name, by_metric in evals_log.items():
+            is_training = self._data.is_training(name, names)
+            for metric, values in by_metric.items():
+                latest = values[-1]
+                mean, deviation = (
+                    latest if isinstance(latest, tuple) else (latest, None)
+                )
+                is_loss = not (metric in self._maximized or is_maximized(metric))
+                scores.append(
+                    Score(name, metric, float(mean), is_training, is_loss, deviation)
+                )
+        return scores
+
+    def _note_kept_rounds(self, model: Any) -> None:
+        """Record where early stopping has found the best round."""
+        best = model.attr("best_iteration") if isinstance(model, Booster) else None
+        if best is not None:
+            self._session.record_scalar(self._mode.now(), "best_iteration", float(best))
+
+    def _open_copy(self) -> None:
+        """Open the run in a process of the collective that trains."""
+        config = self._config
+        assert config is not None  # noqa: S101 - for the type checker
+        self._is_copy = False
+        try:
+            self._configure(lambda: config)
+        except TdbgError as error:
+            _log.warning("this rank captures nothing: %s", error)
+
+
+def _rank() -> tuple[int, int] | None:
+    """The rank in the collective that trains; None outside of one."""
+    if not collective.is_distributed():
+        return None
+    return collective.get_rank(), collective.get_world_size()
+
+
+def _copied(kind: type[Hook], settings: Mapping[str, Any]) -> Hook:
+    """Make the copy of a hook, which does nothing outside of a collective."""
+    hook = kind._inert()
+    for name, value in settings.items():
+        setattr(hook, name, value)
+    hook._is_copy = True
+    return hook
+
+
+def _checked(name: str, data: Any) -> Any:
+    """Return data that can be predicted.
+
+    Raises:
+        ConfigurationError: If they are no DMatrix.
+    """
+    if data is None or isinstance(data, DMatrix):
+        return data
+    msg = f"{name} must be an xgboost.DMatrix, not {type(data).__name__}"
+    raise ConfigurationError(msg)
+
+
+_process_hook = ProcessHook(Hook)
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None,
+    create_if_not_exists: bool = False,
+) -> Hook | None:
+    """The hook of this process: the one that was made or set last.
+
+    Args:
+        json_config_path: A file to make it from, as of ``Hook.create_from_file``.
+        create_if_not_exists: Make one if there is none, or only a closed one, and a
+            file or a variable says how.
+
+    Raises:
+        ConfigurationError: If it is made, from what can never work.
+        StorageError: If it is made, and the run cannot be.
+    """
+    return _process_hook.get(json_config_path, create=create_if_not_exists)
+
+
+def set_hook(custom_hook: Hook) -> None:
+    """Make this hook the one of this process.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    _process_hook.set(custom_hook)
+
+
+def del_hook() -> None:
+    """Forget the hook of this process; it is not closed, if others hold it."""
+    _process_hook.forget()
