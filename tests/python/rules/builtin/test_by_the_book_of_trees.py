@@ -40,8 +40,9 @@ def expected_of(rule: FeatureImportance, run: FakeRun) -> Verdicts:
                 continue
             share = {name: given.get(name, 0.0) / total for name in seen}
             top = sum(sorted(share.values())[-rule.nfeatures :])
-            few = rule.nfeatures < len(seen) / 4
+            few = rule.nfeatures < len(seen) / 4 and total >= 10 * rule.nfeatures
             low = any(each < rule.low / len(seen) for each in share.values())
+            low &= total * rule.low >= len(seen)
             for name, bad, severity in (
                 (PREFIX, top > rule.threshold and few, Severity.WARNING),
                 (f"{PREFIX}/*", low, Severity.INFO),
@@ -62,9 +63,11 @@ def random_run(seed: int) -> FakeRun:
         phase = step // 9 % 5
         rows: dict[str, object] = {}
         for i in range(12 if step > 20 else 8):
-            value = 1.0 if phase < 3 else 0.1
+            # Splits: few at first, so that their shares say little.
+            splits = 10.0 ** (step / 20) if seed % 2 else 1000.0
+            value = splits if phase < 3 else 0.1 * splits
             if i < 2:
-                value = [1.0, 1.0, 1.0, 4.0, 9.0][phase]
+                value = [1.0, 1.0, 1.0, 4.0, 9.0][phase] * splits
             if i == 5 and phase in (1, 3):
                 value = float(random.choice([0.0, 1e-4, -1.0, np.nan]))
             if i == 6 and phase == 2 and random.random() < 0.7:
@@ -108,7 +111,8 @@ def test_the_features_are_told_with_their_shares() -> None:
     run = FakeRun()
     for step in range(3):
         shares = [0.5, 0.3, 0.1, *[0.1 / 12] * 12, 0.0]
-        run.step(step, {f"{PREFIX}/f{i}": [share] for i, share in enumerate(shares)})
+        splits = {f"{PREFIX}/f{i}": [1e4 * share] for i, share in enumerate(shares)}
+        run.step(step, splits)
     few, useless = judge(run, FeatureImportance())
     assert "3 of 16 features have 0.90 of the importance (weight): f0 (0.50), f1 (" in (
         few.message

@@ -28,9 +28,14 @@ __all__ = ["FeatureImportance"]
 
 PREFIX = "feature_importance/"
 KINDS = ("weight", "gain", "cover", "total_gain", "total_cover")
+# What a feature that gives the answer away takes all of: however good it is, trees
+# still split by others, but there is nothing left for these to gain.
+LEAK_KIND = "total_gain"
 # The most important features must be less than this share of all features: if there
 # are few, it is no wonder that each of them matters.
 FEW = 0.25
+# Splits for each of the most important features before their share means anything.
+SPLITS = 10
 
 
 @register
@@ -42,6 +47,8 @@ class FeatureImportance(Rule):
         threshold: If the most important features have more than this share of all
             importance together, it is reported.
         nfeatures: How many those are.
+        leak: If a single feature has more than this share of the gain of all splits,
+            it is reported for giving the answer away.
         low: Features with less than this share of what each would have if all had
             the same are of no use.
         kind: Which importance: weight, gain, cover, total_gain or total_cover.
@@ -55,6 +62,7 @@ class FeatureImportance(Rule):
 
     threshold: float = 0.8
     nfeatures: int = 3
+    leak: float = 0.95
     low: float = 0.01
     kind: str = "weight"
     patience: int = 3
@@ -62,6 +70,7 @@ class FeatureImportance(Rule):
     def __post_init__(self) -> None:
         check_number(self, "threshold", above=0.0, most=1.0)
         check_number(self, "nfeatures", least=1, whole=True)
+        check_number(self, "leak", above=0.0, most=1.0)
         check_number(self, "low", least=0.0, most=1.0)
         check_number(self, "patience", least=1, whole=True)
         check_choice(self, "kind", KINDS)
@@ -82,8 +91,9 @@ class FeatureImportance(Rule):
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select importances of the requested kind."""
-        return tensor.name.startswith(f"{PREFIX}{self.kind}/")
+        """Select importances of the requested kind, and gains."""
+        kinds = {self.kind, LEAK_KIND}
+        return any(tensor.name.startswith(f"{PREFIX}{kind}/") for kind in kinds)
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge the importances of each step together."""
@@ -91,18 +101,41 @@ class FeatureImportance(Rule):
             yield from self._judge(table)
 
     def _judge(self, table: Table) -> Iterator[Evaluation]:
-        found = self._shares(table)
+        found = _shares(table, self.kind)
+        if found is not None:
+            yield from self._judge_kind(table, found)
+        gains = _shares(table, LEAK_KIND)
+        if gains is not None:
+            top = gains.share.max(axis=0)
+            many = FEW * gains.features.sum(axis=0) > 1
+            over = gains.judged & many & (top > self.leak)
+            yield self._lasting(
+                table,
+                f"{PREFIX}{LEAK_KIND}/leak",
+                over,
+                gains,
+                Severity.WARNING,
+                lambda j: self._describe_leak(gains, j),
+            )
+
+    def _judge_kind(self, table: Table, found: _Shares) -> Iterator[Evaluation]:
         top = _sums(np.sort(found.share, axis=0)[::-1][: self.nfeatures])
         many = self.nfeatures < FEW * found.features.sum(axis=0)
-        over = found.judged & many & (top > self.threshold)
+        # Importances of other kinds do not say how many splits there are.
+        counts = self.kind == "weight"
+        enough = found.total >= SPLITS * self.nfeatures * counts
+        over = found.judged & many & enough & (top > self.threshold)
         useless = self._useless(found)
         least = found.judged & useless.any(axis=0)
+        if counts:
+            # A share of a few splits is no smaller than one of them.
+            least &= found.total * self.low >= found.features.sum(axis=0)
         name = f"{PREFIX}{self.kind}"
         yield self._lasting(
             table,
             name,
             over,
-            found.judged,
+            found,
             Severity.WARNING,
             lambda j: self._describe_top(found, float(top[j]), j),
         )
@@ -110,22 +143,9 @@ class FeatureImportance(Rule):
             table,
             f"{name}/*",
             least,
-            found.judged,
+            found,
             Severity.INFO,
             lambda j: self._describe_useless(found, useless[:, j], j),
-        )
-
-    def _shares(self, table: Table) -> _Shares:
-        known = table.known & (table["count"] == 1) & (table.not_finite == 0)
-        importance = np.where(known, np.maximum(table["mean"], 0.0), 0.0)
-        total = _sums(importance)
-        judged = known.any(axis=0) & (total > 0)
-        return _Shares(
-            names=[name.removeprefix(f"{PREFIX}{self.kind}/") for name in table.names],
-            share=importance / np.where(judged, total, 1.0),
-            # A feature has no row once no tree uses it any more.
-            features=np.logical_or.accumulate(table.present, axis=1),
-            judged=judged,
         )
 
     def _useless(self, found: _Shares) -> Bools:
@@ -151,6 +171,24 @@ class FeatureImportance(Rule):
             ),
         )
 
+    def _describe_leak(self, gains: _Shares, j: int) -> Description:
+        best = int(gains.share[:, j].argmax())
+        share = float(gains.share[best, j])
+        return Description(
+            message=(
+                f"one of {gains.features[:, j].sum()} features, {gains.names[best]}, "
+                f"has {share:.2f} of all that splits gain: next to nothing is left "
+                "for the others"
+            ),
+            value=share,
+            threshold=self.leak,
+            advice=(
+                f"see what {gains.names[best]} is made of: a feature that decides "
+                "alone is mostly made from the label, or known only after it; train "
+                "without it and compare"
+            ),
+        )
+
     def _describe_useless(self, found: _Shares, useless: Bools, j: int) -> Description:
         names = [found.names[i] for i in np.flatnonzero(useless)]
         return Description(
@@ -168,14 +206,14 @@ class FeatureImportance(Rule):
         table: Table,
         name: str,
         bad: Bools,
-        judged: Bools,
+        found: _Shares,
         severity: Severity,
         describe: Callable[[int], Description],
     ) -> Evaluation:
         """Make verdicts on all features together, under one name."""
         # A step without any importance restarts the streak.
-        streak = streak_of_known(bad, np.asarray(table.known.any(axis=0)))
-        levels = np.where(judged & ~bad, OK, UNKNOWN).astype(np.int8)
+        streak = streak_of_known(bad, found.known)
+        levels = np.where(found.judged & ~bad, OK, UNKNOWN).astype(np.int8)
         levels[streak >= self.patience] = severity
         start = table.start
         return table.judge_one(name, levels[start:], lambda j: describe(j + start))
@@ -190,12 +228,38 @@ class _Shares:
         share: Features x steps: the share; 0 where it is unknown.
         features: Features x steps: whether the feature exists by then.
         judged: Steps: whether any feature has any importance.
+        known: Steps: whether anything is known.
+        total: Steps: the importance of all features.
     """
 
     names: list[str]
     share: Floats
     features: Bools
     judged: Bools
+    known: Bools
+    total: Floats
+
+
+def _shares(table: Table, kind: str) -> _Shares | None:
+    """Return the importances of a kind; None where there are none."""
+    prefix = f"{PREFIX}{kind}/"
+    rows = [i for i, name in enumerate(table.names) if name.startswith(prefix)]
+    if not rows:
+        return None
+    known = table.known[rows] & (table["count"][rows] == 1)
+    known &= table.not_finite[rows] == 0
+    importance = np.where(known, np.maximum(table["mean"][rows], 0.0), 0.0)
+    total = _sums(importance)
+    judged = known.any(axis=0) & (total > 0)
+    return _Shares(
+        names=[table.names[i].removeprefix(prefix) for i in rows],
+        share=importance / np.where(judged, total, 1.0),
+        # A feature has no row once no tree uses it any more.
+        features=np.logical_or.accumulate(table.present[rows], axis=1),
+        judged=judged,
+        known=np.asarray(table.known[rows].any(axis=0)),
+        total=total,
+    )
 
 
 def _sums(values: Floats) -> Floats:

@@ -87,8 +87,9 @@ def important(path: Path, steps: list[dict[str, float]], kind: str = "weight") -
             run.end_step(step)
 
 
-EVEN = {f"f{i}": 0.05 for i in range(20)}
-FEW = {**dict.fromkeys(EVEN, 0.01), "f3": 0.4, "f4": 0.3, "f5": 0.13}
+# Splits by each feature.
+EVEN = {f"f{i}": 500.0 for i in range(20)}
+FEW = {**dict.fromkeys(EVEN, 100.0), "f3": 4000.0, "f4": 3000.0, "f5": 1300.0}
 
 
 def test_few_features_with_nearly_all_importance_are_reported(run_dir: Path):
@@ -114,10 +115,49 @@ def test_of_few_features_all_matter(run_dir: Path):
 
 
 def test_features_of_no_use_are_an_info_also_when_trees_drop_them(run_dir: Path):
-    rest = {name: 0.05 for name in EVEN if name != "f7"}
-    important(run_dir, [EVEN, rest, {**rest, "f8": 1e-5}, rest, rest])
+    rest = {name: 500.0 for name in EVEN if name != "f7"}
+    important(run_dir, [EVEN, rest, {**rest, "f8": 0.1}, rest, rest])
     (finding,) = check(run_dir, ["FeatureImportance"], record=False).findings
     assert finding.severity is Severity.INFO
     assert finding.step == 3
     assert "1 of 20 features" in finding.message
     assert "f7" in finding.message
+
+
+def test_few_splits_say_nothing_of_shares(run_dir: Path):
+    one = {**dict.fromkeys(EVEN, 0.0), "f3": 20.0, "f4": 9.0}
+    important(run_dir, [one] * 4)
+    assert check(run_dir, ["FeatureImportance"], record=False).findings == ()
+
+
+def test_a_feature_that_takes_all_gain_gives_the_answer_away(run_dir: Path):
+    leak = {**dict.fromkeys(EVEN, 1.0), "f3": 1000.0}
+    important(run_dir, [EVEN, leak, leak, leak], kind="total_gain")
+    (finding,) = check(run_dir, ["FeatureImportance"], record=False).findings
+    assert (finding.tensor, finding.step) == (
+        "feature_importance/total_gain/leak",
+        3,
+    )
+    assert finding.value == pytest.approx(1000 / 1019)
+    assert "one of 20 features, f3, has 0.98 of all that splits gain" in finding.message
+
+
+def test_a_good_feature_leaves_something_for_the_others(run_dir: Path):
+    good = {**dict.fromkeys(EVEN, 4.0), "f3": 1000.0}
+    important(run_dir, [good] * 4, kind="total_gain")
+    assert check(run_dir, ["FeatureImportance"], record=False).findings == ()
+
+
+def test_the_deepest_tree_of_a_round_is_judged(run_dir: Path):
+    shallow, deep = tree(2), tree(7)
+    columns = {
+        name: np.concatenate([shallow[name], deep[name], shallow[name]])
+        for name in shallow
+    }
+    numbers = [
+        np.full(len(each[NODE]), i) for i, each in enumerate([shallow, deep, shallow])
+    ]
+    columns["trees/Tree"] = np.concatenate(numbers)
+    grown(run_dir, [columns])
+    (finding,) = check(run_dir, TreeDepth(depth=6), record=False).findings
+    assert finding.message == "the tree is 7 levels deep, with 15 nodes"

@@ -1,0 +1,134 @@
+"""Each rule finds its fault in a training of XGBoost made for it, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xgboost
+from sklearn.datasets import load_breast_cancer, load_digits, make_friedman1
+
+import tdbg.xgboost as tx
+from tdbg.rules import Report, check, default_rules
+from tree_runs import Split, cancer, diabetes, digits, split
+
+BINARY = {"objective": "binary:logistic", "max_depth": 3, "eta": 0.1}
+TEN = {"objective": "multi:softprob", "num_class": 10, "max_depth": 3, "eta": 0.3}
+NUMBERS = {"objective": "reg:squarederror", "max_depth": 2, "eta": 0.05}
+
+
+def judged(
+    run_dir: Path, parameters: dict[str, Any], data: Split, n_rounds: int
+) -> Report:
+    """Train with all default rules in the hook, and judge the run by them."""
+    train, valid = data.train(), data.valid()
+    with tx.Hook(run_dir, rules=default_rules()) as hook:
+        xgboost.train(
+            parameters,
+            train,
+            n_rounds,
+            evals=[(train, "train"), (valid, "valid")],
+            verbose_eval=False,
+            callbacks=[hook],
+        )
+        assert hook.counters()["internal_errors"] == 0
+    return check(run_dir, default_rules())
+
+
+def found(report: Report) -> dict[str, str]:
+    """Map each rule with a warning to its first message."""
+    result: dict[str, str] = {}
+    for finding in report.findings:
+        result.setdefault(finding.rule, finding.message)
+    return result
+
+
+HEALTHY: dict[str, tuple[dict[str, Any], Any, int]] = {
+    "two classes": (BINARY, cancer, 60),
+    "ten classes": (TEN, digits, 40),
+    "numbers": (NUMBERS, diabetes, 40),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_all_rules_are_silent_on_a_healthy_training(run_dir: Path, name: str) -> None:
+    parameters, make, n_rounds = HEALTHY[name]
+    assert found(judged(run_dir, parameters, make(), n_rounds)) == {}
+
+
+def leaking(wrong: float) -> Split:
+    """A feature that is the label itself but for a share of it, with some noise."""
+    x, y = load_breast_cancer(return_X_y=True)
+    random = np.random.default_rng(1)
+    answer = np.where(random.random(len(y)) < wrong, 1 - y, y)
+    leak = answer + 0.01 * random.normal(size=len(y))
+    return split(np.column_stack([x, leak]), y, 400)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.02])
+def test_feature_importance_finds_a_label_among_the_features(
+    run_dir: Path, wrong: float
+) -> None:
+    messages = found(judged(run_dir, BINARY, leaking(wrong), 50))
+    assert messages["FeatureImportance"].startswith("one of 31 features, f30, has ")
+
+
+def test_tree_depth_finds_trees_that_learn_samples_by_heart(run_dir: Path) -> None:
+    data = split(*make_friedman1(1200, 10, noise=3.0, random_state=0), 900)
+    deep = {"objective": "reg:squarederror", "max_depth": 16, "eta": 0.3}
+    messages = found(judged(run_dir, deep, data, 25))
+    assert "levels deep" in messages["TreeDepth"]
+    assert messages.keys() <= {"TreeDepth", "Overfit", "Overtraining"}
+
+
+def mislabelled() -> Split:
+    """Every fifth label is wrong, and there are few."""
+    data = split(*load_breast_cancer(return_X_y=True), 120)
+    random = np.random.default_rng(0)
+    wrong = random.random(len(data.y)) < 0.2
+    return data._replace(y=np.where(wrong, 1 - data.y, data.y))
+
+
+def test_overfit_and_overtraining_find_what_is_learned_by_heart(run_dir: Path) -> None:
+    greedy = {"objective": "binary:logistic", "max_depth": 8, "eta": 0.5}
+    messages = found(judged(run_dir, greedy, mislabelled(), 120))
+    assert "validation" in messages["Overfit"]
+    assert "no new best of the validation loss" in messages["Overtraining"]
+    assert messages.keys() == {"Overfit", "Overtraining"}
+
+
+def test_class_imbalance_finds_a_rare_class(run_dir: Path) -> None:
+    x, y = load_digits(return_X_y=True)
+    kept = (y != 7) | (np.random.default_rng(0).random(len(y)) < 0.06)
+    messages = found(judged(run_dir, TEN, split(x[kept], y[kept], 1000), 20))
+    assert "of class 7" in messages["ClassImbalance"]
+
+
+def test_confusion_finds_two_classes_whose_labels_are_mixed_up(run_dir: Path) -> None:
+    x, y = load_digits(return_X_y=True)
+    mixed = np.isin(y, (3, 8))
+    y = y.copy()
+    y[mixed] = np.random.default_rng(0).choice([3, 8], int(mixed.sum()))
+    # By training data they are told apart: trees learn them by heart.
+    messages = found(judged(run_dir, TEN, split(x, y, 1000), 70))
+    assert "3 is taken for 8" in messages["Confusion"]
+
+
+def test_loss_not_decreasing_finds_a_rate_at_which_nothing_is_learned(
+    run_dir: Path,
+) -> None:
+    messages = found(judged(run_dir, BINARY | {"eta": 1e-6}, cancer(), 70))
+    assert (
+        "the median loss of 25 recorded steps fell by"
+        in (messages["LossNotDecreasing"])
+    )
+
+
+def test_underfitting_finds_a_model_that_may_not_split(run_dir: Path) -> None:
+    random = np.random.default_rng(0)
+    data = split(random.normal(size=(600, 20)), random.integers(0, 2, 600), 300)
+    stiff = {"objective": "binary:logistic", "eta": 0.1, "min_child_weight": 80}
+    messages = found(judged(run_dir, stiff, data, 210))
+    assert "the loss is flat" in messages["Underfitting"]
