@@ -38,6 +38,10 @@ class RunningSum:
         self._sum: Floats | None = None
         self._n_rounds = 0
 
+    def forget(self) -> None:
+        """Begin anew: terms of old rounds have changed."""
+        self._sum, self._n_rounds = None, 0
+
     def up_to(self, n_rounds: int) -> Floats:
         """Return the sum of the first *n_rounds* rounds with the base.
 

@@ -1,0 +1,179 @@
+"""``Hook``: the callback that captures a training of LightGBM."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import lightgbm
+from lightgbm.callback import EarlyStopException
+
+from tdbg.capture.modes import CurrentMode
+from tdbg.capture.process_hook import ProcessHook
+from tdbg.capture.session import Session
+from tdbg.hooks.lightgbm.booster import BoosterModel
+from tdbg.hooks.trees.adapter import ArrayAdapter
+from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
+from tdbg.hooks.trees.rounds import DataSet, Score
+from tdbg.modes import EVAL, TRAIN, ModeKeys
+
+__all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
+
+# After ``record_evaluation`` (20), before ``early_stopping`` (30) ends the round.
+_ORDER = 25
+
+
+class Hook(TreeHook):
+    """Captures a training of LightGBM; metrics and losses unless told otherwise.
+
+    A callback of ``lightgbm.train`` and ``lightgbm.cv``, and of the estimators'
+    ``fit``::
+
+        hook = tdbg.lightgbm.Hook("runs/l", include_collections=["trees"])
+        lightgbm.train(parameters, train, 100, valid_sets=[valid], callbacks=[hook])
+    """
+
+    before_iteration = False
+    # Of a hook that a file has made, or that is a copy.
+    _explained: Any = None
+
+    def __init__(
+        self,
+        out_dir: str | os.PathLike[str] | None = None,
+        *,
+        shap_data: Any = None,
+        maximize: Iterable[str] = (),
+        shap_rows: int = SHAP_ROWS,
+        **settings: Any,
+    ) -> None:
+        """Open a run.
+
+        Args:
+            out_dir: As for ``HookBase``.
+            shap_data: Samples, as ``Booster.predict`` takes them, whose predictions
+                are explained; None: the data of the last of ``valid_sets``, which
+                LightGBM keeps with ``free_raw_data=False`` only.
+            maximize: Names of metrics that grow as the model gets better, beside
+                those of which LightGBM says it: no losses.
+            shap_rows: Of how many rows, at most, contributions are computed.
+            settings: The other arguments of ``HookBase``.
+
+        Raises:
+            ConfigurationError: If something asked for can never work.
+            StorageError: If the run cannot be made or written.
+        """
+        self._explained = shap_data
+        super().__init__(out_dir, maximize=maximize, shap_rows=shap_rows, **settings)
+
+    def _make_adapter(self) -> ArrayAdapter:
+        return ArrayAdapter("lightgbm", lightgbm.__version__)
+
+    def _attach(self, session: Session) -> CurrentMode:
+        # LightGBM puts callbacks without an order of their own before all others.
+        self.order = _ORDER
+        self._model: BoosterModel | None = None
+        self._data_sets: Mapping[ModeKeys, DataSet] = {}
+        self._ended_ns: int | None = None
+        return super()._attach(session)
+
+    def _remember(self) -> None:
+        _process_hook.remember(self)
+
+    # ---- what LightGBM calls -----------------------------------------------------
+
+    def __call__(self, env: lightgbm.callback.CallbackEnv) -> None:
+        """A round is over; LightGBM calls it.
+
+        Raises:
+            EarlyStopException: If somebody asked the training to stop, which ends it
+                in good order.
+        """
+        session = self._session
+        if env.iteration == env.begin_iteration or self._model is None:
+            session.run(self._begin_training, env)
+        stops = self._round_begins()
+        if not stops and self._model is not None:
+            if self._context is not None and self._ended_ns is not None:
+                # LightGBM has one call a round: it began when the last one was over.
+                self._context.start_ns = self._ended_ns
+            stops = self._round_ends(
+                self._model, lambda: self._read_scores(env), self._data_sets
+            )
+        self._ended_ns = time.perf_counter_ns()
+        if stops or env.iteration + 1 >= env.end_iteration:
+            self._training_ends()
+            self._model, self._data_sets, self._ended_ns = None, {}, None
+        if stops:
+            raise EarlyStopException(env.iteration, env.evaluation_result_list or [])
+
+    # ---- the training --------------------------------------------------------------
+
+    def _begin_training(self, env: Any) -> None:
+        folds = getattr(env.model, "boosters", None)
+        booster: Any = env.model if folds is None else folds[0]
+        self._model = BoosterModel(booster, env.params, self._explained)
+        data_sets = {TRAIN: DataSet(booster.train_set, is_training=True)}
+        if booster.valid_sets:
+            data_sets[EVAL] = DataSet(booster.valid_sets[-1], is_training=False)
+        self._data_sets = data_sets
+        self._training_begins(env.begin_iteration, booster.feature_name())
+
+    def _read_scores(self, env: Any) -> Sequence[Score]:
+        train_name = getattr(env.model, "_train_data_name", "training")
+        return [
+            self._score(result, train_name)
+            for result in env.evaluation_result_list or ()
+        ]
+
+    def _score(self, result: Any, train_name: str) -> Score:
+        """Read a result: an ``EvalResult``, or before LightGBM 4.7 a tuple."""
+        if isinstance(result, tuple):
+            data_set, metric, value, maximized, *rest = result
+            deviation = rest[0] if rest else None
+        else:
+            data_set, metric = result.dataset_name, result.metric_name
+            value, maximized = result.metric_value, result.maximize
+            deviation = result.metric_std_dev
+        if data_set == "cv_agg" and " " in metric:
+            # Cross-validation before 4.7: "valid binary_logloss" of "cv_agg".
+            data_set, metric = metric.split(" ", 1)
+        is_loss = not (maximized or metric in self._maximized)
+        is_training = data_set in {train_name, "train"}
+        return Score(data_set, metric, float(value), is_training, is_loss, deviation)
+
+
+_process_hook = ProcessHook(Hook)
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None,
+    create_if_not_exists: bool = False,
+) -> Hook | None:
+    """The hook of this process: the one that was made or set last.
+
+    Args:
+        json_config_path: A file to make it from, as of ``Hook.create_from_file``.
+        create_if_not_exists: Make one if there is none, or only a closed one, and a
+            file or a variable says how.
+
+    Raises:
+        ConfigurationError: If it is made, from what can never work.
+        StorageError: If it is made, and the run cannot be.
+    """
+    return _process_hook.get(json_config_path, create=create_if_not_exists)
+
+
+def set_hook(custom_hook: Hook) -> None:
+    """Make this hook the one of this process.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    _process_hook.set(custom_hook)
+
+
+def del_hook() -> None:
+    """Forget the hook of this process; it is not closed, if others hold it."""
+    _process_hook.forget()
