@@ -1,7 +1,7 @@
 """Runs first in every Python process below ``tdbg run``; see ``tdbg.launch``.
 
-It imports nothing that the interpreter has not loaded already, and waits until torch is
-imported.  It runs the user's own ``sitecustomize``, which it hides.
+It imports nothing that the interpreter has not loaded already, and waits until a
+framework is imported.  It runs the user's own ``sitecustomize``, which it hides.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# What is searched for, by the names of their packages.
+_FRAMEWORKS = ("torch", "xgboost", "lightgbm")
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 # The process that searches first; what it starts are further trainings, if they train.
 _FIRST = "TDBG_LAUNCH_FIRST"
@@ -59,22 +61,24 @@ def _claim_first() -> bool:
 
 
 class _Finder:
-    """Begins the search for trainings when torch has been imported.
+    """Begins the search for trainings when a framework has been imported.
 
-    It stays until torch has been executed: programs ask ``importlib.util.find_spec``
+    It stays until that has been executed: programs ask ``importlib.util.find_spec``
     whether there is a torch long before they import it, if they ever do.
 
     Args:
+        framework: Name of the framework's package.
         is_first: As of ``_claim_first``.
     """
 
-    def __init__(self, is_first: bool) -> None:
+    def __init__(self, framework: str, is_first: bool) -> None:
+        self._framework = framework
         self._is_first = is_first
         self._asking: set[int] = set()
         self.has_begun = False
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != "torch" or self.has_begun or get_ident() in self._asking:
+        if name != self._framework or self.has_begun or get_ident() in self._asking:
             return None
         self._asking.add(get_ident())  # Other finders may ask all finders in turn, too.
         try:
@@ -109,23 +113,31 @@ class _Finder:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         try:
-            from tdbg.launch.discovery import begin
+            if self._framework == "torch":
+                from tdbg.launch.discovery import begin
 
-            begin(is_first=self._is_first)
+                begin(is_first=self._is_first)
+            else:
+                from tdbg.launch import boosting
+
+                boosting.begin(self._framework, is_first=self._is_first)
         except Exception as error:  # noqa: BLE001, RUF100 - the script runs as without us
             _print_why(error)
 
-    def explain(self) -> None:
-        """Say at the end why nothing was captured, if torch was never imported."""
-        # After an interrupt any import would change how the interpreter ends.
-        if self.has_begun or getattr(sys, "last_type", None) is KeyboardInterrupt:
-            return
-        try:
-            from tdbg.launch.summary import explain_no_torch
 
-            explain_no_torch()
-        except Exception as error:  # noqa: BLE001, RUF100
-            _print_why(error)
+def _explain(finders: list[_Finder]) -> None:
+    """Say at the end why nothing was captured, if no framework was ever imported."""
+    # After an interrupt any import would change how the interpreter ends.
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        return
+    if any(finder.has_begun for finder in finders):
+        return
+    try:
+        from tdbg.launch.summary import explain_no_torch
+
+        explain_no_torch()
+    except Exception as error:  # noqa: BLE001, RUF100
+        _print_why(error)
 
 
 def _print_why(error: Exception) -> None:
@@ -136,19 +148,20 @@ def _print_why(error: Exception) -> None:
     sys.stderr.write(f"tdbg: nothing is captured: {why}\n")
 
 
-def _watch_torch() -> None:
+def _watch_frameworks() -> None:
     is_first = _claim_first()
-    finder = _Finder(is_first)
-    if "torch" in sys.modules:  # A .pth file of the environment has imported it.
-        finder.begin()
-        return
-    sys.meta_path.insert(0, finder)
+    finders = [_Finder(name, is_first) for name in _FRAMEWORKS]
+    for name, finder in zip(_FRAMEWORKS, finders, strict=True):
+        if name in sys.modules:  # A .pth file of the environment has imported it.
+            finder.begin()
+        else:
+            sys.meta_path.insert(0, finder)
     # Of a shell script nobody knows which of its processes was meant to train.
     if is_first and os.environ.get("TDBG_LAUNCH_PID") in {
         str(os.getpid()),
         str(os.getppid()),
     }:
-        atexit.register(finder.explain)
+        atexit.register(_explain, finders)
 
 
 def _chain() -> None:
@@ -170,5 +183,5 @@ def _chain() -> None:
 
 
 if os.environ.get("TDBG_DISABLED", "0") in {"", "0"} and not _is_launcher():
-    _watch_torch()
+    _watch_frameworks()
 _chain()

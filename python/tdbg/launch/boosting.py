@@ -1,0 +1,184 @@
+"""Finds the trainings of boosted trees of a program that knows no tdbg.
+
+``train`` and ``cv`` of XGBoost and of LightGBM are given a hook for the length of the
+call, which estimators make, too.  Each call has a run of its own.  A call that is given
+a hook by the program stays as it is.
+
+Errors: none reach the script.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tdbg.capture.process import at_exit
+from tdbg.config.schedules import SaveConfig
+from tdbg.launch import LAUNCH_VARIABLE, family, summary
+
+__all__ = ["FRAMEWORKS", "MOST_TRAININGS", "BoostingSearch", "begin"]
+
+FRAMEWORKS = ("xgboost", "lightgbm")
+MOST_TRAININGS = 32
+"""Of one process: a search over parameters may train thousands of models."""
+
+# Captured beside metrics, losses, and what the rules need.
+_COLLECTIONS = ("feature_importance", "trees", "hyperparameters")
+_ENTRIES = ("train", "cv")
+
+_log = logging.getLogger("tdbg")
+
+
+def begin(framework: str, *, is_first: bool) -> None:
+    """Capture the trainings of a framework, which has just been imported.
+
+    Args:
+        framework: One of ``FRAMEWORKS``.
+        is_first: Whether this is the program that was launched, and not a process that
+            the program has started.
+    """
+    settings = json.loads(os.environ[LAUNCH_VARIABLE])
+    search = BoostingSearch(framework, settings, is_first=is_first)
+    search.start()
+    at_exit(search.print_summary)
+
+
+class BoostingSearch:
+    """Gives a hook to the trainings of a framework.
+
+    Args:
+        framework: One of ``FRAMEWORKS``.
+        settings: ``out_dir``, ``existing`` (of ``family``), ``rules``,
+            ``include_collections``, ``save_interval``, ``statistics_interval``,
+            ``budget``; all but the first may be missing.
+        is_first: As of ``begin``.
+
+    Attributes:
+        runs: The runs of the trainings so far.
+    """
+
+    def __init__(
+        self, framework: str, settings: dict[str, Any], *, is_first: bool = True
+    ) -> None:
+        self._framework = framework
+        self._settings = settings
+        self._is_first = is_first
+        self._facts = summary.Facts()
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self.runs: list[summary.Run] = []
+
+    def start(self) -> None:
+        """Put hooks into the trainings from now on."""
+        package = sys.modules[self._framework]
+        prefix = f"{self._framework}."
+        # Modules of the package have the functions by their own names.
+        modules = [
+            module
+            for name, module in list(sys.modules.items())
+            if module is package or name.startswith(prefix)
+        ]
+        for entry in _ENTRIES:
+            original = getattr(package, entry)
+            wrapped = self._wrapped(original)
+            for module in modules:
+                if getattr(module, "__dict__", {}).get(entry) is original:
+                    setattr(module, entry, wrapped)
+                    self._replaced.append((module, entry, original))
+
+    def stop(self) -> None:
+        """Put the functions of the framework back."""
+        for module, entry, original in self._replaced:
+            setattr(module, entry, original)
+        self._replaced.clear()
+
+    def print_summary(self) -> None:
+        """Print what was captured."""
+        if self.runs:
+            for line in summary.captured(self.runs, self._facts):
+                sys.stderr.write(f"tdbg: {line}\n")
+        elif self._is_first and not self._appeared():
+            sys.stderr.write(
+                f"tdbg: nothing was captured: {self._framework} was imported, and "
+                "neither train nor cv was called\n"
+            )
+
+    def _appeared(self) -> list[Path]:
+        existing = self._settings.get("existing", {})
+        return family.appeared(Path(self._settings["out_dir"]), existing)
+
+    # ---- a training ------------------------------------------------------------
+
+    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                given = signature.bind(*args, **kwargs).arguments.get("callbacks")
+            except TypeError:
+                return original(*args, **kwargs)  # It says what is wrong.
+            if "callbacks" in kwargs or given is None:
+                hook = self._make_hook(given or ())
+                if hook is not None:
+                    with hook:
+                        kwargs["callbacks"] = [hook, *(given or ())]
+                        try:
+                            return original(*args, **kwargs)
+                        finally:
+                            self._note(hook)
+            return original(*args, **kwargs)
+
+        return call
+
+    def _make_hook(self, callbacks: Iterable[Any]) -> Any | None:
+        """Make the hook of a training; None where it has one, or cannot have one."""
+        try:
+            face = import_module(f"tdbg.{self._framework}")
+            if any(isinstance(each, face.Hook) for each in callbacks):
+                return None
+            if len(self.runs) >= MOST_TRAININGS:
+                self._facts.n_left_out += 1
+                return None
+            return self._open(face)
+        except Exception:
+            _log.warning("tdbg run captures nothing of this training", exc_info=True)
+            return None
+
+    def _open(self, face: Any) -> Any:
+        given = self._settings
+        out, existing = Path(given["out_dir"]), given.get("existing", {})
+        path = family.claim(out, existing, may_join=self._is_first)
+        intervals = {
+            name: given[name]
+            for name in ("save_interval", "statistics_interval")
+            if given.get(name) is not None
+        }
+        rules = given.get("rules")
+        if rules is None:
+            from tdbg.rules import default_rules
+
+            rules = default_rules()
+        hook = face.Hook(
+            path,
+            include_collections=[
+                *_COLLECTIONS,
+                *(given.get("include_collections") or ()),
+            ],
+            rules=rules,
+            save_config=SaveConfig(**intervals) if intervals else None,
+            budget="auto" if given.get("budget") is None else given["budget"],
+        )
+        self.runs.append(summary.Run(path, 0))
+        return hook
+
+    def _note(self, hook: Any) -> None:
+        """Note how many rounds the training had."""
+        self.runs[-1] = summary.Run(self.runs[-1].path, hook.n_steps)

@@ -1,0 +1,158 @@
+"""``tdbg run`` captures trainings of boosted trees in scripts that know no tdbg.
+
+The scripts have the shape of the demos of XGBoost (guide-python: callbacks,
+sklearn_examples, custom_softmax, continuation) and of LightGBM (simple_example,
+sklearn_example, advanced_example).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tdbg.modes import ModeKeys
+from tree_runs import Run
+
+EVAL = ModeKeys.EVAL
+
+XGBOOST = """
+import numpy as np
+import xgboost as xgb
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import train_test_split
+
+class Monitor(xgb.callback.TrainingCallback):
+    def __init__(self):
+        self.losses = []
+
+    def after_iteration(self, model, epoch, evals_log):
+        self.losses.append(evals_log["Train"]["logloss"][-1])
+        return False
+
+X, y = load_breast_cancer(return_X_y=True)
+X_train, X_valid, y_train, y_valid = train_test_split(X, y, random_state=0)
+D_train, D_valid = xgb.DMatrix(X_train, y_train), xgb.DMatrix(X_valid, y_valid)
+monitor = Monitor()
+booster = xgb.train(
+    {"objective": "binary:logistic"},
+    D_train,
+    evals=[(D_train, "Train"), (D_valid, "Valid")],
+    num_boost_round=12,
+    callbacks=[monitor],
+    verbose_eval=False,
+)
+xgb.train(
+    {"objective": "binary:logistic"}, D_train, num_boost_round=3, xgb_model=booster
+)
+model = xgb.XGBRegressor(n_estimators=4).fit(X_train, y_train)
+print(len(monitor.losses), booster.num_boosted_rounds(), model.callbacks)
+"""
+
+LIGHTGBM = """
+import lightgbm as lgb
+from sklearn.datasets import load_breast_cancer
+
+X, y = load_breast_cancer(return_X_y=True)
+train = lgb.Dataset(X[:400], y[:400])
+valid = lgb.Dataset(X[400:], y[400:], reference=train)
+params = {"objective": "binary", "metric": ["auc", "binary_logloss"], "verbose": -1}
+booster = lgb.train(
+    params, train, num_boost_round=12, valid_sets=valid,
+    callbacks=[lgb.early_stopping(stopping_rounds=5, verbose=False)],
+)
+lgb.train(params, lgb.Dataset(X, y), 2, init_model=booster)
+model = lgb.LGBMClassifier(n_estimators=3, verbose=-1)
+model.fit(X[:400], y[:400], callbacks=[lgb.log_evaluation(0)])
+print("trained")
+"""
+
+
+def tdbg_run(run_dir: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tdbg", "run", "--out", str(run_dir), "--", *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "demo.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_script_of_xgboost_is_captured_as_it_stands(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    result = tdbg_run(run_dir, sys.executable, script(tmp_path, XGBOOST))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "12 12 None\n"
+    assert "tdbg: captured 3 trainings, a run each:" in result.stderr
+    run = Run(run_dir)
+    assert run.steps("Train-logloss") == list(range(12))
+    assert run.steps("Valid-logloss", EVAL) == list(range(12))
+    assert run.steps("trees/Node") == [0, 10]
+    assert "feature_importance/total_gain/f3" in run.names("feature_importance")
+    continued = Run(run_dir.with_name("run-2"))
+    assert continued.trial.steps(mode=ModeKeys.TRAIN) == [12, 13, 14]
+    estimator = Run(run_dir.with_name("run-3"))
+    assert estimator.trial.steps(mode=ModeKeys.TRAIN) == [0, 1, 2, 3]
+
+
+def test_a_script_of_lightgbm_is_captured_as_it_stands(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    result = tdbg_run(run_dir, sys.executable, script(tmp_path, LIGHTGBM))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "trained\n"
+    assert "tdbg: captured 3 trainings, a run each:" in result.stderr
+    run = Run(run_dir)
+    assert run.steps("valid_0-binary_logloss", EVAL) == list(range(12))
+    assert run.steps("trees/Node") == [0, 10]
+
+
+def test_a_script_with_a_hook_of_its_own_stays_as_it_is(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    own = run_dir.with_name("own")
+    text = f"""
+import tdbg.xgboost as tx
+import xgboost
+from sklearn.datasets import load_diabetes
+X, y = load_diabetes(return_X_y=True)
+with tx.Hook({str(own)!r}) as hook:
+    xgboost.train({{}}, xgboost.DMatrix(X, y), 2, callbacks=[hook])
+"""
+    result = tdbg_run(run_dir, sys.executable, script(tmp_path, text))
+    assert result.returncode == 0, result.stderr
+    assert own.is_dir()
+    assert not run_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import xgboost", "xgboost was imported, and neither train nor cv was called"),
+        ("import lightgbm", "lightgbm was imported, and neither train nor cv"),
+    ],
+)
+def test_a_script_that_trains_nothing_is_told_so(
+    run_dir: Path, text: str, expected: str
+) -> None:
+    result = tdbg_run(run_dir, sys.executable, "-c", text)
+    assert f"tdbg: nothing was captured: {expected}" in result.stderr
+    assert not run_dir.exists()
+
+
+def test_a_call_that_is_wrong_raises_what_it_raises_without_tdbg(
+    run_dir: Path,
+) -> None:
+    code = "import xgboost\ntry: xgboost.train()\nexcept TypeError as e: print(e)"
+    result = tdbg_run(run_dir, sys.executable, "-c", code)
+    assert "missing" in result.stdout
+    assert not run_dir.exists()
