@@ -7,6 +7,7 @@ Thread safety: values, and what ``FrameworkAdapter`` says.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -293,6 +294,13 @@ def bytes_of(ref: TensorRef) -> int:
     return size * math.prod(ref.shape)
 
 
+@functools.lru_cache(maxsize=256)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """The name of an element type, which NumPy makes anew whenever it is asked."""
+    is_named = dtype.kind in "biuf" and dtype.itemsize <= _LARGEST_NAMED
+    return dtype.name if is_named else dtype.str
+
+
 def array_ref(value: object) -> TensorRef | None:
     """Where an array lies that NumPy makes of *value*; None if it makes none."""
     try:
@@ -303,11 +311,9 @@ def array_ref(value: object) -> TensorRef | None:
         return None
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    is_named = array.dtype.kind in "biuf" and array.dtype.itemsize <= _LARGEST_NAMED
-    text = array.dtype.name if is_named else array.dtype.str
     return TensorRef(
         array.ctypes.data,
-        text,
+        _name_of(array.dtype),
         array.shape,
         None if array.flags.c_contiguous else array.strides,
         array.itemsize,

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tdbg.capture.adapter import array_ref
+from tdbg.capture.adapter import TensorRef, array_ref
 from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.model_info import ModelInfoWriter, ModelMarks
 from tdbg.capture.modes import CurrentMode
@@ -335,7 +335,7 @@ class TreeHook(HookBase):
             self._take_all(
                 context,
                 self._average_shap,
-                {f"average_shap/{name}": mean for name, mean in named},
+                {f"average_shap/{name}": float(mean) for name, mean in named},
             )
         if self._full_shap.due(context.step_plan):
             self._take_all(
@@ -399,14 +399,32 @@ class TreeHook(HookBase):
     ) -> None:
         plan = context.step_plan
         entries, values, flags = [], [], []
-        for name, value in tensors.items():
-            entry, array = group.entry(name), np.asarray(value)
+        for name, value in _with_references(tensors):
+            entry = group.entry(name)
             requested = plan.of_entry(entry)
-            if array.dtype.kind not in "biuf":
+            if not isinstance(value, TensorRef) and value.dtype.kind not in "biuf":
                 requested &= ~(ROWS | HISTOGRAM)  # Texts have no statistics.
             if requested:
                 entries.append(entry)
-                values.append(array)
+                values.append(value)
                 flags.append(requested)
         if entries:
             self._session.take(context, entries, values, flags)
+
+
+def _with_references(
+    tensors: Mapping[str, Any],
+) -> Iterator[tuple[str, TensorRef | np.ndarray[Any, Any]]]:
+    """Yield tensors as arrays; numbers as places in one array that holds them all.
+
+    There are thousands of numbers, an array of each takes as long as to capture it.
+    """
+    numbers = {name: each for name, each in tensors.items() if isinstance(each, float)}
+    array = np.fromiter(numbers.values(), np.float64, len(numbers))
+    place, size = array.ctypes.data, array.itemsize
+    for name in numbers:
+        yield name, TensorRef(place, "float64", (), None, size, array)
+        place += size
+    for name, value in tensors.items():
+        if name not in numbers:
+            yield name, np.asarray(value)
