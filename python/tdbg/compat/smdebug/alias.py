@@ -39,6 +39,8 @@ MOVED = {
     "trials.local_trial": "trials.trial",
     "trials.s3_trial": "trials.trial",
     "trials.utils": "trials.trial",
+    "xgboost.collection": "core.collection",
+    "xgboost.singleton_utils": "xgboost.hook",
 }
 
 

@@ -46,7 +46,6 @@ MODULES = {
     "rules.action.stop_training_action": "use rules.action.Actions, or `tdbg stop`",
     "tensorflow": _FRAMEWORK,
     "trials.profiler_trial": _PROFILER,
-    "xgboost": _FRAMEWORK,
 }
 """Modules by their paths in smdebug; a package stands for all that is inside."""
 

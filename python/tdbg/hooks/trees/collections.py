@@ -51,11 +51,11 @@ class Group:
 
     Args:
         session: The session that captures them.
-        collection: Name of the collection; "": their role alone decides.
+        collection: Name of the collection.
         role: What the tensors are.
 
     Attributes:
-        name: What the group is called in messages.
+        name: Name of the collection.
         entries: The entries of the names that were expected so far.
     """
 
@@ -64,8 +64,7 @@ class Group:
     ) -> None:
         self._session = session
         self._role = role
-        self.name = collection or role.name.lower()
-        self._collection = collection
+        self.name = collection
         self.entries: dict[str, TensorEntry] = {}
         # One entry of each capture class, as of a revision of the collections.
         self._classes: list[TensorEntry] = []
@@ -77,8 +76,7 @@ class Group:
         new = [name for name in names if name not in self.entries]
         if not new:
             return
-        if self._collection:
-            session.collections.get(self._collection).tensor_names.update(new)
+        session.collections.get(self.name).tensor_names.update(new)
         for name in new:
             self.entries[name] = session.entry(name, self._role)
         self._revision = -1

@@ -59,6 +59,9 @@ class TreeHook(HookBase):
     predictions of them, are a step of mode EVAL after it.
     """
 
+    # Whether other data than those of training are evaluation; a hook that keeps the
+    # modes of another library has all in steps of training.
+    _has_evaluation = True
     # Settings of a hook that a file has made, or that is a copy.
     _shap_rows = SHAP_ROWS
     _maximized: frozenset[str] = frozenset()
@@ -124,8 +127,8 @@ class TreeHook(HookBase):
         self._hyper = group(keys.HYPERPARAMETERS)
         self._average_shap = group(keys.AVERAGE_SHAP)
         self._full_shap = group(keys.FULL_SHAP)
-        self._labels = Group(session, "", Role.LABEL)
-        self._predictions = Group(session, "", Role.PREDICTION)
+        self._labels = group(keys.LABELS, Role.LABEL)
+        self._predictions = group(keys.PREDICTIONS, Role.PREDICTION)
         self._derivatives = group(keys.GRADIENTS)
         self._labels.expect(("labels",))
         self._predictions.expect(("predictions",))
@@ -234,14 +237,21 @@ class TreeHook(HookBase):
             self._record_scores(TRAIN)
             if context is not None and context.takes:
                 self._take_model(context, model, data_sets)
-                self._take_data(context, model, data_sets.get(TRAIN))
+                self._take_data(context, model, self._set_of_training(data_sets))
         finally:
             session.forward_ends()
             session.optimizer_begins(_OPTIMIZER, self._mode.now)
             self._model_info.optimizer_stepped()
             session.optimizer_ends(_OPTIMIZER)
-        if EVAL in data_sets or any(not score.is_training for score in self._scores):
+        if self._has_evaluation and (
+            EVAL in data_sets or any(not score.is_training for score in self._scores)
+        ):
             self._evaluate(model, data_sets.get(EVAL))
+
+    def _set_of_training(self, data_sets: Mapping[ModeKeys, DataSet]) -> DataSet | None:
+        """The data whose predictions belong to a step of training."""
+        train = data_sets.get(TRAIN)
+        return train if self._has_evaluation else data_sets.get(EVAL, train)
 
     def _evaluate(self, model: TreeModel, data_set: DataSet | None) -> None:
         session = self._session
@@ -267,7 +277,8 @@ class TreeHook(HookBase):
 
     def _record_scores(self, mode: ModeKeys) -> None:
         for score in self._scores:
-            if score.is_training is not (mode is TRAIN):
+            is_training = score.is_training or not self._has_evaluation
+            if is_training is not (mode is TRAIN):
                 continue
             self._record(mode, score.name, score.value, is_loss=score.is_loss)
             if score.deviation is not None:
