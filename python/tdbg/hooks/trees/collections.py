@@ -68,6 +68,8 @@ class Group:
         self.entries: dict[str, TensorEntry] = {}
         # One entry of each capture class, as of a revision of the collections.
         self._classes: list[TensorEntry] = []
+        # The answers so far: there are few plans, and a round asks each group.
+        self._due: dict[StepPlan, bool] = {}
         self._revision = -1
 
     def expect(self, names: Iterable[str]) -> None:
@@ -94,4 +96,9 @@ class Group:
             self._revision = revision
             classes = {each.capture_class: each for each in self.entries.values()}
             self._classes = list(classes.values())
-        return any(step_plan.of_entry(each) for each in self._classes)
+            self._due.clear()
+        found = self._due.get(step_plan)
+        if found is None:
+            found = any(step_plan.of_entry(each) for each in self._classes)
+            self._due[step_plan] = found
+        return found

@@ -1,0 +1,1 @@
+"""What the hooks of boosted trees cost."""
