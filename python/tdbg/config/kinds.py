@@ -47,10 +47,12 @@ class Kind(enum.StrEnum):
     FLATTEN = "flatten"
     IDENTITY = "identity"
 
-    # Losses, by what they are given: scores (logits) for the first two, logarithms of
-    # probabilities for the next two, numbers for the others.
+    # Losses, by what they are given: scores (logits) for the first two, probabilities
+    # and logarithms of probabilities for two each, numbers for the others.
     CROSS_ENTROPY = "cross_entropy"
     BCE_WITH_LOGITS = "bce_with_logits"
+    CROSS_ENTROPY_OF_PROBABILITIES = "cross_entropy_of_probabilities"
+    BCE = "bce"
     NLL = "nll"
     KL_DIV = "kl_div"
     MSE = "mse"

@@ -8,9 +8,8 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.class_kinds import kind_of_loss
 from tdbg.rules.window import Bools, Floats, Table, UnitTable, Window
+from tdbg.run.model_info import owner_of
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo, ParameterFacts
@@ -28,8 +28,10 @@ __all__ = [
     "MAD_TO_DEVIATION",
     "UPDATE",
     "KnownRows",
+    "by_unit",
     "first_of_columns",
     "held_before",
+    "is_bias",
     "is_matrix",
     "join_names",
     "kind_of",
@@ -140,8 +142,23 @@ def is_matrix(parameter: ParameterFacts | None) -> bool:
     """
     if parameter is None or len(parameter.shape) < 2:
         return False
-    n_units = parameter.shape[0]
-    return n_units > 1 and math.prod(parameter.shape[1:]) > 1
+    return parameter.n_units > 1 and parameter.n_inputs > 1
+
+
+def is_bias(name: str) -> bool:
+    """Return whether a parameter, or what belongs to it, is a bias, by its name."""
+    return "bias" in name[len(owner_of(name)) :]
+
+
+def by_unit(values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """The values of a weight with the dimension of units first, then that of inputs.
+
+    Args:
+        values: The weight.
+        axis: Its dimension of units; where that is 0, inputs are the next one, and
+            else the one next to it.
+    """
+    return values if axis == 0 else np.moveaxis(values, (axis, axis - 1), (0, 1))
 
 
 def join_names(names: Sequence[str], most: int = 3) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from tdbg.config.class_kinds import (
 from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
 
-__all__ = ["MODEL", "ModelInfo", "ParameterFacts", "gather"]
+__all__ = ["MODEL", "ModelInfo", "ParameterFacts", "gather", "owner_of"]
 
 _Value = TypeVar("_Value")
 
@@ -49,6 +50,8 @@ class ParameterFacts:
             stepped; None: nobody has looked.
         cut_by: An operation whose gradient is zero everywhere (``round``), if the loss
             depends on it through such ones alone; None: it does not.
+        unit_axis: The dimension of a weight that numbers the units of its layer: 0 in
+            PyTorch, usually the last one in Keras and JAX.
     """
 
     shape: tuple[int, ...]
@@ -58,6 +61,18 @@ class ParameterFacts:
     optimizer: int | None = None
     has_gradient: bool | None = None
     cut_by: str | None = None
+    unit_axis: int = 0
+
+    @property
+    def n_units(self) -> int:
+        """How many units its layer has; REQUIRES: it has a dimension."""
+        return self.shape[self.unit_axis]
+
+    @property
+    def n_inputs(self) -> int:
+        """How many weights each unit has."""
+        others = (n for i, n in enumerate(self.shape) if i != self.unit_axis)
+        return math.prod(others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +288,16 @@ def gather(documents: Iterable[Mapping[str, Any]]) -> list[ModelInfo]:
     return found
 
 
+def owner_of(name: str) -> str:
+    """The path of the module that owns a parameter, or of the one around a module.
+
+    Example:
+        >>> owner_of("encoder.fc.weight"), owner_of("encoder/d1/kernel"), owner_of("fc")
+        ('encoder.fc', 'encoder/d1', '')
+    """
+    return name[: max(name.rfind("."), name.rfind("/"), 0)]
+
+
 _FIELDS = dataclasses.fields(ModelInfo)
 
 
@@ -314,6 +339,7 @@ def _to_json(parameter: ParameterFacts) -> dict[str, Any]:
         "optimizer": parameter.optimizer,
         "has_gradient": parameter.has_gradient,
         "cut_by": parameter.cut_by,
+        "unit_axis": parameter.unit_axis,
     }
 
 
@@ -322,10 +348,12 @@ def _from_json(value: object) -> ParameterFacts | None:
     given = mapping_of(value)
     shape, optimizer = given.get("shape"), given.get("optimizer")
     has_gradient, cut_by = given.get("has_gradient"), given.get("cut_by")
+    axis = given.get("unit_axis", 0)
     is_shape = isinstance(shape, list) and all(map(is_integer, shape))
     dtype, module = given.get("dtype"), given.get("module", "")
     if not (is_shape and isinstance(dtype, str) and isinstance(module, str)):
         return None
+    has_axis = is_integer(axis) and 0 <= axis < len(shape or ())
     return ParameterFacts(
         shape=tuple(shape or ()),
         dtype=dtype,
@@ -334,4 +362,5 @@ def _from_json(value: object) -> ParameterFacts | None:
         optimizer=optimizer if is_integer(optimizer) else None,
         has_gradient=has_gradient if isinstance(has_gradient, bool) else None,
         cut_by=cut_by if isinstance(cut_by, str) else None,
+        unit_axis=axis if has_axis else 0,
     )

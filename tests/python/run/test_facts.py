@@ -12,7 +12,7 @@ import pytest
 
 from run_builder import RunBuilder
 from tdbg.config import Kind
-from tdbg.run.model_info import ModelInfo, ParameterFacts, gather
+from tdbg.run.model_info import ModelInfo, ParameterFacts, gather, owner_of
 from tdbg.trial import create_trial
 
 CONFIGURATION = 1
@@ -21,6 +21,9 @@ WEIGHT = ParameterFacts(
     shape=(4, 3), dtype="float32", requires_grad=True, module="Linear", optimizer=0
 )
 BIAS = ParameterFacts(shape=(4,), dtype="bfloat16", requires_grad=False, module="Own")
+KERNEL = ParameterFacts(
+    shape=(3, 4), dtype="float32", requires_grad=True, module="Dense", unit_axis=1
+)
 FACTS = ModelInfo(
     step=3,
     models=("Net",),
@@ -28,7 +31,7 @@ FACTS = ModelInfo(
     optimizers=("SGD",),
     modules={"Net": "Net", "fc": "Linear", "layer1.act": "Tanh"},
     kinds={"Own": "linear", "main": "mse"},
-    parameters={"fc.weight": WEIGHT, "fc.bias": BIAS},
+    parameters={"fc.weight": WEIGHT, "fc.bias": BIAS, "d1/kernel": KERNEL},
     complete=True,
 )
 
@@ -42,6 +45,36 @@ def write(builder: RunBuilder, model_info: ModelInfo, max_bytes: int = 900_000) 
 def test_facts_survive_json() -> None:
     assert ModelInfo.from_json(json.loads(json.dumps(FACTS.to_json()))) == FACTS
     assert ModelInfo.from_json({"step": 0}) == ModelInfo(step=0)
+
+
+def test_units_are_numbered_by_the_dimension_that_the_framework_has_for_them() -> None:
+    assert (WEIGHT.n_units, WEIGHT.n_inputs) == (4, 3)
+    assert (KERNEL.n_units, KERNEL.n_inputs) == (4, 3)
+    convolution = ParameterFacts(
+        shape=(5, 5, 3, 8),
+        dtype="float32",
+        requires_grad=True,
+        module="Conv2D",
+        unit_axis=3,
+    )
+    assert (convolution.n_units, convolution.n_inputs) == (8, 75)
+
+
+@pytest.mark.parametrize("axis", [-1, 2, 0.5, None, "last"])
+def test_an_axis_that_a_weight_does_not_have_counts_as_the_first(axis: object) -> None:
+    document = FACTS.to_json()
+    document["parameters"]["d1/kernel"]["unit_axis"] = axis
+    assert ModelInfo.from_json(document).parameters["d1/kernel"].unit_axis == 0
+
+
+def test_the_owner_of_a_parameter_is_what_its_path_is_inside_of() -> None:
+    names = ["layer1.0.fc.weight", "enc/d1/kernel", "layers.0/kernel", "weight"]
+    assert [owner_of(each) for each in names] == [
+        "layer1.0.fc",
+        "enc/d1",
+        "layers.0",
+        "",
+    ]
 
 
 def test_what_a_later_tdbg_adds_is_ignored() -> None:

@@ -14,6 +14,7 @@ from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import OK, UNKNOWN, Description, Evaluation, UnitTable
 from tdbg.run.findings import Severity, Stage
+from tdbg.run.model_info import owner_of
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
@@ -108,9 +109,10 @@ def _is_last(model_info: ModelInfo, name: str) -> bool:
     if path not in order and found is not None:
         # A function comes behind all that is in the module it is named after.
         path = found[0]
-        inside = [i for each, i in order.items() if each.startswith(f"{path}.")]
+        within = (f"{path}.", f"{path}/")
+        inside = [i for each, i in order.items() if each.startswith(within)]
         own = max(inside, default=order.get(path, len(order)))
     else:
         own = order.get(path, len(order))
-    owners = (parameter.rpartition(".")[0] for parameter in model_info.parameters)
+    owners = map(owner_of, model_info.parameters)
     return not any(order.get(owner, -1) > own for owner in owners)

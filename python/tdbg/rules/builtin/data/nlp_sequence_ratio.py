@@ -25,6 +25,7 @@ from tdbg.rules.window import (
     Window,
 )
 from tdbg.run.findings import Severity
+from tdbg.run.model_info import owner_of
 
 __all__ = ["NLPSequenceRatio"]
 
@@ -159,7 +160,15 @@ class NLPSequenceRatio(Rule):
         model_info = window.model_info_at(int(table.steps[-1]))
         if model_info is None or model_info.kind_of(name) != Kind.EMBEDDING:
             return False
-        weight = model_info.parameters.get(f"{name.rpartition('_input_')[0]}.weight")
+        path = name.rpartition("_input_")[0]
+        weight = next(
+            (
+                parameter
+                for each, parameter in model_info.parameters.items()
+                if owner_of(each) == path
+            ),
+            None,
+        )
         return weight is None or weight.shape[0] >= self.min_vocabulary
 
     def _judge(self, table: Table, i: int) -> Evaluation:

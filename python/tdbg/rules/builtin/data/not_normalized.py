@@ -27,6 +27,7 @@ from tdbg.rules.window import (
     Window,
 )
 from tdbg.run.findings import Severity
+from tdbg.run.model_info import owner_of
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
@@ -288,7 +289,7 @@ def _begins_normalized(model_info: ModelInfo | None) -> bool:
     """Whether the first module that changes its input normalizes it."""
     if model_info is None:
         return False
-    parents = {path.rpartition(".")[0] for path in model_info.modules}
+    parents = set(map(owner_of, model_info.modules))
     kinds = (
         model_info.kind_of_leaf(module)
         for path, module in model_info.modules.items()

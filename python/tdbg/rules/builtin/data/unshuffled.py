@@ -31,7 +31,9 @@ __all__ = ["UnshuffledData"]
 
 Ints = NDArray[np.intp]
 
-CLASSIFIERS = frozenset({Kind.CROSS_ENTROPY, Kind.NLL})
+CLASSIFIERS = frozenset(
+    {Kind.CROSS_ENTROPY, Kind.CROSS_ENTROPY_OF_PROBABILITIES, Kind.NLL}
+)
 # Batches that one verdict takes together, besides as many first ones; and the least.
 BATCHES, MIN_BATCHES = 50, 10
 # After these there is a verdict at every so many rows.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.rules.columns import is_bias
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number, check_switch
 from tdbg.rules.window import (
@@ -75,7 +76,7 @@ class VanishingGradient(Rule):
         """Select gradients of weights, and of biases if requested."""
         if tensor.role != "gradient":
             return False
-        return self.biases or "bias" not in tensor.name.rpartition(".")[2]
+        return self.biases or not is_bias(tensor.name)
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each gradient against both limits."""

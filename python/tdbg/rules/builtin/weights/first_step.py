@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
-from tdbg.rules.columns import GRADIENT, is_matrix, join_names
+from tdbg.rules.columns import GRADIENT, by_unit, is_matrix, join_names
 from tdbg.rules.window import Description, Table
 from tdbg.run.findings import Severity
-from tdbg.run.model_info import ModelInfo
+from tdbg.run.model_info import ModelInfo, owner_of
 
 __all__ = [
     "WEIGHTED",
@@ -70,7 +70,7 @@ class FirstStep:
             and model_info.kind_of_class(parameter.module) in WEIGHTED
             for parameter in model_info.parameters.values()
         )
-        layers = {name.rpartition(".")[0]: name for name in self.matrices}
+        layers = {owner_of(name): name for name in self.matrices}
         self._weights = {f"{path}_output_0": name for path, name in layers.items()}
         order = sorted(self._index.items(), key=lambda item: item[1])
         self.outputs = [name for name, _ in order if name in self._weights]
@@ -94,7 +94,7 @@ class FirstStep:
         """Return the number of units of the layer of a weight or output."""
         weight = self._weights.get(name, name)
         parameter = self.model_info.parameters.get(weight)
-        return 0 if parameter is None else parameter.shape[0]
+        return 0 if parameter is None else parameter.n_units
 
     def is_integer(self, name: str) -> bool:
         """Return whether the tensor holds integers."""
@@ -138,11 +138,14 @@ class FirstStep:
         return bool((values == values[:, first[kind]]).all())
 
     def _values(self, name: str) -> NDArray[np.generic] | None:
-        """The values of a matrix, or None if they were not captured."""
-        if "weight" not in name.rpartition(".")[2]:
-            return None  # Values are only captured of tensors of this name.
+        """The values of a matrix, units and inputs first; None if not captured."""
+        if self.table.roles[self._index[name]] != "weight":
+            return None  # Values are only captured of these.
         values = self.table.value(name, int(self.table.steps[self.j]))
-        return None if values is None or values.ndim < 2 else values
+        parameter = self.model_info.parameters.get(name)
+        if values is None or values.ndim < 2:
+            return None
+        return values if parameter is None else by_unit(values, parameter.unit_axis)
 
 
 # Units of these modules sum over all dimensions of their weights but the first.
@@ -252,7 +255,7 @@ def too_large(step: FirstStep, gain: float) -> Found | None:
         name: n
         for name in step.matrices
         if step.model_info.kind_of(name) in SUMMING
-        and (n := math.prod(step.model_info.parameters[name].shape[1:])) >= MIN_INPUTS
+        and (n := step.model_info.parameters[name].n_inputs) >= MIN_INPUTS
     }
     gains = {name: step.root(name) * math.sqrt(n) for name, n in inputs.items()}
     found = [name for name, its_gain in gains.items() if its_gain > gain]

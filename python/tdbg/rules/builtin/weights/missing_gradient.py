@@ -13,7 +13,7 @@ from tdbg.rules.builtin.weights.model_info_rule import (
     evaluate_first,
     have_lasted,
 )
-from tdbg.rules.columns import GRADIENT, join_names
+from tdbg.rules.columns import GRADIENT, is_bias, join_names
 from tdbg.rules.registry import register
 from tdbg.rules.table import min_span
 from tdbg.rules.window import Bools, Description, Evaluation, Table
@@ -156,7 +156,7 @@ def _both_kinds(names: Sequence[str], had: Bools) -> Bools:
 
     Otherwise the gradients of one kind are not captured.
     """
-    biases = np.array(["bias" in name.rpartition(".")[2] for name in names], dtype=bool)
+    biases = np.array([is_bias(name) for name in names], dtype=bool)
     result: Bools = np.logical_or.reduce(had, axis=0)
     for kind in (biases, ~biases):
         if kind.any():

@@ -18,7 +18,7 @@ from tdbg.rules.columns import GRADIENT, join_names
 from tdbg.rules.registry import register
 from tdbg.rules.window import Bools, Description, Evaluation, Table, TensorInfo
 from tdbg.run.findings import Severity, Stage
-from tdbg.run.model_info import ModelInfo
+from tdbg.run.model_info import ModelInfo, owner_of
 
 __all__ = ["NotInOptimizer"]
 
@@ -201,8 +201,8 @@ def _only_last_layers(held: Sequence[bool]) -> bool:
 
 def _is_of(name: str, found: Sequence[str]) -> bool:
     """Whether a parameter is of the same layer as one of these."""
-    owner = name.rpartition(".")[0]
-    return any(each.rpartition(".")[0] == owner for each in found)
+    owner = owner_of(name)
+    return any(owner_of(each) == owner for each in found)
 
 
 def _has_copy(table: Table, name: str, trained: Collection[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -165,8 +164,7 @@ class WeightUpdateRatio(Rule):
             for i, name in enumerate(table.names):
                 parameter = parameter_of(model_info, name)
                 if parameter is not None and is_matrix(parameter):
-                    fan_in = math.prod(parameter.shape[1:])
-                    least = self.min_scale / np.sqrt(fan_in)
+                    least = self.min_scale / np.sqrt(parameter.n_inputs)
                     result[i, steps] = max(self.min_weight, least)
         return result
 

@@ -61,6 +61,27 @@ def test_units_that_are_saturated_for_most_samples_are_found_by_all_their_values
     assert judge(saturated(10, 44), SaturatedActivation()) == []
 
 
+def test_paths_with_slashes_tell_what_comes_after_an_activation_too():
+    run = FakeRun(every=10)
+    dense = ParameterFacts(
+        shape=(4, 4), dtype="float32", requires_grad=True, module="Dense", unit_axis=1
+    )
+    run.known_facts = [
+        ModelInfo(
+            step=0,
+            modules={"Net": "Net", "enc/a": "Dense", "enc/b": "Dense"},
+            kinds={"Dense": "linear", "tanh": "tanh"},
+            parameters={"enc/a/kernel": dense, "enc/b/kernel": dense},
+        )
+    ]
+    for step in range(6):
+        run.units(step, "enc/a_tanh_output_0", [32] * 10, 64, [64] * 10)
+        run.units(step, "enc/b_tanh_output_0", [32] * 10, 64, [64] * 10)
+        run.step(step)
+    (finding,) = judge(run, SaturatedActivation())
+    assert finding.tensor == "enc/a_tanh_output_0"
+
+
 @pytest.mark.parametrize("model_info", [known("ReLU"), known(last=True), None])
 def test_other_modules_and_the_last_activation_are_not_judged(
     model_info: ModelInfo | None,

@@ -276,6 +276,40 @@ def test_copies_of_units_are_found_if_what_follows_does_not_tell_them_apart() ->
     assert found(widened(4, told_apart=True)) == []
 
 
+@pytest.mark.parametrize("n_kinds", [4, 5])
+def test_units_may_be_the_last_dimension_of_a_kernel(n_kinds: int) -> None:
+    torch_run, run = widened(n_kinds), FakeRun()
+    kernels = model_info(2)
+    run.known_facts = [
+        replace(
+            kernels,
+            modules={"enc/0": "Dense", "enc/1": "Dense"},
+            kinds={"Dense": "linear"},
+            parameters={
+                f"enc/{i}/kernel": replace(
+                    kernels.parameters[f"{i}.weight"], module="Dense", unit_axis=1
+                )
+                for i in range(2)
+            },
+        )
+    ]
+    rows = {
+        name.replace(f"{i}.weight", f"enc/{i}/kernel"): values
+        for i in range(2)
+        for name, values in sound(2).items()
+        if f"{i}.weight" in name
+    }
+    run.step(0, rows)
+    for i in range(2):
+        values = torch_run.tensors[f"{i}.weight"].values[0]
+        run.value(0, f"enc/{i}/kernel", values.T)
+    expected = [each.tensor for each in found(torch_run)]
+    assert len(expected) == (n_kinds == 4)
+    assert [each.tensor for each in found(run)] == [
+        f"enc/{name.partition('.')[0]}/kernel" for name in expected
+    ]
+
+
 def test_weights_that_were_changed_before_are_not_initial() -> None:
     second = sound(2) | {"1.weight": EQUAL}
     assert found(begun(model_info(2), sound(2), second)) == []
