@@ -46,15 +46,20 @@ class UnitSummarySpec(NamedTuple):
         high: Elements above it are out of range.
         rows_are_units: For the gradient of an embedding: its rows are the units,
             and elements other than zero are active.
+        units_last: Whether the last dimension numbers the units, as where channels
+            come last; otherwise it is the second one.
     """
 
     low: float = -_INFINITY
     high: float = _INFINITY
     rows_are_units: bool = False
+    units_last: bool = False
 
     def axis(self, n_dimensions: int) -> int:
         """The dimension that numbers the units; REQUIRES: there is one."""
-        return 0 if self.rows_are_units else min(1, n_dimensions - 1)
+        if self.rows_are_units:
+            return 0
+        return n_dimensions - 1 if self.units_last else min(1, n_dimensions - 1)
 
 
 class AsyncResult(Protocol):
@@ -298,7 +303,13 @@ def bytes_of(ref: TensorRef) -> int:
 def _name_of(dtype: np.dtype[Any]) -> str:
     """The name of an element type, which NumPy makes anew whenever it is asked."""
     is_named = dtype.kind in "biuf" and dtype.itemsize <= _LARGEST_NAMED
-    return dtype.name if is_named else dtype.str
+    return dtype.name if is_named or _is_small_float(dtype) else dtype.str
+
+
+@functools.lru_cache(maxsize=256)
+def _is_small_float(dtype: np.dtype[Any]) -> bool:
+    """Whether it is one of ml_dtypes, which NumPy calls void."""
+    return hasattr(ml_dtypes, dtype.name)
 
 
 def array_ref(value: object) -> TensorRef | None:
@@ -307,7 +318,7 @@ def array_ref(value: object) -> TensorRef | None:
         array = np.asarray(value)
     except (TypeError, ValueError):
         return None  # Ragged, or no array at all.
-    if array.dtype.kind in "OVc":
+    if array.dtype.kind in "OVc" and not _is_small_float(array.dtype):
         return None
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

@@ -11,6 +11,7 @@ Errors: a tensor that cannot be captured here either is refused and counted.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdbg.capture.adapter import (
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from tdbg.capture.writer import Writer
 
 __all__ = ["FallbackCapture", "TensorRequest"]
+
+# With so few dimensions the last one is the second one too, which the writer counts.
+_CHANNELS_ARE_LAST_UP_TO = 2
 
 
 class TensorRequest(NamedTuple):
@@ -238,6 +242,9 @@ class FallbackCapture:
             )
         units, spec = entry.units, entry.unit_spec
         if flags & UNITS and units is not None and spec is not None and ref.shape:
+            if spec.units_last and len(ref.shape) > _CHANNELS_ARE_LAST_UP_TO:
+                self._count_last(number, units, spec, ref, site)
+                return
             writer.unit_summary(
                 number,
                 units.id_of(_summary_ref(spec, ref.shape), writer),
@@ -250,6 +257,26 @@ class FallbackCapture:
                 high=spec.high,
                 rows_are_units=spec.rows_are_units,
             )
+
+    def _count_last(
+        self,
+        number: int,
+        units: TensorEntry,
+        spec: UnitSummarySpec,
+        ref: TensorRef,
+        site: CallSite,
+    ) -> None:
+        """Count the units of an array whose last dimension numbers them."""
+        axis = spec.axis(len(ref.shape))
+        count_units = import_module("tdbg._core").count_units
+        table = count_units(ref.owner, axis, spec.low, spec.high)
+        self._writer.values(
+            number,
+            units.id_of(_summary_ref(spec, ref.shape), self._writer),
+            table.ctypes.data,
+            call=site.call,
+            micro_batch=site.micro_batch,
+        )
 
     def _take_on_device(
         self,

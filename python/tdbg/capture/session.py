@@ -119,6 +119,7 @@ class Session:
             output of any module is captured; saves the hooks the rest.
         forward_context: The step of the forward under way, if anything is captured
             in it.
+        raises_on_stop: Whether a stop raises, or only sets ``should_stop``.
         n_replicas: Copies of a root that are being called, in threads of their own;
             nothing inside them is captured.
         idle: Reports when no input or output of a module will be captured for a
@@ -181,6 +182,7 @@ class Session:
         self.on_rest: list[Callable[[], None]] = []
         self.on_eval_training: list[Callable[[], None]] = []
         self._requests = requests
+        self.raises_on_stop = raises_on_stop
         self._stop_state = StopState(raises_on_stop)
         self._has_stopped = False
         self._overrides = CaptureOverrides(policy.registry, self.recorder)
@@ -232,14 +234,23 @@ class Session:
 
     # ---- events of the training ----------------------------------------------
 
-    def forward_begins(self, root: Hashable, mode: ModeKeys) -> StepContext | None:
+    def obey(self, mode: ModeKeys) -> None:
+        """Do what requests ask of the training; a forward that begins does so, too."""
+        if self._now_ns >= self._next_poll_ns and not self.machine.depth:
+            self._obey_requests(mode)
+
+    def forward_begins(
+        self, root: Hashable, mode: ModeKeys, *, has_obeyed: bool = False
+    ) -> StepContext | None:
         """A root is about to be called.
+
+        *has_obeyed* says that ``obey`` was called for this forward, which may be over.
 
         Raises:
             TrainingStopped: If somebody asked for it.
         """
-        if self._now_ns >= self._next_poll_ns and not self.machine.depth:
-            self._obey_requests(mode)
+        if not has_obeyed:
+            self.obey(mode)
         change = self.machine.forward_begins(root, mode)
         for ended in change.ended:
             self._end(ended)

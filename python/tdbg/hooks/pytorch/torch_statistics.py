@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tdbg.capture.adapter import ComputedRow, UnitSummarySpec
 from tdbg.hooks.pytorch.tensors import name_of
+from tdbg.hooks.sparse import add_zeros
 
 __all__ = ["CHUNK", "FIELDS", "row_words", "sparse_row", "sparse_units", "unit_table"]
 
@@ -103,7 +104,6 @@ def unit_table(tensor: torch.Tensor, spec: UnitSummarySpec) -> torch.Tensor:
     Returns:
         Three rows of int64 with an entry per unit: active, out of range, count.
     """
-    low, high, rows_are_units = spec
     units = tensor.detach().movedim(spec.axis(tensor.dim()), 0)
     n_units = units.shape[0]
     flat = units.reshape(n_units, -1) if units.numel() else units.new_empty(n_units, 0)
@@ -114,10 +114,10 @@ def unit_table(tensor: torch.Tensor, spec: UnitSummarySpec) -> torch.Tensor:
     step = max(1, CHUNK // max(1, n_units))
     for begin in range(0, n_each, step):
         values = _to_float64(flat[:, begin : begin + step], 1.0)
-        if rows_are_units:
+        if spec.rows_are_units:
             table[0] += (values != 0).sum(1)
             continue
-        inside = (values >= low) & (values <= high)  # NaN is not.
+        inside = (values >= spec.low) & (values <= spec.high)  # NaN is not.
         table[0] += (values > 0).sum(1)
         table[1] += (~inside).sum(1)
     return table
@@ -231,7 +231,6 @@ def _deviations(
 
 
 # Where the fields of a row stand among its words (docs/format.md).
-_COUNT, _ZERO, _MIN, _MAX, _ABS_MIN, _MEAN, _M2 = 0, 4, 5, 6, 7, 8, 9
 
 
 def sparse_row(tensor: Any, scale: float) -> ComputedRow | None:
@@ -253,7 +252,7 @@ def sparse_row(tensor: Any, scale: float) -> ComputedRow | None:
             words = row_words(values, scale).numpy().view(np.uint64).copy()
     except (RuntimeError, NotImplementedError):
         return None  # Not of this element type.
-    _add_zeros(words, math.prod(tensor.shape) - values.numel())
+    add_zeros(words, math.prod(tensor.shape) - values.numel())
     return ComputedRow(name, tuple(tensor.shape), words)
 
 
@@ -279,25 +278,3 @@ def sparse_units(tensor: Any) -> NDArray[Any] | None:
         table[0, whole.indices()[0].numpy()] = counts.numpy()
     table[2] = math.prod(tensor.shape[1:])
     return table
-
-
-def _add_zeros(words: NDArray[np.uint64], n_zeros: int) -> None:
-    """Merge so many zeros into the row of floats."""
-    if n_zeros == 0:
-        return
-    numbers = words.view(np.float64)
-    n_finite = int(words[_COUNT]) - int(words[1:_ZERO].sum())
-    words[_COUNT] += np.uint64(n_zeros)
-    words[_ZERO] += np.uint64(n_zeros)
-    numbers[_ABS_MIN] = 0.0
-    if n_finite == 0:
-        numbers[_MIN] = numbers[_MAX] = numbers[_MEAN] = numbers[_M2] = 0.0
-        return
-    n_all = n_finite + n_zeros
-    mean = float(numbers[_MEAN])
-    numbers[_MIN] = min(numbers[_MIN], 0.0)
-    numbers[_MAX] = max(numbers[_MAX], 0.0)
-    # Divided first, so that no product leaves float64 before it must.
-    m2 = float(numbers[_M2]) + mean * (n_finite / n_all * n_zeros) * mean
-    numbers[_M2] = m2
-    numbers[_MEAN] = mean * (n_finite / n_all)
