@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +30,9 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-PYTHON_PAGES = [page for page in PAGES if blocks(page, "python")]
+# Frameworks that take over a process, or choose something for it when imported.
+ALONE = ("keras",)
+PYTHON_PAGES = [page for page in PAGES if page not in ALONE and blocks(page, "python")]
 assert PYTHON_PAGES
 
 
@@ -92,6 +96,23 @@ def test_the_examples_of_a_page_run(
         for name, rule in list(registry._registered.items()):
             if rule.__module__ == "docs":
                 del registry._registered[name]
+
+
+@pytest.mark.parametrize("page", ALONE)
+def test_the_examples_of_a_page_run_in_a_process_of_their_own(
+    page: str, tmp_path: Path
+) -> None:
+    script = tmp_path / f"{page}_page.py"
+    script.write_text("".join(blocks(page, "python")))
+    ended = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 def commands(page: str) -> list[str]:

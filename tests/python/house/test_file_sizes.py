@@ -16,6 +16,7 @@ SMALL = {
     "tdbg/__main__.py": "python -m tdbg",
     "tdbg/modes.py": "the modes of a training, public",
     "tdbg/lightgbm.py": "a public face",
+    "tdbg/keras.py": "a public face",
     "tdbg/pytorch.py": "a public face",
     "tdbg/xgboost.py": "a public face",
     "tdbg/hooks/trees/adapter.py": "what all frameworks of boosted trees share",

@@ -1,0 +1,132 @@
+"""What the hook asks the backend of Keras; there is a file for each.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+
+from tdbg.capture.adapter import ComputedRow
+from tdbg.errors import ConfigurationError
+from tdbg.hooks.keras.tracing import Patches, Taps
+
+__all__ = ["Answer", "Backend", "State", "backend_of_keras"]
+
+_MODULES = {
+    "tensorflow": "tdbg.hooks.keras.backend_tensorflow",
+    "torch": "tdbg.hooks.keras.backend_torch",
+    "jax": "tdbg.hooks.keras.backend_jax",
+}
+
+
+class State(Protocol):
+    """The variables of a model as they are around one call of a step."""
+
+    def read(self, variables: Sequence[Any]) -> list[Any]:
+        """The values of variables of Keras, as tensors that live until they change."""
+
+
+class Answer(NamedTuple):
+    """What a step with taps returned.
+
+    Attributes:
+        result: What the plain step would have returned.
+        tensors: What the taps hold, by key.
+    """
+
+    result: Any
+    tensors: Mapping[str, Any]
+
+
+class Backend(Protocol):
+    """A backend of Keras.
+
+    Attributes:
+        name: Its name in Keras.
+        version: The version of Keras, and its own.
+        operations: ``keras.ops``.
+    """
+
+    name: str
+    version: str
+    operations: Any
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether it is a tensor of the backend, symbolic ones of a trace included."""
+
+    def scope(self) -> Callable[[Any], bool]:
+        """As ``TapBackend`` has it."""
+
+    def array(self, tensor: Any) -> NDArray[Any] | None:
+        """A tensor as an array, without a copy where that is possible; None: sparse."""
+
+    def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
+        """The row of a sparse tensor; None: it is none."""
+
+    def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
+        """The counts of the rows of a sparse tensor; None: it is none."""
+
+    def state_before(self, model: Any, args: tuple[Any, ...]) -> State:
+        """The state that a call of a step function is given."""
+
+    def state_after(self, model: Any, result: Any) -> State:
+        """The state that it has left."""
+
+    def tap(
+        self,
+        step: Callable[..., Any],
+        model: Any,
+        taps: Callable[[], Taps],
+        install: Callable[[Patches, Taps], None],
+    ) -> Callable[..., Any]:
+        """Return a step with taps, of which ``answer`` takes apart what it returns."""
+
+    def answer(self, returned: Any) -> Answer:
+        """What a function made of a step with taps has returned."""
+
+    def logs_of(self, result: Any) -> Mapping[str, Any]:
+        """The logs in what a plain function has returned; none of a prediction."""
+
+    def with_batch(self, args: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
+        """The arguments of a step function, with one batch for the iterator."""
+
+    def next_batch(self, args: tuple[Any, ...]) -> Any:
+        """Take the next batch from the iterator; raises where there is none."""
+
+    def following(self, args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+        """The arguments of a call that goes on where one has ended."""
+
+    def is_end(self, error: BaseException) -> bool:
+        """Whether an error only says that there are no more batches."""
+
+    def has_run(self, model: Any, error: Exception) -> bool:
+        """Whether a step may have begun to run before this error.
+
+        If not, the error came when the step was traced, and nothing was changed.
+        """
+
+
+def backend_of_keras() -> Backend:
+    """The backend that Keras has; imports Keras.
+
+    Raises:
+        ConfigurationError: If Keras is not installed, or has a backend without
+            trainings.
+    """
+    try:
+        keras: Any = sys.modules.get("keras") or import_module("keras")
+    except ImportError as error:
+        msg = "tdbg.keras needs Keras 3: pip install keras"
+        raise ConfigurationError(msg) from error
+    name = str(keras.backend.backend())
+    if name not in _MODULES:
+        msg = f"Keras has the backend {name!r}: tdbg knows {', '.join(_MODULES)}"
+        raise ConfigurationError(msg)
+    made: Backend = import_module(_MODULES[name]).make_backend(str(keras.__version__))
+    return made

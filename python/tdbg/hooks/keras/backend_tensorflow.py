@@ -1,0 +1,172 @@
+"""Keras on TensorFlow: a step with taps is traced with further outputs.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.capture.adapter import ComputedRow
+from tdbg.hooks.keras.backend import Answer, State
+from tdbg.hooks.keras.tracing import Patches, Taps
+from tdbg.hooks.sparse import row_of_slices, units_of_slices
+
+__all__ = ["TensorFlowBackend", "make_backend"]
+
+_LOGS, _TAPS = "logs", "taps"
+
+
+class TensorFlowBackend:
+    """TensorFlow as Keras uses it."""
+
+    name = "tensorflow"
+
+    def __init__(self, keras_version: str) -> None:
+        self._tf: Any = import_module("tensorflow")
+        self.version = f"{keras_version} (TensorFlow {self._tf.__version__})"
+        self.operations: Any = import_module("keras").ops
+        self._read = self._tf.raw_ops.ReadVariableOp
+        self._state = _Live(self._value)
+
+    # ---- tensors ---------------------------------------------------------------
+
+    def is_tensor(self, value: Any) -> bool:
+        """As ``Backend``."""
+        tf = self._tf
+        return isinstance(value, tf.Tensor | tf.IndexedSlices)
+
+    def scope(self) -> Callable[[Any], bool]:
+        """Only tensors of the graph that is being traced can be returned by it."""
+        tf = self._tf
+        if tf.executing_eagerly():
+            return lambda _: True
+        graph = tf.compat.v1.get_default_graph()
+
+        def may_return(tensor: Any) -> bool:
+            if isinstance(tensor, tf.IndexedSlices):
+                return tensor.values.graph is graph
+            return getattr(tensor, "graph", None) is graph
+
+        return may_return
+
+    def array(self, tensor: Any) -> NDArray[Any] | None:
+        """As ``Backend``; on the CPU it is the tensor's own memory."""
+        if isinstance(tensor, self._tf.IndexedSlices):
+            return None
+        return np.asarray(tensor)
+
+    def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
+        """As ``Backend``: of IndexedSlices."""
+        if not isinstance(tensor, self._tf.IndexedSlices):
+            return None
+        indices, values = np.asarray(tensor.indices), np.asarray(tensor.values)
+        return row_of_slices(indices, values, _rows_of(tensor), scale)
+
+    def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
+        """As ``Backend``: of IndexedSlices."""
+        if not isinstance(tensor, self._tf.IndexedSlices):
+            return None
+        indices, values = np.asarray(tensor.indices), np.asarray(tensor.values)
+        return units_of_slices(indices, values, _rows_of(tensor))
+
+    def _value(self, variable: Any) -> Any:
+        """The value of a variable of Keras, in the variable's memory."""
+        inner = variable.value
+        handle = getattr(inner, "handle", None)
+        if handle is None or handle.dtype != self._tf.resource:
+            return inner
+        return self._read(resource=handle, dtype=inner.dtype)
+
+    # ---- state -----------------------------------------------------------------
+
+    def state_before(self, model: Any, args: tuple[Any, ...]) -> State:  # noqa: ARG002
+        """The variables themselves."""
+        return self._state
+
+    def state_after(self, model: Any, result: Any) -> State:  # noqa: ARG002
+        """The variables themselves."""
+        return self._state
+
+    # ---- steps -----------------------------------------------------------------
+
+    def tap(
+        self,
+        step: Callable[..., Any],
+        model: Any,  # noqa: ARG002
+        taps: Callable[[], Taps],
+        install: Callable[[Patches, Taps], None],
+    ) -> Callable[..., Any]:
+        """As ``Backend``: a step that returns its logs and the tensors."""
+
+        def tapped(data: Any) -> dict[str, Any]:
+            held = taps()
+            with held.patched(install):
+                logs = step(data)
+            return {_LOGS: logs, _TAPS: held.tensors}
+
+        return tapped
+
+    def answer(self, returned: Any) -> Answer:
+        """As ``Backend``."""
+        return Answer(returned[_LOGS], returned[_TAPS])
+
+    def logs_of(self, result: Any) -> Mapping[str, Any]:
+        """As ``Backend``."""
+        return result if isinstance(result, dict) else {}
+
+    def with_batch(
+        self,
+        args: tuple[Any, ...],  # noqa: ARG002
+        batch: Any,
+    ) -> tuple[Any, ...]:
+        """As ``Backend``."""
+        return (batch,) if isinstance(batch, list) else (iter((batch,)),)
+
+    def is_end(self, error: BaseException) -> bool:
+        """As ``Backend``."""
+        return isinstance(error, StopIteration | self._tf.errors.OutOfRangeError)
+
+    def next_batch(self, args: tuple[Any, ...]) -> Any:
+        """As ``Backend``; a prediction is given its batches in a list."""
+        (iterator,) = args
+        return iterator if isinstance(iterator, list) else next(iterator)
+
+    def following(
+        self,
+        args: tuple[Any, ...],
+        result: Any,  # noqa: ARG002
+    ) -> tuple[Any, ...]:
+        """As ``Backend``: the same."""
+        return args
+
+    def has_run(self, model: Any, error: Exception) -> bool:
+        """As ``Backend``: errors of operations come when they run."""
+        is_eager = bool(getattr(model, "run_eagerly", False))
+        return is_eager or isinstance(error, self._tf.errors.OpError)
+
+
+class _Live:
+    """Variables that always have their values."""
+
+    def __init__(self, value: Callable[[Any], Any]) -> None:
+        self._value = value
+
+    def read(self, variables: Sequence[Any]) -> list[Any]:
+        """As ``State``."""
+        return [self._value(each) for each in variables]
+
+
+def _rows_of(slices: Any) -> int:
+    shape = slices.dense_shape
+    return int(np.asarray(shape)[0]) if shape is not None else 0
+
+
+def make_backend(keras_version: str) -> TensorFlowBackend:
+    """Make the backend for this version of Keras."""
+    return TensorFlowBackend(keras_version)

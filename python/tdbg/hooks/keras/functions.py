@@ -1,0 +1,276 @@
+"""What stands in for ``train_function``, ``test_function`` and ``predict_function``.
+
+Keras makes these three of a model when they are first needed, and calls them for each
+execution.  ``StepFunction`` has two variants of one: the plain one, which is what
+Keras makes and is not touched, and one with taps, made and traced when the first step
+is captured.  A step that captures nothing but losses and numbers calls the plain one.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tdbg.capture.session import Session
+from tdbg.hooks.keras.backend import Answer, Backend
+from tdbg.hooks.keras.mode import KerasMode
+from tdbg.hooks.keras.watched import WatchedModel
+from tdbg.modes import EVAL, PREDICT, TRAIN, TRAINING, ModeKeys
+
+__all__ = ["FUNCTIONS", "StepFunction"]
+
+_log = logging.getLogger("tdbg")
+
+FUNCTIONS = {
+    "train_function": ("make_train_function", "train_step", TRAIN),
+    "test_function": ("make_test_function", "test_step", EVAL),
+    "predict_function": ("make_predict_function", "predict_step", PREDICT),
+}
+"""Of each function of a model: who makes it, of which step, and its mode."""
+
+
+class StepFunction:
+    """One of the three functions of a model, with and without taps.
+
+    Args:
+        watched: Captures the steps.
+        attribute: The name of the function.
+        mode: Is told the mode.
+    """
+
+    def __init__(self, watched: WatchedModel, attribute: str, mode: KerasMode) -> None:
+        self._watched = watched
+        self._attribute = attribute
+        self._maker, self._step, self._own_mode = FUNCTIONS[attribute]
+        self._mode = mode
+        self._plain: Callable[..., Any] | None = None
+        self._tapped: Callable[..., Any] | None = None
+        self._revision = -1
+        # Whether a call of the variant with taps has succeeded, or a trace failed.
+        self._has_worked = self._is_refused = False
+        self.n_traces = 0
+
+    @property
+    def session(self) -> Session:
+        """The session that it captures for."""
+        return self._watched.session
+
+    @property
+    def _backend(self) -> Backend:
+        return self._watched.backend
+
+    # ---- installing ------------------------------------------------------------
+
+    def install(self) -> None:
+        """Take the place of the model's function, which need not be made yet."""
+        model = self._watched.model
+        current = getattr(model, self._attribute, None)
+        if isinstance(current, StepFunction):
+            if current is self:
+                return
+            current.session.close("another hook took the model over")
+            current.remove()
+            current = getattr(model, self._attribute, None)
+        if current is not self._plain:
+            self._plain = current  # None: it was compiled anew.
+            self._tapped, self._is_refused = None, False
+        vars(model)[self._attribute] = self
+
+    def remove(self) -> None:
+        """Give the place back, if it is still taken."""
+        model = self._watched.model
+        if model is not None and vars(model).get(self._attribute) is self:
+            vars(model)[self._attribute] = self._plain
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a model makes its functions anew."""
+        return type(None), ()
+
+    def _make(self) -> Callable[..., Any]:
+        """Let Keras make the function."""
+        model = self._watched.model
+        own = vars(model)
+        own[self._attribute] = None
+        try:
+            getattr(model, self._maker)()
+            made: Callable[..., Any] = own[self._attribute]
+        finally:
+            own[self._attribute] = self
+        return made
+
+    def _make_plain(self) -> Callable[..., Any]:
+        if self._plain is None:
+            self._plain = self._make()
+        return self._plain
+
+    def _make_tapped(self) -> Callable[..., Any]:
+        """Let Keras make the function of a step with taps."""
+        with self._tapped_step():
+            return self._make()
+
+    @contextlib.contextmanager
+    def _tapped_step(self) -> Iterator[None]:
+        """While it lasts, the model's step is one with taps."""
+        watched = self._watched
+        model = watched.model
+        own, name = vars(model), self._step
+        before = own.get(name)
+        step = getattr(model, name)
+        tapped = self._backend.tap(step, model, self._new_taps, watched.install())
+        own[name] = functools.wraps(step)(tapped)
+        try:
+            yield
+        finally:
+            if before is None:
+                own.pop(name, None)
+            else:
+                own[name] = before
+
+    def _new_taps(self) -> Any:
+        self.n_traces += 1
+        return self._watched.make_taps()
+
+    # ---- calling ---------------------------------------------------------------
+
+    def __call__(self, *args: Any) -> Any:
+        """Run an execution; raises what the step raises, and TrainingStopped."""
+        plain = self._make_plain()
+        session = self.session
+        if not session.is_live:
+            return plain(*args)
+        mode = self._mode.of_function(self._own_mode)
+        session.run(session.obey, mode)
+        n_steps = 1
+        if self._own_mode is not PREDICT:
+            n_steps = int(getattr(self._watched.model, "steps_per_execution", 1) or 1)
+        if n_steps > 1:
+            result = self._run_many(plain, mode, args, n_steps)
+        elif session.run(self._watched.is_due, mode):
+            result = self._run_tapped(mode, args)
+        else:
+            result = self._run_plain(plain, mode, args)
+        if mode in TRAINING and session.should_stop and not session.raises_on_stop:
+            self._watched.model.stop_training = True
+        return result
+
+    def _run_many(
+        self, plain: Callable[..., Any], mode: ModeKeys, args: tuple[Any, ...], n: int
+    ) -> Any:
+        """Run several steps: one by one if any of them is captured."""
+        session = self.session
+        if not session.run(self._watched.is_due_within, mode, n):
+            return self._run_plain(plain, mode, args, n)
+        result: Any = None
+        for i in range(n):
+            if i:
+                session.run(session.obey, mode)
+            try:
+                result = self._run_tapped(mode, args)
+            except Exception as error:
+                if i and self._backend.is_end(error):
+                    break
+                raise
+            args = self._backend.following(args, result)
+        return result
+
+    def _run_plain(
+        self,
+        plain: Callable[..., Any],
+        mode: ModeKeys,
+        args: tuple[Any, ...],
+        n_steps: int = 1,
+    ) -> Any:
+        session, backend = self.session, self._backend
+        start_ns = time.perf_counter_ns()
+        before = session.run(self._watched.before_plain, mode, args)
+        try:
+            result = plain(*args)
+        except Exception as error:
+            if not backend.is_end(error):
+                session.run(self._fail, mode, args, start_ns)
+            raise
+        session.run(self._watched.after_plain, mode, result, before, start_ns, n_steps)
+        return result
+
+    def _fail(self, mode: ModeKeys, args: tuple[Any, ...], start_ns: int) -> None:
+        state = self._backend.state_before(self._watched.model, args)
+        self._watched.begin(mode, state, start_ns=start_ns)
+        self.session.forward_lost()
+
+    def _run_tapped(self, mode: ModeKeys, args: tuple[Any, ...]) -> Any:
+        session, backend, watched = self.session, self._backend, self._watched
+        batch = backend.next_batch(args)  # Raises where there are no more.
+        state = backend.state_before(watched.model, args)
+        ends_step = session.run(watched.ends_step, mode, state)
+        context = session.run(watched.begin, mode, state)
+        del state
+        try:
+            answer = self._answer(args, batch)
+        except BaseException:
+            session.run(session.forward_lost)
+            raise
+        state = backend.state_after(watched.model, answer.result)
+        session.run(watched.end, context, mode, answer, state, ends_step is not False)
+        return answer.result
+
+    def _answer(self, args: tuple[Any, ...], batch: Any) -> Answer:
+        """Call the variant with taps; the plain one where it cannot be traced."""
+        watched, backend = self._watched, self._backend
+        if self._revision != watched.revision:
+            self._revision = watched.revision
+            self._tapped, self._is_refused = None, False
+        if self._tapped is None and not self._is_refused:
+            self._has_worked = False
+            self._tapped = self.session.run(self._make_tapped)
+        if self._tapped is None or self._is_refused:
+            return Answer(self._make_plain()(*backend.with_batch(args, batch)), {})
+        start_ns, n_traces = time.perf_counter_ns(), self.n_traces
+        try:
+            if self._own_mode is PREDICT:
+                with self._tapped_step():
+                    returned = self._tapped(*backend.with_batch(args, batch))
+            else:
+                returned = self._tapped(*backend.with_batch(args, batch))
+        except Exception as error:
+            if self._has_worked or backend.has_run(watched.model, error):
+                raise
+            self._refuse(error)
+            return Answer(self._make_plain()(*backend.with_batch(args, batch)), {})
+        self._has_worked = True
+        if self.n_traces > n_traces and not watched.is_eager:
+            self._tell(time.perf_counter_ns() - start_ns)
+        return backend.answer(returned)
+
+    def _refuse(self, error: Exception) -> None:
+        """The step cannot be traced with taps: from now on capture without."""
+        self._is_refused, self._tapped = True, None
+        self.session.run(_raise, error)
+        with contextlib.suppress(Exception):
+            _log.warning(
+                "the %s of %s cannot be traced with what tdbg captures inside of it; "
+                "gradients and tensors of layers are left out",
+                self._step,
+                self._watched.root,
+            )
+
+    def _tell(self, spent_ns: int) -> None:
+        """Count the second compilation as overhead, and say so."""
+        self.session.meter.total_ns += spent_ns
+        with contextlib.suppress(Exception):
+            _log.info(
+                "tdbg has compiled the %s of %s a second time, for steps that are "
+                "captured, in %.1f s",
+                self._step,
+                self._watched.root,
+                spent_ns / 1e9,
+            )
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -1,0 +1,252 @@
+"""``Hook``: the callback that users of Keras give to ``fit``, and ``evaluate``.
+
+Keras is imported when a hook is made, and not before: what is imported first chooses
+Keras's backend.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from tdbg.capture.adapter import FrameworkAdapter
+from tdbg.capture.hook_base import HookBase, RunExport
+from tdbg.capture.model_info import ModelInfoWriter
+from tdbg.capture.modes import CurrentMode
+from tdbg.capture.naming import UniqueNames
+from tdbg.capture.policy import Policy
+from tdbg.capture.process_hook import ProcessHook
+from tdbg.capture.session import Session
+from tdbg.config import HookConfig
+from tdbg.config.options import SessionOptions, is_disabled
+from tdbg.hooks.framework import make_export, make_policy
+from tdbg.hooks.keras.adapter import KerasAdapter
+from tdbg.hooks.keras.backend import Backend, backend_of_keras
+from tdbg.hooks.keras.functions import FUNCTIONS, StepFunction
+from tdbg.hooks.keras.mode import KerasMode
+from tdbg.hooks.keras.model_info import KerasModel
+from tdbg.hooks.keras.watched import WatchedModel
+from tdbg.modes import EVAL, TRAIN
+
+__all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _is_default(method: _Function) -> _Function:
+    """Mark a method of a callback that does nothing, as Keras marks its own.
+
+    A callback with a method of its own for the end of batches would switch off
+    asynchronous dispatch on the backends that have it.
+    """
+    method._is_default = True  # type: ignore[attr-defined]
+    return method
+
+
+class Hook(HookBase):
+    """A callback that captures trainings of Keras; losses unless told otherwise.
+
+    Its arguments are those of ``HookBase``: docs/configuration.md.  A stop ends the
+    training by ``TrainingStopped``, or with ``on_stop="flag"`` by
+    ``model.stop_training``; nothing else reaches it.
+
+    Example::
+
+        hook = tdbg.keras.Hook("runs/digits", include_collections=["gradients"])
+        model.fit(x, y, callbacks=[hook])
+
+    Attributes:
+        model: The model of the latest ``fit``, ``evaluate`` or ``predict``.
+        params: What Keras tells callbacks.
+    """
+
+    def _make_adapter(self) -> FrameworkAdapter:
+        self._backend: Backend | None = None
+        if getattr(self, "_is_copy", False) or is_disabled():
+            return KerasAdapter(None)
+        self._backend = backend_of_keras()
+        return KerasAdapter(self._backend)
+
+    def _make_policy(self, config: HookConfig) -> Policy:
+        return make_policy(config)
+
+    def _make_export(
+        self, config: HookConfig, options: SessionOptions
+    ) -> RunExport | None:
+        return make_export(config, options)
+
+    def _remember(self) -> None:
+        _process_hook.remember(self)
+
+    def _attach(self, session: Session) -> CurrentMode:
+        self.params: Mapping[str, Any] = {}
+        self._model_ref: weakref.ref[Any] | None = None
+        self._names = UniqueNames()
+        self._watched: list[WatchedModel] = []
+        self._functions: dict[int, list[StepFunction]] = {}
+        self._model_info = ModelInfoWriter(session, KerasModel(self._watched))
+        self._keras_mode = KerasMode(session)
+        session.on_change.append(_refreshing(self._watched))
+        return self._keras_mode
+
+    def _detach(self) -> None:
+        self._session.run(self._model_info.conclude)
+        for functions in self._functions.values():
+            for function in functions:
+                function.remove()
+
+    # ---- a callback of Keras -----------------------------------------------------
+
+    @property
+    def model(self) -> Any:
+        """The model of the latest ``fit``, ``evaluate`` or ``predict``, or None."""
+        return None if self._model_ref is None else self._model_ref()
+
+    def set_model(self, model: Any) -> None:
+        """Capture this model from now on; Keras calls it at the beginning of ``fit``.
+
+        Call it yourself before ``train_on_batch``, which knows no callbacks.
+        """
+        self._model_ref = weakref.ref(model)
+        self._session.run(self._watch, model)
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Keep what Keras tells callbacks."""
+        self.params = params
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """``fit`` begins."""
+        self._keras_mode.of_function(TRAIN)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """An epoch begins: Keras has reset its metrics."""
+        self._session.run(self._metrics_are_reset)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Record the metrics of the epoch, those of its validation too."""
+        self._keras_mode.of_function(TRAIN)
+        self._session.run(self._record_epoch, dict(logs or {}))
+
+    def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """``evaluate`` begins, or the validation in ``fit``."""
+        self._keras_mode.of_function(EVAL)
+        self._session.run(self._metrics_are_reset)
+
+    def on_test_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        """``evaluate`` ends."""
+        self._keras_mode.of_function(TRAIN)
+
+    @_is_default
+    def on_train_end(self, logs: Any = None) -> None:
+        """Nothing: further calls of ``fit`` belong to the same run."""
+
+    @_is_default
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """Nothing."""
+
+    @_is_default
+    def on_predict_end(self, logs: Any = None) -> None:
+        """Nothing."""
+
+    @_is_default
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Nothing: the model's functions are what is watched."""
+
+    on_batch_end = on_train_batch_begin = on_train_batch_end = on_batch_begin
+    on_test_batch_begin = on_test_batch_end = on_batch_begin
+    on_predict_batch_begin = on_predict_batch_end = on_batch_begin
+
+    # ---- inside ------------------------------------------------------------------
+
+    def _watch(self, model: Any) -> None:
+        if self._backend is None:
+            return
+        functions = self._functions.get(id(model))
+        if functions is None or self._watched_of(model) is None:
+            functions = self._functions[id(model)] = self._begin_to_watch(model)
+        watched = self._watched_of(model)
+        if watched is not None:
+            watched.losses.look(model)
+        for function in functions:
+            function.install()
+
+    def _watched_of(self, model: Any) -> WatchedModel | None:
+        return next((each for each in self._watched if each.model is model), None)
+
+    def _begin_to_watch(self, model: Any) -> list[StepFunction]:
+        session, backend = self._session, self._backend
+        if backend is None:
+            return []
+        root = self._names.take(type(model).__name__)
+        prefix = f"{root}/" if self._watched else ""
+        watched = WatchedModel(
+            session, backend, model, root, prefix, id(session), self._model_info
+        )
+        self._watched.append(watched)
+        session.optimizer_found(id(session))
+        watched.losses.look(model)
+        watched.note_totals(backend.state_before(model, ()))
+        return [
+            StepFunction(watched, attribute, self._keras_mode)
+            for attribute in FUNCTIONS
+        ]
+
+    def _metrics_are_reset(self) -> None:
+        watched = self._watched_of(self.model)
+        if watched is not None:
+            watched.metrics_are_reset()
+
+    def _record_epoch(self, logs: Mapping[str, Any]) -> None:
+        watched = self._watched_of(self.model)
+        prefix = "" if watched is None else watched.prefix
+        for name, value in logs.items():
+            number = self._adapter.read_number(value)
+            self._session.record_scalar(TRAIN, f"{prefix}epoch/{name}", number)
+
+
+def _refreshing(watched: list[WatchedModel]) -> Callable[[], None]:
+    """Return what makes models forget what is captured of them."""
+
+    def refresh() -> None:
+        for each in watched:
+            each.refresh()
+
+    return refresh
+
+
+_process_hook = ProcessHook(Hook)
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None,
+    create_if_not_exists: bool = False,
+) -> Hook | None:
+    """The hook of this process: the one that was made or set last.
+
+    Args:
+        json_config_path: A file to make it from, as of ``Hook.create_from_file``.
+        create_if_not_exists: Make one if there is none, or only a closed one. Without
+            a file and without a variable that says anything (``TDBG_CONFIG``,
+            ``SMDEBUG_CONFIG_FILE_PATH``, ``TDBG_OUT``) there is still none.
+
+    Raises:
+        ConfigurationError: If it is made, from what can never work.
+        StorageError: If it is made, and the run cannot be.
+    """
+    return _process_hook.get(json_config_path, create=create_if_not_exists)
+
+
+def set_hook(custom_hook: Hook) -> None:
+    """Make this hook the one of this process.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    _process_hook.set(custom_hook)
+
+
+def del_hook() -> None:
+    """Forget the hook of this process; it is not closed, if others hold it."""
+    _process_hook.forget()

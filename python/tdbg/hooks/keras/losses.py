@@ -1,0 +1,243 @@
+"""Losses of Keras: the loss of a batch, and what it is computed of.
+
+What Keras calls ``loss`` in its logs is the mean of the epoch so far.  The loss of a
+batch is what the model's loss trackers are given; where no tap sees that, it is how
+much their totals have grown.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.capture.naming import MAX_CALLS, activation_name
+from tdbg.config.collections import Role
+from tdbg.config.kinds import Kind
+from tdbg.hooks.keras.kinds import loss_class, loss_kind
+from tdbg.hooks.keras.tracing import Patches, Taps
+
+__all__ = ["LossFunction", "Losses", "Tracker", "trackers_of"]
+
+_DEFAULT = "loss"
+
+
+class _Key(Protocol):
+    def __call__(self, name: str, role: Role) -> str | None: ...
+
+
+class LossFunction:
+    """A loss that a model was compiled with, or has as an attribute.
+
+    Attributes:
+        name: What the names of its tensors begin with.
+        class_name: Its class.
+        kind: Its kind; None: of none.
+    """
+
+    def __init__(self, name: str, loss: Any) -> None:
+        self.name = name
+        self.loss = loss
+        self.class_name = loss_class(loss)
+        self.kind: Kind | None = loss_kind(loss)
+
+
+class Tracker:
+    """A metric that means a loss over the batches of an epoch.
+
+    Args:
+        metric: The metric of Keras.
+
+    Attributes:
+        name: Its name in Keras.
+    """
+
+    def __init__(self, metric: Any) -> None:
+        self.metric = metric
+        self.name = str(metric.name)
+        self._before: tuple[float, float] | None = None
+
+    def begin(self, before: tuple[float, float] | None) -> None:
+        """Note what its totals are before the next step; None: nobody knows."""
+        self._before = before
+
+    def grown(self, total: float, count: float) -> NDArray[np.float32] | None:
+        """The mean loss of what was added since the last call; None: nobody knows.
+
+        Args:
+            total: The sum of the losses in the metric.
+            count: The sum of their weights.
+        """
+        before = self._before
+        self._before = total, count
+        if before is None:
+            return None
+        if count <= before[1]:  # It was reset in between.
+            before = (0.0, 0.0)
+        added = count - before[1]
+        return (
+            np.asarray((total - before[0]) / added, np.float32) if added > 0 else None
+        )
+
+
+class Losses:
+    """The losses of one model.
+
+    Args:
+        prefix: What comes before the names of this model.
+
+    Attributes:
+        trackers: The metrics that mean losses, as of the last ``look``.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._names: dict[int, str] = {}
+        self.trackers: list[Tracker] = []
+
+    def look(self, model: Any) -> None:
+        """Look for losses and metrics: the model may have been compiled anew."""
+        self._names.clear()
+        known = {id(each.metric): each for each in self.trackers}
+        self.trackers = [
+            known.get(id(metric)) or Tracker(metric) for metric in trackers_of(model)
+        ]
+
+    def functions(self, model: Any) -> list[LossFunction]:
+        """The losses that the model was compiled with, and those in its attributes."""
+        found: list[LossFunction] = []
+        taken: dict[str, int] = {}
+        for loss in _losses_of(model):
+            if any(each.loss is loss for each in found):
+                continue
+            name = self._prefix + loss_class(loss)
+            number = taken[name] = taken.get(name, 0) + 1
+            found.append(LossFunction(f"{name}_{number}" if number > 1 else name, loss))
+        return found
+
+    def name_of(self, model: Any, tracker: Tracker) -> str:
+        """The name of a tracker's loss: of the loss function, if that is all of it.
+
+        REQUIRES: a step of the model was run or traced, or is about to update metrics.
+        """
+        known = self._names.get(id(tracker))
+        if known is None:
+            known = self._names[id(tracker)] = self._name_of(model, tracker)
+        return known
+
+    def _name_of(self, model: Any, tracker: Tracker) -> str:
+        if tracker.metric is getattr(model, "_loss_tracker", None):
+            functions = self.functions(model)
+            if len(functions) == 1 and not _adds_losses(model):
+                return f"{functions[0].name}_output_0"
+        return f"{self._prefix}{tracker.name}_output_0"
+
+    def install(self, model: Any, patches: Patches, taps: Taps, key: _Key) -> None:
+        """Tap what losses are given, and what trackers of losses are."""
+        tapped: set[int] = set()
+
+        def tap_functions() -> None:
+            for function in self.functions(model):
+                if id(function.loss) not in tapped:
+                    tapped.add(id(function.loss))
+                    _tap_inputs(function, patches, taps, key)
+
+        tap_functions()
+        compiled = getattr(model, "_compile_loss", None)
+        if compiled is not None and not compiled.built:
+            # Keras makes the functions of the losses in the first trace.
+            patches.wrap(compiled, "build", _followed_by(tap_functions, taps))
+        for tracker in self.trackers:
+            patches.wrap(
+                tracker.metric, "update_state", self._holding(model, tracker, taps, key)
+            )
+
+    def _holding(
+        self, model: Any, tracker: Tracker, taps: Taps, key: _Key
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def hold(values: Any) -> None:
+            held = key(self.name_of(model, tracker), Role.LOSS)
+            if held is not None:
+                taps.hold(held, values)
+
+        def make(update_state: Callable[..., Any]) -> Callable[..., Any]:
+            def tapped(values: Any, *args: Any, **kwargs: Any) -> Any:
+                taps.run(hold, values)
+                return update_state(values, *args, **kwargs)
+
+            return tapped
+
+        return make
+
+
+def trackers_of(model: Any) -> Iterator[Any]:
+    """The metrics of a model that mean losses: means with ``loss`` in their names."""
+    for metric in model.metrics:
+        is_mean = hasattr(metric, "total") and hasattr(metric, "count")
+        if is_mean and _DEFAULT in str(metric.name).lower():
+            yield metric
+
+
+def _losses_of(model: Any) -> Iterator[Any]:
+    compiled = getattr(model, "_compile_loss", None)
+    for each in getattr(compiled, "_flat_losses", None) or ():
+        yield each.loss
+    for name, value in list(vars(model).items()):
+        is_loss = hasattr(value, "reduction") and hasattr(value, "call")
+        if is_loss and name not in {"_compile_loss", "loss"}:
+            yield value
+
+
+def _adds_losses(model: Any) -> bool:
+    """Whether anything is added to what the loss function computes."""
+    layers = list(model._flatten_layers())
+    if any(getattr(layer, "activity_regularizer", None) for layer in layers):
+        return True
+    if any(getattr(layer, "_losses", None) for layer in layers):
+        return True
+    return any(
+        getattr(variable, "regularizer", None) is not None
+        for variable in model.trainable_variables
+    )
+
+
+def _tap_inputs(
+    function: LossFunction, patches: Patches, taps: Taps, key: _Key
+) -> None:
+    """Tap predictions and labels, in this order, whatever the loss calls them."""
+
+    def make(call: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+            taps.run(hold, y_pred, y_true)
+            return call(y_true, y_pred, *args, **kwargs)
+
+        return tapped
+
+    def hold(prediction: Any, label: Any) -> None:
+        call = taps.count_call(function.name)
+        roles = ((prediction, Role.PREDICTION), (label, Role.LABEL))
+        for index, (tensor, role) in enumerate(roles):
+            name = activation_name(function.name, "input", index, call)
+            held = key(name, role) if call < MAX_CALLS else None
+            if held is not None:
+                taps.hold(held, tensor)
+
+    patches.wrap(function.loss, "call", make)
+
+
+def _followed_by(
+    after: Callable[[], None], taps: Taps
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(method: Callable[..., Any]) -> Callable[..., Any]:
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            taps.run(after)
+            return result
+
+        return followed
+
+    return make

@@ -1,0 +1,108 @@
+"""What a model of Keras says of itself: docs/format.md, "What is known of the model".
+
+Thread safety: the training's thread.
+
+Errors: none of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+
+from tdbg.capture.model_info import ModelMarks
+from tdbg.hooks.keras.kinds import (
+    class_name,
+    kind_of,
+    unit_axis_of,
+)
+from tdbg.hooks.keras.optimizers import inner_of, optimizers_in_use
+from tdbg.hooks.keras.variables import layers_of
+from tdbg.hooks.keras.watched import WatchedModel
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+__all__ = ["KerasModel"]
+
+
+class KerasModel:
+    """The models of a training: a ``ModelSource``.
+
+    Args:
+        watched: The models; grows.
+    """
+
+    def __init__(self, watched: Sequence[WatchedModel]) -> None:
+        self._watched = watched
+
+    def marks(self) -> ModelMarks:
+        """Count what there is, and which parameters are trained."""
+        found = [len(self._watched)]
+        n_parameters = 0
+        for watched in self._alive():
+            parameters = watched.variables.tracked_parameters()
+            n_parameters += len(parameters)
+            found += [len(parameters), len(optimizers_in_use(watched.model))]
+            found += [bool(each.variable.trainable) for each in parameters]
+            found += [
+                len(inner_of(each)._trainable_variables)
+                for each in optimizers_in_use(watched.model)
+                if inner_of(each).built
+            ]
+        return ModelMarks(n_parameters, tuple(found))
+
+    def model_info(
+        self,
+        step: int,
+        trained_in_evaluation: Collection[Hashable],  # noqa: ARG002
+    ) -> ModelInfo:
+        """Describe the models as they are now."""
+        modules: dict[str, str] = {}
+        kinds: dict[str, str] = {}
+        parameters: dict[str, ParameterFacts] = {}
+        models: list[str] = []
+        losses: list[str] = []
+        optimizers: list[str] = []
+        for watched in self._alive():
+            model = watched.model
+            models.append(type(model).__name__)
+            modules[watched.root] = type(model).__name__
+            for layer in layers_of(model):
+                name = class_name(layer)
+                modules[watched.paths.of_layer(layer)] = name
+                kind = kind_of(layer)
+                if kind is not None:
+                    kinds.setdefault(name, str(kind))
+            held = {
+                id(variable): len(optimizers) + i
+                for i, optimizer in enumerate(optimizers_in_use(model))
+                if inner_of(optimizer).built
+                for variable in inner_of(optimizer)._trainable_variables
+            }
+            optimizers += [
+                type(inner_of(each)).__name__ for each in optimizers_in_use(model)
+            ]
+            for each in watched.variables.tracked_parameters():
+                parameters[each.weight.name] = ParameterFacts(
+                    shape=tuple(int(size) for size in each.variable.shape),
+                    dtype=str(each.variable.dtype),
+                    requires_grad=bool(each.variable.trainable),
+                    module=class_name(each.layer),
+                    optimizer=held.get(id(each.variable)),
+                    unit_axis=unit_axis_of(each.layer, each.variable),
+                )
+            for loss in watched.losses.functions(model):
+                losses.append(loss.class_name)
+                if loss.kind is not None:
+                    kinds[loss.name] = str(loss.kind)
+        return ModelInfo(
+            step=step,
+            models=tuple(models),
+            losses=tuple(losses),
+            optimizers=tuple(optimizers),
+            modules=modules,
+            kinds=kinds,
+            parameters=parameters,
+            complete=bool(optimizers),
+        )
+
+    def _alive(self) -> list[WatchedModel]:
+        return [each for each in self._watched if each.model is not None]

@@ -1,0 +1,169 @@
+"""Optimizers of Keras: the gradients they are given, and their state.
+
+All gradients of a training come by one place, whatever its ``train_step`` is:
+``optimizer.apply``.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tdbg.config.collections import Role
+from tdbg.hooks.keras.names import state_of
+from tdbg.hooks.keras.tracing import Patches, Taps
+
+__all__ = [
+    "SKIPPED",
+    "Optimizers",
+    "accumulates_over",
+    "inner_of",
+    "optimizers_in_use",
+    "optimizers_of",
+    "states_of",
+]
+
+# The key of the tap that says whether a scaled step is skipped.
+SKIPPED = "\0skipped"
+_Key = Callable[[Any, Role], str | None]
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers of a model and of the models in it, in order, each once."""
+    found: dict[int, Any] = {}
+    for owner in model._flatten_layers():
+        for each in _optimizers_in(owner):
+            found.setdefault(id(each), each)
+    return list(found.values())
+
+
+def optimizers_in_use(model: Any) -> list[Any]:
+    """The same without those that never were given variables, if others were.
+
+    A model that has its own optimizers was compiled with a default one, too.
+    """
+    found = optimizers_of(model)
+    return [each for each in found if inner_of(each).built] or found[:1]
+
+
+def _optimizers_in(owner: Any) -> Iterator[Any]:
+    for value in list(vars(owner).values()):
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if hasattr(each, "apply_gradients") and hasattr(each, "update_step"):
+                yield each
+
+
+def inner_of(optimizer: Any) -> Any:
+    """The optimizer inside of one that scales the loss, or else itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def accumulates_over(optimizer: Any) -> int:
+    """Over how many batches an optimizer accumulates gradients; 1: it does not."""
+    return getattr(optimizer, "gradient_accumulation_steps", None) or 1
+
+
+def states_of(
+    optimizer: Any, parameters: Mapping[str, str]
+) -> Iterator[tuple[str, str, Any]]:
+    """The variables of an optimizer that belong to parameters.
+
+    Args:
+        optimizer: The optimizer.
+        parameters: As for ``state_of``.
+
+    Yields:
+        The parameter, the state, and the variable.
+    """
+    for variable in inner_of(optimizer).variables:
+        found = state_of(variable.path, parameters)
+        if found is not None:
+            yield *found, variable
+
+
+class Optimizers:
+    """Taps the gradients of the optimizers of one model.
+
+    Args:
+        operations: The operations of Keras (``keras.ops``).
+    """
+
+    def __init__(self, operations: Any) -> None:
+        self._operations = operations
+
+    def install(self, optimizer: Any, patches: Patches, taps: Taps, key: _Key) -> None:
+        """Tap an optimizer's gradients: as it uses them, and before it clips them."""
+
+        def make(apply: Callable[..., Any]) -> Callable[..., Any]:
+            def tapped(grads: Any, trainable_variables: Any = None) -> Any:
+                grads = list(grads)
+                if trainable_variables is None:
+                    variables = optimizer._trainable_variables
+                else:
+                    variables = trainable_variables = list(trainable_variables)
+                taps.run(self._hold, optimizer, grads, variables, taps, key)
+                return apply(grads, trainable_variables)
+
+            return tapped
+
+        patches.wrap(optimizer, "apply", make)
+
+    def _hold(
+        self, optimizer: Any, grads: Any, variables: Any, taps: Taps, key: _Key
+    ) -> None:
+        pairs = [
+            (gradient, variable)
+            for gradient, variable in zip(grads, variables, strict=False)
+            if gradient is not None
+        ]
+        chosen = [
+            (key(variable, Role.GRADIENT), key(variable, Role.GRADIENT_UNCLIPPED))
+            for _, variable in pairs
+        ]
+        if any(map(any, chosen)):
+            unclipped = self._as_used(optimizer, pairs)
+            clipped = _clipped(optimizer, unclipped)
+            for keys, *gradients in zip(chosen, clipped, unclipped, strict=True):
+                for name, gradient in zip(keys, gradients, strict=True):
+                    if name is not None:
+                        taps.hold(name, gradient)
+        if inner_of(optimizer) is not optimizer:
+            taps.hold(SKIPPED, self._is_skipped(optimizer, grads))
+
+    def _as_used(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> list[Any]:
+        """The gradients without the factor of the loss, over all micro-batches."""
+        ops, inner = self._operations, inner_of(optimizer)
+        grads = [gradient for gradient, _ in pairs]
+        scale = getattr(optimizer, "loss_scale_factor", None)
+        if inner is not optimizer:
+            scale = optimizer.dynamic_scale if optimizer.built else None
+            scale = optimizer.initial_scale if scale is None else scale
+        if scale is not None:
+            grads = [ops.divide(each, scale) for each in grads]
+        n = accumulates_over(inner)
+        if n > 1 and inner.built:
+            grads = [
+                ops.divide(ops.add(gradient, self._accumulated(inner, variable)), n)
+                for gradient, (_, variable) in zip(grads, pairs, strict=True)
+            ]
+        return grads
+
+    def _accumulated(self, optimizer: Any, variable: Any) -> Any:
+        """What an optimizer has added up for a variable before this batch."""
+        index = optimizer._get_variable_index(variable)
+        return optimizer._accumulated_gradients[index]
+
+    def _is_skipped(self, optimizer: Any, grads: Any) -> Any:
+        given = [each for each in grads if each is not None]
+        return self._operations.logical_not(optimizer.check_finite(given))
+
+
+def _clipped(optimizer: Any, grads: list[Any]) -> list[Any]:
+    """The gradients as the optimizer clips them itself."""
+    inner = inner_of(optimizer)
+    settings = ("clipnorm", "global_clipnorm", "clipvalue")
+    if all(getattr(inner, each, None) is None for each in settings):
+        return grads
+    return list(inner._clip_gradients(grads))

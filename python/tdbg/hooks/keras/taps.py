@@ -1,0 +1,219 @@
+"""Which tensors of a step are tapped, and under which names they are captured.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tdbg.capture.naming import activation_name
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.session import Session
+from tdbg.capture.tensor_entry import TensorEntry
+from tdbg.config.collections import Role
+from tdbg.hooks.keras.kinds import activation_of, classes_and_kind, unit_range
+from tdbg.hooks.keras.losses import Losses
+from tdbg.hooks.keras.names import Paths
+from tdbg.hooks.keras.optimizers import Optimizers, optimizers_of
+from tdbg.hooks.keras.tracing import Patches, Taps
+from tdbg.hooks.keras.variables import Variables, captures, layers_of
+
+__all__ = ["ModelTaps"]
+
+_GRADIENTS = frozenset({Role.GRADIENT, Role.GRADIENT_UNCLIPPED})
+
+
+class ModelTaps:
+    """Sets the taps of one model, and captures what they hold.
+
+    Args:
+        session: Receives the tensors.
+        paths: Names layers.
+        root: What the names of the model's own inputs and outputs begin with.
+        variables: The model's variables.
+        losses: The model's losses.
+        optimizers: The model's optimizers.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        paths: Paths,
+        root: str,
+        variables: Variables,
+        losses: Losses,
+        optimizers: Optimizers,
+    ) -> None:
+        self._session = session
+        self._paths = paths
+        self._root = root
+        self._variables = variables
+        self._losses = losses
+        self._optimizers = optimizers
+        self._entries: dict[str, TensorEntry] = {}
+        self._left_out: set[str] = set()
+
+    def refresh(self) -> None:
+        """Forget what is captured: collections have changed."""
+        self._left_out.clear()
+        self._variables.refresh()
+
+    # ---- in a trace -------------------------------------------------------------
+
+    def install(self, model: Any) -> Callable[[Patches, Taps], None]:
+        """Return what sets the taps of a step of this model."""
+
+        def install(patches: Patches, taps: Taps) -> None:
+            self._tap_root(model, patches, taps)
+            for layer in layers_of(model):
+                self._tap_layer(layer, patches, taps)
+            self._losses.install(model, patches, taps, self._key)
+
+            def key(variable: Any, role: Role) -> str | None:
+                if self._variables.of(variable) is None:
+                    self._variables.look(model)  # Layers make theirs at first calls.
+                return self._gradient_key(variable, role)
+
+            for optimizer in optimizers_of(model):
+                self._optimizers.install(optimizer, patches, taps, key)
+
+        return install
+
+    def _tap_root(self, model: Any, patches: Patches, taps: Taps) -> None:
+        classes = classes_and_kind(model)
+        self._tap_calls(model, self._root, Role.MODEL_INPUT, classes, patches, taps)
+
+    def _tap_layer(self, layer: Any, patches: Patches, taps: Taps) -> None:
+        function = activation_of(layer)
+        is_own = function is not None and type(layer).__name__ != "Activation"
+        classes = classes_and_kind(layer, function if is_own else None)
+        own = classes_and_kind(layer)
+        roles = ((Role.INPUT, own), (Role.OUTPUT, classes))
+        if any(self._session.may_capture(role, given) for role, given in roles):
+            suffix = f"_{function}" if is_own else ""
+            self._tap_calls(layer, None, Role.INPUT, classes, patches, taps, suffix)
+
+    def _tap_calls(
+        self,
+        layer: Any,
+        root: str | None,
+        role: Role,
+        classes: frozenset[str],
+        patches: Patches,
+        taps: Taps,
+        suffix: str = "",
+    ) -> None:
+        """Tap what a layer is given and what it answers.
+
+        Args:
+            layer: The layer, or the model.
+            root: The name of the model; None: by the path of the layer.
+            role: Of what it is given.
+            classes: Of what it answers.
+            patches: Sets the tap.
+            taps: Hold the tensors.
+            suffix: The function by which the layer ends, in the name of its output.
+        """
+        inputs, units = classes_and_kind(layer), unit_range(layer)
+
+        def make(call: Callable[..., Any]) -> Callable[..., Any]:
+            def tapped(*args: Any, **kwargs: Any) -> Any:
+                taps.run(hold_inputs, (args, kwargs) if kwargs else args)
+                output = call(*args, **kwargs)
+                taps.run(hold_outputs, output)
+                return output
+
+            return tapped
+
+        # A layer has its path when it is built, before its first call.
+        def path() -> str:
+            return root or self._paths.of_layer(layer)
+
+        def hold_inputs(value: Any) -> None:
+            def key(name: str, index: int, number: int) -> str | None:  # noqa: ARG001
+                return self._key(name, role, inputs)
+
+            taps.hold_all(path(), "input", value, key)
+
+        def hold_outputs(value: Any) -> None:
+            def key(name: str, index: int, number: int) -> str | None:
+                if not suffix:
+                    return self._key(name, Role.OUTPUT, classes, (), units)
+                full = activation_name(path() + suffix, "output", index, number)
+                return self._key(full, Role.OUTPUT, classes, (name,), units)
+
+            taps.hold_all(path(), "output", value, key)
+
+        patches.wrap(layer, "call", make)
+
+    def _key(
+        self,
+        name: str,
+        role: Role,
+        classes: frozenset[str] = frozenset(),
+        aliases: tuple[str, ...] = (),
+        units: Any = None,
+    ) -> str | None:
+        """The key of a tensor, if any step captures it."""
+        key = f"{int(role)} {name}"
+        if key in self._entries:
+            return key
+        if key in self._left_out or not captures(self._session, name, role, classes):
+            self._left_out.add(key)
+            return None
+        entry = self._session.entry(name, role, aliases, classes, units)
+        self._entries[key] = entry
+        return key
+
+    def _gradient_key(self, variable: Any, role: Role) -> str | None:
+        parameter = self._variables.of(variable)
+        if parameter is None:
+            return None
+        entry = self._variables.gradient(parameter, role)
+        if entry is None:
+            return None
+        key = f"{int(role)} {entry.name}"
+        self._entries[key] = entry
+        return key
+
+    # ---- after a step -----------------------------------------------------------
+
+    def take(
+        self, context: StepContext, tensors: Mapping[str, Any], *, ends_step: bool
+    ) -> None:
+        """Capture the tensors of a step that are due.
+
+        Args:
+            context: The step.
+            tensors: By key.
+            ends_step: Whether the gradients are those that the optimizer has used:
+                a step has them once, the rest of each micro-batch.
+        """
+        chosen = list(self._chosen(context, tensors))
+        of_forward = [each for each in chosen if each[0].role not in _GRADIENTS]
+        self._take(context, of_forward, context.step.micro_batch)
+        if ends_step:
+            used = [each for each in chosen if each[0].role in _GRADIENTS]
+            self._take(context, used, 0)
+
+    def _take(
+        self,
+        context: StepContext,
+        chosen: Sequence[tuple[TensorEntry, Any, int]],
+        micro_batch: int,
+    ) -> None:
+        if chosen:
+            entries, tensors, flags = zip(*chosen, strict=True)
+            self._session.take(context, entries, tensors, flags, 0, micro_batch)
+
+    def _chosen(
+        self, context: StepContext, tensors: Mapping[str, Any]
+    ) -> Iterator[tuple[TensorEntry, Any, int]]:
+        step_plan = context.step_plan
+        for key, tensor in tensors.items():
+            entry = self._entries.get(key)
+            flags = 0 if entry is None else step_plan.of_entry(entry)
+            if entry is not None and flags:
+                yield entry, tensor, flags

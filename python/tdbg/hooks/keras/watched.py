@@ -1,0 +1,453 @@
+"""``WatchedModel``: one model of Keras, and what is captured of its steps.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tdbg.capture.model_info import ModelInfoWriter
+from tdbg.capture.naming import (
+    group_scalar_name,
+    optimizer_state_name,
+    scalar_name,
+    update_name,
+)
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.session import Session
+from tdbg.capture.tensor_entry import TensorEntry
+from tdbg.capture.updates import DerivedEntries, Updates
+from tdbg.config.collections import Role
+from tdbg.hooks.keras.backend import Answer, Backend, State
+from tdbg.hooks.keras.losses import Losses
+from tdbg.hooks.keras.names import Paths
+from tdbg.hooks.keras.optimizers import (
+    SKIPPED,
+    Optimizers,
+    accumulates_over,
+    inner_of,
+    optimizers_in_use,
+    states_of,
+)
+from tdbg.hooks.keras.taps import ModelTaps
+from tdbg.hooks.keras.tracing import Patches, Taps
+from tdbg.hooks.keras.variables import Parameter, Variables, captures
+from tdbg.modes import TRAINING, ModeKeys
+
+__all__ = ["WatchedModel"]
+
+# Learning rates by the names of their scalars.
+Rates = tuple[tuple[str, float], ...]
+
+
+class Before(NamedTuple):
+    """What is known of an execution before it begins.
+
+    Attributes:
+        ends_step: Whether the optimizer will step.
+        iterations: How often it was given gradients before; None: one step follows.
+        rates: The learning rates, where they are recorded.
+    """
+
+    ends_step: bool = True
+    iterations: int | None = None
+    rates: Rates = ()
+
+
+class WatchedModel:
+    """Captures the steps of one model.
+
+    Args:
+        session: Receives the tensors.
+        backend: The backend of Keras.
+        model: The model.
+        root: What the names of the model's own inputs and outputs begin with.
+        prefix: What comes before all its other names.
+        key: Names the optimizer that ends a step.
+        model_info: Writes what is known of the model.
+
+    Attributes:
+        losses: Its losses.
+        variables: Its variables.
+        revision: Grows when a trace with taps is to be made anew.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        backend: Backend,
+        model: Any,
+        root: str,
+        prefix: str,
+        key: Hashable,
+        model_info: ModelInfoWriter,
+    ) -> None:
+        self.session = session
+        self.backend = backend
+        self.root = root
+        self.prefix = prefix
+        self._ref = weakref.ref(model)
+        self._key = key
+        self._model_info = model_info
+        self.paths = Paths(model.name, prefix)
+        self.variables = Variables(session, model, self.paths)
+        self.losses = Losses(prefix)
+        operations = backend.operations
+        self._taps = ModelTaps(
+            session,
+            self.paths,
+            root,
+            self.variables,
+            self.losses,
+            Optimizers(operations),
+        )
+        self._of_updates: DerivedEntries[Parameter]
+        self._of_updates = DerivedEntries(session, Role.UPDATE, update_name)
+        self._updates = Updates(session, self._copy, self._difference)
+        self._states: list[tuple[TensorEntry, Any]] | None = None
+        self._rates: dict[int, bool] = {}
+        self._after: State | None = None
+        self.revision = 0
+
+    @property
+    def model(self) -> Any:
+        """The model; None: it does not live any longer."""
+        return self._ref()
+
+    def refresh(self) -> None:
+        """Forget what is captured: collections have changed."""
+        self.revision += 1
+        self.losses.look(self.model)
+        self._taps.refresh()
+        self._of_updates.refresh()
+        self._rates.clear()
+
+    # ---- taps ------------------------------------------------------------------
+
+    def install(self) -> Callable[[Patches, Taps], None]:
+        """Return what sets the taps of a step."""
+        return self._taps.install(self.model)
+
+    def make_taps(self) -> Taps:
+        """Make the taps of one trace."""
+        return Taps(self.backend, self.session.run)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether steps are run without being compiled: a trace is the step itself."""
+        return bool(getattr(self.model, "run_eagerly", False))
+
+    # ---- steps without taps ----------------------------------------------------
+
+    def is_due_within(self, mode: ModeKeys, n_steps: int) -> bool:
+        """Whether any of the next steps captures more than losses and numbers."""
+        policy, first = self.session.policy, self.session.machine.following(mode)
+        plans = (policy.step_plan(mode, first + i) for i in range(n_steps))
+        return any(plan.is_active and not plan.is_light for plan in plans)
+
+    def before_plain(self, mode: ModeKeys, args: tuple[Any, ...]) -> Before:
+        """An execution without taps is about to begin."""
+        state = self.backend.state_before(self.model, args)
+        ends_step = self.ends_step(mode, state)
+        iterations = None
+        if mode in TRAINING and self._runs_several:
+            iterations = self._iterations(state)
+        return Before(ends_step, iterations, self._rates_due(mode))
+
+    def after_plain(
+        self,
+        mode: ModeKeys,
+        result: Any,
+        before: Before | None,
+        start_ns: int,
+        n_steps: int = 1,
+    ) -> None:
+        """An execution without taps is over; report its steps.
+
+        Args:
+            mode: Their mode.
+            result: What the function returned.
+            before: What ``before_plain`` returned.
+            start_ns: When the execution began.
+            n_steps: How many steps it was to have: at the end of the data it has fewer.
+        """
+        before = before or Before()
+        state = self.backend.state_after(self.model, result)
+        if n_steps > 1 and before.iterations is not None:
+            n_steps = max(1, self._iterations(state) - before.iterations)
+        for i in range(n_steps):
+            context = self.begin(mode, state, start_ns=start_ns, rates=before.rates)
+            is_last = i == n_steps - 1
+            self.end(
+                context if is_last else None,
+                mode,
+                Answer(result, {}),
+                state,
+                before.ends_step,
+            )
+
+    @property
+    def _runs_several(self) -> bool:
+        return int(getattr(self.model, "steps_per_execution", 1) or 1) > 1
+
+    def _iterations(self, state: State) -> int:
+        """How often gradients were given to the optimizer."""
+        optimizer = inner_of(getattr(self.model, "optimizer", None))
+        (iterations,) = state.read([optimizer._iterations])
+        return int(self._number(iterations))
+
+    # ---- a step ----------------------------------------------------------------
+
+    def is_due(self, mode: ModeKeys) -> bool:
+        """Whether the next step captures more than losses and numbers."""
+        step = self.session.machine.training
+        if mode in TRAINING and step is not None and step.context is not None:
+            plan = step.context.step_plan  # A further micro-batch.
+        else:
+            plan = self.session.next_plan(mode)
+        return bool(plan.is_active and not plan.is_light)
+
+    def ends_step(self, mode: ModeKeys, state: State) -> bool:
+        """Whether the optimizer will step, and not only add up gradients."""
+        if mode not in TRAINING:
+            return False
+        n = accumulates_over(inner_of(getattr(self.model, "optimizer", None)))
+        return n < 2 or (self._iterations(state) + 1) % n == 0
+
+    def begin(
+        self,
+        mode: ModeKeys,
+        state: State,
+        *,
+        start_ns: int | None = None,
+        rates: Rates | None = None,
+    ) -> StepContext | None:
+        """A step begins; nothing of it has been captured.
+
+        Args:
+            mode: The mode of the step.
+            state: The variables before it.
+            start_ns: When it began, if it is over already.
+            rates: The learning rates that it used; None: those of now.
+        """
+        if rates is None:
+            rates = self._rates_due(mode)
+        context = self.session.forward_begins(id(self), mode, has_obeyed=True)
+        if mode in TRAINING:
+            self._model_info.forward_begins(has_optimizer=True, has_gradients=True)
+        if context is None:
+            return None
+        if start_ns is not None and not context.step.micro_batch:
+            context.start_ns = start_ns
+        is_first = not context.step.micro_batch
+        for name, rate in rates:
+            self.session.recorder.scalar(context, name, rate)
+        if context.takes and is_first and start_ns is None:
+            self._begin_capture(context, mode, state)
+        return context
+
+    def _begin_capture(
+        self, context: StepContext, mode: ModeKeys, state: State
+    ) -> None:
+        self.variables.look(self.model)
+        parameters = self.variables.tracked_parameters()
+        self._take(
+            context, [(each.weight, each.variable) for each in parameters], state
+        )
+        if mode not in TRAINING:
+            self._take(context, self.variables.buffers, state)
+            return
+        derived = self._of_updates.requested(self.variables, context.step_plan)
+        if derived:
+            before = state.read([each.tracked.variable for each in derived])
+            self._updates.prepare(
+                self._key,
+                context,
+                [
+                    (each.entry, _Held(each.tracked.variable, value), each.requested)
+                    for each, value in zip(derived, before, strict=True)
+                ],
+            )
+            self._updates.begin(self._key, context)
+
+    def end(
+        self,
+        context: StepContext | None,
+        mode: ModeKeys,
+        answer: Answer,
+        state: State,
+        ends_step: bool,
+    ) -> None:
+        """A step is over.
+
+        Args:
+            context: The step.
+            mode: Its mode.
+            answer: What its function has returned.
+            state: The variables as it has left them.
+            ends_step: Whether the optimizer has stepped.
+        """
+        session = self.session
+        if context is not None:
+            if mode is not ModeKeys.PREDICT:
+                self._record_losses(context, answer, state)
+            self._record_logs(context, answer.result)
+            if answer.tensors:
+                self._taps.take(context, answer.tensors, ends_step=ends_step)
+        session.forward_ends()
+        if ends_step and mode in TRAINING:
+            self._end_training(context, mode, answer, state)
+
+    def _end_training(
+        self,
+        context: StepContext | None,
+        mode: ModeKeys,
+        answer: Answer,
+        state: State,
+    ) -> None:
+        session = self.session
+        session.optimizer_begins(self._key, lambda: mode)
+        skipped = answer.tensors.get(SKIPPED)
+        is_skipped = skipped is not None and bool(self._number(skipped))
+        if context is not None and context.takes:
+            self._take(context, self.variables.buffers, state)
+            if not is_skipped:
+                self._after = state
+                self._updates.end(self._key, context)
+                self._after = None
+                self._take(context, self._state_entries(context), state)
+        self._updates.forget(self._key)
+        self._model_info.optimizer_stepped()
+        session.optimizer_ends(self._key, is_skipped)
+
+    # ---- tensors ---------------------------------------------------------------
+
+    def _take(
+        self,
+        context: StepContext,
+        variables: list[tuple[TensorEntry, Any]],
+        state: State,
+    ) -> None:
+        """Capture those variables that are due."""
+        of_entry = context.step_plan.of_entry
+        chosen = [
+            (entry, variable, requested)
+            for entry, variable in variables
+            if (requested := of_entry(entry))
+        ]
+        if chosen:
+            entries, found, flags = zip(*chosen, strict=True)
+            self.session.take(context, entries, state.read(found), flags)
+
+    def _state_entries(self, context: StepContext) -> list[tuple[TensorEntry, Any]]:
+        session = self.session
+        if not session.may_capture(Role.OPTIMIZER_STATE):
+            return []
+        if self._states is None or context.step_plan.is_active:
+            self._states = list(self._find_states())
+        return self._states
+
+    def _find_states(self) -> Iterator[tuple[TensorEntry, Any]]:
+        parameters = {
+            each.variable.path.replace("/", "_"): each.weight.name
+            for each in self.variables.tracked_parameters()
+        }
+        for optimizer in optimizers_in_use(self.model):
+            for parameter, state, variable in states_of(optimizer, parameters):
+                name = optimizer_state_name(state, parameter)
+                if captures(self.session, name, Role.OPTIMIZER_STATE, frozenset()):
+                    yield self.session.entry(name, Role.OPTIMIZER_STATE), variable
+
+    def _copy(self, held: _Held) -> Any:
+        array, held.before = self.backend.array(held.before), None
+        return None if array is None else np.array(array)
+
+    def _difference(self, held: _Held, before: Any) -> Any:
+        if self._after is None:
+            return None
+        (value,) = self._after.read([held.variable])
+        after = self.backend.array(value)
+        return None if after is None else np.subtract(after, before, out=before)
+
+    # ---- numbers ---------------------------------------------------------------
+
+    def _number(self, value: Any) -> float:
+        array = self.backend.array(value)
+        return float(0.0 if array is None else array.reshape(()))
+
+    def _rates_due(self, mode: ModeKeys) -> Rates:
+        """The learning rates, if the next step records them."""
+        session, rates = self.session, []
+        if mode not in TRAINING or session.machine.training is not None:
+            return ()
+        if not session.policy.reduces(mode, session.machine.following(mode)):
+            return ()
+        for number, optimizer in enumerate(optimizers_in_use(self.model)):
+            name = group_scalar_name(number, "group_0", "lr")
+            requested = self._rates.get(number)
+            if requested is None:
+                requested = session.captures(scalar_name(name), Role.SCALAR)
+                self._rates[number] = requested
+            if requested:
+                rates.append((name, self._number(optimizer.learning_rate)))
+        return tuple(rates)
+
+    def _record_losses(
+        self, context: StepContext, answer: Answer, state: State
+    ) -> None:
+        """Record the losses of the batch that no tap has seen."""
+        for tracker in self.losses.trackers:
+            name = self.losses.name_of(self.model, tracker)
+            entry = self.session.entry(name, Role.LOSS)
+            flags = context.step_plan.of_entry(entry)
+            is_tapped = f"{int(Role.LOSS)} {name}" in answer.tensors
+            if not flags:
+                tracker.begin(None)
+                continue
+            metric = tracker.metric
+            numbers = state.read([metric.total, metric.count])
+            loss = tracker.grown(*map(self._number, numbers))
+            if loss is not None and not is_tapped:
+                micro_batch = context.step.micro_batch
+                self.session.take(context, (entry,), (loss,), (flags,), 0, micro_batch)
+
+    def _record_logs(self, context: StepContext, result: Any) -> None:
+        """Record the numbers that Keras logs, where statistics are due."""
+        step = context.step
+        if not self.session.policy.reduces(step.mode, step.mode_step):
+            return
+        for name, value in self.backend.logs_of(result).items():
+            number = self._number(value)
+            self.session.recorder.scalar(context, f"{self.prefix}{name}", number)
+
+    def note_totals(self, state: State) -> None:
+        """Note what the trackers of losses hold before the first step."""
+        for tracker in self.losses.trackers:
+            metric = tracker.metric
+            total, count = map(self._number, state.read([metric.total, metric.count]))
+            tracker.begin((total, count))
+
+    def metrics_are_reset(self) -> None:
+        """Keras is about to reset its metrics."""
+        for tracker in self.losses.trackers:
+            tracker.begin((0.0, 0.0))
+
+
+class _Held:
+    """A parameter of which the update is captured.
+
+    Attributes:
+        variable: The parameter.
+        before: Its value before the step, until that is copied.
+    """
+
+    __slots__ = ("before", "variable")
+
+    def __init__(self, variable: Any, before: Any) -> None:
+        self.variable = variable
+        self.before = before
