@@ -89,13 +89,15 @@ class Losses:
 
     Args:
         prefix: What comes before the names of this model.
+        operations: The operations of Keras (``keras.ops``).
 
     Attributes:
         trackers: The metrics that mean losses, as of the last ``look``.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, operations: Any) -> None:
         self._prefix = prefix
+        self._operations = operations
         self._names: dict[int, str] = {}
         self.trackers: list[Tracker] = []
 
@@ -144,7 +146,7 @@ class Losses:
             for function in self.functions(model):
                 if id(function.loss) not in tapped:
                     tapped.add(id(function.loss))
-                    _tap_inputs(function, patches, taps, key)
+                    self._tap_inputs(function, patches, taps, key)
 
         tap_functions()
         compiled = getattr(model, "_compile_loss", None)
@@ -155,6 +157,30 @@ class Losses:
             patches.wrap(
                 tracker.metric, "update_state", self._holding(model, tracker, taps, key)
             )
+
+    def _tap_inputs(
+        self, function: LossFunction, patches: Patches, taps: Taps, key: _Key
+    ) -> None:
+        """Tap predictions and labels, in this order, whatever the loss calls them."""
+
+        def hold(prediction: Any, label: Any) -> None:
+            call = taps.count_call(function.name)
+            label = _numbers(function, label, self._operations)
+            roles = ((prediction, Role.PREDICTION), (label, Role.LABEL))
+            for index, (tensor, role) in enumerate(roles):
+                name = activation_name(function.name, "input", index, call)
+                held = key(name, role) if call < MAX_CALLS else None
+                if held is not None:
+                    taps.hold(held, tensor)
+
+        def make(call: Callable[..., Any]) -> Callable[..., Any]:
+            def tapped(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+                taps.run(hold, y_pred, y_true)
+                return call(y_true, y_pred, *args, **kwargs)
+
+            return tapped
+
+        patches.wrap(function.loss, "call", make)
 
     def _holding(
         self, model: Any, tracker: Tracker, taps: Taps, key: _Key
@@ -205,28 +231,12 @@ def _adds_losses(model: Any) -> bool:
     )
 
 
-def _tap_inputs(
-    function: LossFunction, patches: Patches, taps: Taps, key: _Key
-) -> None:
-    """Tap predictions and labels, in this order, whatever the loss calls them."""
-
-    def make(call: Callable[..., Any]) -> Callable[..., Any]:
-        def tapped(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-            taps.run(hold, y_pred, y_true)
-            return call(y_true, y_pred, *args, **kwargs)
-
-        return tapped
-
-    def hold(prediction: Any, label: Any) -> None:
-        call = taps.count_call(function.name)
-        roles = ((prediction, Role.PREDICTION), (label, Role.LABEL))
-        for index, (tensor, role) in enumerate(roles):
-            name = activation_name(function.name, "input", index, call)
-            held = key(name, role) if call < MAX_CALLS else None
-            if held is not None:
-                taps.hold(held, tensor)
-
-    patches.wrap(function.loss, "call", make)
+def _numbers(function: LossFunction, label: Any, operations: Any) -> Any:
+    """Labels as Keras was given them: a loss makes numbers of classes floats."""
+    is_number = function.class_name.startswith("Sparse")
+    if is_number and "float" in str(getattr(label, "dtype", "")):
+        return operations.cast(label, "int64")
+    return label
 
 
 def _followed_by(

@@ -96,8 +96,8 @@ class WatchedModel:
         self._model_info = model_info
         self.paths = Paths(model.name, prefix)
         self.variables = Variables(session, model, self.paths)
-        self.losses = Losses(prefix)
         operations = backend.operations
+        self.losses = Losses(prefix, operations)
         self._taps = ModelTaps(
             session,
             self.paths,
