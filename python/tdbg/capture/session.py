@@ -46,22 +46,16 @@ __all__ = [
 _log = logging.getLogger("tdbg")
 
 
-def _log_fault(error: Exception, number: int, limit: int) -> None:
-    """Log this error if it is the first, or the one after which nothing is captured.
-
-    Args:
-        error: The error.
-        number: How many errors there were, with this one.
-        limit: After how many errors nothing is captured.
-    """
+def _log_fault(error: Exception, number: int) -> None:
+    """Log the error of this number if it is the first, or the last that is borne."""
     with contextlib.suppress(Exception):
         if number == 1:
             _log.warning(
                 "tdbg met an error of its own; the training goes on", exc_info=error
             )
-        if number == limit:
+        if number == MAX_FAULTS:
             _log.warning(
-                "tdbg met %d errors of its own and captures nothing from now on", limit
+                "tdbg met %d errors of its own and captures nothing from now on", number
             )
 
 
@@ -235,7 +229,8 @@ class Session:
     # ---- events of the training ----------------------------------------------
 
     def obey(self, mode: ModeKeys) -> None:
-        """Do what requests ask of the training; a forward that begins does so, too."""
+        """Do what requests ask for, as a forward that begins does; know collections."""
+        self._refresh()
         if self._now_ns >= self._next_poll_ns and not self.machine.depth:
             self._obey_requests(mode)
 
@@ -565,8 +560,7 @@ class Session:
 
     def _begin(self, step: Step) -> None:
         policy = self.policy
-        if policy.registry.changes.count != policy.revision and policy.refresh():
-            self._collections_change()
+        self._refresh()
         step_plan = policy.step_plan(step.mode, step.mode_step)
         if step_plan.takes_activations:
             self.idle.set(False)
@@ -590,6 +584,11 @@ class Session:
             if is_idle is not self.idle.is_idle:
                 self.idle.set(is_idle)
 
+    def _refresh(self) -> None:
+        policy = self.policy
+        if policy.registry.changes.count != policy.revision and policy.refresh():
+            self._collections_change()
+
     def _collections_change(self) -> None:
         self._step_writer.collections_change()
         self.recorder.refresh()
@@ -598,7 +597,7 @@ class Session:
 
     def _fault(self, error: Exception) -> None:
         self.n_faults += 1
-        _log_fault(error, self.n_faults, MAX_FAULTS)
+        _log_fault(error, self.n_faults)
         if self.n_faults >= MAX_FAULTS:
             self._rest()
 

@@ -21,6 +21,7 @@ from tdbg.capture.adapter import ComputedRow
 __all__ = ["add_zeros", "row_of_slices", "units_of_slices"]
 
 # Fields of a row, as words.
+_N_WORDS = 12
 _COUNT, _ZERO, _MIN, _MAX, _ABS_MIN, _MEAN, _M2 = 0, 4, 5, 6, 7, 8, 9
 
 
@@ -40,7 +41,7 @@ def row_of_slices(
         row = import_module("tdbg._core").reduce(summed, scale)
     except TypeError:
         return None  # Without statistics of this element type.
-    words: NDArray[np.uint64] = np.frombuffer(row.tobytes(), np.uint64).copy()
+    words = np.frombuffer(row.tobytes(), np.uint64)[-_N_WORDS:].copy()
     shape = (n_rows, *values.shape[1:])
     add_zeros(words, math.prod(shape) - summed.size)
     return ComputedRow(values.dtype.name, shape, words)

@@ -110,6 +110,7 @@ class WatchedModel:
         self._of_updates = DerivedEntries(session, Role.UPDATE, update_name)
         self._updates = Updates(session, self._copy, self._difference)
         self._states: list[tuple[TensorEntry, Any]] | None = None
+        self._n_states = 0
         self._rates: dict[int, bool] = {}
         self._after: State | None = None
         self.revision = 0
@@ -125,6 +126,7 @@ class WatchedModel:
         self.losses.look(self.model)
         self._taps.refresh()
         self._of_updates.refresh()
+        self._states = None
         self._rates.clear()
 
     # ---- taps ------------------------------------------------------------------
@@ -293,37 +295,35 @@ class WatchedModel:
             ends_step: Whether the optimizer has stepped.
         """
         session = self.session
-        if context is not None:
-            if mode is not ModeKeys.PREDICT:
-                self._record_losses(context, answer, state)
-            self._record_logs(context, answer.result)
-            if answer.tensors:
+        try:
+            if context is not None:
+                if mode is not ModeKeys.PREDICT:
+                    self._record_losses(context, answer, state)
+                self._record_logs(context, answer.result)
                 self._taps.take(context, answer.tensors, ends_step=ends_step)
-        session.forward_ends()
-        if ends_step and mode in TRAINING:
-            self._end_training(context, mode, answer, state)
+        finally:
+            session.forward_ends()
+            if ends_step and mode in TRAINING:
+                session.optimizer_begins(self._key, lambda: mode)
+                self._end_training(context, answer, state)
 
     def _end_training(
-        self,
-        context: StepContext | None,
-        mode: ModeKeys,
-        answer: Answer,
-        state: State,
+        self, context: StepContext | None, answer: Answer, state: State
     ) -> None:
-        session = self.session
-        session.optimizer_begins(self._key, lambda: mode)
         skipped = answer.tensors.get(SKIPPED)
         is_skipped = skipped is not None and bool(self._number(skipped))
-        if context is not None and context.takes:
-            self._take(context, self.variables.buffers, state)
-            if not is_skipped:
-                self._after = state
-                self._updates.end(self._key, context)
-                self._after = None
-                self._take(context, self._state_entries(context), state)
-        self._updates.forget(self._key)
-        self._model_info.optimizer_stepped()
-        session.optimizer_ends(self._key, is_skipped)
+        try:
+            if context is not None and context.takes:
+                self._take(context, self.variables.buffers, state)
+                if not is_skipped:
+                    self._after = state
+                    self._updates.end(self._key, context)
+                    self._take(context, self._state_entries(), state)
+            self._model_info.optimizer_stepped()
+        finally:
+            self._after = None
+            self._updates.forget(self._key)
+            self.session.optimizer_ends(self._key, is_skipped)
 
     # ---- tensors ---------------------------------------------------------------
 
@@ -344,11 +344,14 @@ class WatchedModel:
             entries, found, flags = zip(*chosen, strict=True)
             self.session.take(context, entries, state.read(found), flags)
 
-    def _state_entries(self, context: StepContext) -> list[tuple[TensorEntry, Any]]:
-        session = self.session
-        if not session.may_capture(Role.OPTIMIZER_STATE):
+    def _state_entries(self) -> list[tuple[TensorEntry, Any]]:
+        """The variables of the optimizers that are captured, looked up if they grew."""
+        if not self.session.may_capture(Role.OPTIMIZER_STATE):
             return []
-        if self._states is None or context.step_plan.is_active:
+        optimizers = optimizers_in_use(self.model)
+        size = sum(len(inner_of(each).variables) for each in optimizers)
+        if self._states is None or self._n_states != size:
+            self._n_states = size
             self._states = list(self._find_states())
         return self._states
 
