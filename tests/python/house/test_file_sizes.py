@@ -20,6 +20,7 @@ SMALL = {
     "tdbg/pytorch.py": "a public face",
     "tdbg/xgboost.py": "a public face",
     "tdbg/hooks/trees/adapter.py": "what all frameworks of boosted trees share",
+    "tdbg/tensorflow.py": "a public face",
     "tdbg/actions/stop.py": "an action, found by its name",
     "tdbg/actions/notify.py": "an action, found by its name",
     "tdbg/cli/*.py": "a verb of the command line, found by its name",

@@ -51,11 +51,14 @@ class Backend(Protocol):
         name: Its name in Keras.
         version: The version of Keras, and its own.
         operations: ``keras.ops``.
+        is_async: Whether a call returns before the step is computed, so that reading
+            a number waits for it.
     """
 
     name: str
     version: str
     operations: Any
+    is_async: bool
 
     def is_tensor(self, value: Any) -> bool:
         """Whether it is a tensor of the backend, symbolic ones of a trace included."""
@@ -71,6 +74,9 @@ class Backend(Protocol):
 
     def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
         """The counts of the rows of a sparse tensor; None: it is none."""
+
+    def copies(self, tensors: Sequence[Any]) -> list[Any]:
+        """These tensors, such that the next step leaves them what they are."""
 
     def state_before(self, model: Any, args: tuple[Any, ...]) -> State:
         """The state that a call of a step function is given."""

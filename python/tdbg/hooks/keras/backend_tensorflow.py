@@ -26,6 +26,7 @@ class TensorFlowBackend:
     """TensorFlow as Keras uses it."""
 
     name = "tensorflow"
+    is_async = False
 
     def __init__(self, keras_version: str) -> None:
         self._tf: Any = import_module("tensorflow")
@@ -82,6 +83,10 @@ class TensorFlowBackend:
         if handle is None or handle.dtype != self._tf.resource:
             return inner
         return self._read(resource=handle, dtype=inner.dtype)
+
+    def copies(self, tensors: Sequence[Any]) -> list[Any]:
+        """As ``Backend``."""
+        return list(tensors)
 
     # ---- state -----------------------------------------------------------------
 

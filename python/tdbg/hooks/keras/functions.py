@@ -232,10 +232,8 @@ class StepFunction:
             return Answer(self._make_plain()(*backend.with_batch(args, batch)), {})
         start_ns, n_traces = time.perf_counter_ns(), self.n_traces
         try:
-            if self._own_mode is PREDICT:
-                with self._tapped_step():
-                    returned = self._tapped(*backend.with_batch(args, batch))
-            else:
+            # Some functions of Keras look the step up when they are called.
+            with self._tapped_step():
                 returned = self._tapped(*backend.with_batch(args, batch))
         except Exception as error:
             if self._has_worked or backend.has_run(watched.model, error):

@@ -93,6 +93,8 @@ class Hook(HookBase):
 
     def _detach(self) -> None:
         self._session.run(self._model_info.conclude)
+        for watched in self._watched:
+            self._session.run(watched.record_late)
         for functions in self._functions.values():
             for function in functions:
                 function.remove()

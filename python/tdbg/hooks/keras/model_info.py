@@ -15,7 +15,7 @@ from tdbg.hooks.keras.kinds import (
     kind_of,
     unit_axis_of,
 )
-from tdbg.hooks.keras.optimizers import inner_of, optimizers_in_use
+from tdbg.hooks.keras.optimizers import inner_of
 from tdbg.hooks.keras.variables import layers_of
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.run.model_info import ModelInfo, ParameterFacts
@@ -40,11 +40,11 @@ class KerasModel:
         for watched in self._alive():
             parameters = watched.variables.tracked_parameters()
             n_parameters += len(parameters)
-            found += [len(parameters), len(optimizers_in_use(watched.model))]
+            found += [len(parameters), len(watched.optimizers())]
             found += [bool(each.variable.trainable) for each in parameters]
             found += [
                 len(inner_of(each)._trainable_variables)
-                for each in optimizers_in_use(watched.model)
+                for each in watched.optimizers()
                 if inner_of(each).built
             ]
         return ModelMarks(n_parameters, tuple(found))
@@ -73,12 +73,12 @@ class KerasModel:
                     kinds.setdefault(name, str(kind))
             held = {
                 id(variable): len(optimizers) + i
-                for i, optimizer in enumerate(optimizers_in_use(model))
+                for i, optimizer in enumerate(watched.optimizers())
                 if inner_of(optimizer).built
                 for variable in inner_of(optimizer)._trainable_variables
             }
             optimizers += [
-                type(inner_of(each)).__name__ for each in optimizers_in_use(model)
+                type(inner_of(each)).__name__ for each in watched.optimizers()
             ]
             for each in watched.variables.tracked_parameters():
                 parameters[each.weight.name] = ParameterFacts(

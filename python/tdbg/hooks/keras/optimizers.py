@@ -9,6 +9,7 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 from tdbg.config.collections import Role
@@ -92,6 +93,8 @@ class Optimizers:
 
     def __init__(self, operations: Any) -> None:
         self._operations = operations
+        # Only where there is a Keras.
+        self._scope: Any = import_module("keras").StatelessScope
 
     def install(self, optimizer: Any, patches: Patches, taps: Taps, key: _Key) -> None:
         """Tap an optimizer's gradients: as it uses them, and before it clips them."""
@@ -103,16 +106,34 @@ class Optimizers:
                     variables = optimizer._trainable_variables
                 else:
                     variables = trainable_variables = list(trainable_variables)
-                taps.run(self._hold, optimizer, grads, variables, taps, key)
+                taps.run(self.hold, optimizer, grads, variables, taps, key)
                 return apply(grads, trainable_variables)
 
             return tapped
 
-        patches.wrap(optimizer, "apply", make)
+        def make_stateless(apply: Callable[..., Any]) -> Callable[..., Any]:
+            def tapped(state: Any, grads: Any, trainable_variables: Any) -> Any:
+                taps.run(self._hold_in_state, optimizer, state, grads, taps, key)
+                return apply(state, grads, trainable_variables)
 
-    def _hold(
+            return tapped
+
+        patches.wrap(optimizer, "apply", make)
+        if inner_of(optimizer) is not optimizer:
+            # On JAX it decides inside of a branch whether to apply anything.
+            patches.wrap(optimizer, "stateless_apply", make_stateless)
+
+    def _hold_in_state(
+        self, optimizer: Any, state: Any, grads: Any, taps: Taps, key: _Key
+    ) -> None:
+        mapping = list(zip(optimizer.variables, state, strict=True))
+        with self._scope(state_mapping=mapping):
+            self.hold(optimizer, grads, optimizer._trainable_variables, taps, key)
+
+    def hold(
         self, optimizer: Any, grads: Any, variables: Any, taps: Taps, key: _Key
     ) -> None:
+        """Hold the gradients that an optimizer is given, and whether it skips them."""
         pairs = [
             (gradient, variable)
             for gradient, variable in zip(grads, variables, strict=False)

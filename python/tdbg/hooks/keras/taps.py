@@ -71,11 +71,7 @@ class ModelTaps:
                 self._tap_layer(layer, patches, taps)
             self._losses.install(model, patches, taps, self._key)
 
-            def key(variable: Any, role: Role) -> str | None:
-                if self._variables.of(variable) is None:
-                    self._variables.look(model)  # Layers make theirs at first calls.
-                return self._gradient_key(variable, role)
-
+            key = self._gradient_keys(model)
             for optimizer in optimizers_of(model):
                 self._optimizers.install(optimizer, patches, taps, key)
 
@@ -165,6 +161,26 @@ class ModelTaps:
             return None
         entry = self._session.entry(name, role, aliases, classes, units)
         self._entries[key] = entry
+        return key
+
+    def hold_gradients(
+        self, optimizer: Any, grads: list[Any], variables: list[Any], taps: Taps
+    ) -> None:
+        """Hold what an optimizer is given, as far as any step captures it."""
+        self._optimizers.hold(optimizer, grads, variables, taps, self._gradient_key)
+
+    def hold(self, entry: TensorEntry, tensor: Any, taps: Taps) -> None:
+        """Hold a tensor under the name of an entry."""
+        key = f"{int(entry.role)} {entry.name}"
+        self._entries[key] = entry
+        taps.hold(key, tensor)
+
+    def _gradient_keys(self, model: Any) -> Callable[[Any, Role], str | None]:
+        def key(variable: Any, role: Role) -> str | None:
+            if self._variables.of(variable) is None:
+                self._variables.look(model)  # Layers make theirs at first calls.
+            return self._gradient_key(variable, role)
+
         return key
 
     def _gradient_key(self, variable: Any, role: Role) -> str | None:

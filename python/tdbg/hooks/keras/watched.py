@@ -6,7 +6,7 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.backend import Answer, Backend, State
-from tdbg.hooks.keras.losses import Losses
+from tdbg.hooks.keras.losses import Losses, Tracker
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import (
     SKIPPED,
@@ -70,10 +70,12 @@ class WatchedModel:
         prefix: What comes before all its other names.
         key: Names the optimizer that ends a step.
         model_info: Writes what is known of the model.
+        optimizer: The only optimizer, where the model does not have it.
 
     Attributes:
         losses: Its losses.
         variables: Its variables.
+        model_info: Writes what is known of it.
         revision: Grows when a trace with taps is to be made anew.
     """
 
@@ -86,6 +88,7 @@ class WatchedModel:
         prefix: str,
         key: Hashable,
         model_info: ModelInfoWriter,
+        optimizer: Any = None,
     ) -> None:
         self.session = session
         self.backend = backend
@@ -93,7 +96,8 @@ class WatchedModel:
         self.prefix = prefix
         self._ref = weakref.ref(model)
         self._key = key
-        self._model_info = model_info
+        self.model_info = model_info
+        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self.paths = Paths(model.name, prefix)
         self.variables = Variables(session, model, self.paths)
         operations = backend.operations
@@ -111,6 +115,7 @@ class WatchedModel:
         self._updates = Updates(session, self._copy, self._difference)
         self._states: list[tuple[TensorEntry, Any]] | None = None
         self._n_states = 0
+        self._late: list[_Late] = []
         self._rates: dict[int, bool] = {}
         self._after: State | None = None
         self.revision = 0
@@ -119,6 +124,13 @@ class WatchedModel:
     def model(self) -> Any:
         """The model; None: it does not live any longer."""
         return self._ref()
+
+    def optimizers(self) -> list[Any]:
+        """The optimizers that train the model, and live."""
+        if self._optimizer is None:
+            return optimizers_in_use(self.model)
+        optimizer = self._optimizer()
+        return [] if optimizer is None else [optimizer]
 
     def refresh(self) -> None:
         """Forget what is captured: collections have changed."""
@@ -144,6 +156,25 @@ class WatchedModel:
         """Whether steps are run without being compiled: a trace is the step itself."""
         return bool(getattr(self.model, "run_eagerly", False))
 
+    # ---- tensors that are at hand ------------------------------------------------
+
+    def hold_gradients(
+        self, optimizer: Any, grads: list[Any], variables: list[Any], taps: Taps
+    ) -> None:
+        """Hold what an optimizer is given, as far as any step captures it."""
+        self._taps.hold_gradients(optimizer, grads, variables, taps)
+
+    def hold_weights(self, taps: Taps) -> None:
+        """Hold the parameters, likewise."""
+        for each in self.variables.tracked_parameters():
+            weight = each.weight
+            if captures(self.session, weight.name, weight.role, weight.classes):
+                self._taps.hold(weight, each.variable.value.value(), taps)
+
+    def take(self, context: StepContext, tensors: Mapping[str, Any]) -> None:
+        """Capture what was held, of a step that the optimizer ends."""
+        self._taps.take(context, tensors, ends_step=True)
+
     # ---- steps without taps ----------------------------------------------------
 
     def is_due_within(self, mode: ModeKeys, n_steps: int) -> bool:
@@ -159,7 +190,7 @@ class WatchedModel:
         iterations = None
         if mode in TRAINING and self._runs_several:
             iterations = self._iterations(state)
-        return Before(ends_step, iterations, self._rates_due(mode))
+        return Before(ends_step, iterations, self._rates_due(mode, state))
 
     def after_plain(
         self,
@@ -238,10 +269,10 @@ class WatchedModel:
             rates: The learning rates that it used; None: those of now.
         """
         if rates is None:
-            rates = self._rates_due(mode)
+            rates = self._rates_due(mode, state)
         context = self.session.forward_begins(id(self), mode, has_obeyed=True)
         if mode in TRAINING:
-            self._model_info.forward_begins(has_optimizer=True, has_gradients=True)
+            self.model_info.forward_begins(has_optimizer=True, has_gradients=True)
         if context is None:
             return None
         if start_ns is not None and not context.step.micro_batch:
@@ -319,7 +350,7 @@ class WatchedModel:
                     self._after = state
                     self._updates.end(self._key, context)
                     self._take(context, self._state_entries(), state)
-            self._model_info.optimizer_stepped()
+            self.model_info.optimizer_stepped()
         finally:
             self._after = None
             self._updates.forget(self._key)
@@ -348,7 +379,7 @@ class WatchedModel:
         """The variables of the optimizers that are captured, looked up if they grew."""
         if not self.session.may_capture(Role.OPTIMIZER_STATE):
             return []
-        optimizers = optimizers_in_use(self.model)
+        optimizers = self.optimizers()
         size = sum(len(inner_of(each).variables) for each in optimizers)
         if self._states is None or self._n_states != size:
             self._n_states = size
@@ -360,7 +391,7 @@ class WatchedModel:
             each.variable.path.replace("/", "_"): each.weight.name
             for each in self.variables.tracked_parameters()
         }
-        for optimizer in optimizers_in_use(self.model):
+        for optimizer in self.optimizers():
             for parameter, state, variable in states_of(optimizer, parameters):
                 name = optimizer_state_name(state, parameter)
                 if captures(self.session, name, Role.OPTIMIZER_STATE, frozenset()):
@@ -383,41 +414,69 @@ class WatchedModel:
         array = self.backend.array(value)
         return float(0.0 if array is None else array.reshape(()))
 
-    def _rates_due(self, mode: ModeKeys) -> Rates:
+    def _rates_due(self, mode: ModeKeys, state: State) -> Rates:
         """The learning rates, if the next step records them."""
         session, rates = self.session, []
         if mode not in TRAINING or session.machine.training is not None:
             return ()
         if not session.policy.reduces(mode, session.machine.following(mode)):
             return ()
-        for number, optimizer in enumerate(optimizers_in_use(self.model)):
+        for number, optimizer in enumerate(self.optimizers()):
             name = group_scalar_name(number, "group_0", "lr")
             requested = self._rates.get(number)
             if requested is None:
                 requested = session.captures(scalar_name(name), Role.SCALAR)
                 self._rates[number] = requested
             if requested:
-                rates.append((name, self._number(optimizer.learning_rate)))
+                rates.append((name, self._rate(inner_of(optimizer), state)))
         return tuple(rates)
+
+    def _rate(self, optimizer: Any, state: State) -> float:
+        """The learning rate of an optimizer, as of this state."""
+        rate = optimizer._learning_rate
+        if hasattr(rate, "assign"):
+            (value,) = state.read([rate])
+        elif hasattr(rate, "get_config"):  # A schedule.
+            (iterations,) = state.read([optimizer._iterations])
+            value = rate(int(self._number(iterations)) // accumulates_over(optimizer))
+        else:
+            value = rate()
+        return self._number(value)
 
     def _record_losses(
         self, context: StepContext, answer: Answer, state: State
     ) -> None:
-        """Record the losses of the batch that no tap has seen."""
+        """Record the losses of the batch that no tap has seen.
+
+        Where steps are computed asynchronously the next one has begun by then.
+        """
+        self.record_late()
         for tracker in self.losses.trackers:
             name = self.losses.name_of(self.model, tracker)
             entry = self.session.entry(name, Role.LOSS)
-            flags = context.step_plan.of_entry(entry)
-            is_tapped = f"{int(Role.LOSS)} {name}" in answer.tensors
-            if not flags:
+            if not context.step_plan.of_entry(entry):
                 tracker.begin(None)
                 continue
             metric = tracker.metric
             numbers = state.read([metric.total, metric.count])
-            loss = tracker.grown(*map(self._number, numbers))
-            if loss is not None and not is_tapped:
-                micro_batch = context.step.micro_batch
-                self.session.take(context, (entry,), (loss,), (flags,), 0, micro_batch)
+            is_tapped = f"{int(Role.LOSS)} {name}" in answer.tensors
+            late = _Late(context, tracker, None if is_tapped else entry, numbers)
+            if self.backend.is_async:
+                numbers[:] = self.backend.copies(numbers)
+                self._late.append(late)
+            else:
+                self._record_loss(late)
+
+    def record_late(self) -> None:
+        """Record the losses of the step before."""
+        late, self._late = self._late, []
+        for each in late:
+            self._record_loss(each)
+
+    def _record_loss(self, late: _Late) -> None:
+        loss = late.tracker.grown(*map(self._number, late.numbers))
+        if loss is not None and late.entry is not None:
+            self.session.recorder.capture(late.context, late.entry, loss)
 
     def _record_logs(self, context: StepContext, result: Any) -> None:
         """Record the numbers that Keras logs, where statistics are due."""
@@ -437,8 +496,25 @@ class WatchedModel:
 
     def metrics_are_reset(self) -> None:
         """Keras is about to reset its metrics."""
+        self.record_late()
         for tracker in self.losses.trackers:
             tracker.begin((0.0, 0.0))
+
+
+class _Late(NamedTuple):
+    """A loss of a step.
+
+    Attributes:
+        context: The step.
+        tracker: What means it.
+        entry: Its name; None: it was recorded already.
+        numbers: The totals of the tracker after the step.
+    """
+
+    context: StepContext
+    tracker: Tracker
+    entry: TensorEntry | None
+    numbers: list[Any]
 
 
 class _Held:

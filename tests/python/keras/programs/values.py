@@ -32,9 +32,8 @@ with hook("modes", save_config=every) as modes:
     model.predict(X[:20], batch_size=10, verbose=0, callbacks=[modes])
     report["traces"] = traces(modes)
     report["counters"] = modes.counters()
-report["left"] = sorted(
-    set(vars(model)) - attributes - {"history", "stop_evaluating", "stop_predicting"}
-)
+OF_KERAS = {"history", "stop_evaluating", "stop_predicting", "_jax_state"}
+report["left"] = sorted(set(vars(model)) - attributes - OF_KERAS)
 report["functions"] = [
     type(getattr(model, f"{name}_function")).__name__
     for name in ("train", "test", "predict")

@@ -1,0 +1,231 @@
+"""Keras on JAX: a step with taps is compiled with further outputs.
+
+During a training the variables of a model have no values: these are the ``state`` that
+each call of a step is given and returns.  What is computed inside of the function that
+JAX differentiates reaches the step among the non-trainable variables, which that
+function returns beside the loss.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.capture.adapter import ComputedRow
+from tdbg.hooks.keras.backend import Answer, State
+from tdbg.hooks.keras.tracing import Patches, Taps
+
+__all__ = ["JaxBackend", "make_backend"]
+
+_LOGS, _TAPS = "logs", "taps"
+_LOSS = "compute_loss_and_updates"
+# What a state has, by how many parts it has: of fit, evaluate and predict.
+_PARTS = {
+    4: ("trainable", "non_trainable", "optimizer", "metrics"),
+    3: ("trainable", "non_trainable", "metrics"),
+    2: ("trainable", "non_trainable"),
+}
+
+
+class JaxBackend:
+    """JAX as Keras uses it."""
+
+    name = "jax"
+    is_async = True
+
+    def __init__(self, keras_version: str) -> None:
+        self._jax: Any = import_module("jax")
+        self.operations: Any = import_module("keras").ops
+        self.version = f"{keras_version} (JAX {self._jax.__version__})"
+        self._places: WeakKeyDictionary[Any, dict[int, tuple[str, int]]]
+        self._places = WeakKeyDictionary()
+
+    # ---- tensors ---------------------------------------------------------------
+
+    def is_tensor(self, value: Any) -> bool:
+        """As ``Backend``; a tracer counts as an array."""
+        return isinstance(value, self._jax.Array)
+
+    def scope(self) -> Callable[[Any], bool]:
+        """What cannot be returned is left out when the step is over."""
+        return lambda _: True
+
+    def array(self, tensor: Any) -> NDArray[Any] | None:
+        """As ``Backend``; on the CPU it is the array's own memory."""
+        return np.asarray(tensor)
+
+    def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
+        """None: there are no sparse gradients."""
+        del tensor, scale
+        return None
+
+    def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
+        """None, likewise."""
+        del tensor
+        return None
+
+    def copies(self, tensors: Sequence[Any]) -> list[Any]:
+        """As ``Backend``: the next step is given the memory of this one's state."""
+        return [self._jax.numpy.copy(each) for each in tensors]
+
+    # ---- state -----------------------------------------------------------------
+
+    def state_before(self, model: Any, args: tuple[Any, ...]) -> State:
+        """What the call is given; without arguments the variables themselves."""
+        return _State(self, model, args[0] if args else ())
+
+    def state_after(self, model: Any, result: Any) -> State:
+        """What the call returned."""
+        return _State(self, model, result[1])
+
+    def place_of(
+        self, model: Any, variable: Any, *, anew: bool = False
+    ) -> tuple[str, int] | None:
+        """In which part of a state a variable is, and where there.
+
+        Args:
+            model: The model.
+            variable: One of its variables, or of its optimizer or metrics.
+            anew: Whether to look, though it is not known as one of the model's.
+        """
+        places = self._places.get(model)
+        if places is None or anew:
+            optimizer = getattr(model, "optimizer", None)
+            parts = {
+                "trainable": model.trainable_variables,
+                "non_trainable": model.non_trainable_variables,
+                "optimizer": [] if optimizer is None else optimizer.variables,
+                "metrics": model.metrics_variables,
+            }
+            places = self._places[model] = {
+                id(each): (part, i)
+                for part, variables in parts.items()
+                for i, each in enumerate(variables)
+            }
+        return places.get(id(variable))
+
+    # ---- steps -----------------------------------------------------------------
+
+    def tap(
+        self,
+        step: Callable[..., Any],
+        model: Any,
+        taps: Callable[[], Taps],
+        install: Callable[[Patches, Taps], None],
+    ) -> Callable[..., Any]:
+        """As ``Backend``: a step that returns its logs and the tensors."""
+
+        def tapped(state: Any, data: Any) -> tuple[dict[str, Any], Any]:
+            held = taps()
+            inside: list[str] = []
+            patches = Patches()
+            try:
+                patches.wrap(model, _LOSS, lambda loss: _returning(loss, held, inside))
+                with held.patched(install):
+                    logs, new_state = step(state, data)
+            finally:
+                patches.undo()
+            if inside:
+                new_state = _without(new_state, held, inside)
+            leaves = self._jax.tree.leaves(state)
+            tensors = _reachable(held, leaves[0] if leaves else None)
+            return {_LOGS: logs, _TAPS: tensors}, new_state
+
+        return tapped
+
+    def answer(self, returned: Any) -> Answer:
+        """As ``Backend``."""
+        outputs, state = returned
+        return Answer((outputs[_LOGS], state), outputs[_TAPS])
+
+    def logs_of(self, result: Any) -> Mapping[str, Any]:
+        """As ``Backend``."""
+        return result[0] if isinstance(result[0], dict) else {}
+
+    def with_batch(self, args: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
+        """As ``Backend``."""
+        return args[0], iter((batch,))
+
+    def next_batch(self, args: tuple[Any, ...]) -> Any:
+        """As ``Backend``."""
+        return next(args[1])
+
+    def following(self, args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+        """As ``Backend``: from the state that was returned."""
+        return result[1], args[1]
+
+    def is_end(self, error: BaseException) -> bool:
+        """As ``Backend``."""
+        return isinstance(error, StopIteration)
+
+    def has_run(self, model: Any, error: Exception) -> bool:
+        """As ``Backend``."""
+        is_eager = bool(model.run_eagerly) or not model.jit_compile
+        return is_eager or isinstance(error, self._jax.errors.JaxRuntimeError)
+
+
+class _State:
+    """The state around one call."""
+
+    def __init__(self, backend: JaxBackend, model: Any, state: Any) -> None:
+        self._backend = backend
+        self._model = model
+        self._parts = dict(zip(_PARTS.get(len(state), ()), state, strict=False))
+
+    def read(self, variables: Sequence[Any]) -> list[Any]:
+        """As ``State``."""
+        return [self._read(each) for each in variables]
+
+    def _read(self, variable: Any) -> Any:
+        find = self._backend.place_of
+        place = find(self._model, variable) or find(self._model, variable, anew=True)
+        if place is not None and place[0] in self._parts:
+            return self._parts[place[0]][place[1]]
+        return variable.value
+
+
+def _returning(
+    loss: Callable[..., Any], held: Taps, inside: list[str]
+) -> Callable[..., Any]:
+    """A loss function that returns what taps hold inside of it, too."""
+
+    def returning(*args: Any, **kwargs: Any) -> Any:
+        before = set(held.tensors)
+        value, (unscaled, predicted, variables, metrics) = loss(*args, **kwargs)
+        inside[:] = [key for key in held.tensors if key not in before]
+        found = [held.tensors[key] for key in inside]
+        return value, (unscaled, predicted, [*variables, *found], metrics)
+
+    return returning
+
+
+def _without(state: Any, held: Taps, inside: Sequence[str]) -> Any:
+    """The state without what the loss function returned beside it."""
+    trainable, others, *rest = state
+    n_own = len(others) - len(inside)
+    held.tensors.update(zip(inside, others[n_own:], strict=True))
+    return (trainable, others[:n_own], *rest)
+
+
+def _reachable(held: Taps, of_step: Any) -> dict[str, Any]:
+    """What taps hold that is not of a trace inside of the step's own."""
+    own = getattr(of_step, "_trace", None)
+    found = {
+        key: tensor
+        for key, tensor in held.tensors.items()
+        if getattr(tensor, "_trace", own) is own
+    }
+    held.n_unreachable += len(held.tensors) - len(found)
+    return found
+
+
+def make_backend(keras_version: str) -> JaxBackend:
+    """Make the backend for this version of Keras."""
+    return JaxBackend(keras_version)

@@ -1,0 +1,1 @@
+"""The hook for trainings with TensorFlow's tapes; docs/tensorflow.md."""
