@@ -11,6 +11,8 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   tdbg::bindings::RegisterCapture(module);
   tdbg::bindings::RegisterDevices(module);
   tdbg::bindings::RegisterBatchCapture(module);
+  tdbg::bindings::RegisterTaps(module);
+  tdbg::bindings::RegisterFfi(module);
   tdbg::bindings::RegisterRecords(module);
   tdbg::bindings::RegisterReader(module);
 }

@@ -18,6 +18,9 @@ void RegisterCapture(pybind11::module_& module);
 void RegisterDevices(pybind11::module_& module);
 // BatchCapture and TensorEntry: tensors of a framework, in front of Capture.
 void RegisterBatchCapture(pybind11::module_& module);
+// Taps of compiled programs, and what XLA calls of them.
+void RegisterTaps(pybind11::module_& module);
+void RegisterFfi(pybind11::module_& module);
 // Definitions, events and problems, as a reader returns them.
 void RegisterRecords(pybind11::module_& module);
 void RegisterReader(pybind11::module_& module);

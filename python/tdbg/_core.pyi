@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg._core_taps import *  # noqa: F403
+
 __version__: str
 
 def schema() -> dict[str, dict[str, int]]:
@@ -581,16 +583,14 @@ class RunReader:
 
     def problems(self, start: int = 0) -> list[Problem]: ...
     def holes(self) -> NDArray[np.void]:
-        """Sequences of records that were written and cannot be read, ascending;
-        without those that the writer itself lost, which gaps() tells of."""
+        """Sequences of records that were written and cannot be read; no gaps()."""
 
     @property
     def end_is_unknown(self) -> bool:
         """Whether nothing tells where the records end."""
 
     def identity(self) -> dict[str, Any]:
-        """role, rank, world_size, generation, run, attempt (bytes), attempt_ordinal,
-        created_ns."""
+        """role, rank, ..., run, attempt (bytes), attempt_ordinal, created_ns."""
 
     def liveness(self) -> str:
         """unknown, running, stalled, closed or dead."""

@@ -22,6 +22,8 @@ RANKS = {
 }
 # The only layers that may see Python.
 PYTHON = {"python_capture", "bindings"}
+# What comes from third_party, by the only file that may see it.
+VENDORED = {"xla/": "bindings/bind_ffi.cc"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 
 
@@ -39,6 +41,9 @@ def forbidden_includes(cpp: Path) -> Iterator[str]:
                 python = target == "Python.h" or target.startswith("pybind11/")
                 if python and layer not in PYTHON:
                     yield f"{name}: <{target}> outside {sorted(PYTHON)}"
+                for folder, owner in VENDORED.items():
+                    if target.startswith(folder) and name != owner:
+                        yield f"{name}: <{target}> outside {owner}"
             elif (below := target.split("/")[0]) not in RANKS:
                 yield f'{name}: "{target}" is not relative to cpp/'
             elif below != layer and RANKS[below] >= RANKS[layer]:
@@ -60,6 +65,7 @@ def test_includes_only_point_down(repository: Path) -> None:
         ("capture/a.h", '#include "python_capture/gil.h"', "points up or sideways"),
         ("python_capture/a.h", '#include "bindings/names.h"', "points up or sideways"),
         ("tensor/a.h", '#include "dtype.h"', "is not relative to cpp/"),
+        ("bindings/a.cc", "#include <xla/ffi/api/c_api.h>", "outside bindings/bind"),
         ("extra/a.h", "#include <vector>", "is unknown"),
     ],
 )
