@@ -94,8 +94,9 @@ def _of_source(
 ) -> dict[int, list[RawEntry]]:
     reader, definitions = source.writer.reader, source.writer.definitions
     rows, places = reader.find_tensors(start, stop, ids)
-    # Of a value that was saved twice for one call, the later counts.
-    of_calls: dict[int, dict[Call, RawEntry]] = {}
+    # Of a value that was saved twice for one call, the later counts.  A process may
+    # hold several parts of one: it has several devices.
+    of_calls: dict[int, dict[tuple[Call, tuple[int, ...]], RawEntry]] = {}
     keys = zip(
         rows["step"].tolist(),
         rows["definition"].tolist(),
@@ -106,8 +107,10 @@ def _of_source(
     )
     for step, number, micro_batch, which, place in keys:
         call = Call(micro_batch, which)
-        entry = RawEntry(source, definitions[number], call, place, None)
-        of_calls.setdefault(step, {})[call] = entry
+        definition = definitions[number]
+        part = definition.global_offset if is_shard(definition) else ()
+        entry = RawEntry(source, definition, call, place, None)
+        of_calls.setdefault(step, {})[call, part] = entry
     found = {
         step: sorted(calls.values(), key=lambda entry: entry.call)
         for step, calls in of_calls.items()
