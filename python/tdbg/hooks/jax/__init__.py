@@ -1,0 +1,1 @@
+"""The hook for JAX, Flax and Equinox: compiled steps, optax, modules."""

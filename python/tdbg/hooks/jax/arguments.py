@@ -1,0 +1,241 @@
+"""What a step is called with: parameters, buffers and the state of the optimizer.
+
+A step is a function of pytrees, and nothing says which of them holds the parameters.
+They are found by what they are: the state of an optax transformation, a ``TrainState``
+of Flax, a module of Flax NNX or of Equinox, a mapping with ``params``; otherwise the
+first argument that is a container of floating-point arrays has the parameters.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tdbg.hooks.jax.names import path_name
+
+__all__ = ["ArgumentReader", "Arguments", "Parameter", "State", "hyperparameters"]
+
+_PARAMETERS, _BUFFERS, _STATE = "parameters", "buffers", "state"
+_BATCH_STATS = "batch_stats"
+# So many structures of pytrees are remembered; more than a training has.
+_MOST_STRUCTURES = 64
+
+
+class Parameter(NamedTuple):
+    """A parameter, or a buffer, by its name."""
+
+    name: str
+    array: Any
+    is_buffer: bool = False
+
+
+class State(NamedTuple):
+    """A tensor of the optimizer's that belongs to a parameter: ``mu`` of Adam."""
+
+    state: str
+    parameter: str
+    array: Any
+
+
+class Arguments(NamedTuple):
+    """What was found in the arguments of one call."""
+
+    parameters: tuple[Parameter, ...] = ()
+    states: tuple[State, ...] = ()
+    numbers: Mapping[str, Any] = {}
+    optimizers: tuple[str, ...] = ()
+
+
+class ArgumentReader:
+    """Finds the parameters in the arguments of one step function.
+
+    Args:
+        choose: Returns the pytree of the parameters from the arguments, if the user
+            says which it is; None: it is found.
+    """
+
+    def __init__(self, choose: Callable[..., Any] | None = None) -> None:
+        self._choose = choose
+        self._names: dict[Any, tuple[str, ...]] = {}
+
+    def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return what the arguments of a call hold."""
+        sections = list(_sections((*args, *kwargs.values())))
+        if self._choose is not None:
+            chosen = self._choose(*args, **kwargs)
+            sections = [(_PARAMETERS, chosen)] + [
+                each for each in sections if each[0] != _PARAMETERS
+            ]
+        parameters: list[Parameter] = []
+        states: list[State] = []
+        numbers: dict[str, Any] = {}
+        for what, tree in sections:
+            if what == _STATE:
+                names = {each.name: each.array.shape for each in parameters}
+                states += self._states(tree, names)
+                numbers.update(hyperparameters(tree))
+            elif what == _BUFFERS or not any(not each.is_buffer for each in parameters):
+                parameters += self._parameters(tree, is_buffer=what == _BUFFERS)
+        return Arguments(tuple(parameters), tuple(states), numbers)
+
+    def _parameters(self, tree: Any, *, is_buffer: bool) -> Iterator[Parameter]:
+        for name, leaf in self._leaves(tree):
+            array, other = _unwrapped(leaf)
+            if _is_float(array):
+                yield Parameter(name, array, is_buffer or other)
+
+    def _states(self, tree: Any, shapes: Mapping[str, Any]) -> Iterator[State]:
+        taken: set[tuple[str, str]] = set()
+        for name, leaf in self._leaves(tree):
+            array, _ = _unwrapped(leaf)
+            found = _of_parameter(name, shapes)
+            if found is None or not _is_float(array) or array.shape != shapes[found[1]]:
+                continue
+            state, parameter = found
+            unique, number = state, 1
+            while (unique, parameter) in taken:
+                number += 1
+                unique = f"{state}_{number}"
+            taken.add((unique, parameter))
+            yield State(unique, parameter, array)
+
+    def _leaves(self, tree: Any) -> Iterator[tuple[str, Any]]:
+        leaves, structure = jax.tree_util.tree_flatten(tree, is_leaf=_is_variable)
+        names = self._names.get(structure)
+        if names is None:
+            paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_variable)
+            names = tuple(path_name(path) for path, _ in paths)
+            if len(self._names) >= _MOST_STRUCTURES:
+                self._names.clear()
+            self._names[structure] = names
+        return zip(names, leaves, strict=True)
+
+
+def hyperparameters(tree: Any) -> dict[str, Any]:
+    """Return the numbers of ``optax.inject_hyperparams`` in a state, by their names."""
+    numbers: dict[str, Any] = {}
+    for each in _nodes(tree):
+        found = getattr(each, "hyperparams", None)
+        if isinstance(found, Mapping):
+            numbers.update(
+                (str(name), value) for name, value in found.items() if _is_number(value)
+            )
+    return numbers
+
+
+def _nodes(tree: Any) -> Iterator[Any]:
+    yield tree
+    if isinstance(tree, tuple | list):
+        for each in tree:
+            yield from _nodes(each)
+    elif isinstance(tree, Mapping):
+        for each in tree.values():
+            yield from _nodes(each)
+
+
+def _sections(values: tuple[Any, ...] | list[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what the arguments have, parameters first as the state refers to them."""
+    found = [each for value in values for each in _sections_of(value)]
+    if not found or found[0][0] != _PARAMETERS:
+        others = [value for value in values if not list(_sections_of(value))]
+        found += [(_PARAMETERS, each) for each in others if _is_container(each)][:1]
+    return iter(sorted(found, key=lambda each: each[0] == _STATE))
+
+
+def _sections_of(value: Any) -> Iterator[tuple[str, Any]]:
+    if _is_optax_state(value):
+        yield _STATE, value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _sections_of(each)
+    elif isinstance(value, Mapping):
+        if _PARAMS in value:
+            yield from _train_state(value.get)
+    elif hasattr(value, _PARAMS) and hasattr(value, _OPT_STATE):
+        yield from _train_state(lambda name: getattr(value, name, None))
+    elif _is_nnx(value, "Optimizer"):
+        yield _STATE, value.opt_state
+    elif _is_nnx(value, "Module") or _is_nnx(value, "State") or _is_equinox(value):
+        yield _PARAMETERS, value
+
+
+_PARAMS, _OPT_STATE = "params", "opt_state"
+
+
+def _train_state(get: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
+    yield _PARAMETERS, get(_PARAMS)
+    for what, name in ((_BUFFERS, _BATCH_STATS), (_STATE, _OPT_STATE)):
+        if get(name) is not None:
+            yield what, get(name)
+
+
+def _is_optax_state(value: Any) -> bool:
+    """Whether it is a state of optax, or a chain of them."""
+    if not isinstance(value, tuple):
+        return False
+    if hasattr(value, "_fields"):
+        return type(value).__module__.partition(".")[0] == "optax"
+    return any(_is_optax_state(each) for each in value)
+
+
+def _is_container(value: Any) -> bool:
+    if isinstance(value, jax.Array | np.ndarray) or np.isscalar(value):
+        return False
+    return any(_is_float(leaf) for leaf in jax.tree_util.tree_leaves(value))
+
+
+def _is_nnx(value: Any, name: str) -> bool:
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(value, getattr(nnx, name))
+
+
+def _is_equinox(value: Any) -> bool:
+    equinox = sys.modules.get("equinox")
+    return equinox is not None and isinstance(value, equinox.Module)
+
+
+def _is_variable(value: Any) -> bool:
+    return _is_nnx(value, "Variable")
+
+
+def _unwrapped(leaf: Any) -> tuple[Any, bool]:
+    """Return the array of a leaf, and whether it is one that is not trained."""
+    if not _is_variable(leaf):
+        return leaf, False
+    return leaf.get_value(), not _is_nnx(leaf, "Param")
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray) and bool(
+        jax.numpy.issubdtype(value.dtype, jax.numpy.floating)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int | float) or (
+        isinstance(value, jax.Array | np.ndarray) and value.size == 1
+    )
+
+
+def _of_parameter(name: str, shapes: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Divide the name of a tensor of the optimizer's: ``0/mu/dense/kernel``.
+
+    Returns:
+        The word before the name of a parameter, and that name.
+    """
+    before, rest = "", name
+    while rest:
+        rest_of_params = rest.removeprefix(f"{_PARAMS}/")
+        if before and rest_of_params in shapes:
+            return before, rest_of_params
+        head, _, rest = rest.partition("/")
+        before = head if not head.isdigit() else before
+    return None

@@ -1,0 +1,128 @@
+"""What is known of a model in JAX, as its steps are traced and called.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+
+from tdbg.capture.model_info import ModelMarks
+from tdbg.config.kinds import Kind
+from tdbg.hooks.jax.arguments import Arguments
+from tdbg.hooks.jax.kinds import kind_of_name
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+__all__ = ["ModelFacts"]
+
+
+class ModelFacts:
+    """Gathers what is known of a model, for ``ModelInfoWriter``.
+
+    Attributes:
+        modules: The class of each module by its path, and of each function by that of
+            its output.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] = {}
+        self._kinds: dict[str, Kind] = {}
+        self._models: dict[str, None] = {}
+        self._losses: dict[str, Kind | None] = {}
+        self._optimizers: tuple[str, ...] = ()
+        self._parameters: dict[str, ParameterFacts] = {}
+        self._trained: set[str] = set()
+        self._n_changes = 0
+
+    def add_model(self, name: str) -> None:
+        """Add the class of a model."""
+        self._models[name] = None
+        self._n_changes += 1
+
+    def add_loss(self, name: str, kind: Kind | None) -> None:
+        """Add a loss, by what the name of its value begins with."""
+        self._losses[name] = kind
+        self._n_changes += 1
+
+    def add_module(
+        self, path: str, name: str, kind: Kind | None, bases: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Add a module, or a function that a module calls.
+
+        Args:
+            path: Where it is in the model.
+            name: Of its class.
+            kind: Its kind.
+            bases: Names of the base classes.
+
+        Returns:
+            The names and the kind that needs of rules may ask for.
+        """
+        if self.modules.get(path) != name:
+            self.modules[path] = name
+            self._n_changes += 1
+        if kind is not None and name not in self._kinds:
+            self._kinds[name] = kind
+        return frozenset({name, *bases, *(() if kind is None else (kind.value,))})
+
+    def classes_of(self, path: str, kind: str) -> frozenset[str]:
+        """Add what the user says to be of a kind; return what needs may ask for."""
+        return self.add_module(path, kind, kind_of_name(kind))
+
+    def add_trained(self, name: str) -> None:
+        """Add a parameter of which an optimizer is given a gradient."""
+        if name not in self._trained:
+            self._trained.add(name)
+            self._n_changes += 1
+
+    def add_arguments(self, found: Arguments) -> None:
+        """Add the parameters and optimizers that a step was called with."""
+        if found.optimizers and found.optimizers != self._optimizers:
+            self._optimizers = found.optimizers
+            self._n_changes += 1
+        for name, array, is_buffer in found.parameters:
+            if not is_buffer and name not in self._parameters:
+                self._parameters[name] = ParameterFacts(
+                    shape=tuple(array.shape),
+                    dtype=array.dtype.name,
+                    requires_grad=True,
+                    module="",
+                )
+                self._n_changes += 1
+
+    # ---- for ModelInfoWriter -----------------------------------------------------
+
+    def marks(self) -> ModelMarks:
+        """What has changed."""
+        return ModelMarks(len(self._parameters), (self._n_changes,))
+
+    def model_info(
+        self, step: int, trained_in_evaluation: Collection[Hashable]
+    ) -> ModelInfo:
+        """Describe the model."""
+        del trained_in_evaluation
+        kinds = dict(self._kinds)
+        kinds.update({n: kind for n, kind in self._losses.items() if kind is not None})
+        return ModelInfo(
+            step=step,
+            models=tuple(self._models),
+            losses=tuple(self._losses),
+            optimizers=self._optimizers or ("optimizer",),
+            modules=dict(self.modules),
+            kinds=kinds,
+            parameters={
+                name: self._complete(name, facts)
+                for name, facts in self._parameters.items()
+            },
+            complete=bool(self._trained),
+        )
+
+    def _complete(self, name: str, facts: ParameterFacts) -> ParameterFacts:
+        path = name.rpartition("/")[0]
+        return ParameterFacts(
+            shape=facts.shape,
+            dtype=facts.dtype,
+            requires_grad=name in self._trained or not self._trained,
+            module=self.modules.get(path, ""),
+            optimizer=0 if name in self._trained else None,
+        )

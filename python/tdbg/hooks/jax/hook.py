@@ -1,0 +1,179 @@
+"""``Hook``: what users of JAX make, and compile their steps with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from tdbg.capture.hook_base import HookBase, RunExport
+from tdbg.capture.model_info import ModelInfoWriter
+from tdbg.capture.modes import CurrentMode
+from tdbg.capture.policy import Policy
+from tdbg.capture.process_hook import ProcessHook
+from tdbg.capture.session import Session
+from tdbg.config import HookConfig
+from tdbg.config.options import SessionOptions
+from tdbg.errors import ConfigurationError
+from tdbg.hooks.framework import make_export, make_policy
+from tdbg.hooks.jax.adapter import JaxAdapter
+from tdbg.hooks.jax.arguments import ArgumentReader
+from tdbg.hooks.jax.facts import ModelFacts
+from tdbg.hooks.jax.jit import JitStep
+from tdbg.hooks.jax.kinds import kind_of_name
+from tdbg.hooks.jax.losses import find_loss
+from tdbg.hooks.jax.sites import Sites
+from tdbg.hooks.jax.step_capture import LOSS, StepCapture
+from tdbg.modes import ModeKeys
+
+__all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
+
+
+class Hook(HookBase):
+    """Captures a training in JAX; losses unless told otherwise.
+
+        hook = tj.Hook("runs/x", include_collections=["weights", "gradients"])
+        tx = tj.optax(optax.adam(1e-3))
+        step = hook.jit(train_step, donate_argnums=(0, 1))
+
+    Its arguments are those of ``HookBase``: docs/configuration.md. docs/jax.md says
+    what is captured where.
+    """
+
+    def _make_adapter(self) -> JaxAdapter:
+        self._jax = JaxAdapter()
+        return self._jax
+
+    def _make_policy(self, config: HookConfig) -> Policy:
+        return make_policy(config)
+
+    def _make_export(
+        self, config: HookConfig, options: SessionOptions
+    ) -> RunExport | None:
+        self._precise = options.precise
+        return make_export(config, options)
+
+    def _remember(self) -> None:
+        _process_hook.remember(self)
+
+    def _attach(self, session: Session) -> CurrentMode:
+        mode = CurrentMode(session)
+        self._sites = Sites(session, precise=getattr(self, "_precise", False))
+        self._facts = ModelFacts()
+        self._capture = StepCapture(
+            session,
+            self._sites,
+            self._facts,
+            ModelInfoWriter(session, self._facts),
+            mode.now,
+        )
+        session.on_change.append(self._sites.refresh)
+        return mode
+
+    def _detach(self) -> None:
+        self._session.run(self._capture.model_info.conclude)
+
+    # ---- registration ----------------------------------------------------------
+
+    def jit(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        mode: ModeKeys | None = None,
+        loss: Callable[[Any], Any] = find_loss,
+        loss_kind: str = "",
+        params: Callable[..., Any] | None = None,
+        jit: Callable[..., Any] = jax.jit,
+        **options: Any,
+    ) -> Any:
+        """Compile a step and capture it; one call is one step of the training.
+
+            step = hook.jit(train_step, donate_argnums=(0, 1))
+            evaluate = hook.jit(eval_step, mode=ModeKeys.EVAL)
+
+        The function is compiled as ``jax.jit`` does, and runs so in steps that capture
+        nothing inside of it. For steps that do it is compiled again with taps.
+
+        Args:
+            function: A function of pytrees; None: this is a decorator.
+            mode: Of its steps; None: TRAIN, or what ``hook.set_mode`` says.
+            loss: Returns the loss from what the function returns, or None; by default
+                the first number of it (``hooks/jax/losses.py``): ``loss``,
+                ``(loss, aux)``, ``(params, opt_state, loss)``.
+            loss_kind: What the loss computes, as of ``tdbg.config.kinds``, such as
+                "cross_entropy", for rules that ask.
+            params: Returns the pytree of the parameters from the arguments of the
+                function; None: it is found (docs/jax.md).
+            jit: What compiles: ``jax.jit``, ``flax.nnx.jit``, ``equinox.filter_jit``.
+            options: Arguments for it: ``donate_argnums``, ``static_argnums``, ...
+
+        Returns:
+            The compiled function. Calling it raises TrainingStopped if somebody asked
+            for a stop; ``plain`` is the function as compiled without tdbg.
+
+        Raises:
+            ConfigurationError: If the function cannot be called, or *loss_kind* is no
+                kind.
+        """
+        if function is None:
+            return lambda decorated: self.jit(
+                decorated,
+                mode=mode,
+                loss=loss,
+                loss_kind=loss_kind,
+                params=params,
+                jit=jit,
+                **options,
+            )
+        given: object = function
+        if not callable(given):
+            msg = f"hook.jit needs a function, not {given!r}"
+            raise ConfigurationError(msg)
+        kind = kind_of_name(loss_kind)
+        if loss_kind and kind is None:
+            msg = (
+                f"loss_kind={loss_kind!r} is no kind of loss: use one of "
+                f"tdbg.config.kinds, such as 'cross_entropy'"
+            )
+            raise ConfigurationError(msg)
+        self._facts.add_loss(LOSS, kind)
+        return JitStep(
+            function, mode, self._capture, loss, ArgumentReader(params), jit, options
+        )
+
+
+_process_hook = ProcessHook(Hook)
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None,
+    create_if_not_exists: bool = False,
+) -> Hook | None:
+    """The hook of this process: the one that was made or set last.
+
+    Args:
+        json_config_path: A file to make it from, as of ``Hook.create_from_file``.
+        create_if_not_exists: Make one if there is none, or only a closed one, and
+            something says where (``TDBG_CONFIG``, ``TDBG_OUT``).
+
+    Raises:
+        ConfigurationError: If it is made, from what can never work.
+        StorageError: If it is made, and the run cannot be.
+    """
+    return _process_hook.get(json_config_path, create=create_if_not_exists)
+
+
+def set_hook(custom_hook: Hook) -> None:
+    """Make this hook the one of this process.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    _process_hook.set(custom_hook)
+
+
+def del_hook() -> None:
+    """Forget the hook of this process; it is not closed, if others hold it."""
+    _process_hook.forget()

@@ -1,0 +1,218 @@
+"""A step in two variants: the user's own, and one with taps.
+
+A step that captures nothing runs the user's function as ``jax.jit`` compiles it. The
+variant with taps is compiled when the first step that captures is due; which of both
+runs is decided in Python, by the number of the step.
+
+Thread safety: the training's thread.
+
+Errors: nothing of tdbg raises into the training but ``TrainingStopped``. Where the
+variant with taps cannot be compiled, it is given up, and the plain one runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from tdbg.capture.recorder import StepContext
+from tdbg.hooks.jax.arguments import ArgumentReader
+from tdbg.hooks.jax.primitive import when_done
+from tdbg.hooks.jax.step_capture import Execution, StepCapture
+from tdbg.modes import TRAINING, ModeKeys
+
+__all__ = ["JitStep"]
+
+_log = logging.getLogger("tdbg")
+# Arguments of jax.jit that number the arguments of the function.
+_POSITIONS = ("donate_argnums", "static_argnums")
+_TICKET = "tdbg_ticket"
+
+
+class JitStep:
+    """A function that is compiled, and captured when its steps are due.
+
+    Args:
+        function: The user's.
+        mode: Of its steps; None: the hook's.
+        capture: Of the hook.
+        loss: Returns the loss of what the function returns.
+        reader: Finds the parameters among the arguments.
+        jit: Compiles: ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit``.
+        options: Given to it.
+
+    Attributes:
+        plain: The function as ``jit`` compiles it, without tdbg.
+        n_traces: How often the variant with taps was traced.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        mode: ModeKeys | None,
+        capture: StepCapture,
+        loss: Callable[[Any], Any],
+        reader: ArgumentReader,
+        jit: Callable[..., Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._mode = mode
+        self._capture = capture
+        self._loss = loss
+        self._reader = reader
+        self._options = dict(options)
+        self._jit = jit
+        self.plain = jit(function, **options)
+        self._captured: Callable[..., Any] | None = None
+        self._is_given_up = False
+        self.n_traces = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function.
+
+        Raises:
+            TrainingStopped: If somebody asked for it.
+        """
+        capture, session = self._capture, self._capture.session
+        if not session.is_live:
+            return self.plain(*args, **kwargs)
+        mode = capture.mode() if self._mode is None else self._mode
+        context = session.run(session.forward_begins, id(self), mode)
+        execution: Execution | None = None
+        if context is not None and context.takes and capture.is_due(context):
+            execution = self._prepare(context, args, kwargs)
+        try:
+            if execution is None:
+                outputs = self.plain(*args, **kwargs)
+            else:
+                outputs = self._run(execution, args, kwargs)
+        except BaseException:
+            session.run(session.forward_lost)
+            raise
+        session.run(self._end, context, mode, outputs)
+        return outputs
+
+    def __getattr__(self, name: str) -> Any:
+        """What ``jax.jit`` gives a function (``lower``, ``trace``): that of `plain`."""
+        if name == "plain":
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+    # ---- a call ------------------------------------------------------------------
+
+    def _prepare(
+        self, context: StepContext, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Execution | None:
+        """Take what the step is called with; return what its taps are to show."""
+        capture, session = self._capture, self._capture.session
+        found = session.run(self._reader.read, args, kwargs)
+        if found is not None:
+            chosen = session.run(capture.choose, context, found)
+            if chosen is not None:
+                # The training would wait for them in this step, too; outside of the
+                # meter, which is to show what tdbg costs.
+                jax.block_until_ready([each.array for each in chosen])
+                session.run(capture.take, context, chosen)
+        if context.step_plan.is_light:
+            return None
+        if self._is_given_up:
+            session.run(session.refuse, context)
+            return None
+        return session.run(capture.open, context)
+
+    def _run(
+        self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run the variant with taps, or the plain one where that cannot be compiled."""
+        n_traces = self.n_traces
+        if self._captured is None:
+            self._captured = self._compile(args)
+        self._capture.execution = execution
+        try:
+            outputs, done = self._captured(execution.operand(), *args, **kwargs)
+        except Exception as error:
+            self._capture.close(execution)
+            if self.n_traces == n_traces or _are_gone(args, kwargs):
+                raise  # It was compiled before: the error is the training's own.
+            outputs = self.plain(*args, **kwargs)  # Raises if it is its own after all.
+            self._give_up(error)
+            return outputs
+        finally:
+            self._capture.execution = None
+        self._capture.session.run(self._capture.expect, execution, done)
+        return outputs
+
+    def _end(self, context: StepContext | None, mode: ModeKeys, outputs: Any) -> None:
+        capture, session = self._capture, self._capture.session
+        if context is not None:
+            capture.record_loss(context, self._loss(outputs))
+        session.forward_ends()
+        if mode in TRAINING:
+            session.optimizer_begins(id(self), lambda: mode)
+            capture.model_info.optimizer_stepped()
+            session.optimizer_ends(id(self))
+
+    def _give_up(self, error: Exception) -> None:
+        self._is_given_up = True
+        _log.warning(
+            "the step %s cannot be compiled with taps, and runs without: %s: %s",
+            getattr(self, "__name__", "of the training"),
+            type(error).__name__,
+            error,
+        )
+
+    # ---- the variant with taps ---------------------------------------------------
+
+    def _compile(self, args: tuple[Any, ...]) -> Callable[..., Any]:
+        """Make the variant with taps, which has the ticket as a further argument."""
+        function = self._function
+
+        def captured(ticket: Any, *args: Any, **kwargs: Any) -> Any:
+            self.n_traces += 1
+            with self._capture.tracing(ticket, (args, kwargs)) as restored:
+                outputs = restored(function(*args, **kwargs))
+            return outputs, when_done(ticket)
+
+        with contextlib.suppress(TypeError, ValueError):  # Of a builtin, say.
+            signature = inspect.signature(function)
+            first = inspect.Parameter(_TICKET, inspect.Parameter.POSITIONAL_ONLY)
+            captured.__signature__ = signature.replace(  # type: ignore[attr-defined]
+                parameters=[first, *signature.parameters.values()]
+            )
+        captured.__name__ = getattr(function, "__name__", "step")
+        options = _shifted(self._options, len(args))
+        compiled: Callable[..., Any] = self._jit(captured, **options)
+        return compiled
+
+
+def _shifted(options: Mapping[str, Any], n_args: int) -> dict[str, Any]:
+    """Return options of ``jax.jit`` for a function with one more argument before."""
+    shifted = dict(options)
+    for name in _POSITIONS:
+        given = options.get(name)
+        if given is not None:
+            numbers = (given,) if isinstance(given, int) else tuple(given)
+            shifted[name] = tuple(n + 1 if n >= 0 else n for n in numbers)
+    given = options.get("in_shardings")
+    if given is not None:
+        each = given if isinstance(given, tuple) else (given,) * n_args
+        shifted["in_shardings"] = (None, *each)
+    if options.get("out_shardings") is not None:
+        shifted["out_shardings"] = (options["out_shardings"], None)
+    return shifted
+
+
+def _are_gone(*trees: Any) -> bool:
+    """Whether the call has taken the memory of an argument over already."""
+    return any(
+        isinstance(leaf, jax.Array) and leaf.is_deleted()
+        for leaf in jax.tree_util.tree_leaves(trees)
+    )

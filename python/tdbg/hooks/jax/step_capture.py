@@ -1,0 +1,262 @@
+"""What one hook captures of steps in JAX, whichever function they are.
+
+Thread safety: the training's thread.
+
+Errors: a tensor that cannot be captured is refused and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg import _core
+from tdbg.capture.model_info import ModelInfoWriter
+from tdbg.capture.naming import buffer_name, group_scalar_name, optimizer_state_name
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.schedule import ROWS
+from tdbg.capture.session import Session
+from tdbg.capture.tensor_entry import TensorEntry
+from tdbg.config.collections import Role
+from tdbg.hooks.jax.adapter import refs
+from tdbg.hooks.jax.arguments import Arguments
+from tdbg.hooks.jax.facts import ModelFacts
+from tdbg.hooks.jax.interception import Interception
+from tdbg.hooks.jax.names import parameter_role
+from tdbg.hooks.jax.sites import Plan, Sites
+from tdbg.hooks.jax.tracing import CaptureTrace
+from tdbg.modes import ModeKeys
+
+__all__ = ["Execution", "StepCapture"]
+
+LOSS = "loss"
+_LOW = 0xFFFFFFFF
+_RATES = ("learning_rate", "lr")
+
+
+class _Chosen(NamedTuple):
+    """An array that a step is called with, and what is captured of it."""
+
+    entry: TensorEntry
+    array: Any
+    flags: int
+
+
+class Execution:
+    """One call of a variant with taps.
+
+    Args:
+        context: Its step.
+        ticket: Of its step, as the core has opened it.
+        plan: What is taken of the taps; that of taps which are traced in this call
+            is added.
+    """
+
+    def __init__(self, context: StepContext, ticket: int, plan: Plan) -> None:
+        self.context = context
+        self.ticket = ticket
+        self.plan = plan
+
+    def operand(self) -> NDArray[np.int32]:
+        """The ticket as the program takes it: low and high word."""
+        words = np.array([self.ticket & _LOW, self.ticket >> 32], np.uint32)
+        return words.view(np.int32)
+
+
+class _Done:
+    """The end of a program that has been started."""
+
+    n_bytes = 0
+
+    def __init__(self, arrays: Iterable[jax.Array]) -> None:
+        self._arrays = tuple(arrays)
+
+    def is_there(self) -> bool:
+        """Whether it has ended."""
+        return all(each.is_ready() for each in self._arrays)
+
+
+class StepCapture:
+    """What a hook captures of the steps of its functions.
+
+    Args:
+        session: Receives it.
+        sites: The taps.
+        facts: What is known of the model.
+        model_info: Writes that.
+        mode: Returns the present mode.
+
+    Attributes:
+        execution: The call under way of a variant with taps.
+        interception: Of modules and functions, while a variant with taps is traced.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        sites: Sites,
+        facts: ModelFacts,
+        model_info: ModelInfoWriter,
+        mode: Callable[[], ModeKeys],
+    ) -> None:
+        self.session = session
+        self.facts = facts
+        self.model_info = model_info
+        self.mode = mode
+        self.execution: Execution | None = None
+        self.interception = Interception()
+        self._sites = sites
+        self._entries: dict[tuple[Role, str], TensorEntry] = {}
+
+    # ---- what a step is called with ------------------------------------------------
+
+    def is_due(self, context: StepContext) -> bool:
+        """Whether anything but the loss may be captured in this step."""
+        if not context.step_plan.is_light:
+            return True
+        step, session = context.step, self.session
+        return session.may_capture(Role.SCALAR) and session.policy.reduces(
+            step.mode, step.mode_step
+        )
+
+    def choose(self, context: StepContext, found: Arguments) -> list[_Chosen]:
+        """Return those tensors of the arguments that are captured in this step."""
+        self.facts.add_arguments(found)
+        chosen: list[_Chosen] = []
+        for name, array, is_buffer in found.parameters:
+            role = Role.BUFFER if is_buffer else parameter_role(name)
+            full = buffer_name(name) if is_buffer else name
+            self._choose(context, role, full, array, chosen)
+        for state, name, array in found.states:
+            full = optimizer_state_name(state, name)
+            self._choose(context, Role.OPTIMIZER_STATE, full, array, chosen)
+        for key, value in found.numbers.items():
+            name = group_scalar_name(0, "group_0", "lr" if key in _RATES else key)
+            if self.session.captures(f"scalar/{name}", Role.SCALAR):
+                self._record_number(context, name, value)
+        return chosen
+
+    def _choose(
+        self,
+        context: StepContext,
+        role: Role,
+        name: str,
+        array: Any,
+        chosen: list[_Chosen],
+    ) -> None:
+        entry = self._entries.get((role, name))
+        if entry is None:
+            entry = self._entries[role, name] = self.session.entry(name, role)
+        flags = context.step_plan.of_entry(entry)
+        if flags:
+            chosen.append(_Chosen(entry, array, flags))
+
+    def take(self, context: StepContext, chosen: list[_Chosen]) -> None:
+        """Capture arrays, which are there, before the step changes them."""
+        writer, recorder = self.session.writer, self.session.recorder
+        ids: list[int] = []
+        pointers: list[int] = []
+        for entry, array, flags in chosen:
+            if isinstance(array, np.ndarray):
+                recorder.take(context, (entry,), (array,), (flags,))
+                continue
+            for ref in refs(array):
+                if flags == ROWS and ref.pointer:
+                    ids.append(entry.id_of(ref, writer))
+                    pointers.append(ref.pointer)
+                else:
+                    recorder.capture(context, entry, ref)
+        if ids:
+            context.note_data(recorder.pending)
+            writer.statistics(context.step.number, ids, pointers)
+
+    def _record_number(self, context: StepContext, name: str, value: Any) -> None:
+        """Record a number when it is there: the step before may still compute it."""
+        recorder = self.session.recorder
+        if not isinstance(value, jax.Array):
+            recorder.scalar(context, name, float(value))
+            return
+        copied = value.addressable_data(0) + 0  # The step may take the memory over.
+
+        def deliver() -> None:
+            recorder.scalar(context, name, float(copied))
+
+        recorder.pending.expect(context.step, _Done([copied]), deliver)
+
+    # ---- what it returns -----------------------------------------------------------
+
+    def record_loss(self, context: StepContext, loss: Any) -> None:
+        """Record the loss when it is there; None: the step has none."""
+        if loss is None or not context.takes:
+            return
+        entry = self._entries.get((Role.LOSS, LOSS))
+        if entry is None:
+            entry = self._entries[Role.LOSS, LOSS] = self.session.entry(LOSS, Role.LOSS)
+        flags = context.step_plan.of_entry(entry)
+        if not flags:
+            return
+        recorder = self.session.recorder
+        context.note_data(recorder.pending)
+        if not isinstance(loss, jax.Array):
+            recorder.take(context, (entry,), (np.asarray(loss),), (flags,))
+            return
+
+        local = loss.addressable_data(0)
+
+        def deliver() -> None:
+            recorder.take(context, (entry,), (local,), (flags,))
+
+        recorder.pending.expect(context.step, _Done([local]), deliver)
+
+    # ---- taps ----------------------------------------------------------------------
+
+    def open(self, context: StepContext) -> Execution | None:
+        """Return the execution of a step with taps; None: nothing would be shown."""
+        plan = self._sites.plan(context.step_plan)
+        if plan is None and len(self._sites):
+            return None
+        plan = plan or self._sites.empty()
+        ticket = _core.open_tap_step(plan.core)
+        if not ticket:  # So far behind is no device.
+            self.session.refuse(context)
+            return None
+        return Execution(context, ticket, plan)
+
+    @contextlib.contextmanager
+    def tracing(self, ticket: Any, arguments: Any) -> Iterator[Callable[[Any], Any]]:
+        """Trace a variant with taps inside; yields what its outputs go through.
+
+        Args:
+            ticket: The tracer of the ticket.
+            arguments: What the function is called with.
+        """
+        trace = CaptureTrace(self._sites, ticket, self.facts)
+        with trace.entered(), self.interception.of(trace, arguments) as restored:
+            yield restored
+        execution = self.execution
+        if execution is not None:
+            step_plan = execution.context.step_plan
+            plan = self._sites.plan(step_plan) or self._sites.empty()
+            execution.plan = plan
+            _core.replace_tap_plan(execution.ticket, plan.core)
+            for _ in range(trace.n_refused):
+                self.session.refuse(execution.context)
+
+    def expect(self, execution: Execution, done: jax.Array) -> None:
+        """Write what the taps of a step show when its program has ended."""
+        step, pending = execution.context.step, self.session.recorder.pending
+        execution.context.note_data(pending)
+
+        def deliver() -> None:
+            self._sites.deliver(step, execution.ticket, execution.plan)
+
+        pending.expect(step, _Done([done]), deliver, n_records=0)
+
+    def close(self, execution: Execution) -> None:
+        """Forget an execution that has failed."""
+        _core.close_tap_step(execution.ticket, execution.plan.core, _core.TapTensors())
