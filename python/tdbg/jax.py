@@ -17,7 +17,7 @@ from tdbg.config import CollectionConfig, HookConfig
 from tdbg.config.collections import Collection, CollectionKeys, Role
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import TrainingStopped
-from tdbg.hooks.jax.hook import Hook, del_hook, get_hook, set_hook
+from tdbg.hooks.jax.hook import Hook, del_hook, get_hook, set_hook, watch
 from tdbg.hooks.jax.optax import optax
 from tdbg.hooks.jax.tracing import tap
 from tdbg.modes import ModeKeys, modes
@@ -42,4 +42,5 @@ __all__ = [
     "optax",
     "set_hook",
     "tap",
+    "watch",
 ]

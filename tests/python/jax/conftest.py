@@ -14,7 +14,6 @@ import pytest
 if "jax" not in sys.modules:
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=4"
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

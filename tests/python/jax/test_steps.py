@@ -14,10 +14,10 @@ import optax
 import pytest
 
 import tdbg.jax as tj
+from jax_trainings import batch, hidden, loss_of, make_step, parameters, train
 from tdbg.errors import ConfigurationError, TrainingStopped
 from tdbg.modes import ModeKeys
 from tdbg.run.requests import request_stop
-from trainings import batch, hidden, loss_of, make_step, parameters, train
 
 ALL = {
     "include_collections": ["weights", "biases", "gradients", "outputs"],

@@ -21,6 +21,7 @@ from tdbg.hooks.framework import make_export, make_policy
 from tdbg.hooks.jax.adapter import JaxAdapter
 from tdbg.hooks.jax.arguments import ArgumentReader
 from tdbg.hooks.jax.facts import ModelFacts
+from tdbg.hooks.jax.interception import interceptor_of
 from tdbg.hooks.jax.jit import JitStep
 from tdbg.hooks.jax.kinds import kind_of_name
 from tdbg.hooks.jax.losses import find_loss
@@ -28,7 +29,7 @@ from tdbg.hooks.jax.sites import Sites
 from tdbg.hooks.jax.step_capture import LOSS, StepCapture
 from tdbg.modes import ModeKeys
 
-__all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
+__all__ = ["Hook", "del_hook", "get_hook", "set_hook", "watch"]
 
 
 class Hook(HookBase):
@@ -143,6 +144,30 @@ class Hook(HookBase):
             function, mode, self._capture, loss, ArgumentReader(params), jit, options
         )
 
+    def watch(self, model: Any) -> None:
+        """Capture what modules of a model are given and return, inside the steps.
+
+        Those of Linen by the paths that Linen gives them; those of NNX and Equinox
+        where a step is called with the model. The activation functions of ``jax.nn``
+        that they call are captured, too. A subclass of each module's class is made for
+        the length of a trace; afterwards everything is as it was.
+
+        Args:
+            model: A module of Flax Linen, of Flax NNX or of Equinox.
+
+        Raises:
+            ConfigurationError: If it is none.
+        """
+        interceptor = interceptor_of(model)
+        if interceptor is None:
+            msg = (
+                f"watch needs a module of Flax or Equinox, not "
+                f"{type(model).__name__}: use tdbg.jax.tap inside the step"
+            )
+            raise ConfigurationError(msg)
+        self._facts.add_model(type(model).__name__)
+        self._capture.interception.add(interceptor)
+
 
 _process_hook = ProcessHook(Hook)
 
@@ -177,3 +202,20 @@ def set_hook(custom_hook: Hook) -> None:
 def del_hook() -> None:
     """Forget the hook of this process; it is not closed, if others hold it."""
     _process_hook.forget()
+
+
+def watch(model: Any) -> Hook:
+    """``Hook.watch`` of the hook of this process.
+
+    Returns:
+        The hook.
+
+    Raises:
+        ConfigurationError: If there is none, or the model is none of Flax or Equinox.
+    """
+    hook = _process_hook.current()
+    if hook is None:
+        msg = "watch needs a hook: make one first, as hook = tj.Hook('runs/x')"
+        raise ConfigurationError(msg)
+    hook.watch(model)
+    return hook

@@ -7,21 +7,20 @@ trace looks whether the thread that calls has one.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from tdbg.hooks.jax.tracing import CaptureTrace
 
 __all__ = ["Interception", "Interceptor"]
 
 
-class Interceptor(Protocol):
-    """Shows what modules of one library return."""
-
-    def __call__(
-        self, trace: CaptureTrace, arguments: Any
-    ) -> contextlib.AbstractContextManager[Callable[[Any], Any]]:
-        """Intercept inside; yields what the outputs of the step go through."""
+Interceptor: TypeAlias = Callable[
+    [CaptureTrace, Any], contextlib.AbstractContextManager[Callable[[Any], Any]]
+]
+"""Shows what modules of one library return, inside of the context that it makes of a
+trace and the arguments of the step; yields what the outputs of the step go through."""
 
 
 class Interception:
@@ -50,3 +49,28 @@ class Interception:
                 return outputs
 
             yield restored
+
+
+def interceptor_of(model: Any) -> Interceptor | None:
+    """Return what shows the modules of a model; None: nothing does.
+
+    Its library is loaded already, since the model is an instance of one of its classes.
+    """
+    if _is_a("flax.linen", model):
+        from tdbg.hooks.jax.flax import intercept_linen
+
+        return intercept_linen
+    if _is_a("flax.nnx", model):
+        from tdbg.hooks.jax.flax import intercept_nnx
+
+        return intercept_nnx
+    if _is_a("equinox", model):
+        from tdbg.hooks.jax.equinox import intercept_equinox
+
+        return intercept_equinox
+    return None
+
+
+def _is_a(library: str, model: Any) -> bool:
+    module = sys.modules.get(library)
+    return module is not None and isinstance(model, module.Module)

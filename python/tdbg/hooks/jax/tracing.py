@@ -178,7 +178,7 @@ def _with_part(x: Any, ticket: Any) -> Any:
     """Append the number of the part, in a program that is written for each device.
 
     What is equal along an axis of the mesh is shown by the first device of it. Where
-    JAX is told not to keep track of that (``check_vma=False``), nothing counts as equal.
+    JAX does not keep track of that (``check_vma=False``), nothing counts as equal.
     """
     mesh = jax.sharding.get_abstract_mesh()
     axes = getattr(mesh, "manual_axes", ())
