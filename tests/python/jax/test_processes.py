@@ -222,3 +222,14 @@ def test_memory_that_a_step_takes_over_is_not_kept_by_the_hook(make_hook: Any) -
     assert kernel.is_deleted()
     jax.block_until_ready(params)
     assert params["params"]["d1"]["kernel"].unsafe_buffer_pointer() == address
+
+
+def test_the_rank_is_the_process_of_jax_where_there_are_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tdbg.hooks.jax.adapter import JaxAdapter
+
+    assert JaxAdapter().process_rank() is None
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    monkeypatch.setattr(jax, "process_index", lambda: 2)
+    assert JaxAdapter().process_rank() == (2, 4)

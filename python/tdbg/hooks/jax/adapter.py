@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from tdbg.config.kinds import Kind
 from tdbg.hooks.jax.kinds import kind_of
 from tdbg.hooks.jax.shards import part_of
 
-__all__ = ["JaxAdapter", "refs"]
+__all__ = ["JaxAdapter", "pointer_of", "refs"]
 
 _CPU = "cpu"
 _Indices = tuple[slice, ...]
@@ -78,6 +79,25 @@ def refs(array: jax.Array) -> Iterator[TensorRef]:
             yield ref
 
 
+def pointer_of(array: jax.Array) -> int:
+    """The address of an array that lies on one CPU, whole, with statistics; or 0."""
+    if not _is_one_cpu(array.sharding) or not _has_statistics(array.dtype):
+        return 0
+    pointer: int = array.unsafe_buffer_pointer()
+    return pointer
+
+
+@functools.lru_cache(64)
+def _is_one_cpu(sharding: Any) -> bool:
+    devices = sharding.device_set
+    return len(devices) == 1 and next(iter(devices)).platform == _CPU
+
+
+@functools.cache
+def _has_statistics(dtype: Any) -> bool:
+    return dtype.kind in "biuf" or dtype.name in _NAMED - _COMPLEX
+
+
 def _ref_of(data: jax.Array, part: Part | None) -> TensorRef | None:
     """Where an array on one device lies.
 
@@ -93,6 +113,7 @@ def _ref_of(data: jax.Array, part: Part | None) -> TensorRef | None:
     return TensorRef(pointer, data.dtype.name, data.shape, owner=data, part=part)
 
 
+_COMPLEX = frozenset({"complex64", "complex128"})
 _NAMED = frozenset(
     {
         "bfloat16",

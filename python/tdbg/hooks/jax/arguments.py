@@ -10,8 +10,9 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -63,9 +64,22 @@ class ArgumentReader:
     def __init__(self, choose: Callable[..., Any] | None = None) -> None:
         self._choose = choose
         self._names: dict[Any, tuple[str, ...]] = {}
+        self._owners: dict[Any, tuple[tuple[int, str, str], ...]] = {}
 
-    def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return what the arguments of a call hold."""
+    def read(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        with_states: bool = True,
+    ) -> Arguments:
+        """Return what the arguments of a call hold.
+
+        Args:
+            args: Positional ones.
+            kwargs: Named ones.
+            with_states: Whether tensors of the optimizer's are looked for.
+        """
         sections = list(_sections((*args, *kwargs.values())))
         if self._choose is not None:
             chosen = self._choose(*args, **kwargs)
@@ -77,8 +91,8 @@ class ArgumentReader:
         numbers: dict[str, Any] = {}
         for what, tree in sections:
             if what == _STATE:
-                names = {each.name: each.array.shape for each in parameters}
-                states += self._states(tree, names)
+                if with_states:
+                    states += self._states(tree, parameters)
                 numbers.update(hyperparameters(tree))
             elif what == _BUFFERS or not any(not each.is_buffer for each in parameters):
                 parameters += self._parameters(tree, is_buffer=what == _BUFFERS)
@@ -90,9 +104,23 @@ class ArgumentReader:
             if _is_float(array):
                 yield Parameter(name, array, is_buffer or other)
 
-    def _states(self, tree: Any, shapes: Mapping[str, Any]) -> Iterator[State]:
+    def _states(self, tree: Any, parameters: Sequence[Parameter]) -> Iterator[State]:
+        leaves, structure = jax.tree_util.tree_flatten(tree, is_leaf=_is_variable)
+        key = structure, len(parameters)
+        owners = self._owners.get(key)
+        if owners is None:
+            if len(self._owners) >= _MOST_STRUCTURES:
+                self._owners.clear()
+            owners = self._owners[key] = tuple(self._find_owners(tree, parameters))
+        for index, state, parameter in owners:
+            yield State(state, parameter, _unwrapped(leaves[index])[0])
+
+    def _find_owners(
+        self, tree: Any, parameters: Sequence[Parameter]
+    ) -> Iterator[tuple[int, str, str]]:
+        shapes = {each.name: each.array.shape for each in parameters}
         taken: set[tuple[str, str]] = set()
-        for name, leaf in self._leaves(tree):
+        for index, (name, leaf) in enumerate(self._leaves(tree)):
             array, _ = _unwrapped(leaf)
             found = _of_parameter(name, shapes)
             if found is None or not _is_float(array) or array.shape != shapes[found[1]]:
@@ -103,7 +131,7 @@ class ArgumentReader:
                 number += 1
                 unique = f"{state}_{number}"
             taken.add((unique, parameter))
-            yield State(unique, parameter, array)
+            yield index, unique, parameter
 
     def _leaves(self, tree: Any) -> Iterator[tuple[str, Any]]:
         leaves, structure = jax.tree_util.tree_flatten(tree, is_leaf=_is_variable)
@@ -212,9 +240,12 @@ def _unwrapped(leaf: Any) -> tuple[Any, bool]:
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, jax.Array | np.ndarray) and bool(
-        jax.numpy.issubdtype(value.dtype, jax.numpy.floating)
-    )
+    return isinstance(value, jax.Array | np.ndarray) and _has_fraction(value.dtype)
+
+
+@functools.cache
+def _has_fraction(dtype: Any) -> bool:
+    return bool(jax.numpy.issubdtype(dtype, jax.numpy.floating))
 
 
 def _is_number(value: Any) -> bool:

@@ -22,7 +22,8 @@ from typing import Any
 import jax
 
 from tdbg.capture.recorder import StepContext
-from tdbg.hooks.jax.arguments import ArgumentReader
+from tdbg.config.collections import Role
+from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
 from tdbg.hooks.jax.primitive import when_done
 from tdbg.hooks.jax.step_capture import Execution, StepCapture
 from tdbg.modes import TRAINING, ModeKeys
@@ -113,7 +114,7 @@ class JitStep:
     ) -> Execution | None:
         """Take what the step is called with; return what its taps are to show."""
         capture, session = self._capture, self._capture.session
-        found = session.run(self._reader.read, args, kwargs)
+        found = session.run(self._read, args, kwargs)
         if found is not None:
             chosen = session.run(capture.choose, context, found)
             if chosen is not None:
@@ -127,6 +128,10 @@ class JitStep:
             session.run(session.refuse, context)
             return None
         return session.run(capture.open, context)
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        with_states = self._capture.session.may_capture(Role.OPTIMIZER_STATE)
+        return self._reader.read(args, kwargs, with_states=with_states)
 
     def _run(
         self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]

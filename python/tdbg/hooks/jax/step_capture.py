@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg import _core
+from tdbg.capture.adapter import TensorRef
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.naming import buffer_name, group_scalar_name, optimizer_state_name
 from tdbg.capture.recorder import StepContext
@@ -23,7 +24,7 @@ from tdbg.capture.schedule import ROWS
 from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
-from tdbg.hooks.jax.adapter import refs
+from tdbg.hooks.jax.adapter import pointer_of, refs
 from tdbg.hooks.jax.arguments import Arguments
 from tdbg.hooks.jax.facts import ModelFacts
 from tdbg.hooks.jax.interception import Interception
@@ -112,6 +113,7 @@ class StepCapture:
         self.interception = Interception()
         self._sites = sites
         self._entries: dict[tuple[Role, str], TensorEntry] = {}
+        self._ids: dict[tuple[TensorEntry, Any, tuple[int, ...]], int] = {}
 
     # ---- what a step is called with ------------------------------------------------
 
@@ -164,16 +166,24 @@ class StepCapture:
         for entry, array, flags in chosen:
             if isinstance(array, np.ndarray):
                 recorder.take(context, (entry,), (array,), (flags,))
-                continue
-            for ref in refs(array):
-                if flags == ROWS and ref.pointer:
-                    ids.append(entry.id_of(ref, writer))
-                    pointers.append(ref.pointer)
-                else:
+            elif flags == ROWS and (pointer := pointer_of(array)):
+                ids.append(self._id_of(entry, array))
+                pointers.append(pointer)
+            else:
+                for ref in refs(array):
                     recorder.capture(context, entry, ref)
         if ids:
             context.note_data(recorder.pending)
             writer.statistics(context.step.number, ids, pointers)
+
+    def _id_of(self, entry: TensorEntry, array: jax.Array) -> int:
+        """Return the id of the definition of an array that lies on one device."""
+        key = entry, array.dtype, array.shape
+        identity = self._ids.get(key)
+        if identity is None:
+            ref = TensorRef(0, array.dtype.name, array.shape)
+            identity = self._ids[key] = entry.id_of(ref, self.session.writer)
+        return identity
 
     def _record_number(self, context: StepContext, name: str, value: Any) -> None:
         """Record a number when it is there: the step before may still compute it."""

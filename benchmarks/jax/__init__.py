@@ -1,0 +1,1 @@
+"""What capture costs a compiled training in JAX."""
