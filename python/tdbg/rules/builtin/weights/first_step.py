@@ -57,13 +57,17 @@ class FirstStep:
         self._index: Mapping[str, int] = {
             table.names[i]: int(i) for i in np.flatnonzero(known)
         }
-        self.matrices = [
+        # Rows of an embedding are no units: only zeros are judged there.
+        self.factors = [
             name
             for name, parameter in model_info.parameters.items()
-            if parameter.requires_grad
-            and is_matrix(parameter)
-            and model_info.kind_of_leaf(parameter.module) != Kind.EMBEDDING
-            and name in self._index
+            if parameter.requires_grad and is_matrix(parameter) and name in self._index
+        ]
+        self.matrices = [
+            name
+            for name in self.factors
+            if model_info.kind_of_leaf(model_info.parameters[name].module)
+            != Kind.EMBEDDING
         ]
         self.has_frozen_layers = any(
             not parameter.requires_grad
@@ -218,7 +222,7 @@ def stay_zero(step: FirstStep) -> Found | None:
     """Check for layers that are zero and get no gradient: they cannot learn."""
     stuck = [
         name
-        for name in step.matrices
+        for name in step.factors
         if step.field(name, "l2") == 0 and step.field(GRADIENT + name, "l2") == 0
     ]
     if not stuck:
@@ -228,15 +232,16 @@ def stay_zero(step: FirstStep) -> Found | None:
         Severity.ERROR,
         Description(
             message=(
-                f"all weights are zero and so is their gradient, in {len(stuck)} of "
-                f"{len(step.matrices)} layers: {join_names(stuck)}"
+                f"all initial weights are zero and so is their gradient, in "
+                f"{len(stuck)} of {len(step.factors)} layers: {join_names(stuck)}"
             ),
             value=0.0,
             threshold=0.0,
             advice=(
-                "they stay zero: of two layers that multiply each other only one may "
-                "begin at zero (as the last one of a residual branch); draw the "
-                "others at random (torch.nn.init.kaiming_normal_)"
+                "they stay zero: of two layers or factors that multiply each other "
+                "only one may begin at zero (as the last one of a residual branch, or "
+                "the second of LoRA); draw the others at random "
+                "(torch.nn.init.kaiming_normal_, for embeddings normal_)"
             ),
         ),
     )
