@@ -90,7 +90,9 @@ KINDS = {
         "MissingGradient|VanishingGradient|UnchangedTensor|NotInOptimizer|no graph",
         "detach",
     ),
-    "wrong sign of the loss": Kind("rose|rises|is the negative", "sign|minus"),
+    "wrong sign of the loss": Kind(
+        "rose|rises|is the negative|without end", "sign|minus"
+    ),
     "padding counts": Kind("NLPSequenceRatio", "padding|ignore"),
     "low precision": Kind("PrecisionLoss", "float32|autocast|GradScaler"),
 }

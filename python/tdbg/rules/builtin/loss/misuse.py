@@ -37,6 +37,11 @@ __all__ = ["LossMisuse"]
 RISEN = 2.0
 ENOUGH_STEPS = 50
 FALLEN = 0.95
+# A loss that falls below zero has no bound if it comes to so many times what it was, or
+# one, at first: negative likelihoods of densities come to some times that.
+NO_BOUND = 1000.0
+# The last and the first losses whose medians are compared: it may soon be not finite.
+SOON = 3
 # What to do where cross_entropy cannot take the place of the loss.
 _WITH_LOG_SOFTMAX = {
     "ctc_loss": (
@@ -54,7 +59,8 @@ class LossMisuse(LossRule):
     A softmax or sigmoid is taken twice, over the samples, or of a single class; a
     likelihood is given scores or probabilities in place of logarithms; outputs and
     targets are broadcast against each other; a distance is maximized; a sum over the
-    batch takes the place of the mean; or the loss has no graph.
+    batch takes the place of the mean; nothing bounds the loss below; or it has no
+    graph.
 
     Args:
         risen: A loss that is summed up over the batch is a warning when it is so many
@@ -111,6 +117,8 @@ class LossMisuse(LossRule):
                 if facts and losses and new.start < new.stop:
                     yield self._judge(table, losses[0], new, facts, model_info)
             info = window.model_info_at(int(table.steps[-1]))
+            if info is None or not info.is_surrogate:
+                yield from (_falling_without_end(table, i) for i in losses)
             for evaluation in wrong_inputs(table, info):
                 # The graph tells everything else for certain.
                 kind = kind_of(info, evaluation.names[0])
@@ -158,6 +166,45 @@ class LossMisuse(LossRule):
             is_late = table.ordinal[i, late] >= ENOUGH_STEPS
             failed[late] |= is_late & ~(last < FALLEN * start)
         return failed
+
+
+def _falling_without_end(table: Table, i: int) -> Evaluation:
+    """Where the last losses are far below zero, by orders of magnitude from the first.
+
+    It is said to be so from the first one on.
+    """
+    known = np.flatnonzero(table.known[i])
+    loss = losses_of(table, i)[known]
+    is_first = table.ordinal[i, known] <= SOON
+    severities = np.full(len(table.steps), UNKNOWN, dtype=np.int8)
+    start = float(np.median(np.abs(loss[is_first]))) if is_first.any() else math.nan
+    last = np.full(len(known), np.nan)
+    if len(known) >= SOON:
+        last[SOON - 1 :] = np.median(sliding_window_view(loss, SOON), axis=1)
+    has_fallen = last < -NO_BOUND * max(start, 1.0)
+    severities[known[has_fallen & ~is_first]] = Severity.WARNING
+    began = int(table.steps[known[0]]) if len(known) else 0
+
+    def describe(j: int) -> Description:
+        low = float(last[np.searchsorted(known, j + table.start)])
+        return Description(
+            message=(
+                f"the loss falls without end: to {low:.3g} by now, where it was "
+                f"{start:.3g} or so (its size) at first; nothing bounds it below"
+            ),
+            value=low,
+            threshold=-NO_BOUND * max(start, 1.0),
+            advice=(
+                "see whether it has the right sign: optimizers minimize, so of a "
+                "likelihood or a reward take the negative (loss = -log_prob.mean()); "
+                "with the right sign, a density that collapses onto single points "
+                "falls so, too: bound its scale from below, or add noise to the data"
+            ),
+            since=began,
+            stage=Stage.NUMBERS,
+        )
+
+    return table.judge_one(table.names[i], severities[table.start :], describe)
 
 
 def _certain(model_info: ModelInfo) -> Sequence[LossFact]:

@@ -99,6 +99,30 @@ def test_a_sum_over_the_batch_is_a_warning_where_it_does_harm(
     assert "about 32 times" in found[0].message
 
 
+def likelihood(scores: Tensor, labels: Tensor) -> Tensor:
+    """The mean logarithm of a Gaussian density of the labels, but for a constant."""
+    off = F.one_hot(labels, 10) - scores
+    return -0.5 * (off * off).sum(1).mean()
+
+
+def test_a_loss_that_falls_without_end_is_named_from_its_beginning_on(
+    tmp_path: Path,
+) -> None:
+    (finding,) = trained(tmp_path / "run", likelihood, rate=0.1)
+    assert (finding.rule, finding.first_step) == ("LossMisuse", 0)
+    assert finding.severity is Severity.WARNING
+    assert finding.step < 60
+    assert "the loss falls without end" in finding.message
+    assert "right sign" in finding.advice
+
+
+def test_a_negative_likelihood_may_come_below_zero(tmp_path: Path) -> None:
+    def density(scores: Tensor, labels: Tensor) -> Tensor:
+        return -likelihood(scores, labels) - 5.0
+
+    assert trained(tmp_path / "run", density, rate=0.2) == []
+
+
 def test_layers_in_a_plain_list_are_named(tmp_path: Path) -> None:
     (finding,) = trained(tmp_path / "run", registered=False)
     assert finding.rule == "UnregisteredParameter"
