@@ -87,11 +87,13 @@ class UntrainedParameter:
         name: Where it was found, such as ``Net.layers[0].weight``; None: nowhere.
         shape: Its shape.
         is_training: Whether its module is in training mode, or has none.
+        since: Global step of the loss that was first seen to depend on it.
     """
 
     name: str | None
     shape: tuple[int, ...]
     is_training: bool
+    since: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
@@ -99,6 +101,7 @@ class UntrainedParameter:
             "name": self.name,
             "shape": list(self.shape),
             "is_training": self.is_training,
+            "since": self.since,
         }
 
     @classmethod
@@ -109,4 +112,10 @@ class UntrainedParameter:
             return None
         if not isinstance(shape, list) or not all(map(is_integer, shape)):
             return None
-        return cls(name, tuple(shape), document.get("is_training") is True)
+        since = document.get("since")
+        return cls(
+            name,
+            tuple(shape),
+            document.get("is_training") is True,
+            since if is_integer(since) else 0,
+        )

@@ -243,15 +243,18 @@ class Hook(HookBase):
             self._functions.forward_begins(roots[0] if roots else "forward", mode)
 
     def _watch_optimizers(self) -> OptimizerWatch:
+        losses = self._model.loss_watch = LossWatch(
+            self._module_captures, lambda: self._session.latest_step(ModeKeys.TRAIN)[0]
+        )
         watch = self._watch = OptimizerWatch(
             self._session,
             self._module_captures,
             self._current_mode,
             self._torch.cuda,
             self._model_info,
+            losses.begin_anew,
         )
         self._model.watch = watch
-        self._model.loss_watch = LossWatch(self._module_captures)
         self._by_hand = UpdatesByHand(self._parameters, watch.gradients_are_kept)
         return watch
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -43,13 +43,18 @@ _DEEPEST = 3
 class _Watched(NamedTuple):
     parameter: weakref.ref[Any]
     sample: torch.Tensor
+    since: int
 
 
 class LossWatch:
     """Reads the first losses of the training of some modules.
 
+    And the next ones after an optimizer was made later: it may have been given other
+    parameters than those of the loss.
+
     Args:
         module_captures: Those of the registered modules; grows.
+        step: Returns the global step of training.
 
     Attributes:
         facts: What is wrong with the losses so far.
@@ -58,8 +63,11 @@ class LossWatch:
         untrained: Parameters that a loss depends on and that nobody trains.
     """
 
-    def __init__(self, module_captures: Sequence[ModuleCapture]) -> None:
+    def __init__(
+        self, module_captures: Sequence[ModuleCapture], step: Callable[[], int]
+    ) -> None:
         self._module_captures = module_captures
+        self._step = step
         self.facts: tuple[LossFact, ...] = ()
         self.is_open = self.is_surrogate = False
         self.untrained: tuple[UntrainedParameter, ...] = ()
@@ -69,7 +77,14 @@ class LossWatch:
         self._cut: dict[int, str] = {}
         self._n_read = self._n_in_vain = 0
         self._n_looks = 0
+        self._is_first = True
         self._roots: BackwardRoots | None = BackwardRoots(self._begins)
+
+    def begin_anew(self) -> None:
+        """An optimizer was found: read the losses that come next."""
+        self._n_read = self._n_in_vain = self._n_looks = 0
+        if self._roots is None:
+            self._roots = BackwardRoots(self._begins)
 
     def look(self) -> tuple[int, ...]:
         """Look which parameters have changed; return numbers that tell a change.
@@ -116,7 +131,8 @@ class LossWatch:
         if not is_ours and root.grad_fn is not None:
             self._n_in_vain += 1
         else:
-            self.is_open = graph.is_open and (self.is_open or not self._n_read)
+            self.is_open = graph.is_open and (self.is_open or self._is_first)
+            self._is_first = False
             self._n_read += 1
             self.is_surrogate |= graph.is_surrogate
             self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))
@@ -125,9 +141,12 @@ class LossWatch:
 
     def _watch(self, leaves: Iterable[torch.Tensor]) -> None:
         for leaf in leaves:
-            if len(self._watched) < _MOST_PARAMETERS and isinstance(leaf, nn.Parameter):
-                watched = _Watched(weakref.ref(leaf), _sample(leaf))
-                self._watched.setdefault(id(leaf), watched)
+            if id(leaf) in self._watched or not isinstance(leaf, nn.Parameter):
+                continue
+            if len(self._watched) < _MOST_PARAMETERS:
+                self._watched[id(leaf)] = _Watched(
+                    weakref.ref(leaf), _sample(leaf), max(0, self._step())
+                )
 
     def _find_untrained(self) -> Iterator[UntrainedParameter]:
         left = {
@@ -146,6 +165,7 @@ class LossWatch:
                     names.get(identity),
                     tuple(parameter.shape),
                     identity not in evaluating,
+                    self._watched[identity].since,
                 )
 
     def _in_containers(self) -> Iterator[tuple[int, str]]:

@@ -124,6 +124,7 @@ class OptimizerWatch:
         mode: Returns the present mode.
         remote: Reads what optimizers hold on devices.
         model_info: Writes what changes with them, and counts their steps.
+        found: Called when one is found.
 
     Attributes:
         around: Captures around the step of an optimizer.
@@ -137,8 +138,10 @@ class OptimizerWatch:
         mode: Callable[[], ModeKeys],
         remote: CudaTensors,
         model_info: ModelInfoWriter,
+        found: Callable[[], None],
     ) -> None:
         self._session = session
+        self._found = found
         self._model_info = model_info
         self._remote = remote
         self._module_captures = module_captures
@@ -183,6 +186,7 @@ class OptimizerWatch:
         if key is None:
             key = self._keys[weakref.ref(optimizer)] = next(self._numbers)
             self._model_info.changed()
+            self._found()
             self._kept[key] = KeptGradients(self.gradients_are_kept)
             # Not these methods themselves: they would keep the session alive.
             gone = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tdbg.rules.builtin.weights.model_state_rule import ModelStateRule
 from tdbg.rules.columns import join_names
 from tdbg.rules.registry import register
-from tdbg.rules.window import Description
+from tdbg.rules.window import Description, Window
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.loss_facts import UntrainedParameter
 from tdbg.run.model_info import ModelInfo
@@ -37,6 +37,13 @@ class UnregisteredParameter(ModelStateRule):
         """Whether there are any."""
         return bool(model_info.untrained)
 
+    def _since(self, window: Window, model_info: ModelInfo) -> int | None:
+        """Since the loss that was first seen to depend on one of them."""
+        known = ModelStateRule._since(self, window, model_info)
+        if known is None:
+            return None
+        return min(known, *(each.since for each in model_info.untrained))
+
     def severity_of(self, model_info: ModelInfo) -> Severity:
         """A network in eval() may judge others: that is no mistake, if a waste."""
         is_mistake = any(map(_is_mistake, model_info.untrained))
@@ -54,8 +61,10 @@ class UnregisteredParameter(ModelStateRule):
             )
         elif self.severity_of(model_info) == Severity.WARNING:
             advice = (
-                "give them to the optimizer (optimizer.add_param_group), for example "
-                "those of a loss with weights of its own"
+                "see that the optimizer was made with the parameters of the model that "
+                "is trained, and not of another one (a teacher, a target network); "
+                "those of a loss with weights of its own add to it "
+                "(optimizer.add_param_group)"
             )
         else:
             advice = (

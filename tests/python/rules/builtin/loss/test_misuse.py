@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import tdbg
 import tdbg.pytorch as td
-from tdbg.rules import LossMisuse, UnregisteredParameter
+from tdbg.rules import LossMisuse, UnchangedTensor, UnregisteredParameter
 from tdbg.run.findings import Finding, Severity
 from torch_helpers import digits
 
@@ -148,3 +148,48 @@ def test_a_network_in_eval_that_judges_is_an_info(tmp_path: Path) -> None:
     (finding,) = trained(tmp_path / "run", Margin().eval())
     assert finding.severity is Severity.INFO
     assert "requires_grad_(False)" in finding.advice
+
+
+def after_another(out: Path, *, of_student: bool) -> list[Finding]:
+    """A teacher is trained; then a student by its answers, with an optimizer anew."""
+    torch.manual_seed(0)
+    teacher, student = Stack(registered=True), Stack(registered=True)
+    hook = td.watch(teacher, out=out)
+    batches = digits(32)
+
+    def fit(model: Stack, rate: float) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), rate)
+        for _, (inputs, labels) in zip(range(25), batches, strict=False):
+            optimizer.zero_grad()
+            if model is teacher and teacher.training:
+                loss = F.cross_entropy(teacher(inputs), labels)
+            else:
+                with torch.no_grad():
+                    answers = teacher(inputs).softmax(1)
+                loss = F.cross_entropy(student(inputs), answers)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    fit(teacher, 0.1)
+    teacher.eval()
+    fit(student if of_student else teacher, 0.1)
+    hook.close()
+    rules = [LossMisuse(), UnregisteredParameter(), UnchangedTensor()]
+    return list(tdbg.rules.check(out, rules, record=False).findings)
+
+
+def test_an_optimizer_that_was_given_the_parameters_of_another_model_is_the_cause(
+    tmp_path: Path,
+) -> None:
+    found = after_another(tmp_path / "run", of_student=False)
+    (first,) = (each for each in found if each.rule == "UnregisteredParameter")
+    assert 24 <= first.first_step <= 28
+    assert "6 parameters that are in no optimizer" in first.message
+    assert "made with the parameters of the model that is trained" in first.advice
+    others = [each for each in found if each is not first]
+    assert {each.rule for each in others} == {"UnchangedTensor"}
+    assert {each.cause and each.cause.rule for each in others} == {first.rule}
+
+
+def test_a_student_that_its_optimizer_has_is_trained(tmp_path: Path) -> None:
+    assert after_another(tmp_path / "run", of_student=True) == []
