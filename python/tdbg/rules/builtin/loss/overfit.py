@@ -11,7 +11,7 @@ from tdbg.rules.builtin.loss.loss_series import Passes, PassesRule, judge_passes
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import OK, Description, Evaluation, Window
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["Overfit"]
 
@@ -43,6 +43,8 @@ class Overfit(PassesRule):
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    stage = Stage.VALIDATION
 
     rise: float = 0.1
     rise_of_start: float = 0.05
