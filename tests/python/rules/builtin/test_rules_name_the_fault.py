@@ -169,8 +169,6 @@ NAMED = [
           "all elements are close to 0.5", "the data is the same"),
     Named("raw_wine", "NotNormalizedData", INPUT, WARNING, (0, 1),
           "of 13 columns the largest are 12 (mean", "StandardScaler"),
-    Named("raw_wine", "PoorWeightInitialization", LOSS, WARNING, (0, 0),
-          "guessing among 3 classes gives 1.1", "normalize the inputs"),
     Named("raw_targets", "NotNormalizedData", "MSELoss_input_1", WARNING, (0, 20),
           "the mean is far from 0", "turn predictions back"),
     Named("raw_targets", "WeightUpdateRatio", "0.weight", ERROR, (0, 10),

@@ -38,7 +38,7 @@ from tdbg.run.findings import Severity, Stage
 
 __all__ = ["PoorWeightInitialization"]
 
-ROLES = {"weight", "gradient", "output", "loss", "prediction", "label"}
+ROLES = {"weight", "gradient", "input", "output", "loss", "prediction", "label"}
 # Values only show whether units are alike: captured up to this size, in bytes.
 RAW_LIMIT = 1 << 18
 
@@ -102,7 +102,7 @@ class PoorWeightInitialization(Rule):
                 first_steps=self.steps,
             ),
             Needs(
-                collections=frozenset({"predictions", "labels"}),
+                collections=frozenset({"inputs", "predictions", "labels"}),
                 first_steps=1,
             ),
             Needs(

@@ -182,6 +182,9 @@ def outputs_one_sided(step: FirstStep, asymmetry: float) -> Found | None:
 def first_loss(step: FirstStep, excess: float) -> Found | None:
     """Check for a first cross-entropy above that of guessing, which is log(classes).
 
+    Scores grow with the inputs of a model: what is above is taken for inputs of the
+    size of one, since larger ones are a fault of the data (NotNormalizedData).
+
     Args:
         step: The step.
         excess: By how much it may be above.
@@ -193,8 +196,9 @@ def first_loss(step: FirstStep, excess: float) -> Found | None:
         if given is None:
             continue
         loss, guess = step.field(name, "mean"), math.log(given.n_classes)
+        above = (loss - guess) / _size_of_inputs(step)
         # A mean cannot exceed this: a larger loss is a sum.
-        if guess + excess < loss <= guess + given.spread:
+        if above > excess and loss <= guess + given.spread:
             return Found(
                 name,
                 Severity.WARNING,
@@ -216,6 +220,13 @@ def first_loss(step: FirstStep, excess: float) -> Found | None:
                 ),
             )
     return None
+
+
+def _size_of_inputs(step: FirstStep) -> float:
+    """The root mean square of what the model is given first, but one at least."""
+    given = (name for name in step.of_role("input") if not step.is_integer(name))
+    first = next(given, None)
+    return 1.0 if first is None else max(1.0, step.root(first))
 
 
 class _Given(NamedTuple):

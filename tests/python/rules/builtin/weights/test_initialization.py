@@ -205,6 +205,27 @@ def test_the_first_loss_is_held_against_guessing(run: FakeRun, n_findings: int) 
         assert finding.value > 5.0 == finding.threshold
 
 
+@pytest.mark.parametrize(
+    ("size", "dtype", "n_findings"),
+    [
+        (0.1, "float32", 1),
+        (1.1, "float32", 1),
+        (1.3, "float32", 0),
+        (200.0, "float32", 0),
+        (200.0, "int64", 1),
+    ],
+)
+def test_large_inputs_make_the_first_loss_large_and_are_the_fault_of_the_data(
+    size: float, dtype: str, n_findings: int
+) -> None:
+    """The excess of 6 is that of inputs of size one, if they are no larger."""
+    run = guessed(TEN + 6.0, 10, 20.0)
+    run.step(0, {"Net_input_0": np.full(8, size)})
+    run.tensor_of("Net_input_0").dtype = dtype
+    run.tensor_of("Net_input_0").role = "input"
+    assert len(found(run)) == n_findings
+
+
 def test_a_model_that_was_trained_before_may_be_sure_at_first() -> None:
     run = guessed(TEN + 6.0, 10, 20.0)
     known = model_info(2)
