@@ -27,6 +27,8 @@ COPIED = 1e-3
 # Frozen layers that still have their first weights: one may be meant so, as
 # random features are; more have been forgotten, or were not loaded.
 SEVERAL = 2
+# What an optimizer has may be thawed, but not after so many steps of training.
+SOON = 100
 
 
 @register
@@ -134,19 +136,28 @@ class NotInOptimizer(ModelInfoRule):
         ]
         if not found:
             return
-        # What an optimizer has may be thawed later.
-        is_out = all(parameters[name].optimizer is None for name in found)
         is_last = frozen[-1:] == list(parameters)[-1:] and _is_of(frozen[-1], found)
-        is_mistake = is_out and (len(found) >= SEVERAL or is_last)
-        yield evaluate_first(
-            table,
-            steps,
-            found[:1],
-            bad=judged[np.newaxis],
-            decided=judged[np.newaxis],
-            severity=Severity.WARNING if is_mistake else Severity.INFO,
-            describe=lambda _: self._describe_frozen(found, len(frozen), model_info),
-        )
+        is_mistake = len(found) >= SEVERAL or is_last
+        is_out = all(parameters[name].optimizer is None for name in found)
+        late = steps.start
+        if not is_out:
+            soon = table.steps < table.steps[0] + SOON
+            late = min(max(int(np.count_nonzero(soon)), steps.start), steps.stop)
+        for part in (slice(steps.start, late), slice(late, steps.stop)):
+            some = judged[part.start - steps.start : part.stop - steps.start]
+            is_warning = is_mistake and part.start >= late
+            if some.any():
+                yield evaluate_first(
+                    table,
+                    part,
+                    found[:1],
+                    bad=some[np.newaxis],
+                    decided=some[np.newaxis],
+                    severity=Severity.WARNING if is_warning else Severity.INFO,
+                    describe=lambda _: self._describe_frozen(
+                        found, len(frozen), model_info
+                    ),
+                )
 
     def _describe_frozen(
         self, found: Sequence[str], n_frozen: int, model_info: ModelInfo

@@ -19,7 +19,7 @@ from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 
 def trained_on(
-    run_dir: Path, model: nn.Module, *learning: nn.Parameter
+    run_dir: Path, model: nn.Module, *learning: nn.Parameter, n_steps: int = 12
 ) -> list[Finding]:
     """What is said of a training of these parameters, as a hook records it."""
     rule = NotInOptimizer()
@@ -27,7 +27,7 @@ def trained_on(
     optimizer = torch.optim.SGD(given, 0.01)
     with td.Hook(run_dir, rules=[rule]) as hook:
         hook.register_module(model)
-        for _ in range(12):
+        for _ in range(n_steps):
             optimizer.zero_grad()
             model(torch.randn(16, 24)).square().mean().backward()
             optimizer.step()
@@ -218,6 +218,18 @@ def test_what_an_optimizer_holds_will_be_thawed(tmp_path: Path):
     model = with_new_head(network(3))
     (finding,) = trained_on(tmp_path, model, *model.parameters())
     assert finding.severity is Severity.INFO
+
+
+@pytest.mark.parametrize("prefix", ["module.", ""])
+def test_what_an_optimizer_holds_is_thawed_soon_or_was_to_learn(
+    prefix: str, tmp_path: Path
+):
+    model = loaded(prefix)
+    findings = trained_on(tmp_path, model, *model.parameters(), n_steps=130)
+    assert len(findings) == bool(prefix)
+    for finding in findings:
+        assert finding.severity is Severity.WARNING
+        assert finding.step >= 100
 
 
 def test_a_copy_of_the_weights_is_as_learned_as_they_are(tmp_path: Path):
