@@ -15,13 +15,15 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tdbg.capture.overhead import Overhead, OverheadMeter, Throttling
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder, StepContext
+from tdbg.capture.schedule import Throttle
 from tdbg.capture.steps import Step
+from tdbg.run.requests import Request
 from tdbg.run.schema import EventKind, GapContent
 
 if TYPE_CHECKING:
@@ -384,18 +386,27 @@ class StepWriter:
     Args:
         recorder: Captures the tensors of the steps.
         policy: Throttled to keep the budget.
-        budget: Share of the training's time that capture may cost, or AUTO; None: any.
+        budget: Share of the training's time that capture may cost, or AUTO; None: any,
+            or another rank decides.
+        propose: As of ``Throttling``.
 
     Attributes:
         meter: Measures what capture costs.
     """
 
     def __init__(
-        self, recorder: Recorder, policy: Policy, budget: float | str | None
+        self,
+        recorder: Recorder,
+        policy: Policy,
+        budget: float | str | None,
+        propose: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> None:
         self.meter = OverheadMeter(recorder.batch_capture)
         self._recorder = recorder
-        self._throttling = None if budget is None else Throttling(budget, policy)
+        self._policy = policy
+        self._throttling = None
+        if budget is not None:
+            self._throttling = Throttling(budget, policy, propose)
         self._cost = CostEvents(recorder, self.meter)
         self._collections = CollectionEvents(recorder)
         self._losses = LossWatch(recorder.writer)
@@ -410,6 +421,19 @@ class StepWriter:
         return self.meter.summary(
             throttling.budget, throttling.n_changes, throttling.left_out
         )
+
+    def obey_throttle(self, request: Request) -> None:
+        """Leave out what the rank that keeps the budget has decided.
+
+        Where this is that rank, only if it has asked for it: others may write
+        requests.
+        """
+        throttling = self._throttling
+        if throttling is not None and not throttling.is_proposed:
+            return
+        self._policy.set_throttle(Throttle(**request.body))
+        if throttling is not None:
+            throttling.is_proposed = False
 
     def collections_change(self) -> None:
         """Write the collections at the end of the next step: one has changed."""

@@ -135,12 +135,16 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
 
 
 def _budget(options: SessionOptions) -> float | str | None:
-    """The budget that holds here; AUTO is off where ranks would decide apart.
+    """The budget that this rank keeps; None: none, or the first rank keeps it for all.
 
-    Each rank measures its own cost: by it they would capture different steps.
+    Each rank measures its own cost, and by that they would capture different steps.
+    AUTO is off where ranks have no store by which the first could tell the others.
     """
-    if options.budget == AUTO and options.world_size > 1:
-        return None
+    if options.world_size > 1 and not options.dry_run:
+        if options.rank_store is None:
+            return None if options.budget == AUTO else options.budget
+        if options.rank != options.workers[0]:
+            return None
     return options.budget
 
 

@@ -10,7 +10,7 @@ Thread safety: none; the thread of the training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -340,6 +340,10 @@ class BudgetController:
         self._share = self._share_of_window()
 
 
+# Steps without a decision after ranks could not be asked.
+PAUSE = 100
+
+
 class Throttling:
     """Applies the decisions of a controller to a policy.
 
@@ -348,15 +352,27 @@ class Throttling:
             the first thing to go; or AUTO, which keeps it unless it costs all that
             the first minute may, and makes all else rarer alike.
         policy: The policy.
+        propose: Asks all ranks to leave out the same from one step on, and returns
+            whether they will; None: there are no others.
 
     Attributes:
         budget: The share that is allowed.
         is_auto: Whether it is AUTO.
         n_changes: How often the policy was changed.
+        is_proposed: Whether the ranks are yet to leave out what was decided: until
+            whoever makes them do so resets this, nothing else is decided.
     """
 
-    def __init__(self, budget: float | str, policy: Policy) -> None:
+    def __init__(
+        self,
+        budget: float | str,
+        policy: Policy,
+        propose: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> None:
         self._policy = policy
+        self._propose = propose
+        self.is_proposed = False
+        self._n_paused = 0
         self.is_auto = budget == AUTO
         self._keeps_beginning = self.is_auto
         self.budget = float(share_of(budget) or 0.0)
@@ -382,8 +398,11 @@ class Throttling:
     ) -> dict[str, Any] | None:
         """Take the cost of a step into account; return a change as an event."""
         policy, mode = self._policy, step.mode
-        if policy.asked:
+        if policy.asked or self.is_proposed:
             return None  # Whoever asked for a capture has it, whatever it costs.
+        if self._n_paused:
+            self._n_paused -= 1
+            return None
         controller = self._controller
         before = controller.level
         # In every step: no call for what is known.
@@ -398,7 +417,9 @@ class Throttling:
             self._keeps_beginning = False
             self._known.clear()
             share = capture_ns / max(rest_ns, 1)
-            return self._changed("over budget", Change(before, before, share, 1))
+            event = self._changed("over budget", Change(before, before, share, 1))
+            self._keeps_beginning = event is None
+            return event
         if change is None:
             return None
         if change.level == change.previous:
@@ -406,8 +427,15 @@ class Throttling:
         is_more = change.level > change.previous
         return self._changed("over budget" if is_more else "room again", change)
 
-    def _changed(self, why: str, change: Change) -> dict[str, Any]:
-        self._policy.set_throttle(self.throttle)
+    def _changed(self, why: str, change: Change) -> dict[str, Any] | None:
+        throttle = self.throttle
+        if self._propose is None:
+            self._policy.set_throttle(throttle)
+        elif self._propose(throttle._asdict()):
+            self.is_proposed = True
+        else:
+            self._controller.level, self._n_paused = change.previous, PAUSE
+            return None
         self.n_changes += 1
         return self._event(why, change)
 

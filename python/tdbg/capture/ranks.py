@@ -307,6 +307,25 @@ class Consensus:
 
     # ---- the leader ----------------------------------------------------------
 
+    def propose(self, request: Request) -> bool:
+        """Publish a request of the leader's own, which ``poll`` then returns.
+
+        Nothing is published, logged or counted where the ranks have no store, perhaps
+        because there is no process group yet.  It does not wait for other ranks.
+
+        Returns:
+            Whether all ranks will obey it.
+        """
+        store = self._store
+        if store is None or not self._leads:
+            return False
+        try:
+            self._aside.call(lambda: store.settle("proposes", "yes"), STORE_SECONDS)
+        except (Unanswered, OSError, RuntimeError):
+            return False
+        self._announce(request)
+        return self._store is not None
+
     def _announce(self, request: Request | None, period: int = 0) -> None:
         # What is published after the step has begun, others read a step later.
         has_begun = self._clock == _FORWARDS or self._now <= self._begun

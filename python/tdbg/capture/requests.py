@@ -9,6 +9,9 @@ Thread safety: none; the thread of the training.
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +78,21 @@ class Requests:
         requests = receive()
         self.next_ns = 0 if listener is None else listener.next_ns
         return requests
+
+    def propose(self, kind: str, body: Mapping[str, Any]) -> bool:
+        """Ask all ranks, this one included, to obey a request at one and the same step.
+
+        Args:
+            kind: The type of the request.
+            body: Its contents, as JSON has them.
+
+        Returns:
+            Whether they will; False too where this rank does not lead the others.
+        """
+        if self.agreement is None:
+            return False
+        made = dt.datetime.now(dt.UTC).isoformat()
+        return self.agreement.propose(Request(uuid.uuid4().hex, kind, {}, made, body))
 
     def close(self) -> None:
         """End the threads that wait for requests."""

@@ -11,6 +11,7 @@ after ten times the session rests.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import time
@@ -159,7 +160,10 @@ class Session:
         self.updates = self.recorder.updates
         self.fence = self.recorder.fence
         self.begin_values = self.recorder.begin_values
-        self._step_writer = StepWriter(self.recorder, policy, budget)
+        propose = None
+        if requests is not None and requests.agreement is not None:
+            propose = functools.partial(requests.propose, "throttle")
+        self._step_writer = StepWriter(self.recorder, policy, budget, propose)
         self.meter = self._step_writer.meter
         self.is_live = is_live
         self.writes_to: Hashable | None = None
@@ -183,6 +187,7 @@ class Session:
         self.on_request: dict[str, Callable[[Request], None]] = {
             "stop": self._stop_state.take,
             "capture": self._overrides.take,
+            "throttle": self._step_writer.obey_throttle,
         }
         # When the call under way began: that is "now" until it ends.
         self._now_ns = 0

@@ -30,6 +30,11 @@ class KeyValueStore:
             raise type(self.error)(*self.error.args)  # One that holds no rank.
         return self.notes.get(key)
 
+    def settle(self, key: str, value: str) -> str:
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
+        return self.notes.setdefault(key, value.encode()).decode()
+
     def keep_pace(self) -> bool:
         return False
 
@@ -123,6 +128,36 @@ def test_looking_costs_little_and_is_not_late(seconds: float, period: int) -> No
     before = ranks.board.n_looks
     ranks.train(320, seconds)
     assert ranks.board.n_looks - before == 320 // period
+
+
+@pytest.mark.parametrize("proposed_at", [1, *range(70, 80)])
+@pytest.mark.parametrize("seconds", [0.001, 0.3])
+def test_what_the_leader_proposes_at_the_end_of_a_step_all_obey_at_one_step(
+    proposed_at: int, seconds: float
+) -> None:
+    ranks = Ranks()
+    ranks.train(proposed_at, seconds)
+    assert not ranks.other.agreement.propose(request("other"))
+    assert ranks.leader.agreement.propose(request("leader", "throttle"))
+    ranks.train(3 * MAX_PERIOD, seconds)
+    assert ranks.leader.obeyed == ranks.other.obeyed
+    ((step, name),) = ranks.leader.obeyed
+    assert name == "leader"
+    assert proposed_at < step
+    assert ranks.other.agreement.n_overdue == 0
+
+
+def test_ranks_without_a_store_obey_no_proposal_and_still_agree_on_requests() -> None:
+    ranks = Ranks()
+    ranks.train(70, 0.3)
+    ranks.board.error = RuntimeError("there is no process group")
+    assert not ranks.leader.agreement.propose(request("lost"))
+    ranks.board.error = None
+    ranks.ask("heard")
+    ranks.train(8, 0.3)
+    assert ranks.leader.obeyed == ranks.other.obeyed
+    assert [name for _, name in ranks.leader.obeyed] == ["heard"]
+    assert ranks.leader.agreement.n_failures == 0
 
 
 def test_ranks_look_more_often_when_steps_become_slow() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +330,7 @@ class Training:
         dense_ms: What a step with statistics costs.
         rest_ms: What a step takes without tdbg.
         idle_ms: What any step costs.
+        propose: As of ``Throttling``.
     """
 
     def __init__(
@@ -339,12 +340,13 @@ class Training:
         dense_ms: float,
         rest_ms: float,
         idle_ms: float = 0.01,
+        propose: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> None:
         weights = with_beginning(Needs(collections=frozenset({"weights"})))
         registry = CollectionRegistry(["gradients", "losses"])
         self.policy = Policy(registry, SaveConfig(), ReductionConfig(), needs=weights)
         self._weight = self.policy.capture_class("w", Role.WEIGHT)
-        self.throttling = Throttling(budget, self.policy)
+        self.throttling = Throttling(budget, self.policy, propose)
         self.costs = dense_ms, idle_ms
         self.rest_ns = int(rest_ms * MS)
         self.captured: list[int] = []
@@ -393,6 +395,43 @@ def test_a_beginning_that_costs_all_of_the_first_minute_is_given_up() -> None:
     assert training.events[0]["why"] == "over budget"
     # 3 s is what a minute may cost.
     assert 19 <= sum(step < 50 for step in training.captured) <= 24
+
+
+def test_what_ranks_are_asked_to_leave_out_holds_once_they_obey() -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def propose(throttle: Mapping[str, Any]) -> bool:
+        asked.append(throttle)
+        return True
+
+    training = Training("auto", dense_ms=8.0, rest_ms=4.0, propose=propose)
+    while not asked:
+        training.run(1.0)
+    assert training.throttling.is_proposed
+    assert training.policy.throttle == Throttle()
+    training.run(10.0)  # Nothing else is decided until they have obeyed.
+    assert len(asked) == len(training.events) == 1
+    training.policy.set_throttle(Throttle(**asked[0]))
+    training.throttling.is_proposed = False
+    training.run(10.0)
+    assert len(asked) == 2
+    assert asked[1]["activations"] > asked[0]["activations"]
+
+
+def test_ranks_that_cannot_be_asked_capture_everything_and_are_seldom_asked() -> None:
+    n_asked = 0
+
+    def refuse(_: Mapping[str, Any]) -> bool:
+        nonlocal n_asked
+        n_asked += 1
+        return False
+
+    training = Training("auto", dense_ms=200.0, rest_ms=4.0, propose=refuse)
+    training.run(20.0)
+    assert 1 < n_asked <= training.n_steps / 100 + 1
+    assert training.policy.throttle == Throttle()
+    assert not training.events
+    assert not training.throttling.left_out
 
 
 def test_what_is_left_out_is_told_as_intervals() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import time
@@ -19,8 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 import tdbg.compat.smdebug.pytorch as smd
 from ranks import read_notes, run_ranks, write_note
 from tdbg import _core
+from tdbg.capture import overhead
 from tdbg.errors import TrainingStopped
-from tdbg.pytorch import Hook
+from tdbg.pytorch import Hook, SaveConfig
 from tdbg.run.directory import writer_directories
 from tdbg.run.requests import request_stop
 from tdbg.trial import create_trial
@@ -394,3 +396,56 @@ def test_a_rank_that_dies_leaves_the_others_and_its_data(stopped: Path) -> None:
     assert weight.steps()[:3] == [0, 1, 2]
     assert weight.stats(1, worker="worker_0").count == 24 * 64
     assert trial.steps()[-1] >= N_ALONE
+
+
+# ---- the budget ------------------------------------------------------------------
+
+
+def _keep_budget(rank: int, folder: Path) -> None:
+    """A training of which any capture is too expensive, by a clock of its leader."""
+    overhead.AUTO_HORIZON_NS, overhead.AUTO_SHARE = 0, 1e-4
+    hook = make_hook(
+        folder,
+        include_workers="all",
+        include_collections=["weights"],
+        save_config=SaveConfig(statistics_interval=2),
+        budget="auto",
+    )
+    model = mlp()
+    hook.register_module(model)
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for inputs, _ in itertools.islice(digits(4), 300):
+        ddp(inputs).sum().backward()
+        optimizer.step()
+    counters = hook.counters()
+    write_note(
+        folder,
+        "budget",
+        rank,
+        {
+            "budget": hook.overhead().budget,
+            "left_out": hook.overhead().left_out,
+            "errors": counters["internal_errors"],
+        },
+    )
+    hook.close()
+
+
+def test_the_first_rank_keeps_the_budget_and_all_capture_the_same_steps(
+    run_dir: Path,
+) -> None:
+    run_ranks(_keep_budget, 2, run_dir)
+    notes = read_notes(run_dir, "budget")
+    leader, other = notes[0], notes[1]
+    assert leader["budget"] == 1e-4
+    assert "instead of 2" in leader["left_out"]
+    assert other["budget"] is None
+    assert leader["errors"] == other["errors"] == 0
+    trial = create_trial(run_dir)
+    weight = trial.tensor("fc1.weight")
+    steps = weight.steps()
+    for step in steps:
+        assert sorted(weight.workers(step)) == ["worker_0", "worker_1"], step
+    assert steps[0] == 0
+    assert len(steps) < 100  # Of the 150 that were asked for.
