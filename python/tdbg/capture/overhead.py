@@ -198,6 +198,8 @@ AUTO_HORIZON_NS = 60_000_000_000
 # What was spent at first is paid back until then, with this part of the budget at the
 # least.
 LEAST_PART = 0.2
+# Levels that are taken at once, at most: an eighth is captured then.
+MOST_LEVELS = 6
 
 
 class BudgetController:
@@ -269,7 +271,10 @@ class BudgetController:
         # The window need not be over: more has been spent than all of it may cost.
         used = self._capture / (self._share * mean * max(window, self._steps))
         if used > 1.0:
-            return self._give_up(used)
+            # How much more than the budget the steps of the window have cost so far.
+            n_steps = max(LEAST_STEPS, self._steps)
+            over = self._capture / (self.budget * mean * n_steps)
+            return self._give_up(used, over)
         if self._steps < window:
             return None
         return self._finish_window(used)
@@ -298,7 +303,7 @@ class BudgetController:
         self._start()
         return change
 
-    def _give_up(self, used: float) -> Change | None:
+    def _give_up(self, used: float, over: float) -> Change | None:
         since = self._windows_since_return
         if since is not None and since <= self._patience:
             # The level that was given back turned out to be too expensive.
@@ -306,7 +311,11 @@ class BudgetController:
         self._windows_since_return = None
         self._calm = 0
         level = self.level
-        for _ in range(2 if used > 4.0 else 1):
+        n_levels = 2 if used > 4.0 else 1
+        if self._horizon and over > 1.0:
+            # Two levels halve what is captured: at once, for the minute is short.
+            n_levels = min(max(n_levels, round(2 * math.log2(over))), MOST_LEVELS)
+        for _ in range(n_levels):
             level = self._higher(level)
         change = self._move(level)
         if change is None and not self._is_at_limit:

@@ -397,6 +397,20 @@ def test_a_beginning_that_costs_all_of_the_first_minute_is_given_up() -> None:
     assert 19 <= sum(step < 50 for step in training.captured) <= 24
 
 
+def test_by_default_much_is_left_out_at_once_where_much_was_spent() -> None:
+    """Sabotaged: level by level, a window each, the minute is over before."""
+    training = Training("auto", dense_ms=40.0, rest_ms=4.0)
+    while not training.events:
+        training.run(0.5)
+    first, level = training.events[0], training.events[0]["level"]
+    assert first["measured"] > 4 * AUTO_SHARE
+    assert level >= 4
+    cheap = Training("auto", dense_ms=3.0, rest_ms=4.0)
+    while not cheap.events:
+        cheap.run(0.5)
+    assert cheap.events[0]["level"] < level
+
+
 def test_what_ranks_are_asked_to_leave_out_holds_once_they_obey() -> None:
     asked: list[Mapping[str, Any]] = []
 
@@ -415,7 +429,7 @@ def test_what_ranks_are_asked_to_leave_out_holds_once_they_obey() -> None:
     training.throttling.is_proposed = False
     training.run(10.0)
     assert len(asked) == 2
-    assert asked[1]["activations"] > asked[0]["activations"]
+    assert Throttle(**asked[1]) != Throttle(**asked[0])
 
 
 def test_ranks_that_cannot_be_asked_capture_everything_and_are_seldom_asked() -> None:
