@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["EVAL", "GLOBAL", "PREDICT", "TRAIN", "TRAINING", "ModeKeys", "modes"]
+__all__ = [
+    "EVAL",
+    "EVALUATION",
+    "GLOBAL",
+    "PREDICT",
+    "TRAIN",
+    "TRAINING",
+    "ModeKeys",
+    "modes",
+]
 
 
 class ModeKeys(enum.Enum):
@@ -29,3 +38,6 @@ GLOBAL = ModeKeys.GLOBAL
 
 TRAINING = frozenset({TRAIN, GLOBAL})
 """Modes in which a step trains; GLOBAL is that of a training without modes."""
+
+EVALUATION = frozenset({EVAL, PREDICT})
+"""Modes in which a step only asks the model."""

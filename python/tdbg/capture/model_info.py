@@ -15,6 +15,7 @@ from collections.abc import Collection, Hashable
 from typing import NamedTuple, Protocol
 
 from tdbg.capture.session import Session
+from tdbg.capture.steps import Step
 from tdbg.modes import TRAIN
 from tdbg.run.model_info import ModelInfo
 from tdbg.run.schema import EventKind
@@ -90,6 +91,12 @@ class ModelInfoWriter:
         self._countdown = 1
         self._marks = ()
 
+    def evaluation_changed(self) -> None:
+        """Write now, and at the next step of an optimizer: an evaluation shows it."""
+        self.changed()
+        self._update(self._session.machine.evaluation)
+        self.changed()
+
     def optimizer_stepped(self) -> None:
         """Count the step of an optimizer, whose own step is not over yet."""
         if self._has_stopped:
@@ -138,8 +145,13 @@ class ModelInfoWriter:
         if self._n_mode_changes <= _MOST_MODE_CHANGES:
             self.changed()
 
-    def _update(self) -> None:
-        """Write the model info if it may differ from what was written."""
+    def _update(self, evaluated: Step | None = None) -> None:
+        """Write the model info if it may differ from what was written.
+
+        Args:
+            evaluated: The step of evaluation from which it holds; None: the present
+                or last step of training.
+        """
         n_parameters, marks = self._source.marks()
         soon = n_parameters // _PARAMETERS_A_STEP
         self._countdown = min(_LATEST, max(_SOONEST, soon))
@@ -149,6 +161,8 @@ class ModelInfoWriter:
         machine = self._session.machine
         step = machine.training
         number = machine.latest(TRAIN)[0] if step is None else step.number
+        if evaluated is not None:
+            number = evaluated.number
         in_evaluation: Collection[Hashable] = ()
         is_settled = self._n_mode_changes < _MOST_MODE_CHANGES
         if step is not None and machine.trains_in_evaluation and is_settled:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tdbg.config.messages import check_choice, short, whole_number
 from tdbg.errors import ConfigurationError
-from tdbg.modes import EVAL, GLOBAL, PREDICT, TRAIN, ModeKeys
+from tdbg.modes import EVALUATION, GLOBAL, TRAIN, ModeKeys
 from tdbg.run.schema import StepFlag
 
 __all__ = [
@@ -109,7 +109,6 @@ change_of: Callable[[tuple[Step | None, bool, tuple[Step, ...]]], Change]
 change_of = functools.partial(tuple.__new__, Change)
 
 
-_EVALUATION = frozenset({EVAL, PREDICT})
 # After so many steps of another optimizer, without one of the defining optimizer in
 # between, the other one defines the steps.
 _TAKEOVER = 2
@@ -297,7 +296,7 @@ class StepMachine:
         ended: tuple[Step, ...] = ()
         if self.evaluation is not None:
             ended = self._end(self.evaluation)
-        if mode in _EVALUATION:
+        if mode in EVALUATION:
             began = True
             step = self.evaluation = self._begin(mode)
         else:
@@ -343,7 +342,7 @@ class StepMachine:
         """
         if self.depth > 0:
             return Change(self._forward)
-        if mode in _EVALUATION:
+        if mode in EVALUATION:
             return self._evaluated(mode, again=again)
         if self.training is None:
             return Change(self._begin_training(mode), began=True)
@@ -400,7 +399,7 @@ class StepMachine:
             if step is not None:
                 return Change(step)
         step = self._begin(mode)
-        if mode in _EVALUATION:
+        if mode in EVALUATION:
             self.evaluation = step
         else:
             self.training = step
@@ -454,7 +453,7 @@ class StepMachine:
 
     def _begin_training(self, mode: ModeKeys) -> Step:
         self.n_forwards += 1
-        self.training = self._begin(TRAIN if mode in _EVALUATION else mode)
+        self.training = self._begin(TRAIN if mode in EVALUATION else mode)
         return self.training
 
     def _begin(self, mode: ModeKeys) -> Step:

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from tdbg.rules.builtin.tensors.variance import TensorVariance
     from tdbg.rules.builtin.trees.feature_importance import FeatureImportance
     from tdbg.rules.builtin.trees.tree_depth import TreeDepth
+    from tdbg.rules.builtin.weights.dropout_in_evaluation import DropoutInEvaluation
     from tdbg.rules.builtin.weights.eval_mode import TrainedInEvalMode
     from tdbg.rules.builtin.weights.initialization import PoorWeightInitialization
     from tdbg.rules.builtin.weights.missing_gradient import MissingGradient
@@ -89,6 +90,7 @@ __all__ = [
     "DeadEmbedding",
     "DeadRelu",
     "Description",
+    "DropoutInEvaluation",
     "Engine",
     "Evaluation",
     "ExplodingGradient",

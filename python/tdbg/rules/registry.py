@@ -188,6 +188,7 @@ BUILT_IN = {
     "Confusion": "tdbg.rules.builtin.data.confusion",
     "DeadEmbedding": "tdbg.rules.builtin.activations.dead_embedding",
     "DeadRelu": "tdbg.rules.builtin.activations.dead_relu",
+    "DropoutInEvaluation": "tdbg.rules.builtin.weights.dropout_in_evaluation",
     "ExplodingGradient": "tdbg.rules.builtin.gradients.exploding",
     "ExplodingTensor": "tdbg.rules.builtin.tensors.exploding",
     "FeatureImportance": "tdbg.rules.builtin.trees.feature_importance",

@@ -93,6 +93,8 @@ class ModelInfo:
             parameter that has none.
         evaluating: Where a model is trained in evaluation mode, the paths of layers
             that work otherwise in training (Dropout, BatchNorm), and are meant to.
+        dropping: The classes of modules in evaluation that call dropout without saying
+            so: by default it drops.
         keeps_gradients: Whether the gradients of an optimizer are not cleared from one
             step to the next, and so are sums of all since the beginning.
         has_stopped: Whether the optimizers step no more, though forwards in training
@@ -118,6 +120,7 @@ class ModelInfo:
     parameters: Mapping[str, ParameterFacts] = field(default_factory=dict)
     complete: bool = False
     evaluating: tuple[str, ...] = ()
+    dropping: tuple[str, ...] = ()
     keeps_gradients: bool = False
     has_stopped: bool = False
     loss_facts: tuple[LossFact, ...] = ()
@@ -190,7 +193,7 @@ class ModelInfo:
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
         document = {item.name: getattr(self, item.name) for item in _FIELDS}
-        for name in ("models", "losses", "optimizers", "evaluating"):
+        for name in ("models", "losses", "optimizers", "evaluating", "dropping"):
             document[name] = list(document[name])
         for name in ("loss_facts", "untrained"):
             document[name] = [each.to_json() for each in document[name]]
@@ -228,6 +231,7 @@ class ModelInfo:
             parameters={name: each for name, each in parameters.items() if each},
             complete=document.get("complete") is True,
             evaluating=tuple(texts_of(document.get("evaluating"))),
+            dropping=tuple(texts_of(document.get("dropping"))),
             keeps_gradients=document.get("keeps_gradients") is True,
             has_stopped=document.get("has_stopped") is True,
             loss_facts=_values(LossFact.from_json, document.get("loss_facts")),

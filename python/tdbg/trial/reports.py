@@ -287,6 +287,7 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         parameters=parameters,
         complete=all(each.complete for each in held),
         evaluating=_union(each.evaluating for each in held),
+        dropping=_union(each.dropping for each in held),
         keeps_gradients=any(each.keeps_gradients for each in held),
         has_stopped=any(each.has_stopped for each in held),
         loss_facts=_union(each.loss_facts for each in held),

@@ -245,6 +245,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
         {"max_steps": 1},
         {"tensor_regex": "["},
     ],
+    "DropoutInEvaluation": [{"num_steps": 0}],
     "ExplodingGradient": [{"factor": 1.0}, {"window": 1}, {"error_factor": 10.0}],
     "ExplodingTensor": [{"collections": "weights"}, {"tensor_regex": "("}],
     "FeatureImportance": [

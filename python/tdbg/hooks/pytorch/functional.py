@@ -1,9 +1,10 @@
-"""Functions of PyTorch that a training calls itself: activations and losses.
+"""Functions of PyTorch that a training calls itself: activations, losses, dropout.
 
 Most scripts call ``F.relu`` and ``F.nll_loss``, where others have modules.  What an
 activation answers inside the forward of a root is an output, named after the module
 that finished last before it; a loss has predictions, labels and an output, wherever in
-a step it is called.  docs/steps.md, "Functions".
+a step it is called.  docs/steps.md, "Functions".  Of dropout only calls count that
+drop in evaluation.
 
 Thread safety: calls of other threads than the one that called the root last are left
 alone.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import threading
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,6 +47,7 @@ from tdbg.hooks.pytorch.losses import (
     unscaled,
 )
 from tdbg.hooks.pytorch.mode import TorchMode
+from tdbg.hooks.pytorch.module_tree import class_name
 from tdbg.modes import TRAINING, ModeKeys
 
 __all__ = ["LOSS_FUNCTIONS", "FunctionCalls"]
@@ -72,6 +75,13 @@ LOSS_FUNCTIONS = (
 )
 """Those of ``torch.nn.functional`` that are captured as losses."""
 
+# They drop unless they are told not to.
+_DROPOUT_FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
+# Arguments of these before the one that says whether to drop.
+_BEFORE_TRAINING = 2
+# Classes of modules that are remembered for it, at most.
+_MOST_DROPPING = 20
+
 # What they call of each other is theirs; a module's output is captured as such.
 _OWN = frozenset({functional.__name__, "torch.nn.modules.activation"})
 _LOSS_MODULES = "torch.nn.modules.loss"
@@ -98,6 +108,8 @@ class FunctionCalls:
         me: A reference to itself.
         follows_losses: Whether losses are captured.
         thread: The thread that called the root last.
+        dropping: Classes of modules in evaluation that call dropout without saying so.
+        on_dropping: Called when there is another one.
     """
 
     def __init__(
@@ -125,6 +137,8 @@ class FunctionCalls:
         # Numbers of the autograd nodes of the losses since the last backward.
         self._nodes: set[int] = set()
         self._may_be_followed = False
+        self.dropping: tuple[str, ...] = ()
+        self.on_dropping: Callable[[], None] | None = None
         session.on_close.append(self.remove)
         session.on_rest.append(self.remove)
         self.refresh()
@@ -136,7 +150,7 @@ class FunctionCalls:
             _diverted.follow_activations(self)
 
     def follow_losses(self) -> None:
-        """Capture losses too, and what a backward begins at, if that is none."""
+        """Capture losses too, and what a backward begins at; watch dropout."""
         self.is_following = self.follows_losses = True
         _diverted.follow_losses(self)
         self._backward = BackwardRoots(self._backward_begins)
@@ -161,6 +175,7 @@ class FunctionCalls:
         self.thread = threading.get_ident()
         if mode in TRAINING:
             self._may_be_followed = True
+        _diverted.dropout.is_on = mode not in TRAINING
         self.is_in_forward = self.session.takes_activations
         if _diverted.is_on or self.is_in_forward or _diverted.latest is not self.me:
             _diverted.forward_begins(self)
@@ -211,6 +226,19 @@ class FunctionCalls:
         node = result.grad_fn  # As ``saw``, without a call.
         if node is not None:
             self._nodes.add(node._sequence_nr())
+
+    def take_dropout(self, call: FunctionCall) -> None:
+        """Note who calls dropout in evaluation without saying so."""
+        if "training" in call.kwargs or len(call.args) > _BEFORE_TRAINING:
+            return  # Whoever says so means it.
+        module = call.caller.f_locals.get("self")
+        if not isinstance(module, nn.Module) or module.training:
+            return
+        name = class_name(module)
+        if name not in self.dropping and len(self.dropping) < _MOST_DROPPING:
+            self.dropping += (name,)
+            if self.on_dropping is not None:
+                self.on_dropping()
 
     # ---- inside --------------------------------------------------------------
 
@@ -315,6 +343,20 @@ class _Losses(Listener):
             calls.session.run(calls.take_loss, call)
 
 
+class _Dropout(Listener):
+    """On while a forward is under way that evaluates."""
+
+    def called(self, call: FunctionCall) -> None:
+        """A dropout function was called, and has returned."""
+        calls = None if _diverted.latest is None else _diverted.latest()
+        if (
+            calls is not None
+            and calls.follows_losses
+            and threading.get_ident() == calls.thread
+        ):
+            calls.session.run(calls.take_dropout, call)
+
+
 class _Diverted:
     """The functions of this process that are diverted, and who follows them.
 
@@ -323,6 +365,7 @@ class _Diverted:
     Attributes:
         latest: Refers to who follows now; None: nobody does.
         is_on: Whether the latest forward is one whose activations are followed.
+        dropout: Is told of calls of dropout.
     """
 
     def __init__(self) -> None:
@@ -331,10 +374,11 @@ class _Diverted:
         self.latest: weakref.ref[FunctionCalls] | None = None
         self.is_on = False
         self._activations, self._losses = _Activations(), _Losses()
+        self.dropout = _Dropout()
         self._names: set[str] = set()
-        # Those of activations are exchanged, those of losses are not.
+        # Those of activations are exchanged, those of losses and dropout are not.
         self._codes: list[DivertedCode] = []
-        self._codes_of_losses: list[DivertedCode] = []
+        self._fixed_codes: list[DivertedCode] = []
         self._places: list[Place] = []
         # Whether activations have the other code, and whether builtins are replaced.
         self._has_codes = True
@@ -356,13 +400,16 @@ class _Diverted:
                         self._places.append(place)
 
     def follow_losses(self, calls: FunctionCalls) -> None:
-        """Divert losses."""
+        """Divert losses, and dropout."""
         self._followers.add(calls)
-        for name in LOSS_FUNCTIONS:
+        followed: list[tuple[str, Listener]]
+        followed = [(name, self._losses) for name in LOSS_FUNCTIONS]
+        followed += [(name, self.dropout) for name in _DROPOUT_FUNCTIONS]
+        for name, listener in followed:
             if self._is_new(functional, name):
-                code = code_of(functional, name, self._losses)
+                code = code_of(functional, name, listener)
                 if code is not None:
-                    self._codes_of_losses.append(code)
+                    self._fixed_codes.append(code)
                     code.function.__code__ = code.codes[True]
 
     def remove(self, calls: FunctionCalls) -> None:
@@ -371,14 +418,14 @@ class _Diverted:
         if self.latest is calls.me:
             self.latest = None
         if not self._followers:
-            self.is_on = self._activations.is_on = False
+            self.is_on = self._activations.is_on = self.dropout.is_on = False
             self._put_builtins_back()
-            for code in (*self._codes, *self._codes_of_losses):
+            for code in (*self._codes, *self._fixed_codes):
                 code.remove()
             # The next training is another one: what it compiles is yet to come.
             self.born, self._is_compiled, self._has_codes = now(), False, True
             self._names.clear()
-            for each in (self._codes, self._codes_of_losses, self._places):
+            for each in (self._codes, self._fixed_codes, self._places):
                 each.clear()
 
     def forward_begins(self, calls: FunctionCalls) -> None:
@@ -402,7 +449,7 @@ class _Diverted:
         Code is not put back before a forward begins that is not captured: in the
         beginning, and by short schedules, the next one is.
         """
-        self._activations.is_on = False
+        self._activations.is_on = self.dropout.is_on = False
         self._put_builtins_back()
 
     def set_idle(self, is_idle: bool) -> None:

@@ -102,6 +102,8 @@ class Hook(HookBase):
                 self._functions = FunctionCalls(
                     session, mode, self._names, self._losses
                 )
+                self._functions.on_dropping = self._model_info.evaluation_changed
+                self._model.functions = self._functions
         return mode
 
     # ---- registration ----------------------------------------------------------

@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from tdbg.capture.model_info import ModelMarks
+from tdbg.hooks.pytorch.functional import FunctionCalls
 from tdbg.hooks.pytorch.kinds import kind_of
 from tdbg.hooks.pytorch.loss_watch import LossWatch
 from tdbg.hooks.pytorch.losses import LossCapture
@@ -39,6 +40,7 @@ class TorchModel:
     Attributes:
         watch: Knows the optimizers; None: nothing does yet.
         loss_watch: Reads the graphs of the losses; None: nothing does yet.
+        functions: Follows functions that are called; None: nothing does.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class TorchModel:
         self.loss_watch: LossWatch | None = None
         # Those that were seen to have a gradient, by name.
         self._with_gradient: set[str] = set()
+        self.functions: FunctionCalls | None = None
 
     @property
     def _optimizers(self) -> list[Optimizer]:
@@ -112,6 +115,7 @@ class TorchModel:
                     )
         return ModelInfo(
             evaluating=tuple(self._evaluating(trained_in_evaluation, held)),
+            dropping=() if self.functions is None else self.functions.dropping,
             step=step,
             models=tuple(class_name(root) for _, root in roots if root is not None),
             losses=tuple(loss.class_name for loss in self._losses),

@@ -214,9 +214,10 @@ NAMED = [
     Named("sorted_without_shuffling", "UnshuffledData", LABELS, WARNING, (9, 12),
           "of the variance of the labels is between batches", "shuffle=True"),
 ]  # fmt: skip
-# Of no training of PyTorch, and of one that stands still: below.  RepeatedData may be
-# no fault, so no case of the collection has it: data/test_repeated.py.
-BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "StalledTraining", "RepeatedData"}
+# Of no training of PyTorch, and of one that stands still: below.
+BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "StalledTraining"}
+# On trainings of their own: test_repeated.py and test_dropout_in_evaluation.py.
+BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation"}
 # How often a training is judged while it goes on.
 LOOK_EVERY = 37
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from tdbg.config.needs import Needs
-from tdbg.modes import TRAINING
+from tdbg.modes import TRAINING, ModeKeys
 from tdbg.rules.columns import model_info_of_steps
 from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.window import (
@@ -34,9 +35,14 @@ class ModelStateRule(Rule):
     Args:
         num_steps: Steps for which the state must have lasted.
 
+    Attributes:
+        modes: Modes of the steps at which it shows.
+
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    modes: ClassVar[frozenset[ModeKeys]] = TRAINING
 
     num_steps: int = 1
 
@@ -55,7 +61,7 @@ class ModelStateRule(Rule):
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge steps by the model info as of each step."""
-        for table in window.tables(*TRAINING):
+        for table in window.tables(*self.modes):
             for model_info, steps in model_info_of_steps(window, table):
                 start = max(steps.start, table.start)
                 if model_info is not None and model_info.modules and start < steps.stop:
