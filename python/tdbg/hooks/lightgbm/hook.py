@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -75,7 +74,6 @@ class Hook(TreeHook):
         self.order = _ORDER
         self._model: BoosterModel | None = None
         self._data_sets: Mapping[ModeKeys, DataSet] = {}
-        self._ended_ns: int | None = None
         return super()._attach(session)
 
     def _remember(self) -> None:
@@ -93,18 +91,14 @@ class Hook(TreeHook):
         session = self._session
         if env.iteration == env.begin_iteration or self._model is None:
             session.run(self._begin_training, env)
-        stops = self._round_begins()
-        if not stops and self._model is not None:
-            if self._context is not None and self._ended_ns is not None:
-                # LightGBM has one call a round: it began when the last one was over.
-                self._context.start_ns = self._ended_ns
-            stops = self._round_ends(
+        stops = False
+        if self._model is not None:
+            stops = self._round_was(
                 self._model, lambda: self._read_scores(env), self._data_sets
             )
-        self._ended_ns = time.perf_counter_ns()
         if stops or env.iteration + 1 >= env.end_iteration:
             self._training_ends()
-            self._model, self._data_sets, self._ended_ns = None, {}, None
+            self._model, self._data_sets = None, {}
         if stops:
             raise EarlyStopException(env.iteration, env.evaluation_result_list or [])
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -110,6 +111,7 @@ class TreeHook(HookBase):
 
     def _attach(self, session: Session) -> CurrentMode:
         self._context: StepContext | None = None
+        self._ended_ns: int | None = None
         self._scores: Sequence[Score] = ()
         self._model_name = ""
         self._hyperparameters: dict[str, float | str] = {}
@@ -172,6 +174,7 @@ class TreeHook(HookBase):
         """
         self._refused.clear()
         self._hyperparameters.clear()
+        self._ended_ns = None
         self._note_features(features)
         machine = self._session.machine
         if machine.depth:
@@ -203,6 +206,25 @@ class TreeHook(HookBase):
         if session.machine.depth:
             session.forward_lost()
         self._context = session.forward_begins(_ROOT, TRAIN)
+
+    def _round_was(
+        self,
+        model: TreeModel,
+        scores: Callable[[], Sequence[Score]],
+        data_sets: Mapping[ModeKeys, DataSet],
+    ) -> bool:
+        """A round is over, of which the framework says nothing but that.
+
+        It began when the last one was over.  Arguments and result are those of
+        ``_round_ends``.
+        """
+        stops = self._round_begins()
+        if not stops:
+            if self._context is not None and self._ended_ns is not None:
+                self._context.start_ns = self._ended_ns
+            stops = self._round_ends(model, scores, data_sets)
+        self._ended_ns = time.perf_counter_ns()
+        return stops
 
     def _round_ends(
         self,
