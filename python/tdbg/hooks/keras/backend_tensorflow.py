@@ -5,6 +5,7 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -33,6 +34,8 @@ class TensorFlowBackend:
         self.version = f"{keras_version} (TensorFlow {self._tf.__version__})"
         self.operations: Any = import_module("keras").ops
         self._read = self._tf.raw_ops.ReadVariableOp
+        # What a variable is read by, which Keras takes long to look up.
+        self._handles: dict[int, tuple[weakref.ref[Any], Any, Any]] = {}
         self._state = _Live(self._value)
 
     # ---- tensors ---------------------------------------------------------------
@@ -78,11 +81,15 @@ class TensorFlowBackend:
 
     def _value(self, variable: Any) -> Any:
         """The value of a variable of Keras, in the variable's memory."""
-        inner = variable.value
-        handle = getattr(inner, "handle", None)
-        if handle is None or handle.dtype != self._tf.resource:
-            return inner
-        return self._read(resource=handle, dtype=inner.dtype)
+        known = self._handles.get(id(variable))
+        if known is None or known[0]() is not variable:
+            inner = variable.value
+            handle = getattr(inner, "handle", None)
+            if handle is None or handle.dtype != self._tf.resource:
+                return inner
+            known = weakref.ref(variable), handle, inner.dtype
+            self._handles[id(variable)] = known
+        return self._read(resource=known[1], dtype=known[2])
 
     def copies(self, tensors: Sequence[Any]) -> list[Any]:
         """As ``Backend``."""
