@@ -122,8 +122,8 @@ class StepCapture:
         if not context.step_plan.is_light:
             return True
         step, session = context.step, self.session
-        return session.may_capture(Role.SCALAR) and session.policy.reduces(
-            step.mode, step.mode_step
+        return session.may_capture(Role.SCALAR) and bool(
+            session.policy.scalars_due(step.mode, step.mode_step)
         )
 
     def choose(self, context: StepContext, found: Arguments) -> list[_Chosen]:

@@ -419,7 +419,7 @@ class WatchedModel:
         session, rates = self.session, []
         if mode not in TRAINING or session.machine.training is not None:
             return ()
-        if not session.policy.reduces(mode, session.machine.following(mode)):
+        if not session.policy.scalars_due(mode, session.machine.following(mode)):
             return ()
         for number, optimizer in enumerate(self.optimizers()):
             name = group_scalar_name(number, "group_0", "lr")
@@ -481,7 +481,7 @@ class WatchedModel:
     def _record_logs(self, context: StepContext, result: Any) -> None:
         """Record the numbers that Keras logs, where statistics are due."""
         step = context.step
-        if not self.session.policy.reduces(step.mode, step.mode_step):
+        if not self.session.policy.scalars_due(step.mode, step.mode_step):
             return
         for name, value in self.backend.logs_of(result).items():
             number = self._number(value)
