@@ -1,5 +1,7 @@
 // What taps show while a program runs is what whoever opened the step gets.
 
+#include "capture/tap.h"
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -10,7 +12,6 @@
 #include <thread>
 #include <vector>
 
-#include "capture/tap.h"
 #include "reducers/reduce.h"
 #include "testing.h"
 
