@@ -2,13 +2,14 @@
 
 Implements docs/steps.md, "Two schedules".
 
-Thread safety: values.
+Thread safety: values; and ``IdleState``, which the training's thread owns.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tdbg.config.schedules import SaveConfigMode
@@ -23,6 +24,7 @@ __all__ = [
     "SMALL_VALUES",
     "UNITS",
     "VALUES",
+    "IdleState",
     "Schedule",
     "Span",
     "StepPlan",
@@ -276,3 +278,25 @@ class Span(NamedTuple):
     first: int
     end: float
     step_plan: StepPlan
+
+
+class IdleState:
+    """Whether no input or output of a module is captured for now; notifies of changes.
+
+    Attributes:
+        is_idle: Whether none is captured.
+        on_change: Called with the new state.
+    """
+
+    __slots__ = ("is_idle", "on_change")
+
+    def __init__(self) -> None:
+        self.is_idle = False
+        self.on_change: list[Callable[[bool], None]] = []
+
+    def set(self, is_idle: bool) -> None:
+        """Set the state; call back if it is another than before."""
+        if self.is_idle is not is_idle:
+            self.is_idle = is_idle
+            for callback in self.on_change:
+                callback(is_idle)

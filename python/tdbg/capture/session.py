@@ -25,7 +25,7 @@ from tdbg.capture.policy import Policy
 from tdbg.capture.process import watch_process
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.requests import CaptureOverrides, Requests, StopState
-from tdbg.capture.schedule import StepPlan
+from tdbg.capture.schedule import IdleState, StepPlan
 from tdbg.capture.steps import Change, Step, StepMachine
 from tdbg.config.collections import Role
 from tdbg.errors import TrainingStopped
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_FAULTS",
-    "IdleState",
     "Session",
 ]
 
@@ -58,28 +57,6 @@ def _log_fault(error: Exception, number: int) -> None:
             _log.warning(
                 "tdbg met %d errors of its own and captures nothing from now on", number
             )
-
-
-class IdleState:
-    """Whether no input or output of a module is captured for now; notifies of changes.
-
-    Attributes:
-        is_idle: Whether none is captured.
-        on_change: Called with the new state.
-    """
-
-    __slots__ = ("is_idle", "on_change")
-
-    def __init__(self) -> None:
-        self.is_idle = False
-        self.on_change: list[Callable[[bool], None]] = []
-
-    def set(self, is_idle: bool) -> None:
-        """Set the state; call back if it is another than before."""
-        if self.is_idle is not is_idle:
-            self.is_idle = is_idle
-            for callback in self.on_change:
-                callback(is_idle)
 
 
 MAX_FAULTS = 10
