@@ -3,8 +3,8 @@
 tdbg runs the command as it stands (by ``exec``, or as a child if rules judge the run),
 in an environment whose ``PYTHONPATH`` begins with the folder ``site``.  The
 ``sitecustomize`` in that folder waits until a framework is imported; then ``discovery``
-finds the model, the optimizer and the loss as the script uses them, and ``boosting``
-the trainings of boosted trees.
+finds the model, the optimizer and the loss as the script uses them, ``fitting`` the
+trainings with Keras, and ``boosting`` those of boosted trees.
 
 Every Python process below the command searches, and one that trains nothing leaves no
 trace, such as a worker of a data loader.  Ranks of one training share a run; all other

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.capture.process import at_exit
-from tdbg.config.schedules import SaveConfig
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
+from tdbg.launch.family import open_hook
 
 __all__ = ["FRAMEWORKS", "MOST_TRAININGS", "BoostingSearch", "begin"]
 
@@ -153,28 +153,8 @@ class BoostingSearch:
             return None
 
     def _open(self, face: Any) -> Any:
-        given = self._settings
-        out, existing = Path(given["out_dir"]), given.get("existing", {})
-        path = family.claim(out, existing, may_join=self._is_first)
-        intervals = {
-            name: given[name]
-            for name in ("save_interval", "statistics_interval")
-            if given.get(name) is not None
-        }
-        rules = given.get("rules")
-        if rules is None:
-            from tdbg.rules import default_rules
-
-            rules = default_rules()
-        hook = face.Hook(
-            path,
-            include_collections=[
-                *_COLLECTIONS,
-                *(given.get("include_collections") or ()),
-            ],
-            rules=rules,
-            save_config=SaveConfig(**intervals) if intervals else None,
-            budget="auto" if given.get("budget") is None else given["budget"],
+        hook, path = open_hook(
+            face.Hook, self._settings, _COLLECTIONS, is_first=self._is_first
         )
         self.runs.append(summary.Run(path, 0))
         return hook

@@ -22,7 +22,7 @@ _MANY = 10
 # So many runs are named one by one in the command to type next.
 _MOST_NAMED = 4
 # Other frameworks, by the module that a program imports.
-_OTHERS = ("tensorflow", "keras", "jax", "catboost", "mxnet")
+_OTHERS = ("tensorflow", "jax", "catboost", "mxnet")
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # What is searched for, by the names of their packages.
-_FRAMEWORKS = ("torch", "xgboost", "lightgbm")
+_FRAMEWORKS = ("torch", "keras", "xgboost", "lightgbm")
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 # The process that searches first; what it starts are further trainings, if they train.
 _FIRST = "TDBG_LAUNCH_FIRST"
@@ -117,6 +117,10 @@ class _Finder:
                 from tdbg.launch.discovery import begin
 
                 begin(is_first=self._is_first)
+            elif self._framework == "keras":
+                from tdbg.launch import fitting
+
+                fitting.begin(is_first=self._is_first)
             else:
                 from tdbg.launch import boosting
 
