@@ -142,7 +142,7 @@ TRAININGS = (
     replace(
         _HEALTHY,
         name="deep sigmoids",
-        named_by=("VanishingGradient", "PoorInitialization"),
+        named_by=("VanishingGradient", "PoorWeightInitialization"),
         activation="sigmoid",
         hidden=(32,) * 8,
     ),

@@ -227,7 +227,12 @@ class Session:
             TrainingStopped: If somebody asked for it.
         """
         if not has_obeyed:
-            self.obey(mode)
+            # As `obey`, in every step: without its calls.
+            policy = self.policy
+            if policy.registry.changes.count != policy.revision:
+                self._refresh()
+            if self._now_ns >= self._next_poll_ns and not self.machine.depth:
+                self._obey_requests(mode)
         change = self.machine.forward_begins(root, mode)
         for ended in change.ended:
             self._end(ended)
@@ -542,7 +547,9 @@ class Session:
 
     def _begin(self, step: Step) -> None:
         policy = self.policy
-        self._refresh()
+        policy = self.policy
+        if policy.registry.changes.count != policy.revision:
+            self._refresh()
         step_plan = policy.step_plan(step.mode, step.mode_step)
         if step_plan.takes_activations:
             self.idle.set(False)

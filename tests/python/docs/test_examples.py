@@ -31,7 +31,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 # Frameworks that take over a process, or choose something for it when imported.
-ALONE = ("keras", "tensorflow")
+ALONE = ("jax", "keras", "tensorflow")
 PYTHON_PAGES = [page for page in PAGES if page not in ALONE and blocks(page, "python")]
 assert PYTHON_PAGES
 

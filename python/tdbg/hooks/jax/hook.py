@@ -162,7 +162,7 @@ class Hook(HookBase):
         if interceptor is None:
             msg = (
                 f"watch needs a module of Flax or Equinox, not "
-                f"{type(model).__name__}: use tdbg.jax.tap inside the step"
+                f"{type(model).__name__}: use `tap` inside the step"
             )
             raise ConfigurationError(msg)
         self._facts.add_model(type(model).__name__)

@@ -11,7 +11,7 @@ Errors: LightGBM's, for what a kind of model does not support.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import lightgbm
 import numpy as np
@@ -82,8 +82,7 @@ class BoosterModel:
     def trees(self) -> TreeTable:
         """Return the trees of the latest round."""
         self._read_new_trees()
-        assert self._trees is not None  # noqa: S101 - for the type checker
-        return self._trees
+        return cast(TreeTable, self._trees)
 
     def importance(self) -> Mapping[str, Mapping[str, Any]]:
         """Return all five kinds; ``cover`` counts samples."""

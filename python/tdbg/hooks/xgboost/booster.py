@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xgboost
@@ -92,8 +92,7 @@ class BoosterModel:
     def trees(self) -> TreeTable:
         """Return the trees of the latest round."""
         self._read_new_trees()
-        assert self._trees is not None  # noqa: S101 - for the type checker
-        return self._trees
+        return cast(TreeTable, self._trees)
 
     def importance(self) -> Mapping[str, Mapping[str, Any]]:
         """Return all five kinds; of a linear booster its coefficients only."""
@@ -102,8 +101,7 @@ class BoosterModel:
             score = self._booster.get_score(importance_type="weight")
             return {"weight": {name: np.asarray(v) for name, v in score.items()}}
         self._read_new_trees()
-        importance = self._importance
-        assert importance is not None  # noqa: S101 - for the type checker
+        importance = cast(Importance, self._importance)
         return {
             kind: dict(zip(names, importance.of_kind(kind).tolist(), strict=True))
             for kind in KINDS

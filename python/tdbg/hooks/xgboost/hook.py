@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from xgboost import Booster, DMatrix, __version__, collective
 from xgboost.callback import TrainingCallback
@@ -191,8 +191,7 @@ class Hook(TreeHook, TrainingCallback):
 
     def _open_copy(self) -> None:
         """Open the run in a process of the collective that trains."""
-        config = self._config
-        assert config is not None  # noqa: S101 - for the type checker
+        config = cast(HookConfig, self._config)
         self._is_copy = False
         try:
             self._configure(lambda: config)

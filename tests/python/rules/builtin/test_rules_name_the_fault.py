@@ -384,7 +384,7 @@ def boosted(run: Path, depth: int, share: float) -> list[Finding]:
             for name, column in (("Node", nodes), ("Yes", yes), ("No", no)):
                 hook.save_tensor(f"trees/{name}", column, "trees")
             for i in range(20):
-                value = share / 3 if i < 3 else (1 - share) / 17
+                value = 1000 * (share / 3 if i < 3 else (1 - share) / 17)
                 name = f"feature_importance/weight/f{i}"
                 hook.save_tensor(name, np.array([value]), "feature_importance")
     return [one for one in check(run, record=False).findings if one.severity > INFO]

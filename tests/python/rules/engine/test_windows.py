@@ -112,7 +112,7 @@ def other_rows(random: np.random.Generator) -> dict[str, object]:
     for i in range(16):
         share = random.choice([1e-9, 0.1])
         if random.random() < 0.8:
-            rows[f"feature_importance/weight/f{i}"] = [share if i else 3.0]
+            rows[f"feature_importance/weight/f{i}"] = [100.0 * share if i else 3000.0]
     return rows
 
 
