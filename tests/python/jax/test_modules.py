@@ -178,7 +178,7 @@ def test_modules_of_equinox_are_named_by_their_paths(make_hook: Any, read: Any) 
 
 
 def test_watch_refuses_what_is_no_module(make_hook: Any) -> None:
-    with pytest.raises(ConfigurationError, match="use tdbg"):
+    with pytest.raises(ConfigurationError, match="use `tap` inside the step"):
         make_hook().watch({"kernel": X})
     tj.del_hook()
     with pytest.raises(ConfigurationError, match="needs a hook"):
