@@ -18,7 +18,7 @@ _H = TypeVar("_H", bound=HookBase)
 
 
 class ProcessHook(Generic[_H]):
-    """The hook of this process, which ``get_hook`` of a framework returns.
+    """The hook of this process; its methods are public functions of a framework.
 
     Args:
         kind: The framework's class of hooks.
@@ -34,20 +34,20 @@ class ProcessHook(Generic[_H]):
         """Make *hook* the hook of this process, without keeping it alive."""
         self._find = os.getpid(), weakref.ref(hook)
 
-    def set(self, hook: _H) -> None:
-        """Make *hook* the hook of this process, and keep it alive.
+    def set_hook(self, custom_hook: _H) -> None:
+        """Make this hook the one of this process, and keep it alive.
 
         Raises:
-            ConfigurationError: If *hook* is no hook of the framework.
+            ConfigurationError: If it is no hook of the framework.
         """
-        given: object = hook
+        given: object = custom_hook
         if not isinstance(given, self._kind):
             msg = f"set_hook needs a Hook, not {given!r}"
             raise ConfigurationError(msg)
-        self._find = os.getpid(), lambda: hook
+        self._find = os.getpid(), lambda: custom_hook
 
-    def forget(self) -> None:
-        """Forget the hook of this process, without closing it."""
+    def del_hook(self) -> None:
+        """Forget the hook of this process; it is not closed, if others hold it."""
         self._find = None
 
     def current(self) -> _H | None:
@@ -55,26 +55,32 @@ class ProcessHook(Generic[_H]):
         find = self._find
         return find[1]() if find is not None and find[0] == os.getpid() else None
 
-    def get(self, path: str | os.PathLike[str] | None, *, create: bool) -> _H | None:
-        """The hook of this process; made if there is none, or only a closed one.
+    def get_hook(
+        self,
+        json_config_path: str | os.PathLike[str] | None = None,
+        create_if_not_exists: bool = False,
+    ) -> _H | None:
+        """The hook of this process: the one that was made or set last.
 
         Args:
-            path: The file to make it from; see ``HookBase.create_from_file``.
-            create: Whether to make a hook. It is made only if there is a file, or a
-                variable that names the run or disables tdbg.
+            json_config_path: A file to make it from, as of ``Hook.create_from_file``.
+            create_if_not_exists: Make one if there is none, or only a closed one.
+                Without a file and without a variable that says anything
+                (``TDBG_CONFIG``, ``SMDEBUG_CONFIG_FILE_PATH``, ``TDBG_OUT``) there is
+                still none.
 
         Raises:
-            ConfigurationError: If a setting of the new hook can never work.
-            StorageError: If the run of the new hook cannot be made.
+            ConfigurationError: If it is made, from what can never work.
+            StorageError: If it is made, and the run cannot be.
         """
         found = self.current()
-        if not create or not (found is None or found.is_closed):
+        if not create_if_not_exists or not (found is None or found.is_closed):
             return found
-        if path is not None or names_file():
-            found = self._kind.create_from_file(path)
+        if json_config_path is not None or names_file():
+            found = self._kind.create_from_file(json_config_path)
         elif is_disabled() or names_run():
             found = self._kind()
         else:
             return None
-        self.set(found)
+        self.set_hook(found)
         return found

@@ -157,12 +157,12 @@ def test_the_hook_of_the_process_is_that_of_its_framework(
     framework: dict[str, Any], run_dir: Path
 ) -> None:
     process_hook = ProcessHook(framework["Hook"])
-    assert process_hook.get(None, create=False) is None
+    assert process_hook.get_hook() is None
     hook = make_hook(framework, run_dir)
-    process_hook.set(hook)
-    assert process_hook.get(None, create=True) is hook
+    process_hook.set_hook(hook)
+    assert process_hook.get_hook(create_if_not_exists=True) is hook
     with pytest.raises(ConfigurationError, match="needs a Hook"):
-        process_hook.set("none")
+        process_hook.set_hook("none")
     hook.close()
-    process_hook.forget()
+    process_hook.del_hook()
     assert process_hook.current() is None

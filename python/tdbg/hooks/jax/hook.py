@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -170,38 +169,9 @@ class Hook(HookBase):
 
 
 _process_hook = ProcessHook(Hook)
-
-
-def get_hook(
-    json_config_path: str | os.PathLike[str] | None = None,
-    create_if_not_exists: bool = False,
-) -> Hook | None:
-    """The hook of this process: the one that was made or set last.
-
-    Args:
-        json_config_path: A file to make it from, as of ``Hook.create_from_file``.
-        create_if_not_exists: Make one if there is none, or only a closed one, and
-            something says where (``TDBG_CONFIG``, ``TDBG_OUT``).
-
-    Raises:
-        ConfigurationError: If it is made, from what can never work.
-        StorageError: If it is made, and the run cannot be.
-    """
-    return _process_hook.get(json_config_path, create=create_if_not_exists)
-
-
-def set_hook(custom_hook: Hook) -> None:
-    """Make this hook the one of this process.
-
-    Raises:
-        ConfigurationError: If it is none.
-    """
-    _process_hook.set(custom_hook)
-
-
-def del_hook() -> None:
-    """Forget the hook of this process; it is not closed, if others hold it."""
-    _process_hook.forget()
+get_hook = _process_hook.get_hook
+set_hook = _process_hook.set_hook
+del_hook = _process_hook.del_hook
 
 
 def watch(model: Any) -> Hook:
