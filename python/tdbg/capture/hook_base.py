@@ -26,7 +26,7 @@ from tdbg.capture.modes import CurrentMode
 from tdbg.capture.opening import SessionSpec, open_session
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
-from tdbg.capture.ranks import launch_name, process_rank
+from tdbg.capture.ranks import AttemptId, launch_name, process_rank
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.capture.steps import counters_of, parse_counters, resume
@@ -72,6 +72,9 @@ class HookBase(ABC):
     A copy of a hook, by ``copy`` or ``pickle``, alone or inside a model, is one that
     does nothing: a run has one writer.
     """
+
+    # The start of the training that a copy in another process takes part in.
+    _joins: AttemptId | None = None
 
     def __init__(
         self,
@@ -261,7 +264,8 @@ class HookBase(ABC):
                 launch=launch_name(os.environ),
             )
             export = self._make_export(config, options)
-            spec = SessionSpec(config.out_dir, self._make_policy(config), options)
+            policy = self._make_policy(config)
+            spec = SessionSpec(config.out_dir, policy, options, self._joins)
             return spec, export
 
         self._open(make)

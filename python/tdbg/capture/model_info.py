@@ -155,7 +155,7 @@ class ModelInfoWriter:
         n_parameters, marks = self._source.marks()
         soon = n_parameters // _PARAMETERS_A_STEP
         self._countdown = min(_LATEST, max(_SOONEST, soon))
-        if self._session.writes_to is None or (marks == self._marks and self._written):
+        if self._session.writes_as is None or (marks == self._marks and self._written):
             return
         self._marks = marks
         machine = self._session.machine

@@ -14,7 +14,7 @@ from tdbg.capture.dry_run import MeasuringWriter
 from tdbg.capture.overhead import share_of
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import replace_sessions
-from tdbg.capture.ranks import Consensus, find_attempt
+from tdbg.capture.ranks import AttemptId, Consensus, WriterIdentity, find_attempt
 from tdbg.capture.requests import Requests
 from tdbg.capture.session import Session
 from tdbg.capture.writer import NullWriter
@@ -41,11 +41,14 @@ class SessionSpec(NamedTuple):
         out_dir: The run directory; may be None in a dry run.
         policy: What is captured.
         options: How it is written.
+        joins: The start of the training that this process takes part in, where another
+            process has begun it; None: this one begins it, or finds it.
     """
 
     out_dir: str | os.PathLike[str] | None
     policy: Policy
     options: SessionOptions
+    joins: AttemptId | None = None
 
 
 def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
@@ -62,7 +65,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         ConfigurationError: If a value is bad.
         StorageError: If the run cannot be made or written.
     """
-    out_dir, policy, options = spec
+    out_dir, policy, options, joins = spec
     adapter.session_opens(options)
     raises = options.on_stop == "raise"
     if options.dry_run:
@@ -86,9 +89,8 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
     core = import_module("tdbg._core")
     directory = Path(out_dir).expanduser()
     run = _answered(lambda: create_run(directory), directory)
-    writes_to = run.uuid, options.rank
-    replace_sessions(writes_to)
-    attempt = _answered(
+    replace_sessions(run.uuid, options.rank)
+    attempt = joins or _answered(
         lambda: find_attempt(run, options.rank, options.rank_store, options.launch),
         directory,
     )
@@ -122,7 +124,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         raises_on_stop=raises,
         budget=_budget(options),
     )
-    session.writes_to = writes_to
+    session.writes_as = WriterIdentity(run.uuid, options.rank, attempt)
     session.run(
         session.write_event,
         EventKind.CONFIGURATION,

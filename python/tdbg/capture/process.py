@@ -36,10 +36,10 @@ def at_exit(callback: Callable[[], None]) -> None:
     _callbacks.append(callback)
 
 
-def replace_sessions(writes_to: object) -> None:
+def replace_sessions(run: bytes, rank: int) -> None:
     """Close the sessions that write to the same: a notebook has run its cell again."""
     for session in list(_sessions):
-        if session.writes_to == writes_to:
+        if session.writes_as is not None and session.writes_as[:2] == (run, rank):
             session.close("another hook has taken the run over")
 
 

@@ -60,6 +60,7 @@ __all__ = [
     "AttemptId",
     "Consensus",
     "PollInterval",
+    "WriterIdentity",
     "find_attempt",
     "launch_name",
     "launched_rank",
@@ -77,6 +78,20 @@ class AttemptId(NamedTuple):
 
     uuid: bytes
     ordinal: int
+
+
+class WriterIdentity(NamedTuple):
+    """What a session writes as.
+
+    Attributes:
+        run: UUID of the run.
+        rank: The rank of its process.
+        attempt: The start of the training.
+    """
+
+    run: bytes
+    rank: int
+    attempt: AttemptId
 
 
 def find_attempt(

@@ -35,6 +35,7 @@ from tdbg.run.schema import EventKind, StepFlag
 
 if TYPE_CHECKING:
     from tdbg._core import BatchCapture
+    from tdbg.capture.ranks import WriterIdentity
     from tdbg.capture.writer import Writer
 
 __all__ = [
@@ -104,7 +105,7 @@ class Session:
         on_eval_training: Called when the model turns out to be trained in evaluation
             mode, or no longer to be.
         on_request: Handles the requests of each type.
-        writes_to: The run and the rank that the session writes for; None: none.
+        writes_as: The run, the rank and the attempt that it writes; None: nothing.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Session:
         self._step_writer = StepWriter(self.recorder, policy, budget, propose)
         self.meter = self._step_writer.meter
         self.is_live = is_live
-        self.writes_to: Hashable | None = None
+        self.writes_as: WriterIdentity | None = None
         self.is_closed = False
         self.n_faults = 0
         self.takes_activations = True

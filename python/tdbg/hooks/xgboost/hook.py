@@ -106,8 +106,10 @@ class Hook(TreeHook, TrainingCallback):
         _process_hook.remember(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        writes_as = self._session.writes_as
         settings = {
             "_config": self._config,
+            "_joins": self._joins if writes_as is None else writes_as.attempt,
             "_maximized": self._maximized,
             "_shap_rows": self._shap_rows,
         }
