@@ -5,6 +5,7 @@ Imports no framework.
 
 from __future__ import annotations
 
+from tdbg.trial.envelope import ENVELOPE_FIELDS, Envelope
 from tdbg.trial.losses import RunLosses, WriterLosses, losses_of
 from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.reports import RunOverhead, ScalarSeries
@@ -17,9 +18,11 @@ from tdbg.trial.values import Call
 from tdbg.trial.writers import Attempt, EventRecord, Problem
 
 __all__ = [
+    "ENVELOPE_FIELDS",
     "STEP_TABLE_DTYPE",
     "Attempt",
     "Call",
+    "Envelope",
     "EventRecord",
     "Problem",
     "RunLosses",

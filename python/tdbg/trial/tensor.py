@@ -9,7 +9,7 @@ Thread safety: may be used from any thread; the trial's lock is held inside.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from tdbg.errors import (
 from tdbg.modes import ModeKeys
 from tdbg.stats import rows
 from tdbg.trial import shards, values
+from tdbg.trial.envelope import Envelope
 from tdbg.trial.histograms import HistogramQueries
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import (
@@ -46,6 +47,7 @@ from tdbg.trial.shards import (
     whole_shape,
 )
 from tdbg.trial.statistics import Statistics, merge_rows
+from tdbg.trial.table_queries import TableQueries
 from tdbg.trial.values import Call, ValuesOfSteps, incomplete, value_of
 
 __all__ = ["TensorHandle", "TensorStatistics", "as_row", "extremes_of"]
@@ -319,6 +321,31 @@ class TensorHandle(HistogramQueries):
         """
         row, number = self._row(step, mode_key(mode), worker, call, micro_batch)
         return TensorStatistics.of(row, number)
+
+    def envelope(
+        self,
+        *,
+        mode: ModeKeys | str | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: int = 1000,
+        fields: str | Sequence[str] = ("l2",),
+    ) -> Envelope:
+        """``Trial.envelope`` of this tensor alone: arrays of shape (1, columns).
+
+        Example:
+            e = trial.tensor("gradient/fc.weight").envelope(columns=800)
+            plt.fill_between(e.edges[:-1], e.low["l2"][0], e.high["l2"][0], step="post")
+        """
+        tables = TableQueries(self._run)
+        return tables.envelope(
+            [self.name],
+            mode=mode,
+            start=start,
+            stop=stop,
+            columns=columns,
+            fields=fields,
+        )
 
     def reduction_value(
         self,

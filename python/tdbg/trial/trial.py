@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +28,23 @@ from tdbg.modes import ModeKeys
 from tdbg.run.directory import NO_MAP_VARIABLE, wait_for_run
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
-from tdbg.run.schema import stored_name
-from tdbg.trial import overview, reports, selection, statistics
-from tdbg.trial.columns import ColumnReader, Columns
+from tdbg.trial import reports, selection
 from tdbg.trial.losses import RunLosses, losses
-from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import StepState, mode_key, state_of, wait
-from tdbg.trial.statistics import Statistics
+from tdbg.trial.table_queries import TableQueries
 from tdbg.trial.tensor import TensorHandle
-from tdbg.trial.writers import NO_END, Attempt, EventRecord, Problem
+from tdbg.trial.writers import Attempt, EventRecord, Problem
 
 __all__ = ["Trial", "create_trial", "default_mapping"]
 
 
-# Tensors x steps that ``statistics_in_parts`` holds at a time (200 bytes each), and
-# steps, however many the tensors.
-PART_ENTRIES = 1 << 17
-LEAST_STEPS = 64
-
-
-class Trial:
+class Trial(TableQueries):
     """A run as a reader sees it; made by ``create_trial``."""
 
     def __init__(self, run: RunState, name: str) -> None:
-        self._run = run
-        self._columns = ColumnReader()
+        super().__init__(run)
         self.name = name
 
     def __repr__(self) -> str:
@@ -392,115 +382,6 @@ class Trial:
         """
         with self._run.fresh() as run:
             return reports.scalars(run, mode_key(mode), start, end)
-
-    def statistics(
-        self,
-        names: Sequence[str] | None = None,
-        *,
-        start: int | None = None,
-        end: int | None = None,
-        mode: ModeKeys | str | None = None,
-    ) -> Statistics:
-        """Statistics of many tensors over many steps, in one pass over the rows.
-
-        Args:
-            names: Tensors; None: all that have statistics.
-            start: First global step.
-            end: Global step before which to end.
-            mode: Only steps of this mode.
-
-        Raises:
-            TensorUnavailable: If one of *names* is unknown so far.
-        """
-        with self._run.fresh() as run:
-            first = -NO_END if start is None else start
-            stop = NO_END if end is None else end
-            requested = self._requested(run, names, first, stop)
-            recorded = self._recorded(run, mode_key(mode))
-            sources = run.sources_of(None)
-            return statistics.collect(sources, requested, recorded, first, stop)
-
-    def statistics_in_parts(
-        self,
-        names: Sequence[str] | None = None,
-        *,
-        mode: ModeKeys | str | None = None,
-    ) -> Iterator[Statistics]:
-        """Yield what ``statistics`` gives some steps at a time, in bounded memory.
-
-        Args:
-            names: Tensors; None: all that have statistics.
-            mode: Only steps of this mode.
-
-        Yields:
-            Statistics of the same names, at least one, and of steps that ascend.
-
-        Raises:
-            TensorUnavailable: If one of *names* is unknown so far.
-        """
-        with self._run.fresh() as run:
-            requested = self._requested(run, names, -NO_END, NO_END)
-            recorded = self._recorded(run, mode_key(mode))
-        n = max(LEAST_STEPS, PART_ENTRIES // max(1, len(requested)))
-        for at in range(0, max(1, len(recorded)), n):
-            steps = recorded[at : at + n]
-            first, stop = (int(steps[0]), int(steps[-1]) + 1) if len(steps) else (0, 0)
-            with self._run.lock:
-                sources = self._run.sources_of(None)
-                part = statistics.collect(sources, requested, steps, first, stop)
-            yield part
-
-    def _requested(
-        self, run: RunState, names: Sequence[str] | None, first: int, stop: int
-    ) -> list[str]:
-        """The names that are asked for, each once."""
-        if names is None:
-            return statistics.with_rows(
-                run.sources_of(None), sorted(run.names()), first, stop
-            )
-        requested = list(dict.fromkeys(map(stored_name, names)))
-        for name in requested:
-            if run.definition(name) is None:
-                near = selection.nearest(name, run.names())
-                msg = f"no tensor {short(name)}; {near}"
-                raise TensorUnavailable(msg)
-        return requested
-
-    def _recorded(self, run: RunState, mode: ModeKeys) -> NDArray[np.int64]:
-        """The recorded steps of a mode, ascending."""
-        if mode is ModeKeys.GLOBAL:
-            return run.table.steps.copy()
-        return np.sort(run.table.steps[run.table.of_mode(mode)[1]])
-
-    def overview(
-        self, names: Sequence[str], mode: ModeKeys | str | None = None
-    ) -> list[TensorOverview]:
-        """What tensors are, and at how many steps they were saved: all in one pass.
-
-        Args:
-            names: Tensors, as ``tensor_names`` gives them; each once.
-            mode: Only steps of this mode, in its count.
-        """
-        with self._run.fresh() as run:
-            return overview.overview(run, names, mode_key(mode))
-
-    def describe(self, names: Sequence[str]) -> list[TensorDescription]:
-        """What tensors are: roles, element types and shapes, in the order given."""
-        with self._run.fresh() as run:
-            return overview.describe(run, names)
-
-    def columns(self, names: Sequence[str], steps: NDArray[np.int64]) -> Columns:
-        """What ``statistics`` gives, as float64, at given steps.
-
-        Quick for who asks again and again for the same names, as the engine of the
-        rules does.
-
-        Args:
-            names: Tensors, each once; what is unknown so far has no row.
-            steps: Global steps, ascending.
-        """
-        with self._run.fresh() as run:
-            return self._columns.read(run.sources_of(None), names, steps)
 
 
 def create_trial(

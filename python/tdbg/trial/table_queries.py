@@ -1,0 +1,206 @@
+"""The questions about many tensors at once that a ``Trial`` answers.
+
+Thread safety: may be used from any thread; the trial's lock is held inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.messages import short
+from tdbg.errors import ConfigurationError, TensorUnavailable
+from tdbg.modes import ModeKeys
+from tdbg.run.schema import stored_name
+from tdbg.trial import overview, selection, statistics
+from tdbg.trial.columns import ColumnReader, Columns
+from tdbg.trial.envelope import (
+    Envelope,
+    collect_envelope,
+    column_edges,
+    envelope_fields,
+)
+from tdbg.trial.overview import TensorDescription, TensorOverview
+from tdbg.trial.run import RunState
+from tdbg.trial.selection import mode_key
+from tdbg.trial.statistics import Statistics
+from tdbg.trial.writers import NO_END
+
+__all__ = ["TableQueries"]
+
+# Tensors x steps that ``statistics_in_parts`` holds at a time (200 bytes each), and
+# steps, however many the tensors.
+PART_ENTRIES = 1 << 17
+LEAST_STEPS = 64
+
+
+class TableQueries:
+    """Statistics, columns and envelopes, of the run that it is made for."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._columns = ColumnReader()
+
+    def statistics(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+        mode: ModeKeys | str | None = None,
+    ) -> Statistics:
+        """Statistics of many tensors over many steps, in one pass over the rows.
+
+        Args:
+            names: Tensors; None: all that have statistics.
+            start: First global step.
+            end: Global step before which to end.
+            mode: Only steps of this mode.
+
+        Raises:
+            TensorUnavailable: If one of *names* is unknown so far.
+        """
+        with self._run.fresh() as run:
+            first = -NO_END if start is None else start
+            stop = NO_END if end is None else end
+            requested = self._requested(run, names, first, stop)
+            recorded = self._recorded(run, mode_key(mode))
+            sources = run.sources_of(None)
+            return statistics.collect(sources, requested, recorded, first, stop)
+
+    def envelope(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        mode: ModeKeys | str | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: int = 1000,
+        fields: str | Sequence[str] = ("l2",),
+    ) -> Envelope:
+        """Least, greatest and mean of statistics over stretches of steps: to be drawn.
+
+        Nothing is sampled: a spike or a NaN of one row is there however few columns
+        are asked for.  Steps that were not ended are left out.
+
+        Args:
+            names: Tensors; None: all that have statistics in the range, by name.
+            mode: Only steps of this mode; the columns are global steps all the same.
+            start: First global step; None: the first that was recorded.
+            stop: Global step before which to end; None: behind the last one.
+            columns: How many columns at most.  All but the outer ones are equally
+                wide, and the inner bounds are multiples of the width.
+            fields: Of l2, rms (l2 / sqrt of the number of elements), mean, std,
+                abs_max (the largest absolute value), zero_share (zeros / elements); of
+                the finite elements, as docs/statistics.md defines them.
+
+        Returns:
+            Arrays of shape (names, columns); without a recorded step in the range
+            there are no columns.
+
+        Raises:
+            TensorUnavailable: If one of *names* is unknown so far.
+            ConfigurationError: If *columns* is below 1, or one of *fields* unknown.
+
+        Example:
+            e = trial.envelope(["gradient/fc.weight"], columns=800)
+            plt.fill_between(e.edges[:-1], e.low["l2"][0], e.high["l2"][0], step="post")
+        """
+        chosen = envelope_fields(fields)
+        if columns < 1:
+            msg = f"an envelope needs at least one column, got columns={columns!r}"
+            raise ConfigurationError(msg)
+        with self._run.fresh() as run:
+            recorded = self._recorded(run, mode_key(mode))
+            first = int(recorded[0]) if start is None and len(recorded) else start or 0
+            end = stop
+            if end is None:
+                end = int(recorded[-1]) + 1 if len(recorded) else first
+            requested = self._requested(run, names, first, end)
+            edges = column_edges(first, end, columns)
+            sources = run.sources_of(None)
+            return collect_envelope(sources, requested, recorded, edges, chosen)
+
+    def statistics_in_parts(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        mode: ModeKeys | str | None = None,
+    ) -> Iterator[Statistics]:
+        """Yield what ``statistics`` gives some steps at a time, in bounded memory.
+
+        Args:
+            names: Tensors; None: all that have statistics.
+            mode: Only steps of this mode.
+
+        Yields:
+            Statistics of the same names, at least one, and of steps that ascend.
+
+        Raises:
+            TensorUnavailable: If one of *names* is unknown so far.
+        """
+        with self._run.fresh() as run:
+            requested = self._requested(run, names, -NO_END, NO_END)
+            recorded = self._recorded(run, mode_key(mode))
+        n = max(LEAST_STEPS, PART_ENTRIES // max(1, len(requested)))
+        for at in range(0, max(1, len(recorded)), n):
+            steps = recorded[at : at + n]
+            first, stop = (int(steps[0]), int(steps[-1]) + 1) if len(steps) else (0, 0)
+            with self._run.lock:
+                sources = self._run.sources_of(None)
+                part = statistics.collect(sources, requested, steps, first, stop)
+            yield part
+
+    def _requested(
+        self, run: RunState, names: Sequence[str] | None, first: int, stop: int
+    ) -> list[str]:
+        """The names that are asked for, each once."""
+        if names is None:
+            return statistics.with_rows(
+                run.sources_of(None), sorted(run.names()), first, stop
+            )
+        requested = list(dict.fromkeys(map(stored_name, names)))
+        for name in requested:
+            if run.definition(name) is None:
+                near = selection.nearest(name, run.names())
+                msg = f"no tensor {short(name)}; {near}"
+                raise TensorUnavailable(msg)
+        return requested
+
+    def _recorded(self, run: RunState, mode: ModeKeys) -> NDArray[np.int64]:
+        """The recorded steps of a mode, ascending."""
+        if mode is ModeKeys.GLOBAL:
+            return run.table.steps.copy()
+        return np.sort(run.table.steps[run.table.of_mode(mode)[1]])
+
+    def overview(
+        self, names: Sequence[str], mode: ModeKeys | str | None = None
+    ) -> list[TensorOverview]:
+        """What tensors are, and at how many steps they were saved: all in one pass.
+
+        Args:
+            names: Tensors, as ``tensor_names`` gives them; each once.
+            mode: Only steps of this mode, in its count.
+        """
+        with self._run.fresh() as run:
+            return overview.overview(run, names, mode_key(mode))
+
+    def describe(self, names: Sequence[str]) -> list[TensorDescription]:
+        """What tensors are: roles, element types and shapes, in the order given."""
+        with self._run.fresh() as run:
+            return overview.describe(run, names)
+
+    def columns(self, names: Sequence[str], steps: NDArray[np.int64]) -> Columns:
+        """What ``statistics`` gives, as float64, at given steps.
+
+        Quick for who asks again and again for the same names, as the engine of the
+        rules does.
+
+        Args:
+            names: Tensors, each once; what is unknown so far has no row.
+            steps: Global steps, ascending.
+        """
+        with self._run.fresh() as run:
+            return self._columns.read(run.sources_of(None), names, steps)
