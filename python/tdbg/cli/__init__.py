@@ -42,6 +42,7 @@ VERBS = {
     "show": "statistics over steps, or the values of a tensor",
     "check": "judge runs with rules; exit code 1 on findings",
     "watch": "judge runs while they train; may stop them",
+    "top": "runs on the whole screen while they train: losses, findings, all layers",
     "rules": "list rules, what they need captured and what that costs",
     "new-rule": "write a rule of one's own to begin with, and its test",
     "attach": "let a running training capture something else for a while",

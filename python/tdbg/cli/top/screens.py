@@ -1,0 +1,315 @@
+"""The screens of ``tdbg top``: the runs, and one run.
+
+Each is a list of lines of text that fits the terminal, made from what is known.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from tdbg.cli.output import SEVERITY_STYLES, counted, plain, shortened
+from tdbg.cli.top.board import WatchedRun, folder_of
+from tdbg.cli.top.charts import (
+    NAME_WIDTH,
+    beside,
+    clipped,
+    depth_chart,
+    layer_map,
+    loss_chart,
+    sparkline,
+    value_text,
+)
+from tdbg.run.findings import Finding, Severity
+from tdbg.trial import Envelope
+
+__all__ = ["KEYS", "View", "draw"]
+
+#: What each key does, as the screen of keys says it.
+KEYS = {
+    "up, down, k, j": "choose a run; a finding of the run that is open",
+    "enter, escape": "open the run; go back to the runs",
+    "tab": "another collection in the map",
+    "+, -": "the newer half of the steps; twice as many",
+    "c": "check the run with the default rules",
+    "s": "stop the training, after a question",
+    "a": "capture the values of the map's tensors for 50 steps, after a question",
+    "?": "these keys",
+    "q": "quit; the trainings go on",
+}
+_SYMBOLS = {Severity.ERROR: "■", Severity.WARNING: "▲", Severity.INFO: "●"}
+_STATE_STYLES = {
+    "running": "green",
+    "stalled": "yellow",
+    "dead": "bold red",
+    "unreadable": "bold red",
+}
+_LOSS_ROWS = 4
+_ADVICE_ROWS = 2
+_FLOW_WIDTH = 40
+
+
+@dataclass(slots=True)
+class View:
+    """What the user has chosen.
+
+    Attributes:
+        selected: Number of the run under the cursor.
+        is_open: Whether that run is open.
+        finding: Number of the finding whose advice is shown.
+        collection: Number of the collection in the map.
+        zoom: How often the newer half of the steps was chosen.
+        question: What the user is asked, to be answered by y.
+        message: What was done last.
+        shows_keys: Whether the keys are shown.
+    """
+
+    selected: int = 0
+    is_open: bool = False
+    finding: int = 0
+    collection: int = 0
+    zoom: int = 0
+    question: str = ""
+    message: str = ""
+    shows_keys: bool = False
+
+
+def draw(runs: Sequence[WatchedRun], view: View, width: int, height: int) -> Text:
+    """The screen, of at most so many lines and characters.
+
+    Args:
+        runs: The runs, at least one.
+        view: What the user has chosen.
+        width: Characters of a line.
+        height: Lines.
+    """
+    body = height - 1
+    if view.shows_keys:
+        lines = [Text(f"{keys:<16} {what}") for keys, what in KEYS.items()]
+    elif view.is_open:
+        lines = _run_screen(runs[view.selected], view, width, body)
+    else:
+        lines = _runs_screen(runs, view, width, body)
+    lines = lines[:body]
+    lines += [Text()] * (body - len(lines))
+    lines = [clipped(line, width) for line in (*lines, _footer(view))]
+    screen = Text("\n").join(lines)
+    screen.no_wrap = True
+    return screen
+
+
+def _footer(view: View) -> Text:
+    if view.question:
+        return Text(f"{view.question} [y/n]", "bold yellow")
+    if view.message:
+        return plain(view.message)
+    shown = "q quit  ? keys  c check  s stop  a capture"
+    more = "  tab map  +/- zoom  esc runs" if view.is_open else "  enter open"
+    return Text(shown + more, "dim")
+
+
+# ---- the runs --------------------------------------------------------------------
+
+
+def _runs_screen(
+    runs: Sequence[WatchedRun], view: View, width: int, height: int
+) -> list[Text]:
+    folder = folder_of(runs)
+    n_running = sum(run.state == "running" for run in runs)
+    head = f"{counted(len(runs), 'run')}, {n_running} running"
+    lines = [plain(f"{head}  {folder}".rstrip()), Text()]
+    lines[0].stylize("bold")
+    room = max(1, height - len(lines))
+    first = max(0, min(view.selected - room // 2, len(runs) - room))
+    lines += [
+        _run_line(run, folder, width, is_selected=i == view.selected)
+        for i, run in enumerate(runs[first : first + room], first)
+    ]
+    return lines
+
+
+def _run_line(run: WatchedRun, folder: str, width: int, *, is_selected: bool) -> Text:
+    line = Text("> " if is_selected else "  ", "bold")
+    name = shortened(plain(run.name.removeprefix(folder)).plain, NAME_WIDTH)
+    line.append(name + " " * (NAME_WIDTH + 1 - cell_len(name)), "bold")
+    line.append(f"{run.state:<11}", _STATE_STYLES.get(run.state, ""))
+    if run.error:
+        line.append_text(plain(run.error))
+        return clipped(line, width)
+    line.append(f"{run.n_steps:>8,}  ")
+    spark = 12 if width < 100 else 24
+    losses = run.losses(2 * spark)
+    if losses:
+        drawn = sparkline(losses[0])
+        line.append(f"{value_text(losses[0].newest):>8}  ")
+        line.append_text(drawn)
+        line.append(" " * (spark + 2 - cell_len(drawn.plain)))
+    else:
+        line.append(" " * (spark + 12))
+    for severity in (Severity.ERROR, Severity.WARNING):
+        n = run.n_findings(severity)
+        if n:
+            line.append(f"{_SYMBOLS[severity]} {n} ", SEVERITY_STYLES[severity.label])
+    if run.findings:
+        worst = run.findings[0]
+        line.append_text(plain(f"{worst.rule} {worst.tensor}"))
+    return clipped(line, width)
+
+
+# ---- one run ---------------------------------------------------------------------
+
+
+def _run_screen(run: WatchedRun, view: View, width: int, height: int) -> list[Text]:
+    title = Text(shortened(plain(run.name).plain, max(12, width // 2)) + "  ")
+    title.stylize("bold")
+    title.append(run.state, _STATE_STYLES.get(run.state, ""))
+    title.append(f"  step {max(run.last_step, 0):,}")
+    if run.rate is not None and run.state == "running":
+        title.append(f"  {run.rate:.3g} steps/s")
+    lines = [clipped(title, width), _verdict(run, width)]
+    if run.error:
+        return lines
+    lines += _findings(run, view, width, max(2, height // 6))
+    start = _start(run, view)
+    loss_rows = _LOSS_ROWS if height < 30 else 2 * _LOSS_ROWS
+    flow_width = _FLOW_WIDTH if width >= 110 else 0
+    chart_width = width - (flow_width + 2 if flow_width else 0)
+    maps = _maps(run, view, width, start)
+    charts = _loss_chart(run, chart_width, loss_rows, start)
+    if flow_width and maps:
+        collection, envelope = maps[0]
+        flow = depth_chart(envelope, collection, flow_width, loss_rows)
+        charts = [
+            beside(left, right, chart_width + 2)
+            for left, right in zip(charts or [Text()] * len(flow), flow, strict=False)
+        ]
+    lines += [Text(), *charts]
+    if not maps:
+        lines += [Text(), Text(_no_map(run), "dim")]
+    for i, (collection, envelope) in enumerate(maps):
+        room = height - len(lines) - 2
+        # The chosen one takes what it is given, the others come if they fit.
+        if room > (1 if i == 0 else len(envelope.names) + 1):
+            lines += [Text(), *layer_map(envelope, collection, width, room)]
+    lines.append(plain(run.cost))
+    lines[-1].stylize("dim")
+    return lines
+
+
+def _verdict(run: WatchedRun, width: int) -> Text:
+    """One sentence: how far the training is, and what is wrong."""
+    if run.error:
+        return plain(run.error)
+    steps = f"{counted(run.n_steps, 'step')} of training"
+    if run.n_steps == 0:
+        text = "no step of training yet; losses and maps appear with the first ones"
+    elif not run.is_judged:
+        text = f"{steps}; no rule has judged them: c checks the run"
+    elif not run.findings:
+        text = f"{steps}; the rules that judged them found nothing"
+    elif run.findings[0].is_over:
+        text = f"{steps}; what the rules found is gone"
+    else:
+        worst, n = run.findings[0], sum(not each.is_over for each in run.findings)
+        many = "1 thing is" if n == 1 else f"{n} things are"
+        text = f"{steps}; {many} wrong, {worst.rule} first"
+    return clipped(plain(text), width)
+
+
+def _findings(run: WatchedRun, view: View, width: int, room: int) -> list[Text]:
+    if not run.findings:
+        return []
+    chosen = min(view.finding, len(run.findings) - 1)
+    first = max(0, min(chosen - room // 2, len(run.findings) - room))
+    lines = []
+    for i, finding in enumerate(run.findings[first : first + room], first):
+        lines.append(clipped(_finding(finding), width))
+        if i == chosen and finding.advice:
+            lines += _wrapped(f"-> {finding.advice}", width, _ADVICE_ROWS)
+    hidden = len(run.findings) - min(room, len(run.findings))
+    if hidden or run.n_following:
+        parts = [f"{hidden} more"] if hidden else []
+        if run.n_following:
+            parts.append(f"{run.n_following} that follow from these")
+        lines.append(Text(f"    and {', '.join(parts)}", "dim"))
+    return lines
+
+
+def _finding(finding: Finding) -> Text:
+    style = SEVERITY_STYLES.get(finding.severity.label, "")
+    if finding.is_over:
+        style = f"{style} dim"
+    text = Text(f"{_SYMBOLS[finding.severity]} ", style)
+    text.append(f"{finding.rule} ", "bold")
+    since = f"since step {finding.first_step:,}"
+    if finding.is_over:
+        since = f"steps {finding.first_step:,} to {finding.last_step:,} (gone)"
+    text.append_text(plain(f"{since}: {finding.tensor}: {finding.message}"))
+    return text
+
+
+def _start(run: WatchedRun, view: View) -> int | None:
+    if not view.zoom or run.last_step < 1:
+        return None
+    # Rounded down, so that what is shown does not move with each step.
+    span = max(8, (run.last_step + 1) >> view.zoom)
+    return max(0, (run.last_step + 1 - span) // 8 * 8)
+
+
+def _loss_chart(
+    run: WatchedRun, width: int, rows: int, start: int | None
+) -> list[Text]:
+    """The losses that there is room for, side by side, each with its range."""
+    losses = run.losses(2 * max(10, width // 2 - 12), start)
+    shown = losses[: 2 if width >= 76 else 1]
+    if not shown:
+        return []
+    each = width // len(shown) - 2
+    drawn = [loss_chart(series, each, rows) for series in shown]
+    if len(drawn) == 1:
+        lines = drawn[0]
+    else:
+        lines = [
+            beside(left, right, each + 2) for left, right in zip(*drawn, strict=True)
+        ]
+    if len(losses) > len(shown):
+        lines[0].append(f"  and {len(losses) - len(shown)} more", "dim")
+    return lines
+
+
+def _maps(
+    run: WatchedRun, view: View, width: int, start: int | None
+) -> list[tuple[str, Envelope]]:
+    """The collections that have statistics in the range, the chosen one first."""
+    there = run.mapped()
+    first = view.collection % len(there) if there else 0
+    found = []
+    for collection in (*there[first:], *there[:first]):
+        envelope = run.layer_map(collection, width - NAME_WIDTH - 1, start)
+        if envelope is not None and envelope.rows.any():
+            found.append((collection, envelope))
+    return found
+
+
+def _no_map(run: WatchedRun) -> str:
+    if not run.mapped():
+        return (
+            "no statistics of gradients, weights or outputs were captured: "
+            'include_collections=["gradients"], or a (attach)'
+        )
+    return "no statistics in this range of steps"
+
+
+# ---- lines -----------------------------------------------------------------------
+
+
+def _wrapped(text: str, width: int, rows: int) -> list[Text]:
+    """A text in so many lines at most; the last one is cut."""
+    parts = textwrap.wrap(plain(text).plain, max(20, width - 4))
+    if len(parts) > rows:
+        parts = [*parts[: rows - 1], " ".join(parts[rows - 1 :])]
+    return [clipped(Text(f"    {part}"), width) for part in parts]
