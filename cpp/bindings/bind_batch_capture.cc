@@ -110,6 +110,23 @@ PyObject* TakeByPosition(PyObject* self, PyObject* const* arguments,
   return nullptr;
 }
 
+bool TakeNumbers(BatchCapture& batch, std::int64_t step,
+                 const py::sequence& entries, const py::object& numbers,
+                 const py::sequence& flags) {
+  const py::tuple kept_entries = AsTuple(entries);
+  std::vector<TensorRequest> requests(kept_entries.size());
+  std::vector<std::int64_t> all_flags;
+  AppendIntegers(flags, &all_flags);
+  if (all_flags.size() != requests.size()) {
+    throw py::value_error("entries and flags differ in length");
+  }
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i].entry = &kept_entries[i].cast<python_capture::TensorEntry&>();
+    requests[i].flags = static_cast<long>(all_flags[i]);
+  }
+  return batch.TakeNumbers({.step = step, .site = {}}, numbers.ptr(), requests);
+}
+
 // ModuleCallCapture.take: args, kwargs and output of one call of a module.
 PyObject* TakeCall(PyObject* self, PyObject* const* arguments, Py_ssize_t n) {
   if (n != 3) {
@@ -180,7 +197,7 @@ void RegisterBatchCapture(py::module_& module) {
                        std::vector<std::int64_t> global_shape,
                        std::vector<std::int64_t> global_offset,
                        const Placements& placements, double low, double high,
-                       bool rows_are_units) {
+                       bool rows_are_units, bool units_last) {
              std::vector<std::string> names;
              for (const py::handle alias : aliases) {
                names.push_back(Utf8(alias));
@@ -191,7 +208,10 @@ void RegisterBatchCapture(py::module_& module) {
                  ValueOrThrow(ParseTensorShard(std::move(global_shape),
                                                std::move(global_offset),
                                                placements)),
-                 {.low = low, .high = high, .rows_are_units = rows_are_units});
+                 {.low = low,
+                  .high = high,
+                  .rows_are_units = rows_are_units,
+                  .units_last = units_last});
            }),
            py::arg("name"), py::arg("role"), py::arg("aliases") = py::tuple(),
            py::arg("unit_summary") = "",
@@ -199,7 +219,7 @@ void RegisterBatchCapture(py::module_& module) {
            py::arg("global_offset") = std::vector<std::int64_t>{},
            py::arg("placements") = Placements{}, py::kw_only(),
            py::arg("low") = -kInfinity, py::arg("high") = kInfinity,
-           py::arg("rows_are_units") = false)
+           py::arg("rows_are_units") = false, py::arg("units_last") = false)
       .def_property("raw_limit", &python_capture::TensorEntry::raw_limit,
                     &python_capture::TensorEntry::set_raw_limit)
       .def_property_readonly("too_large",
@@ -220,7 +240,9 @@ void RegisterBatchCapture(py::module_& module) {
       .def("end_forward", &EndForward)
       .def("begin_values", &BeginValues, py::arg("step"), py::arg("entries"),
            py::arg("tensors"))
-      .def("fence", &BatchCapture::Fence);
+      .def("fence", &BatchCapture::Fence)
+      .def("take_numbers", &TakeNumbers, py::arg("step"), py::arg("entries"),
+           py::arg("numbers"), py::arg("flags"));
   AddQuick(batch_capture, &take_method);
 
   py::class_<ModuleCallCapture> module_call_capture(module, "ModuleCallCapture",

@@ -143,12 +143,15 @@ bool TakeUnitSummary(Capture& capture, std::int64_t step, std::int64_t unit_id,
                      std::int64_t id, std::uint64_t pointer,
                      const py::object& strides, std::int64_t call,
                      std::int64_t micro_batch, double low, double high,
-                     bool rows_are_units) {
+                     bool rows_are_units, bool units_last) {
   const CaptureArgs parsed = ParseCaptureArg(id, pointer, strides);
   const ReleaseGil released;
-  return capture.UnitSummary(
-      step, ParseId(unit_id), parsed.items.front(), Site(call, micro_batch),
-      {.low = low, .high = high, .rows_are_units = rows_are_units});
+  return capture.UnitSummary(step, ParseId(unit_id), parsed.items.front(),
+                             Site(call, micro_batch),
+                             {.low = low,
+                              .high = high,
+                              .rows_are_units = rows_are_units,
+                              .units_last = units_last});
 }
 
 bool AddScalar(Capture& capture, std::int64_t step, std::int64_t id,
@@ -339,7 +342,8 @@ void RegisterCapture(py::module_& module) {
            py::arg("unit_id"), py::arg("id"), py::arg("pointer"),
            py::arg("strides") = py::none(), py::kw_only(), py::arg("call") = 0,
            py::arg("micro_batch") = 0, py::arg("low") = -kInfinity,
-           py::arg("high") = kInfinity, py::arg("rows_are_units") = false)
+           py::arg("high") = kInfinity, py::arg("rows_are_units") = false,
+           py::arg("units_last") = false)
       .def("scalar", &AddScalar, py::arg("step"), py::arg("id"),
            py::arg("value"), py::arg("wall_ns"))
       .def("event", &AddEvent, py::arg("step"), py::arg("kind"),

@@ -19,9 +19,14 @@ struct UnitSummarySpec {
   // than zero are active, none is out of range, and `low` and `high` are
   // ignored.
   bool rows_are_units = false;
+  // Whether the last dimension numbers the units, as where channels come last;
+  // otherwise UnitAxis says which does.
+  bool units_last = false;
 
+  // REQUIRES: n_dims >= 1.
   [[nodiscard]] std::size_t Axis(std::size_t n_dims) const {
-    return rows_are_units ? 0 : UnitAxis(n_dims);
+    if (rows_are_units) return 0;
+    return units_last ? n_dims - 1 : UnitAxis(n_dims);
   }
   // The range to count with: for rows, elements other than zero are either
   // active or out of it.

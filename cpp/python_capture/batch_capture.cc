@@ -76,7 +76,7 @@ std::vector<std::size_t> BatchCapture::Take(
     Job& job = scratch.jobs.emplace_back();
     job.flags = request.flags;
     job.request = i;
-    const bool is_read = reader_.Read(request.tensor, &job.tensor);
+    const bool is_read = Read(request.tensor, &job.tensor);
     if (is_read && (job.flags & capture_flags::kLimitedValues) != 0) {
       ApplyLimit(context, request.entry, &job);
     }
@@ -102,11 +102,44 @@ std::vector<std::size_t> BatchCapture::Take(
       unhandled.clear();
     }
   }
+  Spare(std::move(scratch));
+  return unhandled;
+}
+
+bool BatchCapture::TakeNumbers(const CaptureContext& context, PyObject* numbers,
+                               std::span<const TensorRequest> requests) {
+  TensorDescriptor all;
+  if (!array_reader_.Read(numbers, &all) || all.n_dimensions != 1 ||
+      all.count != requests.size()) {
+    return false;
+  }
+  Scratch scratch = std::exchange(spare_, {});
+  scratch.jobs.reserve(requests.size());  // The items point into it.
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Job& job = scratch.jobs.emplace_back();
+    job.flags = requests[i].flags;
+    job.request = i;
+    job.tensor.dtype = all.dtype;
+    job.tensor.count = 1;
+    job.tensor.data = static_cast<const std::byte*>(all.data) +
+                      static_cast<std::ptrdiff_t>(i) * all.steps[0];
+    scratch.tensors.push_back(numbers);
+    if ((job.flags & capture_flags::kLimitedValues) != 0) {
+      ApplyLimit(context, requests[i].entry, &job);
+    }
+    job.id = requests[i].entry->IdOf(job.tensor, capture_);
+  }
+  std::vector<std::size_t> unhandled;  // Stays empty: all lie on the CPU.
+  TakeAll(context, &scratch, &unhandled);
+  Spare(std::move(scratch));
+  return true;
+}
+
+void BatchCapture::Spare(Scratch scratch) {
   scratch.jobs.clear();
   scratch.tensors.clear();
   scratch.rows.clear();
   spare_ = std::move(scratch);
-  return unhandled;
 }
 
 void BatchCapture::WantCopies(std::span<TensorCopy> copies) {

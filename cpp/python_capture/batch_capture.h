@@ -1,7 +1,8 @@
 // BatchCapture captures several tensors of a framework in one call.  It reads
-// them through the DLPack exchange API; the tensors that it cannot read are
-// returned to the caller, which captures them in Python.  Work for tensors on
-// CUDA devices is put on the stream that the framework currently uses.
+// them through the DLPack exchange API, and arrays of NumPy by themselves; what
+// it cannot read is returned to the caller, which captures it in Python.  Work
+// for tensors on CUDA devices is put on the stream that the framework currently
+// uses.
 //
 // Thread safety: call with the GIL held.  Large reductions release it, so other
 // threads may call meanwhile.
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "capture/capture.h"
+#include "python_capture/array_reader.h"
 #include "python_capture/capture_flags.h"
 #include "python_capture/dlpack_reader.h"
 #include "python_capture/row_cache.h"
@@ -79,10 +81,11 @@ struct ForwardState {
 
 class BatchCapture {
  public:
-  // Reads tensors of these `types` only; the first one is the type of plain
-  // tensors (IsPlain).
+  // Reads arrays of NumPy, and tensors of these `types` only, of which the
+  // first one is the type of plain tensors (IsPlain).
   BatchCapture(Capture& capture, const pybind11::tuple& types);
 
+  // Whether it can read any of the types.
   [[nodiscard]] bool CanRead() const { return !reader_.empty(); }
   // Rows that were copied because their memory had been reduced before.
   [[nodiscard]] std::uint64_t n_repeated() const { return n_repeated_; }
@@ -104,6 +107,12 @@ class BatchCapture {
                                 std::span<const TensorRequest> requests,
                                 bool all_or_none = false);
 
+  // Captures numbers, each as a tensor of no dimensions of its own: `requests`
+  // has an entry and flags for each element of `numbers`, an array of NumPy of
+  // one dimension.  False, and nothing is captured, if it is anything else.
+  bool TakeNumbers(const CaptureContext& context, PyObject* numbers,
+                   std::span<const TensorRequest> requests);
+
   // Starts copying the values of the requested tensors that are contiguous and
   // lie on a device with kernels; captures nothing else.  Returns their
   // indices.  The caller keeps their memory alive until Fence; writing to it
@@ -121,9 +130,9 @@ class BatchCapture {
   void TakeDifferences(const CaptureContext& context,
                        std::span<const DifferenceRequest> requests);
 
-  // As DlpackReader.
+  // As DlpackReader and ArrayReader.
   bool Read(PyObject* tensor, TensorDescriptor* out) const {
-    return reader_.Read(tensor, out);
+    return reader_.Read(tensor, out) || array_reader_.Read(tensor, out);
   }
   // Whether this is a forked child.
   [[nodiscard]] bool IsInert() const { return capture_.writer().inert(); }
@@ -161,6 +170,8 @@ class BatchCapture {
     std::vector<CaptureItem> rows;
   };
 
+  // Keeps the memory of a call for the next one.
+  void Spare(Scratch scratch);
   // Whether a tensor that was read can be captured here now.
   bool CanTake(const CaptureContext& context, const Job& job);
   void TakeAll(const CaptureContext& context, Scratch* scratch,
@@ -182,6 +193,7 @@ class BatchCapture {
 
   Capture& capture_;
   const DlpackReader reader_;
+  const ArrayReader array_reader_;
   const pybind11::object plain_;
   RowCache row_cache_;
   ForwardState forward_;

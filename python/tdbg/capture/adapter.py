@@ -205,7 +205,7 @@ class FrameworkAdapter:
         name: The framework's, as the configuration event of a run has it.
         version: The framework's version, likewise.
         tensor_types: Exact types of tensors that the core may read by DLPack
-            without asking ``describe``; none: it asks for each.
+            without asking ``describe``.
         device_backend: The framework's operations on its devices; None: tensors on
             devices are refused.
     """
@@ -229,6 +229,15 @@ class FrameworkAdapter:
         """Return where a tensor lies; None if it cannot be captured."""
         del tensor
         return None
+
+    def arrays(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """Return the tensors, with arrays of NumPy in place of those that can be such.
+
+        The core reads arrays by itself, many in one call; ``describe`` is asked for
+        the rest.  Called unless there are ``tensor_types``.  An array must share the
+        memory of its tensor where that lies on the CPU, and may be a copy elsewhere.
+        """
+        return tensors
 
     def local_shard(self, tensor: Any) -> Local | None:
         """Return what this rank holds of a distributed tensor; None: it is none."""

@@ -401,7 +401,7 @@ class StepWriter:
         budget: float | str | None,
         propose: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> None:
-        self.meter = OverheadMeter(recorder.batch_capture)
+        self.meter = OverheadMeter(recorder.direct)
         self._recorder = recorder
         self._policy = policy
         self._throttling = None

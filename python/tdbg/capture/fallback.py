@@ -1,7 +1,7 @@
 """Tensors that the batch capture refused, captured one by one.
 
-They are arrays of NumPy, parts of distributed tensors, tensors of unusual layouts,
-sparse tensors, and tensors on devices without the core's kernels.
+They are parts of distributed tensors, tensors of unusual layouts and of element types
+without statistics, sparse tensors, and tensors on devices without the core's kernels.
 
 Thread safety: none; the thread of the recorder.
 
@@ -11,7 +11,6 @@ Errors: a tensor that cannot be captured here either is refused and counted.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdbg.capture.adapter import (
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from tdbg.capture.writer import Writer
 
 __all__ = ["FallbackCapture", "TensorRequest"]
-
-# With so few dimensions the last one is the second one too, which the writer counts.
-_CHANNELS_ARE_LAST_UP_TO = 2
 
 
 class TensorRequest(NamedTuple):
@@ -242,9 +238,6 @@ class FallbackCapture:
             )
         units, spec = entry.units, entry.unit_spec
         if flags & UNITS and units is not None and spec is not None and ref.shape:
-            if spec.units_last and len(ref.shape) > _CHANNELS_ARE_LAST_UP_TO:
-                self._count_last(number, units, spec, ref, site)
-                return
             writer.unit_summary(
                 number,
                 units.id_of(_summary_ref(spec, ref.shape), writer),
@@ -256,27 +249,8 @@ class FallbackCapture:
                 low=spec.low,
                 high=spec.high,
                 rows_are_units=spec.rows_are_units,
+                units_last=spec.units_last,
             )
-
-    def _count_last(
-        self,
-        number: int,
-        units: TensorEntry,
-        spec: UnitSummarySpec,
-        ref: TensorRef,
-        site: CallSite,
-    ) -> None:
-        """Count the units of an array whose last dimension numbers them."""
-        axis = spec.axis(len(ref.shape))
-        count_units = import_module("tdbg._core").count_units
-        table = count_units(ref.owner, axis, spec.low, spec.high)
-        self._writer.values(
-            number,
-            units.id_of(_summary_ref(spec, ref.shape), self._writer),
-            table.ctypes.data,
-            call=site.call,
-            micro_batch=site.micro_batch,
-        )
 
     def _take_on_device(
         self,

@@ -116,7 +116,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         writer,
         policy,
         adapter=adapter,
-        batch_capture=batch_capture if batch_capture.can_read else None,
+        batch_capture=batch_capture,
         requests=_requests(
             options,
             RequestListener(run.path, run.uuid, writer.generation, rank=options.rank),

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from tdbg.capture.adapter import (
     DeviceArray,
     FrameworkAdapter,
@@ -139,8 +141,9 @@ class Recorder:
     Attributes:
         entries: All names so far, by name and role.
         pending: The steps that wait for results of devices.
-        batch_capture: Captures many tensors in one call; None: the core cannot read
-            the framework's tensors.
+        batch_capture: Captures many tensors in one call; None: nothing is read, as
+            in a dry run.
+        direct: The same, if it reads the framework's own tensors; None: only arrays.
         is_in_forward: Whether a forward is under way that module calls belong to.
     """
 
@@ -156,9 +159,11 @@ class Recorder:
         self.entries: dict[tuple[str, Role], TensorEntry] = {}
         self.pending = PendingSteps(writer)
         self.batch_capture = batch_capture
-        self._fallback = FallbackCapture(
-            writer, adapter or FrameworkAdapter(), batch_capture, self.pending
-        )
+        adapter = adapter or FrameworkAdapter()
+        can_read = batch_capture is not None and batch_capture.can_read
+        self.direct = batch_capture if can_read else None
+        self._arrays = None if can_read else adapter.arrays
+        self._fallback = FallbackCapture(writer, adapter, batch_capture, self.pending)
         self.is_in_forward = False
         self._has_long_names = False
 
@@ -237,12 +242,12 @@ class Recorder:
             backward_id: Returns -1 unless gradients are being computed.
 
         Returns:
-            The object; None without a batch capture.
+            The object; None where the core reads no tensors of the framework.
         """
-        if self.batch_capture is None:
+        if self.direct is None:
             return None
         made: ModuleCallCapture = import_module("tdbg._core").ModuleCallCapture(
-            self.batch_capture, key, backward_id
+            self.direct, key, backward_id
         )
         return made
 
@@ -253,38 +258,36 @@ class Recorder:
             parameters: As ``_core.ParameterCapture`` has them.
 
         Returns:
-            The object; None without a batch capture.
+            The object; None where the core reads no tensors of the framework.
         """
-        if self.batch_capture is None:
+        if self.direct is None:
             return None
         made: ParameterCapture = import_module("tdbg._core").ParameterCapture(
-            self.batch_capture, parameters
+            self.direct, parameters
         )
         return made
 
     def updates(self) -> UpdateCapture | None:
         """Make what captures the updates of one optimizer; None as for the above."""
-        if self.batch_capture is None:
+        if self.direct is None:
             return None
-        made: UpdateCapture = import_module("tdbg._core").UpdateCapture(
-            self.batch_capture
-        )
+        made: UpdateCapture = import_module("tdbg._core").UpdateCapture(self.direct)
         return made
 
     def begin_forward(self, context: StepContext) -> None:
         """Let the core capture plain module calls by itself until ``end_forward``."""
-        if self.batch_capture is not None:
+        if self.direct is not None:
             self.is_in_forward = True
             step = context.step
-            self.batch_capture.begin_forward(
+            self.direct.begin_forward(
                 context, context.calls, context.step_plan, step.number, step.micro_batch
             )
 
     def end_forward(self) -> None:
         """Let all module calls go through Python again."""
         self.is_in_forward = False
-        if self.batch_capture is not None:
-            self.batch_capture.end_forward()
+        if self.direct is not None:
+            self.direct.end_forward()
 
     def take(
         self,
@@ -320,10 +323,11 @@ class Recorder:
         else:
             # A loss, in every step, is one tensor: no call for a list of one.
             is_single = len(entries) == 1
+            arrays = self._arrays
             unhandled = self.batch_capture.take(
                 context.step.number,
                 [entries[0].core] if is_single else [entry.core for entry in entries],
-                tensors,
+                tensors if arrays is None else arrays(tensors),
                 flags,
                 call,
                 micro_batch,
@@ -336,6 +340,32 @@ class Recorder:
             ]
             site = CallSite(call, micro_batch)
             self._fallback.take(context.step, requests, site, scale, reuses=reuses)
+
+    def take_numbers(
+        self,
+        context: StepContext,
+        entries: Sequence[TensorEntry],
+        numbers: NDArray[Any],
+        flags: Sequence[int],
+    ) -> None:
+        """Capture numbers now, each as a tensor of no dimensions of its own.
+
+        Args:
+            context: The step.
+            entries: The names of the numbers.
+            numbers: The numbers: contiguous, of one dimension.
+            flags: What to capture of each, as the step plan says.
+        """
+        context.note_data(self.pending)
+        batch, number = self.batch_capture, context.step.number
+        cores = [entry.core for entry in entries]
+        if batch is None or not batch.take_numbers(number, cores, numbers, flags):
+            dtype, size = numbers.dtype.name, numbers.itemsize
+            place, site = numbers.ctypes.data, CallSite()
+            for entry, requested in zip(entries, flags, strict=True):
+                ref = TensorRef(place, dtype, (), None, size, numbers)
+                self._fallback.take_ref(context.step, entry, ref, requested, site)
+                place += size
 
     def take_unhandled(
         self, context: StepContext, requests: Iterable[tuple[TensorEntry, Any, int]]

@@ -142,4 +142,5 @@ class TensorEntry:
             low=spec.low,
             high=spec.high,
             rows_are_units=spec.rows_are_units,
+            units_last=spec.units_last,
         )

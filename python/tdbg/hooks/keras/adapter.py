@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,10 @@ class KerasAdapter(FrameworkAdapter):
         """Where a tensor lies; None for a sparse one."""
         array = self._array(tensor)
         return None if array is None else array_ref(array)
+
+    def arrays(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """The tensors of the backend as arrays, but for sparse ones."""
+        return tensors if self._backend is None else self._backend.arrays(tensors)
 
     def compute_row(self, tensor: Any, scale: float) -> ComputedRow | None:
         """The row of a sparse gradient, as of the dense one."""

@@ -69,6 +69,9 @@ class Backend(Protocol):
     def array(self, tensor: Any) -> NDArray[Any] | None:
         """A tensor as an array, without a copy where that is possible; None: sparse."""
 
+    def arrays(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """The tensors, with an array in place of each of which ``array`` makes one."""
+
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
         """The row of a sparse tensor; None: it is none."""
 

@@ -61,6 +61,10 @@ class JaxBackend:
         """As ``Backend``; on the CPU it is the array's own memory."""
         return np.asarray(tensor)
 
+    def arrays(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """As ``Backend``."""
+        return [np.asarray(each) for each in tensors]
+
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
         """None: there are no sparse gradients."""
         del tensor, scale

@@ -33,6 +33,7 @@ class TensorFlowBackend:
         self._tf: Any = import_module("tensorflow")
         self.version = f"{keras_version} (TensorFlow {self._tf.__version__})"
         self.operations: Any = import_module("keras").ops
+        self._eager = type(self._tf.constant(0))
         self._read = self._tf.raw_ops.ReadVariableOp
         # What a variable is read by, which Keras takes long to look up.
         self._handles: dict[int, tuple[weakref.ref[Any], Any, Any]] = {}
@@ -64,6 +65,11 @@ class TensorFlowBackend:
         if isinstance(tensor, self._tf.IndexedSlices):
             return None
         return np.asarray(tensor)
+
+    def arrays(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """As ``Backend``."""
+        eager = self._eager
+        return [np.asarray(each) if type(each) is eager else each for each in tensors]
 
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
         """As ``Backend``: of IndexedSlices."""

@@ -54,6 +54,10 @@ class TorchBackend:
         found: NDArray[Any] = plain.numpy()
         return found
 
+    def arrays(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """As ``Backend``."""
+        return [self.array(each) for each in tensors]
+
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
         """None: there are no sparse gradients."""
         del tensor, scale
