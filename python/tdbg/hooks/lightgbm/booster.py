@@ -84,14 +84,10 @@ class BoosterModel:
         self._read_new_trees()
         return cast(TreeTable, self._trees)
 
-    def importance(self) -> Mapping[str, Mapping[str, Any]]:
+    def importance(self) -> Mapping[str, Floats]:
         """Return all five kinds; ``cover`` counts samples."""
         self._read_new_trees()
-        names = self.feature_names()
-        return {
-            kind: dict(zip(names, self._importance.of_kind(kind).tolist(), strict=True))
-            for kind in KINDS
-        }
+        return {kind: self._importance.of_kind(kind) for kind in KINDS}
 
     def _read_new_trees(self) -> None:
         n_rounds, first = self.n_rounds, self._n_rounds

@@ -38,8 +38,8 @@ class ArrayAdapter(FrameworkAdapter):
         return isinstance(value, np.ndarray)
 
     def describe(self, tensor: Any) -> TensorRef | None:
-        """Return where an array lies, or what says so already."""
-        return tensor if isinstance(tensor, TensorRef) else array_ref(tensor)
+        """Return where an array lies."""
+        return array_ref(tensor)
 
     def process_rank(self) -> tuple[int, int] | None:
         """Return the rank in the framework's collective."""

@@ -7,8 +7,13 @@ collection before anything of it is captured.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.capture.policy import Policy
+from tdbg.capture.recorder import StepContext
 from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
@@ -18,6 +23,8 @@ from tdbg.config.schedules import SaveConfig
 from tdbg.hooks.framework import make_policy
 
 __all__ = ["INTERVAL", "Group", "policy_of_trees"]
+
+Floats = NDArray[np.float64]
 
 #: Rounds from one capture to the next, of everything but metrics and losses: a round
 #: takes milliseconds, and the trees of one are megabytes in a hundred rounds.
@@ -46,6 +53,22 @@ def policy_of_trees(config: HookConfig) -> Policy:
     return policy
 
 
+class _Requested(NamedTuple):
+    """What is captured of numbers at the steps of a plan.
+
+    Attributes:
+        names: Of all of them.
+        entries: Of those that are captured.
+        flags: What is captured of these.
+        places: Which ones these are; None: all.
+    """
+
+    names: tuple[str, ...]
+    entries: list[TensorEntry]
+    flags: list[int]
+    places: list[int] | None
+
+
 class Group:
     """The tensors of one collection that are captured together, or not at all.
 
@@ -70,6 +93,8 @@ class Group:
         self._classes: list[TensorEntry] = []
         # The answers so far: there are few plans, and a round asks each group.
         self._due: dict[StepPlan, bool] = {}
+        # What is captured of numbers, by their names and the plan.
+        self._requested: dict[tuple[int, StepPlan], _Requested] = {}
         self._revision = -1
 
     def expect(self, names: Iterable[str]) -> None:
@@ -89,6 +114,36 @@ class Group:
             self.expect((name,))
         return self.entries[name]
 
+    def take_numbers(
+        self, context: StepContext, names: tuple[str, ...], numbers: Floats
+    ) -> None:
+        """Capture those numbers that the step captures.
+
+        Args:
+            context: The step.
+            names: Their names, which had better be the same object at each step.
+            numbers: One of each name: contiguous, of one dimension.
+        """
+        key = id(names), context.step_plan
+        found = self._requested.get(key)
+        if found is None or found.names is not names:
+            self.expect(names)
+            entries = [self.entries[name] for name in names]
+            flags = [context.step_plan.of_entry(each) for each in entries]
+            places = [i for i, each in enumerate(flags) if each]
+            found = _Requested(
+                names,
+                [entries[i] for i in places],
+                [flags[i] for i in places],
+                None if len(places) == len(names) else places,
+            )
+            self._requested[key] = found
+        if found.entries:
+            some = numbers if found.places is None else numbers[found.places]
+            self._session.recorder.take_numbers(
+                context, found.entries, some, found.flags
+            )
+
     def due(self, step_plan: StepPlan) -> bool:
         """Return whether a step captures any of them."""
         revision = self._session.policy.revision
@@ -97,6 +152,7 @@ class Group:
             classes = {each.capture_class: each for each in self.entries.values()}
             self._classes = list(classes.values())
             self._due.clear()
+            self._requested.clear()
         found = self._due.get(step_plan)
         if found is None:
             found = any(step_plan.of_entry(each) for each in self._classes)

@@ -10,15 +10,16 @@ Errors: none raises into the training, and what a model cannot say is refused on
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tdbg.capture.adapter import TensorRef, array_ref
+from tdbg.capture.adapter import array_ref
 from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.model_info import ModelInfoWriter, ModelMarks
 from tdbg.capture.modes import CurrentMode
@@ -186,12 +187,11 @@ class TreeHook(HookBase):
             machine.continue_from(Counters(step, modes))
 
     def _note_features(self, features: Sequence[str]) -> None:
-        self._importance.expect(
-            f"feature_importance/{kind}/{name}" for kind in KINDS for name in features
-        )
-        named = [*features, shap.BIAS] if features else []
-        self._average_shap.expect(f"average_shap/{name}" for name in named)
-        self._full_shap.expect(f"full_shap/{name}" for name in named)
+        if features:
+            names = tuple(features)
+            self._importance.expect(_names_of_importance(KINDS, names))
+            self._average_shap.expect(_names_of_shap(names))
+            self._full_shap.expect(f"full_shap/{each}" for each in (*names, shap.BIAS))
 
     def _round_begins(self) -> bool:
         """A round begins; return whether the training is to stop before it."""
@@ -329,15 +329,13 @@ class TreeHook(HookBase):
             columns = model.trees().columns()
             return {f"trees/{name}": column for name, column in columns.items()}
 
-        def importance() -> dict[str, Any]:
-            return {
-                f"feature_importance/{kind}/{feature}": value
-                for kind, by_feature in model.importance().items()
-                for feature, value in by_feature.items()
-            }
-
         self._take(context, self._trees, trees)
-        self._take(context, self._importance, importance)
+        if self._importance.due(plan):
+            self._attempt(
+                context,
+                self._importance.name,
+                lambda: self._take_importance(context, model),
+            )
         self._take(context, self._hyper, lambda: self._changed(model))
         explained = data_sets.get(EVAL) or data_sets.get(TRAIN)
         if explained is not None and (
@@ -346,6 +344,16 @@ class TreeHook(HookBase):
             self._attempt(
                 context, "shap", lambda: self._take_shap(context, model, explained)
             )
+
+    def _take_importance(self, context: StepContext, model: TreeModel) -> None:
+        by_kind = model.importance()
+        names = _names_of_importance(tuple(by_kind), tuple(model.feature_names()))
+        values = np.concatenate(list(by_kind.values()))
+        if values.ndim == 1:
+            self._importance.take_numbers(context, names, values)
+            return
+        named = zip(names, values, strict=True)
+        self._take_all(context, self._importance, dict(named))
 
     def _note_features_of(self, model: TreeModel) -> None:
         self._note_features(model.feature_names())
@@ -363,12 +371,8 @@ class TreeHook(HookBase):
         contributions = model.contributions(data_set, self._shap_rows)
         names = model.feature_names()
         if self._average_shap.due(context.step_plan):
-            means = shap.average(contributions)
-            named = zip((*names, shap.BIAS), means, strict=True)
-            self._take_all(
-                context,
-                self._average_shap,
-                {f"average_shap/{name}": float(mean) for name, mean in named},
+            self._average_shap.take_numbers(
+                context, _names_of_shap(tuple(names)), shap.average(contributions)
             )
         if self._full_shap.due(context.step_plan):
             self._take_all(
@@ -432,32 +436,29 @@ class TreeHook(HookBase):
     ) -> None:
         plan = context.step_plan
         entries, values, flags = [], [], []
-        for name, value in _with_references(tensors):
+        for name, value in tensors.items():
+            array = np.asarray(value)
             entry = group.entry(name)
             requested = plan.of_entry(entry)
-            if not isinstance(value, TensorRef) and value.dtype.kind not in "biuf":
+            if array.dtype.kind not in "biuf":
                 requested &= ~(ROWS | HISTOGRAM)  # Texts have no statistics.
             if requested:
                 entries.append(entry)
-                values.append(value)
+                values.append(array)
                 flags.append(requested)
         if entries:
             self._session.take(context, entries, values, flags)
 
 
-def _with_references(
-    tensors: Mapping[str, Any],
-) -> Iterator[tuple[str, TensorRef | np.ndarray[Any, Any]]]:
-    """Yield tensors as arrays; numbers as places in one array that holds them all.
+@functools.lru_cache(maxsize=8)
+def _names_of_importance(
+    kinds: tuple[str, ...], features: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The names of importances, kind by kind."""
+    return tuple(f"feature_importance/{kind}/{x}" for kind in kinds for x in features)
 
-    There are thousands of numbers, an array of each takes as long as to capture it.
-    """
-    numbers = {name: each for name, each in tensors.items() if isinstance(each, float)}
-    array = np.fromiter(numbers.values(), np.float64, len(numbers))
-    place, size = array.ctypes.data, array.itemsize
-    for name in numbers:
-        yield name, TensorRef(place, "float64", (), None, size, array)
-        place += size
-    for name, value in tensors.items():
-        if name not in numbers:
-            yield name, np.asarray(value)
+
+@functools.lru_cache(maxsize=8)
+def _names_of_shap(features: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of mean contributions, that of the bias last."""
+    return tuple(f"average_shap/{each}" for each in (*features, shap.BIAS))

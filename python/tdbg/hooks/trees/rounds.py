@@ -128,8 +128,11 @@ class TreeModel(Protocol):
     def trees(self) -> TreeTable:
         """Return the trees of the latest round."""
 
-    def importance(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return importances by kind and name of the feature."""
+    def importance(self) -> Mapping[str, Floats]:
+        """Return the importance of each feature by kind.
+
+        Of a linear model with several outputs: features x outputs.
+        """
 
     def labels(self, data_set: DataSet) -> NDArray[Any]:
         """Return the labels of a data set: class numbers where they are that."""

@@ -94,18 +94,15 @@ class BoosterModel:
         self._read_new_trees()
         return cast(TreeTable, self._trees)
 
-    def importance(self) -> Mapping[str, Mapping[str, Any]]:
+    def importance(self) -> Mapping[str, Floats]:
         """Return all five kinds; of a linear booster its coefficients only."""
-        names = self.feature_names()
         if self._kind == "gblinear":
             score = self._booster.get_score(importance_type="weight")
-            return {"weight": {name: np.asarray(v) for name, v in score.items()}}
+            weights = [score[name] for name in self.feature_names()]
+            return {"weight": np.array(weights, dtype=np.float64)}
         self._read_new_trees()
         importance = cast(Importance, self._importance)
-        return {
-            kind: dict(zip(names, importance.of_kind(kind).tolist(), strict=True))
-            for kind in KINDS
-        }
+        return {kind: importance.of_kind(kind) for kind in KINDS}
 
     def _read_new_trees(self) -> None:
         n_rounds = self.n_rounds
