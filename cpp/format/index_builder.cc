@@ -9,10 +9,9 @@
 #include "base/crc32c.h"
 
 namespace tdbg {
-namespace {
 
 // Lays sections out one after the other.
-class Layout {
+class IndexBuilder::Layout {
  public:
   explicit Layout(const IndexHeader& header) {
     bytes_.resize(kIndexHeaderBytes);
@@ -27,10 +26,10 @@ class Layout {
   }
   // The same, with the range and the order of their steps.
   template <typename Entry, typename StepOf>
-  void PutSteps(SectionKind kind, const std::vector<Entry>& entries,
-                StepOf step_of) {
+  Section* PutSteps(SectionKind kind, const std::vector<Entry>& entries,
+                    StepOf step_of) {
     Section* section = Put(kind, entries);
-    if (section == nullptr) return;
+    if (section == nullptr) return nullptr;
     section->first_step = section->last_step = step_of(entries.front());
     section->flags = kStepsAscend;
     std::int64_t previous = section->first_step;
@@ -41,6 +40,7 @@ class Layout {
       section->last_step = std::max(section->last_step, step);
       previous = step;
     }
+    return section;
   }
   Section* PutBytes(SectionKind kind, std::size_t entry_size,
                     std::uint64_t n_entries, const void* data) {
@@ -51,7 +51,7 @@ class Layout {
     section.entry_size = static_cast<std::uint32_t>(entry_size);
     section.offset = bytes_.size();
     section.n_entries = n_entries;
-    if (kind != SectionKind::kColumns) {
+    if (kind != SectionKind::kColumns && kind != SectionKind::kCells) {
       section.crc = MaskedCrc32c(data, section.n_bytes());
     }
     w.PutBytes(data, section.n_bytes());
@@ -84,6 +84,8 @@ class Layout {
   std::vector<Section> sections_;
 };
 
+namespace {
+
 // Groups of neighbors of one definition.
 template <typename DefinitionOf>
 std::vector<Group> GroupsOf(std::uint64_t n, DefinitionOf definition_of) {
@@ -98,7 +100,7 @@ std::vector<Group> GroupsOf(std::uint64_t n, DefinitionOf definition_of) {
 }
 
 // For each definition the places of its entries, in their order.
-template <typename Entry, typename DefinitionOf>
+template <typename Layout, typename Entry, typename DefinitionOf>
 void PutPostings(SectionKind groups, SectionKind postings,
                  const std::vector<Entry>& entries, DefinitionOf definition_of,
                  Layout* layout) {
@@ -129,6 +131,7 @@ Status IndexBuilder::Take(const IndexEntry& entry,
       // Ids are those of the payload.
       const auto decoded = DecodeDefinition(payload);
       if (!decoded.ok()) return decoded.status();
+      classes_.emplace(decoded.value().id, CellClassOf(decoded.value().dtype));
       auto& same = definitions_[decoded.value().id];
       definition_order_.emplace_back(decoded.value().id, same.size());
       same.emplace_back(payload.begin(), payload.end());
@@ -218,10 +221,47 @@ void IndexBuilder::AddRows(const IndexEntry& entry, std::span<const Row> rows) {
   places_.push_back(place);
 }
 
+void IndexBuilder::PutCells(std::span<const Group> columns,
+                            Layout* layout) const {
+  if (rows_.empty() || steps_.empty()) return;
+  const auto [first, last] = std::minmax_element(
+      steps_.begin(), steps_.end(), [](const StepEntry& a, const StepEntry& b) {
+        return a.record.step < b.record.step;
+      });
+  const unsigned shift =
+      BucketShift(first->record.step, last->record.step, steps_.size());
+  StepModes modes(steps_);
+  std::vector<Cell> cells;
+  std::vector<Group> groups;
+  groups.reserve(columns.size());
+  for (const Group& column : columns) {
+    const auto found = classes_.find(column.definition);
+    const std::size_t begin = cells.size();
+    AppendCells(
+        std::span(rows_).subspan(column.first, column.n),
+        found == classes_.end() ? ExtremeClass::kFloat64 : found->second, shift,
+        &modes, &cells);
+    groups.push_back({.definition = column.definition,
+                      .first = begin,
+                      .n = cells.size() - begin});
+  }
+  if (cells.size() > rows_.size() / 2) return;
+  for (Group& group : groups) {
+    group.crc = MaskedCrc32c(&cells[group.first], group.n * sizeof(Cell));
+  }
+  layout->Put(SectionKind::kCellGroups, groups);
+  Section* section = layout->PutSteps(
+      SectionKind::kCells, cells, [](const Cell& c) { return c.last_step; });
+  for (const Cell& cell : cells) {
+    section->first_step = std::min(section->first_step, cell.first_step);
+  }
+  section->flags = shift << kBucketShiftBit;
+}
+
 IndexBuilder::File IndexBuilder::Finish(std::uint64_t n_records,
                                         std::uint64_t shard_length) {
   Layout layout(header_);
-  layout.Reserve(rows_.size() * sizeof(ColumnRow) +
+  layout.Reserve(rows_.size() * (sizeof(ColumnRow) + sizeof(Cell) / 8) +
                  places_.size() * sizeof(RowsPlace) +
                  tensors_.size() * (sizeof(TensorEntry) + 4) +
                  scalars_.size() * (sizeof(ScalarEntry) + 4) +
@@ -276,6 +316,7 @@ IndexBuilder::File IndexBuilder::Finish(std::uint64_t n_records,
   }
   layout.Put(SectionKind::kColumnGroups, columns);
   layout.Put(SectionKind::kColumns, rows_);
+  PutCells(columns, &layout);
 
   std::vector<std::byte> records(records_.size() * kIndexEntryBytes);
   for (std::size_t i = 0; i < records_.size(); ++i) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "format/cells.h"
 #include "format/index.h"
 #include "format/index_file.h"
 #include "format/index_tables.h"
@@ -46,13 +47,20 @@ class IndexBuilder {
   File Finish(std::uint64_t n_records, std::uint64_t shard_length);
 
  private:
+  class Layout;
+
   Status Take(const IndexEntry& entry, std::span<const std::byte> payload);
+
+  // The cells of the rows, which are ordered by definition, unless they are so
+  // many that reading the rows costs hardly more.
+  void PutCells(std::span<const Group> columns, Layout* layout) const;
 
   IndexHeader header_;
   bool is_complete_ = true;
   // By id; of one id in the order of the records.
   std::map<std::uint32_t, std::vector<std::vector<std::byte>>> definitions_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> definition_order_;
+  std::map<std::uint32_t, ExtremeClass> classes_;  // By id.
   std::vector<StepEntry> steps_;
   std::vector<TensorEntry> tensors_;
   std::vector<ScalarEntry> scalars_;

@@ -40,11 +40,15 @@ enum class SectionKind : std::uint32_t {
   kColumnGroups = 14,    // Group
   kColumns = 15,         // ColumnRow, grouped by definition; checked by column.
   kRecords = 16,         // IndexEntry of events, spans, gaps and histograms.
+  kCellGroups = 17,      // Group
+  kCells = 18,           // Cell, grouped by definition; checked by group.
 };
-inline constexpr std::uint32_t kSectionKinds = 16;
+inline constexpr std::uint32_t kSectionKinds = 18;
 
 // Section::flags
 inline constexpr std::uint32_t kStepsAscend = 1;
+// Of kCells the logarithm of a bucket's steps stands from this bit on.
+inline constexpr unsigned kBucketShiftBit = 8;
 
 // Where the payload of a `definition` record lies in kDefinitionBytes.
 struct DefinitionPlace {
@@ -60,7 +64,7 @@ struct Section {
   std::uint32_t entry_size = 0;
   std::uint64_t offset = 0;
   std::uint64_t n_entries = 0;
-  std::uint32_t crc = 0;  // Masked, of all its bytes; 0 for kColumns.
+  std::uint32_t crc = 0;  // Masked, of all its bytes; 0: checked by group.
   std::uint32_t flags = 0;
   // Smallest and largest step of the entries; 0 and -1 if none has a step.
   std::int64_t first_step = 0;

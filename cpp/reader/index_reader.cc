@@ -10,6 +10,9 @@
 namespace tdbg {
 namespace {
 
+// What is read of columns at once, unless one is larger.
+constexpr std::size_t kReadAtOnce = 1U << 20;
+
 // The size that an entry of each kind has in this version.
 std::size_t EntrySize(SectionKind kind) {
   switch (kind) {
@@ -29,6 +32,7 @@ std::size_t EntrySize(SectionKind kind) {
     case SectionKind::kTensorGroups:
     case SectionKind::kScalarGroups:
     case SectionKind::kColumnGroups:
+    case SectionKind::kCellGroups:
       return sizeof(Group);
     case SectionKind::kScalars:
       return sizeof(ScalarEntry);
@@ -40,6 +44,8 @@ std::size_t EntrySize(SectionKind kind) {
       return sizeof(ColumnRow);
     case SectionKind::kRecords:
       return kIndexEntryBytes;
+    case SectionKind::kCells:
+      return sizeof(Cell);
   }
   return 0;
 }
@@ -217,6 +223,8 @@ bool IndexReader::Holds(SectionKind kind) {
       return GroupsHold(kind, Count(kScalarPostings));
     case kColumnGroups:
       return GroupsHold(kind, Count(kColumns));
+    case kCellGroups:
+      return GroupsHold(kind, Count(kCells));
     case kTensorPostings:
       return PostingsHold<TensorEntry>(
           kTensors, kTensorGroups,
@@ -236,6 +244,7 @@ bool IndexReader::Holds(SectionKind kind) {
     case kSignatureIds:
     case kColumns:
     case kRecords:
+    case kCells:
       break;
   }
   return true;
@@ -341,6 +350,45 @@ const Group* IndexReader::FindGroup(SectionKind groups,
   return &*found;
 }
 
+template <typename Entry>
+std::size_t IndexReader::Visit(SectionKind kind, std::span<const Group> groups,
+                               const VisitGroup<Entry>& visit) {
+  const Section* section = Find(kind);
+  if (section == nullptr) return 0;
+  std::vector<Entry> entries;
+  std::size_t next = 0;
+  while (next < groups.size()) {
+    const std::uint64_t first = groups[next].first;
+    std::uint64_t end = first;
+    std::size_t after = next;
+    while (after < groups.size() && groups[after].first == end &&
+           (after == next ||
+            (end - first + groups[after].n) * sizeof(Entry) <= kReadAtOnce)) {
+      end += groups[after++].n;
+    }
+    entries.resize(end - first);
+    if (!file_
+             ->Read(section->offset + first * sizeof(Entry),
+                    std::as_writable_bytes(std::span(entries)))
+             .ok()) {
+      return next;
+    }
+    for (; next < after; ++next) {
+      const Group& group = groups[next];
+      const auto members =
+          std::span<const Entry>(entries).subspan(group.first - first, group.n);
+      if (MaskedCrc32c(members.data(), members.size_bytes()) != group.crc ||
+          std::any_of(members.begin(), members.end(), [&](const Entry& entry) {
+            return entry.definition != group.definition;
+          })) {
+        return next;
+      }
+      visit(group, members);
+    }
+  }
+  return next;
+}
+
 bool IndexReader::ReadColumn(const Group& column,
                              std::vector<ColumnRow>* rows) {
   const Section* section = Find(SectionKind::kColumns);
@@ -360,5 +408,10 @@ bool IndexReader::ReadColumn(const Group& column,
   rows->resize(at);
   return false;
 }
+
+template std::size_t IndexReader::Visit(SectionKind, std::span<const Group>,
+                                        const VisitGroup<ColumnRow>&);
+template std::size_t IndexReader::Visit(SectionKind, std::span<const Group>,
+                                        const VisitGroup<Cell>&);
 
 }  // namespace tdbg

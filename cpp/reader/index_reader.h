@@ -14,10 +14,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "format/cells.h"
 #include "format/index.h"
 #include "format/index_file.h"
 #include "format/index_tables.h"
@@ -51,7 +54,8 @@ class IndexReader {
   }
 
   // A table; nothing when it is damaged.
-  // REQUIRES: Entry is the type of `kind`, which is not kColumns.
+  // REQUIRES: Entry is the type of `kind`, which is neither kColumns nor
+  // kCells.
   template <typename Entry>
   std::optional<std::span<const Entry>> Table(SectionKind kind) {
     if (!Load(kind)) return std::nullopt;
@@ -73,6 +77,20 @@ class IndexReader {
   [[nodiscard]] bool ReadColumn(const Group& column,
                                 std::vector<ColumnRow>* rows);
 
+  // Calls `visit` with each of these groups of columns or cells, which ascend,
+  // reading neighbors at once.  Returns how many it was called with: fewer than
+  // there are when the next one is damaged.
+  template <typename Entry>
+  using VisitGroup = std::function<void(const Group&, std::span<const Entry>)>;
+  std::size_t VisitColumns(std::span<const Group> columns,
+                           const VisitGroup<ColumnRow>& visit) {
+    return Visit(SectionKind::kColumns, columns, visit);
+  }
+  std::size_t VisitCells(std::span<const Group> groups,
+                         const VisitGroup<Cell>& visit) {
+    return Visit(SectionKind::kCells, groups, visit);
+  }
+
   // Gives up the descriptor; the next read opens the file again.
   void Close() { file_->Close(); }
 
@@ -86,6 +104,9 @@ class IndexReader {
   IndexReader() = default;
 
   bool Load(SectionKind kind);
+  template <typename Entry>
+  std::size_t Visit(SectionKind kind, std::span<const Group> groups,
+                    const VisitGroup<Entry>& visit);
   // A table as far as it was loaded.
   template <typename Entry>
   std::span<const Entry> Held(SectionKind kind) const {

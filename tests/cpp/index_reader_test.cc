@@ -13,6 +13,7 @@
 
 #include "answers.h"
 #include "complete_shard.h"
+#include "forged_index.h"
 #include "many_rows.h"
 #include "reader/run_reader.h"
 #include "sanitized.h"
@@ -174,40 +175,6 @@ TDBG_TEST(DamageBehindTheIndexIsFoundByAFullCheck) {
   without.use_caches = false;
   const auto plain = RunReader::Open(directory, without);
   EXPECT_EQ(plain.value()->problems().size(), 1U);
-}
-
-// The shard and its index, with everything that checks them made to fit again.
-struct Forged {
-  Bytes shard;
-  Bytes index;
-};
-
-Forged Forge(const ShardBuilder& original, Bytes index) {
-  const std::size_t footer_at = index.size() - 64;
-  auto footer = DecodeIndexFooter(std::span(index).subspan(footer_at)).value();
-  std::byte* directory = index.data() + footer.directory_offset;
-  for (std::uint32_t i = 0; i < footer.n_sections; ++i) {
-    std::byte* entry = directory + i * kIndexSectionBytes;
-    const auto offset = Load<std::uint64_t>(entry + 8);
-    const auto n =
-        Load<std::uint64_t>(entry + 16) * Load<std::uint32_t>(entry + 4);
-    if (Load<std::uint32_t>(entry + 24) != 0) {
-      Store(entry + 24, MaskedCrc32c(index.data() + offset, n));
-    }
-  }
-  footer.directory_crc =
-      MaskedCrc32c(directory, footer.n_sections * kIndexSectionBytes);
-  EncodeIndexFooter(footer,
-                    std::span<std::byte, 64>(index.data() + footer_at, 64));
-  Bytes shard = original.bytes();
-  const PlacedRecord& last = original.records().back();
-  std::byte* payload = shard.data() + last.offset + 64;
-  Store(payload + 44, footer.directory_crc);
-  RecordHeader header = last.header;
-  header.payload_crc = MaskedCrc32c(payload, kEndBytes);
-  EncodeRecordHeader(header, original.header().salt,
-                     std::span<std::byte, 64>(shard.data() + last.offset, 64));
-  return {shard, index};
 }
 
 // Somebody made checksums fit: then every place is checked, no value is wrong,
