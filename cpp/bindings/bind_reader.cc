@@ -292,6 +292,7 @@ void RegisterReader(py::module_& module) {
         return self.With([](RunReader& reader) { return reader.n_bytes(); });
       });
   RegisterQueries(type);
+  RegisterEnvelope(module, type);
 }
 
 }  // namespace tdbg::bindings

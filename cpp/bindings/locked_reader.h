@@ -78,5 +78,7 @@ class LockedReader {
 
 // Questions by step and definition.
 void RegisterQueries(py::class_<LockedReader>& type);
+// EnvelopeGrid, and the questions that fill it.
+void RegisterEnvelope(py::module_& module, py::class_<LockedReader>& reader);
 
 }  // namespace tdbg::bindings

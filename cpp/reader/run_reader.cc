@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "format/names.h"
 #include "reader/completeness.h"
+#include "reader/envelope_reader.h"
 #include "reader/run_files.h"
 #include "reader/shard_list.h"
 #include "reader/shard_reader.h"
@@ -146,6 +147,13 @@ class DirectoryReader final : public RunReader {
   std::vector<ColumnRow> Rows(std::uint64_t first, std::uint64_t last) override;
   std::vector<ColumnRow> FindRows(
       StepRange steps, std::span<const std::uint32_t> definitions) override;
+  std::size_t AddToEnvelope(const EnvelopeIds& asked, std::size_t n_shards,
+                            EnvelopeGrid* grid) override {
+    return envelopes_.Add(asked, n_shards, grid);
+  }
+  std::vector<CellBuckets> FindBuckets(StepRange steps) override {
+    return envelopes_.FindBuckets(steps);
+  }
   Result<TensorValue> ReadTensor(std::size_t i) override;
   std::uint32_t ShardOfTensor(std::size_t i) override {
     return list_.OfTensor(i).shard->number();
@@ -200,6 +208,7 @@ class DirectoryReader final : public RunReader {
   std::uint64_t size_before_ = 0;  // Of all shards but the last.
   Completeness completeness_{
       &files_, &list_, options_.use_caches ? &commit_ : nullptr, &problems_};
+  EnvelopeReader envelopes_{&list_, definitions_.get()};
   Signatures signatures_;
   TensorValues values_;
 

@@ -35,8 +35,10 @@
 #include "format/index_tables.h"
 #include "format/record.h"
 #include "reader/commit_reader.h"
+#include "reader/envelope.h"
 #include "reader/problem.h"
 #include "reader/shard.h"
+#include "reader/step_range.h"
 #include "reader/tables.h"
 #include "reader/tensor_values.h"
 
@@ -184,6 +186,16 @@ class RunReader {
   std::vector<ColumnRow> Column(std::span<const std::uint32_t> definitions) {
     return FindRows(kAllSteps, definitions);
   }
+
+  // Adds to `grid` what the last of the first `n_shards` shards hold of a
+  // query, as many as take some ten milliseconds; returns how many remain, so
+  // that a caller may do something else in between.  Rows of steps that were
+  // not ended are left out.
+  virtual std::size_t AddToEnvelope(const EnvelopeIds& asked,
+                                    std::size_t n_shards,
+                                    EnvelopeGrid* grid) = 0;
+  // The sealed shards with rows in a range of steps.
+  virtual std::vector<CellBuckets> FindBuckets(StepRange steps) = 0;
 
   // The values of tensors()[i]: raw bytes in C order.
   // REQUIRES: i < n_tensors().

@@ -152,7 +152,7 @@ std::uint64_t Shard::n_held() const {
   const auto bytes = [](const auto& table) {
     return table.capacity() * sizeof(table[0]);
   };
-  return n_cached() + bytes(tables_.steps) + bytes(tables_.tensors) +
+  return n_cached() + n_made() + bytes(tables_.steps) + bytes(tables_.tensors) +
          bytes(tables_.scalars) + bytes(tables_.rows) +
          bytes(tables_.histograms) + bytes(tables_.spans) +
          bytes(tables_.signatures.ids());

@@ -23,21 +23,13 @@
 #include <vector>
 
 #include "reader/directory.h"
+#include "reader/envelope.h"
 #include "reader/index_reader.h"
 #include "reader/shard_reader.h"
+#include "reader/step_range.h"
 #include "reader/tables.h"
 
 namespace tdbg {
-
-// A range of steps.
-struct StepRange {
-  std::int64_t first = 0;
-  std::int64_t last = -1;
-};
-
-inline constexpr StepRange kAllSteps = {
-    std::numeric_limits<std::int64_t>::min(),
-    std::numeric_limits<std::int64_t>::max()};
 
 class Shard {
  public:
@@ -121,6 +113,17 @@ class Shard {
   // hold, rows of definition 0 take its place, and a problem says so.
   void ReadPlace(const RowsPlace& place, std::vector<ColumnRow>* rows);
 
+  // Adds the rows that are asked for to `grid`: by their cells where these lie
+  // within its columns.  Rows and cells of steps whose `step` record is not in
+  // this shard go to `loose` instead, whatever their mode.
+  void AddToEnvelope(const EnvelopeQuery& query, EnvelopeGrid* grid,
+                     std::vector<LooseCell>* loose);
+  // Of a sealed shard: the logarithm of the steps of a bucket.
+  [[nodiscard]] std::optional<unsigned> CellShift();
+  // Bytes of cells that were made of rows, where the index has none.
+  [[nodiscard]] std::uint64_t n_made() const;
+  void DropMadeCells() { made_cells_.reset(); }
+
   // Whether there may be rows of these steps.
   [[nodiscard]] bool FindsPlaces(StepRange steps) const {
     return MayHave(SectionKind::kRowsPlaces, steps);
@@ -180,15 +183,39 @@ class Shard {
             DefinitionFilter definitions, const Visit& visit);
   [[nodiscard]] bool MayHave(SectionKind kind, StepRange steps) const;
   void OpenColumns();
+  // In ns, roughly.
+  struct ColumnCost {
+    std::uint64_t per_column = 0;
+    std::uint64_t per_row = 0;
+  };
   // The columns of `definitions`, where reading them costs less than reading
   // records; nothing where it does not, or where there is no index.
   std::optional<std::vector<Group>> ChooseColumns(
-      StepRange steps, std::span<const std::uint32_t> definitions);
+      StepRange steps, std::span<const std::uint32_t> definitions,
+      const std::function<ColumnCost(std::size_t n_columns)>& cost);
   bool FindRowsInColumns(StepRange steps, std::span<const Group> columns,
                          std::vector<ColumnRow>* rows);
   void FindRowsInRecords(StepRange steps,
                          std::span<const std::uint32_t> definitions,
                          std::vector<ColumnRow>* rows);
+
+  // Cells that were made of rows.
+  struct MadeCells {
+    std::vector<Group> groups;  // Without checksums.
+    std::vector<Cell> cells;
+    bool are_many = false;  // So many that rows are read instead: none is here.
+  };
+  class EnvelopeAdder;
+  // Adds the cells of tensors; returns those whose rows must be read.
+  std::vector<EnvelopeQuery::Tensor> AddCells(EnvelopeAdder* adder);
+  bool AddIndexedCells(EnvelopeAdder* adder,
+                       std::vector<EnvelopeQuery::Tensor>* by_rows);
+  void AddRows(std::vector<EnvelopeQuery::Tensor> tensors,
+               EnvelopeAdder* adder);
+  const MadeCells& MakeCells(unsigned shift);
+  bool MakeCellsOfColumns(unsigned shift, StepModes* modes, MadeCells* made);
+  void MakeCellsOfRecords(unsigned shift, StepModes* modes, MadeCells* made);
+  [[nodiscard]] ExtremeClass ClassOf(std::uint32_t definition) const;
 
   // Constant after construction.
   const Directory* const directory_;
@@ -201,6 +228,8 @@ class Shard {
   bool is_indexed_ = false;   // Opened by an index, which may be gone by now.
   bool has_records_ = false;  // TakeRecords was done.
   bool index_failed_ = false;
+  bool cells_failed_ = false;  // Those of the index do not hold.
+  std::optional<MadeCells> made_cells_;
   std::optional<StepRange> range_;  // Of the first n_ranged_ `step` records.
   std::size_t n_ranged_ = 0;
   std::vector<std::uint64_t> signature_names_;

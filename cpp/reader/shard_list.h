@@ -26,6 +26,7 @@ struct ListedShard {
   std::uint64_t asked_at = 0;
   std::uint64_t n_cached = 0;
   std::uint64_t n_mapped = 0;
+  std::uint64_t n_made = 0;  // Likewise, of cells.
 };
 
 class ShardList {

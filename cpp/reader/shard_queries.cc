@@ -201,7 +201,10 @@ void Shard::FindRows(StepRange steps,
   if (!MayHave(SectionKind::kRowsPlaces, steps)) return;
   const auto begin = static_cast<std::ptrdiff_t>(rows->size());
   OpenColumns();
-  const auto columns = ChooseColumns(steps, definitions);
+  // A column is one read, and several must be sorted.
+  const auto columns = ChooseColumns(steps, definitions, [](std::size_t n) {
+    return ColumnCost{.per_column = 2000, .per_row = n > 1 ? 60U : 15U};
+  });
   if (columns && !FindRowsInColumns(steps, *columns, rows)) Demote();
   if (!columns || index_failed_) FindRowsInRecords(steps, definitions, rows);
   if (!std::is_sorted(rows->begin() + begin, rows->end(), StandsBefore)) {
@@ -224,7 +227,8 @@ void Shard::OpenColumns() {
 }
 
 std::optional<std::vector<Group>> Shard::ChooseColumns(
-    StepRange steps, std::span<const std::uint32_t> definitions) {
+    StepRange steps, std::span<const std::uint32_t> definitions,
+    const std::function<ColumnCost(std::size_t n_columns)>& cost) {
   if (!index_) return std::nullopt;
   std::vector<Group> columns;
   std::uint64_t column_rows = 0;
@@ -240,10 +244,10 @@ std::optional<std::vector<Group>> Shard::ChooseColumns(
     columns.push_back(*group);
     column_rows += group->n;
   }
-  // In ns, roughly.  A column is one read, and several must be sorted; records
-  // hold the rows of all definitions in order.
+  // Records hold the rows of all definitions in order.
+  const ColumnCost one = cost(columns.size());
   const std::uint64_t by_columns =
-      columns.size() * 2000 + column_rows * (columns.size() > 1 ? 60 : 15);
+      columns.size() * one.per_column + column_rows * one.per_row;
   const Section* section = index_->Find(SectionKind::kRowsPlaces);
   if (section == nullptr) return columns;  // No rows at all.
   std::uint64_t by_records = section->n_entries * 200 + n_rows() * 15;

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg._core_batch import *  # noqa: F403
+from tdbg._core_records import *  # noqa: F403
+from tdbg._core_records import Definition, EnvelopeGrid, Event, Problem
 from tdbg._core_taps import *  # noqa: F403
 
 __version__: str
@@ -289,69 +291,6 @@ class Capture:
         with raw values.
         """
 
-class Definition:
-    def __init__(self, *args: object, **kwargs: object) -> NoReturn:
-        """Made by RunReader only: raises TypeError."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def aliases(self) -> tuple[str, ...]: ...
-    @property
-    def role(self) -> int: ...
-    @property
-    def dtype(self) -> str:
-        """NumPy or ml_dtypes name, or dtype.str; "" for scalars and spans."""
-
-    @property
-    def item_size(self) -> int: ...
-    @property
-    def flags(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def global_shape(self) -> tuple[int, ...]: ...
-    @property
-    def global_offset(self) -> tuple[int, ...]: ...
-    @property
-    def placements(self) -> tuple[tuple[int, int, int, int, int], ...]: ...
-
-class Event:
-    def __init__(self, *args: object, **kwargs: object) -> NoReturn:
-        """Made by RunReader only: raises TypeError."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def kind(self) -> int: ...
-    @property
-    def severity(self) -> int: ...
-    @property
-    def wall_ns(self) -> int: ...
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def json(self) -> bytes: ...
-
-class Problem:
-    def __init__(self, *args: object, **kwargs: object) -> NoReturn:
-        """Made by RunReader only: raises TypeError."""
-
-    @property
-    def kind(self) -> str:
-        """damage, torn_tail, foreign, unsupported, io or missing."""
-
-    @property
-    def file(self) -> str: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def message(self) -> str: ...
-
 class RunReader:
     """Reader of one writer directory; see cpp/reader/run_reader.h.
 
@@ -394,6 +333,23 @@ class RunReader:
 
     def signature(self, number: int) -> NDArray[np.uint32]:
         """The definitions of the rows of a segment."""
+
+    def add_to_envelope(
+        self,
+        grid: EnvelopeGrid,
+        definitions: NDArray[np.uint32],
+        names: NDArray[np.uint32],
+        start: int,
+        stop: int,
+        mode: int | None = None,
+        n_shards: int | None = None,
+    ) -> int:
+        """Add what the last of the first *n_shards* shards have of these definitions.
+
+        Returns how many shards remain."""
+
+    def cell_buckets(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Of each sealed shard the steps of a bucket of cells, and its rows."""
 
     def find_tensors(
         self,

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.trial import shards
+from tdbg.trial.layout import layout_of
 from tdbg.trial.shards import FIELDS, extreme_class, whole_count
 from tdbg.trial.statistics import collect
 from tdbg.trial.writers import Source
@@ -133,7 +134,7 @@ class ColumnReader:
         simple = self._read_simple(sources, steps, start, stop)
         if simple is not None:
             return simple
-        merged = collect(sources, names, steps, start, stop)
+        merged = collect(layout_of(sources, names), steps, start, stop)
         result = Columns.without_rows(names, steps, is_merged=True)
         at = _index(np.searchsorted(steps, merged.steps))
         result.present[:, at] = merged.present

@@ -3,30 +3,39 @@
 A picture has fewer columns than a run has steps.  Whoever draws one row of each column
 loses spikes and NaN; an envelope covers all rows, whatever the number of columns.
 
-Thread safety: ``Envelope`` is a value; ``collect_envelope`` runs with the trial's lock
-held.
+Thread safety: ``Envelope`` is a value; ``fill`` may be called from any thread, the
+other functions with the trial's lock held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg import _core
 from tdbg.errors import ConfigurationError
-from tdbg.trial import shards
-from tdbg.trial.shards import extreme_class
+from tdbg.modes import ModeKeys
+from tdbg.trial.layout import Layout
 from tdbg.trial.writers import Source
 
-__all__ = ["ENVELOPE_FIELDS", "Envelope", "collect_envelope", "envelope_fields"]
+if TYPE_CHECKING:
+    from tdbg._core import RunReader
 
+__all__ = [
+    "ENVELOPE_FIELDS",
+    "Envelope",
+    "ask",
+    "column_edges",
+    "envelope_fields",
+    "fill",
+]
+
+#: In the order in which the core numbers them (``CellField``).
 ENVELOPE_FIELDS = ("l2", "rms", "mean", "std", "abs_max", "zero_share")
-
-# The largest float32: what is beyond stays finite, so that an axis does.
-LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +59,9 @@ class Envelope:
         rows: uint32 (names, columns): how many rows there are.
         bad: uint32 (names, columns): how many of these have a NaN or infinite element;
             what is finite in them is in ``low``, ``high`` and ``mean``.
-        first_bad: int64 (names,): the first step of such a row; -1 for none.
-        n_workers: How many workers the rows are of.
+        first_bad: int64 (names,): the first step of such a row within the range that
+            was asked for; -1 for none.
+        n_workers: How many workers the rows are of; of several, see above.
     """
 
     names: list[str]
@@ -80,142 +90,121 @@ def envelope_fields(fields: str | Sequence[str]) -> tuple[str, ...]:
     return listed
 
 
-def column_edges(start: int, stop: int, columns: int) -> NDArray[np.int64]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What is asked of one writer."""
+
+    rank: int
+    reader: RunReader  # Of now: a mended writer has another one.
+    definitions: NDArray[np.uint32]
+    names: NDArray[np.uint32]  # One for each definition.
+    start: int
+    stop: int
+
+
+def ask(layout: Layout, start: int, stop: int) -> list[Question]:
+    """What to ask of the writers for ``start <= step < stop``."""
+    return [
+        Question(
+            rank=each.source.writer.rank,
+            reader=each.source.writer.reader,
+            definitions=each.ids,
+            names=each.names.astype(np.uint32),
+            start=max(start, each.source.start),
+            stop=min(stop, each.source.stop),
+        )
+        for each in layout.of_sources
+        if len(each.ids) and max(start, each.source.start) < min(stop, each.source.stop)
+    ]
+
+
+def column_edges(
+    sources: Sequence[Source], start: int, stop: int, columns: int, *, quick: bool
+) -> NDArray[np.int64]:
     """Bounds of at most *columns* columns, all but the outer ones as wide.
 
-    The inner bounds are multiples of the width, so that they stay when a run grows.
+    The inner bounds are multiples of the width, so that they stay when a run grows.  A
+    column that is as wide as the buckets of a shard is made of whole ones.
+
+    Args:
+        sources: What counts of each writer.
+        start: First global step.
+        stop: Global step before which to end.
+        columns: How many columns at most.
+        quick: Whether columns are at least as wide as the buckets of most rows.
     """
     if stop <= start:
         return np.array([start], np.int64)
+    buckets = sorted(
+        pair
+        for source in sources
+        for pair in source.writer.reader.cell_buckets(
+            max(start, source.start), min(stop, source.stop)
+        )
+    )
     width = max(1, -(-(stop - start) // columns))
-    while (stop - 1) // width - start // width + 1 > columns:
+    if quick and buckets:
+        steps, rows = np.array(buckets, np.int64).T
+        most = np.searchsorted(np.cumsum(rows), 0.9 * rows.sum())
+        width = max(width, int(steps[most]))
+    while True:
+        # Those of buckets are powers of two: of the largest all are.
+        unit = max([1, *(steps for steps, _ in buckets if steps <= width)])
+        width = -(-width // unit) * unit
+        if (stop - 1) // width - start // width < columns:
+            break
         width += 1
     inner = np.arange((start // width + 1) * width, stop, width, dtype=np.int64)
     return np.concatenate(([start], inner, [stop])).astype(np.int64)
 
 
-def collect_envelope(
-    sources: Sequence[Source],
+def fill(
+    questions: Sequence[Question],
     names: Sequence[str],
-    recorded: NDArray[np.int64],
     edges: NDArray[np.int64],
     fields: Sequence[str],
+    mode: ModeKeys,
+    check: Callable[[], None] | None = None,
 ) -> Envelope:
-    """The envelope of *names* between *edges*.
+    """The envelope of *names* between *edges*; holds no reader longer than some ms.
 
     Args:
-        sources: What counts of each writer.
+        questions: What to ask of the writers.
         names: Tensors, each once.
-        recorded: Steps that may appear, ascending.
         edges: Bounds of the columns, ascending.
         fields: Some of ``ENVELOPE_FIELDS``.
+        mode: Of which the steps are; GLOBAL: of any.
+        check: Called between parts of some ten milliseconds; what it raises ends this.
     """
-    result = _Cells(len(names), edges, fields)
-    numbers = {name: i for i, name in enumerate(names)}
-    start, stop = int(edges[0]), int(edges[-1])
+    numbers = [ENVELOPE_FIELDS.index(name) for name in fields]
+    grid = _core.EnvelopeGrid(len(names), edges, numbers)
+    of_mode = None if mode is ModeKeys.GLOBAL else mode.value
     ranks = set()
-    for source in sources:
-        writer = source.writer
-        ids = [number for name in names for number in writer.ids.get(name, ())]
-        requested = np.unique(np.array(ids, np.uint32))
-        segments = writer.segments.between(
-            max(start, source.start), min(stop, source.stop)
-        )
-        segments = segments[writer.segments.counts(segments, requested) > 0]
-        segments = segments[np.isin(segments["step"], recorded)]
-        index = np.array(
-            [numbers[writer.definitions[i].name] for i in requested.tolist()]
-        )
-        classes = np.array(
-            [extreme_class(writer.definitions[i].dtype) for i in requested.tolist()]
-        )
-        for rows in writer.segments.read(segments, requested):
-            ranks.add(writer.rank)
-            at = np.searchsorted(requested, rows["definition"])
-            result.add(rows, index[at], classes[at])
-    return result.envelope(list(names), len(ranks))
-
-
-class _Cells:
-    """What is known of each tensor in each column so far."""
-
-    def __init__(
-        self, n_names: int, edges: NDArray[np.int64], fields: Sequence[str]
-    ) -> None:
-        self._edges, self._fields = edges, tuple(fields)
-        self._shape = n_names, len(edges) - 1
-        size = n_names * (len(edges) - 1)
-        self._rows = np.zeros(size, np.uint32)
-        self._bad = np.zeros(size, np.uint32)
-        self._valued = np.zeros(size, np.uint32)
-        self._first_bad = np.full(n_names, np.iinfo(np.int64).max)
-        self._low = {f: np.full(size, np.inf) for f in fields}
-        self._high = {f: np.full(size, -np.inf) for f in fields}
-        self._sum = {f: np.zeros(size) for f in fields}
-
-    def add(
-        self,
-        rows: NDArray[np.void],
-        names: NDArray[np.int64],
-        classes: NDArray[np.int64],
-    ) -> None:
-        """Take in rows of these names, whose extremes are of these classes."""
-        column = np.searchsorted(self._edges, rows["step"], side="right") - 1
-        at = names * self._shape[1] + column
-        fields = {name: np.array(rows[name]) for name in shards.FIELDS}
-        finite = shards.finite_count(fields)
-        is_bad = finite != fields["count"]
-        np.add.at(self._rows, at, 1)
-        np.add.at(self._bad, at[is_bad], 1)
-        np.minimum.at(self._first_bad, names[is_bad], rows["step"][is_bad])
-        values = _values(fields, finite, classes.astype(np.uint8))
-        has_value = finite > 0
-        np.add.at(self._valued, at[has_value], 1)
-        for name in self._fields:
-            found, cells = values[name][has_value], at[has_value]
-            np.minimum.at(self._low[name], cells, found)
-            np.maximum.at(self._high[name], cells, found)
-            np.add.at(self._sum[name], cells, found)
-
-    def envelope(self, names: list[str], n_workers: int) -> Envelope:
-        """What was taken in."""
-        empty = self._valued == 0
-        weight = np.maximum(self._valued, 1)
-
-        def of(values: NDArray[np.float64]) -> NDArray[np.float32]:
-            held = np.where(empty, np.nan, values).astype(np.float32)
-            return held.reshape(self._shape)
-
-        none = self._first_bad == np.iinfo(np.int64).max
-        return Envelope(
-            names=names,
-            edges=self._edges,
-            low={f: of(self._low[f]) for f in self._fields},
-            high={f: of(self._high[f]) for f in self._fields},
-            mean={f: of(self._sum[f] / weight) for f in self._fields},
-            rows=self._rows.reshape(self._shape),
-            bad=self._bad.reshape(self._shape),
-            first_bad=np.where(none, -1, self._first_bad),
-            n_workers=n_workers,
-        )
-
-
-def _values(
-    rows: dict[str, NDArray[Any]],
-    finite: NDArray[np.uint64],
-    classes: NDArray[np.uint8],
-) -> dict[str, NDArray[np.float64]]:
-    """The fields of an envelope of each row, within float32."""
-    low, high = (
-        shards.to_float(rows[each], classes, finite > 0) for each in ("min", "max")
+    for one in questions:
+        before = grid.n_rows
+        left: int | None = None
+        while left != 0:
+            if check is not None:
+                check()
+            left = one.reader.add_to_envelope(
+                grid,
+                one.definitions,
+                one.names,
+                one.start,
+                one.stop,
+                of_mode,
+                left,
+            )
+        if grid.n_rows > before:
+            ranks.add(one.rank)
+    return Envelope(
+        names=list(names),
+        edges=edges,
+        low={name: grid.low(i) for i, name in enumerate(fields)},
+        high={name: grid.high(i) for i, name in enumerate(fields)},
+        mean={name: grid.mean(i) for i, name in enumerate(fields)},
+        rows=grid.rows(),
+        bad=grid.bad(),
+        first_bad=grid.first_bad(),
+        n_workers=len(ranks),
     )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = {
-            "l2": rows["l2"],
-            "rms": rows["l2"] / np.sqrt(finite.astype(np.float64)),
-            "mean": rows["mean"],
-            "std": np.sqrt(rows["m2"] / finite),
-            "abs_max": np.maximum(np.abs(low), np.abs(high)),
-            "zero_share": rows["zero"] / rows["count"],
-        }
-    return {name: np.clip(value, -LARGEST, LARGEST) for name, value in found.items()}

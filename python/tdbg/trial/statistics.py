@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tdbg.stats import rows as row_statistics
 from tdbg.trial import shards
-from tdbg.trial.shards import Contributions, extreme_class, whole_count
+from tdbg.trial.layout import Layout, SourceLayout, layout_of
 from tdbg.trial.writers import Source
 
 __all__ = ["Statistics", "collect", "merge_rows", "with_rows"]
@@ -98,78 +98,45 @@ class Statistics:
 
 
 def collect(
-    sources: Sequence[Source],
-    names: Sequence[str],
-    recorded: NDArray[np.int64],
-    start: int,
-    stop: int,
+    layout: Layout, recorded: NDArray[np.int64], start: int, stop: int
 ) -> Statistics:
-    """Read the rows of *names* in ``start <= step < stop`` and merge them.
+    """Read the rows of a layout in ``start <= step < stop`` and merge them.
 
     Args:
-        sources: What counts of each writer, in the order of ranks.
-        names: Tensors, each once.
+        layout: Which rows of which writer are of which name.
         recorded: Steps that may appear, ascending.
         start: First global step.
         stop: First global step that is not asked for any more.
     """
     found = []
-    for source in sources:
-        ids = _ids(source, names)
+    for each in layout.of_sources:
+        source = each.source
         segments = source.writer.segments.between(
             max(start, source.start), min(stop, source.stop)
         )
-        segments = segments[source.writer.segments.counts(segments, ids) > 0]
+        segments = segments[source.writer.segments.counts(segments, each.ids) > 0]
         at = segments["step"]
         if not np.array_equal(at, recorded):
             segments = segments[np.isin(at, recorded)]
-        found.append((source, ids, segments))
-    present = [segments["step"] for _, _, segments in found]
+        found.append((each, segments))
+    present = [segments["step"] for _, segments in found]
     steps = np.concatenate([recorded[:0], *present])
     if not (steps[1:] > steps[:-1]).all():
         steps = np.unique(steps)
-    rows = _Accumulator(names, steps, _classes(sources, names))
-    contributions = Contributions()
-    for source, ids, segments in found:
-        rows.begin(source, ids, contributions)
-        for part in source.writer.segments.read(segments, ids):
-            rows.add(part)
+    rows = _Accumulator(layout, steps)
+    for each, segments in found:
+        for part in each.source.writer.segments.read(segments, each.ids):
+            rows.add(each, part)
     return rows.result()
-
-
-def _ids(source: Source, names: Sequence[str]) -> NDArray[np.uint32]:
-    known = source.writer.ids
-    ids = [number for name in names for number in known.get(name, ())]
-    return np.array(ids, np.uint32)
-
-
-def _classes(sources: Sequence[Source], names: Sequence[str]) -> NDArray[np.uint8]:
-    """The class of each name's extremes; float64 where its dtype has changed it."""
-    classes = np.zeros(len(names), np.uint8)
-    for i, name in enumerate(names):
-        found = {
-            extreme_class(source.writer.definitions[number].dtype)
-            for source in sources
-            for number in source.writer.ids.get(name, ())
-        }
-        if len(found) == 1:
-            classes[i] = found.pop()
-    return classes
 
 
 class _Accumulator:
     """Merges rows into arrays of shape (names, steps), a part at a time."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        steps: NDArray[np.int64],
-        classes: NDArray[np.uint8],
-    ) -> None:
-        self._names = list(names)
-        self._numbers = {name: i for i, name in enumerate(self._names)}
+    def __init__(self, layout: Layout, steps: NDArray[np.int64]) -> None:
+        self._names = list(layout.names)
         self._steps = steps
-        self._classes = classes
+        self._classes = layout.classes
         size = len(self._names) * len(steps)
         self._present = np.zeros(size, np.bool_)
         self._owner = np.zeros(size, np.int32)  # Rank + 1 of a row, if it is alone.
@@ -179,47 +146,19 @@ class _Accumulator:
         }
         # Elements of the whole, where rows are of parts.
         self._whole = np.zeros(size, np.uint64)
-        self._rank = 0
-        # Definitions of the current source, ascending; the next four go by them.  An id
-        # is what a file says, up to 2^32: it is looked for, and never an index.
-        self._ids = np.empty(0, np.uint32)
-        # Index of the name (-1: its rows do not count), whether its rows add to those
-        # of other workers, class of its extremes, elements of the whole that it is a
-        # part of.
-        self._index = np.empty(0, np.int64)
-        self._of_whole = np.empty(0, np.uint64)
-        self._adds = np.empty(0, np.bool_)
-        self._class = np.empty(0, np.uint8)
 
-    def begin(
-        self, source: Source, ids: NDArray[np.uint32], contributions: Contributions
-    ) -> None:
-        """What follows are rows of this source."""
-        self._rank = source.writer.rank
-        self._ids = np.unique(ids)
-        size = len(self._ids)
-        self._index = np.full(size, -1, np.int64)
-        self._adds = np.zeros(size, np.bool_)
-        self._class = np.zeros(size, np.uint8)
-        self._of_whole = np.zeros(size, np.uint64)
-        for i, number in enumerate(self._ids.tolist()):
-            definition = source.writer.definitions[number]
-            if contributions.counts(source, number):
-                self._index[i] = self._numbers[definition.name]
-            self._adds[i] = contributions.merges(source, number)
-            self._class[i] = extreme_class(definition.dtype)
-            self._of_whole[i] = whole_count(definition)
-
-    def add(self, rows: NDArray[np.void]) -> None:
-        """Merge these rows of the current source, of the definitions it began with."""
-        definition = np.searchsorted(self._ids, rows["definition"])
-        name = self._index[definition]
+    def add(self, layout: SourceLayout, rows: NDArray[np.void]) -> None:
+        """Merge these rows of a source, of the definitions of its layout."""
+        rank = layout.source.writer.rank
+        # An id is what a file says, up to 2^32: it is looked for, and never an index.
+        definition = np.searchsorted(layout.ids, rows["definition"])
+        name = layout.index[definition]
         at = np.searchsorted(self._steps, rows["step"])
         at[at == len(self._steps)] = 0
         use = (name >= 0) & (self._steps[at] == rows["step"])
         keys = np.where(use, name, 0) * len(self._steps) + at
         owner = self._owner[keys]
-        use &= self._adds[definition] | (owner == 0) | (owner == self._rank + 1)
+        use &= layout.adds[definition] | (owner == 0) | (owner == rank + 1)
         if not use.all():
             rows, keys, name = rows[use], keys[use], name[use]
             definition = definition[use]
@@ -227,12 +166,12 @@ class _Accumulator:
             return
         fields = {field: rows[field] for field in shards.FIELDS}
         classes = self._classes[name]
-        changed = self._class[definition] != classes
+        changed = layout.classes[definition] != classes
         if changed.any():
             for field_name in ("min", "max"):
-                _widen(fields, field_name, changed, self._class[definition])
-        self._owner[keys] = self._rank + 1
-        self._whole[keys] = self._of_whole[definition]
+                _widen(fields, field_name, changed, layout.classes[definition])
+        self._owner[keys] = rank + 1
+        self._whole[keys] = layout.of_whole[definition]
         self._put(keys, fields, classes)
 
     def _put(
@@ -324,11 +263,8 @@ def merge_rows(
         rows: Sources in the order of their ranks, with rows of this name only.
         in_parts: Whether parts of a sharded tensor are a row, too.
     """
-    sources = [source for source, _ in rows]
-    steps = np.array([step], np.int64)
-    merged = _Accumulator([name], steps, _classes(sources, [name]))
-    contributions = Contributions()
-    for source, part in rows:
-        merged.begin(source, source.writer.ids_of(name), contributions)
-        merged.add(part)
+    layout = layout_of([source for source, _ in rows], [name])
+    merged = _Accumulator(layout, np.array([step], np.int64))
+    for each, (_, part) in zip(layout.of_sources, rows, strict=True):
+        merged.add(each, part)
     return merged.result(in_parts=in_parts)

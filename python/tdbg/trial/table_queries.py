@@ -5,23 +5,17 @@ Thread safety: may be used from any thread; the trial's lock is held inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.messages import short
-from tdbg.errors import ConfigurationError, TensorUnavailable
+from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
-from tdbg.run.schema import stored_name
-from tdbg.trial import overview, selection, statistics
+from tdbg.trial import envelope, overview, statistics
 from tdbg.trial.columns import ColumnReader, Columns
-from tdbg.trial.envelope import (
-    Envelope,
-    collect_envelope,
-    column_edges,
-    envelope_fields,
-)
+from tdbg.trial.envelope import Envelope, column_edges, envelope_fields
+from tdbg.trial.layout import Layout, LayoutCache
 from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import mode_key
@@ -42,6 +36,7 @@ class TableQueries:
     def __init__(self, run: RunState) -> None:
         self._run = run
         self._columns = ColumnReader()
+        self._layouts = LayoutCache()
 
     def statistics(
         self,
@@ -65,10 +60,9 @@ class TableQueries:
         with self._run.fresh() as run:
             first = -NO_END if start is None else start
             stop = NO_END if end is None else end
-            requested = self._requested(run, names, first, stop)
+            layout = self._layout(run, names, first, stop)
             recorded = self._recorded(run, mode_key(mode))
-            sources = run.sources_of(None)
-            return statistics.collect(sources, requested, recorded, first, stop)
+            return statistics.collect(layout, recorded, first, stop)
 
     def envelope(
         self,
@@ -79,11 +73,18 @@ class TableQueries:
         stop: int | None = None,
         columns: int = 1000,
         fields: str | Sequence[str] = ("l2",),
+        quick: bool = False,
+        check: Callable[[], None] | None = None,
     ) -> Envelope:
         """Least, greatest and mean of statistics over stretches of steps: to be drawn.
 
         Nothing is sampled: a spike or a NaN of one row is there however few columns
         are asked for.  Steps that were not ended are left out.
+
+        Finished parts of a run hold *cells*: the envelopes of buckets of 64 recorded
+        steps.  Columns as wide as that are made of whole buckets, and take
+        milliseconds; for narrower ones the rows themselves are read, some 20 million a
+        second.  A run without cells has them made by the first question, of its rows.
 
         Args:
             names: Tensors; None: all that have statistics in the range, by name.
@@ -91,10 +92,15 @@ class TableQueries:
             start: First global step; None: the first that was recorded.
             stop: Global step before which to end; None: behind the last one.
             columns: How many columns at most.  All but the outer ones are equally
-                wide, and the inner bounds are multiples of the width.
+                wide, and the inner bounds are multiples of the width, so that they stay
+                where they are while a run grows.
             fields: Of l2, rms (l2 / sqrt of the number of elements), mean, std,
                 abs_max (the largest absolute value), zero_share (zeros / elements); of
                 the finite elements, as docs/statistics.md defines them.
+            quick: Whether columns are at least as wide as buckets, so that no rows are
+                read where there are cells: for a first picture of many tensors.
+            check: Called between parts of some ten milliseconds; what it raises ends
+                the question.
 
         Returns:
             Arrays of shape (names, columns); without a recorded step in the range
@@ -108,20 +114,17 @@ class TableQueries:
             e = trial.envelope(["gradient/fc.weight"], columns=800)
             plt.fill_between(e.edges[:-1], e.low["l2"][0], e.high["l2"][0], step="post")
         """
-        chosen = envelope_fields(fields)
+        chosen, key = envelope_fields(fields), mode_key(mode)
         if columns < 1:
             msg = f"an envelope needs at least one column, got columns={columns!r}"
             raise ConfigurationError(msg)
         with self._run.fresh() as run:
-            recorded = self._recorded(run, mode_key(mode))
-            first = int(recorded[0]) if start is None and len(recorded) else start or 0
-            end = stop
-            if end is None:
-                end = int(recorded[-1]) + 1 if len(recorded) else first
-            requested = self._requested(run, names, first, end)
-            edges = column_edges(first, end, columns)
+            first, end = _range(self._recorded(run, key), start, stop)
+            layout = self._layout(run, names, first, end)
             sources = run.sources_of(None)
-            return collect_envelope(sources, requested, recorded, edges, chosen)
+            edges = column_edges(sources, first, end, columns, quick=quick)
+            questions = envelope.ask(layout, first, end)
+        return envelope.fill(questions, layout.names, edges, chosen, key, check)
 
     def statistics_in_parts(
         self,
@@ -142,32 +145,26 @@ class TableQueries:
             TensorUnavailable: If one of *names* is unknown so far.
         """
         with self._run.fresh() as run:
-            requested = self._requested(run, names, -NO_END, NO_END)
+            requested = self._layout(run, names, -NO_END, NO_END).names
             recorded = self._recorded(run, mode_key(mode))
         n = max(LEAST_STEPS, PART_ENTRIES // max(1, len(requested)))
         for at in range(0, max(1, len(recorded)), n):
             steps = recorded[at : at + n]
             first, stop = (int(steps[0]), int(steps[-1]) + 1) if len(steps) else (0, 0)
             with self._run.lock:
-                sources = self._run.sources_of(None)
-                part = statistics.collect(sources, requested, steps, first, stop)
+                layout = self._layouts.find(self._run, requested)
+                part = statistics.collect(layout, steps, first, stop)
             yield part
 
-    def _requested(
+    def _layout(
         self, run: RunState, names: Sequence[str] | None, first: int, stop: int
-    ) -> list[str]:
-        """The names that are asked for, each once."""
+    ) -> Layout:
+        """Where the rows of the names are that are asked for."""
         if names is None:
-            return statistics.with_rows(
+            names = statistics.with_rows(
                 run.sources_of(None), sorted(run.names()), first, stop
             )
-        requested = list(dict.fromkeys(map(stored_name, names)))
-        for name in requested:
-            if run.definition(name) is None:
-                near = selection.nearest(name, run.names())
-                msg = f"no tensor {short(name)}; {near}"
-                raise TensorUnavailable(msg)
-        return requested
+        return self._layouts.find(run, names)
 
     def _recorded(self, run: RunState, mode: ModeKeys) -> NDArray[np.int64]:
         """The recorded steps of a mode, ascending."""
@@ -204,3 +201,12 @@ class TableQueries:
         """
         with self._run.fresh() as run:
             return self._columns.read(run.sources_of(None), names, steps)
+
+
+def _range(
+    recorded: NDArray[np.int64], start: int | None, stop: int | None
+) -> tuple[int, int]:
+    """What is asked for; where nothing is said, all of the recorded steps."""
+    first, last = (recorded[0], recorded[-1]) if len(recorded) else (0, -1)
+    begin = int(first) if start is None else start
+    return begin, int(last) + 1 if stop is None else stop

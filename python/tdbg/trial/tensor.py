@@ -330,6 +330,7 @@ class TensorHandle(HistogramQueries):
         stop: int | None = None,
         columns: int = 1000,
         fields: str | Sequence[str] = ("l2",),
+        quick: bool = False,
     ) -> Envelope:
         """``Trial.envelope`` of this tensor alone: arrays of shape (1, columns).
 
@@ -337,14 +338,14 @@ class TensorHandle(HistogramQueries):
             e = trial.tensor("gradient/fc.weight").envelope(columns=800)
             plt.fill_between(e.edges[:-1], e.low["l2"][0], e.high["l2"][0], step="post")
         """
-        tables = TableQueries(self._run)
-        return tables.envelope(
+        return TableQueries(self._run).envelope(
             [self.name],
             mode=mode,
             start=start,
             stop=stop,
             columns=columns,
             fields=fields,
+            quick=quick,
         )
 
     def reduction_value(

@@ -16,7 +16,7 @@ from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine
 from tdbg.run.directory import create_run
-from tdbg.trial import Trial, create_trial, steps
+from tdbg.trial import Trial, create_trial, steps, table_queries
 from tdbg.trial import trial as trial_module
 
 # Shards are sealed at so many bytes: one has about 400 steps of these.
@@ -166,8 +166,8 @@ def test_a_table_that_is_put_together_in_parts_is_the_same(
 def test_statistics_in_parts_are_the_statistics(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial_module, "PART_ENTRIES", 100)
-    monkeypatch.setattr(trial_module, "LEAST_STEPS", 10)
+    monkeypatch.setattr(table_queries, "PART_ENTRIES", 100)
+    monkeypatch.setattr(table_queries, "LEAST_STEPS", 10)
     trial = create_trial(finished)
     whole = trial.statistics()
     parts = list(trial.statistics_in_parts())

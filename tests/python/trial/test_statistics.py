@@ -21,8 +21,9 @@ from run_builder import RunBuilder
 from tdbg import _core
 from tdbg.cli import _tdbg
 from tdbg.config import Role
+from tdbg.errors import TensorUnavailable
 from tdbg.rules.window import FIELDS as WINDOW_FIELDS
-from tdbg.trial import Statistics, Trial, create_trial
+from tdbg.trial import Statistics, Trial, create_trial, layout
 from tdbg.trial.shards import COUNTS, FIELDS, FLOAT64, INT64, UINT64, group
 
 DEFINITION, ROWS, INDEX = 2, 3, 11
@@ -482,3 +483,38 @@ def test_an_id_costs_nothing_however_large_it_is(run_dir: Path) -> None:
         assert_row(entry(table, name, 2), array, 1.0)
         assert trial.tensor(name).stats(1).count == len(array)
     assert CliRunner().invoke(_tdbg, ["show", str(run_dir)]).exit_code == 0
+
+
+def test_names_asked_for_again_show_what_has_come_since(run_dir: Path) -> None:
+    with RunBuilder(run_dir) as run:
+        run.step(0, {"a": np.ones(2, np.float32)}, what="statistics")
+        run.capture.flush()
+        trial = create_trial(run_dir)
+        assert trial.statistics(["a"]).count.tolist() == [[2]]
+        with pytest.raises(TensorUnavailable, match="no tensor 'b'"):
+            trial.statistics(["a", "b"])
+        # Another definition of the one, and the first of the other.
+        tensors = {"a": np.ones(3, np.float64), "b": np.ones(4, np.int64)}
+        run.step(1, tensors, what="statistics")
+        run.capture.flush()
+        assert trial.statistics(["a"]).count.tolist() == [[2, 3]]
+        assert trial.statistics(["a", "b"]).count.tolist() == [[2, 3], [0, 4]]
+
+
+def test_who_asks_again_for_the_same_names_asks_no_definition_again(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunBuilder(run_dir) as run:
+        for step in range(3):
+            run.step(step, {"a": np.ones(2, np.float32)}, what="statistics")
+    trial = create_trial(run_dir)
+    calls = []
+    real = layout.layout_of
+    monkeypatch.setattr(layout, "layout_of", lambda *a: calls.append(a) or real(*a))
+    for step in range(3):
+        assert trial.statistics(["a"], start=step, end=step + 1).present.all()
+    assert len(calls) == 1
+    for i in range(layout.MAX_LAYOUTS):
+        trial.statistics(["a"] * (i + 2))
+    trial.statistics(["a"])
+    assert len(calls) == 2 + layout.MAX_LAYOUTS
