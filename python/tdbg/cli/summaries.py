@@ -35,52 +35,75 @@ __all__ = [
 
 BARS = "▁▂▃▄▅▆▇█"
 NOT_FINITE = "!"
+# Dots of a braille character, from the lowest: those on its left, and on its right.
+BRAILLE = 0x2800
+DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+
+Series = Sequence[float] | NDArray[np.float64]
 
 
-def sparkline(values: Sequence[float] | NDArray[np.float64], width: int = 24) -> str:
-    """Draw *values* as at most *width* bars.
+def sparkline(values: Series, width: int = 24) -> str:
+    """Draw *values* in at most *width* characters.
 
-    The lowest finite value has the lowest bar and the highest the highest; a series
-    without change is drawn in the middle.  A longer series is cut into *width*
-    parts of which each shows its mean; a part that holds NaN or infinity shows
-    ``!``.
+    The lowest finite value stands lowest and the highest one highest; a series without
+    change is drawn in the middle.  Up to *width* values are a bar each.  A longer
+    series is cut into twice as many parts, and each is drawn from its lowest to its
+    highest value, two to a character: what happened in one step is there, too.  A
+    character that holds NaN or infinity is ``!``.
 
     >>> sparkline([1, 2, 3, 4])
     '▁▃▆█'
+    >>> sparkline([1, 1, 1, 1, 1, 9, 1, 1, 1, 1, 1, 1], width=3)
+    '⣀⣇⣀'
     """
-    cells = [_mean(part) for part in _parts(values, width)]
-    finite = [cell for cell in cells if math.isfinite(cell)]
-    if not finite:
-        return NOT_FINITE * len(cells)
-    low, high = min(finite), max(finite)
-    return "".join(_bar(cell, low, high) for cell in cells)
-
-
-def _parts(
-    values: Sequence[float] | NDArray[np.float64], width: int
-) -> list[Sequence[float] | NDArray[np.float64]]:
-    n = len(values)
-    n_parts = min(n, width)
-    edges = [part * n // n_parts for part in range(n_parts + 1)] if n else [0]
-    return [values[a:b] for a, b in itertools.pairwise(edges)]
-
-
-def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
     numbers = np.asarray(values, np.float64)
-    if (numbers == numbers[0]).all():
-        return float(numbers[0])  # Without what rounding would add.
-    # Divided first: the sum of two values near the largest float is not finite.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.sum(numbers / len(numbers)))
+    finite = numbers[np.isfinite(numbers)]
+    if not len(finite):
+        return NOT_FINITE * min(len(numbers), width)
+    bounds = float(finite.min()), float(finite.max())
+    if len(numbers) <= width:
+        shares = (_level(value, bounds, len(BARS)) for value in numbers.tolist())
+        return "".join(NOT_FINITE if n is None else BARS[n] for n in shares)
+    parts = [_range_of(part, bounds) for part in _parts(numbers, 2 * width)]
+    return "".join(_character(parts[i : i + 2]) for i in range(0, len(parts), 2))
 
 
-def _bar(cell: float, low: float, high: float) -> str:
-    if not math.isfinite(cell):
-        return NOT_FINITE
-    if high == low:
-        return BARS[len(BARS) // 2]
-    share = (cell / 2 - low / 2) / (high / 2 - low / 2)
-    return BARS[min(round(share * (len(BARS) - 1)), len(BARS) - 1)]
+def _parts(numbers: NDArray[np.float64], n_most: int) -> list[NDArray[np.float64]]:
+    n_parts = min(len(numbers), n_most)
+    edges = [part * len(numbers) // n_parts for part in range(n_parts + 1)]
+    return [numbers[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def _range_of(
+    part: NDArray[np.float64], bounds: tuple[float, float]
+) -> tuple[int, int] | None:
+    """The lowest and the highest dot of a part; None if a value is not finite."""
+    low = _level(float(part.min()), bounds, len(DOTS[0]))
+    high = _level(float(part.max()), bounds, len(DOTS[0]))
+    return None if low is None or high is None else (low, high)
+
+
+def _level(value: float, bounds: tuple[float, float], n_levels: int) -> int | None:
+    """At which of the levels a value stands; None if it is not finite."""
+    if not math.isfinite(value):
+        return None
+    low, high = bounds
+    if low == high:
+        return n_levels // 2
+    # Halved: the difference of two values near the largest float is not finite.
+    share = (value / 2 - low / 2) / (high / 2 - low / 2)
+    return min(round(share * (n_levels - 1)), n_levels - 1)
+
+
+def _character(ranges: Sequence[tuple[int, int] | None]) -> str:
+    """Two ranges, or one, side by side."""
+    dots = 0
+    for side, levels in zip(DOTS, ranges, strict=False):
+        if levels is None:
+            return NOT_FINITE
+        low, high = levels
+        dots |= sum(side[low : high + 1])
+    return chr(BRAILLE + dots)
 
 
 # From this width of the screen on all columns are shown.

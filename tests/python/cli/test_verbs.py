@@ -478,6 +478,28 @@ def test_a_long_series_is_cut_to_the_width() -> None:
     assert len(sparkline(range(1000), width=20)) == 20
 
 
+@pytest.mark.parametrize("n", [60, 100, 999, 100_000])
+@pytest.mark.parametrize("spike", [9.0, -9.0])
+def test_one_value_of_many_shows_in_a_long_series(n: int, spike: float) -> None:
+    values = np.ones(n)
+    calm = sparkline(values, width=14)
+    assert set(calm) == {calm[0]}
+    values[n * 2 // 3] = spike
+    line = sparkline(values, width=14)
+    (other,) = (character for character in line if character != line[0])
+    assert line.index(other) == 14 * 2 // 3
+    # From the lowest dot to the highest one, on one side.
+    dots = ord(other) - 0x2800
+    assert any(dots & side == side for side in (0x47, 0xB8))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_one_value_that_is_not_finite_shows_in_a_long_series(value: float) -> None:
+    values = np.arange(1000.0)
+    values[500] = value
+    assert sparkline(values, width=10).index("!") == 5
+
+
 def test_values_that_are_not_finite_are_marked() -> None:
     assert sparkline([1.0, math.nan, 2.0, math.inf]) == "▁!█!"
 
@@ -489,5 +511,9 @@ def test_nothing_is_drawn_for_nothing() -> None:
 @given(st.lists(st.floats(), max_size=50), st.integers(1, 30))
 def test_any_numbers_can_be_drawn(values: list[float], width: int) -> None:
     line = sparkline(values, width)
-    assert len(line) == min(len(values), width)
-    assert set(line) <= set(BARS + "!")
+    if len(values) <= width:
+        assert len(line) == len(values)
+        assert set(line) <= set(BARS + "!")
+    else:
+        assert len(line) <= width
+        assert all(c == "!" or 0x2800 < ord(c) < 0x2900 for c in line)

@@ -25,6 +25,7 @@ from tdbg.errors import TensorUnavailable
 from tdbg.rules.window import FIELDS as WINDOW_FIELDS
 from tdbg.trial import Statistics, Trial, create_trial, layout
 from tdbg.trial.shards import COUNTS, FIELDS, FLOAT64, INT64, UINT64, group
+from tdbg.trial.writers import Source
 
 DEFINITION, ROWS, INDEX = 2, 3, 11
 EXACT = ("count", "nan", "positive_infinity", "negative_infinity", "zero", "abs_min")
@@ -508,9 +509,14 @@ def test_who_asks_again_for_the_same_names_asks_no_definition_again(
         for step in range(3):
             run.step(step, {"a": np.ones(2, np.float32)}, what="statistics")
     trial = create_trial(run_dir)
-    calls = []
+    calls: list[Sequence[str]] = []
     real = layout.layout_of
-    monkeypatch.setattr(layout, "layout_of", lambda *a: calls.append(a) or real(*a))
+
+    def counted(sources: Sequence[Source], names: Sequence[str]) -> layout.Layout:
+        calls.append(names)
+        return real(sources, names)
+
+    monkeypatch.setattr(layout, "layout_of", counted)
     for step in range(3):
         assert trial.statistics(["a"], start=step, end=step + 1).present.all()
     assert len(calls) == 1
