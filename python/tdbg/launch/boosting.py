@@ -33,6 +33,8 @@ MOST_TRAININGS = 32
 # Captured beside metrics, losses, and what the rules need.
 _COLLECTIONS = ("feature_importance", "trees", "hyperparameters")
 _ENTRIES = ("train", "cv")
+_CALLBACKS = "callbacks"
+_VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 _log = logging.getLogger("tdbg")
 
@@ -45,6 +47,7 @@ def begin(framework: str, *, is_first: bool) -> None:
         is_first: Whether this is the program that was launched, and not a process that
             the program has started.
     """
+    summary.end_quietly()
     settings = json.loads(os.environ[LAUNCH_VARIABLE])
     search = BoostingSearch(framework, settings, is_first=is_first)
     search.start()
@@ -117,19 +120,19 @@ class BoostingSearch:
     # ---- a training ------------------------------------------------------------
 
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+        signature = _by_order(original)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
-                given = signature.bind(*args, **kwargs).arguments.get("callbacks")
+                given = signature.bind(*args, **kwargs).arguments.get(_CALLBACKS)
             except TypeError:
                 return original(*args, **kwargs)  # It says what is wrong.
-            if "callbacks" in kwargs or given is None:
+            if _CALLBACKS in kwargs or given is None:
                 hook = self._make_hook(given or ())
                 if hook is not None:
                     with hook:
-                        kwargs["callbacks"] = [hook, *(given or ())]
+                        kwargs[_CALLBACKS] = [hook, *(given or ())]
                         try:
                             return original(*args, **kwargs)
                         finally:
@@ -162,3 +165,16 @@ class BoostingSearch:
     def _note(self, hook: Any) -> None:
         """Note how many rounds the training had."""
         self.runs[-1] = summary.Run(self.runs[-1].path, hook.n_steps)
+
+
+def _by_order(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function, all of whose arguments may be given by order.
+
+    XGBoost takes those so, too, that it asks for by name, and warns.
+    """
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = inspect.signature(function).parameters.values()
+    return inspect.Signature(
+        [each.replace(kind=kind) for each in parameters if each.kind not in _VARIADIC],
+        __validate_parameters__=False,
+    )

@@ -12,17 +12,28 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tdbg.errors import TrainingStopped
 from tdbg.launch import LAUNCH_VARIABLE, family
 
-__all__ = ["Facts", "Run", "captured", "explain_no_torch", "why"]
+__all__ = [
+    "Facts",
+    "Run",
+    "captured",
+    "end_quietly",
+    "explain_no_torch",
+    "why",
+    "why_of_jax",
+    "why_of_keras",
+]
 
 # So many backward passes of something else are worth a line.
 _MANY = 10
 # So many runs are named one by one in the command to type next.
 _MOST_NAMED = 4
 # Other frameworks, by the module that a program imports.
-_OTHERS = ("tensorflow", "jax", "catboost", "mxnet")
+_OTHERS = ("tensorflow", "catboost", "mxnet")
 
 
 @dataclass(slots=True)
@@ -33,6 +44,7 @@ class Facts:
         n_optimizers: How many optimizers were made.
         n_backwards: How many backward passes began at a single number.
         n_unseen: How many of these followed no forward that was captured.
+        n_gradients: Of JAX: how often something was differentiated in what is no step.
         n_left_out: How many trainings were not captured because there were too many.
         has_transforms: Whether a module was called inside a transform of ``torch.func``
             (grad, vmap).
@@ -42,6 +54,7 @@ class Facts:
     n_optimizers: int = 0
     n_backwards: int = 0
     n_unseen: int = 0
+    n_gradients: int = 0
     n_left_out: int = 0
     has_transforms: bool = False
     has_given_up: bool = False
@@ -117,8 +130,58 @@ def why(facts: Facts) -> list[str]:
     return [f"nothing was captured: {reason}; {advice}"]
 
 
+def why_of_keras() -> list[str]:
+    """The line about a program that imported Keras, where nothing was captured."""
+    error = _error()
+    if error:
+        return [f"nothing was captured: the program ended by {error} before it trained"]
+    return [
+        "nothing was captured: keras was imported, and no model was trained by fit or "
+        "train_on_batch"
+    ]
+
+
+def why_of_jax(facts: Facts) -> list[str]:
+    """The line about a program that imported JAX, where nothing was captured."""
+    error = _error()
+    if error:
+        return [f"nothing was captured: the program ended by {error} before it trained"]
+    if facts.n_gradients:
+        reason = (
+            f"gradients were computed {facts.n_gradients} times, but not in a function "
+            "that jax.jit compiles and that is called with the parameters"
+        )
+        advice = (
+            "compile the whole step by step = jax.jit(step), or say which the "
+            "parameters are: tdbg.jax.Hook(...).jit(step, params=...)"
+        )
+    else:
+        reason = (
+            "no function that jax.jit, nnx.jit or equinox.filter_jit has compiled "
+            "computes gradients (pmap is not searched)"
+        )
+        advice = "tdbg.jax.Hook(...).jit(step) in the program captures a step"
+    return [f"nothing was captured: {reason}; {advice}"]
+
+
+def end_quietly() -> None:
+    """Print one line, and no traceback, if a stop ends the program; once is enough."""
+    before = sys.excepthook
+    if getattr(before, "_is_of_tdbg", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, TrainingStopped):
+            sys.stderr.write(f"tdbg: stopped at step {error.step}: {error.reason}\n")
+        else:
+            before(kind, error, trace)
+
+    hook._is_of_tdbg = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
 def explain_no_torch() -> None:
-    """Print why nothing was captured of a program that never imported torch.
+    """Print why nothing was captured of a program that imported no framework.
 
     Unless processes that it started have trained.
     """

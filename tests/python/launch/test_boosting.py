@@ -116,6 +116,24 @@ def test_a_script_of_lightgbm_is_captured_as_it_stands(
     assert run.steps("trees/Node") == [0, 10]
 
 
+def test_arguments_that_xgboost_takes_by_order_with_a_warning_are_no_hindrance(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    text = """
+import xgboost
+from sklearn.datasets import load_diabetes
+X, y = load_diabetes(return_X_y=True)
+data, results = xgboost.DMatrix(X, y), {}
+xgboost.train({}, data, 3, [(data, "seen")], evals_result=results, verbose_eval=False)
+print(len(results["seen"]["rmse"]))
+"""
+    result = tdbg_run(run_dir, sys.executable, script(tmp_path, text))
+    assert result.returncode == 0, result.stderr
+    assert "FutureWarning: Pass `evals` as keyword args" in result.stderr
+    assert result.stdout == "3\n"
+    assert Run(run_dir).steps("seen-rmse") == [0, 1, 2]
+
+
 def test_a_script_with_a_hook_of_its_own_stays_as_it_is(
     run_dir: Path, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from tdbg.hooks.framework import make_export, make_policy
 from tdbg.hooks.jax.adapter import JaxAdapter
 from tdbg.hooks.jax.arguments import ArgumentReader
 from tdbg.hooks.jax.facts import ModelFacts
-from tdbg.hooks.jax.interception import interceptor_of
+from tdbg.hooks.jax.interception import imported_interceptors, interceptor_of
 from tdbg.hooks.jax.jit import JitStep
 from tdbg.hooks.jax.kinds import kind_of_name
 from tdbg.hooks.jax.losses import find_loss
@@ -166,6 +166,14 @@ class Hook(HookBase):
             raise ConfigurationError(msg)
         self._facts.add_model(type(model).__name__)
         self._capture.interception.add(interceptor)
+
+    def watch_imported(self) -> None:
+        """Capture modules of each library that is imported, as ``watch`` those of one.
+
+        For programs that do not say which model they train.
+        """
+        for interceptor in imported_interceptors():
+            self._capture.interception.add(interceptor)
 
 
 _process_hook = ProcessHook(Hook)

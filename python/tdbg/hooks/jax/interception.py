@@ -13,7 +13,10 @@ from typing import Any, TypeAlias
 
 from tdbg.hooks.jax.tracing import CaptureTrace
 
-__all__ = ["Interception", "Interceptor"]
+__all__ = ["Interception", "Interceptor", "imported_interceptors", "interceptor_of"]
+
+# Those whose modules can be shown.
+_LIBRARIES = ("flax.linen", "flax.nnx", "equinox")
 
 
 Interceptor: TypeAlias = Callable[
@@ -56,21 +59,27 @@ def interceptor_of(model: Any) -> Interceptor | None:
 
     Its library is loaded already, since the model is an instance of one of its classes.
     """
-    if _is_a("flax.linen", model):
-        from tdbg.hooks.jax.flax import intercept_linen
-
-        return intercept_linen
-    if _is_a("flax.nnx", model):
-        from tdbg.hooks.jax.flax import intercept_nnx
-
-        return intercept_nnx
-    if _is_a("equinox", model):
-        from tdbg.hooks.jax.equinox import intercept_equinox
-
-        return intercept_equinox
+    for library in _LIBRARIES:
+        module = sys.modules.get(library)
+        if module is not None and isinstance(model, module.Module):
+            return _interceptor_of_library(library)
     return None
 
 
-def _is_a(library: str, model: Any) -> bool:
-    module = sys.modules.get(library)
-    return module is not None and isinstance(model, module.Module)
+def imported_interceptors() -> list[Interceptor]:
+    """Return what shows the modules of each library that the program has imported."""
+    return [
+        _interceptor_of_library(library)
+        for library in _LIBRARIES
+        if hasattr(sys.modules.get(library), "Module")
+    ]
+
+
+def _interceptor_of_library(library: str) -> Interceptor:
+    from tdbg.hooks.jax import equinox, flax
+
+    return {
+        "flax.linen": flax.intercept_linen,
+        "flax.nnx": flax.intercept_nnx,
+        "equinox": equinox.intercept_equinox,
+    }[library]

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-
-from tdbg.capture.naming import gradient_name, update_name
-from tdbg.config.collections import Role
-from tdbg.hooks.jax.names import path_name
-from tdbg.hooks.jax.tracing import present_trace
+from tdbg.hooks.jax.gradients import show_update
 
 __all__ = ["optax"]
 
@@ -39,16 +34,6 @@ def optax(tx: Any) -> Any:
     inner = with_extra_args_support(tx)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        trace = present_trace()
-        if trace is None:
-            return inner.update(updates, state, params, **extra)
-        for path, _ in jax.tree_util.tree_flatten_with_path(updates)[0]:
-            trace.facts.add_trained(path_name(path))
-        shown = trace.show_tree(
-            updates, lambda _, path: gradient_name(path), Role.GRADIENT
-        )
-        result, new_state = inner.update(shown, state, params, **extra)
-        result = trace.show_tree(result, lambda _, path: update_name(path), Role.UPDATE)
-        return result, new_state
+        return show_update(inner.update, updates, state, params, **extra)
 
     return GradientTransformationExtraArgs(inner.init, update)

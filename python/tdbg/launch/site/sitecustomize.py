@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 # What is searched for, by the names of their packages.
-_FRAMEWORKS = ("torch", "keras", "xgboost", "lightgbm")
+_FRAMEWORKS = ("torch", "keras", "xgboost", "lightgbm", "jax")
+# Libraries of JAX, in which its search goes on when they are imported.
+_LIBRARIES = ("flax.nnx", "equinox", "optax")
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 # The process that searches first; what it starts are further trainings, if they train.
 _FIRST = "TDBG_LAUNCH_FIRST"
@@ -121,6 +123,14 @@ class _Finder:
                 from tdbg.launch import fitting
 
                 fitting.begin(is_first=self._is_first)
+            elif self._framework == "jax":
+                from tdbg.launch import compiled
+
+                compiled.begin(is_first=self._is_first)
+            elif self._framework in _LIBRARIES:
+                from tdbg.launch import compiled
+
+                compiled.library_imported(self._framework)
             else:
                 from tdbg.launch import boosting
 
@@ -154,8 +164,9 @@ def _print_why(error: Exception) -> None:
 
 def _watch_frameworks() -> None:
     is_first = _claim_first()
-    finders = [_Finder(name, is_first) for name in _FRAMEWORKS]
-    for name, finder in zip(_FRAMEWORKS, finders, strict=True):
+    names = (*_FRAMEWORKS, *_LIBRARIES)
+    finders = [_Finder(name, is_first) for name in names]
+    for name, finder in zip(names, finders, strict=True):
         if name in sys.modules:  # A .pth file of the environment has imported it.
             finder.begin()
         else:

@@ -1,0 +1,71 @@
+"""Gradients of a step, the loss that they are of, and the updates made of them.
+
+Thread safety: a trace belongs to its thread; others see none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from tdbg.capture.naming import gradient_name, update_name
+from tdbg.config.collections import Role
+from tdbg.hooks.jax.names import path_name
+from tdbg.hooks.jax.step_capture import LOSS
+from tdbg.hooks.jax.tracing import present_trace
+
+__all__ = ["show_gradients", "show_update"]
+
+
+def show_gradients(gradients: Any, loss: Any = None) -> Any:
+    """Return gradients, which are shown to the present trace as ``gradient/<name>``.
+
+    Their paths are taken for the names of the parameters, which an optimizer trains.
+
+    Args:
+        gradients: A pytree of arrays.
+        loss: What they are of, if it is shown, too, as the loss of the step: of a step
+            that does not return it.
+    """
+    trace = present_trace()
+    if trace is None:
+        return gradients
+    for path, _ in jax.tree_util.tree_flatten_with_path(gradients)[0]:
+        trace.facts.add_trained(path_name(path))
+    with contextlib.ExitStack() as stack:
+        if loss is not None:
+            stack.enter_context(trace.after(trace.show(loss, LOSS, Role.LOSS)))
+        return trace.show_tree(
+            gradients, lambda _, path: gradient_name(path), Role.GRADIENT
+        )
+
+
+def show_update(
+    update: Callable[..., Any],
+    updates: Any,
+    *args: Any,
+    shows_gradients: bool = True,
+    **extra: Any,
+) -> Any:
+    """Call the ``update`` of an optax transformation; show its gradients and result.
+
+    Args:
+        update: The function.
+        updates: Its first argument, the gradients.
+        args: The others: the state, and the parameters.
+        shows_gradients: Whether the gradients are shown here.
+        extra: Those by name.
+
+    Returns:
+        What it returns: the updates and the new state.
+    """
+    trace = present_trace()
+    if trace is None:
+        return update(updates, *args, **extra)
+    gradients = show_gradients(updates) if shows_gradients else updates
+    result, state = update(gradients, *args, **extra)
+    result = trace.show_tree(result, lambda _, path: update_name(path), Role.UPDATE)
+    return result, state

@@ -1,0 +1,433 @@
+"""Finds the trainings in JAX of a program that knows no tdbg.
+
+What trains is a function that ``jax.jit``, ``flax.nnx.jit`` or ``equinox.filter_jit``
+compiles, and in which gradients of what it is called with are computed: that shows when
+it is traced for its first call.  From then on it is a step of a hook (``hook.jit``),
+and the part of its arguments that is differentiated is what it trains.  Gradients are
+shown where optax is given them, and otherwise where ``jax.grad`` and its likes return
+them.  Functions of the libraries themselves are left alone, and so is a function that
+is called within another.
+
+Each function that trains has a run of its own.  A program with a hook of its own goes
+on with that.
+
+Thread safety: what is noted of a trace belongs to the thread that traces.
+
+Errors: none reach the script except ``TrainingStopped``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tdbg.capture.process import at_exit
+from tdbg.launch import LAUNCH_VARIABLE, family, summary
+from tdbg.launch.differentiation import (
+    Differentiation,
+    Watch,
+    Watching,
+    is_outside,
+    present_watch,
+)
+from tdbg.launch.family import open_hook
+
+__all__ = ["LIBRARIES", "MOST_TRAININGS", "StepSearch", "begin", "library_imported"]
+
+LIBRARIES = ("flax.nnx", "equinox", "optax")
+"""What is searched in as soon as it is imported, beside JAX."""
+MOST_TRAININGS = 32
+"""Of one process: it may train many little models."""
+
+# What compiles steps, by module; the modules that have it by another name are theirs.
+_COMPILERS = (("jax", "jit"), ("flax.nnx", "jit"), ("equinox", "filter_jit"))
+# Functions of these packages are no steps.
+_NO_STEPS = {
+    "chex",
+    "equinox",
+    "flax",
+    "jax",
+    "jaxlib",
+    "keras",
+    "numpy",
+    "optax",
+    "orbax",
+    "scipy",
+    "tdbg",
+}
+# Frameworks with a search of their own.
+_SEARCHED = ("keras", "lightgbm", "torch", "xgboost")
+# So many functions are remembered, so that one that is compiled anew in each step by
+# `jax.jit(step)(...)` is known again.
+_MOST_KNOWN = 256
+
+_log = logging.getLogger("tdbg")
+_search: StepSearch | None = None
+
+
+def begin(*, is_first: bool) -> None:
+    """Capture the trainings in JAX, which has just been imported.
+
+    Args:
+        is_first: Whether this is the program that was launched, and not a process that
+            the program has started.
+    """
+    global _search  # noqa: PLW0603 - there is one of a process.
+    summary.end_quietly()
+    settings = json.loads(os.environ[LAUNCH_VARIABLE])
+    _search = StepSearch(settings, is_first=is_first)
+    _search.start()
+    at_exit(_search.print_summary)
+
+
+def library_imported(name: str) -> None:
+    """Search in one of ``LIBRARIES``, too, which has just been imported."""
+    if _search is not None:
+        _search.add_library(name)
+
+
+class StepSearch:
+    """Makes steps of hooks of the functions that train.
+
+    Args:
+        settings: ``out_dir``, ``existing`` (of ``family``), ``rules``,
+            ``include_collections``, ``save_interval``, ``statistics_interval``,
+            ``budget``; all but the first may be missing.
+        is_first: As of ``begin``.
+
+    Attributes:
+        runs: The runs of the trainings so far.
+    """
+
+    def __init__(self, settings: dict[str, Any], *, is_first: bool = True) -> None:
+        self._settings = settings
+        self._is_first = is_first
+        # Before functions are replaced: `hook.jit` compiles by `jax.jit` itself.
+        self._face = import_module("tdbg.jax")
+        self._facts = summary.Facts()
+        self._differentiation = Differentiation()
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self._known: dict[Any, _Compiled] = {}
+        self._hooks: dict[Any, Any] = {}
+        self._paths: dict[Any, Path] = {}
+        self._has_failed = False
+
+    @property
+    def runs(self) -> list[summary.Run]:
+        """The runs of the trainings so far."""
+        return [
+            summary.Run(path, self._hooks[key].n_steps)
+            for key, path in self._paths.items()
+        ]
+
+    def start(self) -> None:
+        """Look at functions that are compiled from now on."""
+        for name in ("jax", *LIBRARIES):
+            if name in sys.modules:
+                self.add_library(name)
+
+    def add_library(self, name: str) -> None:
+        """Look at the functions that a library compiles, which was imported."""
+        module = sys.modules[name]
+        for owner, entry in _COMPILERS:
+            if owner == name:
+                self._replace(module, entry, self._compiling(getattr(module, entry)))
+        for owner, entry, made in self._differentiation.replacements(name, module):
+            self._replace(owner, entry, made)
+
+    def stop(self) -> None:
+        """Put the functions of the libraries back, and end the runs."""
+        while self._replaced:
+            owner, entry, original = self._replaced.pop()
+            setattr(owner, entry, original)
+        self._close()
+
+    def print_summary(self) -> None:
+        """Print what was captured, or why nothing was."""
+        self._close()
+        lines: list[str] = []
+        if self.runs:
+            lines = summary.captured(self.runs, self._facts)
+        elif self._is_first and not self._has_failed and not self._appeared():
+            lines = self._why()
+        sys.stderr.write("".join(f"tdbg: {line}\n" for line in lines))
+
+    def _why(self) -> list[str]:
+        self._facts.n_gradients += self._differentiation.n_alone
+        if not self._facts.n_gradients and any(map(sys.modules.get, _SEARCHED)):
+            return []  # JAX was imported by the way; another search says why.
+        return summary.why_of_jax(self._facts)
+
+    def _appeared(self) -> list[Path]:
+        existing = self._settings.get("existing", {})
+        return family.appeared(Path(self._settings["out_dir"]), existing)
+
+    def _close(self) -> None:
+        for hook in self._hooks.values():
+            hook.close()
+
+    def _replace(self, owner: Any, entry: str, made: Any) -> None:
+        self._replaced.append((owner, entry, getattr(owner, entry)))
+        setattr(owner, entry, made)
+
+    # ---- functions that are compiled ---------------------------------------------
+
+    def _compiling(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
+        """What takes the place of ``jax.jit``."""
+
+        @functools.wraps(compiler)
+        def jit(*args: Any, **options: Any) -> Any:
+            if not args:
+                named = options.get("fun")
+                if named is None:
+                    return functools.partial(jit, **options)
+                return jit(options.pop("fun"), **options)
+            compiled = compiler(*args, **options)
+            if len(args) > 1 or not _may_train(args[0]):
+                return compiled
+            return self._compiled(args[0], compiler, compiled, options)
+
+        return jit
+
+    def _compiled(
+        self,
+        function: Callable[..., Any],
+        compiler: Callable[..., Any],
+        compiled: Any,
+        options: dict[str, Any],
+    ) -> _Compiled:
+        key = (function, compiler, tuple(sorted(options.items())))
+        try:
+            known = self._known.get(key)
+        except TypeError:  # Options with a list, or shardings in a dictionary.
+            return _Compiled(self, function, compiler, compiled, options)
+        if known is None:
+            known = _Compiled(self, function, compiler, compiled, options)
+            while len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = known
+        return known
+
+    def step_of(
+        self,
+        compiled: _Compiled,
+        watch: Watch,
+        outputs: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Callable[..., Any] | None:
+        """The step of a hook for a function; None: it does not train.
+
+        Args:
+            compiled: The function.
+            watch: What was seen when it was traced.
+            outputs: What it returns, or the shapes and dtypes of that.
+            args: What it is called with.
+            kwargs: The same, by name.
+        """
+        if not watch.has_gradients or self._has_failed:
+            return None
+        try:
+            if self._has_own():
+                self._has_failed = True
+                _log.warning(
+                    "tdbg captures nothing: the script has a hook of its own, which "
+                    "goes on"
+                )
+                return None
+            params = self._params(watch, args)
+            if params is None and not self._knows(watch, args, kwargs):
+                self._facts.n_gradients += 1
+                return None
+            hook = self._hook_of(compiled.function)
+            if hook is None:
+                return None
+            step = hook.jit(
+                self._differentiation.showing(
+                    compiled.function,
+                    at_update=bool(watch.n_updates),
+                    loss=not _has_loss(outputs),
+                ),
+                jit=compiled.compiler,
+                params=params,
+                **compiled.options,
+            )
+            step.plain = compiled.plain
+        except Exception:
+            self._has_failed = True
+            _log.warning("tdbg run captures nothing of this training", exc_info=True)
+            return None
+        return step  # type: ignore[no-any-return]
+
+    def _has_own(self) -> bool:
+        """Whether the program has made a hook by itself."""
+        current = self._face.get_hook()
+        ours = self._hooks.values()
+        return current is not None and all(current is not each for each in ours)
+
+    def _params(self, watch: Watch, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """What returns the differentiated part of the arguments; None: none is."""
+        from tdbg.hooks.jax.subtrees import find_subtree, subtree_at
+
+        for form in watch.forms:
+            # A single array may be anything, but where an optimizer is given its
+            # gradient.
+            if form.is_container or watch.n_updates:
+                way = find_subtree(args, form)
+                if way is not None:
+                    return lambda *given, _way=way, **_: subtree_at(given, _way)
+        return None
+
+    def _knows(
+        self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether gradients are those of the parameters that are found otherwise."""
+        from tdbg.hooks.jax.arguments import ArgumentReader
+
+        found = ArgumentReader().read(args, kwargs, with_states=False)
+        names = {each.name for each in found.parameters if not each.is_buffer}
+        return not names.isdisjoint(watch.names)
+
+    def _hook_of(self, function: Callable[..., Any]) -> Any | None:
+        """The hook of a function; None: there are too many."""
+        key = _code_of(function)
+        hook = self._hooks.get(key)
+        if hook is not None:
+            return hook
+        if len(self._hooks) >= MOST_TRAININGS:
+            self._facts.n_left_out += 1
+            return None
+        hook, path = open_hook(
+            self._face.Hook, self._settings, (), is_first=self._is_first
+        )
+        hook.watch_imported()
+        self._hooks[key], self._paths[key] = hook, path
+        return hook
+
+
+class _Compiled:
+    """A compiled function of the program; a step of a hook if it trains.
+
+    Attributes:
+        function: As the program has written it.
+        compiler: What has compiled it.
+        plain: What that has made.
+        options: Given to it.
+    """
+
+    def __init__(
+        self,
+        search: StepSearch,
+        function: Callable[..., Any],
+        compiler: Callable[..., Any],
+        plain: Any,
+        options: dict[str, Any],
+    ) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self.function = function
+        self.compiler = compiler
+        self.plain = plain
+        self.options = options
+        self._watch = Watch()
+        self._step: Any = None
+        self._search = search
+        self._call: Callable[..., Any] = self._first
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it.
+
+        Raises:
+            TrainingStopped: If somebody asked for it.
+        """
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the compiled function has, such as ``lower``."""
+        if name == "plain":
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+    def _first(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it for the first time: what is seen in its trace says what it is."""
+        if not is_outside():
+            return self._inside(*args, **kwargs)
+        trace = getattr(self.plain, "trace", None)
+        with Watching() as watch:
+            if trace is None:
+                outputs = self.plain(*args, **kwargs)
+            else:
+                try:
+                    outputs = trace(*args, **kwargs).out_info
+                except Exception:
+                    # It says what is wrong; otherwise the next call tries again.
+                    return self.plain(*args, **kwargs)
+        self._watch.add(watch)
+        step = self._search.step_of(self, self._watch, outputs, args, kwargs)
+        if step is None:
+            self._call = self.plain
+            return outputs if trace is None else self.plain(*args, **kwargs)
+        self._step = step
+        self._call = self._train
+        return outputs if trace is None else step(*args, **kwargs)
+
+    def _train(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what trains."""
+        call = self._step if is_outside() else self._inside
+        return call(*args, **kwargs)
+
+    def _inside(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it within the trace of another one, which is the step, if one is."""
+        with Watching() as watch:
+            outputs = self.plain(*args, **kwargs)
+        # What JAX has kept of an earlier trace shows nothing in this one.
+        self._watch.add(watch)
+        outer = present_watch()
+        if outer is not None:
+            outer.add(self._watch)
+        return outputs
+
+
+def _may_train(function: Any) -> bool:
+    """Whether the program, and no library, has written a function."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, _Compiled) or not callable(function):
+        return False
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return module.partition(".")[0] not in _NO_STEPS
+
+
+def _code_of(function: Any) -> Any:
+    """What a function has in common with itself when it is made again."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__wrapped__", function)
+    return getattr(function, "__code__", function)
+
+
+def _has_loss(outputs: Any) -> bool:
+    """Whether a function returns a loss, by arrays or by their shapes and dtypes."""
+    import jax
+    import numpy as np
+
+    from tdbg.hooks.jax.losses import find_loss
+
+    def stand_in(leaf: Any) -> Any:
+        shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+        if shape is None or dtype is None:
+            return leaf
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+            return None
+        return np.broadcast_to(np.zeros((), dtype), shape)
+
+    return find_loss(jax.tree_util.tree_map(stand_in, outputs)) is not None

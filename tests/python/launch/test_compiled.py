@@ -1,0 +1,308 @@
+"""``tdbg run`` captures trainings in JAX in scripts that know no tdbg.
+
+The scripts have the shapes of examples of Flax, Equinox and Keras: a ``TrainState``,
+``nnx.jit`` with ``nnx.Optimizer``, updates by hand in a step that returns no loss,
+``filter_jit``, a state of lists, gradients outside of any step.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tdbg
+from tdbg.launch.family import member
+from tdbg.modes import TRAIN
+from tdbg.trial import Trial
+
+DATA = """
+import jax, jax.numpy as jnp, numpy as np
+from sklearn.datasets import load_digits
+
+images, labels = load_digits(return_X_y=True)
+images = (images / 16.0).astype("float32")
+
+def batches(n):
+    for i in range(n):
+        yield images[32 * i : 32 * i + 32], labels[32 * i : 32 * i + 32]
+
+def entropy(logits, y):
+    return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
+"""
+
+TRAINED_BY_JIT = f"""{DATA}
+import functools
+import optax
+from flax import linen as nn
+from flax.training.train_state import TrainState
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.Dense(16)(x))
+        return nn.Dense(10)(x)
+
+net = Net()
+params = net.init(jax.random.key(0), images[:1])["params"]
+state = TrainState.create(apply_fn=net.apply, params=params, tx=optax.adam(1e-2))
+
+@jax.jit
+def train_step(state, x, y):
+    print("traced")
+    def loss_of(params):
+        logits = state.apply_fn({{"params": params}}, x)
+        return entropy(logits, y), logits
+    (loss, _), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+    return state.apply_gradients(grads=grads), {{"loss": loss}}
+
+@jax.jit
+def accuracy(state, x, y):
+    return (state.apply_fn({{"params": state.params}}, x).argmax(-1) == y).mean()
+
+for x, y in batches(6):
+    state, logs = train_step(state, x, y)
+print("%.5f" % logs["loss"], "%.3f" % accuracy(state, images[:200], labels[:200]))
+
+# By hand, in a step that returns no loss, with lists as parameters.
+@functools.partial(jax.jit, static_argnames="rate")
+def by_hand(state, batch, rate):
+    params, n = state
+    x, y = batch
+    def loss_of(params):
+        w1, b1, w2 = params
+        return entropy(jnp.tanh(x @ w1 + b1) @ w2, y)
+    grads = jax.grad(loss_of)(params)
+    return [p - rate * g for p, g in zip(params, grads)], n + 1
+
+rng = np.random.default_rng(0)
+shapes = ((64, 16), (16,), (16, 10))
+state = [jnp.asarray(rng.normal(size=s) * 0.1, "float32") for s in shapes], 0
+for batch in batches(5):
+    state = by_hand(state, batch, rate=0.1)
+print("%.5f" % jnp.abs(state[0][0]).sum(), int(state[1]))
+"""
+
+TRAINED_BY_LIBRARIES = f"""{DATA}
+import equinox as eqx
+import optax
+from flax import nnx
+
+model = nnx.Sequential(
+    nnx.Linear(64, 16, rngs=nnx.Rngs(0)), nnx.relu, nnx.Linear(16, 10, rngs=nnx.Rngs(1))
+)
+optimizer = nnx.Optimizer(model, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param)
+
+@nnx.jit
+def train_step(model, optimizer, x, y):
+    loss, grads = nnx.value_and_grad(lambda model: entropy(model(x), y))(model)
+    optimizer.update(model, grads)
+    return loss
+
+for x, y in batches(5):
+    loss = train_step(model, optimizer, x, y)
+print("%.5f" % loss)
+
+mlp = eqx.nn.MLP(64, 10, 16, 1, key=jax.random.key(0))
+tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
+state = tx.init(eqx.filter(mlp, eqx.is_inexact_array))
+
+@eqx.filter_value_and_grad
+def loss_of(mlp, x, y):
+    return entropy(jax.vmap(mlp)(x), y)
+
+@eqx.filter_jit
+def make_step(mlp, state, x, y):
+    loss, grads = loss_of(mlp, x, y)
+    updates, state = tx.update(grads, state, mlp)
+    return eqx.apply_updates(mlp, updates), state, loss
+
+for x, y in batches(4):
+    mlp, state, loss = make_step(mlp, state, x, y)
+print("%.5f" % loss)
+"""
+
+
+def run_script(
+    text: str, folder: Path, *before: str
+) -> subprocess.CompletedProcess[str]:
+    path = folder / "train.py"
+    path.write_text(text)
+    return subprocess.run(
+        [*before, sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def launched(text: str, folder: Path) -> tuple[str, str, Path]:
+    """What a script prints, what tdbg adds to that, and where the first run is."""
+    out = folder / "run"
+    command = [sys.executable, "-m", "tdbg", "run", "--out", str(out), "--"]
+    result = run_script(text, folder, *command)
+    assert result.returncode == 0, result.stderr
+    return result.stdout, result.stderr, out
+
+
+@pytest.fixture(scope="module")
+def by_jit(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Path]:
+    """The script with ``jax.jit``."""
+    return launched(TRAINED_BY_JIT, tmp_path_factory.mktemp("jit"))
+
+
+@pytest.fixture(scope="module")
+def by_libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Path]:
+    """The script with NNX and Equinox."""
+    return launched(TRAINED_BY_LIBRARIES, tmp_path_factory.mktemp("libraries"))
+
+
+def trial(out: Path, number: int) -> Trial:
+    return tdbg.create_trial(member(out, number))
+
+
+def n_steps(run: Trial, name: str) -> int:
+    return len(run.tensor(name).steps(mode=TRAIN))
+
+
+def test_the_script_prints_what_it_prints_by_itself(
+    by_jit: tuple[str, str, Path], tmp_path: Path
+):
+    plain = run_script(TRAINED_BY_JIT, tmp_path).stdout
+    # The variant with taps is traced once beside the plain one.
+    assert by_jit[0].count("traced") == 2
+    assert plain.count("traced") == 1
+    assert by_jit[0].replace("traced\n", "") == plain.replace("traced\n", "")
+
+
+def test_a_step_with_a_train_state_is_captured_from_its_first_call(
+    by_jit: tuple[str, str, Path],
+):
+    _, told, out = by_jit
+    assert "tdbg: captured 2 trainings, a run each:" in told
+    assert f"{out} (6 steps)" in told
+    run = trial(out, 1)
+    for name in (
+        "Dense_0/kernel",
+        "gradient/Dense_1/bias",
+        "update/Dense_0/kernel",
+        "Dense_0_relu_output_0",
+        "loss",
+    ):
+        assert run.tensor(name).steps(mode=TRAIN) == list(range(6)), name
+
+
+def test_gradients_are_shown_once_where_optax_is_given_what_grad_returns(
+    by_jit: tuple[str, str, Path],
+):
+    names = trial(by_jit[2], 1).tensor_names()
+    assert not [name for name in names if "@" in name]
+
+
+def test_parameters_are_what_is_differentiated_and_a_loss_not_returned_is_captured(
+    by_jit: tuple[str, str, Path],
+):
+    run = trial(by_jit[2], 2)
+    assert {"0", "1", "2", "gradient/0", "gradient/2", "loss"} <= set(
+        run.tensor_names()
+    )
+    assert n_steps(run, "gradient/1") == 5
+    first, last = (run.tensor("loss").reduction_value(i, "mean") for i in (0, 4))
+    assert 0 < last < first < 2.5
+
+
+def test_steps_of_nnx_and_of_equinox_are_captured(
+    by_libraries: tuple[str, str, Path], tmp_path: Path
+):
+    printed, told, out = by_libraries
+    assert printed == run_script(TRAINED_BY_LIBRARIES, tmp_path).stdout
+    assert "tdbg: captured 2 trainings, a run each:" in told
+    nnx = trial(out, 1)
+    for name in ("layers/0/kernel", "gradient/layers/2/bias", "loss"):
+        assert n_steps(nnx, name) == 5, name
+    assert "layers/0_output_0" in nnx.tensor_names()
+    equinox = trial(out, 2)
+    # filter_jit cannot be traced ahead: its first call shows what it is.
+    for name in ("layers/0/weight", "gradient/layers/1/bias", "loss"):
+        assert n_steps(equinox, name) == 3, name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "w = jnp.ones((64, 10))\n"
+            "for x, y in batches(3):\n"
+            "    w = w - 0.1 * jax.grad(lambda w: entropy(x @ w, y))(w)\n",
+            "gradients were computed 3 times, but not in a function that jax.jit "
+            "compiles and that is called with the parameters; compile the whole step",
+            id="gradients outside of a compiled step",
+        ),
+        pytest.param(
+            "print(jax.jit(lambda x: x + 1)(images[0])[0])\n",
+            "no function that jax.jit, nnx.jit or equinox.filter_jit has compiled "
+            "computes gradients",
+            id="no gradients",
+        ),
+        pytest.param(
+            "force = jax.jit(lambda x: -jax.grad(lambda x: (x * x).sum())(x))\n"
+            "for x, y in batches(3): force(x)\n",
+            "gradients were computed 1 times, but not in a function",
+            id="gradients by what is no parameter",
+        ),
+    ],
+)
+def test_a_script_of_which_nothing_is_captured_is_told_why(
+    text: str, expected: str, tmp_path: Path
+):
+    _, told, out = launched(DATA + text, tmp_path)
+    assert f"tdbg: nothing was captured: {expected}" in told
+    assert told.count("nothing was captured") == 1
+    assert not out.exists()
+
+
+def test_a_script_with_a_hook_of_its_own_goes_on_with_that(tmp_path: Path):
+    own = tmp_path / "own"
+    text = f"""{DATA}
+import tdbg.jax as tj
+hook = tj.Hook({str(own)!r}, include_collections=["weights", "gradients"])
+
+@hook.jit
+def step(params, x, y):
+    loss, grads = jax.value_and_grad(lambda p: entropy(x @ p["w"], y))(params)
+    return jax.tree.map(lambda p, g: p - g, params, grads), loss
+
+other = jax.jit(jax.value_and_grad(lambda p, x, y: entropy(x @ p["w"], y)))
+params = {{"w": jnp.zeros((64, 10))}}
+for x, y in batches(3):
+    params, loss = step(params, x, y)
+    other(params, x, y)
+"""
+    _, told, out = launched(text, tmp_path)
+    assert not out.exists()
+    assert "the script has a hook of its own, which goes on" in told
+    assert len(tdbg.create_trial(own).steps(mode=TRAIN)) == 3
+
+
+def test_a_stop_ends_the_script_with_one_line(tmp_path: Path):
+    text = f"""{DATA}
+from pathlib import Path
+from tdbg.run import request_stop
+step = jax.jit(jax.value_and_grad(lambda p, x, y: entropy(x @ p["w"], y)))
+params = {{"w": jnp.zeros((64, 10))}}
+for i in range(100_000):
+    step(params, *next(batches(1)))
+    if i == 3:
+        request_stop({str(tmp_path / "run")!r}, reason="seen enough")
+print("never")
+"""
+    command = [sys.executable, "-m", "tdbg", "run", "--out", str(tmp_path / "run")]
+    result = run_script(text, tmp_path, *command, "--")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "tdbg: stopped at step" in result.stderr
+    assert "seen enough" in result.stderr
+    assert "Traceback" not in result.stderr
