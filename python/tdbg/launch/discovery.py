@@ -47,6 +47,7 @@ from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import registered_session
 from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
+from tdbg.launch.taken import is_taken
 
 __all__ = ["MOST_ROOTS", "MOST_TRAININGS", "Discovery", "begin"]
 
@@ -69,18 +70,6 @@ _log = logging.getLogger("tdbg")
 _OF_GLOBAL_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
-def _end_quietly(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an ``excepthook`` that prints one line for a stop, and no traceback."""
-
-    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if isinstance(error, TrainingStopped):
-            sys.stderr.write(f"tdbg: stopped at step {error.step}: {error.reason}\n")
-        else:
-            before(kind, error, trace)
-
-    return hook
-
-
 def begin(*, is_first: bool) -> None:
     """Start the search in this process; torch has just been imported.
 
@@ -88,7 +77,7 @@ def begin(*, is_first: bool) -> None:
         is_first: Whether this is the program that was launched, or a rank of it, and
             not a process that the program has started.
     """
-    sys.excepthook = _end_quietly(sys.excepthook)
+    summary.end_quietly()
     discovery = Discovery(json.loads(os.environ[LAUNCH_VARIABLE]), is_first=is_first)
     discovery.start()
 
@@ -262,7 +251,7 @@ class Discovery:
 
     def _run(self, function: Callable[..., None], *what: Any) -> None:
         """Call one of the following; nothing escapes but ``TrainingStopped``."""
-        if is_compiling():
+        if is_compiling() or is_taken():
             return
         try:
             function(*what)
@@ -316,6 +305,8 @@ class Discovery:
     def _backward_begins(self, _: torch.Tensor) -> None:
         """A backward pass begins at a single number."""
         # In every step, also after the search: few calls.
+        if is_taken():
+            return
         self._facts.n_backwards += 1
         self._n_backwards += 1
         for candidate in self._candidates:

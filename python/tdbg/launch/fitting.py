@@ -3,7 +3,8 @@
 ``fit``, ``evaluate``, ``predict`` and ``train_on_batch`` of models are given a hook: a
 model that is fitted has a run of its own, with all its calls; models that are trained
 batch by batch, as adversaries are, share one.  A call that is given a hook by the
-program stays as it is.  With PyTorch as backend ``discovery`` finds the training.
+program stays as it is.  What a call does with PyTorch is not searched for trainings of
+that (``taken``); a loop of the program's own around a Keras model is.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -18,11 +19,13 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from tdbg.capture.process import at_exit
-from tdbg.launch import LAUNCH_VARIABLE, summary
+from tdbg.launch import LAUNCH_VARIABLE, family, summary
 from tdbg.launch.family import open_hook
+from tdbg.launch.taken import is_taken, taken
 
 __all__ = ["MOST_TRAININGS", "FitSearch", "begin"]
 
@@ -42,8 +45,7 @@ def begin(*, is_first: bool) -> None:
         is_first: Whether this is the program that was launched, and not a process that
             the program has started.
     """
-    if sys.modules["keras"].backend.backend() == "torch":
-        return
+    summary.end_quietly()
     search = FitSearch(json.loads(os.environ[LAUNCH_VARIABLE]), is_first=is_first)
     search.start()
     at_exit(search.print_summary)
@@ -67,7 +69,6 @@ class FitSearch:
         self._settings = settings
         self._is_first = is_first
         self._has_failed = False
-        self._is_inside = False
         self._facts = summary.Facts()
         self._replaced: list[tuple[Any, str, Any]] = []
         self.hook: Any = None
@@ -97,11 +98,14 @@ class FitSearch:
         if self.runs:
             for line in summary.captured(self.runs, self._facts):
                 sys.stderr.write(f"tdbg: {line}\n")
-        elif self._is_first and not self._has_failed:
-            sys.stderr.write(
-                "tdbg: nothing was captured: keras was imported, and no model was "
-                "trained by fit or train_on_batch\n"
-            )
+        elif self._is_first and not self._has_failed and not self._appeared():
+            for line in summary.why_of_keras():
+                sys.stderr.write(f"tdbg: {line}\n")
+
+    def _appeared(self) -> list[Path]:
+        """The runs of all searches and processes of this launch."""
+        existing = self._settings.get("existing", {})
+        return family.appeared(Path(self._settings["out_dir"]), existing)
 
     # ---- a call ----------------------------------------------------------------
 
@@ -111,7 +115,7 @@ class FitSearch:
 
         @functools.wraps(original)
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_inside:  # The validation in `fit` has its callbacks.
+            if is_taken():  # The validation in `fit` has its callbacks.
                 return original(model, *args, **kwargs)
             try:
                 given = signature.bind(model, *args, **kwargs)
@@ -123,11 +127,8 @@ class FitSearch:
                 own = [] if callbacks is None else callbacks
                 own = list(own) if isinstance(own, list | tuple) else [own]
                 given.arguments["callbacks"] = [hook, *own]
-            self._is_inside = True
-            try:
+            with taken():
                 return original(*given.args, **given.kwargs)
-            finally:
-                self._is_inside = False
 
         return call
 
@@ -137,11 +138,12 @@ class FitSearch:
         @functools.wraps(original)
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:
             hook = None
-            if not self._is_inside and (trains or self.hook is not None):
+            if not is_taken() and (trains or self.hook is not None):
                 hook = self.hook or self._hook_of(model, (), begins=True)
             if hook is not None and hook.model is not model:
                 hook.set_model(model)
-            return original(model, *args, **kwargs)
+            with taken():
+                return original(model, *args, **kwargs)
 
         return call
 

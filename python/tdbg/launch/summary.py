@@ -135,10 +135,8 @@ def why_of_keras() -> list[str]:
     error = _error()
     if error:
         return [f"nothing was captured: the program ended by {error} before it trained"]
-    return [
-        "nothing was captured: keras was imported, and no model was trained by fit or "
-        "train_on_batch"
-    ]
+    reason = "keras was imported, and no model was trained by fit or train_on_batch"
+    return [f"nothing was captured: {reason}"]
 
 
 def why_of_jax(facts: Facts) -> list[str]:

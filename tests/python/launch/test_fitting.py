@@ -60,11 +60,11 @@ print(Seen.n, "%.6f" % history.history["loss"][0], answers.shape)
 
 
 def run_script(
-    text: str, folder: Path, *before: str
+    text: str, folder: Path, *before: str, backend: str = "jax"
 ) -> subprocess.CompletedProcess[str]:
     path = folder / "train.py"
     path.write_text(text)
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "jax"}
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend}
     return subprocess.run(
         [*before, sys.executable, str(path)],
         capture_output=True,
@@ -75,24 +75,33 @@ def run_script(
     )
 
 
+@pytest.fixture(scope="module", params=["jax", "torch"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """The backend of Keras."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Path]:
+def launched(
+    backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, str, Path]:
     """What the script prints and what tdbg adds to that, and the first run."""
     folder = tmp_path_factory.mktemp("keras")
     command = [sys.executable, "-m", "tdbg", "run", "--out", str(folder / "run"), "--"]
-    result = run_script(SCRIPT, folder, *command)
+    result = run_script(SCRIPT, folder, *command, backend=backend)
     assert result.returncode == 0, result.stderr
     return result.stdout, result.stderr, folder / "run"
 
 
 def test_the_script_prints_what_it_prints_by_itself(
-    launched: tuple[str, str, Path], tmp_path: Path
+    launched: tuple[str, str, Path], tmp_path: Path, backend: str
 ):
-    assert run_script(SCRIPT, tmp_path).stdout == launched[0]
+    assert run_script(SCRIPT, tmp_path, backend=backend).stdout == launched[0]
 
 
 def test_each_model_that_is_fitted_has_a_run(launched: tuple[str, str, Path]):
     _, told, out = launched
+    assert told.count("tdbg: captured") == 1
     assert "tdbg: captured 2 trainings, a run each:" in told
 
     def steps(number: int) -> tuple[int, int]:
@@ -108,5 +117,36 @@ def test_each_model_that_is_fitted_has_a_run(launched: tuple[str, str, Path]):
 def test_rules_have_what_they_need(launched: tuple[str, str, Path]):
     trial = tdbg.create_trial(launched[2])
     names = set(trial.tensor_names())
-    assert any(name.startswith("gradient/") for name in names)
+    assert {"gradient/dense/kernel", "dense_relu_output_0"} <= names
     assert trial.tensor_names(collection="losses")
+
+
+LOOP = """
+import keras, torch
+from sklearn.datasets import load_digits
+
+images, labels = load_digits(return_X_y=True)
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10, name="scores")])
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+criterion = torch.nn.CrossEntropyLoss()
+for i in range(0, 320, 32):
+    x = torch.tensor(images[i : i + 32] / 16.0, dtype=torch.float32)
+    y = torch.tensor(labels[i : i + 32], dtype=torch.long)
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+def test_a_model_that_a_loop_with_torch_trains_is_a_training_of_torch(tmp_path: Path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "tdbg", "run", "--out", str(out), "--"]
+    result = run_script(LOOP, tmp_path, *command, backend="torch")
+    assert result.returncode == 0, result.stderr
+    assert "tdbg: captured 10 steps" in result.stderr
+    assert "nothing was captured" not in result.stderr
+    trial = tdbg.create_trial(out)
+    assert len(trial.steps(mode=TRAIN)) == 10
+    gradients = trial.tensor_names(collection="gradients")
+    assert len(gradients) == 2
+    assert all("scores" in name for name in gradients)
