@@ -10,7 +10,7 @@ Thread safety: none; owned by the engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,11 +40,18 @@ class Episodes:
     Args:
         rule: The rule's name.
         stage: Where its findings stand in the chain of causes.
+        worded: Returns advice in the words of the run's framework.
     """
 
-    def __init__(self, rule: str, stage: Stage | None = None) -> None:
+    def __init__(
+        self,
+        rule: str,
+        stage: Stage | None = None,
+        worded: Callable[[str], str] = str,
+    ) -> None:
         self._rule = rule
         self._stage = stage
+        self._worded = worded
         self._open: dict[tuple[str, ModeKeys], _Episode] = {}
         self._all: list[Finding] = []
         self._last_names: tuple[str, ...] = ()
@@ -161,7 +168,7 @@ class Episodes:
             message=described.message,
             value=described.value,
             threshold=described.threshold,
-            advice=described.advice,
+            advice=self._worded(described.advice),
             first_step=step if described.since is None else described.since,
             last_step=step,
             stage=self._stage if described.stage is None else described.stage,

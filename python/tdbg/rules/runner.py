@@ -134,11 +134,22 @@ class RuleRunner:
 
 
 class LocalRunner(RuleRunner):
-    """Runs a rule in this process, and keeps its episodes."""
+    """Runs a rule in this process, and keeps its episodes.
 
-    def __init__(self, rule: Rule, on_status: Callable[[RuleStatus], None]) -> None:
+    Args:
+        rule: The rule.
+        on_status: Called when its status changes.
+        worded: Returns its advice in the words of the run's framework.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        on_status: Callable[[RuleStatus], None],
+        worded: Callable[[str], str] = str,
+    ) -> None:
         super().__init__(rule, on_status)
-        self._episodes = Episodes(rule.name, rule.stage)
+        self._episodes = Episodes(rule.name, rule.stage, worded)
 
     @property
     def findings(self) -> list[Finding]:

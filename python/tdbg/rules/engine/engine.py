@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from tdbg.rules.sandbox.sandbox import Limits, SandboxedRule
 from tdbg.rules.sandbox.transport import is_foreign
 from tdbg.rules.table import Evaluation
 from tdbg.rules.window import Idle
+from tdbg.rules.words import in_words_of
 from tdbg.run.findings import Cause, Finding, Severity
 
 if TYPE_CHECKING:
@@ -291,7 +292,9 @@ class Engine:
         )
 
     def _runner(self, rule: Rule, *, isolate: bool) -> LocalRunner | SandboxedRule:
-        if not isolate or not is_foreign(rule):
+        if not is_foreign(rule):
+            return LocalRunner(rule, self._record, self._worded)
+        if not isolate:
             return LocalRunner(rule, self._record)
         try:
             return SandboxedRule(
@@ -305,6 +308,12 @@ class Engine:
         except ConfigurationError as error:
             self._note(f"rule {rule.name} runs in this process: {error}")
             return LocalRunner(rule, self._record)
+
+    def _worded(self, advice: str) -> str:
+        """Return advice in the words of the framework that writes the run."""
+        framework = self._trial.configuration().get("framework")
+        name = framework.get("name") if isinstance(framework, Mapping) else None
+        return in_words_of(name, advice) if isinstance(name, str) else advice
 
     def _poll(self, *, wait: bool) -> list[Finding]:
         self._trial.refresh()
