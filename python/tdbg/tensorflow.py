@@ -20,7 +20,7 @@ from tdbg.config import CollectionConfig, HookConfig
 from tdbg.config.collections import Collection, CollectionKeys
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import TrainingStopped
-from tdbg.hooks.tensorflow.watch import Hook, watch
+from tdbg.hooks.tensorflow.watch import Hook, del_hook, get_hook, set_hook, watch
 from tdbg.modes import ModeKeys, modes
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ __all__ = [
     "SaveConfigMode",
     "TrainingStopped",
     "create_trial",
+    "del_hook",
+    "get_hook",
     "modes",
+    "set_hook",
     "watch",
 ]
 

@@ -18,8 +18,10 @@ def main(name: str, run: str) -> None:
     model = build(training)
     criterion = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.SGD(training.rate)
-    hook = tt.watch(model, optimizer, out=run, rules="default", budget="off")
-    with hook:
+    images, labels = training.validation()
+    with tt.watch(
+        model, optimizer, loss=criterion, out=run, rules="default", budget="off"
+    ):
         for _ in range(training.n_epochs):
             for x, y in training.batches():
                 with tf.GradientTape() as tape:
@@ -28,7 +30,7 @@ def main(name: str, run: str) -> None:
                 optimizer.apply_gradients(
                     zip(tape.gradient(loss, trained), trained, strict=True)
                 )
-                hook.record_tensor_value("loss", loss)
+            criterion(labels, model(images, training=False))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ The gradient of an embedding's table is given as rows with their numbers
 (TensorFlow's IndexedSlices).  A row that stands there several times is added up
 first; rows that do not stand there are zeros.
 
+The gradients of several replicas are added up here, too, sparse or not.
+
 Thread safety: pure functions.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -18,7 +21,7 @@ from numpy.typing import NDArray
 
 from tdbg.capture.adapter import ComputedRow
 
-__all__ = ["add_zeros", "row_of_slices", "units_of_slices"]
+__all__ = ["add_zeros", "added", "row_of_slices", "units_of_slices"]
 
 # Fields of a row, as words.
 _N_WORDS = 12
@@ -87,3 +90,24 @@ def add_zeros(words: NDArray[np.uint64], n_zeros: int) -> None:
     m2 = float(numbers[_M2]) + mean * (n_finite / n_all * n_zeros) * mean
     numbers[_M2] = m2
     numbers[_MEAN] = mean * (n_finite / n_all)
+
+
+def added(gradients: Sequence[Any]) -> Any:
+    """Add up the gradients of one variable, as optimizers of Keras reduce them.
+
+    Args:
+        gradients: Arrays of NumPy of one shape; or sparse ones (``IndexedSlices``) of
+            such arrays, of which the rows are put one behind the other.
+
+    Example:
+        >>> added([np.float32([1, 2]), np.float32([3, 4])]).tolist()
+        [4.0, 6.0]
+    """
+    first = gradients[0]
+    if not hasattr(first, "indices"):
+        return np.add.reduce(gradients)
+    return type(first)(
+        np.concatenate([each.values for each in gradients]),
+        np.concatenate([each.indices for each in gradients]),
+        first.dense_shape,
+    )

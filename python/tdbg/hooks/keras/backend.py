@@ -37,11 +37,18 @@ class Answer(NamedTuple):
 
     Attributes:
         result: What the plain step would have returned.
-        tensors: What the taps hold, by key.
+        tensors: What the taps hold, by key; of several replicas those of the first.
+        others: Those of the other replicas.
     """
 
     result: Any
     tensors: Mapping[str, Any]
+    others: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def replicas(self) -> tuple[Mapping[str, Any], ...]:
+        """What the taps hold, of each replica."""
+        return (self.tensors, *self.others)
 
 
 class Backend(Protocol):

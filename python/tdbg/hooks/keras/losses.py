@@ -21,7 +21,7 @@ from tdbg.config.kinds import Kind
 from tdbg.hooks.keras.kinds import loss_class, loss_kind
 from tdbg.hooks.keras.tracing import Patches, Taps
 
-__all__ = ["LossFunction", "Losses", "Tracker", "trackers_of"]
+__all__ = ["LossFunction", "Losses", "Tracker", "labels_as_given", "trackers_of"]
 
 _DEFAULT = "loss"
 
@@ -100,6 +100,13 @@ class Losses:
         self._operations = operations
         self._names: dict[int, str] = {}
         self.trackers: list[Tracker] = []
+        self._given: list[Any] = []
+
+    def add(self, model: Any, loss: Any) -> LossFunction:
+        """Know a loss that the model does not have; return how it is called."""
+        if not any(each is loss for each in self._given):
+            self._given.append(loss)
+        return next(each for each in self.functions(model) if each.loss is loss)
 
     def look(self, model: Any) -> None:
         """Look for losses and metrics: the model may have been compiled anew."""
@@ -110,10 +117,10 @@ class Losses:
         ]
 
     def functions(self, model: Any) -> list[LossFunction]:
-        """The losses that the model was compiled with, and those in its attributes."""
+        """The losses that were given, those of `compile`, and those in attributes."""
         found: list[LossFunction] = []
         taken: dict[str, int] = {}
-        for loss in _losses_of(model):
+        for loss in (*self._given, *_losses_of(model)):
             if any(each.loss is loss for each in found):
                 continue
             name = self._prefix + loss_class(loss)
@@ -165,7 +172,7 @@ class Losses:
 
         def hold(prediction: Any, label: Any) -> None:
             call = taps.count_call(function.name)
-            label = _numbers(function, label, self._operations)
+            label = labels_as_given(function, label, self._operations)
             roles = ((prediction, Role.PREDICTION), (label, Role.LABEL))
             for index, (tensor, role) in enumerate(roles):
                 name = activation_name(function.name, "input", index, call)
@@ -231,7 +238,7 @@ def _adds_losses(model: Any) -> bool:
     )
 
 
-def _numbers(function: LossFunction, label: Any, operations: Any) -> Any:
+def labels_as_given(function: LossFunction, label: Any, operations: Any) -> Any:
     """Labels as Keras was given them: a loss makes numbers of classes floats."""
     is_number = function.class_name.startswith("Sparse")
     if is_number and "float" in str(getattr(label, "dtype", "")):

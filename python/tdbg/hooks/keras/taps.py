@@ -19,9 +19,12 @@ from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import Optimizers, optimizers_of
 from tdbg.hooks.keras.tracing import Patches, Taps
 from tdbg.hooks.keras.variables import Variables, captures, layers_of
+from tdbg.hooks.sparse import added
 
 __all__ = ["ModelTaps"]
 
+# A name, its tensor, and what is captured of it.
+_Chosen = tuple[TensorEntry, Any, int]
 _GRADIENTS = frozenset({Role.GRADIENT, Role.GRADIENT_UNCLIPPED})
 
 
@@ -64,16 +67,25 @@ class ModelTaps:
 
     def install(self, model: Any) -> Callable[[Patches, Taps], None]:
         """Return what sets the taps of a step of this model."""
+        install_layers = self.install_layers(model)
+
+        def install(patches: Patches, taps: Taps) -> None:
+            install_layers(patches, taps)
+            self._losses.install(model, patches, taps, self.key)
+
+            key = self._gradient_keys(model)
+            for optimizer in optimizers_of(model):
+                self._optimizers.install(optimizer, patches, taps, key)
+
+        return install
+
+    def install_layers(self, model: Any) -> Callable[[Patches, Taps], None]:
+        """Return what sets the taps of the model and its layers only."""
 
         def install(patches: Patches, taps: Taps) -> None:
             self._tap_root(model, patches, taps)
             for layer in layers_of(model):
                 self._tap_layer(layer, patches, taps)
-            self._losses.install(model, patches, taps, self._key)
-
-            key = self._gradient_keys(model)
-            for optimizer in optimizers_of(model):
-                self._optimizers.install(optimizer, patches, taps, key)
 
         return install
 
@@ -129,22 +141,22 @@ class ModelTaps:
 
         def hold_inputs(value: Any) -> None:
             def key(name: str, index: int, number: int) -> str | None:  # noqa: ARG001
-                return self._key(name, role, inputs)
+                return self.key(name, role, inputs)
 
             taps.hold_all(path(), "input", value, key)
 
         def hold_outputs(value: Any) -> None:
             def key(name: str, index: int, number: int) -> str | None:
                 if not suffix:
-                    return self._key(name, Role.OUTPUT, classes, (), units)
+                    return self.key(name, Role.OUTPUT, classes, (), units)
                 full = activation_name(path() + suffix, "output", index, number)
-                return self._key(full, Role.OUTPUT, classes, (name,), units)
+                return self.key(full, Role.OUTPUT, classes, (name,), units)
 
             taps.hold_all(path(), "output", value, key)
 
         patches.wrap(layer, "call", make)
 
-    def _key(
+    def key(
         self,
         name: str,
         role: Role,
@@ -169,12 +181,6 @@ class ModelTaps:
         """Hold what an optimizer is given, as far as any step captures it."""
         self._optimizers.hold(optimizer, grads, variables, taps, self._gradient_key)
 
-    def hold(self, entry: TensorEntry, tensor: Any, taps: Taps) -> None:
-        """Hold a tensor under the name of an entry."""
-        key = f"{int(entry.role)} {entry.name}"
-        self._entries[key] = entry
-        taps.hold(key, tensor)
-
     def _gradient_keys(self, model: Any) -> Callable[[Any, Role], str | None]:
         def key(variable: Any, role: Role) -> str | None:
             if self._variables.of(variable) is None:
@@ -197,27 +203,61 @@ class ModelTaps:
     # ---- after a step -----------------------------------------------------------
 
     def take(
-        self, context: StepContext, tensors: Mapping[str, Any], *, ends_step: bool
+        self,
+        context: StepContext,
+        replicas: Sequence[Mapping[str, Any]],
+        *,
+        ends_step: bool,
     ) -> None:
         """Capture the tensors of a step that are due.
 
         Args:
             context: The step.
-            tensors: By key.
+            replicas: By key, of each replica; each is a micro-batch by itself.
             ends_step: Whether the gradients are those that the optimizer has used:
                 a step has them once, the rest of each micro-batch.
         """
-        chosen = list(self._chosen(context, tensors))
-        of_forward = [each for each in chosen if each[0].role not in _GRADIENTS]
-        self._take(context, of_forward, context.step.micro_batch)
+        self.take_forward(context, replicas)
         if ends_step:
-            used = [each for each in chosen if each[0].role in _GRADIENTS]
-            self._take(context, used, 0)
+            self.take_gradients(context, replicas)
+
+    def take_gradients(
+        self, context: StepContext, replicas: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Capture the gradients of a step, of all replicas together."""
+        of_all = [dict(self._gradients(context, each)) for each in replicas]
+        if len(of_all) == 1:
+            self._take(context, list(of_all[0].values()), 0)
+            return
+        for key, (entry, tensor, flags) in of_all[0].items():
+            others = [each[key][1] for each in of_all[1:] if key in each]
+            total = added([tensor, *others])
+            self._take(context, [(entry, total, flags)], 0)
+
+    def take_forward(
+        self, context: StepContext, replicas: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Capture those that are no gradients."""
+        first = context.step.micro_batch * len(replicas)
+        for index, tensors in enumerate(replicas):
+            chosen = [
+                each
+                for _, each in self._chosen(context, tensors)
+                if each[0].role not in _GRADIENTS
+            ]
+            self._take(context, chosen, first + index)
+
+    def _gradients(
+        self, context: StepContext, tensors: Mapping[str, Any]
+    ) -> Iterator[tuple[str, _Chosen]]:
+        for key, each in self._chosen(context, tensors):
+            if each[0].role in _GRADIENTS:
+                yield key, each
 
     def _take(
         self,
         context: StepContext,
-        chosen: Sequence[tuple[TensorEntry, Any, int]],
+        chosen: Sequence[_Chosen],
         micro_batch: int,
     ) -> None:
         if chosen:
@@ -226,10 +266,10 @@ class ModelTaps:
 
     def _chosen(
         self, context: StepContext, tensors: Mapping[str, Any]
-    ) -> Iterator[tuple[TensorEntry, Any, int]]:
+    ) -> Iterator[tuple[str, _Chosen]]:
         step_plan = context.step_plan
         for key, tensor in tensors.items():
             entry = self._entries.get(key)
             flags = 0 if entry is None else step_plan.of_entry(entry)
             if entry is not None and flags:
-                yield entry, tensor, flags
+                yield key, (entry, tensor, flags)

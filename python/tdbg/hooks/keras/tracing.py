@@ -68,16 +68,22 @@ class Taps:
     Args:
         backend: Knows tensors.
         run: Calls a function of tdbg's, and lets no error out of it.
+        may_return: As ``TapBackend.scope`` returns it; None: that of now.
 
     Attributes:
         tensors: What the step returns, by key.
         n_unreachable: Tensors inside of loops and branches, which it cannot.
     """
 
-    def __init__(self, backend: TapBackend, run: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        backend: TapBackend,
+        run: Callable[..., Any],
+        may_return: Callable[[Any], bool] | None = None,
+    ) -> None:
         self._backend = backend
         self.run = run
-        self._may_return = backend.scope()
+        self._may_return = may_return or backend.scope()
         self._calls: dict[str, int] = {}
         self.tensors: dict[str, Any] = {}
         self.n_unreachable = 0

@@ -6,16 +6,14 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.naming import (
-    group_scalar_name,
     optimizer_state_name,
-    scalar_name,
     update_name,
 )
 from tdbg.capture.recorder import StepContext
@@ -34,15 +32,13 @@ from tdbg.hooks.keras.optimizers import (
     optimizers_in_use,
     states_of,
 )
+from tdbg.hooks.keras.rates import LearningRates, Rates
 from tdbg.hooks.keras.taps import ModelTaps
 from tdbg.hooks.keras.tracing import Patches, Taps
 from tdbg.hooks.keras.variables import Parameter, Variables, captures
 from tdbg.modes import TRAINING, ModeKeys
 
-__all__ = ["WatchedModel"]
-
-# Learning rates by the names of their scalars.
-Rates = tuple[tuple[str, float], ...]
+__all__ = ["Stepping", "WatchedModel"]
 
 
 class Before(NamedTuple):
@@ -59,6 +55,26 @@ class Before(NamedTuple):
     rates: Rates = ()
 
 
+class Stepping(NamedTuple):
+    """The step of an optimizer.
+
+    Attributes:
+        key: Names the optimizer.
+        optimizer: The optimizer; None: those of the model, together.
+        variables: Those that it changes, by their ids; None: all.
+    """
+
+    key: Hashable
+    optimizer: Any = None
+    variables: frozenset[int] | None = None
+
+    def states(self) -> set[int] | None:
+        """The variables of the optimizer itself, by their ids; None: of all."""
+        if self.optimizer is None:
+            return None
+        return {id(each) for each in inner_of(self.optimizer).variables}
+
+
 class WatchedModel:
     """Captures the steps of one model.
 
@@ -70,12 +86,12 @@ class WatchedModel:
         prefix: What comes before all its other names.
         key: Names the optimizer that ends a step.
         model_info: Writes what is known of the model.
-        optimizer: The only optimizer, where the model does not have it.
 
     Attributes:
         losses: Its losses.
         variables: Its variables.
         model_info: Writes what is known of it.
+        rates: Its learning rates.
         revision: Grows when a trace with taps is to be made anew.
     """
 
@@ -88,7 +104,6 @@ class WatchedModel:
         prefix: str,
         key: Hashable,
         model_info: ModelInfoWriter,
-        optimizer: Any = None,
     ) -> None:
         self.session = session
         self.backend = backend
@@ -97,7 +112,7 @@ class WatchedModel:
         self._ref = weakref.ref(model)
         self._key = key
         self.model_info = model_info
-        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
+        self._optimizers: list[weakref.ref[Any]] | None = None
         self.paths = Paths(model.name, prefix)
         self.variables = Variables(session, model, self.paths)
         operations = backend.operations
@@ -116,7 +131,7 @@ class WatchedModel:
         self._states: list[tuple[TensorEntry, Any]] | None = None
         self._n_states = 0
         self._late: list[_Late] = []
-        self._rates: dict[int, bool] = {}
+        self.rates = LearningRates(session, backend, self.optimizers)
         self._after: State | None = None
         self.revision = 0
 
@@ -127,10 +142,20 @@ class WatchedModel:
 
     def optimizers(self) -> list[Any]:
         """The optimizers that train the model, and live."""
-        if self._optimizer is None:
+        if self._optimizers is None:
             return optimizers_in_use(self.model)
-        optimizer = self._optimizer()
-        return [] if optimizer is None else [optimizer]
+        return [each for ref in self._optimizers if (each := ref()) is not None]
+
+    def train_by(self, optimizer: Any) -> None:
+        """Know an optimizer that trains the model, which does not have it."""
+        self._optimizers = [*(self._optimizers or ()), weakref.ref(optimizer)]
+        self._states = None
+
+    def _stepping(self) -> Any:
+        """The optimizer that is asked how many steps it has made, or None."""
+        if self._optimizers is not None:
+            return next(iter(self.optimizers()), None)
+        return getattr(self.model, "optimizer", None)
 
     def refresh(self) -> None:
         """Forget what is captured: collections have changed."""
@@ -139,7 +164,7 @@ class WatchedModel:
         self._taps.refresh()
         self._of_updates.refresh()
         self._states = None
-        self._rates.clear()
+        self.rates.refresh()
 
     # ---- taps ------------------------------------------------------------------
 
@@ -164,16 +189,23 @@ class WatchedModel:
         """Hold what an optimizer is given, as far as any step captures it."""
         self._taps.hold_gradients(optimizer, grads, variables, taps)
 
-    def hold_weights(self, taps: Taps) -> None:
-        """Hold the parameters, likewise."""
-        for each in self.variables.tracked_parameters():
-            weight = each.weight
-            if captures(self.session, weight.name, weight.role, weight.classes):
-                self._taps.hold(weight, each.variable.value.value(), taps)
+    def install_layers(self) -> Callable[[Patches, Taps], None]:
+        """Return what sets the taps of the model and its layers only."""
+        return self._taps.install_layers(self.model)
 
-    def take(self, context: StepContext, tensors: Mapping[str, Any]) -> None:
-        """Capture what was held, of a step that the optimizer ends."""
-        self._taps.take(context, tensors, ends_step=True)
+    def key(self, name: str, role: Role) -> str | None:
+        """The key of a tensor of the model, if any step captures it."""
+        return self._taps.key(name, role)
+
+    def take(self, context: StepContext, replicas: Sequence[Mapping[str, Any]]) -> None:
+        """Capture gradients that were held, of a step that the optimizer ends."""
+        self._taps.take_gradients(context, replicas)
+
+    def take_forward(
+        self, context: StepContext, replicas: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Capture what was held of a forward."""
+        self._taps.take_forward(context, replicas)
 
     # ---- steps without taps ----------------------------------------------------
 
@@ -190,7 +222,7 @@ class WatchedModel:
         iterations = None
         if mode in TRAINING and self._runs_several:
             iterations = self._iterations(state)
-        return Before(ends_step, iterations, self._rates_due(mode, state))
+        return Before(ends_step, iterations, self.rates.due(mode, state))
 
     def after_plain(
         self,
@@ -230,7 +262,7 @@ class WatchedModel:
 
     def _iterations(self, state: State) -> int:
         """How often gradients were given to the optimizer."""
-        optimizer = inner_of(getattr(self.model, "optimizer", None))
+        optimizer = inner_of(self._stepping())
         (iterations,) = state.read([optimizer._iterations])
         return int(self._number(iterations))
 
@@ -249,7 +281,7 @@ class WatchedModel:
         """Whether the optimizer will step, and not only add up gradients."""
         if mode not in TRAINING:
             return False
-        n = accumulates_over(inner_of(getattr(self.model, "optimizer", None)))
+        n = accumulates_over(inner_of(self._stepping()))
         return n < 2 or (self._iterations(state) + 1) % n == 0
 
     def begin(
@@ -269,7 +301,7 @@ class WatchedModel:
             rates: The learning rates that it used; None: those of now.
         """
         if rates is None:
-            rates = self._rates_due(mode, state)
+            rates = self.rates.due(mode, state)
         context = self.session.forward_begins(id(self), mode, has_obeyed=True)
         if mode in TRAINING:
             self.model_info.forward_begins(has_optimizer=True, has_gradients=True)
@@ -281,12 +313,15 @@ class WatchedModel:
         for name, rate in rates:
             self.session.recorder.scalar(context, name, rate)
         if context.takes and is_first and start_ns is None:
-            self._begin_capture(context, mode, state)
+            self.capture_variables(context, mode, state)
+            if mode in TRAINING:
+                self.expect_updates(context, state, Stepping(self._key))
         return context
 
-    def _begin_capture(
+    def capture_variables(
         self, context: StepContext, mode: ModeKeys, state: State
     ) -> None:
+        """Capture the variables as they are before the step."""
         self.variables.look(self.model)
         parameters = self.variables.tracked_parameters()
         self._take(
@@ -294,19 +329,28 @@ class WatchedModel:
         )
         if mode not in TRAINING:
             self._take(context, self.variables.buffers, state)
-            return
-        derived = self._of_updates.requested(self.variables, context.step_plan)
+
+    def expect_updates(
+        self, context: StepContext, state: State, stepping: Stepping
+    ) -> None:
+        """Copy what an optimizer is about to change, if updates are captured."""
+        derived = [
+            each
+            for each in self._of_updates.requested(self.variables, context.step_plan)
+            if stepping.variables is None
+            or id(each.tracked.variable) in stepping.variables
+        ]
         if derived:
             before = state.read([each.tracked.variable for each in derived])
             self._updates.prepare(
-                self._key,
+                stepping.key,
                 context,
                 [
                     (each.entry, _Held(each.tracked.variable, value), each.requested)
                     for each, value in zip(derived, before, strict=True)
                 ],
             )
-            self._updates.begin(self._key, context)
+            self._updates.begin(stepping.key, context)
 
     def end(
         self,
@@ -331,16 +375,21 @@ class WatchedModel:
                 if mode is not ModeKeys.PREDICT:
                     self._record_losses(context, answer, state)
                 self._record_logs(context, answer.result)
-                self._taps.take(context, answer.tensors, ends_step=ends_step)
+                self._taps.take(context, answer.replicas, ends_step=ends_step)
         finally:
             session.forward_ends()
             if ends_step and mode in TRAINING:
                 session.optimizer_begins(self._key, lambda: mode)
-                self._end_training(context, answer, state)
+                self.end_training(context, answer, state, Stepping(self._key))
 
-    def _end_training(
-        self, context: StepContext | None, answer: Answer, state: State
+    def end_training(
+        self,
+        context: StepContext | None,
+        answer: Answer,
+        state: State,
+        stepping: Stepping,
     ) -> None:
+        """The optimizer, which has begun its step, has made it."""
         skipped = answer.tensors.get(SKIPPED)
         is_skipped = skipped is not None and bool(self._number(skipped))
         try:
@@ -348,13 +397,19 @@ class WatchedModel:
                 self._take(context, self.variables.buffers, state)
                 if not is_skipped:
                     self._after = state
-                    self._updates.end(self._key, context)
-                    self._take(context, self._state_entries(), state)
+                    self._updates.end(stepping.key, context)
+                    own = stepping.states()
+                    entries = [
+                        each
+                        for each in self._state_entries()
+                        if own is None or id(each[1]) in own
+                    ]
+                    self._take(context, entries, state)
             self.model_info.optimizer_stepped()
         finally:
             self._after = None
-            self._updates.forget(self._key)
-            self.session.optimizer_ends(self._key, is_skipped)
+            self._updates.forget(stepping.key)
+            self.session.optimizer_ends(stepping.key, is_skipped)
 
     # ---- tensors ---------------------------------------------------------------
 
@@ -413,35 +468,6 @@ class WatchedModel:
     def _number(self, value: Any) -> float:
         array = self.backend.array(value)
         return float(0.0 if array is None else array.reshape(()))
-
-    def _rates_due(self, mode: ModeKeys, state: State) -> Rates:
-        """The learning rates, if the next step records them."""
-        session, rates = self.session, []
-        if mode not in TRAINING or session.machine.training is not None:
-            return ()
-        if not session.policy.scalars_due(mode, session.machine.following(mode)):
-            return ()
-        for number, optimizer in enumerate(self.optimizers()):
-            name = group_scalar_name(number, "group_0", "lr")
-            requested = self._rates.get(number)
-            if requested is None:
-                requested = session.captures(scalar_name(name), Role.SCALAR)
-                self._rates[number] = requested
-            if requested:
-                rates.append((name, self._rate(inner_of(optimizer), state)))
-        return tuple(rates)
-
-    def _rate(self, optimizer: Any, state: State) -> float:
-        """The learning rate of an optimizer, as of this state."""
-        rate = optimizer._learning_rate
-        if hasattr(rate, "assign"):
-            (value,) = state.read([rate])
-        elif hasattr(rate, "get_config"):  # A schedule.
-            (iterations,) = state.read([optimizer._iterations])
-            value = rate(int(self._number(iterations)) // accumulates_over(optimizer))
-        else:
-            value = rate()
-        return self._number(value)
 
     def _record_losses(
         self, context: StepContext, answer: Answer, state: State

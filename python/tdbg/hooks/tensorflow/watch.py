@@ -1,14 +1,10 @@
 """``watch``: captures trainings that apply the gradients of tapes by themselves.
 
-All gradients of such a training come by one place, ``optimizer.apply`` (Keras calls it
-for ``apply_gradients``, too), which is wrapped on the instance: no tape is touched, so
-that further tapes, nested and persistent ones, cost and mean nothing.  A step ends
-when the optimizer has stepped.
-
-In a function that ``tf.function`` has traced, the step is reported by a call of Python
-from the graph, which is given gradients and weights where the step is captured, and
-nothing otherwise.  What XLA compiles cannot call Python: there nothing is captured,
-and a warning says so.
+What models, their layers and losses are given and return is seen by replacing their
+calls on the instances (``forwards.py``), gradients by replacing ``optimizer.apply``
+(``optimizers.py``); no tape is touched.  In a function that ``tf.function`` has
+traced, reports are put into the graph (``reports.py``).  ``Hook.function`` makes a
+function with two variants instead, which XLA may compile (``compiled.py``).
 
 Thread safety: the training's thread; graphs report from threads of TensorFlow, one
 step after the other.
@@ -17,40 +13,41 @@ step after the other.
 from __future__ import annotations
 
 import functools
-import logging
 import os
-import sys
-import weakref
 from collections.abc import Callable
 from importlib import import_module
-from types import FrameType
 from typing import Any
 
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.modes import CurrentMode
+from tdbg.capture.naming import UniqueNames
 from tdbg.capture.policy import Policy
-from tdbg.capture.recorder import StepContext
+from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.session import Session
 from tdbg.config import HookConfig
 from tdbg.config.options import SessionOptions, is_disabled
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import make_export, make_policy
 from tdbg.hooks.keras.adapter import KerasAdapter
-from tdbg.hooks.keras.backend import Answer, Backend, backend_of_keras
+from tdbg.hooks.keras.backend import Backend, backend_of_keras
 from tdbg.hooks.keras.model_info import KerasModel
-from tdbg.hooks.keras.tracing import Patches, Taps
+from tdbg.hooks.keras.tracing import Patches
 from tdbg.hooks.keras.watched import WatchedModel
-from tdbg.modes import TRAIN
+from tdbg.hooks.tensorflow.compiled import CompiledStep, Loop
+from tdbg.hooks.tensorflow.forwards import Forwards
+from tdbg.hooks.tensorflow.given_losses import LossPatches, wrapped
+from tdbg.hooks.tensorflow.optimizers import OptimizerSteps
+from tdbg.hooks.tensorflow.reports import Reports
+from tdbg.hooks.tensorflow.steps import LoopMode, LoopSteps
+from tdbg.modes import ModeKeys
 
-__all__ = ["Hook", "watch"]
-
-_log = logging.getLogger("tdbg")
+__all__ = ["Hook", "del_hook", "get_hook", "set_hook", "watch"]
 
 
 class Hook(HookBase):
-    """Captures the steps of optimizers; its arguments are those of ``HookBase``.
+    """Captures loops with tapes; its arguments are those of ``HookBase``.
 
     ``register`` says of which model.  ``watch`` does both.
     """
@@ -70,217 +67,243 @@ class Hook(HookBase):
     ) -> RunExport | None:
         return make_export(config, options)
 
+    def _remember(self) -> None:
+        _process_hook.remember(self)
+
     def _attach(self, session: Session) -> CurrentMode:
         self._watched: list[WatchedModel] = []
+        self._optimizers: list[OptimizerSteps] = []
+        self._names = UniqueNames()
         self._patches = Patches()
+        self._loss_patches = LossPatches()
         self._model_info = ModelInfoWriter(session, KerasModel(self._watched))
+        self._steps = LoopSteps(session, self._watched)
+        self._loop_mode = LoopMode(session)
+        self._parts: tuple[Reports, Forwards] | None = None
         session.on_change.append(self._refresh)
-        return CurrentMode(session)
+        return self._loop_mode
 
     def _detach(self) -> None:
         self._session.run(self._model_info.conclude)
+        self._loss_patches.undo()
         self._patches.undo()
 
     def _refresh(self) -> None:
         for each in self._watched:
             each.refresh()
+        if self._parts is not None:
+            self._parts[0].refresh()
 
-    def register(self, model: Any, optimizer: Any) -> None:
-        """Capture the steps that an optimizer makes of a model of Keras.
+    # ---- registration ----------------------------------------------------------
+
+    def register(self, model: Any, optimizer: Any = None, *, loss: Any = None) -> None:
+        """Capture a model of Keras, and the steps that an optimizer makes of it.
 
         Call it before the first call of a function that ``tf.function`` compiles.
 
+        Args:
+            model: The model; a training may have several.
+            optimizer: The optimizer that is given the gradients; None: it is
+                registered later (``register_optimizer``), or there is none.
+            loss: As of ``register_loss``.
+
         Raises:
             ConfigurationError: If the backend of Keras is not TensorFlow, or these are
-                no model and no optimizer.
+                no model and no optimizer of Keras.
         """
         if self._backend is None or not self._session.is_live:
             return
         if self._backend.name != "tensorflow":
             msg = f"watch needs Keras on TensorFlow, and it is on {self._backend.name}"
             raise ConfigurationError(msg)
-        if not hasattr(model, "_flatten_layers") or not hasattr(optimizer, "apply"):
-            msg = (
-                "watch needs a model and an optimizer of Keras, not "
-                f"{type(model).__name__} and {type(optimizer).__name__}"
-            )
+        if not hasattr(model, "_flatten_layers"):
+            msg = f"watch needs a model of Keras, not {type(model).__name__}"
             raise ConfigurationError(msg)
-        root = type(model).__name__
+        if optimizer is not None:
+            _check_optimizer(optimizer)
+        root = self._names.take(type(model).__name__)
         watched = WatchedModel(
             self._session,
             self._backend,
             model,
             root,
             f"{root}/" if self._watched else "",
-            id(optimizer),
+            id(model),
             self._model_info,
-            optimizer,
         )
         self._watched.append(watched)
-        self._session.optimizer_found(id(optimizer))
-        steps = _Steps(watched, optimizer, self._session)
+        _, forwards = self._made_parts(self._backend)
+        forwards.enter_layers(watched, self._patches)
+        if optimizer is not None:
+            self.register_optimizer(optimizer, model=model)
+        if loss is not None:
+            self.register_loss(loss, model=model)
+
+    def register_optimizer(
+        self, optimizer: Any, *, model: Any = None, defines_step: bool = False
+    ) -> None:
+        """Capture the steps that an optimizer makes.
+
+        Args:
+            optimizer: The optimizer of Keras.
+            model: Which of the registered models it trains; None: the latest.
+            defines_step: Whether a step of the training ends when this one has
+                stepped; otherwise that is the first one that steps.
+
+        Raises:
+            ConfigurationError: If it is no optimizer, or the model is not registered.
+        """
+        if self._backend is None or not self._session.is_live:
+            return
+        _check_optimizer(optimizer)
+        watched = self._watched_of(model)
+        watched.train_by(optimizer)
+        self._session.optimizer_found(id(optimizer), defines_step=defines_step)
+        reports, forwards = self._made_parts(self._backend)
+        steps = OptimizerSteps(
+            watched,
+            optimizer,
+            self._steps,
+            self._loop_mode,
+            forwards,
+            reports,
+            len(self._optimizers),
+        )
+        self._optimizers.append(steps)
         self._patches.wrap(optimizer, "apply", steps.wrap)
 
+    def register_loss(self, loss: Any, *, model: Any = None) -> None:
+        """Capture what a loss object is given, and what it computes.
 
-class _Steps:
-    """Reports the steps of one optimizer.
+        Args:
+            loss: A loss of Keras, or an object with ``__call__(labels, predictions)``.
+            model: Which of the registered models it belongs to; None: the latest.
 
-    Args:
-        watched: The model.
-        optimizer: The optimizer.
-        session: Receives the events.
-    """
-
-    def __init__(self, watched: WatchedModel, optimizer: Any, session: Session) -> None:
-        self._watched = watched
-        self._optimizer = weakref.ref(optimizer)
-        self._session = session
-        self._tf: Any = import_module("tensorflow")
-        # Whether the next step captures tensors; asked by graphs.
-        self._is_due = self._tf.Variable(True, trainable=False)
-        self._context: StepContext | None = None
-        self._has_warned = False
-
-    def wrap(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands in for ``optimizer.apply``."""
-
-        def applied(grads: Any, trainable_variables: Any = None) -> Any:
-            grads = list(grads)
-            if trainable_variables is not None:
-                trainable_variables = list(trainable_variables)
-            if self._tf.executing_eagerly():
-                return self._apply_eagerly(apply, grads, trainable_variables)
-            if not self._session.is_live or not self._may_call_python():
-                return apply(grads, trainable_variables)
-            return self._apply_in_graph(apply, grads, trainable_variables)
-
-        return applied
-
-    # ---- eagerly ---------------------------------------------------------------
-
-    def _apply_eagerly(
-        self, apply: Callable[..., Any], grads: list[Any], variables: Any
-    ) -> Any:
-        session = self._session
-        session.run(session.obey, TRAIN)
-        tensors = session.run(self._hold, grads, variables) or {}
-        session.run(self._begin)
-        try:
-            result = apply(grads, variables)
-        except BaseException:
-            session.run(session.forward_lost)
-            raise
-        session.run(self._end, tensors)
-        return result
-
-    def _hold(self, grads: list[Any], variables: Any) -> dict[str, Any]:
-        """What is captured of the gradients, by key."""
-        if not self._watched.is_due(TRAIN):
-            return {}
-        taps = Taps(self._watched.backend, self._session.run)
-        optimizer: Any = self._optimizer()
-        given = optimizer._trainable_variables if variables is None else variables
-        self._watched.hold_gradients(optimizer, grads, given, taps)
-        return taps.tensors
-
-    def _begin(self) -> None:
-        state = self._watched.backend.state_before(self._watched.model, ())
-        self._context = self._watched.begin(TRAIN, state)
-
-    def _end(self, tensors: dict[str, Any]) -> None:
-        state = self._watched.backend.state_after(self._watched.model, None)
-        answer = Answer({}, tensors)
-        self._watched.end(self._context, TRAIN, answer, state, True)
-        self._context = None
-
-    # ---- in a graph --------------------------------------------------------------
-
-    def _may_call_python(self) -> bool:
-        """Whether the function that is traced may call Python: not under XLA."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            owner = frame.f_locals.get("self")
-            is_function = hasattr(owner, "python_function")
-            if is_function and getattr(owner, "_jit_compile", None):
-                self._warn("is compiled by XLA (jit_compile=True)")
-                return False
-            frame = frame.f_back
-        return True
-
-    def _warn(self, why: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "the function that applies gradients %s: nothing of it is captured", why
+        Raises:
+            ConfigurationError: If it is a function, which can only be wrapped, or the
+                model is not registered.
+        """
+        if self._backend is None or not self._session.is_live:
+            return
+        if not hasattr(loss, "__dict__") or hasattr(loss, "__code__"):
+            msg = (
+                f"loss={getattr(loss, '__name__', loss)!r} is no object that can be "
+                "watched: write `loss = hook.wrap_loss(loss)` after the hook is made"
             )
+            raise ConfigurationError(msg)
+        self._loss_patches.change(loss, self._show(loss, model))
 
-    def _apply_in_graph(
-        self, apply: Callable[..., Any], grads: list[Any], variables: Any
+    def wrap_loss(self, loss: Callable[..., Any], *, model: Any = None) -> Any:
+        """Return a function that computes a loss, and is captured.
+
+            loss_of = hook.wrap_loss(keras.losses.mean_squared_error)
+
+        Args:
+            loss: A function of labels and predictions, in this order.
+            model: As of ``register_loss``.
+
+        Raises:
+            ConfigurationError: If it cannot be called, or the model is not registered.
+        """
+        given: object = loss
+        if not callable(given):
+            msg = f"wrap_loss needs a function of labels and predictions, not {given!r}"
+            raise ConfigurationError(msg)
+        if self._backend is None or not self._session.is_live:
+            return loss
+        return wrapped(loss, self._show(loss, model))
+
+    def function(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        mode: ModeKeys | None = None,
+        **options: Any,
     ) -> Any:
-        tf, session = self._tf, self._session
-        traced: dict[str, Any] = {}
-        session.run(self._hold_in_graph, grads, variables, traced)
-        keys = list(traced)
+        """Compile a step as ``tf.function`` does, and capture it, under XLA, too.
 
-        def report(*arrays: Any) -> None:
-            session.run(self._report, dict(zip(keys, arrays, strict=True)))
+            @hook.function(jit_compile=True)
+            def step(x, y): ...
 
-        def full() -> Any:
-            return tf.numpy_function(report, list(traced.values()), [])
+        Steps that capture nothing inside run the function as ``tf.function`` makes it.
+        For the others it is compiled again, with what is captured as further outputs.
+        The loss of each step is the first number with a fraction that is returned.
 
-        def empty() -> Any:
-            return tf.numpy_function(lambda: session.run(self._report, {}), [], [])
+        Args:
+            function: The function, of tensors; None: this is a decorator.
+            mode: Of its steps, one for each call; None: TRAIN, or that of
+                ``set_mode``.
+            options: Arguments of ``tf.function``.
 
-        branches = [functools.partial(_after, tf, each) for each in (full, empty)]
-        told = tf.cond(self._is_due, *branches)
-        with tf.control_dependencies([told]):
-            return apply(grads, variables)
+        Returns:
+            The compiled function. Calling it raises TrainingStopped if somebody asked
+            for a stop; ``plain`` is the function as compiled without tdbg.
 
-    def _hold_in_graph(
-        self, grads: list[Any], variables: Any, traced: dict[str, Any]
-    ) -> None:
-        taps = Taps(self._watched.backend, self._session.run)
-        optimizer: Any = self._optimizer()
-        given = optimizer._trainable_variables if variables is None else variables
-        self._watched.hold_gradients(optimizer, grads, given, taps)
-        self._watched.hold_weights(taps)
-        tensors = taps.tensors.items()
-        traced |= {k: t for k, t in tensors if isinstance(t, self._tf.Tensor)}
+        Raises:
+            ConfigurationError: If the function cannot be called, or there is no model.
+        """
+        if function is None:
+            return functools.partial(self.function, mode=mode, **options)
+        given: object = function
+        if not callable(given):
+            msg = f"hook.function needs a function, not {given!r}"
+            raise ConfigurationError(msg)
+        if self._backend is None or not self._session.is_live:
+            return import_module("tensorflow").function(function, **options)
+        self._watched_of(None)
+        reports, forwards = self._made_parts(self._backend)
+        loop = Loop(self._steps, self._loop_mode, reports, forwards, self._optimizers)
+        return CompiledStep(function, mode, loop, options)
 
-    def _report(self, tensors: dict[str, Any]) -> None:
-        """A graph is about to apply gradients."""
-        session, watched = self._session, self._watched
-        session.obey(TRAIN)
-        context = session.forward_begins(id(watched), TRAIN, has_obeyed=True)
-        if context is not None:
-            watched.take(context, tensors)
-        session.forward_ends()
-        session.optimizer_begins(id(self._optimizer()), lambda: TRAIN)
-        watched.model_info.optimizer_stepped()
-        session.optimizer_ends(id(self._optimizer()))
-        self._is_due.assign(watched.is_due(TRAIN))
+    def _show(self, loss: Any, model: Any) -> Any:
+        watched = self._watched_of(model)
+        function = watched.losses.add(watched.model, loss)
+        return self._made_parts(watched.backend)[1].show_loss(watched, function)
+
+    def _watched_of(self, model: Any) -> WatchedModel:
+        """The registered model, or the latest one.
+
+        Raises:
+            ConfigurationError: If there is none.
+        """
+        found = [each for each in self._watched if model in (None, each.model)]
+        if not found:
+            msg = "register the model first: hook.register(model, optimizer)"
+            raise ConfigurationError(msg)
+        return found[-1]
+
+    def _made_parts(self, backend: Backend) -> tuple[Reports, Forwards]:
+        if self._parts is None:
+            reports = Reports(self._steps, backend)
+            self._parts = reports, Forwards(self._steps, self._loop_mode, reports)
+        return self._parts
 
 
-def _after(tf: Any, call: Callable[[], Any]) -> Any:
-    """Call Python, and return a tensor that is there when it is over."""
-    with tf.control_dependencies([call()]):
-        return tf.constant(True)
+def _check_optimizer(optimizer: Any) -> None:
+    """Raise ConfigurationError if it is no optimizer of Keras."""
+    if not hasattr(optimizer, "apply") or not hasattr(optimizer, "update_step"):
+        msg = f"watch needs an optimizer of Keras, not {type(optimizer).__name__}"
+        raise ConfigurationError(msg)
 
 
 def watch(
     model: Any,
     optimizer: Any,
     *,
+    loss: Any = None,
     out: str | os.PathLike[str] | None = None,
     **arguments: Any,
 ) -> Hook:
     """Capture a training that applies the gradients of tapes.
 
-        hook = tdbg.tensorflow.watch(model, optimizer, out="runs/tape")
+        hook = tdbg.tensorflow.watch(model, optimizer, loss=loss, out="runs/tape")
 
     Args:
         model: The model of Keras; its variables and layers have names.
         optimizer: The optimizer of Keras that is given the gradients.
+        loss: The loss object that is given labels and predictions; None: losses,
+            labels and predictions are not captured. A function is wrapped by
+            ``Hook.wrap_loss``.
         out: The run directory.
         arguments: Those of ``Hook``, by default with weights, biases and gradients.
 
@@ -291,5 +314,15 @@ def watch(
     if not arguments.keys() & {"include_collections", "save_all", "rules"}:
         arguments["include_collections"] = ["weights", "biases", "gradients"]
     hook = Hook(out, **arguments)
-    hook.register(model, optimizer)
+    try:
+        hook.register(model, optimizer, loss=loss)
+    except ConfigurationError:
+        hook.close()
+        raise
     return hook
+
+
+_process_hook = ProcessHook(Hook)
+get_hook = _process_hook.get_hook
+set_hook = _process_hook.set_hook
+del_hook = _process_hook.del_hook

@@ -1,0 +1,275 @@
+"""Reports: what a graph tells Python while it runs.
+
+A report is a call of Python (``tf.numpy_function``) with the tensors of a forward, or
+those of the gradients that are applied.  How much it carries is read from a variable
+when the graph runs: nothing, the losses, or everything; so steps that capture nothing
+of a forward do not leave the graph.
+
+What XLA compiles cannot call Python.
+
+The replicas of a strategy report each by itself, and perhaps at once: a report counts
+when all replicas have made it.
+
+Thread safety: threads of TensorFlow; a lock lets one report be handled at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from importlib import import_module
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tdbg.capture.session import Session
+from tdbg.config.collections import Role
+from tdbg.hooks.keras.backend import Backend
+from tdbg.hooks.keras.optimizers import SKIPPED
+from tdbg.hooks.keras.tracing import Taps
+from tdbg.hooks.tensorflow.steps import ALL, LOSSES, NOTHING, LoopSteps
+from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
+
+__all__ = ["Reports", "Tensors", "replica_of"]
+
+_log = logging.getLogger("tdbg")
+
+Tensors = Mapping[str, Any]
+_LOSS = f"{int(Role.LOSS)} "
+
+
+class Reports:
+    """Puts reports into graphs, and takes them.
+
+    Args:
+        steps: The steps of the loop.
+        backend: Knows tensors.
+    """
+
+    def __init__(self, steps: LoopSteps, backend: Backend) -> None:
+        self._steps = steps
+        self._session: Session = steps.session
+        self._backend = backend
+        self._tf: Any = import_module("tensorflow")
+        self._lock = threading.RLock()
+        self._waiting: dict[Hashable, list[deque[Tensors]]] = {}
+        self._seen: set[str] = set()
+        self._warned: set[str] = set()
+        self._levels = _apart(self._make_levels)
+
+    def make_taps(self) -> Taps:
+        """Make the taps of a forward."""
+        return Taps(self._backend, self._session.run)
+
+    def taps_maker(self) -> Callable[[], Taps]:
+        """Return what makes taps that hold tensors of the present graph only."""
+        scope = self._backend.scope()
+        return lambda: Taps(self._backend, self._session.run, scope)
+
+    # ---- levels ------------------------------------------------------------------
+
+    def _make_levels(self) -> dict[ModeKeys, Any]:
+        """Variables that graphs ask how much the next step of a mode captures."""
+        tf = self._tf
+        with tf.init_scope(), tf.device("CPU:0"):
+            return {
+                mode: tf.Variable(ALL, trainable=False, dtype=tf.int32)
+                for mode in (TRAIN, EVAL, PREDICT)
+            }
+
+    def refresh(self) -> None:
+        """Tell graphs how much the next steps capture."""
+        for mode, variable in self._levels.items():
+            variable.assign(self._steps.level(mode))
+
+    # ---- in a trace --------------------------------------------------------------
+
+    def may_report(self) -> bool:
+        """Whether the function that is traced may call Python; warns if not."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            owner = frame.f_locals.get("self")
+            is_function = hasattr(owner, "python_function")
+            if is_function and getattr(owner, "_jit_compile", None):
+                self.warn(
+                    "a function is compiled by XLA (jit_compile=True), which cannot "
+                    "call Python: nothing of it is captured; make it by hook.function "
+                    "instead of tf.function"
+                )
+                return False
+            frame = frame.f_back
+        return True
+
+    def warn(self, text: str) -> None:
+        """Log something once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning("%s", text)
+
+    def report_forward(self, mode: ModeKeys, held: Tensors) -> Any:
+        """Let the graph report a forward; return a tensor that is there afterwards."""
+        tf = self._tf
+        take = functools.partial(self._forward_ran, mode)
+        losses = {k: t for k, t in held.items() if k.startswith(_LOSS)}
+
+        def call(tensors: Tensors) -> Callable[[], Any]:
+            return lambda: self._call(tensors, take, (mode, tuple(held)))
+
+        branches = {NOTHING: lambda: tf.constant(True), LOSSES: call(losses)}
+        if mode is not TRAIN:
+            branches[NOTHING] = call({})  # It is a step.
+        return tf.switch_case(
+            self._levels[mode].read_value(), branches, default=call(held)
+        )
+
+    def report_gradients(
+        self, held: Tensors, take: Callable[..., None], key: Hashable
+    ) -> Any:
+        """Let the graph report that gradients are applied.
+
+        Args:
+            held: Gradients, and what else the forward held.
+            take: Called with the tensors of all replicas, and whether they are all.
+            key: Of this report.
+
+        Returns:
+            Whether everything was reported: a tensor that the update waits for.
+        """
+        tf = self._tf
+        light = {k: t for k, t in held.items() if k.startswith((_LOSS, SKIPPED))}
+        is_full = self._levels[TRAIN] >= ALL
+
+        def report(tensors: Tensors, given: bool) -> Callable[[], Any]:
+            def taken(replicas: Sequence[Tensors]) -> None:
+                take(replicas, given)
+
+            return lambda: self._call(tensors, taken, key)
+
+        told = tf.cond(is_full, report(held, True), report(light, False))
+        with tf.control_dependencies([told]):
+            return tf.identity(is_full)
+
+    def report_if(self, condition: Any, take: Callable[[], None], key: Hashable) -> Any:
+        """Let the graph call a function of Python where a condition holds."""
+        tf = self._tf
+        return tf.cond(
+            condition,
+            lambda: self._call({}, lambda _: take(), key),
+            lambda: tf.constant(True),
+        )
+
+    def _call(
+        self,
+        tensors: Tensors,
+        take: Callable[[Sequence[Tensors]], None],
+        key: Hashable,
+    ) -> Any:
+        """Call Python with tensors; return a tensor that is there afterwards."""
+        tf = self._tf
+        flat = _Flat.of(tensors, tf.IndexedSlices)
+        context = tf.distribute.get_replica_context()
+        n_replicas = context.num_replicas_in_sync if context is not None else 1
+        replica = tf.constant(replica_of(tf), tf.int32)
+
+        def told(replica: Any, *arrays: Any) -> None:
+            found = flat.restored(arrays, tf.IndexedSlices)
+            with self._lock:
+                self._told(key, int(replica), n_replicas, found, take)
+
+        with tf.control_dependencies(
+            [tf.numpy_function(told, [replica, *flat.tensors], [])]
+        ):
+            return tf.constant(True)
+
+    # ---- when a graph runs -------------------------------------------------------
+
+    def _told(
+        self,
+        key: Hashable,
+        replica: int,
+        n_replicas: int,
+        tensors: Tensors,
+        take: Callable[[Sequence[Tensors]], None],
+    ) -> None:
+        session = self._session
+        if n_replicas == 1:
+            session.run(take, [tensors])
+            return
+        waiting = self._waiting.setdefault(key, [])
+        while len(waiting) < n_replicas:
+            waiting.append(deque())
+        waiting[replica].append(tensors)
+        while all(waiting):
+            session.run(take, [each.popleft() for each in waiting])
+
+    def _forward_ran(self, mode: ModeKeys, replicas: Sequence[Tensors]) -> None:
+        """A graph has computed a loss."""
+        session, keys = self._session, set(replicas[0])
+        step = session.machine.training if mode is TRAIN else None
+        if step is None or self._seen & keys:
+            self._seen.clear()
+            context = self._steps.begin_forward(mode)
+        else:
+            context = step.context
+        self._seen |= keys
+        self._steps.take(context, replicas)
+        if mode is not TRAIN:
+            self._levels[mode].assign(self._steps.level(mode))
+
+
+def replica_of(tf: Any) -> int:
+    """The number of the replica that is traced; 0 where there is only one."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return 0
+    number = context.replica_id_in_sync_group
+    return int(number if isinstance(number, int) else tf.get_static_value(number))
+
+
+class _Flat(NamedTuple):
+    """Tensors as a graph can hand them to Python.
+
+    Attributes:
+        keys: Of the tensors, and whether they are sparse.
+        tensors: In order; of a sparse one its values, indices and shape.
+    """
+
+    keys: list[tuple[str, bool]]
+    tensors: list[Any]
+
+    @classmethod
+    def of(cls, tensors: Tensors, sparse: type) -> _Flat:
+        flat = cls([], [])
+        for key, tensor in tensors.items():
+            is_sparse = isinstance(tensor, sparse)
+            flat.keys.append((key, is_sparse))
+            if is_sparse:
+                given: Any = tensor
+                flat.tensors.extend([given.values, given.indices, given.dense_shape])
+            else:
+                flat.tensors.append(tensor)
+        return flat
+
+    def restored(self, arrays: Sequence[Any], sparse: Any) -> dict[str, Any]:
+        """The tensors as arrays, by key."""
+        rest = iter(arrays)
+        return {
+            key: sparse(next(rest), next(rest), next(rest))
+            if is_sparse
+            else np.asarray(next(rest))
+            for key, is_sparse in self.keys
+        }
+
+
+def _apart(make: Callable[[], Any]) -> Any:
+    """Call a function where no strategy of the caller holds."""
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.append(make()))
+    thread.start()
+    thread.join()
+    return made[0]

@@ -1,0 +1,153 @@
+"""The steps of a loop, which nobody announces: they follow from calls.
+
+A forward begins with the outermost call of a model or of a layer of it, and goes on
+until what it returned has been used: a call of the model after a loss was computed
+begins another one, which is a further micro-batch unless an optimizer has stepped.
+
+Thread safety: the training's thread, and threads of TensorFlow, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from tdbg.capture.modes import CurrentMode
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.session import Session
+from tdbg.hooks.keras.watched import WatchedModel
+from tdbg.modes import EVAL, TRAIN, ModeKeys
+
+__all__ = ["ALL", "LOSSES", "NOTHING", "LoopMode", "LoopSteps", "level_of"]
+
+
+class LoopMode(CurrentMode):
+    """The mode that the user set, or that a call shows.
+
+    Args:
+        session: As for ``CurrentMode``.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._latest = TRAIN
+        self._is_recording = _tape_check()
+
+    def now(self) -> ModeKeys:
+        """The mode of what is recorded now: that of the latest call."""
+        return self._latest if self.said is None else self.said
+
+    def of_call(self, training: Any = None) -> ModeKeys:
+        """The mode of a call: as its flag says, or whether a tape records.
+
+        Args:
+            training: What the model was given as ``training``; None: nothing.
+        """
+        is_flag = isinstance(training, bool)
+        is_training = training if is_flag else self._is_recording()
+        self._latest = TRAIN if is_training else EVAL
+        return self.now()
+
+    def trains(self) -> None:
+        """An optimizer steps."""
+        self._latest = TRAIN
+
+
+class LoopSteps:
+    """Tells the session of forwards and of steps.
+
+    Args:
+        session: Receives the events.
+        models: The models that are watched; grows.
+
+    Attributes:
+        session: As given.
+    """
+
+    def __init__(self, session: Session, models: Sequence[WatchedModel]) -> None:
+        self.session = session
+        self._models = models
+        self._captured: dict[int, int] = {}
+
+    def begin_forward(self, mode: ModeKeys) -> StepContext | None:
+        """A forward begins."""
+        session = self.session
+        context = session.forward_begins(id(self), mode, has_obeyed=True)
+        session.forward_ends()
+        if context is not None and mode is TRAIN:
+            for each in self._models:
+                each.model_info.forward_begins(has_optimizer=True, has_gradients=True)
+                break
+        return context
+
+    def obey(self, mode: ModeKeys) -> None:
+        """Do what requests ask for, between two steps.
+
+        Not where a forward begins, which is within a call of Keras: that would put a
+        text of its own before the reason of a stop.
+
+        Raises:
+            TrainingStopped: If somebody asked for it.
+        """
+        self.session.obey(mode)
+
+    def training(self) -> StepContext | None:
+        """The step that an optimizer is about to end; one begins if none is open."""
+        step = self.session.machine.training
+        if step is None:
+            return self.begin_forward(TRAIN)
+        context: StepContext | None = step.context
+        return context
+
+    def level(self, mode: ModeKeys) -> int:
+        """How much the step under way, or else the next one, captures.
+
+        Returns:
+            ``NOTHING``, ``LOSSES`` or ``ALL``.
+        """
+        step = self.session.machine.training
+        if mode is TRAIN and step is not None and step.context is not None:
+            return level_of(step.context)
+        return _level(self.session.next_plan(mode))
+
+    def capture_variables(self, context: StepContext, model: WatchedModel) -> None:
+        """Capture the variables of a model, once in a step."""
+        if self._captured.get(id(model)) != context.step.number:
+            self._captured[id(model)] = context.step.number
+            state = model.backend.state_before(model.model, ())
+            model.capture_variables(context, TRAIN, state)
+
+    def take(
+        self, context: StepContext | None, replicas: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Capture what a forward has shown, each replica as a micro-batch."""
+        if context is None or not context.takes:
+            return
+        for model in self._models:
+            model.take_forward(context, replicas)
+
+
+NOTHING, LOSSES, ALL = range(3)
+
+
+def level_of(context: StepContext | None) -> int:
+    """How much a step captures: ``NOTHING``, ``LOSSES`` or ``ALL``."""
+    if context is None or not context.takes:
+        return NOTHING
+    return _level(context.step_plan)
+
+
+def _level(plan: Any) -> int:
+    if not plan.is_active:
+        return NOTHING
+    return LOSSES if plan.is_light else ALL
+
+
+def _tape_check() -> Any:
+    """What says whether a tape records; always true where TensorFlow cannot say."""
+    try:
+        record: Any = import_module("tensorflow.python.eager.record")
+        return record.could_possibly_record
+    except (ImportError, AttributeError):
+        return lambda: True

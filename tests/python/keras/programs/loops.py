@@ -1,0 +1,309 @@
+"""Loops with tapes: each situation is a run of its own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from common import EVERY, OUT, X, Y, finish, outcome, report, simple
+
+import tdbg.tensorflow as tt
+from tdbg.run.requests import request_stop
+
+Step = Callable[..., Any]
+NUMBERS = slice(0, 16)
+
+
+def entropy() -> Any:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def watch(name: str, model: Any, optimizer: Any, **arguments: Any) -> tt.Hook:
+    settings: dict[str, Any] = {"save_all": True, "save_config": EVERY}
+    return tt.watch(model, optimizer, out=OUT / name, **{**settings, **arguments})
+
+
+def batches(n: int) -> Any:
+    for i in range(n):
+        rows = slice(i % 4 * 16, i % 4 * 16 + 16)
+        yield tf.constant(X[rows]), tf.constant(Y[rows])
+
+
+def weights(model: Any) -> list[Any]:
+    return [each.tolist() for each in model.get_weights()]
+
+
+def close(name: str, made: tt.Hook, **more: Any) -> None:
+    report[name] = {"counters": made.counters(), "steps": made.n_steps, **more}
+    made.close()
+
+
+# ---- the same training in every way ------------------------------------------------
+
+WAYS = ("plain", "eager", "graph", "function", "XLA")
+
+
+def compile_step(way: str, made: Any, step: Step, **options: Any) -> Step:
+    """Run a step as it is, or compiled by TensorFlow or by the hook."""
+    if way in {"plain", "eager"}:
+        return step
+    if way == "graph":
+        return tf.function(step)
+    compiled: Step = made.function(step, jit_compile=way == "XLA", **options)
+    return compiled
+
+
+def train(name: str) -> None:
+    model, optimizer, loss_of = simple(), keras.optimizers.Adam(0.01), entropy()
+    made = None if name == "plain" else watch(name, model, optimizer, loss=loss_of)
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        variables = model.trainable_variables
+        grads = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(grads, variables, strict=True))
+        return loss
+
+    def evaluate(x: Any, y: Any) -> Any:
+        return loss_of(y, model(x, training=False))
+
+    compiled = compile_step(name, made, step)
+    evaluation = compile_step(name, made, evaluate, mode=tt.ModeKeys.EVAL)
+    losses, evaluated = [], []
+    for i, batch in enumerate(batches(8)):
+        losses.append(float(compiled(*batch)))
+        if i % 4 == 3:
+            evaluated += [float(evaluation(*batch)) for batch in batches(2)]
+    more = {"losses": losses, "evaluated": evaluated, "weights": weights(model)}
+    if made is None:
+        report[name] = more
+        return
+    close(name, made, **more)
+    owned = [model, optimizer, *model.layers]
+    report[name]["left"] = [key for each in owned for key in ("call", "apply")
+                            if key in vars(each)]  # fmt: skip
+    report[name]["loss is"] = (
+        type(loss_of) is keras.losses.SparseCategoricalCrossentropy
+    )
+
+
+for each in WAYS:
+    train(each)
+
+
+# ---- tapes of every sort -----------------------------------------------------------
+
+
+def players(name: str, compiled: Callable[[Step], Step]) -> None:
+    """Two models and two optimizers: the critic with a penalty, by nested tapes."""
+    keras.utils.set_random_seed(0)
+    generator = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, name="g1")])
+    critic = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, name="c1")])
+    of_generator, of_critic = keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1)
+    loss_of = keras.losses.BinaryCrossentropy(from_logits=True)
+    made = watch(name, critic, of_critic, loss=loss_of)
+    made.register(generator)
+    made.register_optimizer(of_generator, model=generator, defines_step=True)
+    given: list[Any] = []
+
+    def step(x: Any) -> Any:
+        noise = tf.zeros_like(x) + 0.5
+        with tf.GradientTape(persistent=True) as tape:
+            false, true = critic(generator(noise, training=True), training=True), None
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                true = critic(x, training=True)
+            slope = inner.gradient(true, x)
+            of_c = loss_of(tf.ones_like(true), true)
+            of_c += loss_of(tf.zeros_like(false), false)
+            of_c += tf.reduce_mean(slope**2)
+            of_g = loss_of(tf.ones_like(false), false)
+        for loss, model, optimizer in (
+            (of_c, critic, of_critic),
+            (of_g, generator, of_generator),
+        ):
+            grads = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply(grads, model.trainable_variables)
+            given.extend(grads if tf.executing_eagerly() else ())
+        return of_c
+
+    made_step = compiled(step)
+    for x, _ in batches(4):
+        made_step(x)
+    close(name, made, given=[each.numpy().tolist() for each in given])
+
+
+def structures(name: str, compiled: Callable[[Step], Step]) -> None:
+    """Gradients of a dict, of which one has none; a variable of no model."""
+    model, optimizer, loss_of = simple(), keras.optimizers.SGD(0.1), entropy()
+    other = keras.Variable(np.zeros(3, "float32"), name="other")
+    made = watch(name, model, optimizer)
+
+    def compute_loss(labels: Any, logits: Any) -> Any:
+        return loss_of(labels, logits)
+
+    compute = made.wrap_loss(compute_loss)
+
+    def step(x: Any, y: Any) -> Any:
+        named = {each.path: each for each in model.trainable_variables}
+        named["other"] = other
+        with tf.GradientTape() as tape:
+            loss = compute(y, model(x, training=True) + other)
+        grads = tape.gradient(loss, {k: v.value for k, v in named.items()})
+        optimizer.apply([grads[k] for k in named], list(named.values()))
+        return loss
+
+    made_step = compiled(step)
+    for batch in batches(4):
+        made_step(*batch)
+    close(name, made)
+
+
+def sparse(name: str, compiled: Callable[[Step], Step]) -> None:
+    """The gradient of an embedding is given as slices."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(50, 4, name="table"),
+            keras.layers.Flatten(name="flat"),
+            keras.layers.Dense(3, name="out"),
+        ]
+    )
+    optimizer, loss_of = keras.optimizers.SGD(0.1), entropy()
+    made = watch(name, model, optimizer, loss=loss_of, rules=["DeadEmbedding"])
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        grads = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(grads, model.trainable_variables)
+        return isinstance(grads[0], tf.IndexedSlices)
+
+    made_step = compiled(step)
+    numbers = np.arange(16 * 5).reshape(16, 5) % 13
+    is_sparse = [bool(made_step(tf.constant(numbers), tf.constant(Y[NUMBERS])))
+                 for _ in range(2)]  # fmt: skip
+    close(name, made, sparse=is_sparse)
+
+
+def parts(name: str, compiled: Callable[[Step], Step]) -> None:
+    """Layers that are called without the model; micro-batches added up by hand."""
+    model, optimizer, loss_of = simple(), keras.optimizers.SGD(0.1), entropy()
+    made = watch(name, model, optimizer, loss=loss_of)
+    first, second = model.layers
+
+    def gradients(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, second(first(x)))
+        return tape.gradient(loss, model.trainable_variables)
+
+    made_gradients = compiled(gradients)
+    for _ in range(2):
+        of_all = [made_gradients(*batch) for batch in batches(3)]
+        total = [tf.add_n(each) for each in zip(*of_all, strict=True)]
+        optimizer.apply(total, model.trainable_variables)
+    close(name, made)
+
+
+for name, compiled in (("eager", lambda step: step), ("graph", tf.function)):
+    players(f"players {name}", compiled)
+    structures(f"structures {name}", compiled)
+    sparse(f"sparse {name}", compiled)
+    parts(f"parts {name}", compiled)
+
+
+# ---- life --------------------------------------------------------------------------
+
+
+def life() -> None:
+    """Models are saved, exported, copied and pickled while they are watched."""
+    model, optimizer, loss_of = simple(), keras.optimizers.SGD(0.1), entropy()
+    made = watch("life", model, optimizer, loss=loss_of)
+    expected = model(X[:2]).numpy()
+    model.save(OUT / "life.keras")
+    model.export(str(OUT / "exported"), verbose=False)
+    exported = tf.saved_model.load(str(OUT / "exported"))
+    operations = {
+        each.type
+        for function in exported.signatures.values()
+        for each in function.graph.get_operations()
+    }
+    copies = {
+        "loaded": keras.models.load_model(OUT / "life.keras"),
+        "cloned": keras.models.clone_model(model),
+        "copied": copy.deepcopy(model),
+        "pickled": pickle.loads(pickle.dumps(model)),  # noqa: S301
+    }
+    model.compile(optimizer, loss_of)
+    model.save(OUT / "compiled.keras")
+    compiled = keras.models.load_model(OUT / "compiled.keras")
+    copies["cloned"].set_weights(model.get_weights())
+    report["life"] = {
+        "same": {k: bool(np.allclose(v(X[:2]), expected)) for k, v in copies.items()},
+        "calls Python": "PyFunc" in operations,
+        "loss": type(copy.deepcopy(loss_of)) is type(entropy()),
+        "compiled loss": type(compiled.loss) is type(entropy()),
+    }
+    made.close()
+
+
+def refusals() -> None:
+    model, optimizer = simple(), keras.optimizers.SGD(0.1)
+    with tt.Hook(OUT / "refused") as made:
+        report["refused"] = {
+            "no model": outcome(lambda: made.register(object(), optimizer)),
+            "no optimizer": outcome(lambda: made.register(model, object())),
+            "loss first": outcome(lambda: made.register_loss(entropy())),
+            "function": outcome(
+                lambda: made.register(model, loss=keras.losses.mean_squared_error)
+            ),
+            "other model": outcome(
+                lambda: made.register_optimizer(optimizer, model=simple())
+            ),
+            "no step": outcome(lambda: made.function(3)),
+            "no loss": outcome(lambda: made.wrap_loss(3)),
+        }
+
+
+def stopped() -> None:
+    """A stop that is asked for ends a loop within some steps, in every way."""
+    for name, compiled in (("eager", lambda step: step), ("graph", tf.function)):
+        model, optimizer, loss_of = simple(), keras.optimizers.SGD(0.1), entropy()
+        made = watch(f"stopped {name}", model, optimizer, loss=loss_of)
+
+        def step(x: Any, y: Any, model: Any = model, loss_of: Any = loss_of,
+                 optimizer: Any = optimizer) -> Any:  # fmt: skip
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True))
+            variables = model.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+            return loss
+
+        def loop(compiled: Any = compiled, step: Any = step, name: str = name) -> None:
+            made_step = compiled(step)
+            for i, batch in enumerate(batches(100_000)):
+                made_step(*batch)
+                if i == 3:
+                    request_stop(OUT / f"stopped {name}", reason="enough")
+
+        try:
+            loop()
+        except tt.TrainingStopped as error:
+            said = str(error)
+        except tf.errors.OpError as error:
+            said = str(error)
+        report[f"stopped {name}"] = said
+        made.close()
+
+
+life()
+refusals()
+stopped()
+finish()
