@@ -131,11 +131,25 @@ case-study: $(DEMO_INSTALLATION) ## a sick training found, stopped, mended: docs
 
 develop: $(STAMPS)/editable $(STAMPS)/lint ## an editable installation with every tool
 
+# MXNet of 2022 needs a NumPy that nothing else runs with: an environment of its own, into
+# which the editable installation is copied, so that nothing is compiled again. That NumPy
+# is for Python 3.11 at the latest.
+MXNET := .venv-mxnet
+$(MXNET)/installed: requirements/mxnet.txt pyproject.toml $(STAMPS)/editable
+	@echo "== installing MXNet into $(MXNET)"
+	@$(BIN)/python -m venv --clear --without-pip $(MXNET)
+	@PIP_CONSTRAINT=requirements/mxnet.txt PIP_BUILD_CONSTRAINT=requirements/mxnet.txt \
+	  $(BIN)/pip --python $(MXNET)/bin/python install -qq --no-compile \
+	  $$($(BIN)/python requirements/of_extras.py test-mxnet)
+	@folder='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	cp -r $$($(BIN)/python -c "$$folder")/*tdbg* $$($(MXNET)/bin/python -c "$$folder")
+	@touch $@
+
 # ---- tests -------------------------------------------------------------------
 
 .PHONY: test test-all test-cpp test-cpp-stress test-cuda asan tsan pytest pytest-slow
-.PHONY: test-nightly test-wheel
-test: test-cpp pytest ## C++ and Python tests, but for the slow ones: minutes
+.PHONY: test-mxnet test-nightly test-wheel
+test: test-cpp test-mxnet pytest ## C++ and Python tests, but for the slow ones: minutes
 
 test-all: test test-rest ## all tests of a change
 .PHONY: test-rest
@@ -186,6 +200,15 @@ pytest: $(STAMPS)/editable ## Python tests: make pytest ARGS='-k writer -x'
 	  $(SERIAL_TESTS) || test $$? -eq 5
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
 	  --no-loadscope-reorder -m 'not serial and not slow' $(ARGS)
+
+ifeq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info[:2] == (3, 11))'),True)
+test-mxnet: $(MXNET)/installed ## tests of the hook for MXNet, in its environment
+	@echo "== tests with MXNet"
+	@OMP_NUM_THREADS=1 $(MXNET)/bin/python -m pytest -q tests/mxnet $(MXNET_ARGS)
+else
+test-mxnet:
+	@echo "== no tests with MXNet: it needs Python 3.11"
+endif
 
 test-wheel: $(STAMPS)/editable ## Python tests on a wheel, from the index, in an environment of its own
 	@rm -rf build/wheel && mkdir -p build/wheel
@@ -284,4 +307,4 @@ clean: ## remove what was built; the environment stays
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 
 distclean: clean ## remove the environment too
-	@rm -rf $(VENV)
+	@rm -rf $(VENV) $(MXNET)

@@ -30,14 +30,17 @@ from tdbg.rules.testing import judge
 from tdbg.run.findings import Finding, Severity
 
 # The program of each framework, and Keras's backend.
-PROGRAMS = {
+PROGRAMS: dict[str, tuple[str, str | None]] = {
     "pytorch": ("pytorch", None),
     "keras/tensorflow": ("keras_fit", "tensorflow"),
     "keras/jax": ("keras_fit", "jax"),
     "keras/torch": ("keras_fit", "torch"),
     "tensorflow tape": ("tape", "tensorflow"),
     "flax": ("flax", None),
+    "gluon": ("gluon", None),
 }
+# What runs in an environment of its own, which `make test-mxnet` makes.
+APART = {"gluon": ROOT / ".venv-mxnet" / "bin" / "python"}
 
 
 class Outcome(NamedTuple):
@@ -65,10 +68,11 @@ def main() -> int:
     parser.add_argument("--only", help="frameworks, with commas")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    names = list(PROGRAMS) if given.only is None else given.only.split(",")
-    unknown = set(names) - PROGRAMS.keys()
+    there = [name for name in PROGRAMS if name not in APART or APART[name].exists()]
+    names = there if given.only is None else given.only.split(",")
+    unknown = set(names) - set(there)
     if unknown:
-        parser.error(f"no such framework: {', '.join(unknown)}; {', '.join(PROGRAMS)}")
+        parser.error(f"no such framework: {', '.join(unknown)}; {', '.join(there)}")
     outcomes = list(_outcomes(names))
     if given.json:
         print(json.dumps([each._asdict() for each in outcomes], indent=1))
@@ -98,7 +102,7 @@ def _train(name: str, training: Training, run: Path) -> None:
         environment["KERAS_BACKEND"] = backend
     module = f"benchmarks.frameworks.programs.{program}"
     subprocess.run(
-        [sys.executable, "-m", module, training.name, str(run)],
+        [str(APART.get(name, sys.executable)), "-m", module, training.name, str(run)],
         cwd=ROOT,
         env=environment,
         check=True,

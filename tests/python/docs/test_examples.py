@@ -32,7 +32,11 @@ def blocks(page: str, language: str) -> list[str]:
 
 # Frameworks that take over a process, or choose something for it when imported.
 ALONE = ("jax", "keras", "tensorflow")
-PYTHON_PAGES = [page for page in PAGES if page not in ALONE and blocks(page, "python")]
+# What needs an environment of its own: tests/mxnet runs it there.
+APART = ("mxnet",)
+PYTHON_PAGES = [
+    page for page in PAGES if page not in ALONE + APART and blocks(page, "python")
+]
 assert PYTHON_PAGES
 
 

@@ -17,6 +17,7 @@ SMALL = {
     "tdbg/modes.py": "the modes of a training, public",
     "tdbg/catboost.py": "a public face",
     "tdbg/lightgbm.py": "a public face",
+    "tdbg/mxnet.py": "a public face",
     "tdbg/keras.py": "a public face",
     "tdbg/pytorch.py": "a public face",
     "tdbg/xgboost.py": "a public face",

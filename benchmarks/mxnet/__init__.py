@@ -1,0 +1,1 @@
+"""What capture costs a training with Keras, beside Keras's own callback."""

@@ -1,0 +1,1 @@
+"""The hook for MXNet Gluon; ``tdbg.mxnet`` has its public names."""

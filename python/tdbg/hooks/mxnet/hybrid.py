@@ -1,0 +1,218 @@
+"""Hybridized blocks: what happens inside of them, where a step captures that.
+
+A hybridized block runs a graph of its own and never calls the blocks inside. So for
+steps that capture inputs or outputs of these there is a second graph, of the same
+operations with the same parameters, that has those tensors as further outputs; no
+gradient flows through them (``BlockGrad``). All other steps run the block's own graph,
+which is not touched.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import mxnet
+from mxnet.gluon import HybridBlock
+from mxnet.symbol import Symbol
+
+from tdbg.capture.activations import CallPlans
+from tdbg.capture.naming import MAX_TENSORS, tensors_in
+from tdbg.hooks.mxnet.activations import BlockPlans, HeldCalls
+
+__all__ = ["HybridTaps", "is_hybridized"]
+
+# Blocks inside of a block, with what is captured of their calls.
+Inside = Sequence[tuple[Any, BlockPlans]]
+_OWN = "_cached_op"
+_log = logging.getLogger("tdbg")
+
+
+def is_hybridized(block: Any) -> bool:
+    """Whether a block runs a graph of its own."""
+    return isinstance(block, HybridBlock) and bool(block._active)
+
+
+class HybridTaps:
+    """The second graphs of the hybridized blocks of one model."""
+
+    def __init__(self) -> None:
+        self._graphs: WeakKeyDictionary[Any, _TappedGraph] = WeakKeyDictionary()
+        self._untapped: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def refresh(self) -> None:
+        """Forget the graphs: something else is captured from now on."""
+        self._graphs.clear()
+
+    def begin(self, block: Any, args: tuple[Any, ...], inside: Inside) -> None:
+        """A hybridized block is about to be called: let its call have more outputs.
+
+        Args:
+            block: The block.
+            args: What it is called with.
+            inside: The blocks inside of which something is captured.
+        """
+        if block._cached_op is None:
+            block._build_cache(*args)  # As the call would do it.
+        own = block._cached_op
+        graph = self._graphs.get(block)
+        if graph is None or graph.own is not own:
+            if self._untapped.get(block) is own:
+                return
+            graph = self._make(block, args, inside)
+            if graph is None:
+                self._untapped[block] = own
+                return
+            self._graphs[block] = graph
+        graph.extra = []
+        vars(block)[_OWN] = graph
+
+    def end(self, block: Any, held: HeldCalls | None) -> None:
+        """The call is over: hold what the blocks inside were given, and returned.
+
+        Args:
+            block: The block.
+            held: Holds it; None: the call has failed.
+        """
+        graph = self._graphs.get(block)
+        if graph is None:
+            return
+        if vars(block)[_OWN] is graph:
+            vars(block)[_OWN] = graph.own
+        extra, graph.extra = graph.extra, []
+        if held is not None and extra:
+            for plans, positions in graph.sites:
+                held.hold(plans, [extra[i] for i in positions])
+
+    def _make(
+        self, block: Any, args: tuple[Any, ...], inside: Inside
+    ) -> _TappedGraph | None:
+        why = "is compiled by another library" if block._backend else ""
+        if block._callback is not None:
+            why = "has a hook for its operators"
+        if not why:
+            try:
+                return _TappedGraph(block, args, inside)
+            except Exception as error:
+                why = f"cannot be traced again ({error})"
+        _log.warning(
+            "%s is hybridized and %s: inputs and outputs of the blocks inside are not "
+            "captured, only its own",
+            block.name,
+            why,
+        )
+        return None
+
+
+class _Site(NamedTuple):
+    """Tensors that a block inside is given, or returns, in one call.
+
+    Attributes:
+        plans: Say what is captured of them.
+        positions: Where they are among the further outputs.
+    """
+
+    plans: CallPlans
+    positions: list[int]
+
+
+class _TappedGraph:
+    """A graph with further outputs, which stands in for one call of the block's own.
+
+    Args:
+        block: The block, whose own graph there is.
+        args: What it is called with.
+        inside: The blocks inside, whose calls are captured.
+
+    Attributes:
+        own: The block's own graph.
+        sites: The calls of the blocks inside.
+        extra: The further outputs of the latest call.
+
+    Raises:
+        ValueError: If the graph that the block makes now is another one.
+    """
+
+    def __init__(self, block: Any, args: tuple[Any, ...], inside: Inside) -> None:
+        self.own = block._cached_op
+        self.sites: list[_Site] = []
+        self.extra: list[Any] = []
+        # The further outputs, by the symbol that was seen and its part.
+        self._tapped: dict[tuple[int, int], tuple[int, Any, Any]] = {}
+        symbols, before = self._trace(block, args, inside)
+        if symbols.list_inputs() != before.list_inputs():
+            msg = "its code makes another graph each time"
+            raise ValueError(msg)
+        self._n_own = len(symbols.list_outputs())
+        further = [_without_gradient(part) for _, part, _ in self._tapped.values()]
+        del self._tapped
+        group = mxnet.sym.Group([symbols, *further], type(symbols))
+        are_data = [is_data for is_data, _ in block._cached_op_args]
+        flags = [
+            ("data_indices", [i for i, is_data in enumerate(are_data) if is_data]),
+            ("param_indices", [i for i, is_data in enumerate(are_data) if not is_data]),
+        ]
+        self._op = mxnet.nd.CachedOp(group, flags + block._flags)
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Run the graph; return what the block's own would."""
+        outputs = self._op(*arrays)
+        if not isinstance(outputs, list):
+            outputs = [outputs]
+        self.extra = outputs[self._n_own :]
+        return outputs[0] if self._n_own == 1 else outputs[: self._n_own]
+
+    def _trace(
+        self, block: Any, args: tuple[Any, ...], inside: Inside
+    ) -> tuple[Any, Any]:
+        """Let the block make its graph again; return the outputs, and those before."""
+        own, formats = block._cached_graph, (block._in_format, block._out_format)
+        handles = [
+            each.register_forward_hook(self._recording(plans)) for each, plans in inside
+        ]
+        try:
+            block._cached_graph = ()
+            _, symbols = block._get_graph(*args)
+        finally:
+            block._cached_graph = own
+            block._in_format, block._out_format = formats
+            for handle in handles:
+                handle.detach()
+        return symbols, own[1]
+
+    def _recording(self, plans: BlockPlans) -> Any:
+        def record(_: Any, given: Any, returned: Any) -> None:
+            for each, value in ((plans.inputs, given), (plans.outputs, returned)):
+                if each is not None:
+                    self.sites.append(_Site(each, self._positions(value)))
+
+        return record
+
+    def _positions(self, value: Any) -> list[int]:
+        """Where the tensors of a structure are among the further outputs."""
+        found = []
+        for symbol in tensors_in(value, _is_symbol, MAX_TENSORS):
+            n_parts = len(symbol.list_outputs())
+            for i in range(n_parts):
+                key = id(symbol), i
+                if key not in self._tapped:
+                    part = symbol if n_parts == 1 else symbol[i]
+                    # The symbol is kept, so that its id stays its own.
+                    self._tapped[key] = len(self._tapped), part, symbol
+                found.append(self._tapped[key][0])
+        return found
+
+
+def _is_symbol(value: Any) -> bool:
+    return isinstance(value, Symbol)
+
+
+def _without_gradient(symbol: Any) -> Any:
+    """The same tensor, through which no gradient flows."""
+    if isinstance(symbol, mxnet.sym.np._Symbol):
+        symbol = symbol.as_nd_ndarray()
+    return mxnet.sym.BlockGrad(symbol)

@@ -1,0 +1,195 @@
+"""Losses: what a block that computes one is given, and what it returns.
+
+What a loss returns is captured when the trainer has stepped, and not when the loss is
+called: the program would wait for the forward before it begins the backward.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tdbg.capture.activations import CallPlans, Choice
+from tdbg.capture.naming import tensors_in
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.session import Session
+from tdbg.config.collections import Role
+from tdbg.config.kinds import Kind
+from tdbg.hooks.mxnet.activations import HeldCalls
+from tdbg.hooks.mxnet.arrays import is_tensor, wait_for
+from tdbg.hooks.mxnet.calls import see
+from tdbg.hooks.mxnet.kinds import class_name, kind_of
+from tdbg.hooks.mxnet.mode import GluonMode
+from tdbg.hooks.mxnet.taps import is_symbolic
+from tdbg.modes import TRAINING
+
+__all__ = ["LateLosses", "LossCapture"]
+
+
+class _LossInputs(CallPlans):
+    """What a loss is given: predictions, then labels, then anything else.
+
+    Attributes:
+        are_classes: Whether labels are numbers of classes, which MXNet has as floats
+            and rules as integers.
+    """
+
+    are_classes = False
+    # How many tensors the first argument has, and the second one.
+    _sizes: tuple[int, int] | None = None
+
+    def look(self, args: tuple[Any, ...]) -> None:
+        """Look at the arguments of a call: those of the first one count."""
+        if self._sizes is None:
+            first, second, *_ = (*map(_n_tensors, args), 0, 0)
+            self._sizes = first, second
+
+    def choose(
+        self, value: Any, call: int, context: StepContext
+    ) -> tuple[Choice, tuple[Any, ...]]:
+        """As ``CallPlans``; REQUIRES: the tensors are there."""
+        choice, tensors = super().choose(value, call, context)
+        if self.are_classes:
+            pairs = zip(choice.entries, tensors, strict=True)
+            tensors = tuple(
+                _integers(tensor) if entry.role is Role.LABEL else tensor
+                for entry, tensor in pairs
+            )
+        return choice, tensors
+
+    def role_of(self, index: int) -> Role:
+        """By the argument in which the tensor of that index is."""
+        first, second = self._sizes or (1, 1)
+        if index < first:
+            return Role.PREDICTION
+        return Role.LABEL if index < first + second else Role.INPUT
+
+
+class LossCapture:
+    """Captures the inputs and the outputs of a loss.
+
+    Args:
+        session: Where they go.
+        loss: The block.
+        name: What their names begin with.
+        mode: Knows the present mode.
+
+    Attributes:
+        name: As it was given.
+        class_name: Its class.
+        kind: Its kind; None: of none.
+    """
+
+    def __init__(self, session: Session, loss: Any, name: str, mode: GluonMode) -> None:
+        self._session = session
+        self._mode = mode
+        self._ref = weakref.ref(loss)
+        self.name = name
+        self.class_name = class_name(loss)
+        self.kind: Kind | None = kind_of(loss)
+        self._inputs = _LossInputs(session, name, Role.INPUT, is_tensor)
+        # Where classes are not numbers they are a row of probabilities each.
+        self._inputs.are_classes = bool(getattr(loss, "_sparse_label", False))
+        self._outputs = CallPlans(session, name, Role.LOSS, is_tensor)
+        # Calls of the step under way, which are captured before it ends.
+        self._late: HeldCalls | None = None
+        self._takes_inputs = False
+        # Whether what is held is captured at once: no trainer will step.
+        self._is_due = False
+        self.refresh()
+        self._seen = see(loss, "forward", self)
+
+    @property
+    def loss(self) -> Any:
+        """The block; None: it does not live any longer."""
+        return self._ref()
+
+    def refresh(self) -> None:
+        """Decide anew whether inputs are captured: collections have changed."""
+        roles = (Role.PREDICTION, Role.LABEL, Role.INPUT)
+        self._takes_inputs = any(map(self._session.may_capture, roles))
+
+    def remove(self) -> None:
+        """Take everything off the loss."""
+        self._seen.remove()
+        self._late = None
+
+    def wait_for_late(self) -> None:
+        """Wait for what is held of the step under way, as ``wait_for`` does."""
+        if self._late is not None:
+            wait_for(self._late.arrays())
+
+    def take_late(self) -> None:
+        """Capture what was held of the step under way, which is about to end."""
+        late, self._late = self._late, None
+        if late is not None:
+            late.take()
+
+    # ---- a call of the loss --------------------------------------------------------
+
+    def begins(self, args: tuple[Any, ...]) -> None:
+        """The loss is about to be called."""
+
+    def ends(self, args: tuple[Any, ...], result: Any) -> None:
+        """The loss has returned."""
+        if is_symbolic(args):
+            return
+        self._session.run(self._hold, args, result)
+        if self._is_due:
+            self._is_due = False
+            self.wait_for_late()
+            self._session.run(self.take_late)
+
+    def fails(self) -> None:
+        """The call has raised."""
+
+    def _hold(self, args: tuple[Any, ...], result: Any) -> None:
+        session, mode = self._session, self._mode.of_call()
+        key = self._outputs.key
+        context = session.forward_context or session.module_called(mode, key)
+        if context is None:
+            return
+        late = self._late
+        if late is None or late.context is not context:
+            late = self._late = HeldCalls(session, context)
+        if self._takes_inputs and not context.step_plan.is_light:
+            self._inputs.look(args)
+            late.hold(self._inputs, args)
+        late.hold(self._outputs, result)
+        self._is_due = mode not in TRAINING or not session.optimizers
+
+
+class LateLosses:
+    """What is held of all losses.
+
+    Args:
+        losses: The losses; grows.
+    """
+
+    def __init__(self, losses: Sequence[LossCapture]) -> None:
+        self._losses = losses
+
+    def wait(self) -> None:
+        """Wait for it, as ``wait_for`` does."""
+        for loss in self._losses:
+            loss.wait_for_late()
+
+    def take(self) -> None:
+        """Capture it: its step is about to end."""
+        for loss in self._losses:
+            loss.take_late()
+
+
+def _integers(labels: Any) -> Any:
+    """Labels that are whole numbers, however their array has them."""
+    array = labels.asnumpy() if hasattr(labels, "asnumpy") else labels
+    return array.astype(np.int64) if array.dtype.kind == "f" else array
+
+
+def _n_tensors(value: Any) -> int:
+    return len(list(tensors_in(value, is_tensor)))
