@@ -1,0 +1,296 @@
+"""Two runs beside each other: what differs in how they were set up, and how they went.
+
+Thread safety: functions over subjects, which belong to one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.report.markup import Child, Markup, tag
+from tdbg.report.page import Section, badge, table
+from tdbg.report.sections.layers import usual_magnitudes
+from tdbg.report.sections.losses import loss_series, scalar_series
+from tdbg.report.sections.overview import WORDS, size
+from tdbg.report.sections.settings import flattened
+from tdbg.report.sections.workers import step_time
+from tdbg.report.subject import GRADIENT, Subject
+from tdbg.report.svg.bars import bar_chart
+from tdbg.report.svg.dots import Dots, dot_chart
+from tdbg.report.svg.lines import line_chart
+from tdbg.report.svg.scales import number
+from tdbg.report.svg.series import Series
+from tdbg.report.trees.ensemble import hyperparameters, importance_of, rounds_of
+
+__all__ = ["banners", "compared"]
+
+Pair: TypeAlias = tuple[Subject, Subject]
+Names: TypeAlias = tuple[str, str]
+
+MOST_CHARTS, MOST_FEATURES, MOST_ROWS = 12, 20, 300
+NOTHING = "-"
+
+
+def banners(runs: Pair, names: Names) -> Markup:
+    """The verdict on each run."""
+    return tag(
+        "div",
+        (
+            tag(
+                "div",
+                tag("p", tag("b", name), class_="note"),
+                tag("p", badge(v.tone, WORDS[v.tone]), v.sentence, class_="sentence"),
+                tag("p", tag("b", "What to do: "), v.advice) if v.advice else None,
+                class_=f"verdict tone-{v.tone}",
+                role="group",
+                aria_label=f"Verdict on {name}",
+            )
+            for v, name in (
+                (run.verdict, name) for run, name in zip(runs, names, strict=True)
+            )
+        ),
+    )
+
+
+def compared(runs: Pair, names: Names) -> list[Section]:
+    """The sections of the comparison."""
+    found = [
+        _facts(runs, names),
+        _settings(runs, names),
+        _findings(runs, names),
+        _losses(runs, names),
+        _numbers(runs, names),
+        _layers(runs, names),
+        _importance(runs, names),
+        _time(runs, names),
+    ]
+    return [each for each in found if each is not None]
+
+
+def _facts(runs: Pair, names: Names) -> Section:
+    facts: dict[str, Callable[[Subject], Child]] = {
+        "State": lambda run: run.trial.status,
+        "Steps": lambda run: f"{len(run.table):,}",
+        "Modes": lambda run: ", ".join(mode.name for mode in run.modes) or NOTHING,
+        "Software": lambda run: run.framework or NOTHING,
+        "Parameters": lambda run: (
+            f"{len(run.parameters):,}" if run.parameters else NOTHING
+        ),
+        "Workers": lambda run: str(len(run.trial.workers())),
+        "Cost of capture": lambda run: str(run.trial.overhead()).removeprefix(
+            "measured cost: "
+        ),
+        "Losses": lambda run: str(run.trial.losses()),
+        "Size": lambda run: size(run.trial.n_bytes),
+        "Identity": lambda run: tag("code", run.trial.uuid),
+    }
+    rows = [(name, *(ask(run) for run in runs)) for name, ask in facts.items()]
+    return Section("run", "The runs", table(("fact", *names), rows))
+
+
+def _settings(runs: Pair, names: Names) -> Section:
+    told = [_all_settings(run) for run in runs]
+    keys = list(dict.fromkeys([*told[0], *told[1]]))
+    rows = [
+        (tag("code", key), *(each.get(key, NOTHING) for each in told))
+        for key in keys
+        if told[0].get(key) != told[1].get(key)
+    ]
+    if not rows:
+        same = tag("p", "All settings that the runs tell are the same.", class_="quiet")
+        return Section("settings", "What was set differently", same)
+    content: list[Child] = [table(("setting", *names), rows[:MOST_ROWS])]
+    if len(rows) > MOST_ROWS:
+        content.append(
+            tag("p", f"{len(rows) - MOST_ROWS} more are not listed.", class_="quiet")
+        )
+    return Section("settings", "What was set differently", content)
+
+
+def _all_settings(run: Subject) -> dict[str, str]:
+    """Those of the hook, of the model, of the optimizer, and hyperparameters."""
+    found = dict(flattened(run.configuration))
+    for info in run.trial.model_info()[-1:]:
+        for what in ("models", "losses", "optimizers"):
+            if getattr(info, what):
+                found[what] = ", ".join(getattr(info, what))
+    for name, series in scalar_series(run).items():
+        if len(series):
+            least, greatest = (
+                float(np.nanmin(series.low)),
+                float(np.nanmax(series.high)),
+            )
+            words = (
+                number(least)
+                if least == greatest
+                else f"{number(least)} to {number(greatest)}"
+            )
+            if name.startswith("scalar/optimizer/"):
+                found[name.removeprefix("scalar/")] = words
+    found.update({f"hyperparameters.{k}": v for k, v in hyperparameters(run)})
+    return found
+
+
+def _findings(runs: Pair, names: Names) -> Section:
+    told = [_by_rule(run) for run in runs]
+    rules = list(dict.fromkeys([*told[0], *told[1]]))
+    if not rules:
+        nothing = tag("p", "No rule has found anything in either.", class_="quiet")
+        return Section("findings", "Findings", nothing)
+    rows = [
+        (tag("code", rule), *(each.get(rule, NOTHING) for each in told))
+        for rule in rules
+    ]
+    return Section("findings", "Findings", table(("rule", *names), rows))
+
+
+def _by_rule(run: Subject) -> dict[str, Child]:
+    found: dict[str, Child] = {}
+    for each in run.judgement.problems:
+        label = each.severity.label
+        tone, words = (
+            ("ok", f"{WORDS[label]}, gone") if each.is_over else (label, WORDS[label])
+        )
+        others = f" and {len(each.findings) - 1} more" if len(each.findings) > 1 else ""
+        where = tag("code", each.worst.tensor)
+        found.setdefault(
+            each.rule,
+            [
+                badge(tone, words),
+                where,
+                others,
+                f", since step {each.worst.first_step:,}",
+            ],
+        )
+    return found
+
+
+def _losses(runs: Pair, names: Names) -> Section:
+    told = [{each.label: each for each in _losses_of(run)} for run in runs]
+    common = [label for label in told[0] if label in told[1]]
+    content: list[Child] = []
+    for label in common[:MOST_CHARTS]:
+        pair = [each[label].named(name) for each, name in zip(told, names, strict=True)]
+        content += [
+            tag("h3", label),
+            line_chart(
+                pair,
+                alt=f"{label} of both runs.",
+                y_label=label,
+                x_label=runs[0].step_word,
+            ),
+        ]
+    rows = []
+    for label in dict.fromkeys([*told[0], *told[1]]):
+        cells: list[Child] = [tag("code", label)]
+        for each in told:
+            series = each.get(label)
+            cells += (
+                [NOTHING, NOTHING]
+                if series is None
+                else [_least(series), number(float(series.mean[-1]))]
+            )
+        rows.append(cells)
+    if rows:
+        columns = [f"{what}, {name}" for name in names for what in ("least", "last")]
+        content.append(table(("loss", *columns), rows, right=columns))
+    else:
+        content.append(tag("p", "No loss was recorded in either.", class_="quiet"))
+    return Section("losses", "Losses", content)
+
+
+def _losses_of(run: Subject) -> list[Series]:
+    """Of trees by round, as metrics are; of others by step."""
+    if not run.are_trees:
+        return loss_series(run)
+    numbers = run.in_collection("losses") | run.in_collection("metrics")
+    found = [rounds_of(run, name) for name in sorted(numbers) if run.is_number(name)]
+    return [each for each in found if len(each)]
+
+
+def _least(series: Series) -> str:
+    return (
+        number(float(np.nanmin(series.low))) if np.isfinite(series.low).any() else "NaN"
+    )
+
+
+def _numbers(runs: Pair, names: Names) -> Section | None:
+    told = [scalar_series(run) for run in runs]
+    content: list[Child] = []
+    for name in [n for n in told[0] if n in told[1]][:MOST_CHARTS]:
+        pair = [
+            each[name].named(label) for each, label in zip(told, names, strict=True)
+        ]
+        if not all(len(each) for each in pair) or _are_alike(*pair):
+            continue
+        short = name.removeprefix("scalar/").removeprefix("optimizer/")
+        content.append(
+            line_chart(pair, alt=f"{short} of both runs.", y_label=short, height=160)
+        )
+    return Section("numbers", "Rates and other numbers", content) if content else None
+
+
+def _are_alike(first: Series, second: Series) -> bool:
+    n = min(len(first), len(second))
+    return bool(np.array_equal(first.mean[:n], second.mean[:n], equal_nan=True))
+
+
+def _layers(runs: Pair, names: Names) -> Section | None:
+    content: list[Child] = []
+    for title, prefix, what in (
+        ("Gradients", GRADIENT, "median rms of gradients"),
+        ("Weights", "", "median rms of weights"),
+    ):
+        told = [usual_magnitudes(run, prefix) for run in runs]
+        parameters = list(dict.fromkeys([*told[0], *told[1]]))[:MOST_ROWS]
+        if not parameters:
+            continue
+        dots = [
+            Dots(name, _values(each, parameters), np.zeros(len(parameters), bool))
+            for each, name in zip(told, names, strict=True)
+        ]
+        content += [
+            tag("h3", title),
+            dot_chart(
+                parameters, dots, alt=f"{title} of both runs by layer.", what=what
+            ),
+        ]
+    return Section("layers", "Layers", content) if content else None
+
+
+def _values(told: Mapping[str, float], names: list[str]) -> NDArray[np.float64]:
+    return np.array([told.get(name, np.nan) for name in names])
+
+
+def _importance(runs: Pair, names: Names) -> Section | None:
+    told = [importance_of(run, "gain") for run in runs]
+    if not any(told):
+        return None
+    total = {f: max(each.get(f, 0.0) for each in told) for f in {*told[0], *told[1]}}
+    features = sorted(total, key=lambda f: (-total[f], f))[:MOST_FEATURES]
+    values = [[each.get(f, np.nan) for f in features] for each in told]
+    chart = bar_chart(
+        features, values, names, alt="Feature importance by gain of both runs."
+    )
+    return Section("importance", "Feature importance by gain", chart)
+
+
+def _time(runs: Pair, names: Names) -> Section | None:
+    pair = [step_time(run).named(name) for run, name in zip(runs, names, strict=True)]
+    if not all(len(each) for each in pair):
+        return None
+    medians = ", ".join(
+        f"{each.label}: {number(float(np.median(each.mean)))} ms" for each in pair
+    )
+    chart = line_chart(
+        pair,
+        alt="Time of the steps of both runs.",
+        y_label="ms a step",
+        height=190,
+        caption=f"The median of what a step took, {medians}.",
+    )
+    return Section("time", "Time", chart)

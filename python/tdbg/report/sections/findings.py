@@ -1,0 +1,195 @@
+"""Findings: what is wrong, where, what to do, and the evidence as a chart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tdbg.config.messages import counted
+from tdbg.report.markup import Child, Markup, link_to, shortened, tag
+from tdbg.report.page import Section, badge, table
+from tdbg.report.problems import Problem
+from tdbg.report.sections.overview import WORDS
+from tdbg.report.subject import Subject
+from tdbg.report.svg.lines import Mark, line_chart
+from tdbg.report.svg.scales import number
+from tdbg.report.svg.series import Series
+
+__all__ = ["findings"]
+
+# Tensors of a problem whose evidence is drawn into one chart, and listed in one table.
+MOST_DRAWN = 4
+MOST_LISTED = 100
+# The statistic that shows best what a rule is about; of the others, the magnitude.
+FIELDS = {
+    "AllZero": "zero_share",
+    "DeadRelu": "zero_share",
+    "ExplodingTensor": "abs_max",
+    "NotNormalizedData": "std",
+    "SaturatedActivation": "abs_max",
+    "TensorVariance": "std",
+}
+FIELD_WORDS = {
+    "rms": "magnitude (rms)",
+    "mean": "value",
+    "abs_max": "largest |x|",
+    "std": "standard deviation",
+    "zero_share": "share of zeros",
+}
+
+
+def findings(subject: Subject) -> Section:
+    """All findings, the worst first; what is over, last."""
+    problems = subject.judgement.problems
+    if not problems:
+        words = "No rule has found anything."
+        if not subject.judgement.statuses:
+            words = "No rule has judged this run yet: `tdbg check RUN` does."
+        return Section("findings", "Findings", tag("p", words, class_="quiet"))
+    return Section(
+        "findings", "Findings", [_problem(each, subject) for each in problems]
+    )
+
+
+def _problem(problem: Problem, subject: Subject) -> list[Child]:
+    worst = problem.worst
+    label = problem.severity.label
+    n = len(problem.findings)
+    others = f" and {n - 1} more" if n > 1 else ""
+    tone, words = (
+        ("ok", f"{WORDS[label]}, gone") if problem.is_over else (label, WORDS[label])
+    )
+    heading = tag(
+        "h3",
+        badge(tone, words),
+        problem.rule,
+        " in ",
+        tag("code", worst.tensor),
+        others,
+        id=problem.anchor,
+    )
+    content: list[Child] = [
+        heading,
+        tag("p", f"{_when(problem)}: {worst.message}.".replace("..", ".")),
+    ]
+    if worst.advice and not problem.is_over:
+        content.append(
+            tag("p", tag("b", "What to do: "), worst.advice, class_="advice")
+        )
+    if problem.causes:
+        known = {each.rule: each.anchor for each in subject.judgement.problems}
+        links = [
+            (", " if i else "", link_to(known[rule], rule) if rule in known else rule)
+            for i, rule in enumerate(problem.causes)
+        ]
+        content.append(
+            tag("p", "It follows from ", links, ": look there first.", class_="note")
+        )
+    content.append(_evidence(problem, subject))
+    if n > 1:
+        content.append(_tensors(problem))
+    return content
+
+
+def _when(problem: Problem) -> str:
+    worst = problem.worst
+    since = f"Since step {worst.first_step:,}"
+    if worst.mode.name not in ("TRAIN", "GLOBAL"):
+        since += f" ({worst.mode.name})"
+    if problem.noticed[0] > worst.first_step:
+        since += f", noticed at {problem.noticed[0]:,}"
+    if problem.is_over:
+        since += f", gone at {worst.step:,}"
+    return since
+
+
+def _evidence(problem: Problem, subject: Subject) -> Markup | None:
+    names = list(dict.fromkeys(each.tensor for each in problem.findings))
+    drawn = [name for name in names if subject.trial.has_tensor(name)][:MOST_DRAWN]
+    if not drawn:
+        return None
+    field = FIELDS.get(problem.rule, "rms")
+    if all(subject.is_number(name) for name in drawn):
+        field = "mean"
+    series = [each for each in _drawn_series(subject, drawn, field) if len(each)]
+    if not series:
+        return None
+    worst = problem.worst
+    last = max(worst.last_step, worst.first_step)
+    mark = Mark(
+        worst.first_step, last, f"since {worst.first_step:,}", problem.severity.label
+    )
+    what = FIELD_WORDS[field]
+    caption: list[Child] = [
+        f"{what[0].upper()}{what[1:]} over all steps, low to high and mean."
+    ]
+    if worst.value is not None and np.isfinite(worst.value):
+        limit = (
+            "" if worst.threshold is None else f", threshold {number(worst.threshold)}"
+        )
+        caption.append(f" The rule measured {number(worst.value)}{limit}.")
+    left_out = len(names) - len(drawn)
+    if left_out > 0:
+        caption.append(f" {counted(left_out, 'tensor')} more: see the table.")
+    return line_chart(
+        series if len(series) > 1 else [series[0].named("")],
+        alt=f"Evidence of {problem.rule}: {what} of {_listed(drawn)}.",
+        y_label=what,
+        caption=tag("span", caption),
+        marks=[mark],
+        span=subject.span,
+        with_zero=field == "zero_share",
+        height=220,
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(shortened(name, 80) for name in names)
+
+
+def _drawn_series(subject: Subject, names: list[str], field: str) -> list[Series]:
+    """Of losses also what they are compared with: that of training, other modes."""
+    if field != "mean":
+        return subject.series(names, field)
+    for info in subject.trial.model_info():
+        compared = [info.evaluates[name] for name in names if name in info.evaluates]
+        names = list(dict.fromkeys([*names, *compared]))
+    found = [
+        (s, mode) for mode in subject.modes for s in subject.series(names, field, mode)
+    ]
+    found = [(s, mode) for s, mode in found if len(s)]
+    if len({s.label for s, _ in found}) == len(found):
+        return [s for s, _ in found]
+    return [s.named(f"{s.label} ({mode.name})") for s, mode in found]
+
+
+def _tensors(problem: Problem) -> Markup:
+    listed = problem.findings[:MOST_LISTED]
+    more = len(problem.findings) - len(listed)
+    left = f"; {more} more are not listed" if more > 0 else ""
+    columns: dict[str, list[Child]] = {
+        "tensor": [tag("code", shortened(each.tensor, 120)) for each in listed],
+        "severity": [each.severity.label for each in listed],
+        "since step": [f"{each.first_step:,}" for each in listed],
+        "measured": [_number(each.value) for each in listed],
+        "threshold": [_number(each.threshold) for each in listed],
+        "what": [each.message for each in listed],
+    }
+    if len({each.severity for each in listed}) == 1:
+        del columns["severity"]
+    if all(each.value is not None for each in listed):
+        del columns["what"]
+    found = table(
+        list(columns),
+        list(zip(*columns.values(), strict=True)),
+        right=("since step", "measured", "threshold"),
+    )
+    return tag(
+        "details",
+        tag("summary", f"All {len(problem.findings)} tensors{left}"),
+        found,
+        open=len(problem.findings) <= 12,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else number(value)

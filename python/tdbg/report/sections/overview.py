@@ -1,0 +1,227 @@
+"""What stands above all else: the verdict; and the facts of the run."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+
+from tdbg.config.messages import counted
+from tdbg.report.markup import Child, Markup, join, link_to, tag
+from tdbg.report.page import Section, badge, table, tiles
+from tdbg.report.subject import Subject
+from tdbg.report.svg.scales import number
+
+__all__ = ["WORDS", "banner", "facts", "overview_facts", "size", "utc"]
+
+# Problems that are listed one by one; the rest is counted.
+MOST_PROBLEMS = 20
+WORDS = {
+    "error": "error",
+    "warning": "warning",
+    "info": "note",
+    "ok": "healthy",
+    "unjudged": "not judged",
+    "starting": "nothing yet",
+}
+
+
+def banner(subject: Subject) -> Markup:
+    """The verdict, and what to do."""
+    verdict = subject.verdict
+    problems = [each for each in subject.judgement.problems if each.accuses]
+    do: Child = None
+    if verdict.advice:
+        do = tag("p", tag("b", "What to do: "), verdict.advice, class_="do")
+    elif verdict.tone == "unjudged":
+        do = tag(
+            "p",
+            tag("b", "What to do: "),
+            "let rules judge it: ",
+            tag("code", "tdbg check RUN"),
+            class_="do",
+        )
+    links = None
+    if len(problems) > 1:
+        links = tag(
+            "p",
+            "Found: ",
+            (
+                (", " if i else "", link_to(each.anchor, each.rule))
+                for i, each in enumerate(problems)
+            ),
+            class_="note",
+        )
+    return tag(
+        "div",
+        tag(
+            "p",
+            badge(verdict.tone, WORDS[verdict.tone]),
+            verdict.sentence,
+            class_="sentence",
+        ),
+        do,
+        links,
+        class_=f"verdict tone-{verdict.tone}",
+        role="group",
+        aria_label="Verdict",
+    )
+
+
+def facts(subject: Subject) -> Section:
+    """What ran, where, for how long, and what of it was recorded."""
+    trial = subject.trial
+    rows = [
+        ("State", _state(subject)),
+        ("Steps", _steps(subject)),
+        ("Software", _software(subject)),
+        ("Attempts", _attempts(subject)),
+        ("Workers", counted(len(trial.workers()), "worker")),
+        ("Cost of capture", str(trial.overhead()).removeprefix("measured cost: ")),
+        ("Losses", str(trial.losses())),
+        ("Size", f"{size(trial.n_bytes)} of {len(trial.tensor_names()):,} tensors"),
+        ("Identity", tag("code", trial.uuid)),
+    ]
+    problems = trial.problems()
+    listed: Child = None
+    if problems:
+        kinds = [
+            (
+                each.kind,
+                "/".join(filter(None, ("w", each.writer, each.file))),
+                each.message,
+            )
+            for each in problems[:MOST_PROBLEMS]
+        ]
+        more = len(problems) - len(kinds)
+        note = f"; {more} more are not listed" if more > 0 else ""
+        listed = [
+            tag("h3", "Damage"),
+            tag(
+                "p",
+                f"What can be read is shown. `tdbg fsck` checks every byte{note}.",
+                class_="quiet",
+            ),
+            table(("kind", "file", "what is wrong"), kinds),
+        ]
+    return Section(
+        "run",
+        "The run",
+        [overview_facts(subject), table(("fact", "value"), rows), listed],
+    )
+
+
+def overview_facts(subject: Subject) -> Markup:
+    """The facts that are asked for first, in large letters."""
+    found: list[tuple[str, Child]] = [("Steps", f"{len(subject.table):,}")]
+    loss = _last_loss(subject)
+    if loss is not None:
+        found.append(loss)
+    seconds = _duration(subject)
+    if seconds:
+        found.append(("Time in steps", _time(seconds)))
+    cost = subject.trial.overhead()
+    if cost.is_telling:
+        found.append(("Cost of capture", f"{100 * cost.share:.1f} %"))
+    found.append(("State", subject.trial.status))
+    return tiles(found)
+
+
+def _last_loss(subject: Subject) -> tuple[str, str] | None:
+    names = [n for n in sorted(subject.in_collection("losses")) if subject.is_number(n)]
+    for name in names[:1]:
+        found = [s for s in subject.series([name], "mean") if len(s)]
+        if found:
+            last = found[0].mean[-1]
+            bad = found[0].bad[-1] and not np.isfinite(last)
+            return "Last loss", "NaN or Inf" if bad else number(float(last))
+    return None
+
+
+def _duration(subject: Subject) -> float:
+    return float(np.sum(subject.table["duration_ns"], dtype=np.float64)) / 1e9
+
+
+def _time(seconds: float) -> str:
+    """Write a duration in its two largest units.
+
+    Example:
+        >>> _time(3725.0)
+        '1 h 2 min'
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def _state(subject: Subject) -> str:
+    words = {
+        "running": "the training goes on",
+        "stalled": "the process is there, without a sign of life",
+        "closed": "ended in order",
+        "dead": "the process is gone, without having ended the run",
+        "unknown": "not known: made on another machine, or nobody has begun to write",
+    }
+    status = subject.trial.status
+    text = f"{status}: {words.get(status, status)}"
+    if subject.stopped is not None:
+        text += f"; it was asked to stop: {subject.stopped}"
+    return text
+
+
+def _steps(subject: Subject) -> str:
+    first, last = subject.span
+    if not len(subject.table):
+        return "none"
+    modes = ", ".join(
+        f"{subject.trial.count_steps(mode):,} {mode.name}" for mode in subject.modes
+    )
+    text = f"{len(subject.table):,} recorded, {first:,} to {last:,} ({modes})"
+    incomplete = int(np.count_nonzero(~subject.table["complete"]))
+    lossy = int(np.count_nonzero(~subject.table["lossless"]))
+    if incomplete:
+        text += f"; {counted(incomplete, 'step')} not of all workers"
+    if lossy:
+        text += f"; {counted(lossy, 'step')} with losses"
+    return text
+
+
+def _software(subject: Subject) -> str:
+    told = subject.configuration
+    parts = [subject.framework]
+    parts += [f"{k} {told[k]}" for k in ("python", "tdbg") if told.get(k)]
+    return ", ".join(filter(None, parts)) or "not told"
+
+
+def _attempts(subject: Subject) -> Child:
+    attempts = subject.trial.attempts()
+    if not attempts:
+        return "none"
+    lines: list[Child] = []
+    for each in attempts[:MOST_PROBLEMS]:
+        started = f", started {utc(each.started_ns)}" if each.started_ns > 0 else ""
+        lines += [tag("br")] if lines else []
+        lines.append(f"{each.number}: from step {each.first_step}{started}")
+    return join(lines)
+
+
+def utc(ns: int) -> str:
+    """Write a time as text in UTC."""
+    try:
+        at = dt.datetime.fromtimestamp(ns / 1e9, tz=dt.UTC)
+    except (OverflowError, OSError, ValueError):
+        return "at an unknown time"
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def size(n: float) -> str:
+    """Write a number of bytes in decimal units."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} TB"

@@ -1,0 +1,102 @@
+"""How capture was configured, and how to get at all this again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
+from typing import Any
+
+from tdbg.report.markup import Child, Markup, join, shortened, tag
+from tdbg.report.page import Section, table
+from tdbg.report.problems import accused_tensors
+from tdbg.report.subject import Subject
+
+__all__ = ["flattened", "reproduce", "settings"]
+
+MOST = 300
+
+
+def settings(subject: Subject) -> Section:
+    """The configuration of the hook, a row a setting."""
+    hook = subject.configuration.get("hook", subject.configuration)
+    rows = list(flattened(hook))
+    if not rows:
+        text = "The run does not tell how it was captured."
+        return Section("settings", "Settings", tag("p", text, class_="quiet"))
+    content: list[Child] = [
+        table(("setting", "value"), [(tag("code", k), v) for k, v in rows[:MOST]])
+    ]
+    if len(rows) > MOST:
+        content.append(
+            tag("p", f"{len(rows) - MOST} more are not listed.", class_="quiet")
+        )
+    return Section("settings", "Settings", content)
+
+
+def flattened(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what a document holds: paths, and values in words."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from flattened(each, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        if any(isinstance(each, Mapping | list) for each in value):
+            for i, each in enumerate(value):
+                yield from flattened(each, f"{path}[{i}]")
+        elif value:
+            yield path, ", ".join(map(str, value))
+    elif value is not None and value != "":
+        yield (
+            path,
+            {True: "yes", False: "no"}.get(value, str(value))
+            if isinstance(value, bool)
+            else str(value),
+        )
+
+
+def reproduce(subject: Subject) -> Section:
+    """Commands and code that show the same, and more."""
+    run = shortened(subject.trial.name, 80)
+    accused = accused_tensors(subject.judgement.problems, 1)
+    shown = [name for name in accused if subject.trial.has_tensor(name)]
+    tensor = shown[0] if shown else next(iter(subject.trial.tensor_names()), "TENSOR")
+    name = quote(shortened(tensor, 120))
+    run_word = quote(run)
+    commands = (
+        f"tdbg report {run_word}            # this page",
+        f"tdbg check {run_word} --all       # judge it again; exit code 1 if sick",
+        f"tdbg show {run_word} {name}",
+        f"tdbg fsck {run_word}              # verify every checksum",
+    )
+    code = (
+        "import tdbg",
+        f"trial = tdbg.create_trial({run!r})",
+        f"trial.tensor({shortened(tensor, 120)!r}).envelope(columns=800)",
+    )
+    unread: Child = None
+    if subject.unread:
+        listed = list(dict.fromkeys(subject.unread))[:20]
+        unread = [
+            tag("h3", "What could not be read for this page"),
+            tag("ul", (tag("li", each) for each in listed)),
+        ]
+    return Section(
+        "reproduce",
+        "How to reproduce",
+        [
+            tag(
+                "p",
+                "In the folder of the run; its identity is ",
+                tag("code", subject.trial.uuid),
+                ".",
+            ),
+            _listing(commands),
+            _listing(code),
+            unread,
+        ],
+    )
+
+
+def _listing(lines: Sequence[str]) -> Markup:
+    """Lines of code, as they are to be typed."""
+    breaks = (join([line, Markup("\n")]) for line in lines)
+    return tag("pre", tag("code", breaks), tabindex=0)

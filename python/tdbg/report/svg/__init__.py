@@ -1,0 +1,1 @@
+"""Charts as SVG, drawn by hand: docs/report.md."""

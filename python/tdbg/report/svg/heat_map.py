@@ -1,0 +1,250 @@
+"""Maps of rows over steps: one picture of all layers, as an embedded PNG.
+
+Thread safety: pure functions over values.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.report.markup import Markup, shortened, tag
+from tdbg.report.svg.frame import Box, figure, legend, svg, text, x_axis
+from tdbg.report.svg.scales import number, step_scale
+
+__all__ = ["Cells", "Flag", "colors", "heat_map", "png"]
+
+Floats = NDArray[np.float64]
+
+WIDTH, LEFT, RIGHT = 760, 196, 14
+# Rows of a map have this height at least and at most, in units of the SVG.
+LEAST_ROW, MOST_ROW = 1.6, 17.0
+MOST_HEIGHT = 520.0
+# Rows further apart than this have each its name.
+LABELLED = 10.5
+# Entries of the palette: transparent, NaN or infinity, and the colours.
+NOTHING, BAD, FIRST = 0, 1, 2
+BAD_COLOR = (255, 38, 84)
+
+# Viridis (van der Walt and Smith, 2015: even steps for the eye, also without colour
+# vision) as the polynomial of degree 6 by Zucker, within 1 % of the table.
+VIRIDIS = np.array(
+    [
+        (0.2777273272234177, 0.005407344544966578, 0.3340998053353061),
+        (0.1050930431085774, 1.404613529898575, 1.384590162594685),
+        (-0.3308618287255563, 0.214847559468213, 0.09509516302823659),
+        (-4.634230498983486, -5.799100973351585, -19.33244095627987),
+        (6.228269936347081, 14.17993336680509, 56.69055260068105),
+        (4.776384997670288, -13.74514537774601, -65.35303263337234),
+        (-5.435455855934631, 4.645852612178535, 26.3124352490832),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """What a map shows.
+
+    Attributes:
+        names: Name of each row.
+        edges: Bounds of the columns in steps.  Shape (columns + 1,).
+        values: float64 (rows, columns): positive numbers; NaN where there is none.
+        bad: bool (rows, columns): where there is a NaN or an infinity.
+    """
+
+    names: Sequence[str]
+    edges: NDArray[np.int64]
+    values: Floats
+    bad: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A place in a map to be pointed out: row, step, what is there, how bad it is."""
+
+    row: int
+    step: int
+    label: str
+    severity: str
+
+
+def heat_map(
+    cells: Cells,
+    *,
+    alt: str,
+    what: str,
+    x_label: str = "step",
+    caption: str | Markup | None = None,
+    flags: Sequence[Flag] = (),
+) -> Markup:
+    """A figure of rows over steps, coloured by the logarithm of their values."""
+    n_rows = len(cells.values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log10(cells.values)
+    finite = logs[np.isfinite(logs)]
+    low, high = (
+        (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    )
+    row = min(MOST_ROW, max(LEAST_ROW, MOST_HEIGHT / n_rows))
+    height = row * n_rows
+    top = 26.0
+    box = Box(LEFT, top, WIDTH - RIGHT, top + height)
+    first, stop = int(cells.edges[0]), int(cells.edges[-1])
+    x = step_scale(first, stop, box.left, box.right)
+    levels = np.full(logs.shape, NOTHING, np.uint8)
+    share = np.clip((logs - low) / ((high - low) or 1.0), 0.0, 1.0)
+    is_number = np.isfinite(share)
+    levels[is_number] = FIRST + np.round(share[is_number] * (255 - FIRST)).astype(
+        np.uint8
+    )
+    # Zero has no logarithm, and is the darkest: what is not there is transparent.
+    levels[cells.values == 0] = FIRST
+    levels[cells.bad] = BAD
+    # Columns are as wide as their steps: the outer ones may be narrower.
+    places = x(cells.edges)
+    parts: list[Markup] = []
+    edges = np.round((places - box.left) * 2).astype(int)
+    pixels = np.repeat(levels, np.maximum(np.diff(edges), 1), axis=1)
+    parts.append(
+        tag(
+            "image",
+            href=png(pixels),
+            x=box.left,
+            y=top,
+            width=box.width,
+            height=height,
+            preserveAspectRatio="none",
+            class_="map",
+        )
+    )
+    parts.append(
+        tag("rect", x=box.left, y=top, width=box.width, height=height, class_="border")
+    )
+    every = max(1, int(np.ceil(LABELLED / row)))
+    for i in range(0, n_rows, every):
+        y = top + (i + 0.5) * row + 3.5
+        parts.append(
+            text(
+                box.left - 7,
+                y,
+                shortened(cells.names[i], 30),
+                anchor="end",
+                title=cells.names[i],
+                class_="name",
+            )
+        )
+    parts += [
+        _flag(flag, x.at(flag.step), top + (flag.row + 0.5) * row, box)
+        for flag in flags
+    ]
+    parts.append(x_axis(box, x, x_label))
+    parts.append(_color_bar(low, high, what, WIDTH))
+    if cells.bad.any():
+        parts.append(_bad_strip(cells, places, top))
+    entries: list[tuple[str, str]] = []
+    if cells.bad.any():
+        entries.append(("bad", "NaN or infinity"))
+    if np.isnan(cells.values).any() and not cells.bad.all():
+        entries.append(("none", "not recorded"))
+    if flags:
+        entries.append(("mark", "finding"))
+    return figure(
+        svg(WIDTH, top + height + 36, _said(cells, alt, what), parts),
+        caption,
+        legend(entries),
+    )
+
+
+def _said(cells: Cells, alt: str, what: str) -> str:
+    finite = cells.values[np.isfinite(cells.values)]
+    words = f"{alt} {len(cells.names)} rows"
+    if len(finite):
+        low, high = number(float(finite.min())), number(float(finite.max()))
+        words += f"; {what} from {low} to {high}"
+    rows = int(cells.bad.any(axis=1).sum())
+    if rows:
+        words += f"; NaN or infinity in {rows} rows"
+    return f"{words}."
+
+
+def _flag(flag: Flag, x: float, y: float, box: Box) -> Markup:
+    x = min(max(x, box.left + 1), box.right - 5)
+    return tag(
+        "path",
+        tag("title", flag.label),
+        d=Markup(f"M{x:.1f} {y - 4.5:.1f}l7 4.5l-7 4.5z"),
+        class_=f"flagged {flag.severity}",
+    )
+
+
+def _bad_strip(cells: Cells, places: Floats, top: float) -> Markup:
+    """Marks above the map: in a map of many rows a single cell would be overlooked."""
+    columns = np.flatnonzero(cells.bad.any(axis=0))
+    return tag(
+        "g",
+        (
+            tag(
+                "rect",
+                x=places[j] - 1,
+                y=top - 7,
+                width=places[j + 1] - places[j] + 2,
+                height=5,
+                class_="bad",
+            )
+            for j in columns.tolist()
+        ),
+    )
+
+
+def _color_bar(low: float, high: float, what: str, width: float) -> Markup:
+    ramp = np.arange(FIRST, 256, dtype=np.uint8)[np.newaxis]
+    left = width - 190.0
+    return tag(
+        "g",
+        text(LEFT, 12, what, class_="label"),
+        text(left - 6, 12, number(10.0**low), anchor="end"),
+        tag(
+            "image",
+            href=png(ramp),
+            x=left,
+            y=4,
+            width=110,
+            height=9,
+            preserveAspectRatio="none",
+        ),
+        text(left + 116, 12, number(10.0**high)),
+    )
+
+
+def colors() -> NDArray[np.uint8]:
+    """The palette of the maps.  Shape (256, 3)."""
+    at = np.linspace(0.0, 1.0, 256 - FIRST)[:, np.newaxis]
+    values = sum(c * at**i for i, c in enumerate(VIRIDIS))
+    found = np.zeros((256, 3), np.uint8)
+    found[BAD] = BAD_COLOR
+    found[FIRST:] = np.clip(np.round(np.asarray(values) * 255), 0, 255).astype(np.uint8)
+    return found
+
+
+def png(levels: NDArray[np.uint8]) -> Markup:
+    """An image of entries of the palette as a data URL of a PNG."""
+    height, width = levels.shape
+    rows = np.zeros((height, width + 1), np.uint8)  # Each begins with its filter: none.
+    rows[:, 1:] = levels
+    content = b"\x89PNG\r\n\x1a\n"
+    for kind, data in (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        (b"PLTE", colors().tobytes()),
+        (b"tRNS", b"\x00"),
+        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        (b"IEND", b""),
+    ):
+        content += struct.pack(">I", len(data)) + kind + data
+        content += struct.pack(">I", zlib.crc32(kind + data))
+    return Markup("data:image/png;base64," + base64.b64encode(content).decode())

@@ -1,0 +1,244 @@
+"""Series over steps: mean, low and high, and where there is NaN or infinity.
+
+The rules of honesty: low and high are drawn wherever a column has more than one row;
+NaN and infinities have a strip of their own above the plot, so that no axis is emptied;
+what a logarithmic axis has no place for has one below it.
+
+Thread safety: pure functions over values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.report.markup import Markup, join, tag
+from tdbg.report.svg.frame import (
+    N_COLORS,
+    Box,
+    figure,
+    legend,
+    svg,
+    text,
+    x_axis,
+    y_axis,
+)
+from tdbg.report.svg.scales import Scale, number, scale_of, step_scale
+from tdbg.report.svg.series import Series
+
+__all__ = ["Mark", "line_chart"]
+
+WIDTH, LEFT, RIGHT = 760, 66, 14
+STRIP = 9
+# A mark of a strip is at least so wide, however many steps the chart has.
+LEAST_MARK = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A stretch of steps to be pointed out.
+
+    Attributes:
+        first: Its first step.
+        last: Its last step.
+        label: What is there.
+        severity: "error", "warning" or "info": the colour.
+    """
+
+    first: int
+    last: int
+    label: str
+    severity: str = "info"
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    alt: str,
+    y_label: str,
+    x_label: str = "step",
+    caption: str | Markup | None = None,
+    marks: Sequence[Mark] = (),
+    span: tuple[int, int] | None = None,
+    with_zero: bool = False,
+    may_be_log: bool = True,
+    height: int = 250,
+) -> Markup:
+    """A figure of series over steps.
+
+    Args:
+        series: What to draw; each has a colour, in their order.
+        alt: What the chart shows, for who cannot see it; what the series range over is
+            added.
+        y_label: What the values are.
+        x_label: What the steps are.
+        caption: Written below.
+        marks: Stretches that are pointed out.
+        span: First and last step of the axis; None: those of the series.
+        with_zero: Whether zero is on the axis.
+        may_be_log: Whether the axis may be logarithmic.
+        height: Of the drawing, in units of the SVG.
+    """
+    drawn = [each for each in series if len(each)]
+    if not drawn:
+        return tag("p", "Nothing was recorded to draw here.", class_="quiet")
+    has_bad = any(each.bad.any() for each in drawn)
+    top = 20 + (13 if marks else 0) + (STRIP + 6 if has_bad else 0)
+    values = [part for each in drawn for part in (each.low, each.high)]
+    first, last = span or (
+        min(int(each.first[0]) for each in drawn),
+        max(int(each.last[-1]) for each in drawn),
+    )
+    y = scale_of(values, height - 38, top, may_be_log=may_be_log, with_zero=with_zero)
+    beyond = y.is_log and any(np.any(each.low <= 0) for each in drawn)
+    bottom = height - 38 - (STRIP + 6 if beyond else 0)
+    y = Scale(y.low, y.high, bottom, top, y.is_log)
+    box = Box(LEFT, top, WIDTH - RIGHT, bottom)
+    x = step_scale(first, last, box.left, box.right)
+    axis_box = Box(box.left, top, box.right, height - 38)
+    parts = [y_axis(box, y, y_label), x_axis(axis_box, x, x_label)]
+    parts += [_mark(mark, x, box) for mark in marks]
+    for i, each in enumerate(drawn):
+        parts += _curve(each, x, y, i % N_COLORS)
+    if has_bad:
+        parts.append(_strip(drawn, x, top - STRIP - 6, "NaN, Inf", is_bad=True))
+    if beyond:
+        parts.append(_strip(drawn, x, bottom + 6, "≤ 0", is_bad=False))
+    said = "; ".join(map(_said, drawn[:N_COLORS]))
+    entries = [
+        (f"b{i % N_COLORS}", each.label) for i, each in enumerate(drawn) if each.label
+    ]
+    return figure(
+        svg(WIDTH, height, f"{alt} {said}.", parts),
+        caption,
+        legend(entries if len(drawn) > 1 else []),
+    )
+
+
+def _said(series: Series) -> str:
+    """What a series ranges over, in words."""
+    finite = np.isfinite(series.mean)
+    name = f"{series.label}: " if series.label else ""
+    if not finite.any():
+        return f"{name}no finite value, {int(series.bad.sum())} rows with NaN or Inf"
+    low, high = float(np.nanmin(series.low)), float(np.nanmax(series.high))
+    last = float(series.mean[finite][-1])
+    words = f"{name}from {number(low)} to {number(high)}, last {number(last)}"
+    bad = int(series.bad.sum())
+    if bad:
+        at = int(series.first[np.flatnonzero(series.bad)[0]])
+        words += f", {bad} rows with NaN or Inf, the first at step {at}"
+    return words
+
+
+def _curve(series: Series, x: Scale, y: Scale, color: int) -> list[Markup]:
+    at = x(series.centers)
+    mean, low, high = (y(part) for part in (series.mean, series.low, series.high))
+    if y.is_log:
+        # A low of zero or less goes down to the edge; the strip below tells of it.
+        low = np.where(series.low <= 0, y.start, low)
+        mean = np.where(series.mean <= 0, np.nan, mean)
+        high = np.where(series.high <= 0, np.nan, high)
+    parts: list[Markup] = []
+    for piece in _pieces(np.isfinite(mean) & np.isfinite(high)):
+        if len(piece) == 1:
+            i = piece[0]
+            parts.append(tag("circle", cx=at[i], cy=mean[i], r=2.2, class_=f"f{color}"))
+        if np.any(low[piece] - high[piece] > 0.3):
+            outline = [*zip(at[piece], high[piece], strict=True)]
+            outline += [*zip(at[piece][::-1], low[piece][::-1], strict=True)]
+            parts.append(
+                tag("path", d=_path(outline) + "Z", class_=f"range f{color} s{color}")
+            )
+        if len(piece) > 1:
+            line = _path([*zip(at[piece], mean[piece], strict=True)])
+            parts.append(tag("path", d=line, class_=f"line s{color}"))
+    return parts
+
+
+def _pieces(there: np.ndarray) -> list[np.ndarray]:
+    """The stretches of columns that have a value."""
+    found = np.flatnonzero(there)
+    return [
+        p for p in np.split(found, np.flatnonzero(np.diff(found) > 1) + 1) if len(p)
+    ]
+
+
+def _path(points: Sequence[tuple[float, float]]) -> Markup:
+    """A line through points, written with one decimal; repeated ones are left out."""
+    texts = dict.fromkeys(f"{px:.1f} {py:.1f}" for px, py in points)
+    return Markup("M" + "L".join(texts))
+
+
+def _mark(mark: Mark, x: Scale, box: Box) -> Markup:
+    start = min(max(x.at(mark.first), box.left), box.right)
+    end = min(max(x.at(mark.last), start), box.right)
+    anchor = "end" if start > box.left + 0.75 * box.width else "start"
+    shift = -5 if anchor == "end" else 5
+    return tag(
+        "g",
+        tag("title", mark.label),
+        tag(
+            "rect",
+            x=start - 1,
+            y=box.top,
+            width=max(end - start, 0) + 2,
+            height=box.height,
+            class_=f"stretch {mark.severity}",
+        ),
+        tag(
+            "line",
+            x1=start,
+            x2=start,
+            y1=16,
+            y2=box.bottom,
+            class_=f"flag {mark.severity}",
+        ),
+        text(
+            start + shift, 24, mark.label, anchor=anchor, class_=f"flag {mark.severity}"
+        ),
+    )
+
+
+def _strip(
+    series: Sequence[Series], x: Scale, top: float, label: str, *, is_bad: bool
+) -> Markup:
+    """A strip with a mark at each column that has rows of that kind, of any series."""
+    stretches: list[tuple[float, float]] = []
+    for each in series:
+        there = each.bad > 0 if is_bad else each.low <= 0
+        first, last = x(each.first[there]), x(each.last[there])
+        stretches += zip(first.tolist(), last.tolist(), strict=True)
+    merged: list[list[float]] = []
+    for start, end in sorted(stretches):
+        if merged and start <= merged[-1][1] + 0.5:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    class_ = "bad" if is_bad else "beyond"
+    return join(
+        [
+            tag(
+                "rect",
+                x=x.start,
+                y=top,
+                width=x.end - x.start,
+                height=STRIP,
+                class_="strip",
+            ),
+            text(x.start - 7, top + STRIP - 1, label, anchor="end", class_=class_),
+            *(
+                tag(
+                    "rect",
+                    x=start - LEAST_MARK / 2,
+                    y=top,
+                    width=max(end - start, 0.0) + LEAST_MARK,
+                    height=STRIP,
+                    class_=class_,
+                )
+                for start, end in merged
+            ),
+        ]
+    )

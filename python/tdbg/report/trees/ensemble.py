@@ -1,0 +1,249 @@
+"""Sections about the trees: importance, metrics, depth, contributions, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tdbg.modes import ModeKeys
+from tdbg.report.markup import Child, tag
+from tdbg.report.page import Section, table
+from tdbg.report.subject import Subject
+from tdbg.report.svg.bars import bar_chart
+from tdbg.report.svg.lines import line_chart
+from tdbg.report.svg.scales import number
+from tdbg.report.svg.series import Series
+
+__all__ = [
+    "hyperparameters",
+    "importance",
+    "importance_of",
+    "metrics",
+    "parameters",
+    "rounds_of",
+    "shape_of_trees",
+]
+
+MOST_FEATURES, MOST_LINES = 20, 8
+# Kinds of importance by the names of the report that smdebug made.
+KINDS = {"weight": "Weight", "gain": "Gain", "cover": "Coverage"}
+PREFIX, SHAP, HYPER = "feature_importance/", "average_shap/", "hyperparameters/"
+
+
+def rounds_of(subject: Subject, name: str, mode: ModeKeys | None = None) -> Series:
+    """A number by round: the steps in the count of their mode."""
+    found = subject.read(name, subject.trial.statistics, [name], mode=mode)
+    if found is None:
+        return Series.of_points(name, [], [])
+    there = found.present[0]
+    values = np.where(found.finite[0] > 0, found.mean[0], np.nan)[there]
+    return Series.of_points(name, subject.mode_steps(found.steps[there]), values)
+
+
+def importance(subject: Subject) -> Section | None:
+    """Section 3: by weight, gain and cover; and how it changed over the iterations."""
+    by_kind: dict[str, dict[str, str]] = {}
+    for name in sorted(subject.in_collection("feature_importance")):
+        kind, _, feature = name.removeprefix(PREFIX).partition("/")
+        if feature:
+            by_kind.setdefault(kind, {})[feature] = name
+    if not by_kind:
+        return None
+    content: list[Child] = []
+    rest: list[Child] = []
+    leading = "gain" if "gain" in by_kind else next(iter(by_kind))
+    named = [
+        *(k for k in KINDS if k in by_kind),
+        *(k for k in by_kind if k not in KINDS),
+    ]
+    for kind in named:
+        charts = _importance_of(
+            by_kind[kind], kind, subject, over_rounds=kind == leading
+        )
+        (content if kind in KINDS or len(by_kind) == 1 else rest).extend(charts)
+    if rest:
+        names = ", ".join(k for k in by_kind if k not in KINDS)
+        content.append(tag("details", tag("summary", f"Further kinds: {names}"), rest))
+    return Section("importance", "3 · Feature importance", content, "Importance")
+
+
+def _importance_of(
+    names: Mapping[str, str], kind: str, subject: Subject, *, over_rounds: bool
+) -> list[Child]:
+    """Bars of the last round, and lines over all rounds."""
+    series = {feature: rounds_of(subject, name) for feature, name in names.items()}
+    last = {feature: float(s.mean[-1]) for feature, s in series.items() if len(s)}
+    chosen = sorted(last, key=lambda f: (-last[f], f))[:MOST_FEATURES]
+    if not chosen:
+        return []
+    caption = (
+        f"The {len(chosen)} highest of {len(names)}."
+        if len(chosen) < len(names)
+        else None
+    )
+    content: list[Child] = [
+        tag("h3", KINDS.get(kind, kind)),
+        bar_chart(
+            chosen,
+            [[last[f] for f in chosen]],
+            [kind],
+            alt=f"Feature importance by {kind}.",
+            caption=caption,
+        ),
+    ]
+    if over_rounds:
+        content.append(
+            line_chart(
+                [series[f].named(f) for f in chosen[:MOST_LINES]],
+                alt=f"Importance by {kind} over the iterations.",
+                y_label=kind,
+                x_label="round",
+                caption=f"Importance by {kind} over the iterations.",
+                height=200,
+            )
+        )
+    return content
+
+
+def metrics(subject: Subject) -> Section | None:
+    """All metrics of all evaluation sets, a chart for each metric."""
+    charts: dict[str, list[Series]] = {}
+    for name in sorted(subject.in_collection("metrics")):
+        data, _, metric = name.rpartition("-")
+        series = rounds_of(subject, name)
+        if len(series):
+            charts.setdefault(metric, []).append(series.named(data or name))
+    if not charts:
+        return None
+    content = [
+        (
+            tag("h3", metric),
+            line_chart(
+                series[:MOST_LINES],
+                alt=f"{metric} of each evaluation set.",
+                y_label=metric,
+                x_label="round",
+                height=200,
+            ),
+        )
+        for metric, series in charts.items()
+    ]
+    return Section("metrics", "Metrics of every evaluation set", content, "Metrics")
+
+
+def shape_of_trees(subject: Subject) -> Section | None:
+    """Depth and leaves of the trees by round, and mean contributions of features."""
+    content: list[Child] = []
+    depths = _depths(subject)
+    if depths:
+        rounds = list(depths)
+        content += [
+            line_chart(
+                [
+                    Series.of_points(
+                        "levels of the deepest tree",
+                        rounds,
+                        [d[0] for d in depths.values()],
+                    ),
+                    Series.of_points(
+                        "leaves of a tree, mean",
+                        rounds,
+                        [d[1] for d in depths.values()],
+                    ),
+                ],
+                alt="Depth and leaves of the trees by round.",
+                y_label="levels, leaves",
+                x_label="round",
+                with_zero=True,
+                height=190,
+            )
+        ]
+    shap = {
+        name.removeprefix(SHAP): rounds_of(subject, name)
+        for name in sorted(subject.in_collection("average_shap"))
+        if name != f"{SHAP}bias"
+    }
+    last = {f: float(s.mean[-1]) for f, s in shap.items() if len(s)}
+    chosen = sorted(last, key=lambda f: (-last[f], f))[:MOST_FEATURES]
+    if chosen:
+        content += [
+            tag("h3", "Mean size of the contributions (SHAP)"),
+            bar_chart(
+                chosen,
+                [[last[f] for f in chosen]],
+                ["mean |SHAP|"],
+                alt="Mean size of the contribution of each feature.",
+            ),
+        ]
+    return Section("trees", "Trees", content) if content else None
+
+
+def _depths(subject: Subject) -> dict[int, tuple[float, float]]:
+    """By round: levels of splits of the deepest tree, and mean number of leaves."""
+    names = [f"trees/{column}" for column in ("Tree", "Node", "Yes", "No")]
+    if not all(subject.trial.has_tensor(name) for name in names):
+        return {}
+    tensors = [subject.trial.tensor(name) for name in names]
+    found = {}
+    for step in tensors[0].steps(ModeKeys.TRAIN, what="values"):
+        told = (subject.read(t.name, t.value, step, ModeKeys.TRAIN) for t in tensors)
+        columns = [column for column in told if column is not None]
+        if len(columns) < len(names) or any(c.dtype.kind not in "iu" for c in columns):
+            continue
+        if len({c.shape for c in columns}) != 1 or not columns[0].size:
+            continue
+        tree, node, *children = columns
+        shapes = [
+            _shape(node[tree == each], [c[tree == each] for c in children])
+            for each in np.unique(tree).tolist()
+        ]
+        deepest = max(levels for levels, _ in shapes)
+        found[step] = float(deepest), float(np.mean([leaves for _, leaves in shapes]))
+    return found
+
+
+def _shape(nodes: np.ndarray, children: Sequence[np.ndarray]) -> tuple[int, int]:
+    """Levels of splits, and leaves, of one tree."""
+    below = {int(n): [int(c[i]) for c in children] for i, n in enumerate(nodes)}
+    leaves = sum(all(child < 0 for child in each) for each in below.values())
+    level, depth = {int(nodes[0])}, -1
+    # Bounded by the number of nodes, so that damaged data ends too.
+    while level and depth < len(nodes):
+        depth += 1
+        level = {c for n in level for c in below[n] if c >= 0 and c in below}
+    return depth, leaves
+
+
+def importance_of(subject: Subject, kind: str) -> dict[str, float]:
+    """Importance of each feature at the last round that has it; empty without."""
+    prefix = f"{PREFIX}{kind}/"
+    names = [
+        n for n in subject.in_collection("feature_importance") if n.startswith(prefix)
+    ]
+    found = {n.removeprefix(prefix): rounds_of(subject, n) for n in sorted(names)}
+    return {feature: float(s.mean[-1]) for feature, s in found.items() if len(s)}
+
+
+def hyperparameters(subject: Subject) -> list[tuple[str, str]]:
+    """Names and values of the hyperparameters, at the last step that has them."""
+    rows = []
+    for name in sorted(subject.in_collection("hyperparameters")):
+        tensor = subject.trial.tensor(name)
+        steps = tensor.steps(what="values")
+        value = subject.read(name, tensor.value, steps[-1]) if steps else None
+        if value is not None and value.size == 1:
+            item = value.item()
+            words = number(item) if isinstance(item, int | float) else str(item)
+            rows.append((name.removeprefix(HYPER), words))
+    return rows
+
+
+def parameters(subject: Subject) -> Section | None:
+    """The hyperparameters as a table."""
+    rows = [(tag("code", name), value) for name, value in hyperparameters(subject)]
+    if not rows:
+        return None
+    return Section(
+        "hyperparameters", "Hyperparameters", table(("parameter", "value"), rows)
+    )
