@@ -54,6 +54,7 @@ _SUBMODULES = (
     "export",
     "modes",
     "pytorch",
+    "report",
     "rules",
     "run",
     "stats",

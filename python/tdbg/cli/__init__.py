@@ -47,6 +47,7 @@ VERBS = {
     "new-rule": "write a rule of one's own to begin with, and its test",
     "attach": "let a running training capture something else for a while",
     "stop": "ask a training to stop",
+    "report": "write a run, or two beside each other, as one HTML file",
     "export": "write a run as files of TensorBoard",
     "docs": "show the pages of the manual",
     "fsck": "verify every checksum of a run, and that nothing is missing",

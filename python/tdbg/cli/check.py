@@ -11,6 +11,13 @@ from rich.console import Console
 from tdbg.cli import options
 from tdbg.cli.accounts import accounts, exit_if_unread, print_accounts
 from tdbg.cli.output import EXIT_FAILED, EXIT_FOUND, console, counted, emit_json, plain
+from tdbg.cli.report import (
+    exit_code_with,
+    print_report,
+    refuse_report_of_many,
+    report_judged,
+    report_option,
+)
 from tdbg.cli.rule_options import (
     ENDS,
     all_option,
@@ -36,6 +43,7 @@ __all__ = ["command", "conclude", "exit_code"]
     show_default=True,
     help="Write findings and statuses into the run.",
 )
+@report_option
 @jobs_option
 @options.no_mmap
 @options.as_json
@@ -46,6 +54,7 @@ def command(
     rules: tuple[str, ...],
     in_full: bool,
     record: bool,
+    report_file: str | None,
     jobs: int,
     as_json: bool,
 ) -> None:
@@ -56,6 +65,7 @@ def command(
     RUN may be a pattern in quotes: 'runs/*'.
     """
     if is_many(runs):
+        refuse_report_of_many(report_file)
         task = Task(rules=rules, record=record)
         ctx.exit(
             judge_many(runs, task, jobs, wait=0.0, as_json=as_json, in_full=in_full)
@@ -67,8 +77,10 @@ def command(
         engine.poll_idle()
         state = engine.state
         report = engine.finish()
+    written = report_judged(run, report_file, report)
     if as_json:
-        emit_json({**report.to_json(), "state": state, **accounts(run)})
+        document = {**report.to_json(), "state": state, **accounts(run)}
+        emit_json({**document, "report": written} if written else document)
     else:
         out = console()
         documents = [finding.to_json() for finding in report.findings]
@@ -77,7 +89,9 @@ def command(
         if state in ENDS and state != "closed":
             out.print(f"the training {ENDS[state]}")
         print_accounts(run, out)
-    exit_if_unread(ctx, engine.problems(), exit_code(report))
+        print_report(written, out)
+    code = exit_code_with(written, exit_code(report))
+    exit_if_unread(ctx, engine.problems(), code)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import click
 
 from tdbg.actions import Action
 from tdbg.cli.output import console, counted, plain
+from tdbg.cli.report import print_report, report_judged, report_option
 from tdbg.cli.rule_options import (
     STOPPING,
     action_options,
@@ -46,6 +47,8 @@ class FamilyJudge:
         existing: The result of ``family.existing`` before the launch.
         rules: The rules to judge by.
         make_actions: Makes the actions to take about findings, given a run.
+        report_file: Where to write the report of the first run; those of further runs
+            are beside it, numbered from 2.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class FamilyJudge:
         existing: Mapping[str, int],
         rules: Sequence[Rule],
         make_actions: Callable[[str], Sequence[Action]],
+        report_file: str | None = None,
     ) -> None:
+        self._report_file = report_file
         self._out = Path(out)
         self._existing = existing
         self._rules = rules
@@ -95,9 +100,18 @@ class FamilyJudge:
         if self._judges:
             print_line(f"a further training is judged: {path}")
         run = str(path)
-        judge = BackgroundJudge(run, self._rules, self._make_actions(run))
+        judge = BackgroundJudge(
+            run, self._rules, self._make_actions(run), self._next_report()
+        )
         self._judges[path] = judge
         judge.start()
+
+    def _next_report(self) -> str | None:
+        if self._report_file is None or not self._judges:
+            return self._report_file
+        first = Path(self._report_file)
+        name = f"{first.stem}-{len(self._judges) + 1}{first.suffix}"
+        return str(first.with_name(name))
 
 
 class BackgroundJudge:
@@ -109,12 +123,18 @@ class BackgroundJudge:
         run: The directory of the run.
         rules: The rules to judge by.
         actions: The actions to take about findings.
+        report_file: Where to write the report at the end; None: nowhere.
     """
 
     def __init__(
-        self, run: str, rules: Sequence[Rule], actions: Sequence[Action]
+        self,
+        run: str,
+        rules: Sequence[Rule],
+        actions: Sequence[Action],
+        report_file: str | None = None,
     ) -> None:
         self._run = run
+        self._report_file = report_file
         self._rules = tuple(rules)
         self._actions = tuple(actions)
         self._out = console(stderr=True)
@@ -158,6 +178,7 @@ class BackgroundJudge:
             print_line(note)
         found_text = counted(len(report.findings), "finding")
         print_line(f"{counted(report.n_steps, 'step')} judged by rules: {found_text}")
+        print_report(report_judged(self._run, self._report_file, report), self._out)
 
 
 def print_line(text: str) -> None:
@@ -202,6 +223,7 @@ EXIT_NOT_EXECUTABLE = 126
     "default 'auto': 0.05, over the first minute and from then on.",
 )
 @action_options
+@report_option
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def command(
@@ -217,12 +239,14 @@ def command(
     stop_on: str,
     file: str | None,
     dry_run: bool,
+    report_file: str | None,
     program: tuple[str, ...],
 ) -> None:
     """Run PROGRAM, and capture the training in it.
 
     PROGRAM takes the place of tdbg: its input, output, signals and exit code are those
-    of the verb.  With --on-finding or --actions, rules judge the run meanwhile.
+    of the verb.  With --on-finding, --actions or --report, rules judge the run
+    meanwhile.
 
         tdbg run -- python train.py --epochs 3
 
@@ -258,7 +282,7 @@ def command(
             f"nothing will be captured: with {option} Python reads no PYTHONPATH, by "
             f"which tdbg comes into the program"
         )
-    judged = bool(on_finding) or file is not None
+    judged = bool(on_finding) or file is not None or report_file is not None
     if judged:  # Bad actions are refused before anything is printed or started.
         parse_actions(
             out,
@@ -280,7 +304,7 @@ def command(
             )
 
         with holding_signals() as before:
-            judge = FamilyJudge(out, existing, chosen, make_actions)
+            judge = FamilyJudge(out, existing, chosen, make_actions, report_file)
             judge.start()
             status = supervise(arguments, environment, before)
             judge.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,6 +18,13 @@ from tdbg.cli.output import (
     counted,
     emit_json_line,
     plain,
+)
+from tdbg.cli.report import (
+    exit_code_with,
+    print_report,
+    refuse_report_of_many,
+    report_judged,
+    report_option,
 )
 from tdbg.cli.rule_options import (
     ENDS,
@@ -54,6 +62,7 @@ __all__ = ["command"]
     help="Seconds to wait for RUN to appear; of a pattern, for another run once all "
     "have ended.",
 )
+@report_option
 @jobs_option
 @options.no_mmap
 @options.as_json
@@ -68,6 +77,7 @@ def command(
     file: str | None,
     dry_run: bool,
     wait: float,
+    report_file: str | None,
     jobs: int,
     as_json: bool,
 ) -> None:
@@ -80,6 +90,7 @@ def command(
     """
     chosen = parse_rules(rules)
     if is_many(runs):
+        refuse_report_of_many(report_file)
         # Actions that cannot be made are refused before any process starts.
         checked = parse_actions(
             runs[0],
@@ -119,8 +130,10 @@ def command(
             pass
     state = engine.state
     report = engine.finish()
-    printer.print_end(report, state, named=bool(rules))
-    exit_if_unread(ctx, engine.problems(), exit_code(report))
+    written = report_judged(run, report_file, report)
+    printer.print_end(report, state, written, named=bool(rules))
+    code = exit_code_with(written, exit_code(report))
+    exit_if_unread(ctx, engine.problems(), code)
 
 
 class _Printer:
@@ -170,13 +183,18 @@ class _Printer:
         if not self._as_json:
             print_interrupted(self._out)
 
-    def print_end(self, report: Report, state: str, *, named: bool) -> None:
+    def print_end(
+        self, report: Report, state: str, written: dict[str, Any], *, named: bool
+    ) -> None:
         """Print how the rules and the training ended, and what capture cost."""
         if self._as_json:
             document = {**report.to_json(), "state": state, **accounts(self._run)}
+            if written:
+                document["report"] = written
             emit_json_line({"event": "ended", **document})
             return
         conclude(report, named=named)
         if state in ENDS:
             self._out.print(f"the training {ENDS[state]}")
         print_accounts(self._run, self._out)
+        print_report(written, self._out)

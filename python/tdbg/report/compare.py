@@ -5,6 +5,7 @@ Thread safety: functions over subjects, which belong to one thread.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -118,6 +119,11 @@ def _all_settings(run: Subject) -> dict[str, str]:
         for what in ("models", "losses", "optimizers"):
             if getattr(info, what):
                 found[what] = ", ".join(getattr(info, what))
+        layers = Counter(info.modules.values())
+        if layers:
+            found["layers"] = ", ".join(
+                f"{n} {name}" for name, n in sorted(layers.items())
+            )
     for name, series in scalar_series(run).items():
         if len(series):
             least, greatest = (

@@ -46,12 +46,12 @@ class Written:
     Attributes:
         path: The file.
         n_bytes: Its size.
-        verdict: How the run does; of two runs, one each.
+        verdicts: How the run does; of two runs, one each.
     """
 
     path: str
     n_bytes: int
-    verdict: tuple[Verdict, ...]
+    verdicts: tuple[Verdict, ...]
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
@@ -65,7 +65,7 @@ class Written:
                     "advice": v.advice,
                     "wrong": v.wrong,
                 }
-                for v in self.verdict
+                for v in self.verdicts
             ],
         }
 
@@ -94,7 +94,7 @@ def write(
 
     Example:
         trial = tdbg.create_trial("runs/digits")
-        print(tdbg.report.write(trial, "digits.html").verdict[0].sentence)
+        print(tdbg.report.write(trial, "digits.html").verdicts[0].sentence)
     """
     _check_place(path)
     with trial.no_refresh():

@@ -70,8 +70,8 @@ def _confusion(samples: Sequence[Samples], n: int, step_word: str) -> Section:
         [
             tag(
                 "p",
-                "Rows are true classes, columns predicted ones; the colour is the share "
-                "of the row.",
+                "Rows are true classes, columns predicted ones; the colour is "
+                "the share of the row.",
                 class_="quiet",
             ),
             tag("div", charts, class_="pair"),
