@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from tdbg.cli.output import counted
+from tdbg.cli.output import counted, shortened
 from tdbg.cli.top.board import WatchedRun
 from tdbg.cli.top.screens import View
 from tdbg.errors import TdbgError
@@ -20,6 +20,8 @@ __all__ = ["CAPTURED_STEPS", "Commands"]
 
 #: For how many steps ``a`` captures.
 CAPTURED_STEPS = 50
+# Characters of a name within a sentence.
+_BRIEF = 32
 # The newer half of the steps can be chosen so often.
 _MOST_ZOOM = 20
 
@@ -126,7 +128,7 @@ class Commands:
     def _ask(self, question: str, answer: Callable[[], None]) -> None:
         run = self._run
         if run.has_ended:
-            self._view.message = f"the training of {run.name} has ended"
+            self._view.message = f"the training of {_brief(run)} has ended"
             return
         self._view.question, self._answer = question, answer
 
@@ -137,7 +139,7 @@ class Commands:
             request_stop(run.path, reason="tdbg top")
             self._view.message = "asked; the training stops at its next forward"
 
-        self._ask(f"stop the training of {run.name}?", stop)
+        self._ask(f"stop the training of {_brief(run)}?", stop)
 
     def _ask_to_capture(self) -> None:
         run, there = self._run, self._run.mapped()
@@ -160,16 +162,21 @@ class Commands:
         if self._judging is not None:
             self._view.message = "rules are judging already"
             return
-        path = self._run.path
+        path, name = self._run.path, _brief(self._run)
 
         def judge() -> None:
             try:
                 report = check(path, "default")
                 n = len(report.findings)
-                self._judged = f"the rules have judged {path}: {counted(n, 'finding')}"
+                self._judged = f"the rules have judged {name}: {counted(n, 'finding')}"
             except (TdbgError, OSError) as error:
                 self._judged = str(error)
 
-        self._view.message = f"the default rules judge {path}"
+        self._view.message = f"the default rules judge {name}"
         self._judging = threading.Thread(target=judge, daemon=True)
         self._judging.start()
+
+
+def _brief(run: WatchedRun) -> str:
+    """The name of a run, so short that what is said of it fits a line."""
+    return shortened(run.name, _BRIEF)

@@ -267,11 +267,12 @@ def test_a_pattern_without_a_run_is_refused(tmp_path: Path) -> None:
 class Terminal:
     """A program in a terminal of its own."""
 
-    def __init__(self, *command: str, width: int = 100, height: int = 30) -> None:
+    def __init__(self, *command: str, width: int = 80, height: int = 24) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color"}
-        environment.pop("NO_COLOR", None)
+        for name in ("NO_COLOR", "COLUMNS", "LINES"):
+            environment.pop(name, None)
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=environment
         )
