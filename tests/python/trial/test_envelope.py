@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from tdbg.trial import ENVELOPE_FIELDS, Envelope, Trial, create_trial
 NAMES = ("a", "b", "c")
 
 
-def rows_of(trial: Trial, name: str, first: int, stop: int) -> dict[str, NDArray[Any]]:
+def rows_of(trial: Trial, name: str) -> dict[str, NDArray[Any]]:
     """The fields of an envelope of each row, from the statistics of the steps."""
-    table = trial.statistics([name], start=first, end=stop)
+    table = trial.statistics([name])
     at = table.present[0]
     n = np.maximum(table.finite[0, at], 1)
     return {
@@ -39,11 +40,12 @@ def rows_of(trial: Trial, name: str, first: int, stop: int) -> dict[str, NDArray
 def assert_covers(trial: Trial, envelope: Envelope) -> None:
     """*envelope* says what the statistics of single steps say."""
     for i, name in enumerate(envelope.names):
+        every = rows_of(trial, name)
+        steps = every["step"]
         bad_steps = [-1]
         for j in range(len(envelope.edges) - 1):
-            rows = rows_of(
-                trial, name, int(envelope.edges[j]), int(envelope.edges[j + 1])
-            )
+            inside = (envelope.edges[j] <= steps) & (steps < envelope.edges[j + 1])
+            rows = {field: values[inside] for field, values in every.items()}
             assert envelope.rows[i, j] == len(rows["step"])
             is_bad = rows["finite"] != rows["count"]
             assert envelope.bad[i, j] == is_bad.sum()
@@ -203,6 +205,107 @@ def test_extremes_of_integers_and_of_large_numbers(run_dir: Path) -> None:
     assert found.high["abs_max"][:, 0].tolist() == [7, 2**63, largest]
     assert found.high["l2"][2, 0] == largest
     assert found.bad.sum() == 0
+
+
+def test_parts_of_a_run_with_cells_and_without_say_the_same(run_dir: Path) -> None:
+    """Shards as they are, without their indexes, and one that still grows."""
+    with RunBuilder(run_dir, shard_bytes=1 << 16) as run:
+        random = np.random.default_rng(2)
+        for step in range(500):
+            for name in NAMES:
+                values = random.normal(size=4).astype(np.float32)
+                if step in (130, 499):
+                    values[0] = np.nan
+                run.save(step, name, values, what="statistics")
+            run.end_step(step, ModeKeys.EVAL if step % 7 == 6 else ModeKeys.TRAIN)
+        run.capture.flush()
+        trial = create_trial(run_dir)
+        indexes = sorted(run_dir.rglob("*.tdi"))
+        assert len(indexes) >= 2
+        for mode, start in ((None, 0), ("TRAIN", 0), ("EVAL", 100)):
+            options: dict[str, Any] = {"mode": mode, "start": start, "stop": 500}
+            asked = [(c, quick) for c in (1, 8, 100, 500) for quick in (False, True)]
+            before = [
+                trial.envelope(NAMES, columns=columns, quick=quick, **options)
+                for columns, quick in asked
+            ]
+            if mode is None:
+                for envelope in before:
+                    assert_covers(trial, envelope)
+            hidden = [path.read_bytes() for path in indexes]
+            for path in indexes:
+                path.unlink()
+            again = create_trial(run_dir)
+            for envelope, (columns, quick) in zip(before, asked, strict=True):
+                other = again.envelope(NAMES, columns=columns, quick=quick, **options)
+                np.testing.assert_array_equal(other.edges, envelope.edges)
+                np.testing.assert_array_equal(other.low["l2"], envelope.low["l2"])
+                np.testing.assert_array_equal(other.high["l2"], envelope.high["l2"])
+                np.testing.assert_array_equal(other.rows, envelope.rows)
+                np.testing.assert_array_equal(other.bad, envelope.bad)
+                np.testing.assert_array_equal(other.first_bad, envelope.first_bad)
+            for path, content in zip(indexes, hidden, strict=True):
+                path.write_bytes(content)
+
+
+def test_quick_columns_are_made_of_whole_buckets(run_dir: Path) -> None:
+    write_run(run_dir)
+    trial = create_trial(run_dir)
+    quick = trial.envelope(NAMES, columns=1000, quick=True, fields=ENVELOPE_FIELDS)
+    assert quick.edges.tolist() == [0, 64, 128, 192, 200]
+    assert_covers(trial, quick)
+
+
+def test_buckets_are_wider_where_few_steps_are_recorded(run_dir: Path) -> None:
+    write_run(run_dir, n_steps=200, every=100)
+    trial = create_trial(run_dir)
+    quick = trial.envelope(NAMES, quick=True)
+    assert quick.edges.tolist() == [0, 8192, 16384, 19901]
+    assert_covers(trial, quick)
+
+
+def test_a_later_attempt_may_cut_the_buckets_of_an_earlier_one(run_dir: Path) -> None:
+    for ordinal, (first, stop, value) in enumerate([(0, 130, 1.0), (100, 200, 2.0)]):
+        attempt = bytes([ordinal]) * 16
+        with RunBuilder(run_dir, attempt=attempt, ordinal=ordinal) as run:
+            for step in range(first, stop):
+                run.step(step, {"a": np.full(4, value)}, what="statistics")
+    trial = create_trial(run_dir)
+    found = trial.envelope(["a"], quick=True, fields=("mean",))
+    assert found.edges.tolist() == [0, 64, 128, 192, 200]
+    assert found.rows.tolist() == [[64, 64, 64, 8]]
+    assert found.low["mean"].tolist() == [[1, 1, 2, 2]]
+    assert found.high["mean"].tolist() == [[1, 2, 2, 2]]
+    alone = create_trial(run_dir, attempt=0).envelope(["a"], quick=True)
+    assert alone.rows.tolist() == [[64, 64, 2]]
+
+
+def test_who_asks_may_end_a_question_between_its_parts(run_dir: Path) -> None:
+    write_run(run_dir)
+    trial = create_trial(run_dir)
+
+    def give_up() -> None:
+        msg = "the page was closed"
+        raise InterruptedError(msg)
+
+    with pytest.raises(InterruptedError, match="the page was closed"):
+        trial.envelope(check=give_up)
+    assert trial.envelope(["a"], columns=1, check=lambda: None).rows.tolist() == [[200]]
+
+
+def test_other_threads_are_answered_while_an_envelope_is_read(run_dir: Path) -> None:
+    write_run(run_dir)
+    trial = create_trial(run_dir)
+    answers: list[int] = []
+
+    def ask_elsewhere() -> None:
+        thread = threading.Thread(target=lambda: answers.append(len(trial.steps())))
+        thread.start()
+        thread.join(60)
+
+    trial.envelope(["a"], check=ask_elsewhere)
+    assert answers
+    assert set(answers) == {200}
 
 
 def test_what_cannot_be_asked_is_refused(run_dir: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,18 @@ class Truth:
         right = [float(array_of(at, name).min()) for at in range(first, step + 1)]
         assert table.present.all()
         assert table.min.ravel().tolist() == right, (name, first, step)
+
+    def check_envelope(self, trial: Trial, step: int) -> None:
+        name, first = self.tensor(), max(0, step - 140)
+        columns = int(self.dice.choice([1, 2, 3, 200]))
+        found = trial.tensor(name).envelope(
+            start=first, stop=step + 1, columns=columns, fields="abs_max"
+        )
+        assert found.rows.sum() == step + 1 - first, (name, first, step)
+        for i, (start, stop) in enumerate(pairwise(found.edges.tolist())):
+            right = [np.abs(array_of(at, name)).max() for at in range(start, stop)]
+            bounds = found.low["abs_max"][0, i], found.high["abs_max"][0, i]
+            assert bounds == (min(right), max(right)), (name, start, stop)
 
     def check_names(self, trial: Trial, step: int) -> None:
         assert trial.tensor_names(step=step) == sorted((*TENSORS, LOSS))
