@@ -28,7 +28,7 @@ from tdbg import _core
 from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import create_run
-from tdbg.trial import ENVELOPE_FIELDS, Envelope, Trial, create_trial
+from tdbg.trial import ENVELOPE_FIELDS, Envelope, Statistics, Trial, create_trial
 
 N_TENSORS, N_STEPS, N_SPIKES, ELEMENTS = 1000, 10_000, 11, 8
 
@@ -141,7 +141,7 @@ def find(found: Envelope, spikes: Marks, bad: Marks) -> None:
     check(found.rows.sum() == n_rows, "rows are missing")
 
 
-Question = Callable[[Trial, list[str]], Envelope]
+Question = Callable[[Trial, list[str]], Envelope | Statistics]
 
 
 def questions(n_steps: int) -> dict[str, Question]:
@@ -160,6 +160,9 @@ def questions(n_steps: int) -> dict[str, Question]:
         ),
         "20 tensors, of every row": lambda t, names: t.envelope(names[:20]),
         "one tensor, of every row": lambda t, names: t.envelope(names[:1]),
+        "all tensors, statistics of one step": lambda t, names: t.statistics(
+            names, start=n_steps // 2, end=n_steps // 2 + 1
+        ),
     }
 
 
@@ -192,7 +195,7 @@ def ask(path: Path, name: str, n_steps: int, rounds: int, answer: Connection) ->
     status = Path("/proc/self/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
     memory = int(line.split()[1]) * 1024 / 1e6
-    columns = len(found.edges) - 1
+    columns = len(found.edges) - 1 if isinstance(found, Envelope) else len(found.steps)
     answer.send({"seconds": seconds, "memory": memory, "columns": columns})
 
 

@@ -178,7 +178,6 @@ void AppendCells(std::span<const ColumnRow> rows, ExtremeClass extremes,
     }
     Take(CellRow(row.summary, extremes), row.step, &open[i - 1]);
   }
-  cells->reserve(cells->size() + open.size());
   for (const OpenCell& one : open) cells->push_back(Closed(one));
 }
 
