@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,94 +21,104 @@ from rich.progress import (
 from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, n_bytes
 from tdbg.cli.rule_options import print_findings
+from tdbg.demo.frameworks import FRAMEWORKS, Training, train
+from tdbg.rules import default_rules
 
 if TYPE_CHECKING:
     from tdbg.demo.data import Digits
-    from tdbg.demo.model import Configuration
+    from tdbg.demo.watcher import Watcher
 
 __all__ = ["command"]
 
 
 @click.command("demo")
+@click.option(
+    "--framework",
+    type=click.Choice(sorted(FRAMEWORKS)),
+    default="pytorch",
+    show_default=True,
+    help="What trains.",
+)
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the runs.")
-@click.option("--steps", type=click.IntRange(min=20), default=400, show_default=True)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=20),
+    help="How long, at most; 400, or 200 rounds of XGBoost, otherwise.",
+)
 @options.as_json
-def command(out: str | None, steps: int, as_json: bool) -> None:
-    """Train a small network on handwritten digits, once well and once badly.
+def command(framework: str, out: str | None, steps: int | None, as_json: bool) -> None:
+    """Train a small model on handwritten digits, once well and once badly.
 
     Both trainings are captured, and a second process judges them while they run. The
     bad one is found out and stopped.
     """
-    _require_demo_extra()
-    import torch
-
+    chosen = FRAMEWORKS[framework]
+    missing = chosen.missing()
+    if missing is not None:
+        extras = "demo" if chosen.extra == "demo" else f"demo,{chosen.extra}"
+        msg = f"the demo needs {missing}: pip install 'tdbg[{extras}]'"
+        raise click.UsageError(msg)
     from tdbg.demo.data import load
-    from tdbg.demo.model import OK, SICK
+    from tdbg.demo.watcher import Watcher
 
     folder = Path(out or f"runs/demo-{time.strftime('%Y%m%d-%H%M%S')}")
+    n_steps = steps or chosen.n_steps
     digits = load()
-    # One core for the training, so that the watcher has one too.
-    torch.set_num_threads(1)
     # With --json standard output belongs to the document at the end.
     screen = console(stderr=as_json)
     screen.print(
         f"Data: {len(digits.train_labels)} real handwritten digits to learn, "
         f"{len(digits.test_labels)} to test."
     )
+    trainings = chosen.trainings()
+
+    def watched(name: str, *, is_sick: bool) -> dict[str, Any]:
+        run = folder / name
+        hook = trainings.make_hook(run, default_rules())
+        training = trainings.Training(digits, hook, is_sick=is_sick)
+        judging = partial(Watcher, run, chosen.stop_on)
+        return {
+            "run": str(run),
+            **_watched_training(training, hook, judging, n_steps, screen),
+            "cost": _own_cost(run),
+        }
+
     _heading("1. A healthy training, watched by a second process", screen)
-    healthy = _watched_training(OK, digits, folder / "healthy", steps, screen)
-    _heading("2. A sick one: 14 layers of sigmoids", screen)
-    sick = _watched_training(SICK, digits, folder / "sick", steps, screen)
+    document = {"healthy": watched("healthy", is_sick=False)}
+    _heading(f"2. A sick one: {trainings.SICK}", screen)
+    document["sick"] = watched("sick", is_sick=True)
     _heading("3. What was captured", screen)
     _show(folder / "healthy", screen)
-    cost = _measure_cost(digits, folder / "cost", screen)
-    _look_further(folder, screen)
+    if chosen.note:
+        screen.print(chosen.note)
+    if chosen.is_measured:
+        document["cost"] = _measure_cost(digits, folder / "cost", screen)
+    _look_further(folder, trainings.LOOK_AT, screen)
     if as_json:
-        emit_json({"healthy": healthy, "sick": sick, "cost": cost})
+        emit_json(document)
 
 
 def _heading(text: str, screen: Console) -> None:
     screen.print(f"\n[bold]{text}[/bold]")
 
 
-def _require_demo_extra() -> None:
-    try:
-        import sklearn  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError as error:
-        msg = f"the demo needs {error.name}: pip install 'tdbg[demo]'"
-        raise click.UsageError(msg) from error
-
-
 def _watched_training(
-    configuration: Configuration,
-    digits: Digits,
-    run: Path,
+    training: Training,
+    hook: Any,
+    judging: Callable[[], Watcher],
     n_steps: int,
     screen: Console,
 ) -> dict[str, Any]:
-    from tdbg.demo.training import train
-    from tdbg.demo.watcher import Watcher
-    from tdbg.pytorch import Hook, SaveConfig
-    from tdbg.rules import default_rules
-
-    hook = Hook(
-        run,
-        save_all=True,
-        rules=default_rules(),
-        save_config=SaveConfig(statistics_interval=1, save_interval=100),
-    )
     columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
     with (
         Progress(
             *columns, TextColumn("steps"), TimeElapsedColumn(), console=screen
         ) as bar,
-        Watcher(run) as watcher,
+        judging() as watcher,
     ):
         task = bar.add_task("training", total=n_steps)
         outcome = train(
-            configuration,
-            digits,
+            training,
             hook,
             n_steps,
             on_step=lambda done: bar.update(task, completed=done),
@@ -128,7 +140,6 @@ def _watched_training(
             f"findings: {len(watcher.findings) or 'none'}."
         )
     return {
-        "run": str(run),
         "steps": outcome.n_steps,
         "of": n_steps,
         "seconds": outcome.seconds,
@@ -136,7 +147,6 @@ def _watched_training(
         "stopped": outcome.stopped,
         "saved": saved,
         "findings": watcher.findings,
-        "cost": _own_cost(run),
     }
 
 
@@ -157,11 +167,10 @@ def _show(run: Path, screen: Console) -> None:
 
 def _measure_cost(digits: Digits, run: Path, screen: Console) -> dict[str, Any]:
     from tdbg.demo.cost import measure
-    from tdbg.demo.model import OK
     from tdbg.trial import create_trial
 
     with screen.status("measuring what capture costs ..."):
-        cost = measure(OK, digits, run)
+        cost = measure(digits, run)
     size = create_trial(str(run)).n_bytes
     screen.print(
         f"Statistics of every tensor at every step: a step takes "
@@ -179,11 +188,11 @@ def _measure_cost(digits: Digits, run: Path, screen: Console) -> dict[str, Any]:
     }
 
 
-def _look_further(folder: Path, screen: Console) -> None:
+def _look_further(folder: Path, tensor: str, screen: Console) -> None:
     _heading("Look further", screen)
     for verb, what in (
         (f"check {folder}/sick", "judge the run again, offline"),
-        (f"show {folder}/sick gradient/conv1.weight", "the history of a tensor"),
+        (f"show {folder}/sick {tensor}", "the history of a tensor"),
         (f"ls {folder}", "all runs of the demo"),
         (f"fsck {folder}/healthy", "verify every checksum"),
     ):

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdbg.demo.training import prepare
+from tdbg.demo.pytorch import Training
 
 if TYPE_CHECKING:
     from tdbg.demo.data import Digits
-    from tdbg.demo.model import Configuration
 
 __all__ = ["Cost", "measure"]
 
@@ -40,9 +39,7 @@ class Cost:
     n_pairs: int
 
 
-def measure(
-    configuration: Configuration, digits: Digits, run: Path, n_pairs: int = 30
-) -> Cost:
+def measure(digits: Digits, run: Path, n_pairs: int = 30) -> Cost:
     """Measure how much statistics of every tensor at every step slow a training down.
 
     Plain and captured blocks of steps alternate, so that both change alike if the speed
@@ -50,14 +47,14 @@ def measure(
     """
     from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 
-    _, plain = prepare(configuration, digits, None)
+    plain = Training(digits, None).step
     hook = Hook(
         run,
         save_all=True,
         save_config=SaveConfig(statistics_interval=1),
         reduction_config=ReductionConfig(save_raw_tensor=False),
     )
-    _, captured = prepare(configuration, digits, hook)
+    captured = Training(digits, hook).step
     plain_times, ratios = [], []
     for pair in range(n_pairs + WARM_UP_BLOCKS):
         # Which of the two comes first alternates as well.

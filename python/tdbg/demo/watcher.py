@@ -23,16 +23,21 @@ class Watcher:
     It is a context manager, entered when the process watches, and left when the process
     has seen the end of the run.
 
+    Args:
+        run: The run.
+        stop_on: The least severity at which it is stopped.
+
     Attributes:
         findings: The findings as JSON documents, in the order in which they came.
         exit_code: 0: no finding; 1: findings; None: the process runs.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, stop_on: str = "error") -> None:
         self.findings: list[dict[str, Any]] = []
         self._watching = threading.Event()
         command = [sys.executable, "-m", "tdbg", "watch", str(run)]
         self._command = [*command, "--on-finding", "stop", "--json"]
+        self._command += ["--stop-on", stop_on]
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, text=True
         )
@@ -67,6 +72,8 @@ class Watcher:
         except subprocess.TimeoutExpired:
             self._process.kill()
         self._thread.join(END_SECONDS)
+        if self._process.stdout is not None and not self._thread.is_alive():
+            self._process.stdout.close()
 
     @property
     def exit_code(self) -> int | None:

@@ -242,7 +242,7 @@ def labels_as_given(function: LossFunction, label: Any, operations: Any) -> Any:
     """Labels as Keras was given them: a loss makes numbers of classes floats."""
     is_number = function.class_name.startswith("Sparse")
     if is_number and "float" in str(getattr(label, "dtype", "")):
-        return operations.cast(label, "int64")
+        return operations.cast(label, "int32")  # JAX warns of wider ones.
     return label
 
 
