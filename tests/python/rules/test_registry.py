@@ -293,7 +293,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "StalledTraining": [{"threshold": 0.0}, {"times_usual": 0.5}, {"num_steps": 0}],
     "StoppedOptimizer": [{"num_steps": 0}],
     "TensorVariance": [{"min_count": 1}, {"relative": 0.0}, {"collapsed": 0.5}],
-    "TreeDepth": [{"depth": 0}],
+    "TreeDepth": [{"depth": 0}, {"leaves": -1}],
     "UnchangedTensor": [{"num_steps": 1}, {"rtol": -1.0}, {"atol": "x"}],
     "Underfitting": [{"num_steps": 1}, {"learned_percent": 0.0}],
     "UnregisteredParameter": [{"num_steps": 0}],

@@ -153,7 +153,7 @@ def test_how_deep_a_tree_is(name: str) -> None:
             run.value(0, f"trees/{column}", np.array(values))
     found = {}
     for limit in (1, 2, 3):
-        found[limit] = spied(run, TreeDepth(depth=limit))
+        found[limit] = spied(run, TreeDepth(depth=limit, leaves=0))
     key = ModeKeys.TRAIN, "trees/Node", 0
     for limit, verdicts in found.items():
         if depth is None:

@@ -392,9 +392,9 @@ def boosted(run: Path, depth: int, share: float) -> list[Finding]:
 
 def test_deep_trees_and_a_few_features_that_are_all_are_named(tmp_path: Path) -> None:
     assert boosted(tmp_path / "sound", depth=6, share=0.3) == []
-    deep, few = boosted(tmp_path / "sick", depth=12, share=0.9)
+    deep, few = boosted(tmp_path / "sick", depth=32, share=0.9)
     assert (deep.rule, deep.tensor, deep.step) == ("TreeDepth", "trees/Node", 0)
-    assert "12 levels deep, with 25 nodes" in deep.message
+    assert "32 levels deep, with 65 nodes" in deep.message
     assert "max_depth to 10" in deep.advice
     assert (few.rule, few.step) == ("FeatureImportance", 20)
     assert few.tensor == "feature_importance/weight"

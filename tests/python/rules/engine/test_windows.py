@@ -52,7 +52,7 @@ RULES: tuple[Rule, ...] = (
     SaturatedActivation(min_steps=2, min_samples=100, max_steps=4),
     DeadEmbedding(min_steps=2, max_steps=4),
     PrecisionLoss(patience=2),
-    TreeDepth(depth=2),
+    TreeDepth(depth=2, leaves=0),
     FeatureImportance(patience=2),
 )
 MODES = [ModeKeys.TRAIN, ModeKeys.TRAIN, ModeKeys.TRAIN, ModeKeys.EVAL]

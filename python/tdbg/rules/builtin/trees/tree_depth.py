@@ -35,15 +35,20 @@ class TreeDepth(Rule):
 
     Args:
         depth: A tree with more levels of splits than this is reported.
+        leaves: A tree with no more leaves than this is not, however deep it is: trees
+            that grow leaf by leaf, as LightGBM's do, are deep where they are narrow.
+            The default is LightGBM's own limit.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
 
     depth: int = 10
+    leaves: int = 31
 
     def __post_init__(self) -> None:
         check_number(self, "depth", least=1, whole=True)
+        check_number(self, "leaves", least=0, whole=True)
 
     @property
     def needs(self) -> Needs:
@@ -55,7 +60,7 @@ class TreeDepth(Rule):
         return tensor.name == NODE
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
-        """Judge the trees of each step by the deepest."""
+        """Judge the trees of each step by the deepest that has so many leaves."""
         for table in window.tables():
             if NODE in table.names:
                 yield self._judge(table)
@@ -70,7 +75,7 @@ class TreeDepth(Rule):
             depth = self._depth(table, int(steps[j]))
             if depth is not None:
                 depths[j] = depth
-                deep = depth[0] > self.depth
+                deep = depth[0] > self.depth and self._is_wide(depth[1])
                 levels[j] = Severity.WARNING if deep else OK
 
         def describe(j: int) -> Description:
@@ -89,7 +94,7 @@ class TreeDepth(Rule):
         return table.judge_one(NODE, levels, describe)
 
     def _depth(self, table: Table, step: int) -> tuple[int, int] | None:
-        """The number of levels of splits, and of nodes, of the deepest tree."""
+        """The number of levels of splits, and of nodes, of the deepest wide tree."""
         nodes = _numbers(table.value(NODE, step))
         if nodes is None or not len(nodes) or nodes.min() < 0:
             return None
@@ -109,7 +114,11 @@ class TreeDepth(Rule):
             if depth is None:
                 return None
             found.append(depth)
-        return max(found)
+        return max(found, key=lambda each: (self._is_wide(each[1]), each))
+
+    def _is_wide(self, n_nodes: int) -> bool:
+        """Whether a tree of so many nodes, each of none or two children, is judged."""
+        return (n_nodes + 1) // 2 > self.leaves
 
 
 def _depth_of_heap(nodes: NDArray[np.int64]) -> tuple[int, int]:

@@ -36,18 +36,49 @@ def grown(path: Path, trees: list[dict[str, np.ndarray]]) -> None:
 
 def test_a_tree_is_as_deep_as_its_longest_path(run_dir: Path):
     grown(run_dir, [tree(3), tree(10), tree(11), tree(11)])
-    (finding,) = check(run_dir, ["TreeDepth"], record=False).findings
+    (finding,) = check(run_dir, TreeDepth(leaves=0), record=False).findings
     assert (finding.tensor, finding.step) == (NODE, 2)
     assert finding.severity is Severity.WARNING
     assert finding.message == "the tree is 11 levels deep, with 23 nodes"
 
 
+def full(depth: int) -> dict[str, np.ndarray]:
+    """A tree of this depth with all its leaves."""
+    nodes = np.arange(2 ** (depth + 1) - 1, dtype=np.int32)
+    parents = nodes < 2**depth - 1
+    yes, no = (np.where(parents, 2 * nodes + k, -1) for k in (1, 2))
+    return {NODE: nodes, YES: yes, NO: no}
+
+
+def test_a_tree_that_is_deep_where_it_is_narrow_knows_little(run_dir: Path):
+    # 31 leaves, LightGBM's own limit, at which its trees may be 30 levels deep.
+    grown(run_dir, [tree(30)])
+    assert check(run_dir, ["TreeDepth"], record=False).findings == ()
+    grown(run_dir.with_name("more"), [tree(31)])
+    (finding,) = check(run_dir.with_name("more"), "TreeDepth", record=False).findings
+    assert finding.value == 31
+
+
+def test_of_several_trees_the_deepest_that_is_wide_is_judged(run_dir: Path):
+    narrow, wide = tree(20), full(6)
+    columns = {
+        name: np.concatenate([narrow[name], wide[name]]) for name in (NODE, YES, NO)
+    }
+    columns["trees/Tree"] = np.repeat([0, 1], [len(narrow[NODE]), len(wide[NODE])])
+    grown(run_dir, [columns])
+    assert check(run_dir, "TreeDepth", record=False).findings == ()
+    (finding,) = check(run_dir, TreeDepth(depth=5), record=False).findings
+    assert finding.message == "the tree is 6 levels deep, with 127 nodes"
+
+
 def test_without_children_nodes_are_numbered_as_in_a_heap(run_dir: Path):
     grown(run_dir, [{NODE: np.arange(2**5 - 1)}, {NODE: np.array([0, 1, 2, 5, 12])}])
-    (finding,) = check(run_dir, TreeDepth(depth=3), record=False).findings
+    (finding,) = check(run_dir, TreeDepth(depth=3, leaves=0), record=False).findings
     assert finding.value == 4
     grown(run_dir.with_name("flat"), [{NODE: np.arange(2**4 - 1)}])
-    report = check(run_dir.with_name("flat"), TreeDepth(depth=3), record=False)
+    report = check(
+        run_dir.with_name("flat"), TreeDepth(depth=3, leaves=0), record=False
+    )
     assert report.findings == ()
 
 
@@ -57,7 +88,7 @@ def test_children_may_be_written_as_xgboost_does(run_dir: Path):
         texts = [f"7-{node}" if node >= 0 else "" for node in columns[name].tolist()]
         columns[name] = np.array(texts, dtype="U8")
     grown(run_dir, [columns])
-    report = check(run_dir, TreeDepth(depth=3), record=False)
+    report = check(run_dir, TreeDepth(depth=3, leaves=0), record=False)
     assert report.statuses[0].message == ""
     assert [finding.value for finding in report.findings] == [4]
 
@@ -72,7 +103,7 @@ def test_children_may_be_written_as_xgboost_does(run_dir: Path):
 )
 def test_damaged_trees_say_nothing(run_dir: Path, columns: dict[str, np.ndarray]):
     grown(run_dir, [columns])
-    report = check(run_dir, TreeDepth(depth=1), record=False)
+    report = check(run_dir, TreeDepth(depth=1, leaves=0), record=False)
     assert report.findings == ()
     assert report.statuses[0].message == NOTHING_KNOWN
 
@@ -159,5 +190,5 @@ def test_the_deepest_tree_of_a_round_is_judged(run_dir: Path):
     ]
     columns["trees/Tree"] = np.concatenate(numbers)
     grown(run_dir, [columns])
-    (finding,) = check(run_dir, TreeDepth(depth=6), record=False).findings
+    (finding,) = check(run_dir, TreeDepth(depth=6, leaves=0), record=False).findings
     assert finding.message == "the tree is 7 levels deep, with 15 nodes"
