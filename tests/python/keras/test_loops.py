@@ -144,6 +144,17 @@ def test_gradients_added_up_by_hand_have_micro_batches(ran: Ran, way: str) -> No
     assert trial.tensor(f"{LOSS}_output_0").stats(0).count == 3
 
 
+def test_no_error_of_tdbg_reaches_the_training(ran: Ran) -> None:
+    faults = ran.report["faults"]
+    assert len(faults) == 51
+    expected = faults["_captured eager"][0]  # Which is not called there.
+    for place, (losses, _) in faults.items():
+        assert losses == pytest.approx(expected, rel=1e-5), place
+    met = {place for place, (_, n_errors) in faults.items() if n_errors}
+    assert {"_begin eager", "_take eager", "_end eager", "_end graph"} <= met
+    assert {"report_forward graph", "_gradients_came graph", "take function"} <= met
+
+
 def test_a_watched_model_is_saved_copied_and_exported_as_any(ran: Ran) -> None:
     report = ran.report["life"]
     assert report["same"] == dict.fromkeys(

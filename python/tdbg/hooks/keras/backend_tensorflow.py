@@ -5,6 +5,7 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -15,11 +16,19 @@ from numpy.typing import NDArray
 
 from tdbg.capture.adapter import ComputedRow
 from tdbg.hooks.keras.backend import Answer, State
+from tdbg.hooks.keras.replicas import (
+    FlatTensors,
+    n_replicas,
+    read_variable,
+    replica_number,
+    warn_of_eager_replicas,
+)
 from tdbg.hooks.keras.tracing import Patches, Taps
 from tdbg.hooks.sparse import row_of_slices, units_of_slices
 
 __all__ = ["TensorFlowBackend", "make_backend"]
 
+_log = logging.getLogger("tdbg")
 _LOGS, _TAPS = "logs", "taps"
 
 
@@ -38,6 +47,8 @@ class TensorFlowBackend:
         # What a variable is read by, which Keras takes long to look up.
         self._handles: dict[int, tuple[weakref.ref[Any], Any, Any]] = {}
         self._state = _Live(self._value)
+        # What the replicas of the step under way have shown.
+        self._posted: dict[int, dict[str, Any]] = {}
 
     # ---- tensors ---------------------------------------------------------------
 
@@ -90,6 +101,8 @@ class TensorFlowBackend:
         known = self._handles.get(id(variable))
         if known is None or known[0]() is not variable:
             inner = variable.value
+            if isinstance(inner, self._tf.distribute.DistributedValues):
+                return read_variable(self._tf, inner)
             handle = getattr(inner, "handle", None)
             if handle is None or handle.dtype != self._tf.resource:
                 return inner
@@ -116,7 +129,7 @@ class TensorFlowBackend:
     def tap(
         self,
         step: Callable[..., Any],
-        model: Any,  # noqa: ARG002
+        model: Any,
         taps: Callable[[], Taps],
         install: Callable[[Patches, Taps], None],
     ) -> Callable[..., Any]:
@@ -126,13 +139,42 @@ class TensorFlowBackend:
             held = taps()
             with held.patched(install):
                 logs = step(data)
+            if n_replicas(self._tf) > 1:
+                self._post(model, held.tensors)
+                return {_LOGS: logs, _TAPS: {}}
             return {_LOGS: logs, _TAPS: held.tensors}
 
         return tapped
 
+    def _post(self, model: Any, tensors: Mapping[str, Any]) -> None:
+        """Let a replica hand its tensors to Python; Keras would add or join outputs."""
+        tf = self._tf
+        if tf.executing_eagerly():
+            warn_of_eager_replicas()
+            return
+        if model.jit_compile:
+            _log.warning(
+                "a step of several replicas that XLA compiles (jit_compile=True) "
+                "cannot call Python: gradients and tensors of layers are left out"
+            )
+            return
+        flat, number = FlatTensors.of(tf, tensors), replica_number(tf)
+
+        def posted(*arrays: Any) -> None:
+            # They live for the length of this call.
+            self._posted[number] = flat.restored(
+                tf, [np.array(each) for each in arrays]
+            )
+
+        tf.numpy_function(posted, flat.tensors, [])
+
     def answer(self, returned: Any) -> Answer:
         """As ``Backend``."""
-        return Answer(returned[_LOGS], returned[_TAPS])
+        posted, self._posted = self._posted, {}
+        if not posted:
+            return Answer(returned[_LOGS], returned[_TAPS])
+        first, *others = (posted[each] for each in sorted(posted))
+        return Answer(returned[_LOGS], first, tuple(others))
 
     def logs_of(self, result: Any) -> Mapping[str, Any]:
         """As ``Backend``."""

@@ -6,6 +6,7 @@ Keras's backend.
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -26,11 +27,13 @@ from tdbg.hooks.keras.backend import Backend, backend_of_keras
 from tdbg.hooks.keras.functions import FUNCTIONS, StepFunction
 from tdbg.hooks.keras.mode import KerasMode
 from tdbg.hooks.keras.model_info import KerasModel
+from tdbg.hooks.keras.replicas import strategy_problem
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.modes import EVAL, TRAIN
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
+_log = logging.getLogger("tdbg")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -163,6 +166,10 @@ class Hook(HookBase):
 
     def _watch(self, model: Any) -> None:
         if self._backend is None:
+            return
+        problem = strategy_problem(model)
+        if problem is not None:
+            _log.warning("%s; nothing of it is captured", problem)
             return
         functions = self._functions.get(id(model))
         if functions is None or self._watched_of(model) is None:

@@ -5,12 +5,13 @@ layers and losses, the ``update_state`` of loss trackers and the ``apply`` of
 optimizers are replaced, on the instances only and never on a class.  What they see is
 not changed, only held, and returned by the traced function beside its logs.
 
-Thread safety: the thread that traces.
+Thread safety: taps belong to the thread that has made them, and see nothing of others.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -83,6 +84,7 @@ class Taps:
     ) -> None:
         self._backend = backend
         self.run = run
+        self._thread = threading.get_ident()
         self._may_return = may_return or backend.scope()
         self._calls: dict[str, int] = {}
         self.tensors: dict[str, Any] = {}
@@ -90,7 +92,7 @@ class Taps:
 
     def hold(self, key: str, tensor: Any) -> None:
         """Return this tensor from the step; of several of one key the first."""
-        if key in self.tensors:
+        if key in self.tensors or not self.is_own_thread():
             return
         if self._may_return(tensor):
             self.tensors[key] = tensor
@@ -100,7 +102,8 @@ class Taps:
     def count_call(self, what: str) -> int:
         """Count a call; return how many of this name there were before."""
         call = self._calls.get(what, 0)
-        self._calls[what] = call + 1
+        if self.is_own_thread():
+            self._calls[what] = call + 1
         return call
 
     def hold_all(
@@ -119,6 +122,8 @@ class Taps:
             key: Makes the key from the name, the index of the tensor and the number
                 of the call; None: it is not requested.
         """
+        if not self.is_own_thread():
+            return
         call = self.count_call(f"{path} {direction}")
         if call >= MAX_CALLS:
             return
@@ -129,12 +134,34 @@ class Taps:
             if requested is not None:
                 self.hold(requested, tensor)
 
+    def is_own_thread(self) -> bool:
+        """Whether this thread has made the taps.
+
+        Replicas are traced in threads of their own, and a trace waits within a step
+        for those of the others, while its taps are set.
+        """
+        return threading.get_ident() == self._thread
+
     @contextmanager
     def patched(self, install: Callable[[Patches, Taps], None]) -> Iterator[None]:
         """Run a step with the patches that *install* sets."""
         patches = Patches()
+        _under_way.append(patches)
         try:
             self.run(install, patches, self)
             yield
         finally:
-            patches.undo()
+            _end(patches)
+
+
+_under_way: list[Patches] = []
+_ended: list[Patches] = []
+
+
+def _end(patches: Patches) -> None:
+    """Undo patches when those have been undone that were set after them."""
+    _ended.append(patches)
+    while _under_way and any(each is _under_way[-1] for each in _ended):
+        last = _under_way.pop()
+        _ended[:] = [each for each in _ended if each is not last]
+        last.undo()

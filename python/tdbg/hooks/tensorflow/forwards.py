@@ -25,11 +25,16 @@ from tdbg.capture.naming import MAX_CALLS, activation_name
 from tdbg.capture.recorder import StepContext
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.losses import LossFunction, labels_as_given
+from tdbg.hooks.keras.replicas import (
+    n_replicas,
+    replica_number,
+    warn_of_eager_replicas,
+)
 from tdbg.hooks.keras.tracing import Patches, Taps
 from tdbg.hooks.keras.variables import layers_of
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.hooks.tensorflow.given_losses import Show, arguments_of
-from tdbg.hooks.tensorflow.reports import Reports, replica_of
+from tdbg.hooks.tensorflow.reports import Reports
 from tdbg.hooks.tensorflow.steps import ALL, NOTHING, LoopMode, LoopSteps, level_of
 from tdbg.modes import TRAIN, ModeKeys
 
@@ -235,6 +240,9 @@ class Forwards:
         if collector is not None and (collector.make_taps is None or graph is None):
             return None
         context, level = None, ALL
+        if graph is None and n_replicas(self._tf) > 1:
+            warn_of_eager_replicas()
+            return None
         if graph is None:
             context = self._steps.begin_forward(mode)
             level = level_of(context)
@@ -246,7 +254,7 @@ class Forwards:
         forward = Forward(make_taps(), graph, mode, context, level)
         self._state.forward = forward
         if collector is not None:
-            collector.add(replica_of(self._tf), forward)
+            collector.add(replica_number(self._tf), forward)
         return forward
 
     def forget(self) -> None:

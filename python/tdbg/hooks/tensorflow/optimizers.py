@@ -19,10 +19,15 @@ from typing import Any, NamedTuple
 from tdbg.capture.recorder import StepContext
 from tdbg.hooks.keras.backend import Answer
 from tdbg.hooks.keras.optimizers import SKIPPED, inner_of
+from tdbg.hooks.keras.replicas import (
+    n_replicas,
+    replica_number,
+    warn_of_eager_replicas,
+)
 from tdbg.hooks.keras.tracing import Taps
 from tdbg.hooks.keras.watched import Stepping, WatchedModel
 from tdbg.hooks.tensorflow.forwards import Forwards
-from tdbg.hooks.tensorflow.reports import Reports, Tensors, replica_of
+from tdbg.hooks.tensorflow.reports import Reports, Tensors
 from tdbg.hooks.tensorflow.steps import ALL, LoopMode, LoopSteps, level_of
 from tdbg.modes import TRAIN
 
@@ -78,11 +83,14 @@ class OptimizerSteps:
                 return apply(grads, trainable_variables)
             collector = self._forwards.collector
             if collector is not None and not self._tf.executing_eagerly():
-                taps = collector.gradients(replica_of(self._tf))
+                taps = collector.gradients(replica_number(self._tf))
                 if taps is not None:
                     given = grads, trainable_variables, taps
                     self._session.run(self._hold_gradients, *given)
                 collector.applied.add(id(self))
+                return apply(grads, trainable_variables)
+            if self._tf.executing_eagerly() and n_replicas(self._tf) > 1:
+                warn_of_eager_replicas()
                 return apply(grads, trainable_variables)
             if self._tf.executing_eagerly():
                 return self._apply_eagerly(apply, grads, trainable_variables)
@@ -198,7 +206,8 @@ class OptimizerSteps:
         """Put a report into the graph of a captured step that is over."""
         optimizer: Any = self._optimizer()
         given = optimizer._trainable_variables if variables is None else variables
-        changed = [*given, *inner_of(optimizer).variables]
+        buffers = [each for _, each in self.watched.variables.buffers]
+        changed = [*given, *inner_of(optimizer).variables, *buffers]
         with self._tf.control_dependencies(
             [each.value.read_value() for each in changed]
         ):

@@ -23,19 +23,18 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib import import_module
 from types import FrameType
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.backend import Backend
 from tdbg.hooks.keras.optimizers import SKIPPED
+from tdbg.hooks.keras.replicas import FlatTensors, n_replicas, replica_number
 from tdbg.hooks.keras.tracing import Taps
 from tdbg.hooks.tensorflow.steps import ALL, LOSSES, NOTHING, LoopSteps
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 
-__all__ = ["Reports", "Tensors", "replica_of"]
+__all__ = ["Reports", "Tensors"]
 
 _log = logging.getLogger("tdbg")
 
@@ -171,15 +170,13 @@ class Reports:
     ) -> Any:
         """Call Python with tensors; return a tensor that is there afterwards."""
         tf = self._tf
-        flat = _Flat.of(tensors, tf.IndexedSlices)
-        context = tf.distribute.get_replica_context()
-        n_replicas = context.num_replicas_in_sync if context is not None else 1
-        replica = tf.constant(replica_of(tf), tf.int32)
+        flat, n = FlatTensors.of(tf, tensors), n_replicas(tf)
+        replica = tf.constant(replica_number(tf), tf.int32)
 
         def told(replica: Any, *arrays: Any) -> None:
-            found = flat.restored(arrays, tf.IndexedSlices)
+            found = flat.restored(tf, arrays)
             with self._lock:
-                self._told(key, int(replica), n_replicas, found, take)
+                self._told(key, int(replica), n, found, take)
 
         with tf.control_dependencies(
             [tf.numpy_function(told, [replica, *flat.tensors], [])]
@@ -192,16 +189,16 @@ class Reports:
         self,
         key: Hashable,
         replica: int,
-        n_replicas: int,
+        n: int,
         tensors: Tensors,
         take: Callable[[Sequence[Tensors]], None],
     ) -> None:
         session = self._session
-        if n_replicas == 1:
+        if n == 1:
             session.run(take, [tensors])
             return
         waiting = self._waiting.setdefault(key, [])
-        while len(waiting) < n_replicas:
+        while len(waiting) < n:
             waiting.append(deque())
         waiting[replica].append(tensors)
         while all(waiting):
@@ -220,50 +217,6 @@ class Reports:
         self._steps.take(context, replicas)
         if mode is not TRAIN:
             self._levels[mode].assign(self._steps.level(mode))
-
-
-def replica_of(tf: Any) -> int:
-    """The number of the replica that is traced; 0 where there is only one."""
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return 0
-    number = context.replica_id_in_sync_group
-    return int(number if isinstance(number, int) else tf.get_static_value(number))
-
-
-class _Flat(NamedTuple):
-    """Tensors as a graph can hand them to Python.
-
-    Attributes:
-        keys: Of the tensors, and whether they are sparse.
-        tensors: In order; of a sparse one its values, indices and shape.
-    """
-
-    keys: list[tuple[str, bool]]
-    tensors: list[Any]
-
-    @classmethod
-    def of(cls, tensors: Tensors, sparse: type) -> _Flat:
-        flat = cls([], [])
-        for key, tensor in tensors.items():
-            is_sparse = isinstance(tensor, sparse)
-            flat.keys.append((key, is_sparse))
-            if is_sparse:
-                given: Any = tensor
-                flat.tensors.extend([given.values, given.indices, given.dense_shape])
-            else:
-                flat.tensors.append(tensor)
-        return flat
-
-    def restored(self, arrays: Sequence[Any], sparse: Any) -> dict[str, Any]:
-        """The tensors as arrays, by key."""
-        rest = iter(arrays)
-        return {
-            key: sparse(next(rest), next(rest), next(rest))
-            if is_sparse
-            else np.asarray(next(rest))
-            for key, is_sparse in self.keys
-        }
 
 
 def _apart(make: Callable[[], Any]) -> Any:

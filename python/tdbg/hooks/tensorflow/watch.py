@@ -33,6 +33,7 @@ from tdbg.hooks.framework import make_export, make_policy
 from tdbg.hooks.keras.adapter import KerasAdapter
 from tdbg.hooks.keras.backend import Backend, backend_of_keras
 from tdbg.hooks.keras.model_info import KerasModel
+from tdbg.hooks.keras.replicas import strategy_problem
 from tdbg.hooks.keras.tracing import Patches
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.hooks.tensorflow.compiled import CompiledStep, Loop
@@ -108,8 +109,9 @@ class Hook(HookBase):
             loss: As of ``register_loss``.
 
         Raises:
-            ConfigurationError: If the backend of Keras is not TensorFlow, or these are
-                no model and no optimizer of Keras.
+            ConfigurationError: If the backend of Keras is not TensorFlow, these are no
+                model and no optimizer of Keras, or the model was made under a strategy
+                of several processes.
         """
         if self._backend is None or not self._session.is_live:
             return
@@ -119,6 +121,9 @@ class Hook(HookBase):
         if not hasattr(model, "_flatten_layers"):
             msg = f"watch needs a model of Keras, not {type(model).__name__}"
             raise ConfigurationError(msg)
+        problem = strategy_problem(model)
+        if problem is not None:
+            raise ConfigurationError(problem)
         if optimizer is not None:
             _check_optimizer(optimizer)
         root = self._names.take(type(model).__name__)

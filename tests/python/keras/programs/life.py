@@ -93,7 +93,7 @@ PLACES = {
     "_tap_calls": ModelTaps,
     "_tap_layer": ModelTaps,
     "_gradient_key": ModelTaps,
-    "_key": ModelTaps,
+    "key": ModelTaps,
     "_chosen": ModelTaps,
     "install": WatchedModel,
     "make_taps": WatchedModel,
@@ -103,7 +103,7 @@ PLACES = {
     "end": WatchedModel,
     "before_plain": WatchedModel,
     "after_plain": WatchedModel,
-    "_begin_capture": WatchedModel,
+    "capture_variables": WatchedModel,
     "_record_losses": WatchedModel,
 }
 

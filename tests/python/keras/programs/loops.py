@@ -13,6 +13,11 @@ import tensorflow as tf
 from common import EVERY, OUT, X, Y, finish, outcome, report, simple
 
 import tdbg.tensorflow as tt
+from tdbg.hooks.tensorflow.compiled import CompiledStep
+from tdbg.hooks.tensorflow.forwards import Forwards
+from tdbg.hooks.tensorflow.optimizers import OptimizerSteps
+from tdbg.hooks.tensorflow.reports import Reports
+from tdbg.hooks.tensorflow.steps import LoopSteps
 from tdbg.run.requests import request_stop
 
 Step = Callable[..., Any]
@@ -303,6 +308,61 @@ def stopped() -> None:
         made.close()
 
 
+PLACES: dict[str, type] = {
+    "_begin": Forwards,
+    "_take": Forwards,
+    "_computed": Forwards,
+    "_hold_loss": Forwards,
+    "enter_layers": Forwards,
+    "report_forward": Reports,
+    "report_gradients": Reports,
+    "report_if": Reports,
+    "_forward_ran": Reports,
+    "_hold_gradients": OptimizerSteps,
+    "_begin_eagerly": OptimizerSteps,
+    "_gradients_came": OptimizerSteps,
+    "_capture": OptimizerSteps,
+    "_end": OptimizerSteps,
+    "begin_forward": LoopSteps,
+    "take": LoopSteps,
+    "_captured": CompiledStep,
+}
+
+
+def fails(*_: object, **__: object) -> None:
+    msg = "a fault of tdbg's"
+    raise RuntimeError(msg)
+
+
+def faults(place: str, owner: type, way: str) -> list[Any]:
+    """Train while something of tdbg fails, after the models are registered."""
+    model, optimizer, loss_of = simple(), keras.optimizers.SGD(0.1), entropy()
+    made = watch(f"fault {place} {way}", model, optimizer, loss=loss_of)
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    original = getattr(owner, place)
+    setattr(owner, place, fails)
+    try:
+        compiled = compile_step(way, made, step)
+        losses = [float(compiled(*batch)) for batch in batches(3)]
+    finally:
+        setattr(owner, place, original)
+    n_errors = made.counters()["internal_errors"]
+    made.close()
+    return [losses, n_errors]
+
+
+report["faults"] = {
+    f"{place} {way}": faults(place, owner, way)
+    for place, owner in PLACES.items()
+    for way in ("eager", "graph", "function")
+}
 life()
 refusals()
 stopped()
