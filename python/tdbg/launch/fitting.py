@@ -1,5 +1,7 @@
 """Finds the trainings with Keras of a program that knows no tdbg.
 
+Those of loops with tapes are found by ``loops``.
+
 ``fit``, ``evaluate``, ``predict`` and ``train_on_batch`` of models are given a hook: a
 model that is fitted has a run of its own, with all its calls; models that are trained
 batch by batch, as adversaries are, share one.  A call that is given a hook by the
@@ -11,21 +13,25 @@ Errors: none reach the script except ``TrainingStopped``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdbg.capture.process import at_exit
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
 from tdbg.launch.family import open_hook
 from tdbg.launch.taken import is_taken, taken
+
+if TYPE_CHECKING:
+    from tdbg.launch.loops import LoopSearch
 
 __all__ = ["MOST_TRAININGS", "FitSearch", "begin"]
 
@@ -71,6 +77,9 @@ class FitSearch:
         self._has_failed = False
         self._facts = summary.Facts()
         self._replaced: list[tuple[Any, str, Any]] = []
+        self._loops: LoopSearch | None = None
+        # Calls under way, of any thread: replicas are traced in threads of their own.
+        self._n_inside = 0
         self.hook: Any = None
         self.runs: list[summary.Run] = []
 
@@ -84,6 +93,15 @@ class FitSearch:
             make = self._with_callbacks if name in _WITH_CALLBACKS else self._by_batch
             setattr(owner, name, make(original))
             self._replaced.append((owner, name, original))
+        if sys.modules["keras"].backend.backend() == "tensorflow":
+            from tdbg.launch.loops import LoopSearch
+
+            self._loops = LoopSearch(
+                self._settings,
+                is_first=self._is_first,
+                is_inside=lambda: self._n_inside > 0,
+            )
+            self._loops.start()
 
     def stop(self) -> None:
         """Put the methods of Keras back, and end the run."""
@@ -91,12 +109,18 @@ class FitSearch:
             setattr(owner, name, original)
         self._replaced.clear()
         self._close()
+        if self._loops is not None:
+            self._loops.stop()
 
     def print_summary(self) -> None:
         """Print what was captured, or why nothing was."""
         self._close()
-        if self.runs:
-            for line in summary.captured(self.runs, self._facts):
+        runs = list(self.runs)
+        if self._loops is not None:
+            self._loops.close()
+            runs += self._loops.runs
+        if runs:
+            for line in summary.captured(runs, self._facts):
                 sys.stderr.write(f"tdbg: {line}\n")
         elif self._is_first and not self._has_failed and not self._appeared():
             for line in summary.why_of_keras():
@@ -127,7 +151,7 @@ class FitSearch:
                 own = [] if callbacks is None else callbacks
                 own = list(own) if isinstance(own, list | tuple) else [own]
                 given.arguments["callbacks"] = [hook, *own]
-            with taken():
+            with self._inside():
                 return original(*given.args, **given.kwargs)
 
         return call
@@ -142,10 +166,20 @@ class FitSearch:
                 hook = self.hook or self._hook_of(model, (), begins=True)
             if hook is not None and hook.model is not model:
                 hook.set_model(model)
-            with taken():
+            with self._inside():
                 return original(model, *args, **kwargs)
 
         return call
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Within it no other search captures what the call does."""
+        self._n_inside += 1
+        try:
+            with taken():
+                yield
+        finally:
+            self._n_inside -= 1
 
     def _hook_of(self, model: Any, callbacks: Any, *, begins: bool) -> Any | None:
         """The hook of a call; None where the program has one, or there can be none.

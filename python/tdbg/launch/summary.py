@@ -135,7 +135,10 @@ def why_of_keras() -> list[str]:
     error = _error()
     if error:
         return [f"nothing was captured: the program ended by {error} before it trained"]
-    reason = "keras was imported, and no model was trained by fit or train_on_batch"
+    reason = (
+        "keras was imported, and no model was trained by fit, by train_on_batch or by a "
+        "loop that can be captured"
+    )
     return [f"nothing was captured: {reason}"]
 
 

@@ -34,7 +34,7 @@ from tdbg.hooks.keras.tracing import Taps
 from tdbg.hooks.tensorflow.steps import ALL, LOSSES, NOTHING, LoopSteps
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 
-__all__ = ["Reports", "Tensors"]
+__all__ = ["Reports", "Tensors", "is_compiled_by_xla"]
 
 _log = logging.getLogger("tdbg")
 
@@ -90,18 +90,13 @@ class Reports:
 
     def may_report(self) -> bool:
         """Whether the function that is traced may call Python; warns if not."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            owner = frame.f_locals.get("self")
-            is_function = hasattr(owner, "python_function")
-            if is_function and getattr(owner, "_jit_compile", None):
-                self.warn(
-                    "a function is compiled by XLA (jit_compile=True), which cannot "
-                    "call Python: nothing of it is captured; make it by hook.function "
-                    "instead of tf.function"
-                )
-                return False
-            frame = frame.f_back
+        if is_compiled_by_xla():
+            self.warn(
+                "a function is compiled by XLA (jit_compile=True), which cannot "
+                "call Python: nothing of it is captured; make it by hook.function "
+                "instead of tf.function"
+            )
+            return False
         return True
 
     def warn(self, text: str) -> None:
@@ -217,6 +212,18 @@ class Reports:
         self._steps.take(context, replicas)
         if mode is not TRAIN:
             self._levels[mode].assign(self._steps.level(mode))
+
+
+def is_compiled_by_xla() -> bool:
+    """Whether the function that is traced now, if any, is compiled by XLA."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        is_function = hasattr(owner, "python_function")
+        if is_function and getattr(owner, "_jit_compile", None):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _apart(make: Callable[[], Any]) -> Any:

@@ -9,7 +9,7 @@ Thread safety: the training's thread, and threads of TensorFlow, one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +19,15 @@ from tdbg.capture.session import Session
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
-__all__ = ["ALL", "LOSSES", "NOTHING", "LoopMode", "LoopSteps", "level_of"]
+__all__ = [
+    "ALL",
+    "LOSSES",
+    "NOTHING",
+    "LoopMode",
+    "LoopSteps",
+    "level_of",
+    "tape_check",
+]
 
 
 class LoopMode(CurrentMode):
@@ -32,7 +40,7 @@ class LoopMode(CurrentMode):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._latest = TRAIN
-        self._is_recording = _tape_check()
+        self._is_recording = tape_check()
 
     def now(self) -> ModeKeys:
         """The mode of what is recorded now: that of the latest call."""
@@ -144,10 +152,11 @@ def _level(plan: Any) -> int:
     return LOSSES if plan.is_light else ALL
 
 
-def _tape_check() -> Any:
-    """What says whether a tape records; always true where TensorFlow cannot say."""
+def tape_check() -> Callable[[], bool]:
+    """Return what says whether a tape records; true where TensorFlow cannot say."""
     try:
         record: Any = import_module("tensorflow.python.eager.record")
-        return record.could_possibly_record
+        check: Callable[[], bool] = record.could_possibly_record
+        return check
     except (ImportError, AttributeError):
         return lambda: True

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
+from operator import itemgetter
 from typing import Any
 
 from tdbg.capture.adapter import FrameworkAdapter
@@ -259,6 +260,17 @@ class Hook(HookBase):
         reports, forwards = self._made_parts(self._backend)
         loop = Loop(self._steps, self._loop_mode, reports, forwards, self._optimizers)
         return CompiledStep(function, mode, loop, options)
+
+    def model_with(self, variables: Iterable[Any]) -> Any:
+        """The registered model that has most of these variables; None: none has any."""
+        given = {id(each) for each in variables}
+        counts = [
+            (sum(id(each) in given for each in watched.model.variables), watched.model)
+            for watched in self._watched
+            if watched.model is not None
+        ]
+        most = max(counts, key=itemgetter(0), default=(0, None))
+        return most[1] if most[0] else None
 
     def _show(self, loss: Any, model: Any) -> Any:
         watched = self._watched_of(model)

@@ -1,0 +1,105 @@
+"""``tdbg run`` captures loops with tapes in scripts that know no tdbg.
+
+The script has the shape of Keras's guides to training loops written from scratch, and
+of adversaries that share a step.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import tdbg
+from tdbg.launch.family import member
+from tdbg.modes import EVAL, TRAIN
+from tdbg.trial import Trial
+
+SCRIPT = """
+import sys
+import keras
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+images, labels = load_digits(return_X_y=True)
+images = (images / 16.0).astype("float32")
+keras.utils.set_random_seed(0)
+inputs = keras.Input((64,))
+hidden = keras.layers.Dense(32, activation="relu", name="hidden")(inputs)
+model = keras.Model(inputs, keras.layers.Dense(10, name="scores")(hidden))
+optimizer = keras.optimizers.SGD(0.1)
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+accuracy = keras.metrics.SparseCategoricalAccuracy()
+
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        logits = model(x, training=True)
+        loss = loss_of(y, logits)
+    grads = tape.gradient(loss, model.trainable_weights)
+    optimizer.apply_gradients(zip(grads, model.trainable_weights))
+    accuracy.update_state(y, logits)
+    return loss
+
+def test_step(x, y):
+    return loss_of(y, model(x, training=False))
+
+train_step = tf.function(train_step, jit_compile=sys.argv[1] == "XLA")
+test_step = tf.function(test_step)
+model(images[:2])
+data = tf.data.Dataset.from_tensor_slices((images[:640], labels[:640])).batch(64)
+for epoch in range(2):
+    losses = [float(train_step(x, y)) for x, y in data]
+    test_step(tf.constant(images[640:]), tf.constant(labels[640:]))
+print("%.5f %.4f" % (np.mean(losses), float(accuracy.result())))
+"""
+
+
+def run_script(folder: Path, way: str, *before: str) -> tuple[str, str]:
+    path = folder / "train.py"
+    path.write_text(SCRIPT)
+    variables = {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "KERAS_BACKEND": "tensorflow",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    result = subprocess.run(
+        [*before, sys.executable, str(path), way],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env={**os.environ, **variables},
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout, result.stderr
+
+
+def launch(folder: Path, way: str) -> tuple[str, str]:
+    command = [sys.executable, "-m", "tdbg", "run", "--out", str(folder / "run"), "--"]
+    return run_script(folder, way, *command)
+
+
+def test_a_loop_is_captured_and_prints_what_it_prints_by_itself(
+    tmp_path: Path,
+) -> None:
+    printed, told = launch(tmp_path, "graph")
+    assert printed == run_script(tmp_path, "graph")[0]
+    assert "tdbg: captured" in told
+    trial: Trial = tdbg.create_trial(tmp_path / "run")
+    assert len(trial.steps(mode=TRAIN)) == 20
+    assert len(trial.steps(mode=EVAL)) == 2
+    names = set(trial.tensor_names())
+    assert "gradient/hidden/kernel" in names
+    assert {f"SparseCategoricalCrossentropy_{each}" for each in (
+        "input_0", "input_1", "output_0")} <= names  # fmt: skip
+    assert any(name.startswith("unit/hidden_relu") for name in names)
+    assert not member(tmp_path / "run", 2).exists()
+
+
+def test_a_loop_under_xla_is_left_alone_and_that_is_said(tmp_path: Path) -> None:
+    _, told = launch(tmp_path, "XLA")
+    assert "compiled by XLA" in told
+    assert "nothing was captured" in told
+    assert not (tmp_path / "run").exists()
