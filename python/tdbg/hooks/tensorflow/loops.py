@@ -1,0 +1,213 @@
+"""``Loops``: the models, losses and optimizers of loops that a hook captures.
+
+Thread safety: the training's thread; graphs report from threads of TensorFlow, one
+step after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from operator import itemgetter
+from typing import Any
+
+from tdbg.capture.model_info import ModelInfoWriter
+from tdbg.capture.naming import UniqueNames
+from tdbg.capture.session import Session
+from tdbg.errors import ConfigurationError
+from tdbg.hooks.keras.backend import Backend
+from tdbg.hooks.keras.model_info import KerasModel
+from tdbg.hooks.keras.replicas import strategy_problem
+from tdbg.hooks.keras.tracing import Patches
+from tdbg.hooks.keras.watched import WatchedModel
+from tdbg.hooks.tensorflow.compiled import CompiledStep, Loop
+from tdbg.hooks.tensorflow.forwards import Forwards
+from tdbg.hooks.tensorflow.given_losses import LossPatches, wrapped
+from tdbg.hooks.tensorflow.optimizers import OptimizerSteps
+from tdbg.hooks.tensorflow.reports import Reports
+from tdbg.hooks.tensorflow.steps import LoopMode, LoopSteps
+from tdbg.modes import ModeKeys
+
+__all__ = ["Loops"]
+
+
+class Loops:
+    """Captures the loops of one training.
+
+    Args:
+        session: Receives what is captured.
+        backend: Keras's; None: nothing is captured.
+
+    Attributes:
+        mode: The mode of the present call.
+        steps: The steps.
+    """
+
+    def __init__(self, session: Session, backend: Backend | None) -> None:
+        self._session = session
+        self._backend = backend
+        self._watched: list[WatchedModel] = []
+        self._optimizers: list[OptimizerSteps] = []
+        self._names = UniqueNames()
+        self._patches = Patches()
+        self._loss_patches = LossPatches()
+        self._model_info = ModelInfoWriter(session, KerasModel(self._watched))
+        self.steps = LoopSteps(session, self._watched)
+        self.mode = LoopMode(session)
+        self._parts: tuple[Reports, Forwards] | None = None
+        session.on_change.append(self._refresh)
+
+    def close(self) -> None:
+        """Put everything back; the run is about to end."""
+        self._session.run(self._model_info.conclude)
+        self._loss_patches.undo()
+        self._patches.undo()
+
+    def _refresh(self) -> None:
+        for each in self._watched:
+            each.refresh()
+        if self._parts is not None:
+            self._parts[0].refresh()
+
+    # ---- registration ----------------------------------------------------------
+
+    def register(self, model: Any, optimizer: Any = None, *, loss: Any = None) -> None:
+        """As ``Hook.register``."""
+        if self._backend is None or not self._session.is_live:
+            return
+        if self._backend.name != "tensorflow":
+            msg = f"watch needs Keras on TensorFlow, and it is on {self._backend.name}"
+            raise ConfigurationError(msg)
+        if not hasattr(model, "_flatten_layers"):
+            msg = f"watch needs a model of Keras, not {type(model).__name__}"
+            raise ConfigurationError(msg)
+        problem = strategy_problem(model)
+        if problem is not None:
+            raise ConfigurationError(problem)
+        if optimizer is not None:
+            _check_optimizer(optimizer)
+        root = self._names.take(type(model).__name__)
+        watched = WatchedModel(
+            self._session,
+            self._backend,
+            model,
+            root,
+            f"{root}/" if self._watched else "",
+            id(model),
+            self._model_info,
+        )
+        self._watched.append(watched)
+        _, forwards = self._made_parts(self._backend)
+        forwards.enter_layers(watched, self._patches)
+        if optimizer is not None:
+            self.register_optimizer(optimizer, model=model)
+        if loss is not None:
+            self.register_loss(loss, model=model)
+
+    def register_optimizer(
+        self, optimizer: Any, *, model: Any = None, defines_step: bool = False
+    ) -> None:
+        """As ``Hook.register_optimizer``."""
+        if self._backend is None or not self._session.is_live:
+            return
+        _check_optimizer(optimizer)
+        watched = self._watched_of(model)
+        watched.train_by(optimizer)
+        self._session.optimizer_found(id(optimizer), defines_step=defines_step)
+        reports, forwards = self._made_parts(self._backend)
+        steps = OptimizerSteps(
+            watched,
+            optimizer,
+            self.steps,
+            self.mode,
+            forwards,
+            reports,
+            len(self._optimizers),
+        )
+        self._optimizers.append(steps)
+        self._patches.wrap(optimizer, "apply", steps.wrap)
+
+    def register_loss(self, loss: Any, *, model: Any = None) -> None:
+        """As ``Hook.register_loss``."""
+        if self._backend is None or not self._session.is_live:
+            return
+        if not hasattr(loss, "__dict__") or hasattr(loss, "__code__"):
+            msg = (
+                f"loss={getattr(loss, '__name__', loss)!r} is no object that can be "
+                "watched: write `loss = hook.wrap_loss(loss)` after the hook is made"
+            )
+            raise ConfigurationError(msg)
+        self._loss_patches.change(loss, self._show(loss, model))
+
+    def wrap_loss(self, loss: Callable[..., Any], *, model: Any = None) -> Any:
+        """As ``Hook.wrap_loss``."""
+        given: object = loss
+        if not callable(given):
+            msg = f"wrap_loss needs a function of labels and predictions, not {given!r}"
+            raise ConfigurationError(msg)
+        if self._backend is None or not self._session.is_live:
+            return loss
+        return wrapped(loss, self._show(loss, model))
+
+    def function(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        mode: ModeKeys | None = None,
+        **options: Any,
+    ) -> Any:
+        """As ``Hook.function``."""
+        if function is None:
+            return functools.partial(self.function, mode=mode, **options)
+        given: object = function
+        if not callable(given):
+            msg = f"hook.function needs a function, not {given!r}"
+            raise ConfigurationError(msg)
+        if self._backend is None or not self._session.is_live:
+            return import_module("tensorflow").function(function, **options)
+        self._watched_of(None)
+        reports, forwards = self._made_parts(self._backend)
+        loop = Loop(self.steps, self.mode, reports, forwards, self._optimizers)
+        return CompiledStep(function, mode, loop, options)
+
+    def model_with(self, variables: Iterable[Any]) -> Any:
+        """As ``Hook.model_with``."""
+        given = {id(each) for each in variables}
+        counts = [
+            (sum(id(each) in given for each in watched.model.variables), watched.model)
+            for watched in self._watched
+            if watched.model is not None
+        ]
+        most = max(counts, key=itemgetter(0), default=(0, None))
+        return most[1] if most[0] else None
+
+    def _show(self, loss: Any, model: Any) -> Any:
+        watched = self._watched_of(model)
+        function = watched.losses.add(watched.model, loss)
+        return self._made_parts(watched.backend)[1].show_loss(watched, function)
+
+    def _watched_of(self, model: Any) -> WatchedModel:
+        """The registered model, or the latest one.
+
+        Raises:
+            ConfigurationError: If there is none.
+        """
+        found = [each for each in self._watched if model in (None, each.model)]
+        if not found:
+            msg = "register the model first: hook.register(model, optimizer)"
+            raise ConfigurationError(msg)
+        return found[-1]
+
+    def _made_parts(self, backend: Backend) -> tuple[Reports, Forwards]:
+        if self._parts is None:
+            reports = Reports(self.steps, backend)
+            self._parts = reports, Forwards(self.steps, self.mode, reports)
+        return self._parts
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    """Raise ConfigurationError if it is no optimizer of Keras."""
+    if not hasattr(optimizer, "apply") or not hasattr(optimizer, "update_step"):
+        msg = f"watch needs an optimizer of Keras, not {type(optimizer).__name__}"
+        raise ConfigurationError(msg)
