@@ -36,6 +36,8 @@ MOVED = {
     "rules.action.action": "rules.action",
     "rules.req_tensors": "rules.rule",
     "rules.rule_invoker": "rules.rule",
+    "tensorflow.keras": "tensorflow.hook",
+    "tensorflow.singleton_utils": "tensorflow.hook",
     "trials.local_trial": "trials.trial",
     "trials.s3_trial": "trials.trial",
     "trials.utils": "trials.trial",

@@ -23,6 +23,8 @@ _JOBS = "tdbg has actions of its own: `tdbg watch --on-finding`, docs/actions.md
 _RANK = "the hook asks torch.distributed"
 _TESTS = "it serves the tests of smdebug; set the variables of the environment"
 _HOOKS = "use register_module, and save_tensor for what the program computes itself"
+_SESSIONS = "sessions and Estimators are gone from TensorFlow 2.16 on; use KerasHook"
+_LAYERS = "layers are captured by collections, without a forked TensorFlow"
 
 MODULES = {
     "core.access_layer.base": "use open()",
@@ -44,7 +46,9 @@ MODULES = {
     "profiler": _PROFILER,
     "rules.action.message_action": _JOBS,
     "rules.action.stop_training_action": "use rules.action.Actions, or `tdbg stop`",
-    "tensorflow": _FRAMEWORK,
+    "tensorflow.callable_cache": _LAYERS,
+    "tensorflow.session": _SESSIONS,
+    "tensorflow.tensor_ref": _LAYERS,
     "trials.profiler_trial": _PROFILER,
 }
 """Modules by their paths in smdebug; a package stands for all that is inside."""
@@ -116,6 +120,7 @@ NAMES: dict[str, dict[str, str]] = {
             "several processes may write into one run; none has to claim it",
         ),
     },
+    "tensorflow": dict.fromkeys(("EstimatorHook", "SessionHook"), _SESSIONS),
     "pytorch.hook": {"smdataparallel": _RANK, "profiler_config_parser": _PROFILER},
     "pytorch.utils": dict.fromkeys(
         (

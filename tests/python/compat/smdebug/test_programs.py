@@ -126,7 +126,7 @@ from smdebug.exceptions import StepUnavailable
 import tdbg.compat.smdebug.exceptions
 import tdbg.compat.smdebug.pytorch as ours
 try:
-    import smdebug.tensorflow
+    import smdebug.tensorflow.session
     message = ""
 except ModuleNotFoundError as error:
     message = str(error)

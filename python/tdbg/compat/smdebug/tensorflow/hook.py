@@ -1,0 +1,378 @@
+"""``smdebug.tensorflow.keras``: a hook of Keras with smdebug's arguments and methods.
+
+docs/migrating-from-smdebug.md lists the differences.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any, Never, Self
+
+from tdbg.capture.modes import CurrentMode
+from tdbg.capture.policy import Policy
+from tdbg.capture.session import Session
+from tdbg.compat.smdebug.core import base
+from tdbg.compat.smdebug.core.base import CallbackHook, del_hook, set_hook
+from tdbg.compat.smdebug.core.collection import CollectionKeys
+from tdbg.compat.smdebug.core.json_config import create_hook_from_json_config
+from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
+from tdbg.compat.smdebug.core.save_config import SaveConfig
+from tdbg.compat.smdebug.core.utils import (
+    get_tensorboard_dir,
+    is_switched_on,
+    verify_and_get_out_dir,
+)
+from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
+from tdbg.compat.smdebug.left_out import PAGE
+from tdbg.compat.smdebug.tensorflow.collection import CollectionManager
+from tdbg.config import HookConfig
+from tdbg.config.collections import Role
+from tdbg.config.files import resolve
+from tdbg.hooks.keras.hook import Hook as FitHook
+from tdbg.hooks.keras.names import role_of_parameter
+from tdbg.hooks.tensorflow.loops import Loops
+from tdbg.modes import TRAIN, ModeKeys
+
+__all__ = [
+    "DEFAULT_INCLUDE_COLLECTIONS",
+    "KerasHook",
+    "del_hook",
+    "get_hook",
+    "set_hook",
+]
+
+DEFAULT_INCLUDE_COLLECTIONS = [
+    CollectionKeys.METRICS,
+    CollectionKeys.LOSSES,
+    CollectionKeys.SM_METRICS,
+]
+_METHODS = {
+    "add_to_collection": "use hook.get_collection(name).include(names)",
+    "profiler": "tdbg has no profiler",
+    "save_tape_logs": "use hook.register_model, which captures layers",
+    "set_gradients": "gradients are those that the optimizer is given",
+    "set_optimizer_variables": "they are found by the optimizer",
+    "should_save_layer": "what is captured is said by collections",
+}
+_log = logging.getLogger("tdbg")
+
+
+class KerasHook(FitHook, CallbackHook):
+    """Captures trainings by ``fit`` and loops with tapes; by default only losses.
+
+    Args:
+        out_dir: The run directory.
+        export_tensorboard: Write files of TensorBoard when the run has ended.
+        tensorboard_dir: The folder of these files, which switches the export on.
+        dry_run: Do everything but write.
+        reduction_config: Statistics only, or raw values as well (the default).
+        save_config: When tensors are saved; every 500 steps by default.
+        include_regex: Expressions that find names of further tensors, which belong to
+            the collection ``default``.
+        include_collections: Captured collections, in addition to the losses.
+        save_all: Capture every tensor.
+        include_workers: "one": the lowest rank, or "all".
+
+    Raises:
+        SMDebugRuntimeError: If there is no *out_dir*.
+        ConfigurationError: If an argument can never work.
+        StorageError: If the run cannot be made or written.
+    """
+
+    def __init__(
+        self,
+        out_dir: str | os.PathLike[str] | None = None,
+        export_tensorboard: bool = False,
+        tensorboard_dir: str | None = None,
+        dry_run: bool = False,
+        reduction_config: ReductionConfig | None = None,
+        save_config: Any = None,
+        include_regex: str | list[str] | None = None,
+        include_collections: Iterable[str] | None = None,
+        save_all: bool = False,
+        include_workers: str = "one",
+    ) -> None:
+        self.out_dir = verify_and_get_out_dir(out_dir)
+        self.tensorboard_dir = get_tensorboard_dir(
+            export_tensorboard, tensorboard_dir, self.out_dir
+        )
+        self.save_all = save_all
+        given = SaveConfig.parse(save_config)
+        given = SaveConfig(given.mode_save_configs)  # A copy, changed below.
+        given.merge_default_save_config(SaveConfig())
+        self.save_config = given.copy(is_fixed=True)
+        self.reduction_config = reduction_config or ReductionConfig(
+            save_raw_tensor=True
+        )
+        self.collection_manager = CollectionManager(create_default=True)
+        self.include_collections = [
+            *DEFAULT_INCLUDE_COLLECTIONS,
+            *_names(include_collections),
+        ]
+        if include_regex is not None:
+            self.collection_manager.get(CollectionKeys.DEFAULT).include(include_regex)
+            self.include_collections.append(CollectionKeys.DEFAULT)
+        if save_all:
+            self.include_collections.append(CollectionKeys.ALL)
+        for name in self.include_collections:
+            self.collection_manager.include(name)
+        losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
+        if losses.save_config is None:
+            losses.save_config = self.save_config.copy()  # Not every step.
+        settings = {
+            "out_dir": self.out_dir,
+            "dry_run": dry_run,
+            "include_workers": include_workers,
+            "tensorboard_dir": self.tensorboard_dir or None,
+        }
+        self._configure(lambda: resolve(settings))
+        set_hook(self)
+
+    def _make_policy(self, config: HookConfig) -> Policy:
+        del config
+        return Policy(
+            self.collection_manager,
+            self.save_config.native(),
+            self.reduction_config,
+            save_histogram=bool(self.tensorboard_dir),
+        )
+
+    def _attach(self, session: Session) -> CurrentMode:
+        mode = super()._attach(session)
+        self._loops = Loops(session, self._backend)
+        self._loop_models: list[Any] = []
+        self._loop_optimizers: list[Any] = []
+        self._has_warned = False
+        return mode
+
+    def _detach(self) -> None:
+        self._loops.close()
+        super()._detach()
+
+    @classmethod
+    def _made(cls, make_config: Callable[[], HookConfig]) -> Self:
+        del make_config
+        msg = "smdebug's hook takes arguments, or a file: create_from_json_file"
+        raise SMDebugRuntimeError(msg)
+
+    @classmethod
+    def create_from_json_file(
+        cls, json_file_path: str | os.PathLike[str] | None = None
+    ) -> KerasHook:
+        """Make a hook with the settings of a JSON file.
+
+        Args:
+            json_file_path: The file; None: the one that ``SMDEBUG_CONFIG_FILE_PATH``
+                names.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ConfigurationError: If a setting can never work.
+        """
+        hook: KerasHook = create_hook_from_json_config(cls, json_file_path)
+        return hook
+
+    @classmethod
+    def hook_from_config(
+        cls, json_config_path: str | os.PathLike[str] | None = None
+    ) -> KerasHook:
+        """The older name of ``create_from_json_file``."""
+        return cls.create_from_json_file(json_config_path)
+
+    # ---- collections -----------------------------------------------------------
+
+    def get_collection(self, name: str, create: bool = True) -> Any:
+        """The collection of this name; made if there is none and *create* allows it.
+
+        Raises:
+            SMDebugError: If there is no such collection, and *create* is False.
+        """
+        return self.collection_manager.get(name, create)
+
+    def get_collections(self) -> Any:
+        """All collections by name."""
+        return self.collection_manager.get_collections()
+
+    def add_collection(self, collection: Any) -> None:
+        """Add a collection, which is captured if the hook was given its name.
+
+        Raises:
+            SMDebugTypeError: If *collection* is no collection.
+        """
+        self.collection_manager.add(collection)
+
+    # ---- loops -----------------------------------------------------------------
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        """Capture the steps of an optimizer in a loop; nothing is needed for ``fit``.
+
+        Returns:
+            The optimizer itself.
+        """
+        if not any(each is optimizer for each in self._loop_optimizers):
+            self._loop_optimizers.append(optimizer)
+            if self._loop_models:
+                self._loops.register_optimizer(optimizer)
+        return optimizer
+
+    def register_model(self, model: Any) -> None:
+        """Capture the layers of a model that a loop trains, and all its gradients.
+
+        Call it before the first call of a function that ``tf.function`` compiles.
+
+        Raises:
+            ConfigurationError: If it is no model of Keras on TensorFlow.
+        """
+        self._loops.register(model)
+        self._loop_models.append(model)
+        if len(self._loop_models) == 1:
+            for optimizer in self._loop_optimizers:
+                self._loops.register_optimizer(optimizer)
+
+    def register_loss(self, loss: Any) -> None:
+        """Capture a loss object of a loop: labels, predictions, and what it computes.
+
+        Raises:
+            ConfigurationError: If it is a function, or no model is registered.
+        """
+        self._loops.register_loss(loss)
+
+    def wrap_tape(self, tape: Any) -> Any:
+        """Capture what a tape is asked for: the loss, gradients and their variables.
+
+        Each call of ``tape.gradient`` is a step, unless an optimizer that was wrapped
+        steps after it. Of a model that was registered the loss alone is captured here.
+
+        Returns:
+            The tape itself.
+        """
+        gradient = tape.gradient
+
+        def shown(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            result = gradient(target, sources, *args, **kwargs)
+            self._session.run(self._tape_asked, target, sources, result)
+            return result
+
+        tape.gradient = shown
+        return tape
+
+    def set_mode(self, mode: ModeKeys | None) -> None:
+        """Set the mode; None: follow what is called.
+
+        Raises:
+            ConfigurationError: If *mode* is no mode.
+        """
+        super().set_mode(mode)
+        self._loops.mode.say(mode)
+
+    def save_scalar(
+        self,
+        name: str,
+        value: Any,
+        sm_metric: bool = False,
+        timestamp: float | None = None,
+    ) -> None:
+        """Record a number as ``scalar/<name>``, always.
+
+        Args:
+            name: Name of the number.
+            value: The number, or a tensor or array of one.
+            sm_metric: Ignored: there is no SageMaker to send the number to.
+            timestamp: When the number was true, in seconds since 1970; None: now.
+        """
+        del sm_metric
+        super().save_scalar(name, value, timestamp=timestamp)
+
+    def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
+        """Record a value, as *tensor_name* alone: a loss if its name says so."""
+        self._session.run(self._record_named, tensor_name, tensor_value)
+
+    def _record_named(self, name: str, value: Any) -> None:
+        role = Role.LOSS if "loss" in name.lower() else Role.OTHER
+        given = value if self._adapter.is_tensor(value) else None
+        self._session.record(self._loops.mode.now(), name, role, given)
+
+    def _tape_asked(self, target: Any, sources: Any, result: Any) -> None:
+        tf: Any = import_module("tensorflow")
+        if not tf.executing_eagerly():
+            if not self._has_warned and not self._loop_models:
+                self._has_warned = True
+                _log.warning(
+                    "a tape in a tf.function shows nothing by wrap_tape: call "
+                    "hook.register_model(model) and hook.wrap_optimizer(optimizer) "
+                    "before the function is compiled (%s)",
+                    PAGE,
+                )
+            return
+        steps, session = self._loops.steps, self._session
+        context = steps.training() if self._loop_models else steps.begin_forward(TRAIN)
+        if context is None or not context.takes:
+            return
+        entry = session.entry("loss", Role.LOSS)
+        session.recorder.capture(context, entry, target)
+        if self._loop_models:
+            return
+        pairs = zip(tf.nest.flatten(sources), tf.nest.flatten(result), strict=False)
+        for variable, given in pairs:
+            path = getattr(variable, "path", None) or getattr(variable, "name", "")
+            if not path or not hasattr(variable, "assign"):
+                continue
+            name = path.partition(":")[0]
+            role = role_of_parameter(name)
+            weight = session.entry(name, role)
+            session.recorder.capture(context, weight, tf.convert_to_tensor(variable))
+            if given is not None:
+                entry = session.entry(f"gradient/{name}", Role.GRADIENT)
+                session.recorder.capture(context, entry, given)
+
+    def _cleanup(self) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Never:
+        msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+        instead = _METHODS.get(name)
+        if instead is not None:
+            msg += f", as smdebug's has: {instead} ({PAGE})"
+        raise AttributeError(msg, name=name, obj=self)
+
+
+def _names(given: object) -> list[str]:
+    """The names of collections.
+
+    Raises:
+        SMDebugTypeError: If one is no text.
+    """
+    names = [given] if isinstance(given, str) else list(given or ())  # type: ignore[call-overload]
+    for name in names:
+        if not isinstance(name, str):
+            msg = f"include_collections: {name!r} is no name of a collection"
+            raise SMDebugTypeError(msg)
+    return names
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None,
+    create_if_not_exists: bool = False,
+) -> KerasHook | None:
+    """The hook of the process.
+
+    Args:
+        json_config_path: The file to make a hook from; None: the one that
+            ``SMDEBUG_CONFIG_FILE_PATH`` names.
+        create_if_not_exists: Whether to make a hook if there is none and the file
+            exists.
+
+    Returns:
+        The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
+    """
+    if not is_switched_on():
+        return None
+    found = base.get_hook(
+        json_config_path=json_config_path,
+        hook_class=KerasHook,
+        create_if_not_exists=create_if_not_exists,
+    )
+    return found if isinstance(found, KerasHook) else None
