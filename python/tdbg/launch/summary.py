@@ -136,8 +136,8 @@ def why_of_keras() -> list[str]:
     if error:
         return [f"nothing was captured: the program ended by {error} before it trained"]
     reason = (
-        "keras was imported, and no model was trained by fit, by train_on_batch or by a "
-        "loop that can be captured"
+        "keras was imported, and no model was trained by fit, train_on_batch or a loop "
+        "that can be captured"
     )
     return [f"nothing was captured: {reason}"]
 

@@ -32,6 +32,7 @@ MOVED = {
     "core.modes": "core.base",
     "core.sagemaker_utils": "core.utils",
     "core.singleton_utils": "core.base",
+    "mxnet.singleton_utils": "mxnet.hook",
     "pytorch.singleton_utils": "pytorch.hook",
     "rules.action.action": "rules.action",
     "rules.req_tensors": "rules.rule",

@@ -42,7 +42,6 @@ MODULES = {
     "core.tfevent": _FILES,
     "core.tfrecord": _FILES,
     "core.writer": "use hook.save_tensor and hook.save_scalar",
-    "mxnet": _FRAMEWORK,
     "profiler": _PROFILER,
     "rules.action.message_action": _JOBS,
     "rules.action.stop_training_action": "use rules.action.Actions, or `tdbg stop`",

@@ -1,8 +1,8 @@
 """Everything public in smdebug is there, or says what to use instead.
 
 ``tables/names.json`` has all modules of smdebug 1.0.34, but for those inside of its
-profiler, its file format and the packages of frameworks without a hook, and their
-public names: those that the face answers, and those that it leaves out.  null: the
+profiler, its file format, MXNet (tests/mxnet has those) and the packages of frameworks
+without a hook, and their public names: those that the face answers, and those that it leaves out.  null: the
 module is left out.  And the variables of the environment that smdebug reads.
 """
 

@@ -1,0 +1,230 @@
+"""``smdebug.mxnet.hook``: a hook of Gluon with smdebug's arguments and modes.
+
+docs/migrating-from-smdebug.md lists the differences.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from tdbg.capture.policy import Policy
+from tdbg.compat.smdebug.core import base
+from tdbg.compat.smdebug.core.base import CallbackHook, del_hook, set_hook
+from tdbg.compat.smdebug.core.collection import CollectionKeys
+from tdbg.compat.smdebug.core.json_config import create_hook_from_json_config
+from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
+from tdbg.compat.smdebug.core.save_config import SaveConfig
+from tdbg.compat.smdebug.core.utils import (
+    get_tensorboard_dir,
+    is_switched_on,
+    verify_and_get_out_dir,
+)
+from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
+from tdbg.compat.smdebug.mxnet.collection import CollectionManager, SmdebugNames
+from tdbg.config import HookConfig
+from tdbg.config.files import resolve
+from tdbg.hooks.mxnet.hook import Hook as GluonHook
+from tdbg.modes import ModeKeys
+
+__all__ = ["DEFAULT_INCLUDE_COLLECTIONS", "Hook", "del_hook", "get_hook", "set_hook"]
+
+DEFAULT_INCLUDE_COLLECTIONS = [CollectionKeys.LOSSES]
+
+
+class Hook(GluonHook, CallbackHook):
+    """Captures a training; by default only its losses, every 500 steps.
+
+    Args:
+        out_dir: The run directory.
+        export_tensorboard: Write files of TensorBoard when the run has ended.
+        tensorboard_dir: The folder of these files, which switches the export on.
+        dry_run: Do everything but write.
+        reduction_config: Statistics only, or raw values as well (the default).
+        save_config: When tensors are saved; every 500 steps by default.
+        include_regex: Expressions that find names of further tensors, which belong to
+            the collection ``default``.
+        include_collections: Captured collections, in addition to the losses.
+        save_all: Capture every tensor.
+        include_workers: "one": the lowest rank, or "all".
+
+    Raises:
+        SMDebugRuntimeError: If there is no *out_dir*.
+        ConfigurationError: If an argument can never work.
+        StorageError: If the run cannot be made or written.
+    """
+
+    def __init__(
+        self,
+        out_dir: str | os.PathLike[str] | None = None,
+        export_tensorboard: bool = False,
+        tensorboard_dir: str | None = None,
+        dry_run: bool = False,
+        reduction_config: ReductionConfig | None = None,
+        save_config: Any = None,
+        include_regex: str | list[str] | None = None,
+        include_collections: Iterable[str] | None = None,
+        save_all: bool = False,
+        include_workers: str = "one",
+    ) -> None:
+        self.out_dir = verify_and_get_out_dir(out_dir)
+        self.tensorboard_dir = get_tensorboard_dir(
+            export_tensorboard, tensorboard_dir, self.out_dir
+        )
+        self.save_all = save_all
+        given = SaveConfig.parse(save_config)
+        given = SaveConfig(given.mode_save_configs)  # A copy, changed below.
+        given.merge_default_save_config(SaveConfig())
+        self.save_config = given.copy(is_fixed=True)
+        self.reduction_config = reduction_config or ReductionConfig(
+            save_raw_tensor=True
+        )
+        self.collection_manager = CollectionManager()
+        self.include_collections = [
+            *DEFAULT_INCLUDE_COLLECTIONS,
+            *_names(include_collections),
+        ]
+        if include_regex is not None:
+            self.collection_manager.get(CollectionKeys.DEFAULT).include(include_regex)
+            self.include_collections.append(CollectionKeys.DEFAULT)
+        if save_all:
+            self.include_collections.append(CollectionKeys.ALL)
+        for name in self.include_collections:
+            self.collection_manager.include(name)
+        self._schedule_losses()
+        settings = {
+            "out_dir": self.out_dir,
+            "dry_run": dry_run,
+            "include_workers": include_workers,
+            "tensorboard_dir": self.tensorboard_dir or None,
+        }
+        self._configure(lambda: resolve(settings))
+        set_hook(self)
+
+    def _make_policy(self, config: HookConfig) -> Policy:  # noqa: ARG002
+        return Policy(
+            self.collection_manager,
+            self.save_config.native(),
+            self.reduction_config,
+            save_histogram=bool(self.tensorboard_dir),
+            naming=SmdebugNames(),
+        )
+
+    @classmethod
+    def _made(cls, make_config: Callable[[], HookConfig]) -> Self:
+        del make_config
+        msg = "smdebug's hook takes arguments, or a file: create_from_json_file"
+        raise SMDebugRuntimeError(msg)
+
+    @classmethod
+    def create_from_json_file(
+        cls, json_file_path: str | os.PathLike[str] | None = None
+    ) -> Hook:
+        """Make a hook with the settings of a JSON file.
+
+        Args:
+            json_file_path: The file; None: the one that ``SMDEBUG_CONFIG_FILE_PATH``
+                names.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ConfigurationError: If a setting can never work.
+        """
+        hook: Hook = create_hook_from_json_config(cls, json_file_path)
+        return hook
+
+    # ---- collections -----------------------------------------------------------
+
+    def get_collection(self, name: str, create: bool = True) -> Any:
+        """The collection of this name; made if there is none and *create* allows it.
+
+        Raises:
+            SMDebugError: If there is no such collection, and *create* is False.
+        """
+        return self.collection_manager.get(name, create)
+
+    def get_collections(self) -> Any:
+        """All collections by name."""
+        return self.collection_manager.get_collections()
+
+    def add_collection(self, collection: Any) -> None:
+        """Add a collection, which is captured if the hook was given its name.
+
+        Raises:
+            SMDebugTypeError: If *collection* is no collection.
+        """
+        self.collection_manager.add(collection)
+        self._schedule_losses()
+
+    def configure_collections(self, collections: Iterable[Any]) -> None:
+        """Configure collections as a file does: expressions add up, the last wins."""
+        for collection in collections:
+            self.collection_manager.merge(collection)
+        self._schedule_losses()
+
+    def _schedule_losses(self) -> None:
+        """Save losses at the steps of the hook's schedule, not at every step."""
+        losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
+        if losses.save_config is None:
+            losses.save_config = self.save_config.copy()
+
+    # ---- registration ----------------------------------------------------------
+
+    def register_hook(self, block: Any) -> None:
+        """Call ``register_block``, by the name that other frameworks' hooks have."""
+        self.register_block(block)
+
+    # ---- state -----------------------------------------------------------------
+
+    @property
+    def mode(self) -> ModeKeys:
+        """The present mode: that of ``set_mode``, or else of the latest forward."""
+        return self._mode.now()
+
+    @property
+    def step(self) -> int:
+        """The global step that began last; -1 before the first."""
+        return self._session.latest_step(ModeKeys.GLOBAL)[0]
+
+    def _cleanup(self) -> None:
+        self.close()
+
+
+def _names(given: object) -> list[str]:
+    """The names of collections.
+
+    Raises:
+        SMDebugTypeError: If one is no text.
+    """
+    names = [given] if isinstance(given, str) else list(given or ())  # type: ignore[call-overload]
+    for name in names:
+        if not isinstance(name, str):
+            msg = f"include_collections: {name!r} is no name of a collection"
+            raise SMDebugTypeError(msg)
+    return names
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None,
+    create_if_not_exists: bool = False,
+) -> Hook | None:
+    """The hook of the process.
+
+    Args:
+        json_config_path: The file to make a hook from; None: the one that
+            ``SMDEBUG_CONFIG_FILE_PATH`` names.
+        create_if_not_exists: Whether to make a hook if there is none and the file
+            exists.
+
+    Returns:
+        The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
+    """
+    if not is_switched_on():
+        return None
+    found = base.get_hook(
+        json_config_path=json_config_path,
+        hook_class=Hook,
+        create_if_not_exists=create_if_not_exists,
+    )
+    return found if isinstance(found, Hook) else None
