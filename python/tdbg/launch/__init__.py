@@ -4,7 +4,8 @@ tdbg runs the command as it stands (by ``exec``, or as a child if rules judge th
 in an environment whose ``PYTHONPATH`` begins with the folder ``site``.  The
 ``sitecustomize`` in that folder waits until a framework is imported; then ``discovery``
 finds the model, the optimizer and the loss as the script uses them, ``fitting`` the
-trainings with Keras, ``compiled`` those in JAX, ``boosting`` those of boosted trees.
+trainings with Keras, ``compiled`` those in JAX, ``gluon`` those with MXNet, and
+``boosting`` those of boosted trees.
 
 Every Python process below the command searches, and one that trains nothing leaves no
 trace, such as a worker of a data loader.  Ranks of one training share a run; all other

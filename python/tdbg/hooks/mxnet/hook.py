@@ -94,7 +94,7 @@ class Hook(HookBase):
             self.register_loss(block)
             return
         self._check(block, "register_block", Block)
-        if not self._session.is_live or any(each.net is block for each in self._nets):
+        if not self._session.is_live or self.captures(block):
             return
         net = WatchedNet(
             self._session,
@@ -107,6 +107,10 @@ class Hook(HookBase):
         )
         self._nets.append(net)
         self._countdown = 0
+
+    def captures(self, block: Any) -> bool:
+        """Whether a block is one that was registered."""
+        return any(each.net is block for each in self._nets)
 
     def register_loss(self, loss: Any) -> Any:
         """Capture what this block returns as a loss, at every step.

@@ -88,6 +88,7 @@ class TrainerWatch:
         self.of_updates: DerivedEntries[TrackedParameter]
         self.of_updates = DerivedEntries(session, Role.UPDATE, update_name)
         self._watched: list[_WatchedTrainer] = []
+        self._n_found = 0
 
     def trainers(self) -> list[Any]:
         """The trainers that live, in the order in which they were found."""
@@ -111,10 +112,19 @@ class TrainerWatch:
         """Watch a trainer, if it is not yet."""
         if any(each.trainer is trainer for each in self._watched):
             return
-        watched = _WatchedTrainer(self, trainer, len(self._watched))
+        watched = _WatchedTrainer(self, trainer, self._n_found)
+        self._n_found += 1
         self._watched.append(watched)
+        # Not this object itself: the trainer may outlive it.
+        gone: weakref.WeakMethod[Any] = weakref.WeakMethod(self._forget)
+        weakref.finalize(trainer, _call, gone, watched.key).atexit = False
         self.session.optimizer_found(watched.key)
         self.model_info.changed()
+
+    def _forget(self, key: int) -> None:
+        """A trainer does not live any longer."""
+        self._watched = [each for each in self._watched if each.key != key]
+        self.session.optimizer_gone(key)
 
     def refresh(self) -> None:
         """Forget what is captured: collections have changed."""
@@ -371,6 +381,12 @@ class _WatchedTrainer:
             is_captured = self.session.captures(full, role)
             self._states[key] = self.session.entry(full, role) if is_captured else None
         return self._states[key]
+
+
+def _call(method: weakref.WeakMethod[Any], key: int) -> None:
+    found = method()
+    if found is not None:
+        found(key)
 
 
 def _training(mode: ModeKeys) -> ModeKeys:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # What is searched for, by the names of their packages.
-_FRAMEWORKS = ("torch", "keras", "xgboost", "lightgbm", "jax")
+_FRAMEWORKS = ("torch", "keras", "xgboost", "lightgbm", "jax", "mxnet")
 # Libraries of JAX, in which its search goes on when they are imported.
 _LIBRARIES = ("flax.nnx", "equinox", "optax")
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
@@ -131,6 +131,10 @@ class _Finder:
                 from tdbg.launch import compiled
 
                 compiled.library_imported(self._framework)
+            elif self._framework == "mxnet":
+                from tdbg.launch import gluon
+
+                gluon.begin(is_first=self._is_first)
             else:
                 from tdbg.launch import boosting
 
