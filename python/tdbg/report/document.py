@@ -193,7 +193,7 @@ def _told_apart(first: str, second: str) -> tuple[str, str]:
 
 def _check_place(path: str | os.PathLike[str]) -> None:
     place = Path(path)
-    if place.is_dir():
+    if os.path.isdir(place):  # noqa: PTH112 - a name that is too long is no directory
         msg = f"{place} is a directory: name a file, such as {place / 'report.html'}"
         raise ConfigurationError(msg)
 
@@ -204,7 +204,7 @@ def _write(
     """Write a file beside its place, then put it there: a reader sees a whole one."""
     place = Path(path)
     content = text.encode("utf-8", "backslashreplace")
-    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    beside = place.with_name(f".tdbg-report-{os.getpid()}.tmp")
     try:
         beside.write_bytes(content)
         beside.replace(place)

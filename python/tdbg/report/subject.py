@@ -142,7 +142,10 @@ class Subject:
 
     @cached_property
     def _collections(self) -> dict[str, set[str]]:
-        return {n: set(c.tensor_names) for n, c in self.trial.collections().items()}
+        # A collection may name what was never saved.
+        saved = set(self.trial.tensor_names())
+        told = self.trial.collections().items()
+        return {name: each.tensor_names & saved for name, each in told}
 
     def in_collection(self, name: str) -> set[str]:
         """The names of the tensors of a collection; empty if there is none."""

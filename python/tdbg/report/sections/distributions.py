@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 # Tensors that are shown; of each so many steps; and bins.
 MOST_TENSORS, OF_PROBLEM = 10, 2
 MOST_STEPS = 7
-BINS = 96
+MOST_BINS, LEAST_BINS = 96, 16
 # Quantiles between which the bins lie: one element far out would put all others into
 # one bin.  The outermost bins hold what lies beyond.
 TAIL = 0.001
@@ -121,7 +121,7 @@ def _chart(name: str, found: dict[int, Histogram]) -> Markup:
     if low == high:
         reach = abs(low) / 2 or 0.5
         low, high = low - reach, high + reach
-    edges = np.linspace(low, high, BINS + 1)
+    edges = np.linspace(low, high, _n_bins(found) + 1)
     counts = [_counts(each, edges) for each in found.values()]
     notes = [_note(each) for each in found.values()]
     labels = [f"step {step:,}" for step in found]
@@ -133,6 +133,12 @@ def _chart(name: str, found: dict[int, Histogram]) -> Markup:
         alt=f"Histograms of {name} at {len(found)} steps.",
         caption="The outermost bins hold all that lies beyond.",
     )
+
+
+def _n_bins(found: dict[int, Histogram]) -> int:
+    """Twice the root of the number of elements: of fewer, bins would be noise."""
+    most = max(each.count for each in found.values())
+    return int(np.clip(2 * np.sqrt(most), LEAST_BINS, MOST_BINS))
 
 
 def _range(histogram: Histogram) -> tuple[float, float]:

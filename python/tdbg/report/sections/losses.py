@@ -39,7 +39,7 @@ def losses(subject: Subject) -> Section:
         text = "No loss was recorded: register it with the hook."
         content.append(tag("p", text, class_="quiet"))
     scalars = scalar_series(subject)
-    rates = {n: s for n, s in scalars.items() if n.endswith("/lr")}
+    rates = {n: s for n, s in scalars.items() if n.endswith("/lr") and _moves(s)}
     if rates:
         content += [
             tag("h3", "Learning rate"),

@@ -29,6 +29,9 @@ WORDS = {
 def banner(subject: Subject) -> Markup:
     """The verdict, and what to do."""
     verdict = subject.verdict
+    word = WORDS[verdict.tone]
+    if verdict.tone == "ok" and subject.judgement.problems:
+        word = "over"
     problems = [each for each in subject.judgement.problems if each.accuses]
     do: Child = None
     if verdict.advice:
@@ -56,7 +59,7 @@ def banner(subject: Subject) -> Markup:
         "div",
         tag(
             "p",
-            badge(verdict.tone, WORDS[verdict.tone]),
+            badge(verdict.tone, word),
             verdict.sentence,
             class_="sentence",
         ),

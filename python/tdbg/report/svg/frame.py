@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tdbg.report.markup import Child, Markup, join, tag
+from tdbg.report.markup import Child, Markup, join, shortened, tag
 from tdbg.report.svg.scales import Scale
 
 __all__ = ["N_COLORS", "Box", "figure", "legend", "svg", "text", "x_axis", "y_axis"]
@@ -136,7 +136,7 @@ def y_axis(box: Box, scale: Scale, label: str, *, most: int = 5) -> Markup:
                 (scale.at(value), name) for value, name in scale.ticks(most)
             )
         ]
-        + [text(box.left - 56, 11, label, class_="label")]
+        + [text(box.left - 56, 11, shortened(label, 60), class_="label")]
     )
 
 

@@ -174,11 +174,12 @@ def _said(cells: Cells, alt: str, what: str) -> str:
 
 
 def _flag(flag: Flag, x: float, y: float, box: Box) -> Markup:
-    x = min(max(x, box.left + 1), box.right - 5)
+    # Its tip is at the step, so that it hides none of what it points to.
+    x = min(x, box.right)
     return tag(
         "path",
         tag("title", flag.label),
-        d=Markup(f"M{x:.1f} {y - 4.5:.1f}l7 4.5l-7 4.5z"),
+        d=Markup(f"M{x - 7:.1f} {y - 4.5:.1f}l7 4.5l-7 4.5z"),
         class_=f"flagged {flag.severity}",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,7 +54,11 @@ def of_trees(subject: Subject) -> list[Section]:
 def of_predictions(subject: Subject) -> list[Section]:
     """The sections for labels and predictions of any other training that saved them."""
     samples = samples_of(subject)
-    return [_labels(samples, "step"), *_of_kind(samples, "step")] if samples else []
+    if not samples:
+        return []
+    found = [_labels(samples, "step"), *_of_kind(samples, "step")]
+    # The numbers are those of the report of boosted trees.
+    return [replace(each, title=each.title.partition(" · ")[2]) for each in found]
 
 
 def _of_kind(samples: Sequence[Samples], step_word: str) -> list[Section]:

@@ -1,0 +1,173 @@
+"""``tdbg report``, and --report of the verbs that judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from report_runs import Page
+from run_builder import RunBuilder, simple_run
+
+
+def tdbg(
+    folder: Path, *arguments: object, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tdbg", *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def sick_run(path: Path) -> None:
+    with RunBuilder(path) as run:
+        for step in range(30):
+            run.step(step, {"fc.weight": np.full(4, np.nan, np.float32)})
+
+
+def test_a_report_is_written_beside_whoever_asks(tmp_path: Path) -> None:
+    sick_run(tmp_path / "runs" / "sick")
+    done = tdbg(tmp_path, "report", "runs/sick")
+    assert done.returncode == 0, done.stderr
+    place = tmp_path / "sick-report.html"
+    assert "one thing is wrong: ExplodingTensor in fc.weight" in done.stdout
+    assert done.stdout.endswith("written to sick-report.html\n")
+    assert "ExplodingTensor" in Page.of(place).section("findings").text
+
+
+def test_json_says_what_was_written_and_the_verdict(tmp_path: Path) -> None:
+    sick_run(tmp_path / "sick")
+    done = tdbg(tmp_path, "report", "sick", "-o", "out.html", "--json")
+    document = json.loads(done.stdout)
+    assert document["runs"] == ["sick"]
+    assert document["file"] == "out.html"
+    assert document["bytes"] == (tmp_path / "out.html").stat().st_size
+    (verdict,) = document["verdicts"]
+    assert verdict["tone"] == "error"
+    assert verdict["wrong"] == 1
+    assert "ExplodingTensor" in verdict["sentence"]
+    assert verdict["advice"]
+
+
+def test_two_runs_are_one_report(tmp_path: Path) -> None:
+    sick_run(tmp_path / "sick")
+    simple_run(tmp_path / "well")
+    done = tdbg(tmp_path, "report", "sick", "well")
+    assert done.returncode == 0, done.stderr
+    assert "sick: Trained for 30 steps" in done.stdout
+    page = Page.of(tmp_path / "sick-well-report.html")
+    assert page.root.all("h1")[0].text == "sick and well"
+
+
+def test_the_name_of_a_run_makes_no_path(tmp_path: Path) -> None:
+    folder = tmp_path / "-o $(x)"
+    simple_run(folder)
+    done = tdbg(tmp_path, "report", "--", "-o $(x)")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "-o-x--report.html").exists() or sorted(
+        each.name for each in tmp_path.glob("*-report.html")
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("report",), 2, "Missing argument"),
+        (("report", "a", "b", "c"), 2, "a report is of one run, or of two, not of 3"),
+        (("report", "run", "-o", "."), 2, "is a directory"),
+        (("report", "run", "-o", "no/where.html"), 2, "there is no folder no"),
+        (("report", "nothing"), 3, "nothing"),
+        (("check", "run", "--report", "no/where.html"), 2, "there is no folder no"),
+        (("check", "run", "run", "--report", "x.html"), 2, "--report is of one run"),
+        (("watch", "run", "run", "--report", "x.html"), 2, "--report is of one run"),
+        (("run", "--report", "no/x.html", "--", "true"), 2, "there is no folder no"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_its_code(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    simple_run(tmp_path / "run")
+    done = tdbg(tmp_path, *arguments)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_a_place_that_refuses_is_an_error_of_storage(tmp_path: Path) -> None:
+    simple_run(tmp_path / "run")
+    name = "x" * 300 + ".html"
+    done = tdbg(tmp_path, "report", "run", "-o", name)
+    assert done.returncode == 3
+    assert "the report could not be written" in done.stderr
+
+
+def test_check_writes_the_report_of_its_judgement(tmp_path: Path) -> None:
+    sick_run(tmp_path / "sick")
+    done = tdbg(
+        tmp_path, "check", "sick", "--rule", "ExplodingTensor", "--report", "out.html"
+    )
+    assert done.returncode == 1
+    assert "written to out.html" in done.stdout
+    rules = Page.of(tmp_path / "out.html").section("rules").text
+    assert "ExplodingTensor" in rules
+    assert "AllZero" not in rules
+
+
+def test_check_judges_even_if_the_report_cannot_be_written(tmp_path: Path) -> None:
+    sick_run(tmp_path / "sick")
+    simple_run(tmp_path / "well")
+    name = "x" * 300 + ".html"
+    sick = tdbg(tmp_path, "check", "sick", "--report", name, "--json")
+    assert sick.returncode == 1
+    document = json.loads(sick.stdout)
+    assert document["findings"]
+    assert "could not be written" in document["report"]["error"]
+    well = tdbg(tmp_path, "check", "well", "--rule", "AllZero", "--report", name)
+    assert well.returncode == 3
+    assert "5 steps judged" in well.stdout
+    assert "could not be written" in well.stderr
+
+
+def test_watch_writes_the_report_when_the_training_has_ended(tmp_path: Path) -> None:
+    sick_run(tmp_path / "sick")
+    done = tdbg(tmp_path, "watch", "sick", "--report", "out.html", "--json")
+    assert done.returncode == 1
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["event"] == "ended"
+    assert last["report"]["file"] == "out.html"
+    assert "ExplodingTensor" in Page.of(tmp_path / "out.html").verdict
+
+
+@pytest.mark.torch
+def test_run_judges_and_writes_the_report_of_each_training(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "for _ in range(2):\n"
+        "    model = torch.nn.Linear(4, 1)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    for x in torch.randn(12, 8, 4):\n"
+        "        torch.nn.MSELoss()(model(x), x.sum(1, keepdim=True)).backward()\n"
+        "        optimizer.step()\n"
+        "        optimizer.zero_grad()\n"
+    )
+    done = tdbg(
+        tmp_path,
+        *("run", "--out", "runs/a", "--report", "out.html"),
+        *("--", sys.executable, "train.py"),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "written to out.html" in done.stderr
+    assert Page.of(tmp_path / "out.html").titles[0] == "The run"
