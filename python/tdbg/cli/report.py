@@ -32,7 +32,7 @@ __all__ = [
 
 MOST_RUNS = 2
 # Of the names of runs, what the name of a file takes over: no path, and no option.
-NOT_IN_NAMES = re.compile(r"[^\w.-]+|^[.-]+")
+NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
 def _place(
@@ -85,7 +85,7 @@ def command(
     from tdbg.report import write, write_comparison
 
     trials = [create_trial(run) for run in runs]
-    names = [NOT_IN_NAMES.sub("-", trial.name) or "run" for trial in trials]
+    names = [NOT_IN_NAMES.sub("-", trial.name).strip("-.") or "run" for trial in trials]
     path = out or f"{'-'.join(names)}-report.html"
     if len(trials) == 1:
         written = write(trials[0], path)
