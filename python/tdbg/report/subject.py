@@ -78,8 +78,9 @@ class Subject:
     def verdict(self) -> Verdict:
         """How it does, in one sentence."""
         n = len(self.table)
-        if self.are_trees and ModeKeys.TRAIN in self.modes:
-            n = self.trial.count_steps(ModeKeys.TRAIN)
+        if self.are_trees and n:
+            # Not every round is recorded, and a round may be a step of two modes.
+            n = int(self.table["mode_step"].max()) + 1
         return verdict_of(
             self.trial.status, n, self.judgement, self.stopped, self.step_word
         )

@@ -16,6 +16,8 @@ import tdbg.xgboost as tx
 from report_runs import Page
 from run_builder import RunBuilder
 from tdbg import report
+from tdbg.compat.smdebug.core.save_config import SaveConfig
+from tdbg.compat.smdebug.xgboost import Hook as SmdebugHook
 from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.report.trees.evaluation import (
@@ -134,6 +136,33 @@ def test_lightgbm_has_the_same_sections(tmp_path: Path) -> None:
     assert [t for t in titles if t[0].isdigit()] == [
         *(LABELS, LOSS, IMPORTANCE, CONFUSION, EVALUATION, DIAGONAL, ROC)
     ]
+
+
+def test_a_run_of_the_hook_of_smdebug_has_the_sections(tmp_path: Path) -> None:
+    data = cancer()
+    train, valid = data.train(), data.valid()
+    hook = SmdebugHook(
+        out_dir=str(tmp_path / "run"),
+        include_collections=COLLECTIONS,
+        train_data=train,
+        validation_data=valid,
+        save_config=SaveConfig(save_interval=5),
+    )
+    xgboost.train(
+        {"objective": "binary:logistic", "nthread": 1},
+        train,
+        11,
+        evals=[(train, "train"), (valid, "validation")],
+        verbose_eval=False,
+        callbacks=[hook],
+    )
+    hook.close()
+    found = rendered(tmp_path / "run")
+    assert [t for t in found.titles if t[0].isdigit()] == [
+        *(LABELS, LOSS, IMPORTANCE, CONFUSION, EVALUATION, DIAGONAL, ROC)
+    ]
+    assert "Trained for 11 rounds" in found.verdict
+    assert f"{len(data.valid_y)} samples of saved data" in found.section("labels").text
 
 
 def test_measures_are_those_of_scikit_learn(binary: Path, page: Page) -> None:

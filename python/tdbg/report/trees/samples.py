@@ -29,7 +29,7 @@ class Samples:
     """What one mode has.
 
     Attributes:
-        mode: The mode.
+        name: What the data are called.
         kind: What is predicted.
         steps: Steps in the count of the mode, ascending.
         labels: Of each step, one number a sample.
@@ -37,19 +37,12 @@ class Samples:
         n_steps: At how many steps there are some; more than ``steps`` has.
     """
 
-    mode: ModeKeys
+    name: str
     kind: Kind
     steps: list[int]
     labels: list[NDArray[Any]]
     predictions: list[NDArray[Any]]
     n_steps: int
-
-    @property
-    def name(self) -> str:
-        """What the data are called in charts."""
-        return {ModeKeys.TRAIN: "training", ModeKeys.EVAL: "validation"}.get(
-            self.mode, self.mode.name.lower()
-        )
 
     @property
     def n_classes(self) -> int:
@@ -117,4 +110,16 @@ def _of_mode(
         predictions.append(p)
     if kind is None:
         return None
-    return Samples(mode, kind, chosen, labels, predictions, len(steps))
+    return Samples(_name(subject, mode), kind, chosen, labels, predictions, len(steps))
+
+
+def _name(subject: Subject, mode: ModeKeys) -> str:
+    """What the data of a mode are called.
+
+    smdebug's hook has those held back, too, in steps of training.
+    """
+    held_back = any(info.evaluates for info in subject.trial.model_info())
+    if mode is ModeKeys.TRAIN and held_back and ModeKeys.EVAL not in subject.modes:
+        return "saved data"
+    names = {ModeKeys.TRAIN: "training", ModeKeys.EVAL: "validation"}
+    return names.get(mode, mode.name.lower())
