@@ -230,6 +230,68 @@ def test_steps_of_nnx_and_of_equinox_are_captured(
         assert n_steps(equinox, name) == 3, name
 
 
+SHAPES_OF_STEPS = f"""{DATA}
+import functools
+
+def loss_of(params, x, y):
+    return entropy(x @ params["w"], y)
+
+def updated(params, gradients):
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
+
+def first():
+    return {{"w": jnp.zeros((64, 10))}}
+
+class Trainer:
+    @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+    def step(self, params, x, y):
+        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        return updated(params, gradients), loss
+
+trainer, params = Trainer(), first()
+for x, y in batches(3):
+    params, loss = trainer.step(params, x, y)
+print("%.5f" % loss)
+
+@jax.jit
+def step(params, batch):
+    loss, gradients = jax.value_and_grad(loss_of)(params, *batch)
+    return updated(params, gradients), loss
+
+@jax.jit
+def epoch(params, xs, ys):
+    return jax.lax.scan(step, params, (xs, ys))
+
+params = first()
+for _ in range(2):
+    params, losses = epoch(params, *map(np.stack, zip(*batches(4))))
+print("%.5f" % losses[-1])
+
+def anew(params, x, y):
+    return updated(params, jax.grad(loss_of)(params, x, y))
+
+params = first()
+for x, y in batches(5):
+    params = jax.jit(anew)(params=params, x=x, y=y)
+print("%.5f" % jnp.abs(params["w"]).sum())
+try:
+    step(first(), (images[:2, :3], labels[:2]))
+except TypeError as error:
+    print("wrong shapes")
+"""
+
+
+def test_steps_are_methods_loops_of_others_and_compiled_anew(tmp_path: Path):
+    printed, told, out = launched(SHAPES_OF_STEPS, tmp_path)
+    assert printed == run_script(SHAPES_OF_STEPS, tmp_path).stdout
+    assert printed.endswith("wrong shapes\n")
+    assert "tdbg: captured 3 trainings, a run each:" in told
+    assert n_steps(trial(out, 1), "gradient/w") == 3
+    loops = trial(out, 2)
+    assert n_steps(loops, "gradient/w@4") == n_steps(loops, "loss@4") == 2
+    assert n_steps(trial(out, 3), "gradient/w") == 5
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
