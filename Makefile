@@ -252,6 +252,15 @@ tidy: $(STAMPS)/lint ## compile core and module under clang-tidy
 	  { cat build/tidy.log; exit 1; }
 	@cmake --build --preset tidy
 
+# The dashboard's page.  What is built is committed: users and tests need no node.
+FRONTEND := python/tdbg/ui/frontend
+.PHONY: ui
+ui: $(FRONTEND)/node_modules/.package-lock.json ## build the dashboard's page: needs node 20
+	@cd $(FRONTEND) && npm run --silent check && npm run --silent build
+
+$(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json
+	@cd $(FRONTEND) && npm ci --ignore-scripts --silent
+
 stubs: $(STAMPS)/lint ## compare _core.pyi with the module
 	@echo "== stubtest"
 	@$(BIN)/python -m mypy.stubtest tdbg._core

@@ -49,6 +49,7 @@ VERBS = {
     "stop": "ask a training to stop",
     "report": "write a run, or two beside each other, as one HTML file",
     "export": "write a run as files of TensorBoard",
+    "ui": "a dashboard in the browser: runs, findings, all layers, live",
     "docs": "show the pages of the manual",
     "fsck": "verify every checksum of a run, and that nothing is missing",
 }

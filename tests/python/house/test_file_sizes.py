@@ -7,7 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 LIMIT = 600
-SUFFIXES = {".py", ".pyi", ".cc", ".h", ".cu"}
+SUFFIXES = {".py", ".pyi", ".cc", ".h", ".cu", ".css", ".ts", ".tsx"}
+# Of the dashboard: what npm fetched, and what was built.
+GENERATED = {"node_modules", "static"}
 FOLDERS = ("cpp", "python", "tests", "benchmarks", "examples")
 
 # A module below this many lines is one that two others import, or stands here.
@@ -43,7 +45,7 @@ def line_counts(repository: Path) -> dict[str, int]:
         path.relative_to(repository).as_posix(): len(path.read_text().splitlines())
         for folder in FOLDERS
         for path in (repository / folder).rglob("*")
-        if path.suffix in SUFFIXES
+        if path.suffix in SUFFIXES and not GENERATED.intersection(path.parts)
     }
 
 

@@ -1,0 +1,200 @@
+"""What a page shows of a run, as JSON: all but the numbers of charts.
+
+Thread safety: functions; the trial's lock is held inside.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tdbg.errors import TdbgError
+from tdbg.run.findings import Severity
+from tdbg.trial import Trial
+from tdbg.ui.runs import OpenRun, Runs
+from tdbg.ui.series import curve, curve_names
+from tdbg.ui.verdict import episodes_of, verdict
+
+__all__ = ["describe_run", "list_runs", "tensors_of"]
+
+SPARK_COLUMNS = 48
+OPENERS = 8
+MAX_EPISODES = 500
+MAX_PROBLEMS = 50
+RATE_STEPS = 200
+
+
+def list_runs(runs: Runs) -> dict[str, Any]:
+    """Every run in short: those in training first, then the newest."""
+    found = runs.found()
+    with ThreadPoolExecutor(OPENERS) as openers:
+        listed = list(openers.map(lambda each: _in_short(runs, each), found))
+    listed.sort(key=lambda each: str(each.get("created", "")), reverse=True)
+    listed.sort(key=lambda each: each["status"] != "running")
+    return {"places": runs.places, "runs": listed}
+
+
+def _in_short(runs: Runs, id_: str) -> dict[str, Any]:
+    try:
+        run = runs.open(id_)
+        name = runs.name(id_)
+        return {"id": id_, "name": name, **run.kept("short", lambda: _short(run.trial))}
+    except TdbgError as error:
+        return {"id": id_, "name": id_, "status": "unreadable", "error": str(error)}
+
+
+def _short(trial: Trial) -> dict[str, Any]:
+    with trial.no_refresh():
+        names = curve_names(trial)
+        episodes = episodes_of(trial.findings())
+        head = _head(trial)
+        spark = curve(trial, names[0], columns=SPARK_COLUMNS) if names else None
+    active = [each for each in episodes if not each.newest.is_over]
+    return {
+        **head,
+        "verdict": verdict(
+            head["status"],
+            head["steps"],
+            episodes,
+            trial.rule_statuses(),
+            head["stopped"],
+        ),
+        "counts": {
+            each.label: sum(e.worst is each for e in active) for each in Severity
+        },
+        "loss": None if spark is None else {"name": names[0], **spark.to_json()},
+    }
+
+
+def _head(trial: Trial) -> dict[str, Any]:
+    """State, steps and cost."""
+    table = trial.step_table()
+    steps = table["step"]
+    wall = table["wall_ns"][-RATE_STEPS:]
+    seconds = float(wall[-1] - wall[0]) / 1e9 if len(wall) > 1 else 0.0
+    overhead = trial.overhead()
+    return {
+        "status": trial.status,
+        "steps": len(steps),
+        "first_step": int(steps[0]) if len(steps) else None,
+        "last_step": int(steps[-1]) if len(steps) else None,
+        "wall": float(wall[-1]) / 1e9 if len(wall) else None,
+        "rate": (len(wall) - 1) / seconds if seconds > 0 else None,
+        "cost": overhead.share if overhead.is_telling else None,
+        "created": trial.created,
+        "stopped": _stopped(trial),
+        "problems": len(trial.problems()),
+        "lost": trial.losses().records,
+        "bytes": trial.n_bytes,
+    }
+
+
+def _stopped(trial: Trial) -> str | None:
+    """Why the training was stopped; None: it was not."""
+    for event in reversed(trial.events("status")):
+        if event.data.get("training") == "stopped":
+            return str(event.data.get("reason") or "somebody asked it to stop")
+    return None
+
+
+def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, Any]:
+    """All that the screens of one run show besides charts.
+
+    Raises:
+        TdbgError: If the run cannot be read.
+    """
+    document = run.kept("run", lambda: _described(run.trial))
+    return {
+        "id": run.id,
+        "name": runs.name(run.id),
+        "version": run.version(),
+        "may_control": may_control,
+        **document,
+    }
+
+
+def _described(trial: Trial) -> dict[str, Any]:
+    with trial.no_refresh():
+        episodes = episodes_of(trial.findings())
+        head = _head(trial)
+        statuses = trial.rule_statuses()
+        return {
+            **head,
+            "path": trial.path,
+            "verdict": verdict(
+                head["status"], head["steps"], episodes, statuses, head["stopped"]
+            ),
+            "findings": [each.to_json() for each in episodes[:MAX_EPISODES]],
+            "n_findings": len(episodes),
+            "rules": {
+                name: {
+                    "status": str(data.get("status", "")),
+                    "message": str(data.get("message", "")),
+                }
+                for name, data in statuses.items()
+            },
+            "workers": trial.worker_states(),
+            "attempts": len(trial.attempts()),
+            "modes": [mode.name for mode in trial.modes()],
+            "curves": curve_names(trial),
+            "problem_list": [
+                {"kind": each.kind, "file": each.file, "message": each.message}
+                for each in trial.problems()[:MAX_PROBLEMS]
+            ],
+            "n_tensors": len(trial.tensor_names()),
+            "changes": _changes(trial),
+        }
+
+
+def _changes(trial: Trial) -> list[dict[str, Any]]:
+    """What somebody asked the training to capture, and what became of it."""
+    return [
+        {
+            "step": event.step,
+            "state": str(event.data.get("state", "")),
+            "request": str(event.data.get("request", "")),
+            "reason": str(event.data.get("reason") or ""),
+            "until": event.data.get("until"),
+        }
+        for event in trial.events("change")
+        if event.data.get("what") == "capture"
+    ]
+
+
+def tensors_of(trial: Trial) -> list[dict[str, Any]]:
+    """Name, role, dtype and shape of each tensor, in the order of the forward.
+
+    Parameters and their gradients stand in the order of the model, everything else as
+    it first came in a step.
+    """
+    with trial.no_refresh():
+        info = trial.model_info()
+        parameters = list(info[-1].parameters) if info else []
+        place = {name: i for i, name in enumerate(parameters)}
+        names = trial.tensor_names()
+        found = []
+        for each in trial.describe(names):
+            position = trial.tensor(each.name).position
+            of_parameter = place.get(_parameter_of(each.name), math.inf)
+            found.append((of_parameter, position, each))
+        found.sort(key=lambda entry: entry[:2])
+        return [
+            {
+                "name": each.name,
+                "role": each.role,
+                "dtype": each.dtype,
+                "shape": None if each.shape is None else list(each.shape),
+                "module": None if not info else info[-1].module_of(each.name),
+            }
+            for _, _, each in found
+        ]
+
+
+def _parameter_of(name: str) -> str:
+    """The parameter that a gradient, an update or a state of an optimizer is of."""
+    if name.startswith("optimizer/"):
+        return name.split("/", 2)[-1]
+    for prefix in ("gradient/", "gradient_unclipped/", "update/"):
+        name = name.removeprefix(prefix)
+    return name

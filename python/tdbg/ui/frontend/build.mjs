@@ -1,0 +1,34 @@
+// Builds the page into ../static, or into the folder that is given: the same bytes each time.
+//
+//   npm ci --ignore-scripts && npm run check && npm run build
+import { build } from "esbuild";
+import { copyFile, mkdir, readFile, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const out = process.argv[2] ?? join(here, "..", "static");
+
+await mkdir(out, { recursive: true });
+await build({
+  absWorkingDir: here,
+  entryPoints: { app: "src/main.tsx", style: "src/style.css" },
+  outdir: out,
+  bundle: true,
+  minify: true,
+  format: "esm",
+  target: ["es2022"],
+  jsx: "automatic",
+  jsxImportSource: "preact",
+  charset: "utf8",
+  legalComments: "none",
+  banner: { js: "// Built from python/tdbg/ui/frontend: do not edit.", css: "/* Built from python/tdbg/ui/frontend: do not edit. */" },
+});
+for (const name of ["index.html", "icon.svg"]) await copyFile(join(here, name), join(out, name));
+const licences = [];
+for (const name of ["preact", "uplot"]) {
+  const { version } = JSON.parse(await readFile(join(here, "node_modules", name, "package.json"), "utf8"));
+  const text = await readFile(join(here, "node_modules", name, "LICENSE"), "utf8");
+  licences.push(`${name} ${version}\n\n${text.trim()}\n`);
+}
+await writeFile(join(out, "licences.txt"), licences.join("\n---\n\n"));

@@ -1,0 +1,45 @@
+/** Colours of data: viridis for magnitudes, magenta for what is no number. */
+
+// Polynomials of degree 6 through viridis (Matt Zucker, shadertoy WlfXRN, CC0), red, green and blue.
+const VIRIDIS = [
+  [0.2777273272234177, 0.1050930431085774, -0.3308618287255563, -4.634230498983486, 6.228269936347081, 4.776384997670288, -5.435455855934631],
+  [0.005407344544966578, 1.404613529898575, 0.214847559468213, -5.799100973351585, 14.17993336680509, -13.74514537774601, 4.645852612178535],
+  [0.3340998053353061, 1.384590162594685, 0.09509516302823659, -19.33244095627987, 56.69055260068105, -65.35303263337234, 26.3124352495832],
+];
+
+/** 256 colours as a canvas has them, little-endian: alpha, blue, green, red. */
+export const VIRIDIS_TABLE = new Uint32Array(256);
+for (let i = 0; i < 256; i++) {
+  const t = i / 255;
+  const [r, g, b] = VIRIDIS.map((c) => {
+    const value = c.reduceRight((sum, each) => sum * t + each, 0);
+    return Math.round(255 * Math.min(1, Math.max(0, value)));
+  });
+  VIRIDIS_TABLE[i] = (0xff << 24) | (b << 16) | (g << 8) | r;
+}
+
+export const BAD = "#cc79a7";
+export const BAD_RGB: [number, number, number] = [0xcc, 0x79, 0xa7];
+
+/** Okabe and Ito's colours, which most eyes can tell apart. */
+const SERIES_LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#2b8cbe", "#6b6b6b"];
+const SERIES_DARK = ["#56b4e9", "#f0883e", "#2fbf8f", "#e39ac4", "#e6b422", "#8ecdf0", "#b0b0b0"];
+
+export function isDark(): boolean {
+  return matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+export function series(i: number): string {
+  const colors = isDark() ? SERIES_DARK : SERIES_LIGHT;
+  return colors[i % colors.length];
+}
+
+/** A colour of the theme, by the name of its property in style.css. */
+export function themed(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+export function faded(color: string, alpha: number): string {
+  const n = parseInt(color.slice(1), 16);
+  return `rgba(${n >> 16}, ${(n >> 8) & 255}, ${n & 255}, ${alpha})`;
+}

@@ -1,0 +1,162 @@
+/** Whether gradients reach every layer: one bar a layer, first to last, at one step. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { BAD, VIRIDIS_TABLE, themed } from "./colors";
+import { count, number, plain } from "./format";
+import { columnOf, lastWithRows, type Grid } from "./grid";
+import { useSize, useTheme } from "./hooks";
+
+interface Props {
+  grid: Grid;
+  order: string[];
+  step: number;
+  height: number;
+  onOpen: (tensor: string, step: number) => void;
+}
+
+interface Bar {
+  name: string;
+  value: number;
+  low: number;
+  high: number;
+  step: number;
+  bad: boolean;
+}
+
+const LEFT = 56;
+const FOOT = 26;
+
+function bars({ grid, order, step }: Props): Bar[] {
+  const place = new Map(grid.names.map((name, i) => [name, i]));
+  const column = columnOf(grid, step);
+  const found: Bar[] = [];
+  for (const name of order) {
+    const i = place.get(name);
+    if (i === undefined) continue;
+    const j = lastWithRows(grid, i, column);
+    if (j < 0) continue;
+    const at = i * grid.columns + j;
+    let low = Infinity;
+    let high = -Infinity;
+    for (let k = i * grid.columns; k < (i + 1) * grid.columns; k++) {
+      if (!grid.rows[k] || Number.isNaN(grid.low[k])) continue;
+      low = Math.min(low, grid.low[k]);
+      high = Math.max(high, grid.high[k]);
+    }
+    found.push({ name, value: grid.mean[at], low, high, step: grid.start + j * grid.width, bad: grid.bad[at] > 0 });
+  }
+  return found;
+}
+
+export function Flow(props: Props) {
+  const { height } = props;
+  const [host, size] = useSize();
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const theme = useTheme();
+  const [hovered, setHovered] = useState(-1);
+  const found = bars(props);
+  const positive = found.flatMap((each) => [each.value, each.low, each.high]).filter((v) => v > 0 && Number.isFinite(v));
+  const bottom = positive.length ? Math.floor(Math.log10(Math.min(...positive)) - 0.05) : -1;
+  const top = positive.length ? Math.max(bottom + 1, Math.ceil(Math.log10(Math.max(...positive)) + 0.05)) : 0;
+  const width = Math.max(1, size.width - LEFT - 8);
+  const each = width / Math.max(1, found.length);
+
+  useEffect(() => {
+    const element = canvas.current!;
+    const ratio = devicePixelRatio || 1;
+    element.width = Math.round(size.width * ratio);
+    element.height = Math.round(height * ratio);
+    const ctx = element.getContext("2d")!;
+    ctx.scale(ratio, ratio);
+    const floor = height - FOOT;
+    const y = (value: number) => floor - ((Math.log10(value) - bottom) / (top - bottom)) * (floor - 10);
+    ctx.font = "11px system-ui, sans-serif";
+    ctx.textAlign = "right";
+    ctx.textBaseline = "middle";
+    const stride = Math.max(1, Math.ceil((top - bottom) / 6));
+    for (let power = bottom; power <= top; power += stride) {
+      ctx.fillStyle = themed("rule");
+      ctx.fillRect(LEFT, y(10 ** power), width, 1);
+      ctx.fillStyle = themed("ink-soft");
+      ctx.fillText(number(10 ** power), LEFT - 8, y(10 ** power));
+    }
+    found.forEach((bar, i) => {
+      const left = LEFT + i * each;
+      const thick = Math.max(1, each - (each > 6 ? 3 : each > 3 ? 1 : 0));
+      if (bar.bad) {
+        ctx.fillStyle = BAD;
+        ctx.fillRect(left, 0, thick, 8);
+      }
+      if (bar.low > 0 || bar.high > 0) {
+        ctx.fillStyle = themed("range");
+        const low = bar.low > 0 ? y(bar.low) : floor;
+        ctx.fillRect(left, y(bar.high), thick, Math.max(1, low - y(bar.high)));
+      }
+      if (bar.value > 0) {
+        const share = (Math.log10(bar.value) - bottom) / (top - bottom);
+        const n = VIRIDIS_TABLE[Math.round(255 * Math.max(0, Math.min(1, share)))];
+        ctx.fillStyle = `rgb(${n & 255},${(n >> 8) & 255},${(n >> 16) & 255})`;
+        const inset = thick > 8 ? thick * 0.2 : 0;
+        ctx.fillRect(left + inset, y(bar.value), thick - 2 * inset, floor - y(bar.value));
+        ctx.fillStyle = themed("ink");
+        ctx.fillRect(left, y(bar.value) - 1, thick, 2);
+      } else if (!bar.bad) {
+        ctx.fillStyle = themed("error");
+        ctx.fillRect(left, floor - 3, thick, 3);
+      }
+      if (i === hovered) {
+        ctx.strokeStyle = themed("ink");
+        ctx.strokeRect(left - 1, 4, thick + 2, floor - 4);
+      }
+    });
+    ctx.fillStyle = themed("ink-soft");
+    ctx.textBaseline = "top";
+    ctx.textAlign = "left";
+    ctx.fillText("first layer", LEFT, floor + 8);
+    ctx.textAlign = "right";
+    ctx.fillText("last layer", LEFT + width, floor + 8);
+  }, [props.grid, props.order, props.step, size.width, height, hovered, theme]);
+
+  const at = (px: number) => {
+    const i = Math.floor((px - LEFT) / each);
+    return i >= 0 && i < found.length ? i : -1;
+  };
+  const bar = found[hovered];
+  const least = [...found].sort((a, b) => a.value - b.value)[0];
+  const label = least
+    ? `Gradient flow of ${found.length} tensors at step ${count(props.step)}; least: ${plain(least.name)}, ${number(least.value)}`
+    : "Gradient flow: no gradients were recorded";
+  return (
+    <div class="flow">
+      <div ref={host}>
+        <canvas
+          ref={canvas}
+          role="img"
+          tabIndex={0}
+          aria-label={label}
+          style={{ height: `${height}px` }}
+          onPointerMove={(event) => setHovered(at(event.offsetX))}
+          onPointerLeave={() => setHovered(-1)}
+          onClick={() => bar && props.onOpen(bar.name, bar.step)}
+          onKeyDown={(event) => {
+            if (event.key === "ArrowRight") setHovered(Math.min(found.length - 1, hovered + 1));
+            else if (event.key === "ArrowLeft") setHovered(Math.max(0, hovered - 1));
+            else if (event.key === "Enter" && bar) props.onOpen(bar.name, bar.step);
+            else return;
+            event.preventDefault();
+            event.stopPropagation();
+          }}
+        />
+      </div>
+      <p class="reading" aria-live="polite">
+        {bar ? (
+          <span>
+            <b>{plain(bar.name)}</b> step {count(bar.step)} <em>{number(bar.value)}</em>
+            <span class="soft"> · over the range {number(bar.low)} to {number(bar.high)}</span>
+          </span>
+        ) : (
+          <span class="soft">bar: now · pale: least to greatest of the range</span>
+        )}
+      </p>
+    </div>
+  );
+}

@@ -1,0 +1,78 @@
+/** Numbers and names as people read them. */
+
+const whole = new Intl.NumberFormat("en-US");
+
+export function count(n: number): string {
+  return whole.format(n);
+}
+
+/** Three digits that count, whatever the size. */
+export function number(value: number | string | null | undefined): string {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "string") return { nan: "NaN", inf: "∞", "-inf": "−∞" }[value] ?? value;
+  if (Number.isNaN(value)) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  if (size >= 1e5 || size < 1e-3) {
+    const [head, tail] = value.toExponential(2).split("e");
+    return `${minus(String(Number(head)))}e${minus(String(Number(tail)))}`;
+  }
+  return minus(String(Number(value.toPrecision(size >= 1000 ? 4 : 3))));
+}
+
+function minus(text: string): string {
+  return text.replace(/^-/, "−");
+}
+
+export function percent(share: number): string {
+  const value = share * 100;
+  return `${value >= 10 || value === 0 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(1) : value.toPrecision(1)} %`;
+}
+
+export function bytes(n: number): string {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let i = 0;
+  for (; n >= 999.5 && i < units.length - 1; i++) n /= 1000;
+  return `${n < 10 && i ? n.toFixed(1) : n.toFixed(0)} ${units[i]}`;
+}
+
+/**
+ * A text of somebody else, harmless to look at: characters that control, reorder or hide are
+ * shown by their numbers.  Markup needs nothing: texts never become markup here.
+ */
+export function plain(text: string): string {
+  return text.replace(
+    /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
+
+/** The same, and not longer than a line holds: the end of a name says most. */
+export function shorten(text: string, longest = 60): string {
+  const safe = plain(text);
+  if (safe.length <= longest) return safe;
+  const head = Math.floor(longest / 3);
+  return `${safe.slice(0, head)}…${safe.slice(safe.length - (longest - head - 1))}`;
+}
+
+export function shape(extents: number[] | null): string {
+  if (!extents) return "";
+  return extents.length ? extents.join(" × ") : "scalar";
+}
+
+export function steps(first: number, last: number): string {
+  return first === last ? `step ${count(first)}` : `steps ${count(first)}–${count(last)}`;
+}
+
+export function ago(seconds: number): string {
+  if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s ago`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
+  return `${Math.round(seconds / 86400)} days ago`;
+}
+
+/** Names in the order in which people count: layer2 before layer10. */
+export function compareNames(a: string, b: string): number {
+  return a.localeCompare(b, "en", { numeric: true });
+}

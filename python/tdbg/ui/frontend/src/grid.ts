@@ -1,0 +1,107 @@
+/**
+ * Cells of an envelope: a tensor's rows within some steps.
+ *
+ * Columns are as wide as a power of two, and begin at its multiples: what was drawn stays
+ * where it is as a run grows, and only the newest columns are asked for again.
+ */
+import { getArrays, type Params } from "./api";
+
+export interface Grid {
+  names: string[];
+  /** First step of the first column. */
+  start: number;
+  /** Steps of a column. */
+  width: number;
+  columns: number;
+  /** By name and column. */
+  low: Float32Array;
+  high: Float32Array;
+  mean: Float32Array;
+  rows: Uint32Array;
+  bad: Uint32Array;
+  /** The step after the last one that was asked for. */
+  end: number;
+}
+
+export interface GridQuestion {
+  path: "envelope" | "curve";
+  params: Params;
+  from: number;
+  /** The step after the last one. */
+  to: number;
+  most: number;
+}
+
+// Rows of a device may come some steps late.
+const LATE_STEPS = 64;
+
+export function columnWidth(from: number, to: number, most: number): number {
+  let width = 1;
+  while (Math.ceil(to / width) - Math.floor(from / width) > most) width *= 2;
+  return width;
+}
+
+export async function loadGrid(question: GridQuestion, before: Grid | null, signal: AbortSignal): Promise<Grid> {
+  const { path, params, from, to, most } = question;
+  const width = columnWidth(from, to, most);
+  const start = Math.floor(from / width) * width;
+  const columns = Math.max(1, Math.ceil(to / width) - start / width);
+  const keeps = before !== null && before.width === width && before.start === start && before.columns <= columns;
+  const kept = keeps ? Math.max(0, Math.floor((Math.min(before.end, to) - LATE_STEPS) / width) - start / width) : 0;
+  const part = await getArrays(
+    path,
+    { ...params, start: start + kept * width, stop: start + columns * width, columns: columns - kept },
+    signal,
+  );
+  const names: string[] = part.header.names ?? [String(params.name)];
+  if (kept && (names.length !== before!.names.length || names.some((name, i) => name !== before!.names[i])))
+    return loadGrid(question, null, signal);
+  const grid: Grid = { names, start, width, columns, end: to, ...empty(names.length * columns) };
+  const found = columns - kept;
+  for (const field of ["low", "high", "mean", "rows", "bad"] as const)
+    for (let i = 0; i < names.length; i++) {
+      if (kept) grid[field].set(before![field].subarray(i * before!.columns, i * before!.columns + kept), i * columns);
+      grid[field].set(part.arrays[field].subarray(i * found, (i + 1) * found) as never, i * columns + kept);
+    }
+  return grid;
+}
+
+function empty(n: number): Pick<Grid, "low" | "high" | "mean" | "rows" | "bad"> {
+  return {
+    low: new Float32Array(n),
+    high: new Float32Array(n),
+    mean: new Float32Array(n),
+    rows: new Uint32Array(n),
+    bad: new Uint32Array(n),
+  };
+}
+
+/** The column that a step is in. */
+export function columnOf(grid: Grid, step: number): number {
+  return Math.min(grid.columns - 1, Math.max(0, Math.floor((step - grid.start) / grid.width)));
+}
+
+/** The last column up to *column* in which the tensor has rows; -1: there is none. */
+export function lastWithRows(grid: Grid, row: number, column: number): number {
+  for (let j = column; j >= 0; j--) if (grid.rows[row * grid.columns + j]) return j;
+  return -1;
+}
+
+/**
+ * For how many columns a cell stands: until the next recorded step.
+ *
+ * Where every tenth step is captured, nine of ten columns have no rows, which is no gap.  What
+ * is longer than twice the usual distance is one, and stays empty.
+ */
+export function usualDistance(grid: Grid): number {
+  const filled: number[] = [];
+  for (let j = 0; j < grid.columns; j++)
+    for (let i = 0; i < grid.names.length; i++)
+      if (grid.rows[i * grid.columns + j]) {
+        filled.push(j);
+        break;
+      }
+  const distances = filled.slice(1).map((j, k) => j - filled[k]);
+  distances.sort((a, b) => a - b);
+  return distances.length ? distances[Math.floor(distances.length * 0.9)] : 1;
+}

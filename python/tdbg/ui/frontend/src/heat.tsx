@@ -1,0 +1,135 @@
+/** The distribution of a tensor over steps: how many elements have which value, and quantiles. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { Packed } from "./api";
+import { BAD, VIRIDIS_TABLE, themed } from "./colors";
+import { count, number } from "./format";
+import { ticks } from "./layer_map";
+import { useSize, useTheme } from "./hooks";
+
+const LEFT = 60;
+const FOOT = 26;
+const TOP = 10;
+/** Which of the server's quantiles are drawn as lines: 10 %, median, 90 %. */
+const LINES = [1, 3, 5];
+
+export function Heat({ packed, from, to, height }: { packed: Packed; from: number; to: number; height: number }) {
+  const [host, size] = useSize();
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const theme = useTheme();
+  const [hovered, setHovered] = useState(-1);
+  const { steps, counts, edges, bad, quantile_values: quantiles } = packed.arrays;
+  const n = steps.length;
+  const bins = edges.length - 1;
+  const nQuantiles = packed.shapes.quantile_values[1];
+  const low = edges[0];
+  const high = edges[bins];
+  const width = Math.max(1, size.width - LEFT - 8);
+  const floor = height - FOOT;
+  const x = (step: number) => LEFT + ((step - from) / Math.max(1, to - from)) * width;
+  const y = (value: number) => floor - ((value - low) / (high - low || 1)) * (floor - TOP);
+  const ends = Array.from(steps, (_, j) => (j + 1 < n ? steps[j + 1] : Math.min(to, steps[j] + (j ? steps[j] - steps[j - 1] : to - from))));
+
+  useEffect(() => {
+    const element = canvas.current!;
+    const ratio = devicePixelRatio || 1;
+    element.width = Math.round(size.width * ratio);
+    element.height = Math.round(height * ratio);
+    const ctx = element.getContext("2d")!;
+    ctx.scale(ratio, ratio);
+    ctx.fillStyle = themed("sunken");
+    ctx.fillRect(LEFT, TOP, width, floor - TOP);
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(LEFT, 0, width, floor);
+    ctx.clip();
+    for (let j = 0; j < n; j++) {
+      const column = counts.subarray(j * bins, (j + 1) * bins) as Float32Array;
+      const most = column.reduce((a, b) => Math.max(a, b), 0) || 1;
+      const left = x(steps[j]);
+      const wide = Math.max(1, x(ends[j]) - left + 0.5);
+      for (let k = 0; k < bins; k++) {
+        if (!column[k]) continue;
+        // Small counts stay visible beside the peak: by the logarithm.
+        const rgba = VIRIDIS_TABLE[Math.round(255 * (0.15 + (0.85 * Math.log1p(column[k])) / Math.log1p(most)))];
+        ctx.fillStyle = `rgb(${rgba & 255},${(rgba >> 8) & 255},${(rgba >> 16) & 255})`;
+        ctx.fillRect(left, y(edges[k + 1]), wide, y(edges[k]) - y(edges[k + 1]) + 0.5);
+      }
+      if (bad[j]) {
+        ctx.fillStyle = BAD;
+        ctx.fillRect(left, 0, Math.max(3, wide), TOP - 3);
+      }
+    }
+    ctx.lineWidth = 1.5;
+    for (const q of LINES) {
+      ctx.strokeStyle = q === 3 ? "#ffffff" : "rgba(255,255,255,.65)";
+      ctx.setLineDash(q === 3 ? [] : [4, 3]);
+      ctx.beginPath();
+      for (let j = 0; j < n; j++) {
+        const value = quantiles[j * nQuantiles + q];
+        const middle = (x(steps[j]) + x(ends[j])) / 2;
+        if (j) ctx.lineTo(middle, y(value));
+        else ctx.moveTo(middle, y(value));
+      }
+      ctx.stroke();
+    }
+    ctx.setLineDash([]);
+    if (hovered >= 0 && hovered < n) {
+      ctx.strokeStyle = themed("ink");
+      ctx.strokeRect(x(steps[hovered]), TOP, x(ends[hovered]) - x(steps[hovered]), floor - TOP);
+    }
+    ctx.restore();
+    ctx.fillStyle = themed("ink-soft");
+    ctx.font = "11px system-ui, sans-serif";
+    ctx.textAlign = "right";
+    ctx.textBaseline = "middle";
+    for (let k = 0; k <= 4; k++) {
+      const value = low + ((high - low) * k) / 4;
+      ctx.fillText(number(value), LEFT - 8, Math.max(TOP + 4, Math.min(floor - 4, y(value))));
+    }
+    ctx.textBaseline = "top";
+    for (const tick of ticks(from, to, width)) {
+      ctx.textAlign = x(tick) > size.width - 30 ? "right" : "center";
+      ctx.fillText(count(tick), x(tick), floor + 8);
+    }
+  }, [packed, from, to, size.width, height, hovered, theme]);
+
+  const q = (j: number, k: number) => number(quantiles[j * nQuantiles + k]);
+  return (
+    <div>
+      <div ref={host}>
+        <canvas
+          ref={canvas}
+          class="heat"
+          role="img"
+          tabIndex={0}
+          aria-label={n ? `Histograms at ${n} columns of steps, values from ${number(low)} to ${number(high)}; newest median ${q(n - 1, 3)}` : "No histograms"}
+          style={{ height: `${height}px` }}
+          onPointerMove={(event) => {
+            const step = from + ((event.offsetX - LEFT) / width) * (to - from);
+            let j = -1;
+            while (j + 1 < n && steps[j + 1] <= step) j++;
+            setHovered(j >= 0 && step < ends[j] ? j : -1);
+          }}
+          onPointerLeave={() => setHovered(-1)}
+          onKeyDown={(event) => {
+            if (event.key === "ArrowRight") setHovered(Math.min(n - 1, hovered + 1));
+            else if (event.key === "ArrowLeft") setHovered(Math.max(0, hovered - 1));
+            else return;
+            event.preventDefault();
+            event.stopPropagation();
+          }}
+        />
+      </div>
+      <p class="reading" aria-live="polite">
+        {hovered >= 0 && hovered < n ? (
+          <span>
+            <b>from step {count(steps[hovered])}</b> 1 % <em>{q(hovered, 0)}</em> 10 % <em>{q(hovered, 1)}</em> median <em>{q(hovered, 3)}</em> 90 % <em>{q(hovered, 5)}</em> 99 % <em>{q(hovered, 6)}</em>
+            {bad[hovered] > 0 && <strong class="bad"> {count(bad[hovered])} not finite</strong>}
+          </span>
+        ) : (
+          <span class="soft">bright: many elements · line: median · dashes: 10 % and 90 %</span>
+        )}
+      </p>
+    </div>
+  );
+}

@@ -1,0 +1,102 @@
+/** The keyboard: every screen and every cursor without a mouse. */
+import { useEffect, useRef } from "preact/hooks";
+import { go, readRoute } from "./hooks";
+
+const KEYS: [string, string][] = [
+  ["g r", "all runs"],
+  ["g o", "overview of the run"],
+  ["g f", "findings"],
+  ["/", "search"],
+  ["← →", "step cursor, in charts and the map"],
+  ["↑ ↓", "layer, in the map"],
+  ["Enter", "open what is under the cursor"],
+  ["Esc", "back"],
+  ["[ ]", "previous, next finding"],
+  [".", "all steps, following the newest"],
+  ["s", "next statistic"],
+  ["?", "these keys"],
+];
+
+const FIELDS = ["rms", "l2", "abs_max", "std", "mean", "zero_share"];
+
+export function useKeys(toggleHelp: () => void): void {
+  useEffect(() => {
+    let isGo = false;
+    const pressed = (event: KeyboardEvent) => {
+      const target = event.target as HTMLElement;
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (target.closest("input, select, textarea, dialog")) return;
+      const route = readRoute();
+      const wasGo = isGo;
+      isGo = event.key === "g" && !wasGo;
+      if (wasGo) {
+        if (event.key === "r" || event.key === "l") go({}, { fresh: true });
+        else if (event.key === "o" && route.run) go({ run: route.run }, { fresh: true });
+        else if (event.key === "f" && route.run) go({ run: route.run, screen: "findings" }, { fresh: true });
+        return;
+      }
+      switch (event.key) {
+        case "?":
+          return toggleHelp();
+        case "/": {
+          const search = document.querySelector<HTMLElement>(".search, .curves");
+          if (search) event.preventDefault();
+          return search?.focus();
+        }
+        case "Escape":
+          if (route.from || route.to) go({ from: undefined, to: undefined });
+          else if (route.screen && route.run) go({ run: route.run }, { fresh: true });
+          else if (route.run || route.screen) go({}, { fresh: true });
+          return;
+        case ".":
+          return go({ from: undefined, to: undefined, at: undefined });
+        case "s": {
+          const next = FIELDS[(FIELDS.indexOf(route.field ?? "rms") + 1) % FIELDS.length];
+          return go({ field: next === "rms" ? undefined : next }, { quiet: true });
+        }
+        case "[":
+        case "]": {
+          const flags = [...document.querySelectorAll<HTMLElement>(".flag, .note a, .tensors a")];
+          if (!flags.length) return;
+          const at = flags.indexOf(document.activeElement as HTMLElement);
+          const by = event.key === "]" ? 1 : -1;
+          return flags[(at + by + flags.length) % flags.length]?.focus();
+        }
+        case "ArrowLeft":
+        case "ArrowRight": {
+          const at = Number(route.at ?? NaN);
+          if (Number.isNaN(at)) return;
+          event.preventDefault();
+          return go({ at: String(Math.max(0, at + (event.key === "ArrowRight" ? 1 : -1))) }, { quiet: true });
+        }
+      }
+    };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, []);
+}
+
+export function KeyHelp({ onClose }: { onClose: () => void }) {
+  const ref = useRef<HTMLDialogElement>(null);
+  useEffect(() => ref.current!.showModal(), []);
+  return (
+    <dialog ref={ref} onClose={onClose} aria-label="Keys">
+      <form method="dialog">
+        <h2>Keys</h2>
+        <dl class="keys">
+          {KEYS.map(([key, what]) => (
+            <div key={key}>
+              <dt>
+                <kbd>{key}</kbd>
+              </dt>
+              <dd>{what}</dd>
+            </div>
+          ))}
+        </dl>
+        <div class="buttons">
+          <button type="submit">Close</button>
+        </div>
+      </form>
+    </dialog>
+  );
+}

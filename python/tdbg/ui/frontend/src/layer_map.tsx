@@ -1,0 +1,349 @@
+/** All layers over all steps in one picture: a cell is a tensor within some steps. */
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { BAD, VIRIDIS_TABLE, themed } from "./colors";
+import { count, number, percent, plain, shorten, steps as stepsText } from "./format";
+import { columnOf, lastWithRows, usualDistance, type Grid } from "./grid";
+import { useSize, useTheme } from "./hooks";
+import type { Field, Finding } from "./types";
+
+export type Scale = "all" | "row";
+
+export interface MapProps {
+  grid: Grid;
+  field: Field;
+  scale: Scale;
+  from: number;
+  to: number;
+  order: string[];
+  /** What is behind the prefix that all names have, such as gradient/. */
+  label: (name: string) => string;
+  findings: Finding[];
+  /** The step after the newest: until there goes what is not over. */
+  end: number;
+  cursor: number | undefined;
+  onCursor: (step: number) => void;
+  onOpen: (tensor: string, step: number) => void;
+  onRange: (from: number, to: number) => void;
+  onReset: () => void;
+}
+
+interface Cell {
+  row: number;
+  column: number;
+}
+
+const AXIS = 26;
+const MOST_HEIGHT = 560;
+const FONT = "11.5px system-ui, sans-serif";
+
+/** Where a value lies between the least and the greatest, from 0 to 1. */
+function scaler(field: Field, low: number, high: number): (value: number) => number {
+  if (field === "zero_share") return (value) => value;
+  if (field === "mean") {
+    const most = Math.max(Math.abs(low), Math.abs(high)) || 1;
+    return (value) => 0.5 + value / most / 2;
+  }
+  const bottom = Math.log(low);
+  const span = Math.log(high) - bottom || 1;
+  return (value) => (value > 0 ? (Math.log(value) - bottom) / span : 0);
+}
+
+function extent(grid: Grid, rows: number[], field: Field): [number, number] {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const i of rows)
+    for (let j = i * grid.columns; j < (i + 1) * grid.columns; j++) {
+      if (!grid.rows[j]) continue;
+      const bottom = grid.low[j];
+      const top = grid.high[j];
+      if (bottom < low && (bottom > 0 || field === "mean")) low = bottom;
+      if (top > high) high = top;
+    }
+  return low <= high ? [low, high] : [1, 1];
+}
+
+/** Colours of the cells, rows in order: 0 where there is nothing, 1 where there are no numbers. */
+function paint(props: MapProps, rows: number[], pixels: Uint32Array): void {
+  const { grid, field, scale } = props;
+  const distance = usualDistance(grid);
+  const whole = extent(grid, rows, field);
+  rows.forEach((i, y) => {
+    const [low, high] = scale === "row" ? extent(grid, [i], field) : whole;
+    const at = scaler(field, low, high);
+    let color = 0;
+    let age = distance;
+    for (let j = 0; j < grid.columns; j++) {
+      const cell = i * grid.columns + j;
+      if (grid.rows[cell]) {
+        // The greatest: a spike of one step is not lost among many.
+        const value = field === "mean" && -grid.low[cell] > grid.high[cell] ? grid.low[cell] : grid.high[cell];
+        color = Number.isNaN(value) ? 0 : VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
+        age = 0;
+      } else if (++age >= distance) color = 0;
+      pixels[y * grid.columns + j] = color;
+    }
+  });
+}
+
+export function LayerMap(props: MapProps) {
+  const { grid, field, from, to, order, cursor } = props;
+  const [host, size] = useSize();
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const theme = useTheme();
+  const [cell, setCell] = useState<Cell | null>(null);
+  const [top, setTop] = useState(0);
+  const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
+
+  const rows = useMemo(() => {
+    const place = new Map(grid.names.map((name, i) => [name, i]));
+    return order.map((name) => place.get(name)).filter((i): i is number => i !== undefined);
+  }, [grid, order]);
+  const rowHeight = Math.max(5, Math.min(22, Math.floor((MOST_HEIGHT - AXIS) / Math.max(1, rows.length))));
+  const height = Math.min(MOST_HEIGHT, rows.length * rowHeight + AXIS);
+  const labels = size.width < 620 ? 108 : Math.min(230, Math.round(size.width * 0.2));
+  const width = Math.max(1, size.width - labels);
+  const visible = Math.floor((height - AXIS) / rowHeight);
+  const offset = Math.max(0, Math.min(top, rows.length - visible));
+
+  const picture = useMemo(() => {
+    if (!rows.length || !grid.columns) return null;
+    const made = document.createElement("canvas");
+    made.width = grid.columns;
+    made.height = rows.length;
+    const image = new ImageData(grid.columns, rows.length);
+    paint(props, rows, new Uint32Array(image.data.buffer));
+    made.getContext("2d")!.putImageData(image, 0, 0);
+    return made;
+  }, [grid, rows, field, props.scale]);
+
+  const x = (step: number) => labels + ((step - from) / Math.max(1, to - from)) * width;
+  const stepAt = (px: number) => from + ((px - labels) / width) * (to - from);
+
+  useEffect(() => {
+    const element = canvas.current!;
+    const ratio = devicePixelRatio || 1;
+    element.width = Math.round(size.width * ratio);
+    element.height = Math.round(height * ratio);
+    const ctx = element.getContext("2d")!;
+    ctx.scale(ratio, ratio);
+    ctx.clearRect(0, 0, size.width, height);
+    if (!picture) return;
+    const bottom = visible * rowHeight;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(labels, 0, width, bottom);
+    ctx.clip();
+    ctx.fillStyle = themed("sunken");
+    ctx.fillRect(labels, 0, width, bottom);
+    ctx.imageSmoothingEnabled = false;
+    const left = x(grid.start);
+    const cells = (grid.columns * grid.width * width) / Math.max(1, to - from);
+    ctx.drawImage(picture, 0, offset, grid.columns, Math.min(visible, rows.length - offset), left, 0, cells, Math.min(visible, rows.length - offset) * rowHeight);
+    ctx.fillStyle = BAD;
+    const columnWidth = cells / grid.columns;
+    for (let y = 0; y < visible && y + offset < rows.length; y++)
+      for (let j = 0; j < grid.columns; j++)
+        if (grid.bad[rows[y + offset] * grid.columns + j]) {
+          ctx.fillRect(left + j * columnWidth, y * rowHeight, Math.max(3, columnWidth), Math.max(2, rowHeight - 1));
+        }
+    ctx.strokeStyle = themed("surface");
+    ctx.lineWidth = 1;
+    if (rowHeight >= 8)
+      for (let y = 1; y < visible; y++) {
+        ctx.beginPath();
+        ctx.moveTo(labels, y * rowHeight - 0.5);
+        ctx.lineTo(size.width, y * rowHeight - 0.5);
+        ctx.stroke();
+      }
+    for (const finding of props.findings) {
+      const y = rows.findIndex((i) => grid.names[i] === finding.tensor) - offset;
+      if (y < 0 || y >= visible) continue;
+      const a = Math.max(labels + 1, x(finding.first_step));
+      const b = Math.min(size.width - 1, x(finding.over ? finding.last_step + 1 : props.end));
+      ctx.strokeStyle = themed(finding.severity);
+      ctx.lineWidth = 2;
+      ctx.strokeRect(a, y * rowHeight + 1, Math.max(5, b - a), Math.max(3, rowHeight - 3));
+    }
+    ctx.restore();
+    ctx.font = FONT;
+    ctx.textBaseline = "middle";
+    ctx.fillStyle = themed("ink-soft");
+    const every = Math.max(1, Math.ceil(13 / rowHeight));
+    const longest = Math.floor((labels - 14) / 6.1);
+    for (let y = 0; y < visible && y + offset < rows.length; y += every) {
+      const name = grid.names[rows[y + offset]];
+      const isMarked = props.findings.some((each) => each.tensor === name && !each.over);
+      ctx.fillStyle = cell?.row === y + offset ? themed("ink") : themed("ink-soft");
+      if (isMarked) ctx.fillStyle = themed("error");
+      ctx.fillText(shorten(props.label(name), longest), 0, y * rowHeight + rowHeight / 2);
+    }
+    ctx.fillStyle = themed("ink-soft");
+    ctx.textBaseline = "top";
+    for (const tick of ticks(from, to, width)) {
+      const at = x(tick);
+      ctx.fillRect(at, bottom, 1, 4);
+      ctx.textAlign = at > size.width - 30 ? "right" : at < labels + 16 ? "left" : "center";
+      ctx.fillText(count(tick), at, bottom + 7);
+    }
+    ctx.textAlign = "left";
+    if (cursor !== undefined && cursor >= from && cursor < to) {
+      ctx.fillStyle = themed("ink");
+      ctx.fillRect(x(cursor) + Math.min(8, columnWidth / 2) - 0.5, 0, 1, bottom);
+    }
+    if (cell) {
+      ctx.strokeStyle = themed("ink");
+      ctx.lineWidth = 1.5;
+      const column = Math.max(0, lastWithRows(grid, rows[cell.row], cell.column));
+      ctx.strokeRect(x(grid.start + column * grid.width) - 0.5, (cell.row - offset) * rowHeight, Math.max(4, columnWidth + 1), rowHeight - 1);
+    }
+    if (drag) {
+      ctx.fillStyle = themed("accent-soft");
+      ctx.fillRect(Math.min(x(drag.from), x(drag.to)), 0, Math.abs(x(drag.to) - x(drag.from)), bottom);
+    }
+  }, [picture, props.findings, size.width, height, offset, from, to, cursor, cell, drag, theme]);
+
+  const cellAt = (event: PointerEvent | MouseEvent): Cell | null => {
+    const rect = canvas.current!.getBoundingClientRect();
+    const px = event.clientX - rect.left;
+    const py = event.clientY - rect.top;
+    const row = Math.floor(py / rowHeight) + offset;
+    if (px < labels || py >= visible * rowHeight || row >= rows.length) return null;
+    return { row, column: columnOf(grid, stepAt(px)) };
+  };
+
+  const move = (dr: number, dc: number) => {
+    const now = cell ?? { row: 0, column: columnOf(grid, cursor ?? to - 1) };
+    const row = Math.max(0, Math.min(rows.length - 1, now.row + dr));
+    let column = Math.max(0, Math.min(grid.columns - 1, now.column + dc));
+    while (dc && column > 0 && column < grid.columns - 1 && !grid.rows[rows[row] * grid.columns + column]) column += dc;
+    setCell({ row, column });
+    if (row < offset) setTop(row);
+    else if (row >= offset + visible) setTop(row - visible + 1);
+    if (dc) props.onCursor(grid.start + column * grid.width);
+  };
+
+  const open = (at: Cell) => {
+    const column = Math.max(0, lastWithRows(grid, rows[at.row], at.column));
+    props.onOpen(grid.names[rows[at.row]], grid.start + column * grid.width);
+  };
+
+  return (
+    <div class="map">
+      <div class="map-host" ref={host}>
+        <canvas
+          ref={canvas}
+          class="map-canvas"
+          style={{ height: `${height}px` }}
+          tabIndex={0}
+          role="img"
+          data-labels={labels}
+          data-row-height={rowHeight}
+          aria-label={describe(props, rows)}
+          onPointerDown={(event) => {
+            if (!cellAt(event)) return;
+            (event.target as HTMLElement).setPointerCapture(event.pointerId);
+            const at = stepAt(event.offsetX);
+            setDrag({ from: at, to: at });
+          }}
+          onPointerMove={(event) => {
+            if (drag) setDrag({ ...drag, to: stepAt(event.offsetX) });
+            else setCell(cellAt(event));
+          }}
+          onPointerUp={(event) => {
+            if (!drag) return;
+            setDrag(null);
+            const wide = Math.abs(x(drag.to) - x(drag.from)) > 6;
+            const at = cellAt(event);
+            if (wide) {
+              const [a, b] = [drag.from, drag.to].sort((p, q) => p - q);
+              props.onRange(Math.max(from, Math.floor(a)), Math.min(to, Math.ceil(b)));
+            } else if (at) open(at);
+          }}
+          onPointerLeave={() => setCell(null)}
+          onDblClick={props.onReset}
+          onWheel={(event) => {
+            if (rows.length <= visible || event.ctrlKey) return;
+            event.preventDefault();
+            setTop(Math.max(0, Math.min(rows.length - visible, offset + Math.sign(event.deltaY) * 3)));
+          }}
+          onKeyDown={(event) => {
+            const by: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+            if (by[event.key]) {
+              event.preventDefault();
+              event.stopPropagation();
+              move(...by[event.key]);
+            } else if (event.key === "Enter" && cell) open(cell);
+          }}
+        />
+      </div>
+      <p class="reading" aria-live="polite">
+        {cell && rows[cell.row] !== undefined ? <Reading {...props} row={rows[cell.row]} column={cell.column} /> : <Legend {...props} rows={rows} />}
+      </p>
+    </div>
+  );
+}
+
+/** The cell under the cursor, exactly: what was recorded, never what lies between. */
+function Reading({ grid, row, column, field }: MapProps & { row: number; column: number }) {
+  const held = lastWithRows(grid, row, column);
+  const name = plain(grid.names[row]);
+  if (held < 0) return <span><b>{name}</b> nothing recorded so far</span>;
+  const at = row * grid.columns + held;
+  const show = field === "zero_share" ? percent : number;
+  const first = grid.start + held * grid.width;
+  const n = grid.rows[at];
+  return (
+    <span>
+      <b>{name}</b> {stepsText(first, first + grid.width - 1)}
+      {n === 1 ? <em>{show(grid.mean[at])}</em> : (
+        <>
+          <span class="soft"> · {count(n)} rows ·</span> low <em>{show(grid.low[at])}</em> mean <em>{show(grid.mean[at])}</em> high <em>{show(grid.high[at])}</em>
+        </>
+      )}
+      {grid.bad[at] > 0 && <strong class="bad"> NaN or Inf in {count(grid.bad[at])}</strong>}
+    </span>
+  );
+}
+
+function Legend({ grid, rows, field, scale }: MapProps & { rows: number[] }) {
+  const [low, high] = extent(grid, rows, field);
+  const show = field === "zero_share" ? percent : number;
+  const ends = field === "zero_share" ? [0, 1] : field === "mean" ? [-Math.max(-low, high), Math.max(-low, high)] : [low, high];
+  return (
+    <span class="legend">
+      {scale === "row" ? "least of the row" : show(ends[0])}
+      <i class="ramp" />
+      {scale === "row" ? "greatest" : show(ends[1])}
+      <i class="swatch bad" /> NaN or Inf
+      <i class="swatch none" /> not recorded
+    </span>
+  );
+}
+
+function describe({ grid, field, from, to }: MapProps, rows: number[]): string {
+  let best = -Infinity;
+  let where = "";
+  let bad = 0;
+  for (const i of rows)
+    for (let j = 0; j < grid.columns; j++) {
+      const at = i * grid.columns + j;
+      if (!grid.rows[at]) continue;
+      bad += grid.bad[at];
+      if (grid.high[at] > best) {
+        best = grid.high[at];
+        where = `${plain(grid.names[i])}, step ${count(grid.start + j * grid.width)}`;
+      }
+    }
+  const highest = where ? `; highest, ${number(best)}, at ${where}` : "";
+  return `Layer map: ${field} of ${rows.length} tensors, ${stepsText(from, Math.max(from, to - 1))}${highest}; ${count(bad)} rows not finite. Arrow keys move, Enter opens the tensor.`;
+}
+
+export function ticks(from: number, to: number, width: number): number[] {
+  const most = Math.max(2, Math.floor(width / 90));
+  const raw = Math.max(1, (to - from) / most);
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const unit = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw)!);
+  const found: number[] = [];
+  for (let at = Math.ceil(from / unit) * unit; at < to; at += unit) found.push(at);
+  return found;
+}

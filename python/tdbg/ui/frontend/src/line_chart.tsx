@@ -1,0 +1,252 @@
+/** Lines over steps with what lies below and above them: never a sample. */
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import { BAD, faded, themed } from "./colors";
+import { count, number, steps as stepsText } from "./format";
+import type { Grid } from "./grid";
+import { useSize, useTheme } from "./hooks";
+
+export interface Line {
+  label: string;
+  color: string;
+  grid: Grid;
+}
+
+interface Props {
+  lines: Line[];
+  title: string;
+  from: number;
+  to: number;
+  log: boolean;
+  height: number;
+  cursor?: number | undefined;
+  flags?: { from: number; to: number; color: string }[];
+  onRange?: (from: number, to: number) => void;
+  onCursor?: (step: number | undefined) => void;
+  onReset?: () => void;
+}
+
+const STRIP = 8;
+const FONT = "11px system-ui, sans-serif";
+
+/** Columns of all lines on one axis: uPlot's data, low, high and mean of each. */
+function aligned(lines: Line[], log: boolean): { data: uPlot.AlignedData; bad: { x: number; width: number; n: number }[] } {
+  const xs = new Set<number>();
+  const bad: { x: number; width: number; n: number }[] = [];
+  for (const { grid } of lines)
+    for (let j = 0; j < grid.columns; j++)
+      if (grid.rows[j]) {
+        xs.add(grid.start + j * grid.width);
+        if (grid.bad[j]) bad.push({ x: grid.start + j * grid.width, width: grid.width, n: grid.bad[j] });
+      }
+  const sorted = [...xs].sort((a, b) => a - b);
+  const place = new Map(sorted.map((x, i) => [x, i]));
+  const data: (number | null | undefined)[][] = [sorted];
+  for (const { grid } of lines) {
+    const columns: (number | null | undefined)[][] = [0, 1, 2].map(() => new Array(sorted.length).fill(undefined));
+    for (let j = 0; j < grid.columns; j++) {
+      const at = place.get(grid.start + j * grid.width);
+      if (at === undefined || !grid.rows[j]) continue;
+      [grid.low, grid.high, grid.mean].forEach((values, k) => {
+        const value = values[j];
+        columns[k][at] = Number.isNaN(value) || (log && value <= 0) ? null : value;
+      });
+    }
+    data.push(...columns);
+  }
+  return { data: data as uPlot.AlignedData, bad };
+}
+
+export function LineChart(props: Props) {
+  const { lines, log, from, to, height } = props;
+  const [ref, size] = useSize();
+  const theme = useTheme();
+  const plot = useRef<uPlot | null>(null);
+  const latest = useRef(props);
+  latest.current = props;
+  const { data, bad } = useMemo(() => aligned(lines, log), [lines, log]);
+  const held = useRef(bad);
+  held.current = bad;
+  const shown = lines.map((line) => `${line.label}${line.color}`).join("\n");
+
+  useEffect(() => {
+    if (!size.width) return;
+    const host = ref.current!;
+    const ink = themed("ink-soft");
+    const rule = themed("rule");
+    const made = new uPlot(
+      {
+        width: size.width,
+        height,
+        padding: [STRIP + 6, 12, 0, 4],
+        legend: { show: false },
+        scales: {
+          x: { time: false, range: () => [latest.current.from, Math.max(latest.current.from + 1, latest.current.to - 1)] },
+          y: { distr: log ? 3 : 1, range: (_, low, high) => extent(low, high, log) },
+        },
+        axes: [
+          { stroke: ink, font: FONT, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 26, gap: 3, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? count(t) : "")) },
+          { stroke: ink, font: FONT, grid: { stroke: rule, width: 1, filter: (_, ticks) => (log ? powers(ticks) : ticks) }, ticks: { show: false }, size: 56, gap: 6, values: (_, ticks) => ticks.map((t) => (t === null ? "" : number(t))) },
+        ],
+        series: [
+          {},
+          ...lines.flatMap((line): uPlot.Series[] => [
+            { stroke: "transparent", points: { show: false }, spanGaps: false },
+            { stroke: "transparent", points: { show: false }, spanGaps: false },
+            { stroke: line.color, width: 1.75, points: { size: 4, fill: line.color }, spanGaps: false },
+          ]),
+        ],
+        bands: lines.map((line, i) => ({ series: [3 * i + 2, 3 * i + 1] as [number, number], fill: faded(line.color, 0.25) })),
+        cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false }, focus: { prox: 30 } },
+        hooks: {
+          drawClear: [(u) => drawFlags(u, latest.current.flags ?? [])],
+          draw: [(u) => (drawExtremes(u, latest.current.lines), drawBad(u, held.current), drawCursor(u, latest.current.cursor))],
+          setSelect: [
+            (u) => {
+              if (u.select.width < 4) return;
+              const left = Math.floor(u.posToVal(u.select.left, "x"));
+              const right = Math.ceil(u.posToVal(u.select.left + u.select.width, "x"));
+              u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+              latest.current.onRange?.(Math.max(0, left), Math.max(left + 1, right + 1));
+            },
+          ],
+        },
+      },
+      data,
+      host,
+    );
+    plot.current = made;
+    const over = made.over;
+    const click = (event: MouseEvent) => {
+      const rect = over.getBoundingClientRect();
+      const at = data[0].length ? made.posToIdx(event.clientX - rect.left) : -1;
+      if (at >= 0) latest.current.onCursor?.(data[0][at] as number);
+    };
+    const reset = () => latest.current.onReset?.();
+    const wheel = (event: WheelEvent) => {
+      if (!latest.current.onRange || !event.ctrlKey) return;
+      event.preventDefault();
+      const rect = over.getBoundingClientRect();
+      const middle = made.posToVal(event.clientX - rect.left, "x");
+      const factor = event.deltaY > 0 ? 1.4 : 1 / 1.4;
+      const { from: a, to: b } = latest.current;
+      latest.current.onRange(Math.max(0, Math.round(middle - (middle - a) * factor)), Math.round(middle + Math.max(2, (b - middle) * factor)));
+    };
+    over.addEventListener("click", click);
+    over.addEventListener("dblclick", reset);
+    over.addEventListener("wheel", wheel, { passive: false });
+    return () => {
+      plot.current = null;
+      made.destroy();
+    };
+  }, [size.width, height, log, theme, shown]);
+
+  useEffect(() => plot.current?.setData(data, true), [data, from, to]);
+  useEffect(() => plot.current?.redraw(false), [props.cursor, props.flags]);
+
+  return (
+    <div class="chart" ref={ref} role="img" aria-label={sentence(props)} style={{ height: `${height}px` }} data-chart={props.title}>
+    </div>
+  );
+}
+
+/** Of ticks of a logarithmic axis, the powers of ten, if there are enough of them. */
+function powers(ticks: number[]): (number | null)[] {
+  const isPower = (tick: number) => Math.abs(Math.log10(tick) - Math.round(Math.log10(tick))) < 1e-9;
+  return ticks.filter(isPower).length > 1 ? ticks.map((tick) => (isPower(tick) ? tick : null)) : ticks;
+}
+
+function extent(low: number, high: number, log: boolean): [number, number] {
+  if (low === null || high === null || !Number.isFinite(low)) return log ? [0.1, 1] : [0, 1];
+  if (log) return [low / 1.3, high * 1.3];
+  if (low === high) return [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1];
+  const pad = (high - low) * 0.06;
+  return [low >= 0 && low - pad < 0 ? 0 : low - pad, high + pad];
+}
+
+/** A column of one pixel still shows its extremes: a vertical line from low to high. */
+function drawExtremes(u: uPlot, lines: Line[]): void {
+  const { ctx } = u;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+  ctx.clip();
+  ctx.lineWidth = Math.max(1, devicePixelRatio);
+  const floor = u.bbox.top + u.bbox.height;
+  for (const { grid, color } of lines) {
+    ctx.strokeStyle = faded(color, 0.7);
+    ctx.beginPath();
+    for (let j = 0; j < grid.columns; j++) {
+      if (grid.rows[j] < 2 || Number.isNaN(grid.low[j])) continue;
+      const x = u.valToPos(grid.start + j * grid.width, "x", true);
+      const top = u.valToPos(grid.high[j], "y", true);
+      const bottom = u.valToPos(grid.low[j], "y", true);
+      ctx.moveTo(x, Number.isFinite(top) ? top : floor);
+      ctx.lineTo(x, Number.isFinite(bottom) ? bottom : floor);
+    }
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
+/** What is no number has a strip of its own, and never empties the axis. */
+function drawBad(u: uPlot, bad: { x: number; width: number }[]): void {
+  const { ctx } = u;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.fillStyle = BAD;
+  for (const { x, width } of bad) {
+    const left = u.valToPos(x, "x", true);
+    const right = u.valToPos(x + width, "x", true);
+    if (right < u.bbox.left || left > u.bbox.left + u.bbox.width + 1) continue;
+    ctx.fillRect(left, u.bbox.top - (STRIP + 3) * ratio, Math.max(3 * ratio, right - left), STRIP * ratio);
+  }
+  ctx.restore();
+}
+
+function drawFlags(u: uPlot, flags: { from: number; to: number; color: string }[]): void {
+  const { ctx } = u;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+  ctx.clip();
+  for (const flag of flags) {
+    const left = u.valToPos(flag.from, "x", true);
+    const right = Math.max(left + 2 * devicePixelRatio, u.valToPos(flag.to, "x", true));
+    ctx.fillStyle = faded(flag.color, 0.1);
+    ctx.fillRect(left, u.bbox.top, right - left, u.bbox.height);
+    ctx.fillStyle = flag.color;
+    ctx.fillRect(left, u.bbox.top, 1.5 * devicePixelRatio, u.bbox.height);
+  }
+  ctx.restore();
+}
+
+function drawCursor(u: uPlot, step: number | undefined): void {
+  if (step === undefined) return;
+  const x = u.valToPos(step, "x", true);
+  if (x < u.bbox.left - 1 || x > u.bbox.left + u.bbox.width + 1) return;
+  u.ctx.save();
+  u.ctx.fillStyle = themed("ink-soft");
+  u.ctx.fillRect(x - 0.5, u.bbox.top, Math.max(1, devicePixelRatio), u.bbox.height);
+  u.ctx.restore();
+}
+
+function sentence({ lines, title, from, to }: Props): string {
+  const parts = lines.map(({ label, grid }) => {
+    let low = Infinity;
+    let high = -Infinity;
+    let bad = 0;
+    let last = NaN;
+    for (let j = 0; j < grid.columns; j++) {
+      if (!grid.rows[j]) continue;
+      bad += grid.bad[j];
+      if (Number.isNaN(grid.low[j])) continue;
+      low = Math.min(low, grid.low[j]);
+      high = Math.max(high, grid.high[j]);
+      last = grid.mean[j];
+    }
+    const what = Number.isNaN(last) ? "no numbers" : `from ${number(low)} to ${number(high)}, last ${number(last)}`;
+    return `${label}: ${what}${bad ? `, ${count(bad)} rows not finite` : ""}`;
+  });
+  return `${title}, ${stepsText(from, Math.max(from, to - 1))}. ${parts.join("; ")}`;
+}

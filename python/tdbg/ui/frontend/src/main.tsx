@@ -1,0 +1,219 @@
+/** The page: what the address says is shown, whatever happens meanwhile. */
+import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { Refused, takeToken, useToken } from "./api";
+import { CaptureButton, StopButton } from "./controls";
+import { start, watch } from "./doorbell";
+import { ago, count, number, percent, plain, shorten } from "./format";
+import { go, useLink, useRoute } from "./hooks";
+import { KeyHelp, useKeys } from "./keys";
+import { Link, Notice, State } from "./parts";
+import { useRun } from "./run_data";
+import { CompareScreen } from "./screens/compare";
+import { FindingsScreen } from "./screens/findings";
+import { RunScreen } from "./screens/run";
+import { Runs, useRunList } from "./screens/runs";
+import { TensorScreen } from "./screens/tensor";
+import type { Run } from "./types";
+
+function App() {
+  const link = useLink();
+  const route = useRoute();
+  const [isHelp, setHelp] = useState(false);
+  useKeys(() => setHelp((before) => !before));
+  if (link === "refused") return <Token />;
+  return (
+    <>
+      {route.run ? <OneRun key={route.run} id={route.run} /> : route.screen === "compare" ? <Compared /> : <AllRuns />}
+      {isHelp && <KeyHelp onClose={() => setHelp(false)} />}
+    </>
+  );
+}
+
+function AllRuns() {
+  const { data, error } = useRunList();
+  const ids = data?.runs.map((run) => run.id).join() ?? "";
+  const route = useRoute();
+  useEffect(() => watch(ids ? ids.split(",") : []), [ids]);
+  useEffect(() => {
+    document.title = "Runs · tdbg";
+    // A single run needs no list; whoever goes back to the list sees it.
+    if (data?.runs.length === 1 && !route.find && !hasShownRun) go({ run: data.runs[0].id }, { quiet: true });
+  }, [ids]);
+  return (
+    <>
+      <TopBar />
+      {data ? <Runs list={data} /> : error ? <Failure error={error} /> : <main class="empty soft">reading …</main>}
+    </>
+  );
+}
+
+/** Whether a run was shown before: then the list was asked for. */
+let hasShownRun = false;
+
+function Compared() {
+  const route = useRoute();
+  useEffect(() => watch((route.runs ?? "").split(",").filter(Boolean)), [route.runs]);
+  useEffect(() => {
+    document.title = "Compare · tdbg";
+  }, []);
+  return (
+    <>
+      <TopBar />
+      <CompareScreen />
+    </>
+  );
+}
+
+function OneRun({ id }: { id: string }) {
+  const route = useRoute();
+  const { data: run, error, version } = useRun(id);
+  useEffect(() => {
+    hasShownRun = true;
+    watch([id]);
+  }, [id]);
+  useEffect(() => {
+    document.title = `${run ? shorten(run.name, 40) : "run"} · tdbg`;
+  }, [run?.name]);
+  const gone = error instanceof Refused && error.status === 404;
+  return (
+    <>
+      <TopBar run={run} />
+      {gone && (
+        <Notice title={run ? "This run was deleted; what is shown is what was there last" : "There is no such run, or not any more"} tone="warning">
+          <Link to={{}}>All runs</Link>
+        </Notice>
+      )}
+      {run ? (
+        <>
+          <StateNotice run={run} />
+          {route.screen === "findings" ? <FindingsScreen run={run} version={version} /> : route.screen === "tensor" ? <TensorScreen run={run} version={version} /> : <RunScreen run={run} version={version} />}
+        </>
+      ) : error && !gone ? (
+        <Failure error={error} />
+      ) : (
+        !gone && <main class="empty soft">reading …</main>
+      )}
+    </>
+  );
+}
+
+/** What is special about the state of a training. */
+function StateNotice({ run }: { run: Run }) {
+  const [now, setNow] = useState(Date.now() / 1000);
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now() / 1000), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  const since = run.wall ? `, the last step was ${ago(now - run.wall)}` : "";
+  if (run.status === "stalled") return <p class="banner warning" role="status">The process is there, but shows no sign of life{since}.</p>;
+  if (run.status === "dead") return <p class="banner error" role="status">The training was killed: it ended without closing its run{since}. What it had written is shown.</p>;
+  if (run.status === "unknown" && run.steps) return <p class="banner warning" role="status">Nobody can tell from here whether this training lives{since}.</p>;
+  return null;
+}
+
+function Failure({ error }: { error: Error }) {
+  const isGone = !(error instanceof Refused);
+  return (
+    <main>
+      <Notice title={isGone ? "The server does not answer" : "This cannot be shown"} tone="error">
+        <p>{isGone ? "Start it again with tdbg ui; the page goes on by itself." : plain(error.message)}</p>
+      </Notice>
+    </main>
+  );
+}
+
+function TopBar({ run }: { run?: Run | null }) {
+  const link = useLink();
+  const route = useRoute();
+  return (
+    <>
+      <header class="top">
+        <Link to={{}} class="brand" aria-label="All runs">
+          <svg width="22" height="22" viewBox="0 0 32 32" aria-hidden="true">
+            <rect width="32" height="32" rx="8" />
+            <path d="M6 20c4 0 4-9 8-9s3 11 6 11 3-6 6-6" />
+          </svg>
+          tdbg
+        </Link>
+        {run && (
+          <>
+            <nav aria-label="Screens">
+              <Link to={{ run: run.id }} class={route.screen ? "" : "current"}>
+                {shorten(run.name, 36)}
+              </Link>
+              <Link to={{ run: run.id, screen: "findings" }} class={route.screen === "findings" ? "current" : ""}>
+                Findings{run.n_findings > 0 && <i class="badge">{count(run.n_findings)}</i>}
+              </Link>
+            </nav>
+            <State status={run.status} stopped={run.stopped} />
+            <p class="pulse">
+              {run.last_step !== null && (
+                <span>
+                  step <b>{count(run.last_step)}</b>
+                </span>
+              )}
+              {run.rate !== null && run.status === "running" && <span>{number(run.rate)}/s</span>}
+              {run.cost !== null && <span title="How much longer steps take because they are captured">cost +{percent(run.cost)}</span>}
+            </p>
+          </>
+        )}
+        <span class="grow" />
+        {run?.may_control && run.status === "running" && (
+          <>
+            <CaptureButton run={run} />
+            <StopButton run={run} />
+          </>
+        )}
+        <Lamp link={link} />
+      </header>
+      {link === "lost" && (
+        <p class="banner error" role="alert">
+          The server does not answer: what is shown is what it said last. Trying again by itself …
+        </p>
+      )}
+    </>
+  );
+}
+
+function Lamp({ link }: { link: string }) {
+  const text = { live: "live", lost: "server gone", connecting: "connecting", refused: "refused" }[link];
+  return (
+    <span class={`lamp ${link}`} role="status">
+      <i aria-hidden="true" />
+      {text}
+    </span>
+  );
+}
+
+function Token() {
+  const [given, setGiven] = useState("");
+  return (
+    <main class="token">
+      <Notice title="Open the address that tdbg ui printed" tone="info">
+        <p>It ends with a token, which this page needs and does not have: a new server has a new one. Paste the address, or what follows #t= in it.</p>
+        <form
+          onSubmit={(event) => {
+            event.preventDefault();
+            useToken(given.trim().replace(/^.*#t=/, ""));
+            location.reload();
+          }}
+        >
+          <label>
+            <span class="hidden">Address or token</span>
+            <input class="search" value={given} autocomplete="off" spellcheck={false} onInput={(event) => setGiven(event.currentTarget.value)} placeholder="http://127.0.0.1:8321/#t=…" />
+          </label>
+          <button type="submit" class="filled">
+            Open
+          </button>
+        </form>
+      </Notice>
+    </main>
+  );
+}
+
+takeToken();
+// Pasting the address again only changes the fragment, which loads nothing.
+addEventListener("hashchange", () => takeToken() && location.reload());
+start();
+render(<App />, document.getElementById("app")!);

@@ -1,0 +1,183 @@
+/** Small parts of screens. */
+import type { ComponentChildren } from "preact";
+import { isDark, themed } from "./colors";
+import type { Finding, Severity, Spark, Tone } from "./types";
+import { count } from "./format";
+import { go, href, useSize, useTheme, type Route } from "./hooks";
+import { useEffect, useRef } from "preact/hooks";
+
+/** A severity by its shape, and by its colour for who sees it. */
+export function Mark({ tone, size = 16 }: { tone: Tone; size?: number }) {
+  const shapes: Record<Tone, ComponentChildren> = {
+    error: <path d="M3 3h10v10H3z" />,
+    warning: <path d="M8 2.2 14.4 13.4H1.6z" />,
+    info: <circle cx="8" cy="8" r="5.6" />,
+    ok: <path class="stroke" d="m3 8.4 3.4 3.4L13.2 5" />,
+    unjudged: <circle class="stroke" cx="8" cy="8" r="5.4" />,
+    starting: <circle class="stroke dashed" cx="8" cy="8" r="5.4" />,
+  };
+  const label = { ok: "all is well", unjudged: "not judged", starting: "starting", error: "error", warning: "warning", info: "information" }[tone];
+  return (
+    <svg class={`mark ${tone}`} width={size} height={size} viewBox="0 0 16 16" role="img" aria-label={label}>
+      {shapes[tone]}
+    </svg>
+  );
+}
+
+const STATES: Record<string, [string, string]> = {
+  running: ["running", "go"],
+  stalled: ["stalled", "warning"],
+  closed: ["finished", "calm"],
+  dead: ["killed", "error"],
+  unknown: ["state unknown", "warning"],
+  unreadable: ["unreadable", "error"],
+};
+
+export function State({ status, stopped }: { status: string; stopped?: string | null }) {
+  const [text, tone] = stopped && status === "closed" ? ["stopped", "warning"] : (STATES[status] ?? [status, "calm"]);
+  return <span class={`state ${tone}`}>{text}</span>;
+}
+
+/** A link whose target is a state of this page; other tabs can have it, too. */
+export function Link({ to, children, ...more }: { to: Route; children: ComponentChildren; class?: string; title?: string; "aria-label"?: string }) {
+  return (
+    <a
+      href={href(to)}
+      {...more}
+      onClick={(event) => {
+        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+        event.preventDefault();
+        go(to, { fresh: true });
+        scrollTo(0, 0);
+      }}
+    >
+      {children}
+    </a>
+  );
+}
+
+export function Chips<T extends string>({ label, options, value, onChange, names }: { label: string; options: readonly T[]; value: T; onChange: (value: T) => void; names?: Partial<Record<T, string>> }) {
+  return (
+    <div class="chips" role="group" aria-label={label}>
+      {options.map((each) => (
+        <button key={each} type="button" aria-pressed={each === value} onClick={() => onChange(each)}>
+          {names?.[each] ?? each}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+export function Card({ title, aside, children, class: name }: { title?: ComponentChildren; aside?: ComponentChildren; children: ComponentChildren; class?: string }) {
+  return (
+    <section class={`card ${name ?? ""}`}>
+      {title && (
+        <header>
+          <h2>{title}</h2>
+          {aside}
+        </header>
+      )}
+      {children}
+    </section>
+  );
+}
+
+/** The course of a loss in a line of text: low to high of each column, and what is no number. */
+export function Sparkline({ spark, label }: { spark: Spark | null; label: string }) {
+  const [host, size] = useSize();
+  const ref = useRef<HTMLCanvasElement>(null);
+  const theme = useTheme();
+  useEffect(() => {
+    const canvas = ref.current!;
+    const ratio = devicePixelRatio || 1;
+    canvas.width = size.width * ratio;
+    canvas.height = size.height * ratio;
+    const ctx = canvas.getContext("2d")!;
+    ctx.clearRect(0, 0, canvas.width, canvas.height);
+    if (!spark || !spark.mean.length) return;
+    const values = [...spark.low, ...spark.high].filter((v): v is number => v !== null);
+    const low = Math.min(...values);
+    const high = Math.max(...values);
+    const n = spark.mean.length;
+    const y = (v: number) => canvas.height - 3 * ratio - ((v - low) / (high - low || 1)) * (canvas.height - 9 * ratio);
+    const x = (j: number) => ((j + 0.5) / n) * canvas.width;
+    ctx.lineJoin = "round";
+    ctx.fillStyle = isDark() ? "rgba(86,180,233,.28)" : "rgba(0,114,178,.2)";
+    for (let j = 0; j < n; j++) {
+      const [a, b] = [spark.low[j], spark.high[j]];
+      if (a !== null && b !== null) ctx.fillRect((j / n) * canvas.width, y(b), canvas.width / n, Math.max(ratio, y(a) - y(b)));
+    }
+    ctx.strokeStyle = themed("line");
+    ctx.lineWidth = 1.5 * ratio;
+    ctx.beginPath();
+    let isDown = false;
+    spark.mean.forEach((v, j) => {
+      if (v === null) return;
+      if (isDown) ctx.lineTo(x(j), y(v));
+      else ctx.moveTo(x(j), y(v));
+      isDown = true;
+    });
+    ctx.stroke();
+    ctx.fillStyle = "#cc79a7";
+    spark.bad.forEach((bad, j) => bad && ctx.fillRect((j / n) * canvas.width, 0, Math.max(2 * ratio, canvas.width / n), 4 * ratio));
+  }, [spark, size.width, size.height, theme]);
+  return (
+    <div class="spark" ref={host} role="img" aria-label={label}>
+      <canvas ref={ref} />
+    </div>
+  );
+}
+
+/** Findings of one rule with one severity belong together: thirty layers are one thing. */
+export interface Group {
+  rule: string;
+  severity: Severity;
+  over: boolean;
+  findings: Finding[];
+  first: number;
+  last: number;
+}
+
+export function groups(findings: Finding[]): Group[] {
+  const found = new Map<string, Group>();
+  for (const each of findings) {
+    const key = `${each.rule} ${each.severity} ${each.over}`;
+    const group = found.get(key);
+    if (group) {
+      group.findings.push(each);
+      group.first = Math.min(group.first, each.first_step);
+      group.last = Math.max(group.last, each.last_step);
+    } else found.set(key, { rule: each.rule, severity: each.severity, over: each.over, findings: [each], first: each.first_step, last: each.last_step });
+  }
+  return [...found.values()];
+}
+
+export function tensorsText(group: Group): string {
+  const n = new Set(group.findings.map((each) => each.tensor)).size;
+  return n === 1 ? "1 tensor" : `${count(n)} tensors`;
+}
+
+/** Where to look at a finding: its tensor, a fifth of its length around it. */
+export function placeOf(run: string, finding: Finding, last: number | null): Route {
+  const margin = Math.max(10, Math.round((finding.last_step - finding.first_step) * 0.2));
+  return {
+    run,
+    screen: "tensor",
+    tensor: finding.tensor,
+    from: String(Math.max(0, finding.first_step - margin)),
+    to: String(Math.min(finding.last_step + margin, (last ?? finding.last_step)) + 1),
+    at: String(finding.first_step),
+  };
+}
+
+export function Notice({ title, children, tone = "info" }: { title: string; children?: ComponentChildren; tone?: Tone }) {
+  return (
+    <div class="notice" role="status">
+      <Mark tone={tone} size={22} />
+      <div>
+        <h2>{title}</h2>
+        {children}
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,70 @@
+/** What the screens of one run share: the range, the run, its tensors, its envelopes. */
+import { useMemo, useRef } from "preact/hooks";
+import { getJson } from "./api";
+import { loadGrid, type Grid } from "./grid";
+import { go, useAnswer, useVersion, type Answer, type Route } from "./hooks";
+import type { Run, Tensor } from "./types";
+
+export interface Range {
+  from: number;
+  to: number;
+  /** Whether the newest step is followed. */
+  follows: boolean;
+  set: (from: number, to: number) => void;
+  reset: () => void;
+}
+
+export function useRun(id: string): Answer<Run> & { version: number } {
+  const version = useVersion(id);
+  const answer = useAnswer<Run>(id && `run ${id}`, version, (signal) => getJson<Run>("run", { run: id }, signal));
+  return { ...answer, version };
+}
+
+export function useTensors(run: Run | null): Tensor[] {
+  const key = run ? `tensors ${run.id} ${run.n_tensors} ${run.attempts}` : "";
+  const answer = useAnswer<Tensor[]>(key, 0, async (signal) => (await getJson<{ tensors: Tensor[] }>("tensors", { run: run!.id }, signal)).tensors);
+  return answer.data ?? [];
+}
+
+/** The steps that all charts show, as the address has them; all of them where it says nothing. */
+export function rangeOf(run: Run, route: Route): Range {
+  const first = run.first_step ?? 0;
+  const end = (run.last_step ?? 0) + 1;
+  const given = (text: string | undefined) => (text !== undefined && /^\d{1,15}$/.test(text) ? Number(text) : null);
+  const from = given(route.from) ?? first;
+  const to = given(route.to) ?? end;
+  return {
+    from,
+    to: Math.max(from + 1, to),
+    follows: route.to === undefined,
+    set: (a, b) => go({ from: a <= first ? undefined : String(a), to: b >= end ? undefined : String(b) }),
+    reset: () => go({ from: undefined, to: undefined }),
+  };
+}
+
+export interface GridRequest {
+  path: "envelope" | "curve";
+  run: string;
+  name?: string;
+  role?: string;
+  field?: string;
+  mode?: string;
+  from: number;
+  to: number;
+  most: number;
+}
+
+/** Envelopes that follow a run: only what is new is asked for, an old picture stays meanwhile. */
+export function useGrid(request: GridRequest | null, version: number): Answer<Grid> {
+  const held = useRef<{ key: string; grid: Grid | null }>({ key: "", grid: null });
+  const { path, run, name, role, field, mode, from, to, most } = request ?? ({} as GridRequest);
+  const what = request ? JSON.stringify([path, run, name, role, field, mode, from]) : "";
+  const key = request ? `${what} ${most}` : "";
+  const answer = useAnswer<Grid>(key, version * 1e7 + (to ?? 0), async (signal) => {
+    const before = held.current.key === what ? held.current.grid : null;
+    const grid = await loadGrid({ path, params: { run, name, role, field, mode }, from, to, most }, before, signal);
+    held.current = { key: what, grid };
+    return grid;
+  });
+  return useMemo(() => answer, [answer.data, answer.error]);
+}

@@ -1,0 +1,104 @@
+/** Everything that rules found: worst first, with advice and where to look. */
+import { useMemo } from "preact/hooks";
+import { series, themed } from "../colors";
+import { count, plain, shorten, steps as stepsText } from "../format";
+import { useRoute } from "../hooks";
+import { LineChart } from "../line_chart";
+import { Card, Link, Mark, Notice, groups, placeOf, type Group } from "../parts";
+import { useGrid } from "../run_data";
+import type { Run } from "../types";
+
+const MOST_TENSORS = 24;
+/** What a rule's status says, in words. */
+const SAID: Record<string, string> = { NoIssuesFound: "nothing found", IssuesFound: "found something", InProgress: "judging", Stopped: "stopped", Error: "failed" };
+
+export function FindingsScreen({ run, version }: { run: Run; version: number }) {
+  const route = useRoute();
+  const found = groups(run.findings).filter((group) => !route.find || group.rule === route.find);
+  const judged = Object.entries(run.rules);
+  return (
+    <main class="findings">
+      <header class="tensor-head">
+        <h1>
+          {route.find ? plain(route.find) : "Findings"} <span class="soft">{count(found.reduce((sum, each) => sum + each.findings.length, 0))}</span>
+        </h1>
+        {route.find && (
+          <Link class="button" to={{ run: run.id, screen: "findings" }}>
+            All findings
+          </Link>
+        )}
+      </header>
+      {!found.length && (
+        <Notice title={judged.length ? "Rules have judged this run, and found nothing" : "No rule has judged this run yet"} tone={judged.length ? "ok" : "unjudged"}>
+          {!judged.length && (
+            <p>
+              <code>tdbg check {shorten(run.path, 90)}</code> judges it now; <code>tdbg watch</code> does while it trains.
+            </p>
+          )}
+        </Notice>
+      )}
+      {found.map((group) => (
+        <FoundGroup key={`${group.rule}${group.severity}${group.over}`} run={run} group={group} version={version} />
+      ))}
+      {run.n_findings > run.findings.length && <p class="soft">The first {count(run.findings.length)} of {count(run.n_findings)} are shown.</p>}
+      {judged.length > 0 && (
+        <Card title="Rules that judge this run">
+          <ul class="rules">
+            {judged.map(([name, { status, message }]) => (
+              <li key={name}>
+                <b>{plain(name)}</b> <span class="soft">{plain([SAID[status] ?? status, message].filter(Boolean).join(": "))}</span>
+              </li>
+            ))}
+          </ul>
+        </Card>
+      )}
+    </main>
+  );
+}
+
+function FoundGroup({ run, group, version }: { run: Run; group: Group; version: number }) {
+  const first = group.findings[0];
+  const place = placeOf(run.id, first, run.last_step);
+  const from = Number(place.from);
+  const to = Number(place.to);
+  const isCurve = run.curves.includes(first.tensor);
+  const grid = useGrid({ path: isCurve ? "curve" : "envelope", run: run.id, name: first.tensor, ...(isCurve ? {} : { field: "rms" }), from, to, most: 400 }, group.over ? 0 : version);
+  const lines = useMemo(() => (grid.data ? [{ label: plain(first.tensor), color: series(0), grid: grid.data }] : []), [grid.data]);
+  const flags = useMemo(() => [{ from: first.first_step, to: first.last_step + 1, color: themed(first.severity) }], [first]);
+  return (
+    <Card class={`found ${group.severity}${group.over ? " over" : ""}`}>
+      <div class="with-side">
+        <div>
+          <h2>
+            <Mark tone={group.severity} size={18} /> {plain(group.rule)}
+            <span class="soft">{group.over ? "over" : `since step ${count(group.first)}`}</span>
+          </h2>
+          {first.advice && (
+            <p class="advice">
+              <b>What to do</b> {plain(first.advice)}
+            </p>
+          )}
+          <p>{plain(first.message)}</p>
+          <ul class="tensors">
+            {group.findings.slice(0, MOST_TENSORS).map((each) => (
+              <li key={`${each.tensor}${each.first_step}`}>
+                <Link to={placeOf(run.id, each, run.last_step)} title={plain(each.message)}>
+                  {shorten(each.tensor, 56)}
+                </Link>
+                <span class="soft">{stepsText(each.first_step, each.last_step)}</span>
+              </li>
+            ))}
+            {group.findings.length > MOST_TENSORS && <li class="soft">and {count(group.findings.length - MOST_TENSORS)} more</li>}
+          </ul>
+          {first.cause && <p class="soft">follows from {plain(first.cause.rule)} in {shorten(first.cause.tensor, 60)}</p>}
+        </div>
+        <div class="side evidence">
+          {!grid.error && <LineChart lines={lines} title={`Evidence: ${plain(first.tensor)}`} from={from} to={to} log={false} height={150} flags={flags} />}
+          <Link class="button filled" to={place}>
+            Show me
+          </Link>
+        </div>
+      </div>
+    </Card>
+  );
+}

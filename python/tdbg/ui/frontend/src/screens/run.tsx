@@ -1,0 +1,304 @@
+/** One run: what is wrong, how it learns, and every layer at once. */
+import { useMemo } from "preact/hooks";
+import { series, themed } from "../colors";
+import { bytes, compareNames, count, number, percent, plain, shorten, steps as stepsText } from "../format";
+import { Flow } from "../flow";
+import { go, useRoute, type Route } from "../hooks";
+import { LayerMap, type Scale } from "../layer_map";
+import { LineChart } from "../line_chart";
+import { rangeOf, useGrid, useTensors, type Range } from "../run_data";
+import { Card, Chips, Link, Mark, Notice, groups, placeOf, type Group } from "../parts";
+import { Timeline } from "../timeline";
+import type { Field, Finding, Run, Tensor } from "../types";
+import { CaptureButton } from "../controls";
+
+const ROLES = ["gradient", "weight", "bias", "output", "input", "update", "optimizer_state"] as const;
+const ROLE_NAMES: Record<string, string> = { gradient: "gradients", weight: "weights", bias: "biases", output: "outputs", input: "inputs", update: "updates", optimizer_state: "optimizer" };
+const FIELDS: Field[] = ["rms", "l2", "abs_max", "std", "mean", "zero_share"];
+export const FIELD_NAMES: Record<Field, string> = { rms: "rms", l2: "l2", abs_max: "max |x|", std: "std", mean: "mean", zero_share: "zeros" };
+const MAP_COLUMNS = 640;
+const CURVE_COLUMNS = 900;
+
+export function RunScreen({ run, version }: { run: Run; version: number }) {
+  const route = useRoute();
+  const range = rangeOf(run, route);
+  const tensors = useTensors(run);
+  const open = (group: Group) =>
+    group.findings.length > 1 ? go({ run: run.id, screen: "findings", find: group.rule }, { fresh: true }) : go(placeOf(run.id, group.findings[0], run.last_step), { fresh: true });
+  return (
+    <main class="run">
+      <Verdict run={run} />
+      {run.steps > 0 && (
+        <>
+          <Card class="axis">
+            <Timeline
+              first={run.first_step ?? 0}
+              end={(run.last_step ?? 0) + 1}
+              from={range.from}
+              to={range.to}
+              findings={run.findings}
+              changes={run.changes.filter((each) => each.state === "accepted")}
+              onRange={range.set}
+              onReset={range.reset}
+              onFinding={open}
+            />
+            <RangeChip run={run} range={range} />
+          </Card>
+          <Charts run={run} tensors={tensors} range={range} route={route} version={version} />
+        </>
+      )}
+      <Facts run={run} />
+    </main>
+  );
+}
+
+function RangeChip({ run, range }: { run: Run; range: Range }) {
+  const isWhole = range.from <= (run.first_step ?? 0) && range.to >= (run.last_step ?? 0) + 1;
+  if (isWhole) return <p class="soft hint">Drag over the axis, the loss or the map to look closer; double-click for all steps.</p>;
+  const behind = (run.last_step ?? 0) + 1 - range.to;
+  return (
+    <p class="soft hint">
+      {stepsText(range.from, range.to - 1)}
+      {!range.follows && behind > 0 && ` · +${count(behind)} steps since`}
+      <button type="button" class="small" onClick={range.reset}>
+        Show all steps
+      </button>
+    </p>
+  );
+}
+
+export function Verdict({ run }: { run: Run }) {
+  const active = groups(run.findings.filter((each) => !each.over));
+  const worst = active[0];
+  return (
+    <section class={`verdict ${run.verdict.tone}`} aria-label="Verdict">
+      <Mark tone={run.verdict.tone} size={30} />
+      <div>
+        <h1>{plain(run.verdict.sentence)}</h1>
+        {worst && (
+          <>
+            <p class="measured">{plain(worst.findings[0].message)}</p>
+            {worst.findings[0].advice && (
+              <p class="advice">
+                <b>What to do</b> {plain(worst.findings[0].advice)}
+              </p>
+            )}
+          </>
+        )}
+        {run.verdict.tone === "unjudged" && (
+          <p class="advice">
+            <b>What to do</b> judge it: <code>tdbg check {shorten(run.path, 80)}</code>, or while it trains <code>tdbg watch {shorten(run.path, 80)}</code>
+          </p>
+        )}
+        {run.stopped && !(worst && run.stopped.includes(worst.findings[0].message)) && (
+          <p class="measured">
+            <b>Stopped:</b> {plain(run.stopped)}
+          </p>
+        )}
+      </div>
+      {worst && (
+        <Link class="button filled" to={placeOf(run.id, worst.findings[0], run.last_step)}>
+          Show me
+        </Link>
+      )}
+    </section>
+  );
+}
+
+function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Tensor[]; range: Range; route: Route; version: number }) {
+  const roles = ROLES.filter((role) => tensors.some((each) => each.role === role));
+  const role = roles.includes(route.role as never) ? (route.role as (typeof ROLES)[number]) : roles[0];
+  const field = (FIELDS.includes(route.field as Field) ? route.field : "rms") as Field;
+  const at = route.at !== undefined && /^\d{1,15}$/.test(route.at) ? Number(route.at) : undefined;
+  const grid = useGrid(role ? { path: "envelope", run: run.id, role, field, from: range.from, to: range.to, most: MAP_COLUMNS } : null, version);
+  const flowRole = tensors.some((each) => each.role === "gradient") ? "gradient" : undefined;
+  const isSame = flowRole === role && field === "rms";
+  const flow = useGrid(flowRole && !isSame ? { path: "envelope", run: run.id, role: flowRole, field: "rms", from: range.from, to: range.to, most: MAP_COLUMNS } : null, version);
+  const flowGrid = isSame ? grid : flow;
+  const scale: Scale = route.scale === "row" ? "row" : "all";
+  const order = useMemo(() => tensors.filter((each) => each.role === role).map((each) => each.name), [tensors, role]);
+  const flowOrder = useMemo(() => tensors.filter((each) => each.role === "gradient" && (each.shape === null || each.shape.length > 1)).map((each) => each.name), [tensors]);
+  const ofLayers = flowOrder.length ? flowOrder : tensors.filter((each) => each.role === "gradient").map((each) => each.name);
+  const marked = useMemo(() => run.findings.filter((each) => order.includes(each.tensor)), [run.findings, order]);
+  const openTensor = (tensor: string, step: number) => go({ run: run.id, screen: "tensor", tensor, at: String(step), from: route.from, to: route.to }, { fresh: true });
+  const step = at !== undefined && at >= range.from && at < range.to ? at : range.to - 1;
+  return (
+    <>
+      <div class="pair">
+        <Losses run={run} range={range} route={route} version={version} cursor={at} />
+        <Card title="Gradient flow" aside={<span class="soft">rms by depth, step {count(Math.min(step, run.last_step ?? step))}</span>}>
+          {flowGrid.data && flowGrid.data.names.length ? (
+            <Flow grid={flowGrid.data} order={ofLayers} step={step} height={236} onOpen={openTensor} />
+          ) : tensors.length > 0 && !flowRole ? (
+            <div class="empty">
+              <p>No gradients were captured.</p>
+              <p class="soft">
+                Capture them with <code>include_collections=["gradients"]</code>
+                {run.may_control && run.status === "running" && ", or now:"}
+              </p>
+              {run.may_control && run.status === "running" && <CaptureButton run={run} />}
+            </div>
+          ) : (
+            <div class="empty soft">reading …</div>
+          )}
+        </Card>
+      </div>
+      {role && (
+        <Card
+          title="Every layer, every step"
+          aside={
+            <div class="settings">
+              <Chips label="Of what" options={roles} value={role} names={ROLE_NAMES} onChange={(value) => go({ role: value === roles[0] ? undefined : value }, { quiet: true })} />
+              <label>
+                <span class="hidden">Statistic</span>
+                <select class="statistic" value={field} onChange={(event) => go({ field: event.currentTarget.value === "rms" ? undefined : event.currentTarget.value }, { quiet: true })}>
+                  {FIELDS.map((each) => (
+                    <option key={each} value={each}>
+                      {FIELD_NAMES[each]}
+                    </option>
+                  ))}
+                </select>
+              </label>
+              <Chips label="Scale" options={["all", "row"] as const} value={scale} names={{ all: "one scale", row: "per layer" }} onChange={(value) => go({ scale: value === "row" ? "row" : undefined }, { quiet: true })} />
+            </div>
+          }
+        >
+          {grid.data && grid.data.names.length ? (
+            <LayerMap
+              grid={grid.data}
+              field={field}
+              scale={scale}
+              from={range.from}
+              to={range.to}
+              order={order}
+              label={(name) => name.replace(/^(gradient|update)\//, "").replace(/^optimizer\/[^/]*\//, "")}
+              findings={marked}
+              end={(run.last_step ?? 0) + 1}
+              cursor={at}
+              onCursor={(value) => go({ at: String(value) }, { quiet: true })}
+              onOpen={openTensor}
+              onRange={range.set}
+              onReset={range.reset}
+            />
+          ) : grid.error ? (
+            <Notice title="The map cannot be drawn" tone="error">
+              <p>{plain(grid.error.message)}</p>
+            </Notice>
+          ) : (
+            <div class="empty soft">reading …</div>
+          )}
+        </Card>
+      )}
+    </>
+  );
+}
+
+/** Which curve belongs to which: losses first, of scalars one at a time. */
+function Losses({ run, range, route, version, cursor }: { run: Run; range: Range; route: Route; version: number; cursor: number | undefined }) {
+  const name = route.curve && run.curves.includes(route.curve) ? route.curve : run.curves[0];
+  const modes = run.modes.filter((mode) => mode === "TRAIN" || mode === "EVAL");
+  const split = modes.length > 1;
+  const request = (mode?: string) => (name ? { path: "curve" as const, run: run.id, name, mode, from: range.from, to: range.to, most: CURVE_COLUMNS } : null);
+  const train = useGrid(request(split ? "TRAIN" : undefined), version);
+  const evaluation = useGrid(split ? request("EVAL") : null, version);
+  const isLog = route.axis === "log";
+  const lines = useMemo(() => {
+    const found = [];
+    if (train.data) found.push({ label: split ? "train" : plain(name ?? ""), color: series(0), grid: train.data });
+    if (split && evaluation.data?.rows.some((n) => n > 0)) found.push({ label: "evaluation", color: series(1), grid: evaluation.data });
+    return found;
+  }, [train.data, evaluation.data, split, name]);
+  const flags = useMemo(
+    () => run.findings.filter((each) => each.tensor === name).map((each) => ({ from: each.first_step, to: each.last_step + 1, color: themed(each.severity) })),
+    [run.findings, name],
+  );
+  const bad = lines.reduce((sum, { grid }) => sum + grid.bad.reduce((a, b) => a + b, 0), 0);
+  const last = lines[0] ? lastMean(lines[0].grid) : null;
+  return (
+    <Card
+      title="Loss"
+      aside={
+        <div class="settings">
+          {last !== null && <span class="now">{number(last)}</span>}
+          {run.curves.length > 1 && (
+            <select class="curves" aria-label="Which curve" value={name} onChange={(event) => go({ curve: event.currentTarget.value === run.curves[0] ? undefined : event.currentTarget.value }, { quiet: true })}>
+              {[...run.curves].map((each) => (
+                <option key={each} value={each}>
+                  {shorten(each, 44)}
+                </option>
+              ))}
+            </select>
+          )}
+          <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={(value) => go({ axis: value === "log" ? "log" : undefined }, { quiet: true })} />
+        </div>
+      }
+    >
+      {!name ? (
+        <div class="empty">
+          <p>No loss and no scalar was captured.</p>
+          <p class="soft">
+            Register it: <code>hook.register_loss(criterion)</code>
+          </p>
+        </div>
+      ) : (
+        <LineChart lines={lines} title="Loss" from={range.from} to={range.to} log={isLog} height={236} cursor={cursor} flags={flags} onRange={range.set} onReset={range.reset} onCursor={(value) => go({ at: value === undefined ? undefined : String(value) }, { quiet: true })} />
+      )}
+      <p class="reading">
+        {lines.length > 1 && lines.map((line) => <span key={line.label} class="key"><i style={{ background: line.color }} />{line.label}</span>)}
+        {bad > 0 ? <strong class="bad">NaN or Inf in {count(bad)} step{bad > 1 && "s"}</strong> : <span class="soft">line: mean · band: least to greatest of a column</span>}
+      </p>
+    </Card>
+  );
+}
+
+function lastMean(grid: { columns: number; rows: Uint32Array; mean: Float32Array }): number | null {
+  for (let j = grid.columns - 1; j >= 0; j--) if (grid.rows[j]) return grid.mean[j];
+  return null;
+}
+
+function Facts({ run }: { run: Run }) {
+  const workers = Object.entries(run.workers).sort(([a], [b]) => compareNames(a, b));
+  const unwell = workers.filter(([, state]) => state !== workers[0]?.[1]);
+  const judged = Object.keys(run.rules).length;
+  return (
+    <footer class="facts">
+      {run.problem_list.length > 0 && (
+        <Notice title={`${count(run.problems)} thing${run.problems > 1 ? "s" : ""} in the files ${run.problems > 1 ? "are" : "is"} not as it should be; the rest is shown`} tone="warning">
+          <ul>
+            {run.problem_list.slice(0, 5).map((each, i) => (
+              <li key={i}>
+                {plain(each.kind)}: {plain(each.message)}
+              </li>
+            ))}
+          </ul>
+          <p>
+            <code>tdbg fsck {shorten(run.path, 90)}</code> says more.
+          </p>
+        </Notice>
+      )}
+      <dl>
+        <Fact name="Run" value={plain(run.path)} />
+        <Fact name="Tensors" value={count(run.n_tensors)} />
+        <Fact name="On disk" value={bytes(run.bytes)} />
+        {run.cost !== null && <Fact name="Cost of capture" value={`steps take ${percent(run.cost)} longer`} />}
+        <Fact name="Lost records" value={count(run.lost)} />
+        <Fact name="Rules that judged" value={judged ? count(judged) : "none"} />
+        {workers.length > 1 && <Fact name="Ranks" value={`${count(workers.length)}${unwell.length ? `; ${unwell.map(([n, s]) => `${n} ${s}`).join(", ")}` : ""}`} />}
+        {run.attempts > 1 && <Fact name="Attempts" value={count(run.attempts)} />}
+      </dl>
+    </footer>
+  );
+}
+
+function Fact({ name, value }: { name: string; value: string }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{value}</dd>
+    </div>
+  );
+}
+
+export function findingsOf(run: Run, tensor: string): Finding[] {
+  return run.findings.filter((each) => each.tensor === tensor);
+}

@@ -1,0 +1,116 @@
+/** All runs: the state, the course of the loss, and what is wrong, a row each. */
+import { useMemo, useState } from "preact/hooks";
+import { getJson } from "../api";
+import { count, number, percent, plain } from "../format";
+import { go, useAnswer, useRoute, useVersion } from "../hooks";
+import { Link, Mark, Notice, Sparkline, State } from "../parts";
+import type { ListedRun, RunList } from "../types";
+
+export function useRunList() {
+  const version = useVersion();
+  return useAnswer<RunList>("runs", version, (signal) => getJson<RunList>("runs", {}, signal));
+}
+
+/** Words that all must hold: state:running, finding:error, or a part of the name. */
+function matches(run: ListedRun, filter: string): boolean {
+  return filter
+    .toLowerCase()
+    .split(/\s+/)
+    .filter(Boolean)
+    .every((word) => {
+      const [key, value] = word.includes(":") ? word.split(":", 2) : ["", word];
+      if (key === "state") return run.status.startsWith(value);
+      if (key === "finding") return (run.counts?.[value as "error"] ?? 0) > 0;
+      return run.name.toLowerCase().includes(word);
+    });
+}
+
+export function Runs({ list }: { list: RunList }) {
+  const route = useRoute();
+  const [chosen, setChosen] = useState<Set<string>>(new Set());
+  const filter = route.find ?? "";
+  const shown = useMemo(() => list.runs.filter((run) => matches(run, filter)), [list, filter]);
+  const running = list.runs.filter((run) => run.status === "running").length;
+  const sick = list.runs.filter((run) => run.counts?.error).length;
+  if (!list.runs.length) return <NoRuns places={list.places} />;
+  return (
+    <main class="runs">
+      <header class="runs-head">
+        <h1>
+          {count(list.runs.length)} run{list.runs.length > 1 && "s"}
+          <span class="soft">
+            {running ? `${count(running)} in training` : "none in training"} · {sick ? `${count(sick)} with errors` : "no errors"}
+          </span>
+        </h1>
+        <div class="tools">
+          {chosen.size > 1 && (
+            <button type="button" class="filled" onClick={() => go({ screen: "compare", runs: [...chosen].join(",") }, { fresh: true })}>
+              Compare {chosen.size}
+            </button>
+          )}
+          <input type="search" class="search" placeholder="Filter: name state:running finding:error" aria-label="Filter runs" value={filter} onInput={(event) => go({ find: event.currentTarget.value || undefined }, { quiet: true })} />
+        </div>
+      </header>
+      <ul class="run-list">
+        {shown.map((run) => (
+          <li key={run.id} class={run.verdict?.tone ?? "error"}>
+            <input
+              type="checkbox"
+              aria-label={`Compare ${plain(run.name)}`}
+              checked={chosen.has(run.id)}
+              onChange={(event) => {
+                const next = new Set(chosen);
+                if (event.currentTarget.checked) next.add(run.id);
+                else next.delete(run.id);
+                setChosen(next);
+              }}
+            />
+            {run.error ? (
+              <div class="run-row">
+                <span class="run-name">{plain(run.name)}</span>
+                <State status="unreadable" />
+                <span class="run-what">{plain(run.error)}</span>
+              </div>
+            ) : (
+              <Link to={{ run: run.id }} class="run-row">
+                <Mark tone={run.verdict.tone} size={18} />
+                <span class="run-name">
+                  <b>{plain(run.name)}</b>
+                  <span class="soft">
+                    {count(run.steps)} step{run.steps !== 1 && "s"}
+                    {run.status === "running" && run.rate ? ` · ${number(run.rate)}/s` : ""}
+                    {run.cost !== null ? ` · cost +${percent(run.cost)}` : ""}
+                    {run.problems > 0 ? ` · damaged: ${count(run.problems)}` : ""}
+                  </span>
+                </span>
+                <State status={run.status} stopped={run.stopped} />
+                <Sparkline spark={run.loss} label={run.loss ? `${plain(run.loss.name)} over ${count(run.steps)} steps` : "no loss"} />
+                <span class="run-what">{plain(run.verdict.sentence.replace(/^[^.]*\. /, ""))}</span>
+              </Link>
+            )}
+          </li>
+        ))}
+      </ul>
+      {!shown.length && <p class="soft">No run is like that.</p>}
+    </main>
+  );
+}
+
+function NoRuns({ places }: { places: string[] }) {
+  return (
+    <main>
+      <Notice title="No run yet" tone="starting">
+        <p>
+          Looking in <code>{places.map(plain).join(", ")}</code>. A run appears here by itself, as soon as a training begins:
+        </p>
+        <pre>{`import tdbg.pytorch as td
+
+with td.watch(model, criterion, out="runs/first"):
+    train()`}</pre>
+        <p>
+          or, without a change of the script, <code>tdbg run -- python train.py</code>
+        </p>
+      </Notice>
+    </main>
+  );
+}

@@ -1,0 +1,111 @@
+/** What the server says: the documents of python/tdbg/ui/documents.py. */
+
+export type Tone = "starting" | "unjudged" | "ok" | "info" | "warning" | "error";
+export type Severity = "info" | "warning" | "error";
+
+export interface Verdict {
+  tone: Tone;
+  sentence: string;
+}
+
+export interface Spark {
+  name: string;
+  edges: number[];
+  low: (number | null)[];
+  high: (number | null)[];
+  mean: (number | null)[];
+  bad: number[];
+}
+
+/** What is said of a run in short, and at length. */
+export interface Head {
+  id: string;
+  name: string;
+  status: string;
+  steps: number;
+  first_step: number | null;
+  last_step: number | null;
+  wall: number | null;
+  rate: number | null;
+  cost: number | null;
+  created: string;
+  stopped: string | null;
+  problems: number;
+  lost: number;
+  bytes: number;
+  verdict: Verdict;
+}
+
+export interface ListedRun extends Head {
+  error?: string;
+  counts: Record<Severity, number>;
+  loss: Spark | null;
+}
+
+export interface RunList {
+  places: string[];
+  runs: ListedRun[];
+}
+
+export interface Finding {
+  rule: string;
+  severity: Severity;
+  tensor: string;
+  message: string;
+  advice: string;
+  mode: string;
+  step: number;
+  noticed: number;
+  first_step: number;
+  last_step: number;
+  value: number | null;
+  threshold: number | null;
+  over: boolean;
+  consequences: number;
+  cause: { rule: string; tensor: string; first_step: number } | null;
+}
+
+export interface Change {
+  step: number;
+  state: string;
+  request: string;
+  reason: string;
+  until: number | null;
+}
+
+export interface Run extends Head {
+  version: number;
+  may_control: boolean;
+  path: string;
+  findings: Finding[];
+  n_findings: number;
+  rules: Record<string, { status: string; message: string }>;
+  workers: Record<string, string>;
+  attempts: number;
+  modes: string[];
+  curves: string[];
+  problem_list: { kind: string; file: string; message: string }[];
+  n_tensors: number;
+  changes: Change[];
+}
+
+export interface Tensor {
+  name: string;
+  role: string;
+  dtype: string;
+  shape: number[] | null;
+  module: string | null;
+}
+
+export type Field = "rms" | "l2" | "abs_max" | "std" | "mean" | "zero_share";
+
+export interface Row {
+  step: number;
+  mode: string | null;
+  [statistic: string]: number | string | null;
+}
+
+export interface Lost {
+  dtype: string;
+  [share: string]: number | string;
+}

@@ -1,0 +1,175 @@
+"""The runs that a server shows: found below folders, opened when asked for.
+
+A page names a run by an id that the server gave it, never by a path.
+
+Thread safety: may be used from any thread.
+
+Errors: a run that cannot be read is one with an error; it hides no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tdbg.errors import QueryError, TdbgError
+from tdbg.run.directory import find_runs
+from tdbg.trial import Trial, create_trial
+
+__all__ = ["OpenRun", "Runs"]
+
+# Folders are listed again at most so often, a run is looked at, too.
+LIST_SECONDS = 1.0
+LOOK_SECONDS = 0.045
+STATUS_SECONDS = 0.5
+MAX_OPEN = 256
+_Value = TypeVar("_Value")
+
+
+class OpenRun:
+    """A run that is read.
+
+    Attributes:
+        id: What pages call it.
+        trial: The run.
+        lock: Held by whoever reads much of it: one at a time.
+    """
+
+    def __init__(self, id_: str, path: Path) -> None:
+        self.id = id_
+        self.trial: Trial = create_trial(str(path))
+        self.lock = threading.Lock()
+        self._looking = threading.Lock()
+        self._seen: tuple[object, ...] = ()
+        self._version = 0
+        self._status = ""
+        self._next_look = self._next_status = 0.0
+        self._kept: dict[str, tuple[int, Any]] = {}
+
+    def version(self) -> int:
+        """A number that grows when anything of the run has changed.
+
+        A look that finds nothing costs some 50 us, and there are at most 20 a second,
+        however many ask.
+        """
+        with self._looking:
+            now = time.monotonic()
+            if now >= self._next_look:
+                self._next_look = now + LOOK_SECONDS
+                if now >= self._next_status:
+                    self._next_status = now + STATUS_SECONDS
+                    self._status = self.trial.status
+                seen = (
+                    self.trial.n_bytes,
+                    self.trial.last_complete_step,
+                    self._status,
+                )
+                if seen != self._seen:
+                    self._seen = seen
+                    self._version += 1
+            return self._version
+
+    def kept(self, what: str, compute: Callable[[], _Value]) -> _Value:
+        """What *compute* says, computed again only when the run has changed."""
+        version = self.version()
+        found = self._kept.get(what)
+        if found is None or found[0] != version:
+            found = self._kept[what] = (version, compute())
+        value: _Value = found[1]
+        return value
+
+
+class Runs:
+    """The runs below some folders.
+
+    Args:
+        paths: Runs, folders of runs, or patterns such as ``runs/*``.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = list(paths)
+        self._lock = threading.Lock()
+        self._listed = -LIST_SECONDS
+        self._found: dict[str, Path] = {}
+        self._open: OrderedDict[str, OpenRun] = OrderedDict()
+
+    @property
+    def places(self) -> list[str]:
+        """Where runs are looked for."""
+        return list(self._paths)
+
+    def found(self) -> dict[str, Path]:
+        """The paths of the runs, by id, in order of their paths."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._listed >= LIST_SECONDS:
+                self._listed = now
+                self._found = {_id_of(path): path for path in self._list()}
+            return dict(self._found)
+
+    def name(self, id_: str) -> str:
+        """The path of a run below what all runs have in common.
+
+        Raises:
+            QueryError: If there is no such run.
+        """
+        path = self._path(id_)
+        folders = [each.resolve().parent for each in self.found().values()]
+        common = os.path.commonpath(folders) if folders else str(path.parent)
+        return os.path.relpath(path.resolve(), common)
+
+    def open(self, id_: str) -> OpenRun:
+        """The run of that id.
+
+        Raises:
+            QueryError: If there is no such run, or not any more.
+            TdbgError: If it cannot be read.
+        """
+        path = self._path(id_)
+        with self._lock:
+            run = self._open.get(id_)
+            if run is not None:
+                self._open.move_to_end(id_)
+                return run
+        run = OpenRun(id_, path)
+        with self._lock:
+            run = self._open.setdefault(id_, run)
+            while len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)
+            return run
+
+    def _path(self, id_: str) -> Path:
+        found = self.found().get(id_)
+        if found is None:
+            with self._lock:
+                self._open.pop(id_, None)
+            msg = "there is no such run, or not any more"
+            raise QueryError(msg)
+        return found
+
+    def _list(self) -> list[Path]:
+        found: dict[Path, None] = {}
+        for given in self._paths:
+            path = Path(given).expanduser()
+            if glob.has_magic(given) and not path.exists():
+                names = glob.glob(str(path))  # noqa: PTH207 - of any folder
+                places = [Path(each) for each in sorted(names)]
+            else:
+                places = [path]
+            for place in places:
+                with contextlib.suppress(TdbgError):
+                    found.update(dict.fromkeys(find_runs(place)))
+        return list(found)
+
+
+def _id_of(path: Path) -> str:
+    """The same for the same place, so that a link to a page stays good."""
+    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]

@@ -1,0 +1,371 @@
+"""The numbers of charts: envelopes of tensors and scalars, histograms, exact rows.
+
+Whatever the number of columns, no row is left out: docs/reading.md, "Envelopes".
+
+Thread safety: functions; the trial's lock is held inside.
+
+Errors: QueryError and its kin where a name or a step is not there, ConfigurationError
+where what is asked for can never be answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.collections import Role
+from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
+from tdbg.modes import ModeKeys
+from tdbg.stats.histogram import Histogram
+from tdbg.trial import TensorHandle, Trial
+from tdbg.ui.packing import pack
+
+__all__ = [
+    "MAX_COLUMNS",
+    "Curve",
+    "curve",
+    "curve_names",
+    "envelope",
+    "histograms",
+    "names_of_role",
+    "rows",
+]
+
+MAX_COLUMNS = 4096
+MAX_CELLS = 1 << 23
+MAX_NAMES = 64
+MAX_HISTOGRAMS = 200
+MAX_ROWS = 500
+QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+# Formats of which a page says what they would lose of a tensor.
+FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+# Scalars that are settings rather than results stand last.
+SETTINGS = "scalar/optimizer/"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """A loss or scalar over columns of steps.
+
+    Attributes:
+        edges: float64 (columns + 1,): column j covers the global steps
+            ``edges[j] <= step < edges[j + 1]``.
+        low: float32 (columns,): the least finite value; NaN where there is none.
+        high: The greatest.
+        mean: The mean.
+        rows: uint32 (columns,): how many values there are.
+        bad: uint32 (columns,): how many of them are NaN or infinite.
+    """
+
+    edges: NDArray[np.float64]
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    mean: NDArray[np.float32]
+    rows: NDArray[np.uint32]
+    bad: NDArray[np.uint32]
+
+    def to_json(self) -> dict[str, Any]:
+        """Lists for JSON; what is not finite is None."""
+        return {
+            "edges": self.edges.tolist(),
+            "bad": self.bad.tolist(),
+            **{
+                name: [float(x) if np.isfinite(x) else None for x in values]
+                for name, values in (
+                    ("low", self.low),
+                    ("high", self.high),
+                    ("mean", self.mean),
+                )
+            },
+        }
+
+    def packed(self) -> bytes:
+        """The arrays as a page reads them."""
+        return pack({}, {name: getattr(self, name) for name in self.__slots__})
+
+
+def curve_names(trial: Trial) -> list[str]:
+    """Losses, then scalars, those that are settings last."""
+    losses = [
+        each.name
+        for each in trial.describe(trial.tensor_names(collection="losses"))
+        if each.role == Role.LOSS.name.lower()
+    ]
+    scalars = names_of_role(trial, "scalar")
+    return losses + sorted(scalars, key=lambda name: (name.startswith(SETTINGS), name))
+
+
+def names_of_role(trial: Trial, role: str) -> list[str]:
+    """The tensors of a role, sorted."""
+    described = trial.describe(trial.tensor_names())
+    return [each.name for each in described if each.role == role]
+
+
+def curve(
+    trial: Trial,
+    name: str,
+    *,
+    mode: ModeKeys | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+    columns: int,
+) -> Curve:
+    """A loss (of a tensor: the mean of its elements) or a scalar over steps.
+
+    Args:
+        trial: The run.
+        name: One of ``curve_names``.
+        mode: Only steps of this mode.
+        start: First global step; None: the first recorded one.
+        stop: Global step before which to end; None: after the last recorded one.
+        columns: At most so many columns.
+
+    Raises:
+        TensorUnavailable: If there is nothing of that name.
+    """
+    first, end = _bounds(trial, start, stop)
+    found = trial.envelope(
+        [] if name in _scalar_names(trial) else [name],
+        mode=mode,
+        start=first,
+        stop=end,
+        columns=columns,
+        fields=("mean",),
+    )
+    edges = found.edges.astype(np.float64)
+    if found.names:
+        return Curve(
+            edges,
+            found.low["mean"][0],
+            found.high["mean"][0],
+            found.mean["mean"][0],
+            found.rows[0],
+            found.bad[0],
+        )
+    return _scalar_curve(trial, name, mode, found.edges)
+
+
+def _scalar_names(trial: Trial) -> set[str]:
+    return set(names_of_role(trial, "scalar"))
+
+
+def _scalar_curve(
+    trial: Trial, name: str, mode: ModeKeys | None, edges: NDArray[np.int64]
+) -> Curve:
+    first, end = int(edges[0]), int(edges[-1])
+    series = trial.scalars(start=first, end=end).get(name)
+    columns = len(edges) - 1
+    low, high = np.full(columns, np.inf), np.full(columns, -np.inf)
+    total, n_rows, n_bad = np.zeros(columns), np.zeros(columns), np.zeros(columns)
+    if series is not None and columns:
+        steps, values = series.steps, series.values
+        if mode is not None:
+            table = trial.step_table(first)
+            of_mode = table["step"][table["mode"] == mode.value]
+            keep = np.isin(steps, of_mode)
+            steps, values = steps[keep], values[keep]
+        at = np.searchsorted(edges, steps, side="right") - 1
+        is_finite = np.isfinite(values)
+        np.add.at(n_rows, at, 1)
+        np.add.at(n_bad, at[~is_finite], 1)
+        at, values = at[is_finite], values[is_finite]
+        np.minimum.at(low, at, values)
+        np.maximum.at(high, at, values)
+        np.add.at(total, at, values)
+    n_finite = n_rows - n_bad
+    is_empty = n_finite == 0
+    mean = np.where(is_empty, np.nan, total / np.maximum(n_finite, 1))
+    return Curve(
+        edges.astype(np.float64),
+        np.where(is_empty, np.nan, low).astype(np.float32),
+        np.where(is_empty, np.nan, high).astype(np.float32),
+        mean.astype(np.float32),
+        n_rows.astype(np.uint32),
+        n_bad.astype(np.uint32),
+    )
+
+
+def envelope(
+    trial: Trial,
+    names: Sequence[str],
+    field: str,
+    *,
+    mode: ModeKeys | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+    columns: int,
+) -> bytes:
+    """Envelopes of one statistic of tensors: low, high, mean, rows, bad, first_bad.
+
+    Args:
+        trial: The run.
+        names: Tensors.
+        field: A field of ``Trial.envelope``.
+        mode: Only steps of this mode.
+        start: First global step; None: the first recorded one.
+        stop: Global step before which to end; None: after the last recorded one.
+        columns: At most so many columns.
+
+    Raises:
+        ConfigurationError: If these are too many cells, or there is no such field.
+        TensorUnavailable: If a name is unknown.
+    """
+    if len(names) * columns > MAX_CELLS:
+        msg = f"{len(names)} tensors x {columns} columns are more than {MAX_CELLS}"
+        raise ConfigurationError(msg)
+    first, end = _bounds(trial, start, stop)
+    found = trial.envelope(
+        list(names), mode=mode, start=first, stop=end, columns=columns, fields=(field,)
+    )
+    return pack(
+        {"names": found.names, "field": field, "workers": found.n_workers},
+        {
+            "edges": found.edges.astype(np.float64),
+            "low": found.low[field],
+            "high": found.high[field],
+            "mean": found.mean[field],
+            "rows": found.rows,
+            "bad": found.bad,
+            "first_bad": found.first_bad.astype(np.float64),
+        },
+    )
+
+
+def _bounds(trial: Trial, start: int | None, stop: int | None) -> tuple[int, int]:
+    table = trial.step_table()
+    if not len(table):
+        return 0, 0
+    first = int(table["step"][0]) if start is None else start
+    end = int(table["step"][-1]) + 1 if stop is None else stop
+    return first, max(first, end)
+
+
+def rows(trial: Trial, name: str, start: int, stop: int) -> dict[str, Any]:
+    """Exact rows of a tensor at the steps in ``start <= step < stop``.
+
+    Raises:
+        TensorUnavailable: If the name is unknown.
+    """
+    tensor = trial.tensor(name)
+    steps = [step for step in tensor.steps(what="any") if start <= step < stop]
+    found = []
+    for step in steps[:MAX_ROWS]:
+        try:
+            stats = tensor.stats(step)
+        except QueryError:
+            continue  # No row and no value that has one: a part is missing.
+        row = {**asdict(stats), "std": stats.std, "rms": stats.rms}
+        mode = trial.mode(step)
+        found.append(
+            {
+                "step": step,
+                "mode": None if mode is None else mode.name,
+                **{key: _number(value) for key, value in row.items()},
+            }
+        )
+    return {"name": name, "rows": found, "n_steps": len(steps)}
+
+
+def _number(value: float) -> float | str:
+    """A number as JSON has it; what is not finite as a word."""
+    return value if np.isfinite(value) else str(float(value))
+
+
+def histograms(
+    trial: Trial, name: str, start: int, stop: int, columns: int, bins: int
+) -> bytes:
+    """Histograms of a tensor over columns of steps, all in the same bins.
+
+    They are those that were saved, and those of saved values.
+
+    A column's histogram is that of all of its steps together.  The bins are evenly
+    spaced from the least to the greatest element.
+
+    Returns:
+        Arrays ``steps`` (the first step of each column), ``counts`` float32
+        (columns, bins), ``bad``, ``edges`` (bins + 1,), ``quantiles`` (columns, 7), and
+        under ``lost`` what number formats would lose of the newest of them.
+
+    Raises:
+        TensorUnavailable: If the name is unknown.
+    """
+    tensor = trial.tensor(name)
+    counted = set(tensor.steps(what="histograms"))
+    kept = set(tensor.steps(what="values"))
+    steps = sorted(each for each in counted | kept if start <= each < stop)
+    steps = steps[-MAX_HISTOGRAMS:]
+    parts = np.array_split(np.array(steps, np.int64), max(1, min(columns, len(steps))))
+    merged = [
+        Histogram.merge([_histogram(tensor, step, counted) for step in part.tolist()])
+        for part in parts
+        if len(part)
+    ]
+    spans = [_span(each) for each in merged if each.finite]
+    low, high = (
+        (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else (0.0, 1.0)
+    )
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, bins + 1)
+    counts = np.zeros((len(merged), bins), np.float32)
+    quantiles = np.full((len(merged), len(QUANTILES)), np.nan, np.float32)
+    for i, each in enumerate(merged):
+        if each.finite:
+            counts[i] = each.to_numpy(edges)[0]
+            quantiles[i] = each.quantile(QUANTILES)
+    return pack(
+        {
+            "name": name,
+            "quantiles": list(QUANTILES),
+            "lost": _lost(merged[-1]) if merged else [],
+            "last_step": steps[-1] if steps else None,
+        },
+        {
+            "steps": np.array([part[0] for part in parts if len(part)], np.float64),
+            "counts": counts,
+            "bad": np.array([each.count - each.finite for each in merged], np.float64),
+            "edges": edges,
+            "quantile_values": quantiles,
+        },
+    )
+
+
+def _histogram(tensor: TensorHandle, step: int, counted: Collection[int]) -> Histogram:
+    """The histogram at a step: as it was saved, or of the values that were."""
+    if step in counted:
+        return tensor.histogram(step)
+    return Histogram.of(tensor.value(step))
+
+
+def _span(histogram: Histogram) -> tuple[float, float]:
+    low, high = histogram.quantile([0.0, 1.0])
+    return float(low), float(high)
+
+
+def _lost(histogram: Histogram) -> list[dict[str, Any]]:
+    """What number formats would lose: shares of the finite elements."""
+    return [{"dtype": dtype, **asdict(histogram.lost_in(dtype))} for dtype in FORMATS]
+
+
+def names_asked(trial: Trial, names: Sequence[str], role: str | None) -> list[str]:
+    """The names that a request gives, or those of the role that it gives.
+
+    Raises:
+        ConfigurationError: If these are too many, or none is given.
+        TensorUnavailable: If there is no tensor of a name.
+    """
+    if role is not None:
+        found = set(names_of_role(trial, role))
+        return [each for each in trial.tensor_names() if each in found]
+    if not names or len(names) > MAX_NAMES:
+        msg = f"name from 1 to {MAX_NAMES} tensors, not {len(names)}"
+        raise ConfigurationError(msg)
+    for name in names:
+        if not trial.has_tensor(name):
+            msg = "there is no tensor of that name"
+            raise TensorUnavailable(msg)
+    return list(names)

@@ -1,0 +1,143 @@
+"""Starts the server: an address on this machine, a token, a browser.
+
+Thread safety: ``serve`` belongs to one thread, and returns when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import webbrowser
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import uvicorn
+
+from tdbg.errors import ConfigurationError
+from tdbg.ui.app import create_app
+from tdbg.ui.runs import Runs
+from tdbg.ui.security import Access, is_loopback
+
+__all__ = ["Settings", "serve"]
+
+DEFAULT_PORT = 8321
+# Ports that are tried after the default one, before any that is free.
+NEXT_PORTS = 20
+MAX_CONNECTIONS = 64
+KEEP_ALIVE_SECONDS = 30
+# The training comes first on the machine.
+NICENESS = 10
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - recognized here, bound only when asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the server is reached.
+
+    Attributes:
+        host: Address to listen at.
+        port: Port; None: 8321, or one of the next that is free.
+        allowed_hosts: Further names under which browsers address the server, such as
+            that of a proxy.
+        allow_control: Whether others than this machine may stop trainings.
+        share: Whether the printed address is for looking only.
+        browser: Whether to open a browser.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    allow_control: bool = False
+    share: bool = False
+    browser: bool = True
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the server."""
+        return is_loopback(self.host.lower())
+
+    def access(self) -> Access:
+        """Fresh tokens, and the names of hosts."""
+        hosts = {each.lower() for each in self.allowed_hosts}
+        if not self.is_local and self.host not in ANYWHERE:
+            hosts.add(self.host.lower())
+        access = Access(hosts=frozenset(hosts))
+        if self.is_local or self.allow_control:
+            return access
+        return Access(control=None, hosts=frozenset(hosts))
+
+
+def serve(
+    paths: Sequence[str],
+    settings: Settings,
+    announce: Callable[[str, Access], None],
+    access: Access | None = None,
+) -> None:
+    """Serve the runs below *paths* until somebody interrupts.
+
+    Args:
+        paths: Runs, folders of runs, or patterns.
+        settings: How the server is reached.
+        announce: Called once, as soon as the server can be reached, with the address
+            to print and the tokens.
+        access: Who may do what; None: what the settings say, with fresh tokens.
+
+    Raises:
+        ConfigurationError: If the address cannot be listened at.
+    """
+    listener = _listen(settings)
+    access = access or settings.access()
+    address = _address(settings, listener, access)
+    application = create_app(Runs(paths), access)
+    config = uvicorn.Config(
+        application,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=1,
+    )
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    announce(address, access)
+    if settings.browser:
+        webbrowser.open(address)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """A socket that listens at the address."""
+    asked = settings.port
+    ports = (
+        [*range(DEFAULT_PORT, DEFAULT_PORT + NEXT_PORTS), 0]
+        if asked is None
+        else [asked]
+    )
+    failure: OSError | None = None
+    for port in ports:
+        try:
+            family = socket.getaddrinfo(settings.host, port)[0][0]
+            listener = socket.create_server((settings.host, port), family=family)
+        except OSError as error:
+            failure = error
+        else:
+            listener.setblocking(False)
+            return listener
+    where = settings.host if asked is None else f"{settings.host}, port {asked}"
+    msg = f"cannot listen at {where}: {failure}; choose another --host or --port"
+    raise ConfigurationError(msg) from failure
+
+
+def _address(settings: Settings, listener: socket.socket, access: Access) -> str:
+    port = listener.getsockname()[1]
+    host = socket.gethostname() if settings.host in ANYWHERE else settings.host
+    host = f"[{host}]" if ":" in host else host
+    token = access.view if settings.share or access.control is None else access.control
+    return f"http://{host}:{port}/#t={token}"
