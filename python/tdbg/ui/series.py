@@ -342,8 +342,9 @@ def _histogram(tensor: TensorHandle, step: int, counted: Collection[int]) -> His
 
 
 def _span(histogram: Histogram) -> tuple[float, float]:
-    low, high = histogram.quantile([0.0, 1.0])
-    return float(low), float(high)
+    """Least and greatest edge of bins with finite elements."""
+    edges = histogram.edges[np.isfinite(histogram.edges).all(axis=1)]
+    return float(edges.min()), float(edges.max())
 
 
 def _lost(histogram: Histogram) -> list[dict[str, Any]]:

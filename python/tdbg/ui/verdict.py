@@ -126,7 +126,8 @@ def verdict(
                 "ok", f"{begin}. {gone} came and went; nothing is wrong now."
             )
         if rules:
-            return _verdict("ok", f"{begin}. {len(rules)} rules found nothing wrong.")
+            n_rules = counted(len(rules), "rule")
+            return _verdict("ok", f"{begin}. {n_rules} found nothing wrong.")
         return _verdict("unjudged", f"{begin}. No rule has judged this run yet.")
     worst = active[0]
     at_fault = {each.newest.rule for each in active if each.newest.cause is None}

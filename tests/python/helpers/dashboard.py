@@ -79,6 +79,11 @@ class Dashboard:
         finally:
             connection.close()
 
+    def run_name(self) -> str:
+        """The name of the only run."""
+        (run,) = self.ask("/api/runs").json["runs"]
+        return str(run["name"])
+
     def run_id(self, name: str | None = None) -> str:
         """The id of the run of that name, or of the only one."""
         runs = self.ask("/api/runs").json["runs"]

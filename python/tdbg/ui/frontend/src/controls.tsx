@@ -84,6 +84,7 @@ function Outcome({ reply, error, isSlow }: { reply: Reply | null; error: string;
   );
 }
 
+/** There while the training runs; the dialog stays until it is closed, to say what came of it. */
 export function StopButton({ run }: { run: Run }) {
   const [isOpen, setOpen] = useState(false);
   const [reason, setReason] = useState("");
@@ -91,9 +92,9 @@ export function StopButton({ run }: { run: Run }) {
   const worst = run.findings.find((each) => !each.over);
   return (
     <>
-      <button type="button" class="stop" onClick={() => (setOpen(true), setReason(worst ? `${worst.rule} in ${worst.tensor}` : ""))}>
+      {run.status === "running" && <button type="button" class="stop" onClick={() => (setOpen(true), setReason(worst ? `${worst.rule} in ${worst.tensor}` : ""))}>
         Stop
-      </button>
+      </button>}
       {isOpen && (
         <Dialog title="Stop this training?" onClose={() => setOpen(false)}>
           <p>
@@ -137,9 +138,11 @@ export function CaptureButton({ run, tensor, label = "Capture now" }: { run: Run
   };
   return (
     <>
-      <button type="button" onClick={() => setOpen(true)}>
-        {label}
-      </button>
+      {run.status === "running" && (
+        <button type="button" onClick={() => setOpen(true)}>
+          {label}
+        </button>
+      )}
       {isOpen && (
         <Dialog title="Capture more, for a while" onClose={() => setOpen(false)}>
           {tensor ? (

@@ -66,6 +66,41 @@ export async function loadGrid(question: GridQuestion, before: Grid | null, sign
   return grid;
 }
 
+/**
+ * The same in at most so many columns: a picture of fewer pixels would leave columns out.
+ *
+ * Columns are merged, never chosen: the least, the greatest, the mean of all rows.
+ */
+export function coarsened(grid: Grid, most: number): Grid {
+  let factor = 1;
+  const width = () => grid.width * factor;
+  const span = () => Math.ceil((grid.start + grid.columns * grid.width) / width()) - Math.floor(grid.start / width());
+  while (span() > Math.max(1, most)) factor *= 2;
+  if (factor === 1) return grid;
+  const start = Math.floor(grid.start / width()) * width();
+  const columns = span();
+  const made: Grid = { ...grid, start, width: width(), columns, ...empty(grid.names.length * columns) };
+  made.low.fill(NaN);
+  made.high.fill(NaN);
+  made.mean.fill(NaN);
+  const shift = (grid.start - start) / grid.width;
+  for (let i = 0; i < grid.names.length; i++)
+    for (let j = 0; j < grid.columns; j++) {
+      const from = i * grid.columns + j;
+      if (!grid.rows[from]) continue;
+      const to = i * columns + Math.floor((j + shift) / factor);
+      if (!Number.isNaN(grid.low[from])) {
+        const before = Number.isNaN(made.mean[to]) ? 0 : made.rows[to];
+        made.low[to] = before ? Math.min(made.low[to], grid.low[from]) : grid.low[from];
+        made.high[to] = before ? Math.max(made.high[to], grid.high[from]) : grid.high[from];
+        made.mean[to] = ((before ? made.mean[to] * before : 0) + grid.mean[from] * grid.rows[from]) / (before + grid.rows[from]);
+      }
+      made.rows[to] += grid.rows[from];
+      made.bad[to] += grid.bad[from];
+    }
+  return made;
+}
+
 function empty(n: number): Pick<Grid, "low" | "high" | "mean" | "rows" | "bad"> {
   return {
     low: new Float32Array(n),

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { BAD, VIRIDIS_TABLE, themed } from "./colors";
 import { count, number, percent, plain, shorten, steps as stepsText } from "./format";
-import { columnOf, lastWithRows, usualDistance, type Grid } from "./grid";
+import { coarsened, columnOf, lastWithRows, usualDistance, type Grid } from "./grid";
 import { useSize, useTheme } from "./hooks";
 import type { Field, Finding } from "./types";
 
@@ -85,8 +85,8 @@ function paint(props: MapProps, rows: number[], pixels: Uint32Array): void {
   });
 }
 
-export function LayerMap(props: MapProps) {
-  const { grid, field, from, to, order, cursor } = props;
+export function LayerMap(given: MapProps) {
+  const { field, from, to, order, cursor } = given;
   const [host, size] = useSize();
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useTheme();
@@ -94,14 +94,20 @@ export function LayerMap(props: MapProps) {
   const [top, setTop] = useState(0);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
 
+  const labels = size.width < 620 ? 108 : Math.min(230, Math.round(size.width * 0.2));
+  const width = Math.max(1, size.width - labels);
+  const grid = useMemo(() => {
+    // As many columns in the window as it has pixels, however many lie outside of it.
+    const share = (given.grid.columns * given.grid.width) / Math.max(1, to - from);
+    return coarsened(given.grid, Math.floor(width * Math.max(1, share)));
+  }, [given.grid, width, from, to]);
+  const props = { ...given, grid };
   const rows = useMemo(() => {
     const place = new Map(grid.names.map((name, i) => [name, i]));
     return order.map((name) => place.get(name)).filter((i): i is number => i !== undefined);
   }, [grid, order]);
   const rowHeight = Math.max(5, Math.min(22, Math.floor((MOST_HEIGHT - AXIS) / Math.max(1, rows.length))));
   const height = Math.min(MOST_HEIGHT, rows.length * rowHeight + AXIS);
-  const labels = size.width < 620 ? 108 : Math.min(230, Math.round(size.width * 0.2));
-  const width = Math.max(1, size.width - labels);
   const visible = Math.floor((height - AXIS) / rowHeight);
   const offset = Math.max(0, Math.min(top, rows.length - visible));
 
@@ -127,7 +133,9 @@ export function LayerMap(props: MapProps) {
     const ctx = element.getContext("2d")!;
     ctx.scale(ratio, ratio);
     ctx.clearRect(0, 0, size.width, height);
-    if (!picture) return;
+    if (!picture || !size.width) return;
+    // Which steps are drawn, for who looks at the pixels.
+    if (grid.start <= from && grid.end >= to) element.dataset.drawn = `${from} ${to}`;
     const bottom = visible * rowHeight;
     ctx.save();
     ctx.beginPath();
@@ -158,11 +166,12 @@ export function LayerMap(props: MapProps) {
     for (const finding of props.findings) {
       const y = rows.findIndex((i) => grid.names[i] === finding.tensor) - offset;
       if (y < 0 || y >= visible) continue;
-      const a = Math.max(labels + 1, x(finding.first_step));
-      const b = Math.min(size.width - 1, x(finding.over ? finding.last_step + 1 : props.end));
+      const a = Math.max(labels + 2, x(finding.first_step));
+      const b = Math.min(size.width - 2, x(finding.over ? finding.last_step + 1 : props.end));
       ctx.strokeStyle = themed(finding.severity);
       ctx.lineWidth = 2;
-      ctx.strokeRect(a, y * rowHeight + 1, Math.max(5, b - a), Math.max(3, rowHeight - 3));
+      // Around what it marks, which it must not hide.
+      ctx.strokeRect(a - 2, y * rowHeight, Math.max(columnWidth, b - a) + 4, Math.max(3, rowHeight - 1));
     }
     ctx.restore();
     ctx.font = FONT;

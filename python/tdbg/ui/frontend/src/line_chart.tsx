@@ -100,7 +100,7 @@ export function LineChart(props: Props) {
         cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false }, focus: { prox: 30 } },
         hooks: {
           drawClear: [(u) => drawFlags(u, latest.current.flags ?? [])],
-          draw: [(u) => (drawExtremes(u, latest.current.lines), drawBad(u, held.current), drawCursor(u, latest.current.cursor))],
+          draw: [(u) => (drawExtremes(u, latest.current.lines), drawBad(u, held.current), drawCursor(u, latest.current.cursor), mark(host, latest.current))],
           setSelect: [
             (u) => {
               if (u.select.width < 4) return;
@@ -148,6 +148,11 @@ export function LineChart(props: Props) {
     <div class="chart" ref={ref} role="img" aria-label={sentence(props)} style={{ height: `${height}px` }} data-chart={props.title}>
     </div>
   );
+}
+
+/** Say which steps are drawn, for who looks at the pixels. */
+function mark(host: HTMLElement, { lines, from, to }: Props): void {
+  if (lines.length) host.dataset.drawn = `${from} ${to}`;
 }
 
 /** Of ticks of a logarithmic axis, the powers of ten, if there are enough of them. */

@@ -159,7 +159,7 @@ function TopBar({ run }: { run?: Run | null }) {
           </>
         )}
         <span class="grow" />
-        {run?.may_control && run.status === "running" && (
+        {run?.may_control && (
           <>
             <CaptureButton run={run} />
             <StopButton run={run} />

@@ -136,7 +136,7 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
                 Capture them with <code>include_collections=["gradients"]</code>
                 {run.may_control && run.status === "running" && ", or now:"}
               </p>
-              {run.may_control && run.status === "running" && <CaptureButton run={run} />}
+              {run.may_control && <CaptureButton run={run} />}
             </div>
           ) : (
             <div class="empty soft">reading …</div>
@@ -243,10 +243,10 @@ function Losses({ run, range, route, version, cursor }: { run: Run; range: Range
       ) : (
         <LineChart lines={lines} title="Loss" from={range.from} to={range.to} log={isLog} height={236} cursor={cursor} flags={flags} onRange={range.set} onReset={range.reset} onCursor={(value) => go({ at: value === undefined ? undefined : String(value) }, { quiet: true })} />
       )}
-      <p class="reading">
+      {name && <p class="reading">
         {lines.length > 1 && lines.map((line) => <span key={line.label} class="key"><i style={{ background: line.color }} />{line.label}</span>)}
         {bad > 0 ? <strong class="bad">NaN or Inf in {count(bad)} step{bad > 1 && "s"}</strong> : <span class="soft">line: mean · band: least to greatest of a column</span>}
-      </p>
+      </p>}
     </Card>
   );
 }

@@ -143,7 +143,7 @@ function Distribution({ run, tensor, from, to, version }: { run: Run; tensor: Te
           <p class="soft">
             Histograms come with <code>ReductionConfig(save_histogram=True)</code>, values with <code>SaveConfig(save_interval=100)</code>.
           </p>
-          {run.may_control && run.status === "running" && <CaptureButton run={run} tensor={tensor.name} label="Capture its values for 50 steps" />}
+          {run.may_control && <CaptureButton run={run} tensor={tensor.name} label="Capture its values for 50 steps" />}
         </div>
       </Card>
     );

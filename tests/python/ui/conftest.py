@@ -1,0 +1,7 @@
+"""One browser for all tests of the dashboard."""
+
+from __future__ import annotations
+
+from browser import browser
+
+__all__ = ["browser"]
