@@ -46,7 +46,8 @@ PYTHON_FILES := $(shell find python -name '*.py' -o -name '*.pyi')
 FORMATTED_CPP = $(shell find cpp tests/cpp -name '*.h' -o -name '*.cc' -o -name '*.cu')
 
 # Tests of what a wheel has not: the sources, the benchmarks, the examples.
-SOURCE_TESTS := $(addprefix tests/python/,benchmarks docs/test_form.py examples house)
+SOURCE_TESTS := $(addprefix tests/python/,benchmarks docs/test_form.py examples house \
+  ui/test_bundle.py)
 
 # Modules are compiled to bytecode by their first import, if there is one: to compile
 # those of all packages takes a minute.  Whoever keeps imports from writing it would wait

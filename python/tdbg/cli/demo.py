@@ -195,5 +195,6 @@ def _look_further(folder: Path, tensor: str, screen: Console) -> None:
         (f"show {folder}/sick {tensor}", "the history of a tensor"),
         (f"ls {folder}", "all runs of the demo"),
         (f"fsck {folder}/healthy", "verify every checksum"),
+        (f"ui {folder}", "look at both in the browser: every layer, every step"),
     ):
         screen.print(f"  tdbg {verb:<56} [dim]{what}[/dim]", soft_wrap=True)

@@ -41,6 +41,8 @@ MAX_NAMES = 64
 MAX_HISTOGRAMS = 200
 MAX_ROWS = 500
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+# What a row without a finite element has no value of.
+OF_FINITE = ("min", "max", "abs_min", "mean", "m2", "l1", "l2", "std", "rms")
 # Formats of which a page says what they would lose of a tensor.
 FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 # Scalars that are settings rather than results stand last.
@@ -259,6 +261,8 @@ def rows(trial: Trial, name: str, start: int, stop: int) -> dict[str, Any]:
         except QueryError:
             continue  # No row and no value that has one: a part is missing.
         row = {**asdict(stats), "std": stats.std, "rms": stats.rms}
+        if not stats.finite:
+            row |= dict.fromkeys(OF_FINITE)
         mode = trial.mode(step)
         found.append(
             {
@@ -270,9 +274,11 @@ def rows(trial: Trial, name: str, start: int, stop: int) -> dict[str, Any]:
     return {"name": name, "rows": found, "n_steps": len(steps)}
 
 
-def _number(value: float) -> float | str:
+def _number(value: float | None) -> float | str | None:
     """A number as JSON has it; what is not finite as a word."""
-    return value if np.isfinite(value) else str(float(value))
+    if value is None or np.isfinite(value):
+        return value
+    return str(float(value))
 
 
 def histograms(
@@ -317,15 +323,18 @@ def histograms(
         if each.finite:
             counts[i] = each.to_numpy(edges)[0]
             quantiles[i] = each.quantile(QUANTILES)
+    firsts = np.array([part[0] for part in parts if len(part)], np.float64)
+    # The newest that has numbers at all.
+    newest = max((i for i, each in enumerate(merged) if each.finite), default=-1)
     return pack(
         {
             "name": name,
             "quantiles": list(QUANTILES),
-            "lost": _lost(merged[-1]) if merged else [],
-            "last_step": steps[-1] if steps else None,
+            "lost": _lost(merged[newest]) if merged else [],
+            "lost_step": int(firsts[newest]) if merged else None,
         },
         {
-            "steps": np.array([part[0] for part in parts if len(part)], np.float64),
+            "steps": firsts,
             "counts": counts,
             "bad": np.array([each.count - each.finite for each in merged], np.float64),
             "edges": edges,

@@ -96,6 +96,17 @@ def test_rows_are_exact_and_say_what_is_no_number(served: Dashboard) -> None:
     assert rows[1]["mode"] == "TRAIN"
 
 
+def test_a_row_without_numbers_has_none(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with RunBuilder(run) as builder:
+        builder.step(0, {"x": np.full(3, np.nan, np.float32)})
+    with dashboard(run) as served:
+        path = f"/api/rows?run={served.run_id()}&name=x"
+        (row,) = served.ask(path).json["rows"]
+    assert (row["nan"], row["count"]) == (3, 3)
+    assert row["min"] is row["max"] is row["mean"] is row["rms"] is None
+
+
 def test_histograms_are_of_saved_values_where_none_was_counted(
     served: Dashboard,
 ) -> None:

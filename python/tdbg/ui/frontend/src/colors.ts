@@ -18,8 +18,10 @@ for (let i = 0; i < 256; i++) {
   VIRIDIS_TABLE[i] = (0xff << 24) | (b << 16) | (g << 8) | r;
 }
 
+/** What is far beyond the scale: no colour of viridis, #ff5a1f. */
+export const BEYOND_COLOR = (0xff << 24) | (0x1f << 16) | (0x5a << 8) | 0xff;
+
 export const BAD = "#cc79a7";
-export const BAD_RGB: [number, number, number] = [0xcc, 0x79, 0xa7];
 
 /** Okabe and Ito's colours, which most eyes can tell apart. */
 const SERIES_LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#2b8cbe", "#6b6b6b"];

@@ -101,6 +101,43 @@ export function coarsened(grid: Grid, most: number): Grid {
   return made;
 }
 
+/** Neighbouring tensors as one row each: what is least and greatest in any of them. */
+export function folded(grid: Grid, bands: number[][]): Grid {
+  const made: Grid = { ...grid, names: bands.map((band) => grid.names[band[0]]), ...empty(bands.length * grid.columns) };
+  made.low.fill(NaN);
+  made.high.fill(NaN);
+  made.mean.fill(NaN);
+  bands.forEach((band, y) => {
+    for (const i of band)
+      for (let j = 0; j < grid.columns; j++) {
+        const from = i * grid.columns + j;
+        const to = y * grid.columns + j;
+        if (!grid.rows[from]) continue;
+        if (!Number.isNaN(grid.low[from])) {
+          // fmin and fmax of C: a number beats what is none.
+          made.low[to] = made.low[to] <= grid.low[from] ? made.low[to] : grid.low[from];
+          made.high[to] = made.high[to] >= grid.high[from] ? made.high[to] : grid.high[from];
+          made.mean[to] = made.high[to];
+        }
+        made.rows[to] += grid.rows[from];
+        made.bad[to] += grid.bad[from];
+      }
+  });
+  return made;
+}
+
+/** Of some tensors the one that stands out in a column: not finite, or else the greatest. */
+export function outstanding(grid: Grid, band: number[], column: number): number {
+  let best = band[0];
+  let most = -Infinity;
+  for (const i of band) {
+    const at = i * grid.columns + column;
+    const weight = grid.bad[at] ? Infinity : grid.rows[at] ? grid.high[at] : -Infinity;
+    if (weight > most) [best, most] = [i, weight];
+  }
+  return best;
+}
+
 function empty(n: number): Pick<Grid, "low" | "high" | "mean" | "rows" | "bad"> {
   return {
     low: new Float32Array(n),

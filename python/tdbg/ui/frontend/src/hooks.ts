@@ -16,6 +16,7 @@ export interface Route {
   runs?: string;
   find?: string;
   scale?: string;
+  rows?: string;
   axis?: string;
 }
 

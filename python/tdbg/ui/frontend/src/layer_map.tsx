@@ -1,8 +1,8 @@
 /** All layers over all steps in one picture: a cell is a tensor within some steps. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { BAD, VIRIDIS_TABLE, themed } from "./colors";
+import { BAD, BEYOND_COLOR, VIRIDIS_TABLE, themed } from "./colors";
 import { count, number, percent, plain, shorten, steps as stepsText } from "./format";
-import { coarsened, columnOf, lastWithRows, usualDistance, type Grid } from "./grid";
+import { coarsened, columnOf, folded, lastWithRows, outstanding, usualDistance, type Grid } from "./grid";
 import { useSize, useTheme } from "./hooks";
 import type { Field, Finding } from "./types";
 
@@ -15,6 +15,8 @@ export interface MapProps {
   from: number;
   to: number;
   order: string[];
+  /** Whether each tensor has a row, though they do not fit into the window. */
+  each: boolean;
   /** What is behind the prefix that all names have, such as gradient/. */
   label: (name: string) => string;
   findings: Finding[];
@@ -34,6 +36,12 @@ interface Cell {
 
 const AXIS = 26;
 const MOST_HEIGHT = 560;
+const SAMPLES = 100_000;
+/** How many times what 99 of 100 cells are below a value must be to leave the scale. */
+const BEYOND = 10;
+const LOGARITHMIC: Field[] = ["rms", "l2", "abs_max", "std"];
+const LEAST_ROW = 5;
+export const MOST_ROWS = Math.floor((MOST_HEIGHT - AXIS) / LEAST_ROW);
 const FONT = "11.5px system-ui, sans-serif";
 
 /** Where a value lies between the least and the greatest, from 0 to 1. */
@@ -48,27 +56,41 @@ function scaler(field: Field, low: number, high: number): (value: number) => num
   return (value) => (value > 0 ? (Math.log(value) - bottom) / span : 0);
 }
 
-function extent(grid: Grid, rows: number[], field: Field): [number, number] {
+interface Extent {
+  low: number;
+  /** Above it values have a colour of their own, so that a few of them leave the others apart. */
+  high: number;
+  greatest: number;
+}
+
+function extentOf(grid: Grid, rows: number[], field: Field): Extent {
+  const found: number[] = [];
   let low = Infinity;
-  let high = -Infinity;
+  let greatest = -Infinity;
+  // Of a million cells every tenth says where most of them are; the greatest is of all.
+  const stride = Math.ceil((rows.length * grid.columns) / SAMPLES);
   for (const i of rows)
     for (let j = i * grid.columns; j < (i + 1) * grid.columns; j++) {
-      if (!grid.rows[j]) continue;
-      const bottom = grid.low[j];
-      const top = grid.high[j];
+      const [bottom, top] = [grid.low[j], grid.high[j]];
+      if (!grid.rows[j] || Number.isNaN(top)) continue;
       if (bottom < low && (bottom > 0 || field === "mean")) low = bottom;
-      if (top > high) high = top;
+      if (top > greatest) greatest = top;
+      if (j % stride === 0 && top > 0) found.push(top);
     }
-  return low <= high ? [low, high] : [1, 1];
+  if (low > greatest) return { low: 1, high: 1, greatest: 1 };
+  if (!LOGARITHMIC.includes(field) || !found.length) return { low, high: greatest, greatest };
+  found.sort((a, b) => a - b);
+  const [first, last] = [found[Math.floor(found.length * 0.01)], found[Math.floor(found.length * 0.99)]];
+  return { low: Math.max(low, first / BEYOND), high: Math.min(greatest, last * BEYOND), greatest };
 }
 
 /** Colours of the cells, rows in order: 0 where there is nothing, 1 where there are no numbers. */
 function paint(props: MapProps, rows: number[], pixels: Uint32Array): void {
   const { grid, field, scale } = props;
   const distance = usualDistance(grid);
-  const whole = extent(grid, rows, field);
+  const whole = extentOf(grid, rows, field);
   rows.forEach((i, y) => {
-    const [low, high] = scale === "row" ? extent(grid, [i], field) : whole;
+    const { low, high } = scale === "row" ? extentOf(grid, [i], field) : whole;
     const at = scaler(field, low, high);
     let color = 0;
     let age = distance;
@@ -77,7 +99,7 @@ function paint(props: MapProps, rows: number[], pixels: Uint32Array): void {
       if (grid.rows[cell]) {
         // The greatest: a spike of one step is not lost among many.
         const value = field === "mean" && -grid.low[cell] > grid.high[cell] ? grid.low[cell] : grid.high[cell];
-        color = Number.isNaN(value) ? 0 : VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
+        color = Number.isNaN(value) ? 0 : value > high ? BEYOND_COLOR : VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
         age = 0;
       } else if (++age >= distance) color = 0;
       pixels[y * grid.columns + j] = color;
@@ -96,17 +118,22 @@ export function LayerMap(given: MapProps) {
 
   const labels = size.width < 620 ? 108 : Math.min(230, Math.round(size.width * 0.2));
   const width = Math.max(1, size.width - labels);
-  const grid = useMemo(() => {
+  const whole = useMemo(() => {
     // As many columns in the window as it has pixels, however many lie outside of it.
     const share = (given.grid.columns * given.grid.width) / Math.max(1, to - from);
     return coarsened(given.grid, Math.floor(width * Math.max(1, share)));
   }, [given.grid, width, from, to]);
+  const bands = useMemo(() => {
+    const place = new Map(whole.names.map((name, i) => [name, i]));
+    const rows = order.map((name) => place.get(name)).filter((i): i is number => i !== undefined);
+    // All layers at once: neighbours share a row where there are more than fit.
+    const n = given.each ? 1 : Math.ceil(rows.length / MOST_ROWS);
+    return Array.from({ length: Math.ceil(rows.length / n) }, (_, y) => rows.slice(y * n, (y + 1) * n));
+  }, [whole, order, given.each]);
+  const grid = useMemo(() => folded(whole, bands), [whole, bands]);
+  const rows = useMemo(() => bands.map((_, y) => y), [bands]);
   const props = { ...given, grid };
-  const rows = useMemo(() => {
-    const place = new Map(grid.names.map((name, i) => [name, i]));
-    return order.map((name) => place.get(name)).filter((i): i is number => i !== undefined);
-  }, [grid, order]);
-  const rowHeight = Math.max(5, Math.min(22, Math.floor((MOST_HEIGHT - AXIS) / Math.max(1, rows.length))));
+  const rowHeight = Math.max(LEAST_ROW, Math.min(22, Math.floor((MOST_HEIGHT - AXIS) / Math.max(1, rows.length))));
   const height = Math.min(MOST_HEIGHT, rows.length * rowHeight + AXIS);
   const visible = Math.floor((height - AXIS) / rowHeight);
   const offset = Math.max(0, Math.min(top, rows.length - visible));
@@ -156,7 +183,7 @@ export function LayerMap(given: MapProps) {
         }
     ctx.strokeStyle = themed("surface");
     ctx.lineWidth = 1;
-    if (rowHeight >= 8)
+    if (rowHeight >= 14)
       for (let y = 1; y < visible; y++) {
         ctx.beginPath();
         ctx.moveTo(labels, y * rowHeight - 0.5);
@@ -164,7 +191,7 @@ export function LayerMap(given: MapProps) {
         ctx.stroke();
       }
     for (const finding of props.findings) {
-      const y = rows.findIndex((i) => grid.names[i] === finding.tensor) - offset;
+      const y = bands.findIndex((band) => band.some((i) => whole.names[i] === finding.tensor)) - offset;
       if (y < 0 || y >= visible) continue;
       const a = Math.max(labels + 2, x(finding.first_step));
       const b = Math.min(size.width - 2, x(finding.over ? finding.last_step + 1 : props.end));
@@ -177,14 +204,15 @@ export function LayerMap(given: MapProps) {
     ctx.font = FONT;
     ctx.textBaseline = "middle";
     ctx.fillStyle = themed("ink-soft");
-    const every = Math.max(1, Math.ceil(13 / rowHeight));
+    const every = rowHeight >= 12 ? 1 : Math.ceil(16 / rowHeight);
     const longest = Math.floor((labels - 14) / 6.1);
     for (let y = 0; y < visible && y + offset < rows.length; y += every) {
-      const name = grid.names[rows[y + offset]];
-      const isMarked = props.findings.some((each) => each.tensor === name && !each.over);
+      const band = bands[y + offset];
+      const isMarked = props.findings.some((each) => !each.over && band.some((i) => whole.names[i] === each.tensor));
       ctx.fillStyle = cell?.row === y + offset ? themed("ink") : themed("ink-soft");
       if (isMarked) ctx.fillStyle = themed("error");
-      ctx.fillText(shorten(props.label(name), longest), 0, y * rowHeight + rowHeight / 2);
+      const more = band.length > 1 ? ` +${band.length - 1}` : "";
+      ctx.fillText(shorten(props.label(whole.names[band[0]]), longest - more.length) + more, 0, Math.max(6, y * rowHeight + rowHeight / 2));
     }
     ctx.fillStyle = themed("ink-soft");
     ctx.textBaseline = "top";
@@ -232,8 +260,8 @@ export function LayerMap(given: MapProps) {
   };
 
   const open = (at: Cell) => {
-    const column = Math.max(0, lastWithRows(grid, rows[at.row], at.column));
-    props.onOpen(grid.names[rows[at.row]], grid.start + column * grid.width);
+    const column = Math.max(0, lastWithRows(grid, at.row, at.column));
+    props.onOpen(whole.names[outstanding(whole, bands[at.row], column)], grid.start + column * grid.width);
   };
 
   return (
@@ -286,14 +314,15 @@ export function LayerMap(given: MapProps) {
         />
       </div>
       <p class="reading" aria-live="polite">
-        {cell && rows[cell.row] !== undefined ? <Reading {...props} row={rows[cell.row]} column={cell.column} /> : <Legend {...props} rows={rows} />}
+        {cell && bands[cell.row] ? <Reading grid={whole} field={field} band={bands[cell.row]} column={Math.max(0, lastWithRows(grid, cell.row, cell.column))} /> : <Legend {...props} rows={rows} />}
       </p>
     </div>
   );
 }
 
 /** The cell under the cursor, exactly: what was recorded, never what lies between. */
-function Reading({ grid, row, column, field }: MapProps & { row: number; column: number }) {
+function Reading({ grid, band, column, field }: { grid: Grid; field: Field; band: number[]; column: number }) {
+  const row = outstanding(grid, band, column);
   const held = lastWithRows(grid, row, column);
   const name = plain(grid.names[row]);
   if (held < 0) return <span><b>{name}</b> nothing recorded so far</span>;
@@ -303,6 +332,7 @@ function Reading({ grid, row, column, field }: MapProps & { row: number; column:
   const n = grid.rows[at];
   return (
     <span>
+      {band.length > 1 && <span class="soft">of {count(band.length)} </span>}
       <b>{name}</b> {stepsText(first, first + grid.width - 1)}
       {n === 1 ? <em>{show(grid.mean[at])}</em> : (
         <>
@@ -315,7 +345,7 @@ function Reading({ grid, row, column, field }: MapProps & { row: number; column:
 }
 
 function Legend({ grid, rows, field, scale }: MapProps & { rows: number[] }) {
-  const [low, high] = extent(grid, rows, field);
+  const { low, high, greatest } = useMemo(() => extentOf(grid, rows, field), [grid, rows, field]);
   const show = field === "zero_share" ? percent : number;
   const ends = field === "zero_share" ? [0, 1] : field === "mean" ? [-Math.max(-low, high), Math.max(-low, high)] : [low, high];
   return (
@@ -323,6 +353,11 @@ function Legend({ grid, rows, field, scale }: MapProps & { rows: number[] }) {
       {scale === "row" ? "least of the row" : show(ends[0])}
       <i class="ramp" />
       {scale === "row" ? "greatest" : show(ends[1])}
+      {scale !== "row" && greatest > high && (
+        <>
+          <i class="swatch beyond" /> beyond, up to {show(greatest)}
+        </>
+      )}
       <i class="swatch bad" /> NaN or Inf
       <i class="swatch none" /> not recorded
     </span>

@@ -32,19 +32,18 @@ export function Timeline(props: Props) {
   };
   const isWhole = from <= first && to >= end;
   const flags = byRule(props.findings);
-  const lanes = lanesOf(flags, x);
-  const depth = Math.max(1, ...lanes.map((lane) => lane + 1));
+  const places = placesOf(flags, x, size.width);
+  const depth = Math.max(1, ...places.map((place) => place.lane + 1));
   return (
     <div class="timeline" ref={host}>
       <div class="flags" style={{ height: flags.length ? `${depth * 26 + 2}px` : "0" }}>
         {flags.map((group, i) => {
-          const at = x(group.first);
-          const isLeftward = at + widthOf(group) > size.width;
+          const { left, right, lane, isLeftward } = places[i];
           return <button
             type="button"
             key={`${group.rule}${group.severity}${group.over}`}
             class={`flag ${group.severity}${group.over ? " over" : ""}${isLeftward ? " leftward" : ""}`}
-            style={{ [isLeftward ? "right" : "left"]: `${isLeftward ? Math.max(0, Math.min(size.width - widthOf(group), size.width - at)) : at}px`, top: `${lanes[i] * 26}px` }}
+            style={{ top: `${lane * 26}px`, ...(isLeftward ? { right: `${size.width - right}px` } : { left: `${left}px` }) }}
             title={`${plain(group.rule)}: ${tensorsText(group)}, ${stepsText(group.first, group.last)}`}
             onClick={() => props.onFinding(group)}
           >
@@ -93,6 +92,7 @@ export function Timeline(props: Props) {
   );
 }
 
+const MOST_LANES = 7;
 const GRAVITY = { info: 0, warning: 1, error: 2 };
 
 /** The gravest last, so that it is drawn above the others. */
@@ -112,14 +112,25 @@ function widthOf(group: Group): number {
   return 58 + group.rule.length * 7.4;
 }
 
-/** Flags that would overlap stand one above the other. */
-function lanesOf(flags: Group[], x: (step: number) => number): number[] {
-  const ends: number[] = [];
-  return flags.map((group) => {
-    const left = x(group.first);
-    let lane = ends.findIndex((end) => end <= left);
-    if (lane < 0) lane = ends.length < 4 ? ends.length : 3;
-    ends[lane] = left + widthOf(group);
-    return lane;
-  });
+interface Place {
+  left: number;
+  right: number;
+  lane: number;
+  isLeftward: boolean;
+}
+
+/** Flags stand at their step, the mast left or, near the end, right; one above the other where they would overlap. */
+function placesOf(flags: Group[], x: (step: number) => number, width: number): Place[] {
+  const taken: Place[] = [];
+  for (const group of flags) {
+    const at = x(group.first);
+    const wide = widthOf(group);
+    const isLeftward = at + wide > width;
+    const left = isLeftward ? Math.max(0, at - wide) : at;
+    const right = left + wide;
+    let lane = 0;
+    while (lane < MOST_LANES - 1 && taken.some((each) => each.lane === lane && each.left < right && left < each.right)) lane++;
+    taken.push({ left, right, lane, isLeftward });
+  }
+  return taken;
 }

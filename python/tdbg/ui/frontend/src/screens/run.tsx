@@ -3,8 +3,9 @@ import { useMemo } from "preact/hooks";
 import { series, themed } from "../colors";
 import { bytes, compareNames, count, number, percent, plain, shorten, steps as stepsText } from "../format";
 import { Flow } from "../flow";
+import type { Grid } from "../grid";
 import { go, useRoute, type Route } from "../hooks";
-import { LayerMap, type Scale } from "../layer_map";
+import { LayerMap, MOST_ROWS, type Scale } from "../layer_map";
 import { LineChart } from "../line_chart";
 import { rangeOf, useGrid, useTensors, type Range } from "../run_data";
 import { Card, Chips, Link, Mark, Notice, groups, placeOf, type Group } from "../parts";
@@ -159,6 +160,7 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
                   ))}
                 </select>
               </label>
+              {order.length > MOST_ROWS && <Chips label="Rows" options={["all", "each"] as const} value={route.rows === "each" ? "each" : "all"} names={{ all: "all at once", each: "row by row" }} onChange={(value) => go({ rows: value === "each" ? "each" : undefined }, { quiet: true })} />}
               <Chips label="Scale" options={["all", "row"] as const} value={scale} names={{ all: "one scale", row: "per layer" }} onChange={(value) => go({ scale: value === "row" ? "row" : undefined }, { quiet: true })} />
             </div>
           }
@@ -171,6 +173,7 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
               from={range.from}
               to={range.to}
               order={order}
+              each={route.rows === "each"}
               label={(name) => name.replace(/^(gradient|update)\//, "").replace(/^optimizer\/[^/]*\//, "")}
               findings={marked}
               end={(run.last_step ?? 0) + 1}
@@ -201,7 +204,7 @@ function Losses({ run, range, route, version, cursor }: { run: Run; range: Range
   const request = (mode?: string) => (name ? { path: "curve" as const, run: run.id, name, mode, from: range.from, to: range.to, most: CURVE_COLUMNS } : null);
   const train = useGrid(request(split ? "TRAIN" : undefined), version);
   const evaluation = useGrid(split ? request("EVAL") : null, version);
-  const isLog = route.axis === "log";
+  const isLog = route.axis ? route.axis === "log" : train.data !== null && runsAway(train.data);
   const lines = useMemo(() => {
     const found = [];
     if (train.data) found.push({ label: split ? "train" : plain(name ?? ""), color: series(0), grid: train.data });
@@ -219,7 +222,7 @@ function Losses({ run, range, route, version, cursor }: { run: Run; range: Range
       title="Loss"
       aside={
         <div class="settings">
-          {last !== null && <span class="now">{number(last)}</span>}
+          {last !== null && <span class={`now${Number.isNaN(last) ? " bad" : ""}`}>{Number.isNaN(last) ? "NaN" : number(last)}</span>}
           {run.curves.length > 1 && (
             <select class="curves" aria-label="Which curve" value={name} onChange={(event) => go({ curve: event.currentTarget.value === run.curves[0] ? undefined : event.currentTarget.value }, { quiet: true })}>
               {[...run.curves].map((each) => (
@@ -229,7 +232,7 @@ function Losses({ run, range, route, version, cursor }: { run: Run; range: Range
               ))}
             </select>
           )}
-          <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={(value) => go({ axis: value === "log" ? "log" : undefined }, { quiet: true })} />
+          <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={(value) => go({ axis: value }, { quiet: true })} />
         </div>
       }
     >
@@ -249,6 +252,12 @@ function Losses({ run, range, route, version, cursor }: { run: Run; range: Range
       </p>}
     </Card>
   );
+}
+
+/** Whether a few values are so great that a linear axis would show nothing of the others. */
+function runsAway(grid: Grid): boolean {
+  const means = [...grid.mean].filter((value, j) => grid.rows[j] && value > 0).sort((a, b) => a - b);
+  return means.length > 0 && means[means.length - 1] > 1000 * means[Math.floor(means.length / 2)];
 }
 
 function lastMean(grid: { columns: number; rows: Uint32Array; mean: Float32Array }): number | null {

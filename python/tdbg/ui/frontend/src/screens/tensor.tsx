@@ -92,7 +92,7 @@ function spans(grid: Grid): number {
   let low = Infinity;
   let high = 0;
   for (let j = 0; j < grid.columns; j++) {
-    if (!grid.rows[j]) continue;
+    if (!grid.rows[j] || Number.isNaN(grid.low[j])) continue;
     if (grid.low[j] < 0) return 1;
     if (grid.low[j] > 0) low = Math.min(low, grid.low[j]);
     high = Math.max(high, grid.high[j]);
@@ -172,7 +172,7 @@ function Distribution({ run, tensor, from, to, version }: { run: Run; tensor: Te
                 ))}
               </tbody>
             </table>
-            <p class="soft">shares of the elements at step {count(Number(packed.header.last_step))}</p>
+            <p class="soft">shares of the elements from step {count(Number(packed.header.lost_step))}</p>
           </div>
         )}
       </div>
