@@ -10,6 +10,7 @@ Errors: those of the core's writer.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -23,6 +24,7 @@ from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.schedule import Throttle
 from tdbg.capture.steps import Step
+from tdbg.modes import ModeKeys
 from tdbg.run.requests import Request
 from tdbg.run.schema import EventKind, GapContent
 
@@ -373,6 +375,23 @@ def _names(what: int) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
+# Errors of tdbg's own after which a session captures nothing any more.
+MAX_FAULTS = 10
+
+
+def log_fault(error: Exception, number: int) -> None:
+    """Log the error of this number if it is the first, or the last that is borne."""
+    with contextlib.suppress(Exception):
+        if number == 1:
+            _log.warning(
+                "tdbg met an error of its own; the training goes on", exc_info=error
+            )
+        if number == MAX_FAULTS:
+            _log.warning(
+                "tdbg met %d errors of its own and captures nothing from now on", number
+            )
+
+
 # A step without data has a record if the last record is older than this.
 STEP_RECORD_NS = 1_000_000_000
 
@@ -494,6 +513,31 @@ class StepWriter:
                 capture_ns=charge,
                 duration_ns=rest_ns + charge,
             )
+
+    def light_step_has_data(
+        self, number: int, mode: ModeKeys, mode_step: int, duration_ns: int
+    ) -> None:
+        """Write the record of one of the steps that ``light_steps_end`` ends."""
+        pending, writer = self._recorder.pending, self._recorder.writer
+        end = pending.end_step if pending.has_been_used else writer.end_step
+        end(number, mode._value_, mode_step, duration_ns=duration_ns)
+
+    def light_steps_end(self, last: Step, n: int, rest_ns: int) -> None:
+        """End steps of which nothing more is recorded than they have records for.
+
+        Args:
+            last: The step after the last one of them.
+            n: How many they are.
+            rest_ns: How long they took in all.
+        """
+        if not n:
+            return
+        charge = self.meter.end_step(rest_ns, self.meter.spent_ns, n)
+        self._cost.has_news = True
+        if self._throttling is not None:
+            change = self._throttling.end_step(last, charge, rest_ns, n)
+            if change is not None:
+                write_event(self._recorder, EventKind.CHANGE, change, last.number)
 
     def conclude(self) -> None:
         """Write the events that are left: all steps have ended."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numpy.typing import NDArray
+
 from tdbg.capture.adapter import (
     FrameworkAdapter,
     Part,
@@ -157,6 +159,20 @@ class FallbackCapture:
         else:
             # The factor lies on a device, the tensor does not.
             self.refuse(step.number, 1, 0)
+
+    def take_numbers(
+        self,
+        step: int,
+        entries: Iterable[TensorEntry],
+        numbers: NDArray[Any],
+        flags: Iterable[int],
+    ) -> None:
+        """Capture numbers, as ``Recorder.take_numbers`` does, one by one."""
+        dtype, size, place = numbers.dtype.name, numbers.itemsize, numbers.ctypes.data
+        for i, (entry, requested) in enumerate(zip(entries, flags, strict=True)):
+            ref = TensorRef(place + i * size, dtype, (), None, size, numbers)
+            taken = self._with_limit(entry, ref, requested, CallSite())
+            self._take_on_cpu(step, entry, ref, taken, CallSite(), 1.0)
 
     def refuse(self, number: int, n_records: int, n_bytes: int) -> None:
         """Count records of a step that cannot be captured."""

@@ -439,11 +439,13 @@ class HookBase(ABC):
     @property
     def n_steps(self) -> int:
         """How many training steps have begun."""
+        self._session.settle()
         return self._session.machine.next_training()[0]
 
     @property
     def n_forwards(self) -> int:
         """Number that grows with every forward in training."""
+        self._session.settle()
         return self._session.machine.n_forwards
 
     def counters(self) -> dict[str, int]:
@@ -495,6 +497,7 @@ class HookBase(ABC):
 
         A resumed training repeats the step that is under way now.
         """
+        self._session.settle()
         return counters_of(self._session.machine)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -510,6 +513,7 @@ class HookBase(ABC):
             ConfigurationError: If *state* was not made by ``state_dict``.
         """
         counters = parse_counters(state)
+        self._session.settle()
         if self._session.is_live:
             resume(self._session.machine, counters)
 

@@ -135,6 +135,14 @@ class ModelInfoWriter:
         if n > self._n_in_steps:
             self._session.optimizers_stop()
 
+    def steps_ended(self, n: int) -> None:
+        """Count steps that are over, each of a forward and a step of an optimizer."""
+        self._n_forwards += n - 1
+        self._n_in_steps += n - 1
+        self._countdown -= n - 1
+        self.forward_begins(has_optimizer=True, has_gradients=True)
+        self.optimizer_stepped()
+
     def conclude(self) -> None:
         """Write what was not written yet: training ends, perhaps after one step."""
         if self._n_forwards and self._written is None:

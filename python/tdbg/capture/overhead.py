@@ -93,7 +93,7 @@ class OverheadMeter:
         core = self._core
         return self.total_ns if core is None else self.total_ns + core.spent_ns
 
-    def end_step(self, rest_ns: int, spent_ns: int) -> int:
+    def end_step(self, rest_ns: int, spent_ns: int, n: int = 1) -> int:
         """Return the time to charge to the step that ends, in nanoseconds.
 
         That is the time spent since the end of the step before.  The call that ends a
@@ -103,10 +103,11 @@ class OverheadMeter:
         Args:
             rest_ns: Duration of the step without the time spent in tdbg.
             spent_ns: Time spent in all calls so far, as of the attribute.
+            n: How many steps end, where they are told together.
         """
         charge = spent_ns - self._charged
         self._charged = spent_ns
-        self._steps += 1
+        self._steps += n
         self._step_time += rest_ns + charge
         self._last = charge, rest_ns + charge
         return charge
@@ -240,7 +241,13 @@ class BudgetController:
         return self._all_capture > self.budget * max(self._all_rest, self._horizon)
 
     def end_step(
-        self, capture_ns: int, rest_ns: int, period: int, *, is_excused: bool = False
+        self,
+        capture_ns: int,
+        rest_ns: int,
+        period: int,
+        *,
+        is_excused: bool = False,
+        n: int = 1,
     ) -> Change | None:
         """Take the cost of a step into account.
 
@@ -249,6 +256,7 @@ class BudgetController:
             rest_ns: Time that the rest of the step took.
             period: Number of steps in which everything that is scheduled comes once.
             is_excused: Whether the step is paid for, but decides nothing.
+            n: How many steps these are, where they are told together.
 
         Returns:
             The decision, if there is one.
@@ -258,10 +266,10 @@ class BudgetController:
         self._all_rest += rest_ns
         if is_excused or self._warm_up > 0:
             if not is_excused:
-                self._warm_up -= 1
+                self._warm_up -= n
             self._share = self._share_of_window()
             return None
-        self._steps += 1
+        self._steps += n
         self._capture += capture_ns
         self._rest += rest_ns
         if self._rest == 0:
@@ -403,14 +411,14 @@ class Throttling:
         return self.throttle.text(interval)
 
     def end_step(
-        self, step: Step, capture_ns: int, rest_ns: int
+        self, step: Step, capture_ns: int, rest_ns: int, n: int = 1
     ) -> dict[str, Any] | None:
-        """Take the cost of a step into account; return a change as an event."""
+        """Take the cost of *n* steps into account; return a change as an event."""
         policy, mode = self._policy, step.mode
         if policy.asked or self.is_proposed:
             return None  # Whoever asked for a capture has it, whatever it costs.
         if self._n_paused:
-            self._n_paused -= 1
+            self._n_paused = max(0, self._n_paused - n)
             return None
         controller = self._controller
         before = controller.level
@@ -421,7 +429,9 @@ class Throttling:
             and policy.is_beginning(mode, step.mode_step)
         )
         period = policy.periods.get(mode) or policy.period(mode)
-        change = controller.end_step(capture_ns, rest_ns, period, is_excused=is_dense)
+        change = controller.end_step(
+            capture_ns, rest_ns, period, is_excused=is_dense, n=n
+        )
         if is_dense and controller.has_overspent:
             self._keeps_beginning = False
             self._known.clear()

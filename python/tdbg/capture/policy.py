@@ -265,6 +265,7 @@ class Policy:
         revision: The registry's, at the last ``refresh``.
         periods: By mode, what ``period`` has returned; read-only.
         beginnings: By mode, the end of what ``is_beginning`` has found; read-only.
+        spans: By mode, the steps that share the latest plan; read-only.
     """
 
     def __init__(
@@ -302,8 +303,7 @@ class Policy:
         self._timings: dict[ModeKeys, tuple[list[Timing], list[int]]] = {}
         # The step plans by what is due of each timing.
         self._due: dict[tuple[int, ...], StepPlan] = {}
-        # By mode, the steps that share the latest plan: it is not looked up again.
-        self._spans: dict[ModeKeys, Span] = {}
+        self.spans: dict[ModeKeys, Span] = {}
         self.revision = registry.revision
 
     @classmethod
@@ -409,7 +409,7 @@ class Policy:
         self._schedules.clear()
         self.periods.clear()
         self.beginnings.clear()
-        for plans in (self._plans, self._spans, self._timings, self._due):
+        for plans in (self._plans, self.spans, self._timings, self._due):
             plans.clear()
 
     def membership(self, name: str, role: Role) -> list[str]:
@@ -459,9 +459,9 @@ class Policy:
 
     def step_plan(self, mode: ModeKeys, mode_step: int) -> StepPlan:
         """Return what is captured at a step."""
-        span = self._spans.get(mode)
+        span = self.spans.get(mode)
         if span is None or not span.first <= mode_step < span.end:
-            span = self._spans[mode] = self._find_span(mode, mode_step)
+            span = self.spans[mode] = self._find_span(mode, mode_step)
         return span.step_plan
 
     def scheduled(self, mode: ModeKeys, mode_step: int) -> StepPlan:

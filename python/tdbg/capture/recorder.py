@@ -357,15 +357,19 @@ class Recorder:
             flags: What to capture of each, as the step plan says.
         """
         context.note_data(self.pending)
-        batch, number = self.batch_capture, context.step.number
-        cores = [entry.core for entry in entries]
-        if batch is None or not batch.take_numbers(number, cores, numbers, flags):
-            dtype, size = numbers.dtype.name, numbers.itemsize
-            place, site = numbers.ctypes.data, CallSite()
-            for entry, requested in zip(entries, flags, strict=True):
-                ref = TensorRef(place, dtype, (), None, size, numbers)
-                self._fallback.take_ref(context.step, entry, ref, requested, site)
-                place += size
+        self.take_step_numbers(context.step.number, entries, numbers, flags)
+
+    def take_step_numbers(
+        self,
+        step: int,
+        entries: Sequence[TensorEntry],
+        numbers: NDArray[Any],
+        flags: Sequence[int],
+    ) -> None:
+        """The same of a step of this number, without a note that it has data."""
+        batch, cores = self.batch_capture, [entry.core for entry in entries]
+        if batch is None or not batch.take_numbers(step, cores, numbers, flags):
+            self._fallback.take_numbers(step, entries, numbers, flags)
 
     def take_unhandled(
         self, context: StepContext, requests: Iterable[tuple[TensorEntry, Any, int]]

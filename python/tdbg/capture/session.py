@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import sys
 import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, array_ref
-from tdbg.capture.events import StepWriter, write_event
+from tdbg.capture.events import MAX_FAULTS, StepWriter, log_fault, write_event
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import watch_process
@@ -44,23 +43,6 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger("tdbg")
-
-
-def _log_fault(error: Exception, number: int) -> None:
-    """Log the error of this number if it is the first, or the last that is borne."""
-    with contextlib.suppress(Exception):
-        if number == 1:
-            _log.warning(
-                "tdbg met an error of its own; the training goes on", exc_info=error
-            )
-        if number == MAX_FAULTS:
-            _log.warning(
-                "tdbg met %d errors of its own and captures nothing from now on", number
-            )
-
-
-MAX_FAULTS = 10
 _Result = TypeVar("_Result")
 
 
@@ -93,6 +75,7 @@ class Session:
         forward_context: The step of the forward under way, if anything is captured
             in it.
         raises_on_stop: Whether a stop raises, or only sets ``should_stop``.
+        step_writer: Writes the ends of steps.
         n_replicas: Copies of a root that are being called, in threads of their own;
             nothing inside them is captured.
         idle: Reports when no input or output of a module will be captured for a
@@ -105,6 +88,7 @@ class Session:
         on_eval_training: Called when the model turns out to be trained in evaluation
             mode, or no longer to be.
         on_request: Handles the requests of each type.
+        next_poll_ns: Before this time no request can come, and none is under way.
         writes_as: The run, the rank and the attempt that it writes; None: nothing.
     """
 
@@ -141,8 +125,8 @@ class Session:
         propose = None
         if requests is not None and requests.agreement is not None:
             propose = functools.partial(requests.propose, "throttle")
-        self._step_writer = StepWriter(self.recorder, policy, budget, propose)
-        self.meter = self._step_writer.meter
+        self.step_writer = StepWriter(self.recorder, policy, budget, propose)
+        self.meter = self.step_writer.meter
         self.is_live = is_live
         self.writes_as: WriterIdentity | None = None
         self.is_closed = False
@@ -165,12 +149,11 @@ class Session:
         self.on_request: dict[str, Callable[[Request], None]] = {
             "stop": self._stop_state.take,
             "capture": self._overrides.take,
-            "throttle": self._step_writer.obey_throttle,
+            "throttle": self.step_writer.obey_throttle,
         }
         # When the call under way began: that is "now" until it ends.
         self._now_ns = 0
-        # Before this time no request can come, and none is under way.
-        self._next_poll_ns = 0 if requests is not None else sys.maxsize
+        self.next_poll_ns = 0 if requests is not None else sys.maxsize
         if is_live:
             watch_process(self)
 
@@ -197,7 +180,8 @@ class Session:
 
     def overhead(self) -> Overhead:
         """What capture has cost so far."""
-        return self._step_writer.overhead()
+        self.settle()
+        return self.step_writer.overhead()
 
     @property
     def stop_reason(self) -> str | None:
@@ -209,12 +193,18 @@ class Session:
         """Whether somebody asked the training to stop."""
         return self.stop_reason is not None
 
+    def settle(self) -> None:
+        """End what goes on: whoever reads a count of steps calls it before."""
+        if self.is_live:
+            while self.unfinished:
+                self.unfinished.pop()()
+
     # ---- events of the training ----------------------------------------------
 
     def obey(self, mode: ModeKeys) -> None:
         """Do what requests ask for, as a forward that begins does; know collections."""
         self._refresh()
-        if self._now_ns >= self._next_poll_ns and not self.machine.depth:
+        if self._now_ns >= self.next_poll_ns and not self.machine.depth:
             self._obey_requests(mode)
 
     def forward_begins(
@@ -232,7 +222,7 @@ class Session:
             policy = self.policy
             if policy.registry.changes.count != policy.revision:
                 self._refresh()
-            if self._now_ns >= self._next_poll_ns and not self.machine.depth:
+            if self._now_ns >= self.next_poll_ns and not self.machine.depth:
                 self._obey_requests(mode)
         change = self.machine.forward_begins(root, mode)
         for ended in change.ended:
@@ -446,6 +436,7 @@ class Session:
 
     def counters(self) -> dict[str, int]:
         """Records offered, written, dropped, failed and more; errors of tdbg."""
+        self.settle()
         own = {
             "refused_tensors": self.recorder.n_refused,
             "repeated_rows": self.recorder.n_repeated,
@@ -466,6 +457,7 @@ class Session:
         Raises:
             StorageError: If it could not be written, or a device did not deliver it.
         """
+        self.settle()
         if self.is_live:
             timeout -= self.recorder.fetch(timeout)
             self.writer.flush(durable, max(0.0, timeout))
@@ -487,7 +479,7 @@ class Session:
         with contextlib.suppress(Exception):
             timeout -= self.recorder.pending.wait(timeout / 2, gives_up=True)
         all_written = self.writer.close(max(0.0, timeout))
-        for end in (self._step_writer.close, *self.on_closed):
+        for end in (self.step_writer.close, *self.on_closed):
             with contextlib.suppress(Exception):
                 end()
         return all_written
@@ -499,7 +491,7 @@ class Session:
 
     def _conclude(self, reason: str) -> None:
         self._apply(self.machine.close())
-        self._step_writer.conclude()
+        self.step_writer.conclude()
         if self.stop_reason is None:
             self.write_event(EventKind.STATUS, {"training": "ended", "reason": reason})
         else:
@@ -514,7 +506,7 @@ class Session:
 
     def _obey_requests(self, mode: ModeKeys) -> None:
         """Do what requests ask of the training."""
-        self._next_poll_ns = 0  # Until nothing is left to do.
+        self.next_poll_ns = 0  # Until nothing is left to do.
         if self._requests is None:
             return
         is_training = mode in TRAINING
@@ -531,7 +523,7 @@ class Session:
             step = None if last < 0 else last
             raise TrainingStopped(self._stop_state.reason or "", step)
         if self._stop_state.request is None and not self._overrides.is_active:
-            self._next_poll_ns = self._requests.next_ns
+            self.next_poll_ns = self._requests.next_ns
 
     # ---- steps ---------------------------------------------------------------
 
@@ -547,7 +539,6 @@ class Session:
         return context
 
     def _begin(self, step: Step) -> None:
-        policy = self.policy
         policy = self.policy
         if policy.registry.changes.count != policy.revision:
             self._refresh()
@@ -565,7 +556,7 @@ class Session:
         spent_ns = self.meter.spent_ns
         if is_training:  # It goes on until now; of the others the last forward ends it.
             context.last_ns, context.last_spent_ns = self._now_ns, spent_ns
-        self._step_writer.step_ended(step, self._now_ns, spent_ns, context)
+        self.step_writer.step_ended(step, self._now_ns, spent_ns, context)
         if is_training and not self.machine.depth:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.
@@ -580,14 +571,14 @@ class Session:
             self._collections_change()
 
     def _collections_change(self) -> None:
-        self._step_writer.collections_change()
+        self.step_writer.collections_change()
         self.recorder.refresh()
         for callback in self.on_change:
             callback()
 
     def _fault(self, error: Exception) -> None:
         self.n_faults += 1
-        _log_fault(error, self.n_faults)
+        log_fault(error, self.n_faults)
         if self.n_faults >= MAX_FAULTS:
             self._rest()
 

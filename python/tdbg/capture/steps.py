@@ -357,6 +357,35 @@ class StepMachine:
         self.evaluation = self.called = self._begin(mode)
         return Change(self.evaluation, began=True, ended=ended)
 
+    # ---- many steps at once --------------------------------------------------
+
+    def may_skip(self, mode: ModeKeys, optimizer: Hashable) -> bool:
+        """Whether the next steps are alike: a forward, and a step of this optimizer."""
+        return (
+            mode is TRAIN
+            and self.training is None
+            and self.evaluation is None
+            and self.depth == 0
+            and self._defining == optimizer
+            and self._stepping is None
+            and not self._have_stopped
+            and not self.trains_in_evaluation
+        )
+
+    def skip(self, mode: ModeKeys, root: Hashable, n: int) -> Step:
+        """Count steps that are over, each of one forward; return the last of them.
+
+        REQUIRES: ``may_skip`` was true, and no event has come since; *n* is positive.
+        """
+        self._next_number += n - 1
+        self._next_mode_step[mode] += n - 1
+        self.n_forwards += n
+        step = self._begin(mode)
+        step.forwards[root] = 1
+        step.is_open = False
+        self.called = self._latest[mode] = step
+        return step
+
     # ---- a training that resumes ---------------------------------------------
 
     def counters(self) -> Counters:

@@ -21,12 +21,13 @@ from typing import Any
 
 import jax
 
+from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.recorder import StepContext
 from tdbg.config.collections import Role
 from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
 from tdbg.hooks.jax.primitive import when_done
 from tdbg.hooks.jax.step_capture import Execution, StepCapture
-from tdbg.modes import TRAINING, ModeKeys
+from tdbg.modes import TRAIN, TRAINING, ModeKeys
 
 __all__ = ["JitStep"]
 
@@ -74,6 +75,8 @@ class JitStep:
         self.plain = jit(function, **options)
         self._captured: Callable[..., Any] | None = None
         self._is_given_up = False
+        # While nothing but the loss is captured: the steps since the last event.
+        self._light: LightSteps | None = None
         self.n_traces = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -86,6 +89,11 @@ class JitStep:
         if not session.is_live:
             return self.plain(*args, **kwargs)
         mode = capture.mode() if self._mode is None else self._mode
+        light = self._light
+        if light is not None:
+            if mode is TRAIN and light.goes_on():
+                return self._run_light(light, args, kwargs)
+            self._light = None
         context = session.run(session.forward_begins, id(self), mode)
         execution: Execution | None = None
         if context is not None and context.takes and capture.is_due(context):
@@ -99,6 +107,8 @@ class JitStep:
             session.run(session.forward_lost)
             raise
         session.run(self._end, context, mode, outputs)
+        if mode is TRAIN and execution is None:
+            self._light = session.run(self._begin_light, outputs)
         return outputs
 
     def __getattr__(self, name: str) -> Any:
@@ -108,6 +118,43 @@ class JitStep:
         return getattr(self.plain, name)
 
     # ---- a call ------------------------------------------------------------------
+
+    def _run_light(
+        self, light: LightSteps, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a step of which nothing but the loss is captured, as the one before."""
+        try:
+            outputs = self.plain(*args, **kwargs)
+        except BaseException:
+            self._light = None
+            self._capture.session.run(self._fail)
+            raise
+        light.add(outputs)
+        return outputs
+
+    def _fail(self) -> None:
+        session = self._capture.session
+        session.forward_begins(id(self), TRAIN)
+        session.forward_lost()
+
+    def _begin_light(self, outputs: Any) -> LightSteps | None:
+        """Begin to count steps that capture nothing but the loss; None: there are none.
+
+        Args:
+            outputs: Those of the step before.
+        """
+        capture = self._capture
+        can_read, read = capture.loss_reader(self._loss, outputs)
+        if not can_read:
+            return None
+        return LightSteps.begin(
+            capture.session,
+            id(self),
+            id(self),
+            TRAIN,
+            read=read,
+            ended=capture.model_info.steps_ended,
+        )
 
     def _prepare(
         self, context: StepContext, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -204,9 +204,7 @@ class StepCapture:
         """Record the loss when it is there; None: the step has none."""
         if loss is None or not context.takes:
             return
-        entry = self._entries.get((Role.LOSS, LOSS))
-        if entry is None:
-            entry = self._entries[Role.LOSS, LOSS] = self.session.entry(LOSS, Role.LOSS)
+        entry = self._loss_entry()
         flags = context.step_plan.of_entry(entry)
         if not flags:
             return
@@ -222,6 +220,35 @@ class StepCapture:
             recorder.take(context, (entry,), (local,), (flags,))
 
         recorder.pending.expect(context.step, _Done([local]), deliver)
+
+    def _loss_entry(self) -> TensorEntry:
+        entry = self._entries.get((Role.LOSS, LOSS))
+        if entry is None:
+            entry = self._entries[Role.LOSS, LOSS] = self.session.entry(LOSS, Role.LOSS)
+        return entry
+
+    def loss_reader(
+        self, find: Callable[[Any], Any], outputs: Any
+    ) -> tuple[bool, Callable[[Any], list[tuple[TensorEntry, Any]]] | None]:
+        """Return whether losses of the next steps can be read afterwards, and how.
+
+        Args:
+            find: Returns the loss of what a step returns.
+            outputs: What the step before has returned.
+        """
+        entry = self._loss_entry()
+        if not self.session.next_plan(ModeKeys.TRAIN).of_entry(entry):
+            return True, None
+        loss = find(outputs)
+        if loss is None:
+            return True, None
+        if not isinstance(loss, jax.Array) or loss.dtype != np.float32 or loss.ndim:
+            return False, None
+
+        def read(outputs: Any) -> list[tuple[TensorEntry, Any]]:
+            return [(entry, find(outputs).addressable_data(0))]
+
+        return True, read
 
     # ---- taps ----------------------------------------------------------------------
 

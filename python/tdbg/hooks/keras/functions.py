@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.session import Session
 from tdbg.hooks.keras.backend import Answer, Backend
 from tdbg.hooks.keras.mode import KerasMode
@@ -54,6 +55,8 @@ class StepFunction:
         self._revision = -1
         # Whether a call of the variant with taps has succeeded, or a trace failed.
         self._has_worked = self._is_refused = False
+        # While nothing but losses is captured: the steps since the last event.
+        self._light: LightSteps | None = None
         self.n_traces = 0
 
     @property
@@ -77,6 +80,7 @@ class StepFunction:
             current.session.close("another hook took the model over")
             current.remove()
             current = getattr(model, self._attribute, None)
+        self._light = None
         if current is not self._plain:
             self._plain = current  # None: it was compiled anew.
             self._tapped, self._is_refused = None, False
@@ -140,6 +144,11 @@ class StepFunction:
 
     def __call__(self, *args: Any) -> Any:
         """Run an execution; raises what the step raises, and TrainingStopped."""
+        light = self._light
+        if light is not None:
+            if self._mode.is_called(self._own_mode) and light.goes_on():
+                return self._run_light(light, args)
+            self._light = None
         plain = self._make_plain()
         session = self.session
         if not session.is_live:
@@ -157,6 +166,19 @@ class StepFunction:
             result = self._run_plain(plain, mode, args)
         if mode in TRAINING and session.should_stop and not session.raises_on_stop:
             self._watched.model.stop_training = True
+        return result
+
+    def _run_light(self, light: LightSteps, args: tuple[Any, ...]) -> Any:
+        """Run a step of which nothing but losses is captured, as the one before."""
+        try:
+            result = self._plain(*args)  # type: ignore[misc]
+        except Exception as error:
+            self._light = None
+            if not self._backend.is_end(error):
+                now_ns = time.perf_counter_ns()
+                self.session.run(self._fail, self._own_mode, args, now_ns)
+            raise
+        light.add(result)
         return result
 
     def _run_many(
@@ -196,6 +218,8 @@ class StepFunction:
                 session.run(self._fail, mode, args, start_ns)
             raise
         session.run(self._watched.after_plain, mode, result, before, start_ns, n_steps)
+        if mode is TRAIN and n_steps == 1:
+            self._light = session.run(self._watched.begin_light_steps)
         return result
 
     def _fail(self, mode: ModeKeys, args: tuple[Any, ...], start_ns: int) -> None:

@@ -176,7 +176,7 @@ class Hook(HookBase):
             functions = self._functions[id(model)] = self._begin_to_watch(model)
         watched = self._watched_of(model)
         if watched is not None:
-            watched.losses.look(model)
+            watched.look(model)
         for function in functions:
             function.install()
 
@@ -194,7 +194,7 @@ class Hook(HookBase):
         )
         self._watched.append(watched)
         session.optimizer_found(id(session))
-        watched.losses.look(model)
+        watched.look(model)
         watched.note_totals(backend.state_before(model, ()))
         return [
             StepFunction(watched, attribute, self._keras_mode)

@@ -9,19 +9,24 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tdbg.capture.naming import MAX_CALLS, activation_name
+from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
 from tdbg.config.kinds import Kind
 from tdbg.hooks.keras.kinds import loss_class, loss_kind
 from tdbg.hooks.keras.tracing import Patches, Taps
 
-__all__ = ["LossFunction", "Losses", "Tracker", "labels_as_given", "trackers_of"]
+__all__ = [
+    "LossFunction",
+    "Losses",
+    "Tracker",
+    "labels_as_given",
+    "reader_of",
+    "trackers_of",
+]
 
 _DEFAULT = "loss"
 
@@ -65,7 +70,7 @@ class Tracker:
         """Note what its totals are before the next step; None: nobody knows."""
         self._before = before
 
-    def grown(self, total: float, count: float) -> NDArray[np.float32] | None:
+    def grown(self, total: float, count: float) -> float | None:
         """The mean loss of what was added since the last call; None: nobody knows.
 
         Args:
@@ -79,9 +84,7 @@ class Tracker:
         if count <= before[1]:  # It was reset in between.
             before = (0.0, 0.0)
         added = count - before[1]
-        return (
-            np.asarray((total - before[0]) / added, np.float32) if added > 0 else None
-        )
+        return (total - before[0]) / added if added > 0 else None
 
 
 class Losses:
@@ -213,6 +216,33 @@ def trackers_of(model: Any) -> Iterator[Any]:
         is_mean = hasattr(metric, "total") and hasattr(metric, "count")
         if is_mean and _DEFAULT in str(metric.name).lower():
             yield metric
+
+
+def reader_of(
+    named: Sequence[tuple[TensorEntry, Tracker]],
+    read: Callable[[Sequence[Any]], list[Any]],
+    number: Callable[[Any], float],
+) -> Callable[[Any], list[tuple[TensorEntry, float]]]:
+    """Return what reads the losses of the step that has just been computed.
+
+    Args:
+        named: The trackers of the losses, with their names.
+        read: Reads variables.
+        number: Makes a number of what it has read.
+    """
+    metrics = [tracker.metric for _, tracker in named]
+    totals = [each for metric in metrics for each in (metric.total, metric.count)]
+
+    def losses(_: Any) -> list[tuple[TensorEntry, float]]:
+        values = map(number, read(totals))
+        found = []
+        for entry, tracker in named:
+            loss = tracker.grown(next(values), next(values))
+            if loss is not None:
+                found.append((entry, loss))
+        return found
+
+    return losses
 
 
 def _losses_of(model: Any) -> Iterator[Any]:

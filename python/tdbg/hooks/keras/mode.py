@@ -24,6 +24,10 @@ class KerasMode(CurrentMode):
         """The mode of what is recorded now."""
         return self._called if self.said is None else self.said
 
+    def is_called(self, mode: ModeKeys) -> bool:
+        """Whether the latest function was of this mode, and nobody has set another."""
+        return self.said is None and self._called is mode
+
     def of_function(self, mode: ModeKeys) -> ModeKeys:
         """Note that a function of this mode is called; return the mode of its step."""
         self._called = mode

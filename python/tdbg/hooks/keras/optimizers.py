@@ -8,6 +8,7 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
@@ -19,9 +20,9 @@ from tdbg.hooks.keras.tracing import Patches, Taps
 __all__ = [
     "SKIPPED",
     "Optimizers",
+    "TrainingOptimizers",
     "accumulates_over",
     "inner_of",
-    "optimizers_in_use",
     "optimizers_of",
     "states_of",
 ]
@@ -40,15 +41,6 @@ def optimizers_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def optimizers_in_use(model: Any) -> list[Any]:
-    """The same without those that never were given variables, if others were.
-
-    A model that has its own optimizers was compiled with a default one, too.
-    """
-    found = optimizers_of(model)
-    return [each for each in found if inner_of(each).built] or found[:1]
-
-
 def _optimizers_in(owner: Any) -> Iterator[Any]:
     for value in list(vars(owner).values()):
         for each in value if isinstance(value, list | tuple) else (value,):
@@ -59,6 +51,11 @@ def _optimizers_in(owner: Any) -> Iterator[Any]:
 def inner_of(optimizer: Any) -> Any:
     """The optimizer inside of one that scales the loss, or else itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _is_built(optimizer: Any) -> bool:
+    """Whether it was given variables."""
+    return bool(inner_of(optimizer).built)
 
 
 def accumulates_over(optimizer: Any) -> int:
@@ -82,6 +79,46 @@ def states_of(
         found = state_of(variable.path, parameters)
         if found is not None:
             yield *found, variable
+
+
+class TrainingOptimizers:
+    """The optimizers that train a model: its own, or those of a loop that it knows not.
+
+    The model's own are looked up when they may have changed: that takes as long as a
+    small step.
+    """
+
+    def __init__(self) -> None:
+        self._given: list[weakref.ref[Any]] | None = None
+        self._built: list[Any] = []
+        self._others: list[Any] | None = None
+
+    def add(self, optimizer: Any) -> None:
+        """Know an optimizer that the model does not have."""
+        self._given = [*(self._given or ()), weakref.ref(optimizer)]
+
+    def look(self) -> None:
+        """Look the model's own up anew: it may have been compiled again."""
+        self._others = None
+
+    def of(self, model: Any) -> list[Any]:
+        """Those that live and were given variables; else the first one.
+
+        A model that has its own optimizers was compiled with a default one, too.
+        """
+        if self._given is not None:
+            return [each for ref in self._given if (each := ref()) is not None]
+        if self._others is None or any(map(_is_built, self._others)):
+            every = optimizers_of(model)
+            self._built = [each for each in every if _is_built(each)]
+            self._others = [each for each in every if not _is_built(each)]
+        return self._built or self._others[:1]
+
+    def stepping(self, model: Any) -> Any:
+        """The one that is asked how many steps it has made, or None."""
+        if self._given is not None:
+            return next(iter(self.of(model)), None)
+        return getattr(model, "optimizer", None)
 
 
 class Optimizers:

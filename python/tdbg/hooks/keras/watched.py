@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.naming import (
     optimizer_state_name,
@@ -22,14 +23,14 @@ from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.backend import Answer, Backend, State
-from tdbg.hooks.keras.losses import Losses, Tracker
+from tdbg.hooks.keras.losses import Losses, Tracker, reader_of
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import (
     SKIPPED,
     Optimizers,
+    TrainingOptimizers,
     accumulates_over,
     inner_of,
-    optimizers_in_use,
     states_of,
 )
 from tdbg.hooks.keras.rates import LearningRates, Rates
@@ -112,7 +113,7 @@ class WatchedModel:
         self._ref = weakref.ref(model)
         self._key = key
         self.model_info = model_info
-        self._optimizers: list[weakref.ref[Any]] | None = None
+        self._optimizers = TrainingOptimizers()
         self.paths = Paths(model.name, prefix)
         self.variables = Variables(session, model, self.paths)
         operations = backend.operations
@@ -142,25 +143,22 @@ class WatchedModel:
 
     def optimizers(self) -> list[Any]:
         """The optimizers that train the model, and live."""
-        if self._optimizers is None:
-            return optimizers_in_use(self.model)
-        return [each for ref in self._optimizers if (each := ref()) is not None]
+        return self._optimizers.of(self.model)
 
     def train_by(self, optimizer: Any) -> None:
         """Know an optimizer that trains the model, which does not have it."""
-        self._optimizers = [*(self._optimizers or ()), weakref.ref(optimizer)]
+        self._optimizers.add(optimizer)
         self._states = None
 
-    def _stepping(self) -> Any:
-        """The optimizer that is asked how many steps it has made, or None."""
-        if self._optimizers is not None:
-            return next(iter(self.optimizers()), None)
-        return getattr(self.model, "optimizer", None)
+    def look(self, model: Any) -> None:
+        """Look for losses and optimizers: the model may have been compiled anew."""
+        self.losses.look(model)
+        self._optimizers.look()
 
     def refresh(self) -> None:
         """Forget what is captured: collections have changed."""
         self.revision += 1
-        self.losses.look(self.model)
+        self.look(self.model)
         self._taps.refresh()
         self._of_updates.refresh()
         self._states = None
@@ -256,13 +254,47 @@ class WatchedModel:
                 before.ends_step,
             )
 
+    def begin_light_steps(self) -> LightSteps | None:
+        """Begin to count steps without taps; None: there is more to tell of the next.
+
+        Where steps are computed asynchronously, reading their losses would wait.
+        """
+        model, session = self.model, self.session
+        optimizers = self.optimizers()
+        if len(optimizers) != 1 or accumulates_over(inner_of(optimizers[0])) > 1:
+            return None
+        plan = session.next_plan(ModeKeys.TRAIN)
+        entries = [
+            session.entry(self.losses.name_of(model, tracker), Role.LOSS)
+            for tracker in self.losses.trackers
+        ]
+        captured = [each for each in entries if plan.of_entry(each)]
+        read = None
+        if captured:
+            if self.backend.is_async or len(captured) != len(entries):
+                return None
+            named = list(zip(entries, self.losses.trackers, strict=True))
+            state = self.backend.state_after(model, None)
+            read = reader_of(named, state.read, self._number)
+        else:
+            for tracker in self.losses.trackers:
+                tracker.begin(None)
+        return LightSteps.begin(
+            session,
+            id(self),
+            self._key,
+            ModeKeys.TRAIN,
+            read=read,
+            ended=self.model_info.steps_ended,
+        )
+
     @property
     def _runs_several(self) -> bool:
         return int(getattr(self.model, "steps_per_execution", 1) or 1) > 1
 
     def _iterations(self, state: State) -> int:
         """How often gradients were given to the optimizer."""
-        optimizer = inner_of(self._stepping())
+        optimizer = inner_of(self._optimizers.stepping(self.model))
         (iterations,) = state.read([optimizer._iterations])
         return int(self._number(iterations))
 
@@ -281,7 +313,7 @@ class WatchedModel:
         """Whether the optimizer will step, and not only add up gradients."""
         if mode not in TRAINING:
             return False
-        n = accumulates_over(inner_of(self._stepping()))
+        n = accumulates_over(inner_of(self._optimizers.stepping(self.model)))
         return n < 2 or (self._iterations(state) + 1) % n == 0
 
     def begin(
@@ -502,7 +534,8 @@ class WatchedModel:
     def _record_loss(self, late: _Late) -> None:
         loss = late.tracker.grown(*map(self._number, late.numbers))
         if loss is not None and late.entry is not None:
-            self.session.recorder.capture(late.context, late.entry, loss)
+            array = np.asarray(loss, np.float32)
+            self.session.recorder.capture(late.context, late.entry, array)
 
     def _record_logs(self, context: StepContext, result: Any) -> None:
         """Record the numbers that Keras logs, where statistics are due."""
