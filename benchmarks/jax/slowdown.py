@@ -51,7 +51,7 @@ ROWS = tj.ReductionConfig()
 STATISTICS = ["weights", "biases", "gradients"]
 RAW = tj.ReductionConfig(save_raw_tensor=True)
 CAPTURED: dict[str, tuple[list[str], int, Any]] = {
-    "tdbg, idle": ([], 1, None),
+    "tdbg, idle": ([], 10**9, None),
     "tdbg, statistics every 10": (STATISTICS, 10, ROWS),
     "tdbg, statistics every step": (STATISTICS, 1, ROWS),
     "tdbg, and outputs every step": ([*STATISTICS, "outputs"], 1, ROWS),

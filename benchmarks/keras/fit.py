@@ -1,49 +1,80 @@
-"""Slowdown of ``fit`` on TensorFlow: CPU time of a step, beside ``TensorBoard``.
+"""What capture costs ``fit`` of Keras on TensorFlow, beside callbacks of others.
 
-    python -m benchmarks.keras.fit [--jit] [--rounds 15]
+    python -m benchmarks.keras.fit [--jit] [--quick] [--seconds 120]
 
-All contenders train the same network in one process, in blocks of steps that take
-turns in a random order; the figure of a contender is the median over the rounds of its
-CPU time beside that of the plain training in the same round.  A run that lacks a step
-or a tensor ends the benchmark without figures.
+All contenders train the same convolutional network, whose step takes about 10 ms, in
+one process on one thread, in blocks of one epoch that take turns.  The figure is
+processor time of the process, all threads, beside that of the plain training in the
+same round.  ``WandbMetricsLogger`` takes part, offline, where wandb is installed.
+
+Beside that: what the second compilation takes of the first, each of a model of its
+own, and the peak of memory of processes that train plainly, and with a hook.
+
+Losses of the trainings that capture nothing inside of a step must be those of the
+plain one, and each run must have the steps and the tensors that were asked for.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import random
+import importlib.util
+import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tdbg.keras as tk
+from benchmarks._harness import (
+    Report,
+    Table,
+    check,
+    check_close,
+    check_equal,
+    interleave,
+    options,
+)
 from tdbg.trial import create_trial
 
 STEPS = 40  # Of a block: one epoch.
 BATCH = 32
+SIDE = 24
 COLLECTIONS = ["weights", "biases", "gradients"]
 N_TENSORS = 20
+NEVER = 10**9
+#: Collections that are captured, and at every which step their statistics are.
+CAPTURED: dict[str, tuple[list[str], int]] = {
+    "tdbg, idle": ([], NEVER),
+    "tdbg, losses only": ([], NEVER),
+    "tdbg, statistics every 10": (COLLECTIONS, 10),
+    "tdbg, statistics every step": (COLLECTIONS, 1),
+    "tdbg, and outputs every step": ([*COLLECTIONS, "outputs"], 1),
+}
+BOARD = f"TensorBoard, histograms every {STEPS}"
+WANDB = "WandbMetricsLogger, every batch"
 
 
 def network(*, jit: bool) -> Any:
-    """A small convolutional network: ten parameters, of 156 thousand numbers."""
+    """A small convolutional network: ten parameters, of 0.7 million numbers."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
         [
-            keras.Input((16, 16, 3)),
+            keras.Input((SIDE, SIDE, 3)),
             keras.layers.Conv2D(32, 3, activation="relu", name="c1"),
             keras.layers.Conv2D(32, 3, strides=2, activation="relu", name="c2"),
             keras.layers.Conv2D(64, 3, activation="relu", name="c3"),
             keras.layers.Flatten(name="flat"),
-            keras.layers.Dense(110, activation="relu", name="d1"),
+            keras.layers.Dense(128, activation="relu", name="d1"),
             keras.layers.Dense(10, name="d2"),
         ]
     )
@@ -52,97 +83,210 @@ def network(*, jit: bool) -> Any:
     return model
 
 
-def contenders(folder: Path) -> dict[str, Callable[[], list[Any]]]:
-    """What makes the callbacks of each contender."""
+def images(n_steps: int = STEPS) -> tuple[Any, Any]:
+    """Random images and labels, always the same."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(n_steps * BATCH, SIDE, SIDE, 3)).astype("float32")
+    return x, generator.integers(10, size=n_steps * BATCH)
 
-    def hook(name: str, every: int) -> list[Any]:
-        schedule = tk.SaveConfig(save_interval=10**9, statistics_interval=every)
-        run = folder / name
-        return [tk.Hook(run, include_collections=COLLECTIONS, save_config=schedule)]
 
-    def board() -> list[Any]:
-        return [keras.callbacks.TensorBoard(str(folder / "board"), histogram_freq=1)]
+def hook(folder: Path, name: str) -> tk.Hook:
+    """The hook of a contender."""
+    collections, every = CAPTURED[name]
+    schedule = tk.SaveConfig(save_interval=NEVER, statistics_interval=every)
+    made = tk.Hook(
+        folder / str(list(CAPTURED).index(name)),
+        include_collections=collections,
+        save_config=schedule,
+        budget=None,
+    )
+    if name == "tdbg, idle":
+        off = tk.SaveConfig(
+            save_interval=NEVER, statistics_interval=NEVER, start_step=NEVER
+        )
+        made.get_collection("losses").save_config = off
+    return made
 
-    return {
-        "plain": list,
-        "plain again": list,
-        "tdbg, losses only": lambda: [tk.Hook(folder / "losses")],
-        "tdbg, every 10 steps": lambda: hook("tens", 10),
-        "tdbg, every step": lambda: hook("every", 1),
-        f"TensorBoard, histograms every {STEPS} steps": board,
-    }
+
+def peers(folder: Path) -> dict[str, Any]:
+    """The callbacks of others."""
+    found = {BOARD: keras.callbacks.TensorBoard(str(folder / "b"), histogram_freq=1)}
+    if importlib.util.find_spec("wandb") is not None:
+        wandb: Any = importlib.import_module("wandb")
+        wandb.init(mode="offline", project="benchmark", dir=str(folder))
+        logger: Any = importlib.import_module("wandb.integration.keras")
+        found[WANDB] = logger.WandbMetricsLogger(log_freq="batch")
+    return found
+
+
+class Training:
+    """A training that goes on by epochs."""
+
+    def __init__(self, callbacks: list[Any], *, jit: bool) -> None:
+        self._model = network(jit=jit)
+        self._callbacks = callbacks
+        self._data = images()
+
+    def __call__(self) -> float:
+        history = self._model.fit(
+            *self._data,
+            batch_size=BATCH,
+            verbose=0,
+            shuffle=False,
+            callbacks=self._callbacks,
+        )
+        return float(history.history["loss"][-1])
+
+
+def check_losses(answers: Mapping[str, Any]) -> None:
+    """What is captured outside of the step leaves the training what it is."""
+    for name, loss in answers.items():
+        if name in CAPTURED and "every" in name:
+            check_close(loss, answers["plain"], 5e-2, f"loss of {name}")
+        else:
+            check_equal(loss, answers["plain"], f"loss of {name}")
 
 
 def main() -> None:
-    """Measure, check what was recorded, and print the table."""
-    parser = argparse.ArgumentParser()
+    """Measure, check what was recorded, and print the tables."""
+    parser = options(__doc__)
     parser.add_argument("--jit", action="store_true", help="compile by XLA")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--peak", help="train as this contender, print the peak in MiB")
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp())
-    generator = np.random.default_rng(given.seed)
-    x = generator.normal(size=(STEPS * BATCH, 16, 16, 3)).astype("float32")
-    y = generator.integers(10, size=STEPS * BATCH)
-    made = {name: make() for name, make in contenders(folder).items()}
-    models = {name: network(jit=given.jit) for name in made}
-    seconds: dict[str, list[float]] = {name: [] for name in made}
-
-    def block(name: str) -> float:
-        begin = time.process_time()
-        models[name].fit(x, y, batch_size=BATCH, verbose=0, callbacks=made[name])
-        return (time.process_time() - begin) / STEPS
-
-    for name in made:
-        block(name)  # Compiles.
-        block(name)
-    order = random.Random(given.seed)
-    for _ in range(given.rounds):
-        for name in order.sample(sorted(made), len(made)):
-            seconds[name].append(block(name))
-    for callbacks in made.values():
-        for each in callbacks:
-            if isinstance(each, tk.Hook):
-                each.close()
-    check(folder, (given.rounds + 2) * STEPS)
-    rows = []
-    for name, times in seconds.items():
-        ratios = [a / b for a, b in zip(times, seconds["plain"], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        rows.append(
-            {
-                "contender": name,
-                "cpu_ms": round(1e3 * statistics.median(times), 3),
-                "ratio": round(middle, 3),
-                "quartiles": [round(low, 3), round(high, 3)],
-            }
-        )
-    for row in rows:
-        print(json.dumps(row))
-    shutil.rmtree(folder)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    folder = Path(tempfile.mkdtemp(prefix="keras-"))
+    try:
+        if given.peak:
+            print_peak(given.peak, folder, jit=given.jit)
+        else:
+            measure(given, folder).save()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def check(folder: Path, n_steps: int) -> None:
-    """Raise unless each run has all that it was to have."""
-    for name, every in (("every", 1), ("tens", 10)):
-        trial = create_trial(folder / name)
-        captured = [
-            each
-            for collection in COLLECTIONS
-            for each in trial.tensor_names(collection=collection)
-        ]
-        require(len(captured) == N_TENSORS, f"{name} has {captured}")
-        for each in captured:
-            steps = trial.tensor(each).steps()
-            require(steps == list(range(0, n_steps, every)), f"{each} lacks steps")
-    losses = create_trial(folder / "losses").tensor_names(collection="losses")
-    require(len(losses) == 1, f"losses are {losses}")
+def measure(given: Any, folder: Path) -> Report:
+    """All contenders, verified."""
+    hooks = {name: hook(folder, name) for name in CAPTURED}
+    callbacks = {"plain": [], "control": []} | {
+        name: [each] for name, each in (hooks | peers(folder)).items()
+    }
+    runs = {name: Training(each, jit=given.jit) for name, each in callbacks.items()}
+    for _ in range(2):  # Compiles.
+        check_losses({name: run() for name, run in runs.items()})
+    samples = interleave(
+        runs,
+        baseline="plain",
+        rounds=given.rounds or (3 if given.quick else 200),
+        warmup=0,
+        seed=given.seed,
+        at_most_seconds=given.seconds,
+        verify=check_losses,
+        clock=time.process_time,
+    )
+    n_epochs = 2 + len(samples.seconds["plain"])
+    for name, each in hooks.items():
+        check(each.close(timeout=60.0), f"{name} wrote everything")
+        check_equal(each.counters()["internal_errors"], 0, f"errors of {name}")
+        check_equal(each.counters()["refused_tensors"], 0, f"refused by {name}")
+        check_run(folder, name, n_epochs * STEPS)
+    compiled = "XLA" if given.jit else "tf.function"
+    table = Table(f"fit of Keras on TensorFlow, {compiled}", ("training", "ratio"))
+    for name in callbacks:
+        if name not in {"plain", "control"}:
+            table.add(name, samples.text(name))
+    table.add("plain / plain", str(samples.control()))
+    table.note = (
+        f"Processor time of all threads, epochs of {STEPS} steps; medians with their "
+        "95 % intervals. A plain step takes "
+        f"{1e3 * samples.seconds_of('plain') / STEPS:.1f} ms."
+    )
+    return Report(
+        f"keras/fit{'_xla' if given.jit else ''}",
+        given,
+        packages=("keras", "tensorflow-cpu", "numpy", "tdbg"),
+        tables=[table, compilations(given, folder), peaks(given)],
+        data={"samples": samples.to_json()},
+    )
 
 
-def require(holds: bool, otherwise: str) -> None:
-    """End the benchmark where a run is not what it should be."""
-    if not holds:
-        raise RuntimeError(otherwise)
+def check_run(folder: Path, name: str, n_steps: int) -> None:
+    """A run has all that it was to have."""
+    collections, every = CAPTURED[name]
+    trial = create_trial(folder / str(list(CAPTURED).index(name)))
+    if name == "tdbg, idle":
+        check_equal(trial.tensor_names(collection="losses"), [], "losses of idle")
+        return
+    (loss,) = trial.tensor_names(collection="losses")
+    check_equal(list(trial.tensor(loss).steps()), list(range(n_steps)), loss)
+    found = [
+        each
+        for collection in COLLECTIONS
+        if collection in collections
+        for each in trial.tensor_names(collection=collection)
+    ]
+    check_equal(len(found), N_TENSORS if collections else 0, f"tensors of {name}")
+    for each in found:
+        expected = list(range(0, n_steps, every))
+        check_equal(list(trial.tensor(each).steps()), expected, each)
+
+
+def compilations(given: Any, folder: Path) -> Table:
+    """What the first step takes that is compiled plainly, and with taps."""
+    data = images(1)
+
+    def first_step(callbacks: list[Any]) -> float:
+        model = network(jit=given.jit)
+        began = time.process_time()
+        model.fit(*data, batch_size=BATCH, verbose=0, callbacks=callbacks)
+        return time.process_time() - began
+
+    def tapped(i: int) -> float:
+        schedule = tk.SaveConfig(save_interval=NEVER, statistics_interval=1)
+        with tk.Hook(
+            folder / f"compiled{i}",
+            include_collections=COLLECTIONS,
+            save_config=schedule,
+        ) as made:
+            return first_step([made])
+
+    n = 1 if given.quick else 5
+    pairs = [(first_step([]), tapped(i)) for i in range(n)]
+    table = Table("The first step", ("compiled", "seconds", "ratio"))
+    plain = statistics.median(one for one, _ in pairs)
+    table.add("plain", f"{plain:.2f}", "")
+    more = statistics.median(other for _, other in pairs)
+    ratio = statistics.median(other / one for one, other in pairs)
+    table.add("with taps", f"{more:.2f}", f"{ratio:.2f}")
+    table.note = f"Processor time of a new model's first step; medians of {n} pairs."
+    return table
+
+
+def peaks(given: Any) -> Table:
+    """The most memory that a process takes in two epochs."""
+    table = Table("Peak of memory", ("training", "MiB"))
+    for name in ("plain", *CAPTURED):
+        command = [sys.executable, "-m", "benchmarks.keras.fit", "--peak", name]
+        command += ["--jit"] if given.jit else []
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        table.add(name, done.stdout.split()[-1])
+    return table
+
+
+def print_peak(name: str, folder: Path, *, jit: bool) -> None:
+    """In a process of its own: train, and print the peak."""
+    callbacks: list[Callable[..., Any]] = []
+    if name != "plain":
+        callbacks = [hook(folder, name)]
+    run = Training(callbacks, jit=jit)
+    for _ in range(2):
+        run()
+    for each in callbacks:
+        each.close()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    (line,) = (each for each in status.splitlines() if each.startswith("VmHWM:"))
+    print(int(line.split()[1]) // 1024)
 
 
 if __name__ == "__main__":

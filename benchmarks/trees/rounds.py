@@ -4,10 +4,12 @@
 
 XGBoost and LightGBM train the digits (1,797 x 64, 10 classes: 10 trees a round, depth
 4, one thread) again and again; plain, with a hook that captures losses only, with trees
-and importance at every round and at every tenth, and with SHAP at every tenth.  Models
-must be equal to the byte, and what was captured must be the rounds that were asked for.
+and importance at every round and at every tenth, and with SHAP at every tenth.  So does
+LightGBM with one tree a round (breast cancer, 569 x 30), and XGBoost with rounds of a
+usual length (60,000 rows of noise).  Models must be equal to the byte, and what was
+captured must be the rounds that were asked for.
 
-The second table has what one capture costs by the round at which it is made: by slices,
+The last table has what one capture costs by the round at which it is made: by slices,
 as the hook does, and of the whole model, as smdebug's hook did.
 """
 
@@ -19,11 +21,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightgbm
+import numpy as np
 import xgboost
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 
 import tdbg
 import tdbg.lightgbm as tl
@@ -63,6 +66,59 @@ LIGHTGBM = {
     "seed": 1,
     "metric": "multi_logloss",
 }
+
+
+class Workload(NamedTuple):
+    """What is trained.
+
+    Attributes:
+        framework: By which library.
+        title: In words.
+        load: Returns samples and labels.
+        parameters: Of the library.
+        n_rounds: Of a training.
+        leaves_out: Contenders that do not take part.
+    """
+
+    framework: str
+    title: str
+    load: Callable[[], tuple[Any, Any]]
+    parameters: dict[str, Any]
+    n_rounds: int = 50
+    leaves_out: tuple[str, ...] = ()
+
+
+def digits() -> tuple[Any, Any]:
+    """1,797 samples of 64 features in 10 classes."""
+    return load_digits(return_X_y=True)
+
+
+def cancer() -> tuple[Any, Any]:
+    """569 samples of 30 features in 2 classes."""
+    return load_breast_cancer(return_X_y=True)
+
+
+def noise() -> tuple[Any, Any]:
+    """60,000 samples of 64 features, in 10 classes by one of them."""
+    x = np.random.default_rng(0).normal(size=(60_000, 64)).astype(np.float32)
+    return x, np.clip(4.5 + 2 * x[:, 0] + x[:, 1], 0, 9).astype(np.int64)
+
+
+BINARY = {**LIGHTGBM, "objective": "binary", "num_class": 1, "metric": "binary_logloss"}
+WORKLOADS = (
+    Workload("xgboost", "Rounds of xgboost, 10 trees each", digits, XGBOOST),
+    Workload("lightgbm", "Rounds of lightgbm, 10 trees each", digits, LIGHTGBM),
+    Workload("lightgbm", "Rounds of lightgbm, one tree each", cancer, BINARY),
+    Workload(
+        "xgboost",
+        "Rounds of xgboost, 60,000 rows",
+        noise,
+        XGBOOST,
+        11,
+        ("SHAP, every 10",),
+    ),
+)
+
 #: Collections and the interval of each contender.
 HOOKED: dict[str, tuple[tuple[str, ...], int]] = {
     "losses": ((), 10),
@@ -76,10 +132,13 @@ COLUMNS = ("what is captured", "ms a round more", "ratio of a training")
 class Contender:
     """Trains from the beginning, perhaps with a hook, and checks what was captured."""
 
-    def __init__(self, framework: str, name: str, folder: Path, n_rounds: int) -> None:
-        self.framework, self.name = framework, name
+    def __init__(
+        self, workload: Workload, name: str, folder: Path, n_rounds: int
+    ) -> None:
+        self.framework, self.name = workload.framework, name
+        self.parameters = workload.parameters
         self.folder, self.n_rounds = folder, n_rounds
-        self.x, self.y = load_digits(return_X_y=True)
+        self.x, self.y = workload.load()
 
     def __call__(self) -> Measured:
         """Train once; the seconds are those of the processor, of all threads."""
@@ -89,7 +148,7 @@ class Contender:
             data = xgboost.DMatrix(self.x, self.y)
             began = time.process_time()
             booster: Any = xgboost.train(
-                XGBOOST,
+                self.parameters,
                 data,
                 self.n_rounds,
                 evals=[(data, "train")],
@@ -102,7 +161,7 @@ class Contender:
             train = lightgbm.Dataset(self.x, self.y)
             began = time.process_time()
             booster = lightgbm.train(
-                LIGHTGBM,
+                self.parameters,
                 train,
                 self.n_rounds,
                 valid_sets=[train],
@@ -159,12 +218,13 @@ def main() -> None:
 
 def measure(given: argparse.Namespace, folder: Path) -> Report:
     """All contenders of both frameworks, and single captures."""
-    n_rounds = 11 if given.quick else 50
     tables, data = [], {}
-    for framework in ("xgboost", "lightgbm"):
+    for workload in WORKLOADS:
+        n_rounds = 11 if given.quick else workload.n_rounds
         contenders = {
-            name: Contender(framework, name, folder / str(i), n_rounds)
+            name: Contender(workload, name, folder / str(i), n_rounds)
             for i, name in enumerate(("plain", *HOOKED))
+            if name not in workload.leaves_out
         }
         samples = interleave(
             contenders,
@@ -174,8 +234,8 @@ def measure(given: argparse.Namespace, folder: Path) -> Report:
             at_most_seconds=given.seconds,
             verify=check_models,
         )
-        tables.append(table_of(framework, samples, n_rounds))
-        data[framework] = samples.to_json()
+        tables.append(table_of(workload.title, samples, n_rounds))
+        data[workload.title] = samples.to_json()
     tables.append(captures((5, 10) if given.quick else (5, 25, 100)))
     return Report(
         "trees/rounds",
@@ -192,12 +252,12 @@ def check_models(answers: Mapping[str, Any]) -> None:
         check(model == answers["plain"], f"the model of {name} is that of plain")
 
 
-def table_of(framework: str, samples: Samples, n_rounds: int) -> Table:
+def table_of(title: str, samples: Samples, n_rounds: int) -> Table:
     """What each contender takes beyond the plain one."""
-    table = Table(f"Rounds of {framework}, 10 trees each", COLUMNS)
+    table = Table(title, COLUMNS)
     plain = samples.seconds_of("plain")
-    for name in HOOKED:
-        more = 1e3 * (samples.seconds_of(name) - plain) / n_rounds
+    for name in (each for each in HOOKED if each in samples.seconds):
+        more = 1e3 * plain * (samples.ratio(name).median - 1) / n_rounds
         table.add(name, f"{more:.2f}", samples.text(name))
     table.add("plain / plain", "", samples.control())
     table.note = (
