@@ -65,6 +65,7 @@ class ArgumentReader:
         self._choose = choose
         self._names: dict[Any, tuple[str, ...]] = {}
         self._owners: dict[Any, tuple[tuple[int, str, str], ...]] = {}
+        self._has_numbers: dict[Any, bool] = {}
 
     def read(
         self,
@@ -93,7 +94,7 @@ class ArgumentReader:
             if what == _STATE:
                 if with_states:
                     states += self._states(tree, parameters)
-                numbers.update(hyperparameters(tree))
+                numbers.update(self._numbers(tree))
             elif what == _BUFFERS or not any(not each.is_buffer for each in parameters):
                 parameters += self._parameters(tree, is_buffer=what == _BUFFERS)
         return Arguments(tuple(parameters), tuple(states), numbers)
@@ -114,6 +115,17 @@ class ArgumentReader:
             owners = self._owners[key] = tuple(self._find_owners(tree, parameters))
         for index, state, parameter in owners:
             yield State(state, parameter, _unwrapped(leaves[index])[0])
+
+    def _numbers(self, tree: Any) -> Mapping[str, Any]:
+        """Return the hyperparameters in a state, which few structures have."""
+        structure = jax.tree_util.tree_structure(tree)
+        if self._has_numbers.get(structure) is False:
+            return {}
+        found = hyperparameters(tree)
+        if len(self._has_numbers) >= _MOST_STRUCTURES:
+            self._has_numbers.clear()
+        self._has_numbers[structure] = bool(found)
+        return found
 
     def _find_owners(
         self, tree: Any, parameters: Sequence[Parameter]

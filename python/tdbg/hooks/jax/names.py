@@ -5,6 +5,7 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -38,6 +39,7 @@ def join(*parts: str) -> str:
     return "/".join(part for part in parts if part)
 
 
+@functools.lru_cache(maxsize=65536)
 def parameter_role(name: str) -> Role:
     """Return BIAS where the last key is ``b`` or has the word, else WEIGHT."""
     key = name.rpartition("/")[2]
