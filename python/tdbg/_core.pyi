@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tdbg._core_batch import *  # noqa: F403
 from tdbg._core_records import *  # noqa: F403
 from tdbg._core_records import Definition, EnvelopeGrid, Event, Problem
+from tdbg._core_steps import *  # noqa: F403
 from tdbg._core_taps import *  # noqa: F403
 
 __version__: str
@@ -87,12 +88,7 @@ class TensorCodec:
 
     def __init__(self, codec: str = "auto", previous_bytes: int = ...) -> None: ...
     def encode(
-        self,
-        values: Any,
-        out: Any,
-        dtype: str,
-        role: int = 1,
-        backlog: float = 0.0,
+        self, values: Any, out: Any, dtype: str, role: int = 1, backlog: float = 0.0
     ) -> int: ...
     def begin_shard(self) -> None:
         """Make the next tensor of each name a key frame."""

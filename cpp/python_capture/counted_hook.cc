@@ -1,0 +1,234 @@
+#include "python_capture/counted_hook.h"
+
+#include <structmember.h>
+
+#include <cstddef>
+
+#include "python_capture/step_counter.h"
+
+namespace tdbg::python_capture {
+namespace {
+
+namespace py = pybind11;
+
+struct Hook {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  CountedHookKind kind;
+  StepCounter* counter;  // Of `owner`.
+  PyObject* owner;       // All below are owned, and not null.
+  PyObject* event;
+  PyObject* hook;
+  PyObject* backward_id;  // Returns -1 unless autograd is running.
+  PyObject* references;   // A tuple of weak references.
+  PyObject* asks;         // Or None.
+};
+
+PyObject* HookOf(PyObject* self) { return reinterpret_cast<Hook*>(self)->hook; }
+
+// What a weak reference of the tuple refers to, borrowed; null: nothing.
+PyObject* Referent(const Hook& hook, Py_ssize_t i) {
+  PyObject* found = PyWeakref_GetObject(PyTuple_GET_ITEM(hook.references, i));
+  return found == Py_None ? nullptr : found;
+}
+
+// An error on the way means that the answer is no.
+bool IsInBackward(const Hook& hook) {
+  PyObject* answer = PyObject_CallNoArgs(hook.backward_id);
+  const long number = answer == nullptr ? 0 : PyLong_AsLong(answer);
+  Py_XDECREF(answer);
+  PyErr_Clear();
+  return number != -1;
+}
+
+bool IsRaising() {
+  PyObject* error = PyErr_GetHandledException();
+  const bool is_raising = error != nullptr && error != Py_None;
+  Py_XDECREF(error);
+  return is_raising;
+}
+
+// Whether an attribute in the dict of the object is what it is to be; there is
+// none if `expected` is null.
+bool HasInDict(PyObject* object, const char* name, PyObject* expected) {
+  PyObject* dict = PyObject_GenericGetDict(object, nullptr);
+  if (dict == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  PyObject* found = PyDict_GetItemString(dict, name);
+  Py_DECREF(dict);
+  return found == expected || (expected == nullptr && found == Py_None);
+}
+
+// Whether an optimizer steps without a closure.
+bool IsPlainStep(PyObject* optimizer, PyObject* args, PyObject* kwargs) {
+  if (PyTuple_CheckExact(args) == 0 || PyDict_CheckExact(kwargs) == 0 ||
+      PyDict_GET_SIZE(kwargs) != 0) {
+    return false;
+  }
+  const Py_ssize_t n = PyTuple_GET_SIZE(args);
+  return n == 0 || (n == 1 && PyTuple_GET_ITEM(args, 0) == optimizer);
+}
+
+bool HasObjection(const Hook& hook, PyObject* optimizer) {
+  if (hook.asks == Py_None) return false;
+  PyObject* answer = PyObject_CallOneArg(hook.asks, optimizer);
+  const bool objects = answer != Py_False;
+  Py_XDECREF(answer);
+  PyErr_Clear();
+  return objects;
+}
+
+// Whether the call is that of a step that is only counted.
+bool IsCounted(const Hook& hook, PyObject* const* args, Py_ssize_t n) {
+  StepCounter& counter = *hook.counter;
+  if (!counter.is_on() || n < 1) return false;
+  switch (hook.kind) {
+    case CountedHookKind::kForwardBegins: {
+      if (IsInBackward(hook)) return true;  // It is computed once more.
+      PyObject* root = Referent(hook, 1);
+      if (args[0] != Referent(hook, 0) || root == nullptr || IsRaising() ||
+          !HasInDict(args[0], "training", Py_True) ||
+          !HasInDict(root, "training", Py_True) ||
+          !counter.GoesOn(hook.event)) {
+        return false;
+      }
+      ++counter.depth;
+      return true;
+    }
+    case CountedHookKind::kForwardEnds:
+      if (IsInBackward(hook)) return true;
+      if (IsRaising() || !counter.GoesOn(hook.event)) return false;
+      --counter.depth;
+      return true;
+    case CountedHookKind::kOptimizerBegins:
+      return n == 3 && IsPlainStep(args[0], args[1], args[2]) &&
+             !HasObjection(hook, args[0]) && counter.GoesOn(hook.event);
+    case CountedHookKind::kOptimizerEnds:
+      return HasInDict(args[0], "found_inf", nullptr) &&
+             counter.GoesOn(hook.event);
+    case CountedHookKind::kInForward:
+      return counter.depth > 0;
+    case CountedHookKind::kKnownOptimizer:
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(hook.references); ++i) {
+        if (Referent(hook, i) == args[0]) return true;
+      }
+      return false;
+  }
+  return false;
+}
+
+PyObject* Call(PyObject* self, PyObject* const* args, std::size_t flags,
+               PyObject* names) {
+  const auto& hook = *reinterpret_cast<const Hook*>(self);
+  if (IsCounted(hook, args, PyVectorcall_NARGS(flags))) Py_RETURN_NONE;
+  // It may take this object off, and with it the last reference.
+  PyObject* original = Py_NewRef(hook.hook);
+  PyObject* result = PyObject_Vectorcall(original, args, flags, names);
+  Py_DECREF(original);
+  return result;
+}
+
+PyObject* New(PyTypeObject* type, PyObject* args, PyObject* /*kwargs*/) {
+  long kind = 0;
+  PyObject* parts[6] = {};
+  if (PyArg_ParseTuple(args, "lOOOOO!O", &kind, &parts[0], &parts[1], &parts[2],
+                       &parts[3], &PyTuple_Type, &parts[4], &parts[5]) == 0) {
+    return nullptr;
+  }
+  if (!py::isinstance<StepCounter>(parts[0])) {
+    PyErr_SetString(PyExc_TypeError, "counter must be a StepCounter");
+    return nullptr;
+  }
+  auto* counter = &py::handle(parts[0]).cast<StepCounter&>();
+  const Py_ssize_t n = PyTuple_GET_SIZE(parts[4]);
+  bool are_right = kind != 0 || n == 2;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    are_right &= PyWeakref_Check(PyTuple_GET_ITEM(parts[4], i)) != 0;
+  }
+  if (!are_right || kind < 0 || kind > 5) {
+    PyErr_SetString(PyExc_ValueError, "no such kind, or not its references");
+    return nullptr;
+  }
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self == nullptr) return nullptr;
+  auto& hook = *reinterpret_cast<Hook*>(self);
+  hook.vectorcall = Call;
+  hook.kind = static_cast<CountedHookKind>(kind);
+  hook.counter = counter;
+  hook.owner = Py_NewRef(parts[0]);
+  hook.event = Py_NewRef(parts[1]);
+  hook.hook = Py_NewRef(parts[2]);
+  hook.backward_id = Py_NewRef(parts[3]);
+  hook.references = Py_NewRef(parts[4]);
+  hook.asks = Py_NewRef(parts[5]);
+  return self;
+}
+
+int Traverse(PyObject* self, visitproc visit, void* arg) {
+  const auto& hook = *reinterpret_cast<const Hook*>(self);
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(hook.owner);
+  Py_VISIT(hook.event);
+  Py_VISIT(hook.hook);
+  Py_VISIT(hook.backward_id);
+  Py_VISIT(hook.references);
+  Py_VISIT(hook.asks);
+  return 0;
+}
+
+void Deallocate(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  auto& hook = *reinterpret_cast<Hook*>(self);
+  Py_XDECREF(hook.owner);
+  Py_XDECREF(hook.event);
+  Py_XDECREF(hook.hook);
+  Py_XDECREF(hook.backward_id);
+  Py_XDECREF(hook.references);
+  Py_XDECREF(hook.asks);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+// All attributes are those of the hook, but the hook itself.
+PyObject* GetAttribute(PyObject* self, PyObject* name) {
+  if (PyUnicode_CompareWithASCIIString(name, "stands_for") == 0) {
+    return Py_NewRef(HookOf(self));
+  }
+  return PyObject_GetAttr(HookOf(self), name);
+}
+
+}  // namespace
+
+void AddCountedHook(py::module_& module) {
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(Hook, vectorcall), READONLY,
+       nullptr},
+      {nullptr, 0, 0, 0, nullptr},
+  };
+  static PyType_Slot slots[] = {
+      {Py_tp_doc, const_cast<char*>("Stands in for a hook while steps are only "
+                                    "counted.")},
+      {Py_tp_new, reinterpret_cast<void*>(New)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(Deallocate)},
+      {Py_tp_traverse, reinterpret_cast<void*>(Traverse)},
+      {Py_tp_getattro, reinterpret_cast<void*>(GetAttribute)},
+      {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+      {Py_tp_members, members},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {
+      .name = "tdbg._core.CountedHook",
+      .basicsize = sizeof(Hook),
+      .itemsize = 0,
+      .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+               Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
+      .slots = slots,
+  };
+  PyObject* type = PyType_FromSpec(&spec);
+  if (type == nullptr) throw py::error_already_set();
+  module.attr("CountedHook") = py::reinterpret_steal<py::object>(type);
+}
+
+}  // namespace tdbg::python_capture

@@ -1,0 +1,60 @@
+// StepCounter counts the steps of a training that go exactly as one did before
+// them: the same events in the same order.  It tells which event is the next
+// one, and when that is over.  See docs/overhead.md, "Steps that are only
+// counted".
+//
+// Thread safety: call with the GIL held.
+//
+// Errors: none.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tdbg::python_capture {
+
+class StepCounter {
+ public:
+  // What was counted.
+  struct Counted {
+    std::int64_t n_steps = 0;      // That are over.
+    std::int64_t duration_ns = 0;  // Theirs, from the first event to the last.
+    std::size_t n_events = 0;      // Of the step under way.
+  };
+
+  // Counts steps that have these events, by their addresses: at most `most` of
+  // them, none of which begins at or after the time `until_ns` (MonotonicNs).
+  // REQUIRES: there is an event.
+  void Begin(std::vector<const void*> pattern, std::int64_t most,
+             std::int64_t until_ns);
+
+  // Whether the event is the next one of a step that is counted.
+  bool GoesOn(const void* event);
+
+  // Counts no longer.
+  Counted End();
+
+  // Whether steps are being counted.
+  [[nodiscard]] bool is_on() const { return is_on_; }
+  [[nodiscard]] const Counted& counted() const { return counted_; }
+  // Whether as many steps were counted, or as much time has passed, as may.
+  [[nodiscard]] bool is_over() const { return left_ == 0; }
+  // All events that were ever counted.
+  [[nodiscard]] std::int64_t n_events() const { return n_events_; }
+
+  // Calls of modules under way, which whoever reports them counts.
+  std::int64_t depth = 0;
+
+ private:
+  bool is_on_ = false;
+  std::vector<const void*> pattern_;
+  Counted counted_;
+  std::int64_t left_ = 0;
+  std::int64_t until_ns_ = 0;
+  std::int64_t start_ns_ = 0;
+  std::int64_t n_events_ = 0;
+};
+
+}  // namespace tdbg::python_capture

@@ -1,0 +1,62 @@
+"""The part of ``tdbg._core`` that counts steps.
+
+No module of its own: cpp/bindings/bind_step_counter.cc.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, final
+
+class StepCounter:
+    """Counts steps that repeat one: cpp/python_capture/step_counter.h."""
+
+    def __init__(self) -> None: ...
+    def begin(self, events: tuple[object, ...], most: int, until_ns: int) -> None:
+        """Count steps of these events, compared by identity; they must stay alive."""
+
+    def end(self) -> tuple[int, int, int]:
+        """Count no longer: steps that are over, their duration in nanoseconds, and
+        events of the one under way."""
+
+    @property
+    def is_on(self) -> bool: ...
+    @property
+    def is_over(self) -> bool:
+        """Whether as many steps were counted, or as much time has passed, as may."""
+
+    @property
+    def n(self) -> int:
+        """Steps that were counted, and are over."""
+
+    @property
+    def index(self) -> int:
+        """Events of the step under way."""
+
+    @property
+    def duration_ns(self) -> int: ...
+    @property
+    def depth(self) -> int:
+        """Calls of modules under way in a step that is counted."""
+
+    @property
+    def n_events(self) -> int:
+        """All that were ever counted."""
+
+@final
+class CountedHook:
+    """Stands in for a hook; cpp/python_capture/counted_hook.h has the kinds.
+
+    Its class and its attributes are those of the hook.
+    """
+
+    def __new__(
+        cls, kind: int, counter: StepCounter, event: object, hook: Callable[..., Any],
+        backward_id: Callable[[], int], references: tuple[weakref.ref[Any], ...],
+        asks: Callable[[Any], bool] | None, /,
+    ) -> CountedHook: ...  # fmt: skip
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    @property
+    def stands_for(self) -> Any:
+        """The hook."""
