@@ -127,11 +127,22 @@ def measure(
             n_all += n_steps
     trial = tdbg.create_trial(run)
     (loss,) = trial.tensor_names(collection="losses")
-    check_equal(len(trial.tensor(loss).steps()), n_all, "steps with a loss")
+    missing = set(wanted(trial, n_all)) - set(trial.tensor(loss).steps())
+    check_equal(missing, set(), "steps without the loss that the budget left")
     for each in blocks.values():
         for block in each:
             block["steps"] = n_steps
     return blocks
+
+
+def wanted(trial: tdbg.Trial, n_steps: int) -> Iterator[int]:
+    """The steps whose loss is to be there, by what the run says of its budget."""
+    every, begin = 1, 0
+    for change in (*trial.overhead().changes, None):
+        end = n_steps if change is None else int(change["step"]) + 1
+        yield from (step for step in range(begin, end) if step % every == 0)
+        begin = end
+        every = 1 if change is None else int(change["throttle"]["steps"])
 
 
 @contextmanager
@@ -162,12 +173,13 @@ def row(blocks: dict[str, list[Block]], run: Path) -> list[str]:
     overhead = tdbg.create_trial(run).overhead()
     throttle = overhead.changes[-1]["throttle"] if overhead.changes else {}
     every = 10 * int(throttle.get("activations", 1))
+    losses = int(throttle.get("steps", 1))
     return [
         f"{1e3 * plain / steps:.2f}",
         *whole,
         *then,
         str(_ratio(blocks, CONTROL, "thread")),
-        f"{every} steps",
+        f"{every} steps, losses {losses}",
     ]
 
 

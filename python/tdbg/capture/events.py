@@ -10,7 +10,7 @@ Errors: those of the core's writer.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import errno
 import json
 import logging
@@ -375,23 +375,6 @@ def _names(what: int) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
-# Errors of tdbg's own after which a session captures nothing any more.
-MAX_FAULTS = 10
-
-
-def log_fault(error: Exception, number: int) -> None:
-    """Log the error of this number if it is the first, or the last that is borne."""
-    with contextlib.suppress(Exception):
-        if number == 1:
-            _log.warning(
-                "tdbg met an error of its own; the training goes on", exc_info=error
-            )
-        if number == MAX_FAULTS:
-            _log.warning(
-                "tdbg met %d errors of its own and captures nothing from now on", number
-            )
-
-
 # A step without data has a record if the last record is older than this.
 STEP_RECORD_NS = 1_000_000_000
 
@@ -432,13 +415,21 @@ class StepWriter:
         self._large = LargeValues(recorder)
         self._last_ns = 0
 
-    def overhead(self) -> Overhead:
-        """Return what capture has cost so far."""
-        throttling = self._throttling
+    def overhead(self, n_counted: int = 0, duration_ns: int = 0) -> Overhead:
+        """Return what capture has cost so far.
+
+        Args:
+            n_counted: Steps that are yet to be handed to ``steps_counted``.
+            duration_ns: Their duration.
+        """
+        found, throttling = self.meter.summary(n_counted, duration_ns), self._throttling
         if throttling is None:
-            return self.meter.summary()
-        return self.meter.summary(
-            throttling.budget, throttling.n_changes, throttling.left_out
+            return found
+        return dataclasses.replace(
+            found,
+            budget=throttling.budget,
+            changes=throttling.n_changes,
+            left_out=throttling.left_out,
         )
 
     def obey_throttle(self, request: Request) -> None:
@@ -538,6 +529,28 @@ class StepWriter:
             change = self._throttling.end_step(last, charge, rest_ns, n)
             if change is not None:
                 write_event(self._recorder, EventKind.CHANGE, change, last.number)
+
+    def steps_counted(self, latest: Step, n_steps: int, duration_ns: int) -> None:
+        """Take steps of training into account that were only counted.
+
+        Args:
+            latest: The last of them, which may yet be given a record.
+            n_steps: How many.
+            duration_ns: Their duration; what counting took is not known.
+        """
+        self.meter.count(n_steps, duration_ns)
+        if self._throttling is not None:
+            self._throttling.count(n_steps, duration_ns)
+        self._cost.has_news = True
+        self._recorder.pending.drop_step(
+            latest.number,
+            latest.mode._value_,
+            latest.mode_step,
+            flags=0,
+            micro_batches=latest.micro_batches,
+            capture_ns=0,
+            duration_ns=duration_ns // n_steps,
+        )
 
     def conclude(self) -> None:
         """Write the events that are left: all steps have ended."""

@@ -340,6 +340,7 @@ class HookBase(ABC):
         if given is not None and not isinstance(given, ModeKeys):
             msg = f"set_mode needs one of ModeKeys, or None, not {given!r}"
             raise ConfigurationError(msg)
+        self._session.see()
         self._mode.say(given)
 
     @contextlib.contextmanager
@@ -440,13 +441,13 @@ class HookBase(ABC):
     def n_steps(self) -> int:
         """How many training steps have begun."""
         self._session.settle()
-        return self._session.machine.next_training()[0]
+        return self._session.n_training_steps
 
     @property
     def n_forwards(self) -> int:
         """Number that grows with every forward in training."""
         self._session.settle()
-        return self._session.machine.n_forwards
+        return self._session.n_forwards
 
     def counters(self) -> dict[str, int]:
         """Numbers of records offered, written, dropped and failed, and of errors."""
@@ -497,8 +498,9 @@ class HookBase(ABC):
 
         A resumed training repeats the step that is under way now.
         """
-        self._session.settle()
-        return counters_of(self._session.machine)
+        session = self._session
+        session.see()
+        return counters_of(session.machine)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue to count steps from a checkpoint.
@@ -513,9 +515,10 @@ class HookBase(ABC):
             ConfigurationError: If *state* was not made by ``state_dict``.
         """
         counters = parse_counters(state)
-        self._session.settle()
-        if self._session.is_live:
-            resume(self._session.machine, counters)
+        session = self._session
+        if session.is_live:
+            session.see()
+            resume(session.machine, counters)
 
     def resume_at(self, step: int) -> None:
         """Continue from a checkpoint that only has the number of training steps.

@@ -126,7 +126,7 @@ class LightSteps:
         """
         machine, policy = session.machine, session.policy
         now_ns = time.perf_counter_ns()
-        until_ns = min(session.next_poll_ns, now_ns + _NS)
+        until_ns = min(session.obedience.next_poll_ns, now_ns + _NS)
         if until_ns <= now_ns or not machine.may_skip(mode, optimizer):
             return None
         first = machine.following(mode)

@@ -112,6 +112,11 @@ class OverheadMeter:
         self._last = charge, rest_ns + charge
         return charge
 
+    def count(self, n_steps: int, duration_ns: int) -> None:
+        """Add steps in which no time was spent."""
+        self._steps += n_steps
+        self._step_time += duration_ns
+
     def totals(self) -> dict[str, int]:
         """Return the number, cost and duration of all steps that have ended."""
         return {
@@ -120,19 +125,19 @@ class OverheadMeter:
             "duration_ns": self._step_time,
         }
 
-    def summary(
-        self, budget: float | None = None, changes: int = 0, left_out: str = ""
-    ) -> Overhead:
-        """Return the cost so far."""
+    def summary(self, n_counted: int = 0, duration_ns: int = 0) -> Overhead:
+        """Return the cost so far.
+
+        Args:
+            n_counted: Steps that ``count`` is yet to add.
+            duration_ns: Their duration.
+        """
         spent = self.spent_ns
         return Overhead(
-            self._steps,
+            self._steps + n_counted,
             spent / 1e9,
-            (self._step_time + spent - self._charged) / 1e9,
+            (self._step_time + duration_ns + spent - self._charged) / 1e9,
             _share(*self._last),
-            budget,
-            changes,
-            left_out,
         )
 
 
@@ -154,7 +159,13 @@ ROOM = 0.45
 PATIENCE = 2
 MAX_PATIENCE = 256
 
-_FACTORS = (2, 4, 8, 16, 32, 64, 128, 256)
+# How much rarer activations, the rest and losses become, level by level: each takes
+# its turn before the one before it is gone.
+_FACTORS = (
+    *((2, 1, 1), (2, 2, 1), (4, 2, 1), (4, 4, 1), (8, 4, 1), (8, 8, 1)),
+    *((8, 8, 2), (8, 8, 4), (16, 16, 4), (16, 16, 8), (32, 32, 8), (32, 32, 16)),
+    *((64, 64, 16), (128, 128, 16), (256, 256, 16)),
+)
 LEVELS: tuple[Throttle, ...] = (
     Throttle(),
     Throttle(beginning=False),
@@ -165,11 +176,11 @@ LEVELS: tuple[Throttle, ...] = (
             beginning=False,
             histograms=False,
             values=False,
-            activations=factor,
+            activations=activations,
             others=others,
+            steps=steps,
         )
-        for factor in _FACTORS
-        for others in (factor // 2, factor)
+        for activations, others, steps in _FACTORS
     ),
 )
 """What is left out at each level; ever more."""
@@ -286,6 +297,18 @@ class BudgetController:
         if self._steps < window:
             return None
         return self._finish_window(used)
+
+    def count(self, n_steps: int, rest_ns: int) -> None:
+        """Take steps into account that cost nothing.
+
+        Args:
+            n_steps: How many.
+            rest_ns: Time that they took.
+        """
+        self._all_rest += rest_ns
+        if self._warm_up <= 0:
+            self._steps += n_steps
+            self._rest += rest_ns
 
     def _share_of_window(self) -> float:
         """The share that the window may cost: less while there is something to pay."""
@@ -445,6 +468,15 @@ class Throttling:
             return self._event("nothing is left to give up", change)
         is_more = change.level > change.previous
         return self._changed("over budget" if is_more else "room again", change)
+
+    def count(self, n_steps: int, rest_ns: int) -> None:
+        """Take steps into account of which nothing was wanted: as ``end_step``."""
+        if self._policy.asked or self.is_proposed:
+            return
+        if self._n_paused:
+            self._n_paused = max(0, self._n_paused - n_steps)
+            return
+        self._controller.count(n_steps, rest_ns)
 
     def _changed(self, why: str, change: Change) -> dict[str, Any] | None:
         throttle = self.throttle

@@ -1,12 +1,16 @@
-"""The sessions of this process: closed when it exits, inert in forked children.
+"""Sessions in a process that is not theirs: exits, forked children, errors of tdbg.
 
-Thread safety: any thread.
+They are closed when the process exits, inert in forked children, and rest after some
+errors of their own.
+
+Thread safety: any thread; two errors at once may count as one.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 import weakref
@@ -16,7 +20,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tdbg.capture.session import Session
 
-__all__ = ["at_exit", "replace_sessions", "watch_process"]
+__all__ = [
+    "MAX_FAULTS",
+    "Faults",
+    "at_exit",
+    "replace_sessions",
+    "watch_process",
+]
+
+_log = logging.getLogger("tdbg")
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -77,3 +89,34 @@ def _end_with_multiprocessing(_: object) -> None:
 
 atexit.register(_end)
 os.register_at_fork(after_in_child=_disarm_child)
+
+
+MAX_FAULTS = 10
+"""After so many errors of its own a session captures nothing any more."""
+
+
+class Faults:
+    """Counts the errors of one session, and logs the first and the last that it bears.
+
+    Attributes:
+        n: How many there were.
+    """
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def bear(self, error: Exception) -> bool:
+        """Count an error; whether capture may go on."""
+        self.n += 1
+        with contextlib.suppress(Exception):
+            if self.n == 1:
+                _log.warning(
+                    "tdbg met an error of its own; the training goes on",
+                    exc_info=error,
+                )
+            if self.n == MAX_FAULTS:
+                _log.warning(
+                    "tdbg met %d errors of its own and captures nothing from now on",
+                    self.n,
+                )
+        return self.n < MAX_FAULTS

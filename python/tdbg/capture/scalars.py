@@ -80,6 +80,14 @@ class GroupScalars:
                 names = names or _names(groups)
                 self._record(context, names[index], group, is_due=is_due)
 
+    def has_news(self, groups: Sequence[_Group]) -> bool:
+        """Whether ``take`` would record any that has changed."""
+        known = self._groups
+        return len(known) != len(groups) or any(
+            each.size != len(group) or each.differs(group)
+            for each, group in zip(known, groups, strict=True)
+        )
+
     def _know(self, group: _Group) -> _KnownGroup:
         return _KnownGroup(group, self._tensor_type, self._version, self._not_numbers)
 
@@ -158,6 +166,14 @@ class _KnownGroup:
             return False
         self._numbers, self._versions = numbers, versions
         return True
+
+    def differs(self, group: _Group) -> bool:
+        """The same, of the last call of ``has_changed``."""
+        numbers, versions = self._numbers, self._versions
+        try:
+            return self.has_changed(group)
+        finally:
+            self._numbers, self._versions = numbers, versions
 
 
 def _nothing(_: _Group) -> tuple[()]:

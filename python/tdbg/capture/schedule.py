@@ -44,7 +44,7 @@ LIMITED_VALUES = 32  # Its values, if they do not exceed the limit of its entry.
 
 
 class Throttle(NamedTuple):
-    """What a budget leaves out of the capture; never losses and scalars.
+    """What a budget leaves out of the capture.
 
     Attributes:
         beginning: Whether rules get every step of the beginning.
@@ -52,7 +52,10 @@ class Throttle(NamedTuple):
         values: Whether raw values are captured; if not, their statistics are.
         activations: Multiplies the intervals of collections that may hold inputs
             or outputs of modules.
-        others: Multiplies the intervals of all other collections.
+        others: Multiplies the intervals of all other collections, but losses and
+            scalars.
+        steps: Of so many steps of training one has its losses and the numbers of
+            optimizers; where nothing else is due, the others are only counted.
     """
 
     beginning: bool = True
@@ -60,6 +63,7 @@ class Throttle(NamedTuple):
     values: bool = True
     activations: int = 1
     others: int = 1
+    steps: int = 1
 
     def text(self, interval: int) -> str:
         """Describe what is left out; empty if nothing is.
@@ -85,6 +89,8 @@ class Throttle(NamedTuple):
             if every != others:
                 what = f"statistics of activations {every}, of the rest {others}"
             parts.append(f"{what} instead of {interval}")
+        if self.steps > 1:
+            parts.append(f"losses every {self.steps} steps")
         return ", ".join(parts)
 
 

@@ -18,29 +18,27 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, array_ref
-from tdbg.capture.events import MAX_FAULTS, StepWriter, log_fault, write_event
+from tdbg.capture.counted_steps import CountedSteps
+from tdbg.capture.events import StepWriter, write_event
+from tdbg.capture.obedience import Obedience
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
-from tdbg.capture.process import watch_process
+from tdbg.capture.process import Faults, watch_process
 from tdbg.capture.recorder import Recorder, StepContext
-from tdbg.capture.requests import CaptureOverrides, Requests, StopState
+from tdbg.capture.requests import Requests
 from tdbg.capture.schedule import IdleState, StepPlan
 from tdbg.capture.steps import Change, Step, StepMachine
 from tdbg.config.collections import Role
 from tdbg.errors import TrainingStopped
 from tdbg.modes import EVAL, TRAIN, TRAINING, ModeKeys
-from tdbg.run.requests import Request
-from tdbg.run.schema import EventKind, StepFlag
+from tdbg.run.schema import StepFlag
 
 if TYPE_CHECKING:
     from tdbg._core import BatchCapture
     from tdbg.capture.ranks import WriterIdentity
     from tdbg.capture.writer import Writer
 
-__all__ = [
-    "MAX_FAULTS",
-    "Session",
-]
+__all__ = ["Session"]
 
 
 _Result = TypeVar("_Result")
@@ -80,6 +78,8 @@ class Session:
             nothing inside them is captured.
         idle: Reports when no input or output of a module will be captured for a
             while.
+        counted: Counts steps of which nothing is wanted.  Hooks tell it of the events
+            of each step; a call of ``run`` ends the counting.
         unfinished: Ends of what goes on; called once, before the next event.
         on_change: Called when the collections have changed.
         on_close: Called before the run ends.
@@ -88,7 +88,7 @@ class Session:
         on_eval_training: Called when the model turns out to be trained in evaluation
             mode, or no longer to be.
         on_request: Handles the requests of each type.
-        next_poll_ns: Before this time no request can come, and none is under way.
+        obedience: Obeys requests.
         writes_as: The run, the rank and the attempt that it writes; None: nothing.
     """
 
@@ -130,7 +130,7 @@ class Session:
         self.is_live = is_live
         self.writes_as: WriterIdentity | None = None
         self.is_closed = False
-        self.n_faults = 0
+        self._faults = Faults()
         self.takes_activations = True
         self.forward_context: StepContext | None = None
         self.n_replicas = 0
@@ -141,19 +141,16 @@ class Session:
         self.on_closed: list[Callable[[], None]] = []
         self.on_rest: list[Callable[[], None]] = []
         self.on_eval_training: list[Callable[[], None]] = []
-        self._requests = requests
         self.raises_on_stop = raises_on_stop
-        self._stop_state = StopState(raises_on_stop)
-        self._has_stopped = False
-        self._overrides = CaptureOverrides(policy.registry, self.recorder)
-        self.on_request: dict[str, Callable[[Request], None]] = {
-            "stop": self._stop_state.take,
-            "capture": self._overrides.take,
-            "throttle": self.step_writer.obey_throttle,
-        }
+        self.obedience = Obedience(requests, raises_on_stop, self.recorder)
+        self.on_request = self.obedience.on_request
+        self.on_request["throttle"] = self.step_writer.obey_throttle
+        self.counted = CountedSteps(self.recorder, self.step_writer, self.obedience)
+        self._counter = self.counted.counter
+        # Whether nothing is wanted of the training step that comes next.
+        self._is_next_idle = False
         # When the call under way began: that is "now" until it ends.
         self._now_ns = 0
-        self.next_poll_ns = 0 if requests is not None else sys.maxsize
         if is_live:
             watch_process(self)
 
@@ -169,11 +166,14 @@ class Session:
             self.unfinished.pop()()
         self._now_ns = start = time.perf_counter_ns()
         try:
+            if self._counter.is_on:
+                self._end_counting()
             return function(*arguments)
         except TrainingStopped:
             raise
         except Exception as error:
-            self._fault(error)
+            if not self._faults.bear(error):
+                self._rest()
             return None
         finally:
             self.meter.total_ns += time.perf_counter_ns() - start
@@ -181,12 +181,13 @@ class Session:
     def overhead(self) -> Overhead:
         """What capture has cost so far."""
         self.settle()
-        return self.step_writer.overhead()
+        counter = self._counter
+        return self.step_writer.overhead(counter.n, counter.duration_ns)
 
     @property
     def stop_reason(self) -> str | None:
         """Who asked the training to stop and why, or None."""
-        return self._stop_state.reason
+        return self.obedience.stop_reason
 
     @property
     def should_stop(self) -> bool:
@@ -204,7 +205,7 @@ class Session:
     def obey(self, mode: ModeKeys) -> None:
         """Do what requests ask for, as a forward that begins does; know collections."""
         self._refresh()
-        if self._now_ns >= self.next_poll_ns and not self.machine.depth:
+        if self._now_ns >= self.obedience.next_poll_ns and not self.machine.depth:
             self._obey_requests(mode)
 
     def forward_begins(
@@ -222,7 +223,7 @@ class Session:
             policy = self.policy
             if policy.registry.changes.count != policy.revision:
                 self._refresh()
-            if self._now_ns >= self.next_poll_ns and not self.machine.depth:
+            if self._now_ns >= self.obedience.next_poll_ns and not self.machine.depth:
                 self._obey_requests(mode)
         change = self.machine.forward_begins(root, mode)
         for ended in change.ended:
@@ -337,6 +338,10 @@ class Session:
             skipped = False
         for step in self.machine.optimizer_ends(key, skipped=skipped).ended:
             self._end(step)
+            if self._is_next_idle and self.counted.begin(
+                self.machine, step, self._now_ns
+            ):
+                self.takes_activations = False
 
     def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
         """An optimizer of the model's parameters exists; it need not have stepped."""
@@ -373,7 +378,19 @@ class Session:
 
     def latest_step(self, mode: ModeKeys) -> tuple[int, int]:
         """The numbers of the step that began last: global, and in *mode*; -1: none."""
-        return self.machine.latest(mode)
+        number, in_mode = self.machine.latest(mode)
+        n_counted = self.counted.n_begun
+        return number + n_counted, in_mode + (n_counted if mode is TRAIN else 0)
+
+    @property
+    def n_training_steps(self) -> int:
+        """How many steps of training have begun, or were resumed from."""
+        return self.machine.next_training()[0] + self.counted.n_begun
+
+    @property
+    def n_forwards(self) -> int:
+        """Number that grows with every forward in training."""
+        return self.machine.n_forwards + self.counted.n_begun
 
     def next_plan(self, mode: ModeKeys) -> StepPlan:
         """What the next step of *mode* captures."""
@@ -440,7 +457,7 @@ class Session:
         own = {
             "refused_tensors": self.recorder.n_refused,
             "repeated_rows": self.recorder.n_repeated,
-            "internal_errors": self.n_faults,
+            "internal_errors": self._faults.n,
             "is_live": int(self.is_live),
         }
         return {**self.writer.counters(), **own}
@@ -473,9 +490,8 @@ class Session:
         self.run(self._conclude, reason)
         self.is_live = False
         self.recorder.end_forward()
-        if self._requests is not None:
-            with contextlib.suppress(Exception):
-                self._requests.close()
+        with contextlib.suppress(Exception):
+            self.obedience.close()
         with contextlib.suppress(Exception):
             timeout -= self.recorder.pending.wait(timeout / 2, gives_up=True)
         all_written = self.writer.close(max(0.0, timeout))
@@ -492,38 +508,15 @@ class Session:
     def _conclude(self, reason: str) -> None:
         self._apply(self.machine.close())
         self.step_writer.conclude()
-        if self.stop_reason is None:
-            self.write_event(EventKind.STATUS, {"training": "ended", "reason": reason})
-        else:
-            self._write_stopped()
-
-    def _write_stopped(self) -> None:
-        if not self._has_stopped:
-            self._has_stopped = True
-            self.write_event(
-                EventKind.STATUS, {"training": "stopped", "reason": self.stop_reason}
-            )
+        self.obedience.write_end(reason)
 
     def _obey_requests(self, mode: ModeKeys) -> None:
         """Do what requests ask of the training."""
-        self.next_poll_ns = 0  # Until nothing is left to do.
-        if self._requests is None:
-            return
-        is_training = mode in TRAINING
-        number = self.machine.training_number
-        self._overrides.step_begins(*self.machine.next_training())
-        for request in self._requests.poll(number, is_training=is_training):
-            take = self.on_request.get(request.type)
-            if take is not None:
-                take(request)
-        if self._stop_state.is_due(is_training=is_training):
+        if self.obedience.obey(self.machine, mode):
             self._apply(self.machine.close())
-            self._write_stopped()
+            self.obedience.write_stopped()
             last, _ = self.machine.latest(mode)
-            step = None if last < 0 else last
-            raise TrainingStopped(self._stop_state.reason or "", step)
-        if self._stop_state.request is None and not self._overrides.is_active:
-            self.next_poll_ns = self._requests.next_ns
+            raise TrainingStopped(self.stop_reason or "", None if last < 0 else last)
 
     # ---- steps ---------------------------------------------------------------
 
@@ -539,6 +532,7 @@ class Session:
         return context
 
     def _begin(self, step: Step) -> None:
+        self.counted.events.clear()
         policy = self.policy
         if policy.registry.changes.count != policy.revision:
             self._refresh()
@@ -546,6 +540,20 @@ class Session:
         if step_plan.takes_activations:
             self.idle.set(False)
         step.context = StepContext(step, step_plan, self._now_ns, self.meter.spent_ns)
+
+    def see(self) -> None:
+        """Count no steps any longer: what happens now is to be seen."""
+        self.run(tuple)
+
+    def _end_counting(self) -> None:
+        """See what happens from now on."""
+        begun = self.counted.end(self.machine, self._now_ns)
+        self.takes_activations = not self.n_replicas
+        obedience = self.obedience
+        next_poll_ns, obedience.next_poll_ns = obedience.next_poll_ns, sys.maxsize
+        for event in begun:  # A stop is obeyed by forwards, not here.
+            event.repeat()
+        obedience.next_poll_ns = next_poll_ns
 
     def _end(self, step: Step) -> None:
         context: StepContext | None = step.context
@@ -561,6 +569,7 @@ class Session:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.
             following = self.policy.step_plan(mode, step.mode_step + 1)
+            self._is_next_idle = not following.is_active
             is_idle = bool(step.forwards) and not following.takes_activations
             if is_idle is not self.idle.is_idle:
                 self.idle.set(is_idle)
@@ -575,12 +584,6 @@ class Session:
         self.recorder.refresh()
         for callback in self.on_change:
             callback()
-
-    def _fault(self, error: Exception) -> None:
-        self.n_faults += 1
-        log_fault(error, self.n_faults)
-        if self.n_faults >= MAX_FAULTS:
-            self._rest()
 
     def _rest(self) -> None:
         """Stop capturing, for good."""

@@ -286,6 +286,21 @@ class StepMachine:
         self._strays.clear()
         return change_of((step, False, self._end(step)))
 
+    def count(self, n_steps: int) -> Step:
+        """Count training steps that went as the last one did; return the latest.
+
+        REQUIRES: no step is open, and the last one of training was one of TRAIN.
+        """
+        last = self._latest[TRAIN]
+        self._next_number += n_steps
+        self._next_mode_step[TRAIN] += n_steps
+        self.n_forwards += n_steps * max(1, sum(last.forwards.values()))
+        step = Step(self._next_number - 1, TRAIN, self._next_mode_step[TRAIN] - 1)
+        step.is_open, step.micro_batches = False, last.micro_batches
+        step.forwards = dict(last.forwards)
+        self._latest[TRAIN] = self.called = step
+        return step
+
     # ---- forwards ------------------------------------------------------------
 
     def forward_begins(self, root: Hashable, mode: ModeKeys) -> Change:

@@ -189,12 +189,28 @@ def test_what_rules_have_of_the_beginning_goes_before_all_else() -> None:
 
 
 @pytest.mark.parametrize("level", range(len(LEVELS)))
-def test_losses_and_scalars_are_never_given_up(level: int) -> None:
+def test_losses_become_rarer_by_even_steps_and_never_in_evaluation(level: int) -> None:
     policy = make_policy()
     loss = policy.capture_class("loss", Role.LOSS)
     policy.set_throttle(LEVELS[level])
-    for step in range(1, 20):
-        assert policy.step_plan(TRAIN, step).of(loss) == ROWS | SMALL_VALUES
+    steps = LEVELS[level].steps
+    assert 16 % steps == 0
+    for step in range(1, 40):
+        found = {
+            mode: policy.step_plan(mode, step).of(loss)
+            for mode in (TRAIN, ModeKeys.EVAL)
+        }
+        saves = step % 20 == 0 and LEVELS[level].values
+        flags = ROWS | SMALL_VALUES | (VALUES if saves else 0)
+        is_due = step % steps == 0 or step % 20 == 0
+        assert found[ModeKeys.EVAL] & ~VALUES == ROWS | SMALL_VALUES
+        assert found[TRAIN] & ~VALUES == (flags & ~VALUES if is_due else 0)
+
+
+def test_losses_are_given_up_after_statistics() -> None:
+    first = next(each for each in LEVELS if each.steps > 1)
+    assert first.activations == first.others == 8
+    assert "losses every 2 steps" in first.text(10)
 
 
 def test_levels_that_change_nothing_are_passed_over() -> None:
@@ -203,10 +219,8 @@ def test_levels_that_change_nothing_are_passed_over() -> None:
     assert not policy.differ(LEVELS[1], LEVELS[2])
     assert policy.differ(LEVELS[2], LEVELS[3])
     losses_only = Policy(CollectionRegistry(["losses"]))
-    assert not any(
-        losses_only.differ(LEVELS[level - 1], LEVELS[level])
-        for level in range(1, len(LEVELS))
-    )
+    for before, level in itertools.pairwise(LEVELS):
+        assert losses_only.differ(before, level) is (before.steps != level.steps)
     assert policy.throttle == Throttle()
 
 
@@ -418,7 +432,7 @@ def test_what_ranks_are_asked_to_leave_out_holds_once_they_obey() -> None:
         asked.append(throttle)
         return True
 
-    training = Training("auto", dense_ms=8.0, rest_ms=4.0, propose=propose)
+    training = Training("auto", dense_ms=30.0, rest_ms=4.0, propose=propose)
     while not asked:
         training.run(1.0)
     assert training.throttling.is_proposed
@@ -451,13 +465,16 @@ def test_ranks_that_cannot_be_asked_capture_everything_and_are_seldom_asked() ->
 def test_what_is_left_out_is_told_as_intervals() -> None:
     training = Training("auto", dense_ms=8.0, rest_ms=4.0)
     training.run(80.0)
-    factor = training.throttling.throttle.others
-    assert training.throttling.left_out == (
+    throttle = training.throttling.throttle
+    factor = throttle.others
+    statistics, _, losses = training.throttling.left_out.partition(", losses")
+    assert statistics == (
         f"statistics every {10 * factor} steps instead of 10"
-        if training.throttling.throttle.activations == factor
+        if throttle.activations == factor
         else f"statistics of activations every {20 * factor} steps, "
         f"of the rest every {10 * factor} steps instead of 10"
     )
+    assert losses == (f" every {throttle.steps} steps" if throttle.steps > 1 else "")
     late = [step for step in training.captured if step > 15_000]
     assert set(np.diff(late)) == {10 * factor}
     # What rules need besides statistics becomes rarer with them, and does not go.

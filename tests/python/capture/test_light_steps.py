@@ -52,7 +52,7 @@ def session(run_dir: Path, clock: SimpleNamespace) -> Iterator[Session]:
     opened.optimizer_found(OPTIMIZER, defines_step=True)
     # A request may come at the end of time only.
     opened.run(opened.obey, TRAIN)
-    opened.next_poll_ns = 1 << 62
+    opened.obedience.next_poll_ns = 1 << 62
     yield opened
     opened.close()
 

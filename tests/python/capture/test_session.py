@@ -13,8 +13,9 @@ import pytest
 from tdbg.capture.adapter import TensorRef
 from tdbg.capture.overhead import OverheadMeter
 from tdbg.capture.policy import Policy
+from tdbg.capture.process import MAX_FAULTS
 from tdbg.capture.requests import Requests
-from tdbg.capture.session import MAX_FAULTS, Session
+from tdbg.capture.session import Session
 from tdbg.capture.writer import NullWriter
 from tdbg.config import CollectionRegistry, Role, SaveConfig
 from tdbg.config.options import SessionOptions, is_disabled
@@ -187,7 +188,7 @@ def test_an_error_is_counted_and_ten_of_them_end_it(sink: Listing) -> None:
         assert session.is_live, number
         assert session.run(lambda: 1 // 0) is None
     assert not session.is_live
-    assert session.n_faults == MAX_FAULTS
+    assert session.counters()["internal_errors"] == MAX_FAULTS
     assert session.run(lambda: 1) is None
 
 
@@ -198,7 +199,7 @@ def test_an_interrupt_passes_through(sink: Listing) -> None:
     session = make(sink)
     with pytest.raises(KeyboardInterrupt):
         session.run(interrupt)
-    assert session.n_faults == 0
+    assert session.counters()["internal_errors"] == 0
 
 
 def test_arrays_that_cannot_be_stored_are_refused(sink: Listing) -> None:
@@ -206,7 +207,7 @@ def test_arrays_that_cannot_be_stored_are_refused(sink: Listing) -> None:
     for value in ([[1], [1, 2]], object(), np.ones(2, np.complex64)):
         session.run(session.record_array, TRAIN, "x", ["default"], value)
     assert sink.n_refused == 3
-    assert session.n_faults == 0
+    assert session.counters()["internal_errors"] == 0
 
 
 def test_closing_is_idempotent_and_runs_what_was_asked_for(sink: Listing) -> None:

@@ -110,6 +110,29 @@ def test_a_step_by_default_calls_little(run_dir: Path) -> None:
     assert set(Recorded(run_dir).rows("nll_loss_output_0")) == set(range(80))
 
 
+def test_a_step_that_a_budget_leaves_out_calls_next_to_nothing(run_dir: Path) -> None:
+    model = _Copied()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, labels = torch.ones(3, 4), torch.arange(3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.nll_loss(model(inputs), labels).backward()
+        optimizer.step()
+
+    with td.watch(model, out=run_dir, budget="off") as hook:
+        for _ in range(60):
+            step()
+        policy = hook._session.policy
+        policy.set_throttle(policy.throttle._replace(steps=8, activations=9, others=9))
+        called = [calls_of_tdbg(step) for _ in range(30)]
+        # The call of the loss and that of the backward pass, and who listens to them.
+        fewest = min(called, key=len)
+        assert len(fewest) <= 4, fewest
+        assert sum(len(each) == len(fewest) for each in called) >= 20
+        assert hook.counters()["internal_errors"] == 0
+
+
 # ---- hooks inside modules --------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules import module as torch_module
 
-from tdbg.capture.session import MAX_FAULTS
+from tdbg.capture.process import MAX_FAULTS
 from tdbg.errors import ConfigurationError, TrainingStopped, UnknownRule
 from tdbg.pytorch import Hook, ReductionConfig
 from tdbg.run.requests import request_stop

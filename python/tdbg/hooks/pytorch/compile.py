@@ -254,6 +254,9 @@ class StepBegins:
         key: Of the optimizer.
         session: What runs *tell_begin*.
         tell_begin: Called with key, optimizer and the arguments of the step.
+
+    Attributes:
+        session: As it was given.
     """
 
     def __init__(
@@ -261,14 +264,14 @@ class StepBegins:
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._key = key
-        self._session = session
+        self.session = session
         self._report = tell_begin
         self.target = new_target(self)
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """It is about to step, or this is traced."""
         if not (is_dynamo_compiling() or compiler._is_compiling_flag):
-            return self._session.run(self._report, self._key, optimizer, args, kwargs)
+            return self.session.run(self._report, self._key, optimizer, args, kwargs)
         held = [each for group in optimizer.param_groups for each in group["params"]]
         gradients = [each.grad for each in held if each.grad is not None]
         report_call(self.target, held, gradients)
@@ -278,7 +281,7 @@ class StepBegins:
         """A compiled step is about to update."""
         optimizer = self._optimizer()
         if optimizer is not None:
-            self._session.run(self._report, self._key, optimizer, (), {})
+            self.session.run(self._report, self._key, optimizer, (), {})
 
 
 class StepEnds:
@@ -289,6 +292,9 @@ class StepEnds:
         key: Of the optimizer.
         session: What runs *tell_end*; a compiled step ends before its next event.
         tell_end: Called with key and optimizer.
+
+    Attributes:
+        session: As it was given.
     """
 
     def __init__(
@@ -296,7 +302,7 @@ class StepEnds:
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._key = key
-        self._session = session
+        self.session = session
         self._report = tell_end
         self.target = new_target(self)
 
@@ -305,16 +311,16 @@ class StepEnds:
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
-            self._session.run(self._report, self._key, optimizer)
+            self.session.run(self._report, self._key, optimizer)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """A compiled step is over, but for what the end of the graph writes."""
-        self._session.unfinished.append(self._end)
+        self.session.unfinished.append(self._end)
 
     def _end(self) -> None:
         optimizer = self._optimizer()
         if optimizer is not None:
-            self._session.run(self._report, self._key, optimizer)
+            self.session.run(self._report, self._key, optimizer)
 
 
 never_compiled(StepBegins.__call__, StepEnds.__call__)

@@ -141,6 +141,7 @@ class FunctionCalls:
         self.on_dropping: Callable[[], None] | None = None
         session.on_close.append(self.remove)
         session.on_rest.append(self.remove)
+        session.counted.on_begin.append(self._rest)
         self.refresh()
 
     def refresh(self) -> None:
@@ -185,6 +186,12 @@ class FunctionCalls:
         if not self.session.machine.depth:
             self.is_in_forward = False
             _diverted.forward_ends()
+
+    def _rest(self) -> None:
+        """Nothing of the next forwards is wanted."""
+        self.is_in_forward = False
+        if _diverted.is_on and _diverted.latest is self.me:
+            _diverted.forward_begins(self)
 
     # ---- called by diverted functions ----------------------------------------
 
@@ -338,6 +345,8 @@ class _Losses(Listener):
         if (
             calls is not None
             and calls.follows_losses
+            # Nothing is wanted of a step that is only counted.
+            and not calls.session.counted.counter.index
             and threading.get_ident() == calls.thread
         ):
             calls.session.run(calls.take_loss, call)

@@ -29,6 +29,7 @@ from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import make_export, make_policy
 from tdbg.hooks.pytorch.adapter import TorchAdapter
 from tdbg.hooks.pytorch.copies import leave_out_of_copies
+from tdbg.hooks.pytorch.counting import CountingHooks
 from tdbg.hooks.pytorch.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.functional import FunctionCalls
 from tdbg.hooks.pytorch.gradients import AccumulatedGradients
@@ -256,6 +257,9 @@ class Hook(HookBase):
             losses.begin_anew,
         )
         self._model.watch = watch
+        self._counting = CountingHooks(
+            self._session, self._torch_mode, self._module_captures, watch
+        )
         self._by_hand = UpdatesByHand(self._parameters, watch.gradients_are_kept)
         return watch
 

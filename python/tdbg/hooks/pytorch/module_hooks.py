@@ -19,6 +19,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
+from tdbg.capture.counted_steps import StepEvent
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD, Callback
@@ -33,9 +34,16 @@ from tdbg.hooks.pytorch.module_tree import (
 )
 from tdbg.hooks.pytorch.parameters import SEARCH_INTERVAL, BufferTable, ParameterTable
 from tdbg.hooks.pytorch.submodule_hooks import SubmoduleHooks
-from tdbg.modes import TRAINING
+from tdbg.modes import TRAIN, TRAINING
 
-__all__ = ["Additions", "ModuleCapture", "keywords_of", "registered_session"]
+__all__ = [
+    "Additions",
+    "Begin",
+    "End",
+    "ModuleCapture",
+    "keywords_of",
+    "registered_session",
+]
 
 
 class Additions:
@@ -45,13 +53,17 @@ class Additions:
 
     Args:
         root: Not kept alive.
+        noticed: A method that is called when one was; what it is of is not kept alive.
 
     Attributes:
         has_any: Whether one was added since the last ``scan``.
     """
 
-    def __init__(self, root: weakref.ref[nn.Module]) -> None:
+    def __init__(
+        self, root: weakref.ref[nn.Module], noticed: Callable[[], None]
+    ) -> None:
         self._root = root
+        self._noticed = weakref.WeakMethod(noticed)
         self._known: set[int] = set()
         self.has_any = False
         self.scan()
@@ -62,6 +74,9 @@ class Additions:
             additions = me()
             if additions is not None and id(parent) in additions._known:
                 additions.has_any = True
+                noticed = additions._noticed()
+                if noticed is not None:
+                    noticed()
 
         def added_parameter(parent: nn.Module, name: str, _: Any) -> None:
             if parent._parameters.get(name) is None:
@@ -91,7 +106,9 @@ def remove_all(handles: list[Any]) -> None:
         handle.remove()
 
 
-class _Begin(Callback):
+class Begin(Callback):
+    """The hook before the call of a root."""
+
     __slots__ = ("module_capture", "target")
     puts_back = True
 
@@ -101,6 +118,7 @@ class _Begin(Callback):
         self.target = new_target(self)
 
     def __call__(self, module: Any, *_: Any) -> None:
+        """The root is about to be called, or this is traced."""
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
@@ -113,11 +131,14 @@ class _Begin(Callback):
             self(module)
 
 
-class _End(_Begin):
+class End(Begin):
+    """The hook after it."""
+
     __slots__ = ()
     puts_back = False
 
     def __call__(self, module: Any, *_: Any) -> None:
+        """It was called, or this is traced."""
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
@@ -135,9 +156,11 @@ class _BeginPart(Callback):
         self.module_capture = module_capture
 
     def __call__(self, module: Any, *_: Any) -> None:
-        if not (is_compiling() or self.session.machine.depth):
+        session = self.session
+        depth = session.machine.depth or session.counted.counter.depth
+        if not (is_compiling() or depth):
             begin = self.module_capture.begin
-            self.session.run(functools.partial(begin, is_part=True), module)
+            session.run(functools.partial(begin, is_part=True), module)
 
 
 class _EndPart(_BeginPart):
@@ -149,7 +172,7 @@ class _EndPart(_BeginPart):
             self.session.run(self.module_capture.end, module)
 
 
-never_compiled(_Begin.__call__, _End.__call__, _BeginPart.__call__, _EndPart.__call__)
+never_compiled(Begin.__call__, End.__call__, _BeginPart.__call__, _EndPart.__call__)
 
 
 class ModuleCapture:
@@ -167,6 +190,8 @@ class ModuleCapture:
     Attributes:
         prefix: As it was given.
         part: The module in the root that is being called by itself; None: none is.
+        begins: The event that the root is about to be called.
+        ends: The event that it was.
     """
 
     def __init__(
@@ -189,7 +214,7 @@ class ModuleCapture:
         # The exception under way at the beginning of each call that goes on.
         self._calls: list[BaseException | None] = []
         self._countdown = SEARCH_INTERVAL
-        self._additions = Additions(self._module)
+        self._additions = Additions(self._module, session.see)
         before = session.naming.before_parameters(name, prefix)
         self.parameters = ParameterTable(session, module, before)
         self.buffers = BufferTable(session, module, before)
@@ -202,10 +227,12 @@ class ModuleCapture:
             None if functions is None else functions.paths,
         )
         self._begin_handle = module.register_forward_pre_hook(
-            _Begin(session, self), prepend=True
+            Begin(session, self), prepend=True
         )
         self._end_handle: Any = None
         self.part: nn.Module | None = None
+        self.begins = StepEvent(self._repeat_begin)
+        self.ends = StepEvent(self._repeat_end)
         self._part_handles: list[Any] = []
         self.refresh()
 
@@ -238,7 +265,7 @@ class ModuleCapture:
         if self._end_handle is not None:
             self._end_handle.remove()
         self._end_handle = module.register_forward_hook(
-            _End(self._session, self), always_call=True
+            End(self._session, self), always_call=True
         )
         self._hook_parts(module)
 
@@ -255,12 +282,26 @@ class ModuleCapture:
             )
         ]
 
-    def begin(self, module: nn.Module, *, is_part: bool = False) -> None:
+    def _repeat_begin(self) -> None:
+        module = self._module()
+        if module is not None:
+            self.begin(module, is_counted=True)
+
+    def _repeat_end(self) -> None:
+        module = self._module()
+        if module is not None:
+            self.end(module, is_counted=True)
+
+    def begin(
+        self, module: nn.Module, *, is_part: bool = False, is_counted: bool = False
+    ) -> None:
         """Begin a forward: the root, or a module that it wraps, is about to be called.
 
         Args:
             module: It.
             is_part: Whether it is called by itself, and not by the root.
+            is_counted: Whether it was called before, in training, in a step that was
+                to be only counted.
         """
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return  # A checkpointed forward that is recomputed.
@@ -275,7 +316,9 @@ class ModuleCapture:
             # An interrupt ended that call without its hooks.
             self._calls.clear()
             session.forward_lost()
-        mode = self._mode.of_part(module) if is_part else self._mode.now()
+        mode = TRAIN
+        if not is_counted:
+            mode = self._mode.of_part(module) if is_part else self._mode.now()
         is_training = mode in TRAINING
         if is_training:
             self._before_training()
@@ -289,8 +332,9 @@ class ModuleCapture:
             functions.forward_begins(self._name, mode)
         if context is not None and not is_training:
             context.step.may_train = self._mode.may_train()
-        self._calls.append(sys.exception())
+        self._calls.append(None if is_counted else sys.exception())
         self.part = module if is_part else None
+        session.counted.events.append(self.begins)
         if context is None or context.step_plan.is_light or not context.takes:
             return
         if context.step_plan.takes_activations:
@@ -334,20 +378,21 @@ class ModuleCapture:
         if only is None:
             self.buffers.capture(context)
 
-    def end(self, module: nn.Module) -> None:
-        """End the forward, perhaps by an exception."""
+    def end(self, module: nn.Module, *, is_counted: bool = False) -> None:
+        """End the forward, perhaps by an exception; *is_counted* as for ``begin``."""
         session = self._session
         if IS_REPLICA in vars(module) and not end_replica(session, module, self.module):
             return
         if not self._calls:
             return  # It never began: a stop was asked for, or a recomputation.
         before = self._calls.pop()
-        error = sys.exception()
+        error = None if is_counted else sys.exception()
         has_failed = error is not None and error is not before
         if session.takes_activations and not has_failed and self.part is None:
             self._inside.forward_ends()
         self.part = None
         session.forward_ends(has_failed)
+        session.counted.events.append(self.ends)
         functions = self._functions
         if functions is not None and functions.is_in_forward:
             functions.forward_ends()
@@ -379,7 +424,7 @@ class ModuleCapture:
 def registered_session(module: nn.Module) -> Session | None:
     """The session that has this module registered, if any."""
     for callback in module._forward_pre_hooks.values():
-        if isinstance(callback, _Begin):
+        if isinstance(callback, Begin):
             return callback.session
     return None
 

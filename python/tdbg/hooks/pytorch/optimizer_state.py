@@ -206,6 +206,11 @@ class OptimizerStep:
         if self._has_updates:
             self._updates.begin(key, context)
 
+    def has_news(self, key: int, optimizer: Optimizer) -> bool:
+        """Whether numbers of the optimizer have changed, which is to be recorded."""
+        scalars = self._scalars.get(key)
+        return scalars is not None and scalars.has_news(optimizer.param_groups)
+
     def gradients(
         self,
         context: StepContext,

@@ -22,6 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from tdbg.capture.counted_steps import StepEvent
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
@@ -33,7 +34,12 @@ from tdbg.hooks.pytorch.module_hooks import ModuleCapture, remove_all
 from tdbg.hooks.pytorch.optimizer_state import OptimizerStep
 from tdbg.modes import ModeKeys
 
-__all__ = ["OptimizerWatch", "unwatch_scalers", "watch_scalers"]
+__all__ = [
+    "OptimizerEvents",
+    "OptimizerWatch",
+    "unwatch_scalers",
+    "watch_scalers",
+]
 
 
 _STEP = "step"
@@ -129,6 +135,7 @@ class OptimizerWatch:
     Attributes:
         around: Captures around the step of an optimizer.
         keeps_gradients: Whether nobody clears the gradients of one of them.
+        meets: The key of the hook of all optimizers, which finds them.
     """
 
     def __init__(
@@ -156,6 +163,8 @@ class OptimizerWatch:
         self._numbers = itertools.count()
         self._searches = SEARCHES
         self._has_stepped = False
+        # Events that were counted when it began to decide.
+        self._n_counted = 0
         # Whether the step under way evaluates a closure.
         self._has_closure = False
         # The scale of the scaler whose step is under way.
@@ -164,6 +173,7 @@ class OptimizerWatch:
         self.keeps_gradients = False
         self._kept: dict[int, KeptGradients] = {}
         self._silent_model = SilentModel(module_captures)
+        self._events: dict[int, OptimizerEvents] = {}
         # The hook is global: it must not keep this training alive.
         me, keys = weakref.ref(self), self._keys
 
@@ -176,6 +186,7 @@ class OptimizerWatch:
 
         never_compiled(met)
         self._handles = [register_optimizer_step_pre_hook(met)]
+        self.meets = self._handles[0].id
         # Nor does it outlast a training that nobody has closed.
         weakref.finalize(self, remove_all, self._handles).atexit = False
         watch_scalers(self)
@@ -188,6 +199,7 @@ class OptimizerWatch:
             self._model_info.changed()
             self._found()
             self._kept[key] = KeptGradients(self.gradients_are_kept)
+            self._events[key] = OptimizerEvents(self, key, optimizer)
             # Not these methods themselves: they would keep the session alive.
             gone = [
                 weakref.WeakMethod(method)
@@ -222,6 +234,16 @@ class OptimizerWatch:
         every = sorted(self._keys, key=self._keys.__getitem__)
         return [found for each in every if (found := each()) is not None]
 
+    def events(self, optimizer: Optimizer) -> OptimizerEvents | None:
+        """The events of an optimizer; None: it is not watched."""
+        key = self._keys.get(weakref.ref(optimizer))
+        return None if key is None else self._events.get(key)
+
+    def has_news(self, optimizer: Optimizer) -> bool:
+        """Whether numbers of an optimizer have changed, which is to be recorded."""
+        key = self._keys.get(weakref.ref(optimizer))
+        return key is None or self.around.has_news(key, optimizer)
+
     def _held(self) -> frozenset[int]:
         """Return the ids of all parameters that they hold."""
         return frozenset(
@@ -248,10 +270,12 @@ class OptimizerWatch:
     def scaler_begins(self, _: Optimizer) -> None:
         """Note that a scaler is about to decide whether the optimizer steps."""
         self._has_stepped = False
+        self._n_counted = self._session.counted.counter.n_events
 
     def scaler_ends(self, optimizer: Optimizer) -> None:
         """Note the decision: the optimizer has stepped, or is skipped."""
-        if not self._has_stepped:
+        is_counted = self._session.counted.counter.n_events != self._n_counted
+        if not (self._has_stepped or is_counted):
             self._session.run(self._skip, optimizer)
 
     # ---- what it means --------------------------------------------------------
@@ -306,6 +330,9 @@ class OptimizerWatch:
         if not has_closure:
             if self._silent_model.listens:
                 self._silent_model.step(context)
+            elif key not in self._kept:
+                # Nobody needs to see each step any longer.
+                self._session.counted.events.append(self._events[key].begins)
             return None
         # With a closure the gradients come into being inside the step.
         wrapped = self._wrap(closure, key, context, optimizer)
@@ -326,6 +353,7 @@ class OptimizerWatch:
                 self._kept[key].step_ends(_parameters(optimizer))
             self._model_info.optimizer_stepped()
         finally:
+            self._session.counted.events.append(self._events[key].ends)
             self._session.optimizer_ends(key, skipped)
 
     def _look_at_kept(self, key: int) -> None:
@@ -403,6 +431,30 @@ class OptimizerWatch:
             return loss
 
         return evaluate
+
+
+class OptimizerEvents:
+    """The events of one optimizer.
+
+    Attributes:
+        begins: It is about to step.
+        ends: It has stepped.
+    """
+
+    def __init__(self, watch: OptimizerWatch, key: int, optimizer: Optimizer) -> None:
+        self._watch, self._key = weakref.ref(watch), key
+        self._optimizer = weakref.ref(optimizer)
+        self.begins, self.ends = StepEvent(self._begin), StepEvent(self._end)
+
+    def _begin(self) -> None:
+        watch, optimizer = self._watch(), self._optimizer()
+        if watch is not None and optimizer is not None:
+            watch._begin(self._key, optimizer, (), {})
+
+    def _end(self) -> None:
+        watch, optimizer = self._watch(), self._optimizer()
+        if watch is not None and optimizer is not None:
+            watch._end(self._key, optimizer)
 
 
 def _forget(

@@ -27,7 +27,7 @@ from tdbg.hooks.pytorch.module_tree import named_modules
 from tdbg.hooks.pytorch.output_gradients import GradientHooks, OutputGradient
 from tdbg.modes import ModeKeys
 
-__all__ = ["RemovableHooks", "SubmoduleHooks"]
+__all__ = ["QuickHook", "RemovableHooks", "SubmoduleHooks"]
 
 
 class RemovableHooks:
@@ -102,7 +102,7 @@ _ROLES = frozenset({Role.INPUT, Role.MODEL_INPUT, Role.OUTPUT, Role.OUTPUT_GRADI
 _TAKEN_OFF: Any = object()
 
 
-class _Quick(Callback):
+class QuickHook(Callback):
     """A hook that asks the core first, which captures simple calls by itself."""
 
     __slots__ = ("_quick", "_take", "target")
@@ -118,7 +118,7 @@ class _Quick(Callback):
         raise NotImplementedError
 
 
-class _Input(_Quick):
+class _Input(QuickHook):
     __slots__ = ("_activations",)
 
     def __init__(self, session: Session, activations: Activations) -> None:
@@ -154,7 +154,7 @@ class _Output(_Input):
         self(None, given, answered)
 
 
-class _Both(_Quick):
+class _Both(QuickHook):
     __slots__ = ("_inputs", "_outputs")
 
     def __init__(

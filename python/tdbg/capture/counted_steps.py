@@ -1,0 +1,151 @@
+"""Steps that are only counted: nothing of them is wanted, and they go like the last.
+
+The events of a step (a forward begins, it ends, an optimizer begins, it ends) mean as
+much work as the rest of tdbg does between two steps that are captured.  Where the next
+steps capture nothing, hooks of the core stand in for those of Python: as long as the
+events are those of the last step that was seen, in the same order, they are counted and
+nothing else is done.  Whatever else happens ends that.  Then the session is told how
+many steps there were, and the events of the step under way are made up for.
+
+Thread safety: the training's thread.
+
+Errors: none.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from tdbg.capture.events import StepWriter
+from tdbg.capture.obedience import Obedience
+from tdbg.capture.recorder import Recorder, StepContext
+from tdbg.capture.steps import Step, StepMachine
+from tdbg.modes import TRAIN
+
+if TYPE_CHECKING:
+    from tdbg._core import StepCounter
+
+__all__ = ["CountedSteps", "StepEvent"]
+
+# Steps that are seen, at most, before counting is tried again after it was of no use.
+_MOST_PATIENCE = 256
+# No step that begins later is only counted: requests are to be heard, and a step a
+# second is to be recorded.
+_LONGEST_NS = 100_000_000
+# More steps than any training has.
+_ALL = 1 << 62
+
+
+class StepEvent:
+    """An event that steps of a training have, as whoever reports it knows it.
+
+    Args:
+        repeat: A method that reports the event; what it is of is not kept alive.
+    """
+
+    __slots__ = ("_repeat",)
+
+    def __init__(self, repeat: Callable[[], None]) -> None:
+        self._repeat = weakref.WeakMethod(repeat)
+
+    def repeat(self) -> None:
+        """Report the event: its step turned out not to be only counted."""
+        repeat = self._repeat()
+        if repeat is not None:
+            repeat()
+
+
+class CountedSteps:
+    """Counts steps of a training that repeat the last one.
+
+    Args:
+        recorder: Of the session.
+        step_writer: Is told what was counted.
+        obedience: Says whether requests are being obeyed.
+
+    Attributes:
+        counter: The core's, which hooks of the core tell of events.
+        events: Those of the step that is being seen, in order; whoever reports an
+            event adds it, whoever begins a step clears them.
+        may_count: Whether whoever registers hooks can have them count; None: never.
+        on_begin: Called when steps are only counted from here on.
+        on_failure: Called when that has ended before the first one was over.
+    """
+
+    def __init__(
+        self, recorder: Recorder, step_writer: StepWriter, obedience: Obedience
+    ) -> None:
+        self.counter: StepCounter = import_module("tdbg._core").StepCounter()
+        self.events: list[StepEvent] = []
+        self.may_count: Callable[[], bool] | None = None
+        self.on_begin: list[Callable[[], None]] = []
+        self.on_failure: list[Callable[[], None]] = []
+        self._policy = recorder.policy
+        self._step_writer = step_writer
+        self._obedience = obedience
+        self._pattern: tuple[StepEvent, ...] = ()
+        self._patience = self._n_wait = 0
+
+    @property
+    def n_begun(self) -> int:
+        """Steps that were counted, with the one under way."""
+        counter = self.counter
+        return counter.n + (counter.index > 0)
+
+    def begin(self, machine: StepMachine, step: Step, now_ns: int) -> bool:
+        """Count the next steps without seeing them, if nothing of them is wanted.
+
+        REQUIRES: nothing is wanted of the next step of the same mode.
+
+        Args:
+            machine: That of the session.
+            step: The step that an optimizer has just ended.
+            now_ns: The time (``time.perf_counter_ns``).
+
+        Returns:
+            Whether they will be only counted.
+        """
+        if step.mode is not TRAIN or machine.evaluation is not None or machine.depth:
+            return False
+        # Ranks are to obey what they agreed on at the same step.
+        if self.may_count is None or not self.events or not self._obedience.is_alone:
+            return False
+        if self._n_wait:
+            self._n_wait -= 1
+            return False
+        most = self._policy.n_idle(TRAIN, step.mode_step + 1)
+        if not most or not self.may_count():
+            return False
+        # While requests are being obeyed each forward asks for them.
+        if not self._obedience.next_poll_ns:
+            return False
+        until_ns = now_ns + _LONGEST_NS
+        self._pattern = tuple(self.events)
+        self.counter.begin(self._pattern, int(min(most, _ALL)), until_ns)
+        for callback in self.on_begin:
+            callback()
+        return True
+
+    def end(self, machine: StepMachine, now_ns: int) -> tuple[StepEvent, ...]:
+        """Count no longer; return the events so far of the step under way."""
+        is_over = self.counter.is_over
+        n_steps, duration_ns, n_events = self.counter.end()
+        # Steps that never repeat each other are not tried again and again.
+        if n_steps or is_over:
+            self._patience = 0
+        else:
+            self._patience = min(max(1, 2 * self._patience), _MOST_PATIENCE)
+            for callback in self.on_failure:
+                callback()
+        self._n_wait = self._patience
+        self.events.clear()
+        if n_steps:
+            step = machine.count(n_steps)
+            step_plan = self._policy.step_plan(step.mode, step.mode_step)
+            spent_ns = self._step_writer.meter.spent_ns
+            step.context = StepContext(step, step_plan, now_ns, spent_ns)
+            self._step_writer.steps_counted(step, n_steps, duration_ns)
+        return self._pattern[:n_events]
