@@ -44,12 +44,19 @@ class StepEvent:
 
     Args:
         repeat: A method that reports the event; what it is of is not kept alive.
+        may_be_last: As the attribute.
+
+    Attributes:
+        may_be_last: Whether a step that is counted may end with it.
     """
 
-    __slots__ = ("_repeat",)
+    __slots__ = ("_repeat", "may_be_last")
 
-    def __init__(self, repeat: Callable[[], None]) -> None:
+    def __init__(
+        self, repeat: Callable[[], None], *, may_be_last: bool = False
+    ) -> None:
         self._repeat = weakref.WeakMethod(repeat)
+        self.may_be_last = may_be_last
 
     def repeat(self) -> None:
         """Report the event: its step turned out not to be only counted."""
@@ -110,8 +117,10 @@ class CountedSteps:
         """
         if step.mode is not TRAIN or machine.evaluation is not None or machine.depth:
             return False
+        if not self.events or not self.events[-1].may_be_last:
+            return False  # An optimizer that was skipped, say.
         # Ranks are to obey what they agreed on at the same step.
-        if self.may_count is None or not self.events or not self._obedience.is_alone:
+        if self.may_count is None or not self._obedience.is_alone:
             return False
         if self._n_wait:
             self._n_wait -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from torch import nn
 import tdbg
 import tdbg.pytorch as td
 from tdbg._core import CountedHook, StepCounter
+from tdbg.errors import TrainingStopped
 from tdbg.modes import EVAL
+from tdbg.run.requests import request_stop
 from torch_helpers import Recorded
 
 EVERY = 4
@@ -68,8 +70,10 @@ class Training:
 
 
 @pytest.fixture
-def training(run_dir: Path) -> Training:
-    return Training(run_dir)
+def training(run_dir: Path) -> Iterator[Training]:
+    found = Training(run_dir)
+    yield found
+    found.hook.close()
 
 
 def test_losses_of_the_steps_that_are_left_are_there_under_their_numbers(
@@ -210,8 +214,8 @@ def test_whatever_else_happens_is_seen_as_without_counting(
 
 def test_a_stop_is_heard_while_steps_are_counted(training: Training) -> None:
     training.count()
-    tdbg.request_stop(training.run_dir, reason="enough")
-    with pytest.raises(tdbg.TrainingStopped, match="enough"):
+    request_stop(training.run_dir, reason="enough")
+    with pytest.raises(TrainingStopped, match="enough"):
         training.run(10**6)
 
 

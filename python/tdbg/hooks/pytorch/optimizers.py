@@ -444,7 +444,8 @@ class OptimizerEvents:
     def __init__(self, watch: OptimizerWatch, key: int, optimizer: Optimizer) -> None:
         self._watch, self._key = weakref.ref(watch), key
         self._optimizer = weakref.ref(optimizer)
-        self.begins, self.ends = StepEvent(self._begin), StepEvent(self._end)
+        self.begins = StepEvent(self._begin)
+        self.ends = StepEvent(self._end, may_be_last=True)
 
     def _begin(self) -> None:
         watch, optimizer = self._watch(), self._optimizer()
