@@ -22,7 +22,7 @@ __all__ = [
     "Run",
     "captured",
     "end_quietly",
-    "explain_no_torch",
+    "explain_no_framework",
     "why",
     "why_of_jax",
     "why_of_keras",
@@ -181,7 +181,7 @@ def end_quietly() -> None:
     sys.excepthook = hook
 
 
-def explain_no_torch() -> None:
+def explain_no_framework() -> None:
     """Print why nothing was captured of a program that imported no framework.
 
     Unless processes that it started have trained.
@@ -191,9 +191,9 @@ def explain_no_torch() -> None:
         return
     error = _error()
     if error:
-        reason = f"the program ended by {error} before it imported torch"
+        reason = f"the program ended by {error} before it imported a framework"
     else:
-        reason = "the program never imported torch"
+        reason = "the program imported no framework that is searched"
         others = [name for name in _OTHERS if name in sys.modules]
         if others:
             reason += f"; tdbg run finds no trainings of {others[0]}"

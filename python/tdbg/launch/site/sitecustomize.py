@@ -151,9 +151,9 @@ def _explain(finders: list[_Finder]) -> None:
     if any(finder.has_begun for finder in finders):
         return
     try:
-        from tdbg.launch.summary import explain_no_torch
+        from tdbg.launch.summary import explain_no_framework
 
-        explain_no_torch()
+        explain_no_framework()
     except Exception as error:  # noqa: BLE001, RUF100
         _print_why(error)
 
