@@ -208,10 +208,8 @@ class OptimizerSteps:
         given = optimizer._trainable_variables if variables is None else variables
         buffers = [each for _, each in self.watched.variables.buffers]
         changed = [*given, *inner_of(optimizer).variables, *buffers]
-        with self._tf.control_dependencies(
-            [each.value.read_value() for each in changed]
-        ):
-            self._reports.report_if(is_full, self._updated, (id(self), "ends"))
+        key = (id(self), "ends")
+        self._reports.report_updates(is_full, changed, self._updated, key)
 
     def _gradients_came(
         self,

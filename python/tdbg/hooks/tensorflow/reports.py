@@ -60,6 +60,7 @@ class Reports:
         self._seen: set[str] = set()
         self._warned: set[str] = set()
         self._levels = _apart(self._make_levels)
+        self._told_levels: dict[ModeKeys, int] = {}
 
     def make_taps(self) -> Taps:
         """Make the taps of a forward."""
@@ -83,8 +84,14 @@ class Reports:
 
     def refresh(self) -> None:
         """Tell graphs how much the next steps capture."""
-        for mode, variable in self._levels.items():
-            variable.assign(self._steps.level(mode))
+        for mode in self._levels:
+            self._tell(mode)
+
+    def _tell(self, mode: ModeKeys) -> None:
+        level = self._steps.level(mode)
+        if level != self._told_levels.get(mode):
+            self._levels[mode].assign(level)
+            self._told_levels[mode] = level
 
     # ---- in a trace --------------------------------------------------------------
 
@@ -148,14 +155,30 @@ class Reports:
         with tf.control_dependencies([told]):
             return tf.identity(is_full)
 
-    def report_if(self, condition: Any, take: Callable[[], None], key: Hashable) -> Any:
-        """Let the graph call a function of Python where a condition holds."""
+    def report_updates(
+        self,
+        condition: Any,
+        changed: Sequence[Any],
+        take: Callable[[], None],
+        key: Hashable,
+    ) -> None:
+        """Let the graph report that variables have changed, where a condition holds.
+
+        Args:
+            condition: A tensor.
+            changed: The variables of Keras.
+            take: Called then.
+            key: Of this report.
+        """
         tf = self._tf
-        return tf.cond(
-            condition,
-            lambda: self._call({}, lambda _: take(), key),
-            lambda: tf.constant(True),
-        )
+
+        def report() -> Any:
+            # Reads come after what the graph has written before.
+            read = [each.value.read_value() for each in changed]
+            with tf.control_dependencies(read):
+                return self._call({}, lambda _: take(), key)
+
+        tf.cond(condition, report, lambda: tf.constant(True))
 
     def _call(
         self,
@@ -211,7 +234,7 @@ class Reports:
         self._seen |= keys
         self._steps.take(context, replicas)
         if mode is not TRAIN:
-            self._levels[mode].assign(self._steps.level(mode))
+            self._tell(mode)
 
 
 def is_compiled_by_xla() -> bool:

@@ -316,7 +316,7 @@ PLACES: dict[str, type] = {
     "enter_layers": Forwards,
     "report_forward": Reports,
     "report_gradients": Reports,
-    "report_if": Reports,
+    "report_updates": Reports,
     "_forward_ran": Reports,
     "_hold_gradients": OptimizerSteps,
     "_begin_eagerly": OptimizerSteps,
