@@ -117,6 +117,8 @@ class HeldCalls:
                 flags += choice.requested
                 tensors += found
             if entries:
+                # Losses are captured when their step is over.
+                self.context.note_data(self._session.recorder.pending)
                 self._session.take(
                     self.context, entries, tensors, flags, call, micro_batch
                 )

@@ -75,7 +75,6 @@ class Hook(HookBase):
             self._nets,
             self._model_info,
             self._gluon_mode.now,
-            self._late,
         )
         session.on_change.append(_Refresh(self._nets, self._losses, self._trainers))
         return self._gluon_mode

@@ -1,7 +1,8 @@
 """Losses: what a block that computes one is given, and what it returns.
 
-What a loss returns is captured when the trainer has stepped, and not when the loss is
-called: the program would wait for the forward before it begins the backward.
+What a loss returns is captured when the next forward begins, and not when the loss is
+called: the program would wait for the forward before it begins the backward. By then
+most programs have read the loss, and there is nothing left to wait for.
 
 Thread safety: the training's thread.
 """
@@ -96,7 +97,7 @@ class LossCapture:
         # Where classes are not numbers they are a row of probabilities each.
         self._inputs.are_classes = bool(getattr(loss, "_sparse_label", False))
         self._outputs = CallPlans(session, name, Role.LOSS, is_tensor)
-        # Calls of the step under way, which are captured before it ends.
+        # Calls of the latest step, until they are captured.
         self._late: HeldCalls | None = None
         self._takes_inputs = False
         # Whether what is held is captured at once: no trainer will step.
@@ -120,12 +121,12 @@ class LossCapture:
         self._late = None
 
     def wait_for_late(self) -> None:
-        """Wait for what is held of the step under way, as ``wait_for`` does."""
+        """Wait for what is held of the latest step, as ``wait_for`` does."""
         if self._late is not None:
             wait_for(self._late.arrays())
 
     def take_late(self) -> None:
-        """Capture what was held of the step under way, which is about to end."""
+        """Capture what was held of the latest step."""
         late, self._late = self._late, None
         if late is not None:
             late.take()
@@ -139,14 +140,19 @@ class LossCapture:
         """The loss has returned."""
         if is_symbolic(args):
             return
+        if self._late is not None and not self._late.context.step.is_open:
+            self._take_now()
         self._session.run(self._hold, args, result)
         if self._is_due:
             self._is_due = False
-            self.wait_for_late()
-            self._session.run(self.take_late)
+            self._take_now()
 
     def fails(self) -> None:
         """The call has raised."""
+
+    def _take_now(self) -> None:
+        self.wait_for_late()
+        self._session.run(self.take_late)
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         session, mode = self._session, self._mode.of_call()
@@ -180,7 +186,7 @@ class LateLosses:
             loss.wait_for_late()
 
     def take(self) -> None:
-        """Capture it: its step is about to end."""
+        """Capture it."""
         for loss in self._losses:
             loss.take_late()
 

@@ -27,7 +27,6 @@ from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
 from tdbg.hooks.mxnet.arrays import is_dense, number_of, wait_for
 from tdbg.hooks.mxnet.calls import SeenMethod, see
-from tdbg.hooks.mxnet.losses import LateLosses
 from tdbg.hooks.mxnet.net import WatchedNet
 from tdbg.hooks.mxnet.parameters import Batch, TrackedParameter, value_of
 from tdbg.modes import TRAIN, ModeKeys
@@ -69,7 +68,6 @@ class TrainerWatch:
         nets: The models; grows.
         model_info: Writes what is known of them.
         mode: Returns the mode of what is recorded now.
-        late: What is held of losses.
     """
 
     def __init__(
@@ -78,13 +76,11 @@ class TrainerWatch:
         nets: Sequence[WatchedNet],
         model_info: ModelInfoWriter,
         mode: Callable[[], ModeKeys],
-        late: LateLosses,
     ) -> None:
         self.session = session
         self.nets = nets
         self.model_info = model_info
         self.mode = mode
-        self.late = late
         self.of_updates: DerivedEntries[TrackedParameter]
         self.of_updates = DerivedEntries(session, Role.UPDATE, update_name)
         self._watched: list[_WatchedTrainer] = []
@@ -272,7 +268,6 @@ class _WatchedTrainer:
             for batch in self._batches:
                 wait_for(batch.arrays)
             wait_for(self._updated)
-            self._watch.late.wait()
         except BaseException:
             self.session.run(self.fail)
             raise
@@ -324,7 +319,6 @@ class _WatchedTrainer:
         context, self._context = self._context, None
         is_skipped, self._updated = self._is_skipped, []
         try:
-            self._watch.late.take()
             if context is not None:
                 self._scalars.take(context, [_numbers_of(self.trainer)])
                 if not is_skipped:
