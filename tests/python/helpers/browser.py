@@ -60,9 +60,13 @@ class Watched:
         assert not left, "\n".join(left)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Starts a browser once; pages of different tests share nothing."""
+    """Starts a browser once; pages of different tests share nothing.
+
+    No longer than for a file: while Playwright is there, asyncio's loop of the process
+    is its own, which other tests may need.
+    """
     program = _find()
     with sync_playwright() as playwright:
         environment: dict[str, Any] = dict(os.environ)
