@@ -1,6 +1,6 @@
 """The command line: ``tdbg VERB``.
 
-Every verb but ``run`` takes ``--json`` and then prints one JSON document (``watch``:
+Every verb but ``run`` and ``ui`` takes ``--json`` and then prints one JSON document (``watch``:
 one for each line) and nothing else on standard output.  The exit codes of all verbs:
 
 ====  ==============================================================
