@@ -42,7 +42,8 @@ BUILD_FILES := CMakeLists.txt pyproject.toml requirements/pinned.txt README.md \
   $(wildcard cmake/*.cmake)
 CPP_FILES := $(shell find cpp -type f)
 CPP_TESTS := $(shell find tests/cpp -type f)
-PYTHON_FILES := $(shell find python -name '*.py' -o -name '*.pyi')
+PYTHON_FILES := $(shell find python -name node_modules -prune -o \
+  \( -name '*.py' -o -name '*.pyi' -o -path '*/ui/static/*' \) -print)
 FORMATTED_CPP = $(shell find cpp tests/cpp -name '*.h' -o -name '*.cc' -o -name '*.cu')
 
 # Tests of what a wheel has not: the sources, the benchmarks, the examples.

@@ -1,7 +1,8 @@
 """The command line: ``tdbg VERB``.
 
-Every verb but ``run`` and ``ui`` takes ``--json`` and then prints one JSON document (``watch``:
-one for each line) and nothing else on standard output.  The exit codes of all verbs:
+Every verb but ``run`` and ``ui`` takes ``--json`` and then prints one JSON document
+(``watch``: one for each line) and nothing else on standard output.  The exit codes of
+all verbs:
 
 ====  ==============================================================
 0     done, and nothing is wrong
