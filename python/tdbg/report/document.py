@@ -18,7 +18,7 @@ from tdbg.errors import ConfigurationError, StorageError
 from tdbg.report.compare import banners, compared
 from tdbg.report.page import Section, page
 from tdbg.report.problems import (
-    Judgement,
+    Judged,
     Verdict,
     judgement_of,
     judgement_of_report,
@@ -143,7 +143,7 @@ def _subject(trial: Trial, judged: Report | None) -> Subject:
     if statuses or trial.findings():
         return Subject(trial, judgement_of(trial.findings(), statuses))
     if not trial.count_steps():
-        return Subject(trial, Judgement((), {}))
+        return Subject(trial, Judged((), {}))
     engine = Engine(trial, record=False)
     engine.poll()
     return Subject(trial, judgement_of_report(engine.finish()))

@@ -1,4 +1,4 @@
-"""What was found, put together as a reader wants it: the worst first, a rule at a time.
+"""What was found, put together for a reader: the worst first, a rule at a time.
 
 Thread safety: functions over values.
 """
@@ -13,7 +13,7 @@ from tdbg.config.messages import counted
 from tdbg.rules import Report
 from tdbg.run.findings import Finding, Severity
 
-__all__ = ["Judgement", "Problem", "Verdict", "judgement_of", "verdict_of"]
+__all__ = ["Judged", "Problem", "Verdict", "judgement_of", "verdict_of"]
 
 RuleStatus = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judged:
     """What rules said of a run.
 
     Attributes:
@@ -101,7 +101,7 @@ class Verdict:
 
 def judgement_of(
     findings: Iterable[Finding], statuses: Mapping[str, RuleStatus]
-) -> Judgement:
+) -> Judged:
     """The judgement of findings, as a run records them or an engine reports them."""
     states: dict[tuple[str, str, int], list[Finding]] = {}
     for each in findings:
@@ -128,10 +128,10 @@ def judgement_of(
                 tuple(step for _, _, step in group),
             )
         )
-    return Judgement(_in_order(problems), dict(sorted(statuses.items())))
+    return Judged(_in_order(problems), dict(sorted(statuses.items())))
 
 
-def judgement_of_report(report: Report) -> Judgement:
+def judgement_of_report(report: Report) -> Judged:
     """The judgement of an engine that has just judged."""
     statuses = {each.rule: each.to_json() for each in report.statuses}
     return judgement_of(report.findings, statuses)
@@ -160,7 +160,7 @@ def _place(problem: Problem, graveness: Mapping[str, int]) -> tuple[Any, ...]:
 def verdict_of(
     status: str,
     n_steps: int,
-    judgement: Judgement,
+    judgement: Judged,
     stopped: str | None = None,
     step_word: str = "step",
 ) -> Verdict:
@@ -199,7 +199,7 @@ def verdict_of(
     return Verdict(tone, sentence, worst.worst.advice, n)
 
 
-def _without_problems(begin: str, judgement: Judgement) -> Verdict:
+def _without_problems(begin: str, judgement: Judged) -> Verdict:
     failed = [r for r, s in judgement.statuses.items() if s.get("status") == "Error"]
     if failed:
         names = ", ".join(failed)

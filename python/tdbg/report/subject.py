@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
-from tdbg.report.problems import Judgement, Verdict, verdict_of
+from tdbg.report.problems import Judged, Verdict, verdict_of
 from tdbg.report.svg.series import COLUMNS, Series
 from tdbg.run.json_values import mapping_of
 from tdbg.trial import Trial
@@ -40,7 +40,7 @@ class Subject:
         unread: What could not be read, in words.
     """
 
-    def __init__(self, trial: Trial, judgement: Judgement) -> None:
+    def __init__(self, trial: Trial, judgement: Judged) -> None:
         self.trial = trial
         self.judgement = judgement
         self.unread: list[str] = []

@@ -32,6 +32,7 @@ SMALL = {
     "tdbg/actions/stop.py": "an action, found by its name",
     "tdbg/actions/notify.py": "an action, found by its name",
     "tdbg/cli/*.py": "a verb of the command line, found by its name",
+    "tdbg/report/sections/*.py": "a section of a report, found by its name",
     "tdbg/demo/*.py": "the demo is shown to readers file by file",
     "tdbg/compat/smdebug/__main__.py": "python -m tdbg.compat.smdebug",
     "tdbg/rules/builtin/*/*.py": "a rule, found by its name",

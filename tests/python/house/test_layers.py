@@ -25,7 +25,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 # Packages whose `__init__` is their face: the rest of tdbg imports nothing below it.
-FACES = ("tdbg.trial", "tdbg.rules", "tdbg.actions", "tdbg.export")
+FACES = ("tdbg.trial", "tdbg.rules", "tdbg.actions", "tdbg.export", "tdbg.report")
 
 
 def loaded_by(module: str) -> set[str]:
@@ -61,6 +61,7 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
         "tdbg.actions",
         "tdbg.trial",
         "tdbg.export",
+        "tdbg.report",
         "tdbg.cli",
         "tdbg.rules.engine.engine",
         "tdbg.rules.engine.worker",

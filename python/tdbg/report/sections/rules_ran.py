@@ -10,42 +10,43 @@ __all__ = ["rules_ran"]
 
 WORDS = {
     "InProgress": "judging",
-    "NoIssuesFound": "nothing found",
     "IssuesFound": "found something",
     "Error": "failed",
     "StopState": "stopping",
     "Stopped": "stopped before the end",
 }
-TONES = {"IssuesFound": "warning", "Error": "error", "NoIssuesFound": "ok"}
+TONES = {"IssuesFound": "warning", "Error": "error"}
+QUIET = "NoIssuesFound"
 
 
 def rules_ran(subject: Subject) -> Section:
-    """A row for each rule; those that were blind by themselves, with the reason."""
+    """Those that found something or failed; the silent; the blind, and why."""
     statuses = subject.judgement.statuses
     if not statuses:
         words = "None: `tdbg check RUN` judges the run with all of them."
         return Section("rules", "Rules that ran", tag("p", words, class_="quiet"))
-    judged, blind = [], []
+    told, silent, blind = [], [], []
     for rule, status in statuses.items():
         word, message = str(status.get("status", "")), str(status.get("message") or "")
-        if word == "NoIssuesFound" and message:
+        if word != QUIET:
+            found = str(status.get("n_findings") or "")
+            label = badge(TONES.get(word, "info"), WORDS.get(word, word))
+            told.append((tag("code", rule), label, found, message))
+        elif message:
             blind.append(
                 (tag("code", rule), message.removeprefix("nothing to judge: "))
             )
-            continue
-        found = status.get("n_findings") or ""
-        label = badge(TONES.get(word, "info"), WORDS.get(word, word))
-        judged.append((tag("code", rule), label, str(found), message))
+        else:
+            silent.append(tag("code", rule))
     content: list[Child] = []
-    if judged:
-        judged.sort(key=lambda row: "found something" not in row[1])
-        content.append(
-            table(
-                ("rule", "result", "findings", "what it says"),
-                judged,
-                right=("findings",),
-            )
-        )
+    if told:
+        columns = ("rule", "result", "findings", "what it says")
+        content.append(table(columns, told, right=("findings",)))
+    if silent:
+        content += [
+            tag("h3", "Found nothing wrong"),
+            tag("p", ((", " if i else "", each) for i, each in enumerate(silent))),
+        ]
     if blind:
         content += [
             tag("h3", "Nothing to judge by"),

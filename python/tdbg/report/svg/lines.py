@@ -213,7 +213,7 @@ def _strip(
         stretches += zip(first.tolist(), last.tolist(), strict=True)
     merged: list[list[float]] = []
     for start, end in sorted(stretches):
-        if merged and start <= merged[-1][1] + 0.5:
+        if merged and start <= merged[-1][1] + LEAST_MARK:
             merged[-1][1] = max(merged[-1][1], end)
         else:
             merged.append([start, end])

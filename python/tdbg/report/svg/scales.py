@@ -45,9 +45,9 @@ class Scale:
         numbers = np.asarray(values, np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.is_log:
-                position = np.log10(numbers / self.low) / math.log10(
-                    self.high / self.low
-                )
+                # Of logarithms: the ratio of two numbers may be infinite.
+                low, high = math.log10(self.low), math.log10(self.high)
+                position = (np.log10(numbers) - low) / (high - low)
             else:
                 # Divided first: the difference of two large numbers may be infinite.
                 width = self.high / 2 - self.low / 2

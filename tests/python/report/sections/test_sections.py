@@ -23,7 +23,7 @@ from tdbg.modes import ModeKeys
 from tdbg.report.svg.heat_map import BAD, LEFT, RIGHT, WIDTH
 from tdbg.run.directory import create_run
 
-CORPUS = Path(__file__).parents[2] / "corpus" / "v1"
+CORPUS = Path(__file__).parents[3] / "corpus" / "v1"
 
 
 @pytest.fixture(scope="module")
