@@ -22,7 +22,7 @@ from benchmarks.overhead.contenders import Capture, load
 from benchmarks.overhead.models import MODELS, recipe
 from benchmarks.overhead.run import Run, longer_intervals
 from benchmarks.overhead.training import Training
-from benchmarks.reader import long_runs
+from benchmarks.reader import envelope, long_runs
 from benchmarks.rules import engine
 from benchmarks.rules._plan import Plan
 from benchmarks.rules._run import build
@@ -30,6 +30,7 @@ from benchmarks.writer import storing, write_path
 from benchmarks.writer.contenders import CONTENDERS, make
 from tdbg.capture.ranks import READ_SECONDS, Consensus
 from tdbg.rules import Engine, default_rules
+from tdbg.trial import create_trial
 
 pytest.importorskip("torch")
 
@@ -398,3 +399,13 @@ def test_a_wrong_answer_about_a_long_run_is_noticed(tmp_path, monkeypatch):
     table = Table("long runs", ("run", "what", "processor, s", "memory, MB"))
     with pytest.raises(WrongAnswer, match=r"ls: fc\.weight"):
         long_runs.measure_steps(tmp_path / "steps", 60, [sys.executable], table)
+
+
+def test_every_zoom_of_an_envelope_is_looked_at_for_all_that_was_planted(tmp_path):
+    spikes, bad = envelope.build(tmp_path / "run", 20, 300, seed=1)
+    trial = create_trial(tmp_path / "run")
+    assert envelope.look_everywhere(trial, 300, spikes, bad) > 50
+    found = trial.envelope(trial.tensor_names(), columns=7)
+    for marks in ((spikes[1:], bad), (spikes, []), ([*spikes, (0, 299)], bad)):
+        with pytest.raises(WrongAnswer, match="is missing, or elsewhere"):
+            envelope.find(found, *marks)
