@@ -206,7 +206,7 @@ pytest: $(STAMPS)/editable ## Python tests: make pytest ARGS='-k writer -x'
 ifeq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info[:2] == (3, 11))'),True)
 test-mxnet: $(MXNET)/installed ## tests of the hook for MXNet, in its environment
 	@echo "== tests with MXNet"
-	@OMP_NUM_THREADS=1 $(MXNET)/bin/python -m pytest -q tests/mxnet $(MXNET_ARGS)
+	@OMP_NUM_THREADS=1 $(MXNET)/bin/python -m pytest -q -n $(WORKERS) tests/mxnet
 else
 test-mxnet:
 	@echo "== no tests with MXNet: it needs Python 3.11"
