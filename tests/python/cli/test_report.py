@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,18 @@ def test_a_report_is_written_beside_whoever_asks(tmp_path: Path) -> None:
     assert "one thing is wrong: ExplodingTensor in fc.weight" in done.stdout
     assert done.stdout.endswith("written to sick-report.html\n")
     assert "ExplodingTensor" in Page.of(place).section("findings").text
+
+
+def test_processes_write_the_same_bytes_of_a_run(tmp_path: Path) -> None:
+    sick_run(tmp_path / "sick")
+    for seed in ("1", "2"):
+        done = tdbg(
+            tmp_path,
+            *("report", "sick", "-o", f"{seed}.html"),
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "1.html").read_bytes() == (tmp_path / "2.html").read_bytes()
 
 
 def test_json_says_what_was_written_and_the_verdict(tmp_path: Path) -> None:

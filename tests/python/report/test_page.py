@@ -235,3 +235,50 @@ def test_a_report_writes_nothing_into_the_run(tmp_path: Path) -> None:
     before = {each: each.stat().st_mtime_ns for each in path.rglob("*")}
     report.write(tdbg.create_trial(path), tmp_path / "report.html")
     assert {each: each.stat().st_mtime_ns for each in path.rglob("*")} == before
+
+
+# --- Colours ----------------------------------------------------------------------
+
+# What is written in which colour on what.
+WRITTEN = [
+    *((ink, "paper") for ink in ("ink", "soft", "link", "bad")),
+    *((ink, "panel") for ink in ("ink", "soft")),
+    *((tone, f"{tone}-soft") for tone in ("error", "warning", "info", "ok")),
+    *(("ink", f"{tone}-soft") for tone in ("error", "warning", "info", "ok")),
+    *(("soft", f"{tone}-soft") for tone in ("error", "warning", "info", "ok")),
+    *((tone, "paper") for tone in ("error", "warning", "info")),
+]
+
+
+def themes(style: str) -> dict[str, dict[str, str]]:
+    """The colours by name: those of light, of dark, and of paper."""
+    found = {}
+    blocks = re.findall(r":root\{([^}]*)\}", style)
+    for name, block in zip(("light", "dark", "print"), blocks, strict=True):
+        found[name] = dict(re.findall(r"--([\w-]+):(#\w+)", block))
+    return found
+
+
+def luminance(color: str) -> float:
+    """Relative luminance, as WCAG 2 defines it."""
+    digits = color.removeprefix("#")
+    digits = "".join(2 * d for d in digits) if len(digits) == 3 else digits
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts
+    ]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "print"])
+def test_whatever_is_written_can_be_read(page: Page, theme: str) -> None:
+    """A contrast of 4.5 for letters, 3 for lines: WCAG 2.2, 1.4.3 and 1.4.11."""
+    (style,) = page.root.all("style")
+    colors = themes(style.text)[theme]
+    lines = [(f"c{i}", "paper") for i in range(8)]
+    for (ink, ground), least in [
+        *((pair, 4.5) for pair in WRITTEN),
+        *((pair, 3.0) for pair in lines),
+    ]:
+        high, low = sorted((luminance(colors[ink]), luminance(colors[ground])))[::-1]
+        assert (high + 0.05) / (low + 0.05) >= least, (theme, ink, ground)
