@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tdbg.config.messages import counted
 from tdbg.report.markup import Markup, join, tag
 from tdbg.report.svg.frame import (
     N_COLORS,
@@ -121,15 +122,17 @@ def _said(series: Series) -> str:
     """What a series ranges over, in words."""
     finite = np.isfinite(series.mean)
     name = f"{series.label}: " if series.label else ""
+    bad = int(series.bad.sum())
     if not finite.any():
-        return f"{name}no finite value, {int(series.bad.sum())} rows with NaN or Inf"
+        return f"{name}no finite value, {counted(bad, 'row')} with NaN or Inf"
     low, high = float(np.nanmin(series.low)), float(np.nanmax(series.high))
     last = float(series.mean[finite][-1])
     words = f"{name}from {number(low)} to {number(high)}, last {number(last)}"
-    bad = int(series.bad.sum())
     if bad:
-        at = int(series.first[np.flatnonzero(series.bad)[0]])
-        words += f", {bad} rows with NaN or Inf, the first at step {at}"
+        column = int(np.flatnonzero(series.bad)[0])
+        first, last = int(series.first[column]), int(series.last[column])
+        where = f"at step {first}" if first == last else f"in steps {first} to {last}"
+        words += f", {counted(bad, 'row')} with NaN or Inf, the first {where}"
     return words
 
 

@@ -139,7 +139,7 @@ def test_a_gap_of_nan_breaks_the_line() -> None:
     chart = line_of(values)
     assert len(chart.all("path", "line")) == 2
     assert len(chart.all("rect", "bad")) == 1
-    assert "1 rows with NaN or Inf, the first at step 10" in said(chart)
+    assert "1 row with NaN or Inf, the first at step 10" in said(chart)
 
 
 def test_neighbouring_marks_are_one_rectangle() -> None:
