@@ -17,7 +17,7 @@ from tdbg.report.svg.scales import Scale
 __all__ = ["unit_chart"]
 
 Floats = NDArray[np.float64]
-SIZE, LEFT, TOP = 300, 46, 18
+SIZE, LEFT, TOP = 300, 46, 28
 
 
 def unit_chart(

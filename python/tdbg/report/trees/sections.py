@@ -198,7 +198,7 @@ def _fitting(
         )
         if 0 < training.mean[-1] < last / FAR:
             words += (
-                " Training data are known far better than others: the later rounds "
-                "learn them by heart. Fewer rounds do as well."
+                " Training data are known far better than others: shallower trees, "
+                "subsampling or more regularization may close the gap."
             )
     return tag("p", words, class_="advice")
