@@ -1,4 +1,4 @@
-"""Steps that are only counted: nothing of them is wanted, and they go like the last.
+"""Steps that are only counted: nothing of them is requested, and they go like the last.
 
 The events of a step (a forward begins, it ends, an optimizer begins, it ends) mean as
 much work as the rest of tdbg does between two steps that are captured.  Where the next
@@ -103,9 +103,9 @@ class CountedSteps:
         return counter.n + (counter.index > 0)
 
     def begin(self, machine: StepMachine, step: Step, now_ns: int) -> bool:
-        """Count the next steps without seeing them, if nothing of them is wanted.
+        """Count the next steps without seeing them, if nothing of them is requested.
 
-        REQUIRES: nothing is wanted of the next step of the same mode.
+        REQUIRES: nothing is requested of the next step of the same mode.
 
         Args:
             machine: That of the session.

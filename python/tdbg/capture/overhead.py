@@ -470,7 +470,7 @@ class Throttling:
         return self._changed("over budget" if is_more else "room again", change)
 
     def count(self, n_steps: int, rest_ns: int) -> None:
-        """Take steps into account of which nothing was wanted: as ``end_step``."""
+        """Take steps into account of which nothing was requested: as ``end_step``."""
         if self._policy.asked or self.is_proposed:
             return
         if self._n_paused:

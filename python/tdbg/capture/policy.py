@@ -286,7 +286,7 @@ class Policy:
         return span.step_plan
 
     def n_idle(self, mode: ModeKeys, mode_step: int) -> float:
-        """Return of how many steps of a mode nothing is wanted, from a step on.
+        """Return of how many steps of a mode nothing is requested, from a step on.
 
         REQUIRES: ``step_plan`` was last asked for that step, which captures nothing.
 

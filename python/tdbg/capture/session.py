@@ -78,8 +78,8 @@ class Session:
             nothing inside them is captured.
         idle: Reports when no input or output of a module will be captured for a
             while.
-        counted: Counts steps of which nothing is wanted.  Hooks tell it of the events
-            of each step; a call of ``run`` ends the counting.
+        counted: Counts steps of which nothing is requested.  Hooks tell it of the
+            events of each step; a call of ``run`` ends the counting.
         unfinished: Ends of what goes on; called once, before the next event.
         on_change: Called when the collections have changed.
         on_close: Called before the run ends.
@@ -147,7 +147,7 @@ class Session:
         self.on_request["throttle"] = self.step_writer.obey_throttle
         self.counted = CountedSteps(self.recorder, self.step_writer, self.obedience)
         self._counter = self.counted.counter
-        # Whether nothing is wanted of the training step that comes next.
+        # Whether nothing is requested of the training step that comes next.
         self._is_next_idle = False
         # When the call under way began: that is "now" until it ends.
         self._now_ns = 0

@@ -4,7 +4,7 @@ Four hooks report the events of a step: before and after the call of a root, bef
 after the step of an optimizer.  In a step of a millisecond their Python costs as much
 as a layer, for it is no longer in the caches when its turn comes.  A ``CountedHook``
 stands in the place of each, in the same dict by the same key: it counts while nothing
-but the number of steps is wanted, and else calls the hook.
+but the number of steps is requested, and else calls the hook.
 
 Thread safety: the training's thread.
 

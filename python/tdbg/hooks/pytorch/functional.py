@@ -188,7 +188,7 @@ class FunctionCalls:
             _diverted.forward_ends()
 
     def _rest(self) -> None:
-        """Nothing of the next forwards is wanted."""
+        """Nothing of the next forwards is requested."""
         self.is_in_forward = False
         if _diverted.is_on and _diverted.latest is self.me:
             _diverted.forward_begins(self)
@@ -345,7 +345,7 @@ class _Losses(Listener):
         if (
             calls is not None
             and calls.follows_losses
-            # Nothing is wanted of a step that is only counted.
+            # Nothing is requested of a step that is only counted.
             and not calls.session.counted.counter.index
             and threading.get_ident() == calls.thread
         ):

@@ -2,8 +2,9 @@
 
 ``tables/names.json`` has all modules of smdebug 1.0.34, but for those inside of its
 profiler, its file format, MXNet (tests/mxnet has those) and the packages of frameworks
-without a hook, and their public names: those that the face answers, and those that it leaves out.  null: the
-module is left out.  And the variables of the environment that smdebug reads.
+without a hook, and their public names: those that the face answers, and those that it
+leaves out.  null: the module is left out.  And the variables of the environment that
+smdebug reads.
 """
 
 from __future__ import annotations
