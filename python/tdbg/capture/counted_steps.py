@@ -17,12 +17,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tdbg.capture.events import StepWriter
 from tdbg.capture.obedience import Obedience
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.steps import Step, StepMachine
+from tdbg.capture.writer import NullWriter
 from tdbg.modes import TRAIN
 
 if TYPE_CHECKING:
@@ -65,6 +66,13 @@ class StepEvent:
             repeat()
 
 
+class _NothingCounted:
+    """Stands where there is no counter of the core."""
+
+    is_on = is_over = False
+    n = index = duration_ns = depth = n_events = 0
+
+
 class CountedSteps:
     """Counts steps of a training that repeat the last one.
 
@@ -85,7 +93,13 @@ class CountedSteps:
     def __init__(
         self, recorder: Recorder, step_writer: StepWriter, obedience: Obedience
     ) -> None:
-        self.counter: StepCounter = import_module("tdbg._core").StepCounter()
+        # Who writes nothing does without the core, and sees every step.
+        self._can_count = type(recorder.writer) is not NullWriter
+        self.counter: StepCounter = (
+            import_module("tdbg._core").StepCounter()
+            if self._can_count
+            else cast("StepCounter", _NothingCounted())
+        )
         self.events: list[StepEvent] = []
         self.may_count: Callable[[], bool] | None = None
         self.on_begin: list[Callable[[], None]] = []
@@ -120,7 +134,9 @@ class CountedSteps:
         if not self.events or not self.events[-1].may_be_last:
             return False  # An optimizer that was skipped, say.
         # Ranks are to obey what they agreed on at the same step.
-        if self.may_count is None or not self._obedience.is_alone:
+        if not self._can_count or self.may_count is None:
+            return False
+        if not self._obedience.is_alone:
             return False
         if self._n_wait:
             self._n_wait -= 1

@@ -50,6 +50,8 @@ def page_files() -> dict[str, PageFile]:
             tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
             found[entry.name] = PageFile(content, MEDIA_TYPES[suffix], tag)
     found[""] = found["index.html"]
+    # Asked for where a page is left before the browser knows which icon it has.
+    found["favicon.ico"] = found["icon.svg"]
     return found
 
 

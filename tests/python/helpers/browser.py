@@ -108,7 +108,9 @@ def new_page(
     page.on(
         "console",
         lambda message: (
-            watched.faults.append(f"console: {message.text}")
+            watched.faults.append(
+                f"console: {message.text} {message.location.get('url', '')}"
+            )
             if message.type in ("error", "warning")
             else None
         ),

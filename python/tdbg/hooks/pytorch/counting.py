@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 from torch._C import _current_graph_task_id
 from torch.optim import Optimizer, optimizer
 
-from tdbg._core import CountedHook
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.compile import StepBegins, StepEnds, hooks_may_go, now
@@ -37,6 +37,11 @@ _OF_MODULES = ("_forward_pre_hooks", "_forward_hooks")
 _OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 # Refers to an object that has a dict of hooks, with the name of that.
 _Owner = Callable[[], Any]
+
+
+def _counted_hook() -> Any:
+    """The core's class, which a hook that is disabled does without."""
+    return import_module("tdbg._core").CountedHook
 
 
 class CountingHooks:
@@ -103,7 +108,7 @@ class CountingHooks:
         for owner, name, key in places:
             hooks = getattr(owner(), name, {})
             hook = hooks.get(key)
-            if type(hook) is CountedHook:
+            if type(hook) is _counted_hook():
                 hooks[key] = hook.stands_for
 
     def _replace_modules(self) -> None:
@@ -148,7 +153,7 @@ class CountingHooks:
     ) -> None:
         hooks = getattr(owner(), name, {})
         if key in hooks:
-            hooks[key] = CountedHook(
+            hooks[key] = _counted_hook()(
                 kind,
                 self._counter,
                 event,
