@@ -107,7 +107,7 @@ class CountingHooks:
         places, self._places = self._places, []
         for owner, name, key in places:
             hooks = getattr(owner(), name, {})
-            hook = hooks.get(key)
+            hook: Any = hooks.get(key)
             if type(hook) is _counted_hook():
                 hooks[key] = hook.stands_for
 
