@@ -5,6 +5,7 @@ After smdebug's own tests/xgboost (test_hook.py), through this package.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,31 @@ def train(hook: smd.Hook, n_rounds: int = 12) -> xgboost.Booster:
     )
     hook.close()
     return booster
+
+
+def test_a_file_configures_collections(run_dir: Path) -> None:
+    file = run_dir.parent / "hook.json"
+    file.write_text(
+        json.dumps(
+            {
+                "LocalPath": str(run_dir),
+                "HookParameters": {"save_interval": "4"},
+                "CollectionConfigurations": [
+                    {"CollectionName": "metrics"},
+                    {"CollectionName": "trees"},
+                    {
+                        "CollectionName": "own",
+                        "CollectionParameters": {"include_regex": "gain/"},
+                    },
+                ],
+            }
+        )
+    )
+    train(smd.Hook.create_from_json_file(file))
+    trial = smd.create_trial(str(run_dir))
+    assert trial.tensor("train-logloss").steps() == [0, 4, 8]
+    assert trial.tensor("trees/Gain").steps() == [0, 4, 8]
+    assert "own" in trial.collections()
 
 
 def test_the_public_names_are_those_of_smdebug() -> None:

@@ -6,14 +6,14 @@ docs/migrating-from-smdebug.md lists the differences.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Any
 
 from tdbg.capture.policy import Policy
 from tdbg.compat.smdebug.core import base
 from tdbg.compat.smdebug.core.base import CallbackHook, del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import CollectionKeys
-from tdbg.compat.smdebug.core.json_config import create_hook_from_json_config
+from tdbg.compat.smdebug.core.framework_hook import FrameworkHook
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
 from tdbg.compat.smdebug.core.utils import (
@@ -21,7 +21,7 @@ from tdbg.compat.smdebug.core.utils import (
     is_switched_on,
     verify_and_get_out_dir,
 )
-from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
+from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 from tdbg.compat.smdebug.mxnet.collection import CollectionManager, SmdebugNames
 from tdbg.config import HookConfig
 from tdbg.config.files import resolve
@@ -33,7 +33,7 @@ __all__ = ["DEFAULT_INCLUDE_COLLECTIONS", "Hook", "del_hook", "get_hook", "set_h
 DEFAULT_INCLUDE_COLLECTIONS = [CollectionKeys.LOSSES]
 
 
-class Hook(GluonHook, CallbackHook):
+class Hook(FrameworkHook, GluonHook, CallbackHook):
     """Captures a training; by default only its losses, every 500 steps.
 
     Args:
@@ -111,56 +111,9 @@ class Hook(GluonHook, CallbackHook):
             naming=SmdebugNames(),
         )
 
-    @classmethod
-    def _made(cls, make_config: Callable[[], HookConfig]) -> Self:
-        del make_config
-        msg = "smdebug's hook takes arguments, or a file: create_from_json_file"
-        raise SMDebugRuntimeError(msg)
-
-    @classmethod
-    def create_from_json_file(
-        cls, json_file_path: str | os.PathLike[str] | None = None
-    ) -> Hook:
-        """Make a hook with the settings of a JSON file.
-
-        Args:
-            json_file_path: The file; None: the one that ``SMDEBUG_CONFIG_FILE_PATH``
-                names.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            ConfigurationError: If a setting can never work.
-        """
-        hook: Hook = create_hook_from_json_config(cls, json_file_path)
-        return hook
-
     # ---- collections -----------------------------------------------------------
 
-    def get_collection(self, name: str, create: bool = True) -> Any:
-        """The collection of this name; made if there is none and *create* allows it.
-
-        Raises:
-            SMDebugError: If there is no such collection, and *create* is False.
-        """
-        return self.collection_manager.get(name, create)
-
-    def get_collections(self) -> Any:
-        """All collections by name."""
-        return self.collection_manager.get_collections()
-
-    def add_collection(self, collection: Any) -> None:
-        """Add a collection, which is captured if the hook was given its name.
-
-        Raises:
-            SMDebugTypeError: If *collection* is no collection.
-        """
-        self.collection_manager.add(collection)
-        self._schedule_losses()
-
-    def configure_collections(self, collections: Iterable[Any]) -> None:
-        """Configure collections as a file does: expressions add up, the last wins."""
-        for collection in collections:
-            self.collection_manager.merge(collection)
+    def _collections_change(self) -> None:
         self._schedule_losses()
 
     def _schedule_losses(self) -> None:

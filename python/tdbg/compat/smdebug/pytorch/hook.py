@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Never, Self
+from typing import Any, Never
 
 import numpy as np
 from torch import nn
@@ -25,7 +25,7 @@ from tdbg.compat.smdebug.core.collection import (
     CollectionKeys,
 )
 from tdbg.compat.smdebug.core.config_constants import DEFAULT_SAVED_COLLECTIONS
-from tdbg.compat.smdebug.core.json_config import create_hook_from_json_config
+from tdbg.compat.smdebug.core.framework_hook import FrameworkHook
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
 from tdbg.compat.smdebug.core.utils import (
@@ -33,7 +33,7 @@ from tdbg.compat.smdebug.core.utils import (
     is_switched_on,
     verify_and_get_out_dir,
 )
-from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
+from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 from tdbg.compat.smdebug.left_out import METHODS, PAGE, refuse
 from tdbg.compat.smdebug.pytorch.collection import (
     Collection,
@@ -41,7 +41,6 @@ from tdbg.compat.smdebug.pytorch.collection import (
     SmdebugNames,
     name_modules,
 )
-from tdbg.config import HookConfig
 from tdbg.config.collections import Role
 from tdbg.config.options import SessionOptions
 from tdbg.hooks.pytorch.hook import Hook as TorchHook
@@ -62,7 +61,7 @@ _OF_VALUES = frozenset({"prod", "median"})
 _log = logging.getLogger("tdbg")
 
 
-class Hook(TorchHook, CallbackHook):
+class Hook(FrameworkHook, TorchHook, CallbackHook):
     """Captures a training; by default only its losses.
 
     Args:
@@ -162,37 +161,7 @@ class Hook(TorchHook, CallbackHook):
         self.worker = f"worker_{process_rank(self._adapter)[0]}"
         set_hook(self)
 
-    @classmethod
-    def _made(cls, make_config: Callable[[], HookConfig]) -> Self:
-        del make_config
-        msg = "smdebug's hook takes arguments, or a file: create_from_json_file"
-        raise SMDebugRuntimeError(msg)
-
     # ---- configuration ---------------------------------------------------------
-
-    @classmethod
-    def create_from_json_file(
-        cls, json_file_path: str | os.PathLike[str] | None = None
-    ) -> Hook:
-        """Make a hook with the settings of a JSON file.
-
-        Args:
-            json_file_path: The file; None: the one that ``SMDEBUG_CONFIG_FILE_PATH``
-                names.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            ConfigurationError: If a setting can never work.
-        """
-        hook: Hook = create_hook_from_json_config(cls, json_file_path)
-        return hook
-
-    @classmethod
-    def hook_from_config(
-        cls, json_config_path: str | os.PathLike[str] | None = None
-    ) -> Hook:
-        """The older name of ``create_from_json_file``."""
-        return cls.create_from_json_file(json_config_path)
 
     def has_default_hook_configuration(
         self, default_saved_collections: Iterable[str] = DEFAULT_SAVED_COLLECTIONS
@@ -207,33 +176,9 @@ class Hook(TorchHook, CallbackHook):
 
     # ---- collections -----------------------------------------------------------
 
-    def get_collection(self, name: str, create: bool = True) -> Any:
-        """The collection of this name; made if there is none and *create* allows it.
-
-        Raises:
-            SMDebugError: If there is no such collection, and *create* is False.
-        """
-        return self.collection_manager.get(name, create)
-
-    def get_collections(self) -> Any:
-        """All collections by name."""
-        return self.collection_manager.get_collections()
-
-    def add_collection(self, collection: Any) -> None:
-        """Add a collection, which is captured if the hook was given its name.
-
-        Raises:
-            SMDebugTypeError: If *collection* is no collection.
-        """
-        self.collection_manager.add(collection)
+    def _collections_change(self) -> None:
         self._schedule_losses()
         self._prepare_collections()
-
-    def configure_collections(self, collections: Iterable[Any]) -> None:
-        """Configure collections as a file does: expressions add up, the last wins."""
-        for collection in collections:
-            self.collection_manager.merge(collection)
-        self._schedule_losses()
 
     def export_collections(self) -> None:
         """Do nothing: the hook records collections whenever they change."""

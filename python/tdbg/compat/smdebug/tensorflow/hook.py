@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import import_module
-from typing import Any, Never, Self
+from typing import Any, Never
 
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.policy import Policy
@@ -17,7 +17,7 @@ from tdbg.capture.session import Session
 from tdbg.compat.smdebug.core import base
 from tdbg.compat.smdebug.core.base import CallbackHook, del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import CollectionKeys
-from tdbg.compat.smdebug.core.json_config import create_hook_from_json_config
+from tdbg.compat.smdebug.core.framework_hook import FrameworkHook
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
 from tdbg.compat.smdebug.core.utils import (
@@ -25,7 +25,7 @@ from tdbg.compat.smdebug.core.utils import (
     is_switched_on,
     verify_and_get_out_dir,
 )
-from tdbg.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
+from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 from tdbg.compat.smdebug.left_out import PAGE
 from tdbg.compat.smdebug.tensorflow.collection import CollectionManager
 from tdbg.config import HookConfig
@@ -60,7 +60,7 @@ _METHODS = {
 _log = logging.getLogger("tdbg")
 
 
-class KerasHook(FitHook, CallbackHook):
+class KerasHook(FrameworkHook, FitHook, CallbackHook):
     """Captures trainings by ``fit`` and loops with tapes; by default only losses.
 
     Args:
@@ -151,58 +151,6 @@ class KerasHook(FitHook, CallbackHook):
     def _detach(self) -> None:
         self._loops.close()
         super()._detach()
-
-    @classmethod
-    def _made(cls, make_config: Callable[[], HookConfig]) -> Self:
-        del make_config
-        msg = "smdebug's hook takes arguments, or a file: create_from_json_file"
-        raise SMDebugRuntimeError(msg)
-
-    @classmethod
-    def create_from_json_file(
-        cls, json_file_path: str | os.PathLike[str] | None = None
-    ) -> KerasHook:
-        """Make a hook with the settings of a JSON file.
-
-        Args:
-            json_file_path: The file; None: the one that ``SMDEBUG_CONFIG_FILE_PATH``
-                names.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            ConfigurationError: If a setting can never work.
-        """
-        hook: KerasHook = create_hook_from_json_config(cls, json_file_path)
-        return hook
-
-    @classmethod
-    def hook_from_config(
-        cls, json_config_path: str | os.PathLike[str] | None = None
-    ) -> KerasHook:
-        """The older name of ``create_from_json_file``."""
-        return cls.create_from_json_file(json_config_path)
-
-    # ---- collections -----------------------------------------------------------
-
-    def get_collection(self, name: str, create: bool = True) -> Any:
-        """The collection of this name; made if there is none and *create* allows it.
-
-        Raises:
-            SMDebugError: If there is no such collection, and *create* is False.
-        """
-        return self.collection_manager.get(name, create)
-
-    def get_collections(self) -> Any:
-        """All collections by name."""
-        return self.collection_manager.get_collections()
-
-    def add_collection(self, collection: Any) -> None:
-        """Add a collection, which is captured if the hook was given its name.
-
-        Raises:
-            SMDebugTypeError: If *collection* is no collection.
-        """
-        self.collection_manager.add(collection)
 
     # ---- loops -----------------------------------------------------------------
 
