@@ -28,6 +28,7 @@ interface Props {
 
 const STRIP = 8;
 const FONT = "11px system-ui, sans-serif";
+const LABEL_HEIGHT = 26;
 
 /** Columns of all lines on one axis: uPlot's data, low, high and mean of each. */
 function aligned(lines: Line[], log: boolean): { data: uPlot.AlignedData; bad: { x: number; width: number; n: number }[] } {
@@ -86,7 +87,7 @@ export function LineChart(props: Props) {
         },
         axes: [
           { stroke: ink, font: FONT, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 26, gap: 3, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? count(t) : "")) },
-          { stroke: ink, font: FONT, grid: { stroke: rule, width: 1, filter: (_, ticks) => (log ? powers(ticks) : ticks) }, ticks: { show: false }, size: 56, gap: 6, values: (_, ticks) => ticks.map((t) => (t === null ? "" : number(t))) },
+          { stroke: ink, font: FONT, filter: (u, ticks) => (log ? spaced(powers(ticks), u.bbox.height / devicePixelRatio) : ticks), grid: { stroke: rule, width: 1, filter: (_, ticks) => (log ? powers(ticks) : ticks) }, ticks: { show: false }, size: 56, gap: 6, values: (_, ticks) => ticks.map((t) => (t === null ? "" : number(t))) },
         ],
         series: [
           {},
@@ -159,6 +160,13 @@ function mark(host: HTMLElement, { lines, from, to }: Props): void {
 function powers(ticks: number[]): (number | null)[] {
   const isPower = (tick: number) => Math.abs(Math.log10(tick) - Math.round(Math.log10(tick))) < 1e-9;
   return ticks.filter(isPower).length > 1 ? ticks.map((tick) => (isPower(tick) ? tick : null)) : ticks;
+}
+
+/** Of labels so many as a chart of that height has room for. */
+function spaced(ticks: (number | null)[], height: number): (number | null)[] {
+  const every = Math.ceil(ticks.filter((tick) => tick !== null).length / Math.max(2, height / LABEL_HEIGHT));
+  let n = 0;
+  return ticks.map((tick) => (tick !== null && n++ % every === 0 ? tick : null));
 }
 
 function extent(low: number, high: number, log: boolean): [number, number] {
