@@ -196,9 +196,12 @@ def test_a_real_smdebug_that_is_loaded_is_not_replaced(
     from types import ModuleType
 
     from tdbg.compat.smdebug import install
+    from tdbg.compat.smdebug.alias import _Finder
     from tdbg.errors import TdbgError
 
-    before = list(sys.meta_path)
+    # Another test of this process may have had it replaced.
+    before = [each for each in sys.meta_path if type(each) is not _Finder]
+    monkeypatch.setattr(sys, "meta_path", list(before))
     monkeypatch.setitem(sys.modules, "smdebug", ModuleType("smdebug"))
     with pytest.raises(TdbgError, match="loaded already"):
         install()
