@@ -184,7 +184,8 @@ def _judge_capture(
     import tdbg
 
     trials = [tdbg.create_trial(run) for run in runs]
-    n_steps = sum(trial.count_steps(mode="TRAIN") for trial in trials)
+    # A budget leaves out records of steps, and says so: their numbers go on.
+    n_steps = sum(max(trial.steps(mode="TRAIN"), default=-1) + 1 for trial in trials)
     gradients = sum(len(trial.tensor_names(collection="gradients")) for trial in trials)
     has_losses = [bool(trial.tensor_names(collection="losses")) for trial in trials]
     outcome.has_labels = any(
