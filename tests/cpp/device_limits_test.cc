@@ -161,6 +161,12 @@ TDBG_TEST(AFenceWaitsForWhatIsUnderWayOnly) {
   fakecuda_hold(0);
   run.EndStep(1);
   EXPECT_OK(run.writer().Flush(false, DeviceRun::kPatience));
+  // The writer may have the values a moment before the engine knows of it.
+  const auto deadline = std::chrono::steady_clock::now() + DeviceRun::kPatience;
+  while (waits_of_a_fence() != 0 &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   EXPECT_EQ(waits_of_a_fence(), 0);
 }
 
