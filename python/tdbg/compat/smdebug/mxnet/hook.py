@@ -10,18 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from tdbg.capture.policy import Policy
-from tdbg.compat.smdebug.core import base
 from tdbg.compat.smdebug.core.base import CallbackHook, del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import CollectionKeys
-from tdbg.compat.smdebug.core.framework_hook import FrameworkHook
+from tdbg.compat.smdebug.core.framework_hook import FrameworkHook, find_hook
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
-from tdbg.compat.smdebug.core.save_config import SaveConfig
-from tdbg.compat.smdebug.core.utils import (
-    get_tensorboard_dir,
-    is_switched_on,
-    verify_and_get_out_dir,
-)
-from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 from tdbg.compat.smdebug.mxnet.collection import CollectionManager, SmdebugNames
 from tdbg.config import HookConfig
 from tdbg.config.files import resolve
@@ -68,31 +60,18 @@ class Hook(FrameworkHook, GluonHook, CallbackHook):
         save_all: bool = False,
         include_workers: str = "one",
     ) -> None:
-        self.out_dir = verify_and_get_out_dir(out_dir)
-        self.tensorboard_dir = get_tensorboard_dir(
-            export_tensorboard, tensorboard_dir, self.out_dir
+        self._take_arguments(
+            out_dir,
+            export_tensorboard=export_tensorboard,
+            tensorboard_dir=tensorboard_dir,
+            reduction_config=reduction_config,
+            save_config=save_config,
+            include_regex=include_regex,
+            include_collections=include_collections,
+            save_all=save_all,
+            manager=CollectionManager(),
+            by_default=DEFAULT_INCLUDE_COLLECTIONS,
         )
-        self.save_all = save_all
-        given = SaveConfig.parse(save_config)
-        given = SaveConfig(given.mode_save_configs)  # A copy, changed below.
-        given.merge_default_save_config(SaveConfig())
-        self.save_config = given.copy(is_fixed=True)
-        self.reduction_config = reduction_config or ReductionConfig(
-            save_raw_tensor=True
-        )
-        self.collection_manager = CollectionManager()
-        self.include_collections = [
-            *DEFAULT_INCLUDE_COLLECTIONS,
-            *_names(include_collections),
-        ]
-        if include_regex is not None:
-            self.collection_manager.get(CollectionKeys.DEFAULT).include(include_regex)
-            self.include_collections.append(CollectionKeys.DEFAULT)
-        if save_all:
-            self.include_collections.append(CollectionKeys.ALL)
-        for name in self.include_collections:
-            self.collection_manager.include(name)
-        self._schedule_losses()
         settings = {
             "out_dir": self.out_dir,
             "dry_run": dry_run,
@@ -110,17 +89,6 @@ class Hook(FrameworkHook, GluonHook, CallbackHook):
             save_histogram=bool(self.tensorboard_dir),
             naming=SmdebugNames(),
         )
-
-    # ---- collections -----------------------------------------------------------
-
-    def _collections_change(self) -> None:
-        self._schedule_losses()
-
-    def _schedule_losses(self) -> None:
-        """Save losses at the steps of the hook's schedule, not at every step."""
-        losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
-        if losses.save_config is None:
-            losses.save_config = self.save_config.copy()
 
     # ---- registration ----------------------------------------------------------
 
@@ -144,20 +112,6 @@ class Hook(FrameworkHook, GluonHook, CallbackHook):
         self.close()
 
 
-def _names(given: object) -> list[str]:
-    """The names of collections.
-
-    Raises:
-        SMDebugTypeError: If one is no text.
-    """
-    names = [given] if isinstance(given, str) else list(given or ())  # type: ignore[call-overload]
-    for name in names:
-        if not isinstance(name, str):
-            msg = f"include_collections: {name!r} is no name of a collection"
-            raise SMDebugTypeError(msg)
-    return names
-
-
 def get_hook(
     json_config_path: str | os.PathLike[str] | None = None,
     create_if_not_exists: bool = False,
@@ -173,11 +127,4 @@ def get_hook(
     Returns:
         The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
     """
-    if not is_switched_on():
-        return None
-    found = base.get_hook(
-        json_config_path=json_config_path,
-        hook_class=Hook,
-        create_if_not_exists=create_if_not_exists,
-    )
-    return found if isinstance(found, Hook) else None
+    return find_hook(Hook, json_config_path, create_if_not_exists)

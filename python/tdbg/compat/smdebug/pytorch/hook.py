@@ -18,19 +18,17 @@ from tdbg.capture.hook_base import RunExport
 from tdbg.capture.opening import SessionSpec
 from tdbg.capture.policy import Policy
 from tdbg.capture.ranks import launch_name, process_rank
-from tdbg.compat.smdebug.core import base
 from tdbg.compat.smdebug.core.base import CallbackHook, current_hook, del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import (
     LOSS_NAMES,
     CollectionKeys,
 )
 from tdbg.compat.smdebug.core.config_constants import DEFAULT_SAVED_COLLECTIONS
-from tdbg.compat.smdebug.core.framework_hook import FrameworkHook
+from tdbg.compat.smdebug.core.framework_hook import FrameworkHook, find_hook
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
 from tdbg.compat.smdebug.core.utils import (
     get_tensorboard_dir,
-    is_switched_on,
     verify_and_get_out_dir,
 )
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError
@@ -177,7 +175,7 @@ class Hook(FrameworkHook, TorchHook, CallbackHook):
     # ---- collections -----------------------------------------------------------
 
     def _collections_change(self) -> None:
-        self._schedule_losses()
+        super()._collections_change()
         self._prepare_collections()
 
     def export_collections(self) -> None:
@@ -340,12 +338,6 @@ class Hook(FrameworkHook, TorchHook, CallbackHook):
 
     # ---- inside ----------------------------------------------------------------
 
-    def _schedule_losses(self) -> None:
-        """Save losses at the steps of the hook's schedule, not at every step."""
-        losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
-        if losses.save_config is None:
-            losses.save_config = self.save_config.copy()
-
     def _prepare_collections(self) -> None:
         for item in self.collection_manager:
             if isinstance(item, Collection):
@@ -432,14 +424,7 @@ def get_hook(
     Returns:
         The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
     """
-    if not is_switched_on():
-        return None
-    found = base.get_hook(
-        json_config_path=json_config_path,
-        hook_class=Hook,
-        create_if_not_exists=create_if_not_exists,
-    )
-    return found if isinstance(found, Hook) else None
+    return find_hook(Hook, json_config_path, create_if_not_exists)
 
 
 __getattr__ = refuse(__name__)

@@ -14,18 +14,10 @@ from typing import Any, Never
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.policy import Policy
 from tdbg.capture.session import Session
-from tdbg.compat.smdebug.core import base
 from tdbg.compat.smdebug.core.base import CallbackHook, del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import CollectionKeys
-from tdbg.compat.smdebug.core.framework_hook import FrameworkHook
+from tdbg.compat.smdebug.core.framework_hook import FrameworkHook, find_hook
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
-from tdbg.compat.smdebug.core.save_config import SaveConfig
-from tdbg.compat.smdebug.core.utils import (
-    get_tensorboard_dir,
-    is_switched_on,
-    verify_and_get_out_dir,
-)
-from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 from tdbg.compat.smdebug.left_out import PAGE
 from tdbg.compat.smdebug.tensorflow.collection import CollectionManager
 from tdbg.config import HookConfig
@@ -95,33 +87,18 @@ class KerasHook(FrameworkHook, FitHook, CallbackHook):
         save_all: bool = False,
         include_workers: str = "one",
     ) -> None:
-        self.out_dir = verify_and_get_out_dir(out_dir)
-        self.tensorboard_dir = get_tensorboard_dir(
-            export_tensorboard, tensorboard_dir, self.out_dir
+        self._take_arguments(
+            out_dir,
+            export_tensorboard=export_tensorboard,
+            tensorboard_dir=tensorboard_dir,
+            reduction_config=reduction_config,
+            save_config=save_config,
+            include_regex=include_regex,
+            include_collections=include_collections,
+            save_all=save_all,
+            manager=CollectionManager(create_default=True),
+            by_default=DEFAULT_INCLUDE_COLLECTIONS,
         )
-        self.save_all = save_all
-        given = SaveConfig.parse(save_config)
-        given = SaveConfig(given.mode_save_configs)  # A copy, changed below.
-        given.merge_default_save_config(SaveConfig())
-        self.save_config = given.copy(is_fixed=True)
-        self.reduction_config = reduction_config or ReductionConfig(
-            save_raw_tensor=True
-        )
-        self.collection_manager = CollectionManager(create_default=True)
-        self.include_collections = [
-            *DEFAULT_INCLUDE_COLLECTIONS,
-            *_names(include_collections),
-        ]
-        if include_regex is not None:
-            self.collection_manager.get(CollectionKeys.DEFAULT).include(include_regex)
-            self.include_collections.append(CollectionKeys.DEFAULT)
-        if save_all:
-            self.include_collections.append(CollectionKeys.ALL)
-        for name in self.include_collections:
-            self.collection_manager.include(name)
-        losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
-        if losses.save_config is None:
-            losses.save_config = self.save_config.copy()  # Not every step.
         settings = {
             "out_dir": self.out_dir,
             "dry_run": dry_run,
@@ -287,20 +264,6 @@ class KerasHook(FrameworkHook, FitHook, CallbackHook):
         raise AttributeError(msg, name=name, obj=self)
 
 
-def _names(given: object) -> list[str]:
-    """The names of collections.
-
-    Raises:
-        SMDebugTypeError: If one is no text.
-    """
-    names = [given] if isinstance(given, str) else list(given or ())  # type: ignore[call-overload]
-    for name in names:
-        if not isinstance(name, str):
-            msg = f"include_collections: {name!r} is no name of a collection"
-            raise SMDebugTypeError(msg)
-    return names
-
-
 def get_hook(
     json_config_path: str | os.PathLike[str] | None = None,
     create_if_not_exists: bool = False,
@@ -316,11 +279,4 @@ def get_hook(
     Returns:
         The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
     """
-    if not is_switched_on():
-        return None
-    found = base.get_hook(
-        json_config_path=json_config_path,
-        hook_class=KerasHook,
-        create_if_not_exists=create_if_not_exists,
-    )
-    return found if isinstance(found, KerasHook) else None
+    return find_hook(KerasHook, json_config_path, create_if_not_exists)

@@ -13,17 +13,11 @@ import numpy as np
 import xgboost
 
 from tdbg.capture.policy import Policy
-from tdbg.compat.smdebug.core import base
 from tdbg.compat.smdebug.core.base import CallbackHook, del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import CollectionKeys, CollectionManager
-from tdbg.compat.smdebug.core.framework_hook import FrameworkHook
+from tdbg.compat.smdebug.core.framework_hook import FrameworkHook, find_hook
 from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.core.save_config import SaveConfig
-from tdbg.compat.smdebug.core.utils import (
-    get_tensorboard_dir,
-    is_switched_on,
-    verify_and_get_out_dir,
-)
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 from tdbg.config import HookConfig
 from tdbg.config.files import resolve
@@ -78,34 +72,21 @@ class Hook(FrameworkHook, XGBoostHook, CallbackHook):
         train_data: Any = None,
         validation_data: Any = None,
     ) -> None:
-        self.out_dir = verify_and_get_out_dir(out_dir)
-        self.tensorboard_dir = get_tensorboard_dir(
-            export_tensorboard, tensorboard_dir, self.out_dir
-        )
-        self.save_all = save_all
-        every = SaveConfig(save_interval=INTERVAL)
-        given = SaveConfig.parse(every if save_config is None else save_config)
-        given = SaveConfig(given.mode_save_configs)  # A copy, changed below.
-        given.merge_default_save_config(every)
-        self.save_config = given.copy(is_fixed=True)
-        self.reduction_config = reduction_config or ReductionConfig(
-            save_raw_tensor=True
+        self._take_arguments(
+            out_dir,
+            export_tensorboard=export_tensorboard,
+            tensorboard_dir=tensorboard_dir,
+            reduction_config=reduction_config,
+            save_config=save_config,
+            include_regex=include_regex,
+            include_collections=include_collections,
+            save_all=save_all,
+            manager=CollectionManager(create_default=True),
+            by_default=DEFAULT_INCLUDE_COLLECTIONS,
+            by_save_all=(CollectionKeys.ALL, *_OF_TREES),
+            every=SaveConfig(save_interval=INTERVAL),
         )
         self.hyperparameters = dict(hyperparameters or {})
-        self.collection_manager = CollectionManager(create_default=True)
-        self.include_collections = [
-            *DEFAULT_INCLUDE_COLLECTIONS,
-            *_names(include_collections),
-        ]
-        if include_regex is not None:
-            self.collection_manager.get(CollectionKeys.DEFAULT).include(include_regex)
-            self.include_collections.append(CollectionKeys.DEFAULT)
-        if save_all:
-            self.include_collections += [CollectionKeys.ALL, *_OF_TREES]
-        for name in self.include_collections:
-            self.collection_manager.include(name)
-        losses: Any = self.collection_manager.get(CollectionKeys.LOSSES)
-        losses.save_config = self.save_config.copy()  # Not every step, as tdbg has it.
         self._train_data = _matrix(train_data)
         self._validation_data = _matrix(validation_data)
         settings = {
@@ -151,20 +132,6 @@ _OF_TREES = (
 )
 
 
-def _names(given: object) -> list[str]:
-    """The names of collections.
-
-    Raises:
-        SMDebugTypeError: If one is no text.
-    """
-    names = [given] if isinstance(given, str) else list(given or ())  # type: ignore[call-overload]
-    for name in names:
-        if not isinstance(name, str):
-            msg = f"include_collections: {name!r} is no name of a collection"
-            raise SMDebugTypeError(msg)
-    return names
-
-
 def _matrix(given: Any) -> Any:
     """A matrix, or the one in a file.
 
@@ -196,11 +163,4 @@ def get_hook(
     Returns:
         The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
     """
-    if not is_switched_on():
-        return None
-    found = base.get_hook(
-        json_config_path=json_config_path,
-        hook_class=Hook,
-        create_if_not_exists=create_if_not_exists,
-    )
-    return found if isinstance(found, Hook) else None
+    return find_hook(Hook, json_config_path, create_if_not_exists)
