@@ -16,8 +16,9 @@ __all__ = ["CurrentMode"]
 class CurrentMode:
     """The mode that a forward would have now.
 
-    This class has only the mode that the user set. A framework whose models have modes
-    overrides ``now``, and ``may_train`` if gradients can be switched off.
+    This class has the mode that the user set, or else that of the latest call, which a
+    framework's class notes. One whose models have modes overrides ``now``, and
+    ``may_train`` if gradients can be switched off.
 
     Args:
         session: The session; its step machine notes whether optimizers use gradients
@@ -31,10 +32,11 @@ class CurrentMode:
         self._session = session
         self._machine = session.machine
         self.said: ModeKeys | None = None
+        self._called = TRAIN
 
     def now(self) -> ModeKeys:
         """The mode that a forward would have now."""
-        return TRAIN if self.said is None else self.said
+        return self._called if self.said is None else self.said
 
     def say(self, mode: ModeKeys | None) -> None:
         """Set the mode from now on; None: follow the mode of the model."""

@@ -68,13 +68,6 @@ class _Board:
         self.runs += [WatchedRun(path) for path in self._finder.find_new()]
         return [run for run in self.runs if run.look()]
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether anything may still come."""
-        return bool(self._finder.patterns) or any(
-            not run.has_ended for run in self.runs
-        )
-
 
 def _print_once(board: _Board) -> None:
     out = console()

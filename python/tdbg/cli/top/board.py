@@ -25,10 +25,10 @@ from tdbg.run.findings import Finding, Severity
 from tdbg.run.model_info import ModelInfo
 from tdbg.trial import Envelope, Trial, create_trial
 
-__all__ = ["MAPPED", "Series", "WatchedRun"]
+__all__ = ["Series", "WatchedRun", "folder_of"]
 
-#: Collections that a map shows, the first one that the run has first.
-MAPPED = tuple(
+# Collections that a map shows, the first one that the run has first.
+_MAPPED = tuple(
     key.value
     for key in (
         CollectionKeys.GRADIENTS,
@@ -208,7 +208,7 @@ class WatchedRun:
         trial = self._trial
         if trial is None:
             return []
-        return [each for each in MAPPED if trial.tensor_names(collection=each)]
+        return [each for each in _MAPPED if trial.tensor_names(collection=each)]
 
     def layer_map(
         self, collection: str, columns: int, start: int | None = None

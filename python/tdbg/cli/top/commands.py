@@ -16,10 +16,10 @@ from tdbg.errors import TdbgError
 from tdbg.rules import check
 from tdbg.run.requests import request_capture, request_stop
 
-__all__ = ["CAPTURED_STEPS", "Commands"]
+__all__ = ["Commands"]
 
-#: For how many steps ``a`` captures.
-CAPTURED_STEPS = 50
+# For how many steps ``a`` captures.
+_CAPTURED_STEPS = 50
 # Characters of a name within a sentence.
 _BRIEF = 32
 # The newer half of the steps can be chosen so often.
@@ -147,14 +147,14 @@ class Commands:
 
         def capture() -> None:
             request_capture(
-                run.path, collections=[collection], steps=CAPTURED_STEPS, raw=True
+                run.path, collections=[collection], steps=_CAPTURED_STEPS, raw=True
             )
             self._view.message = (
-                f"asked; {collection} are captured for {CAPTURED_STEPS} steps"
+                f"asked; {collection} are captured for {_CAPTURED_STEPS} steps"
             )
 
         self._ask(
-            f"capture the values of {collection} at each of {CAPTURED_STEPS} steps?",
+            f"capture the values of {collection} at each of {_CAPTURED_STEPS} steps?",
             capture,
         )
 

@@ -8,26 +8,13 @@ from __future__ import annotations
 from mxnet import autograd
 
 from tdbg.capture.modes import CurrentMode
-from tdbg.capture.session import Session
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
 __all__ = ["GluonMode"]
 
 
 class GluonMode(CurrentMode):
-    """The mode that the user set, or else training inside of ``autograd.record``.
-
-    Args:
-        session: As for ``CurrentMode``.
-    """
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
-        self._called = TRAIN
-
-    def now(self) -> ModeKeys:
-        """The mode of what is recorded now: outside of calls that of the latest."""
-        return self._called if self.said is None else self.said
+    """The mode that the user set, or else training inside of ``autograd.record``."""
 
     def of_call(self) -> ModeKeys:
         """The mode of a call that begins."""

@@ -39,12 +39,7 @@ class LoopMode(CurrentMode):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._latest = TRAIN
         self._is_recording = tape_check()
-
-    def now(self) -> ModeKeys:
-        """The mode of what is recorded now: that of the latest call."""
-        return self._latest if self.said is None else self.said
 
     def of_call(self, training: Any = None) -> ModeKeys:
         """The mode of a call: as its flag says, or whether a tape records.
@@ -54,12 +49,12 @@ class LoopMode(CurrentMode):
         """
         is_flag = isinstance(training, bool)
         is_training = training if is_flag else self._is_recording()
-        self._latest = TRAIN if is_training else EVAL
+        self._called = TRAIN if is_training else EVAL
         return self.now()
 
     def trains(self) -> None:
         """An optimizer steps."""
-        self._latest = TRAIN
+        self._called = TRAIN
 
 
 class LoopSteps:
