@@ -89,8 +89,9 @@ def vandal(directory: Path, seed: int) -> Callable[[], int]:
         nonlocal n_calls, n
         if n_calls % 50 == 0:
             for path in directory.glob("*.tdi"):
-                if path.name not in originals:
-                    originals[path.name] = path.read_bytes()
+                # The writer may have created it a moment ago, and written nothing.
+                if path.name not in originals and (content := path.read_bytes()):
+                    originals[path.name] = content
         n_calls += 1
         there = sorted(originals.keys() - set(gone))
         if there:
