@@ -12,7 +12,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.report.markup import Child, Markup, tag
+from tdbg.drawing.bars import bar_chart
+from tdbg.drawing.dots import Dots, dot_chart
+from tdbg.drawing.lines import line_chart
+from tdbg.drawing.markup import Child, Markup, tag
+from tdbg.drawing.scales import number
+from tdbg.drawing.series import Series
 from tdbg.report.page import Section, badge, table
 from tdbg.report.sections.layers import usual_magnitudes
 from tdbg.report.sections.losses import loss_series, scalar_series
@@ -20,11 +25,6 @@ from tdbg.report.sections.overview import WORDS, size
 from tdbg.report.sections.settings import flattened
 from tdbg.report.sections.workers import step_time
 from tdbg.report.subject import GRADIENT, Subject
-from tdbg.report.svg.bars import bar_chart
-from tdbg.report.svg.dots import Dots, dot_chart
-from tdbg.report.svg.lines import line_chart
-from tdbg.report.svg.scales import number
-from tdbg.report.svg.series import Series
 from tdbg.report.trees.ensemble import hyperparameters, importance_of, rounds_of
 
 __all__ = ["banners", "compared"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tdbg.report.markup import Child, Markup, join, link_to, tag
+from tdbg.drawing.markup import Child, Markup, join, link_to, tag
 
 __all__ = ["Section", "badge", "page", "table", "tiles"]
 

@@ -15,10 +15,10 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.drawing.series import COLUMNS, Series
 from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.report.problems import Judged, Verdict, verdict_of
-from tdbg.report.svg.series import COLUMNS, Series
 from tdbg.run.json_values import mapping_of
 from tdbg.trial import Trial
 
@@ -193,7 +193,7 @@ class Subject:
             return []
         # An alias asks for the tensor that has it.
         return [
-            Series.of_envelope(envelope, i, field, known[i] if i < len(known) else name)
+            envelope.series(i, field, known[i] if i < len(known) else name)
             for i, name in enumerate(envelope.names)
         ]
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg import _core
+from tdbg.drawing.series import Series
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.trial.layout import Layout
@@ -73,6 +74,17 @@ class Envelope:
     bad: NDArray[np.uint32]
     first_bad: NDArray[np.int64]
     n_workers: int
+
+    def series(self, i: int, field: str, label: str) -> Series:
+        """One row to be drawn, without the columns in which nothing was recorded."""
+        there = np.flatnonzero(self.rows[i])
+        low, high, mean = (
+            part[field][i][there].astype(np.float64)
+            for part in (self.low, self.high, self.mean)
+        )
+        bad = self.bad[i][there].astype(np.int64)
+        first, last = self.edges[:-1][there], self.edges[1:][there] - 1
+        return Series(label, first, last, low, high, mean, bad)
 
 
 def envelope_fields(fields: str | Sequence[str]) -> tuple[str, ...]:

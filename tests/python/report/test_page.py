@@ -14,8 +14,8 @@ import tdbg
 from report_runs import HOSTILE, Page, hostile_run, planted_run
 from run_builder import simple_run
 from tdbg import report
+from tdbg.drawing.markup import join, shortened, tag, visible
 from tdbg.errors import ConfigurationError, StorageError
-from tdbg.report.markup import join, shortened, tag, visible
 
 SECTIONS = [
     "The run",

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.drawing.markup import Child, Markup, tag
+from tdbg.drawing.ridges import ridge_chart
 from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
-from tdbg.report.markup import Child, Markup, tag
 from tdbg.report.page import Section, table
 from tdbg.report.problems import accused_tensors
 from tdbg.report.subject import GRADIENT, Subject
-from tdbg.report.svg.ridges import ridge_chart
 from tdbg.stats.histogram import Histogram
 
 __all__ = ["distributions"]

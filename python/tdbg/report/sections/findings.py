@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tdbg.config.messages import counted
-from tdbg.report.markup import Child, Markup, link_to, shortened, tag
+from tdbg.drawing.lines import Mark, line_chart
+from tdbg.drawing.markup import Child, Markup, link_to, shortened, tag
+from tdbg.drawing.scales import number
+from tdbg.drawing.series import Series
 from tdbg.report.page import Section, badge, table
 from tdbg.report.problems import Problem
 from tdbg.report.sections.overview import WORDS
 from tdbg.report.subject import Subject
-from tdbg.report.svg.lines import Mark, line_chart
-from tdbg.report.svg.scales import number
-from tdbg.report.svg.series import Series
 
 __all__ = ["findings"]
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.drawing.dots import Dots, dot_chart
+from tdbg.drawing.heat_map import Cells, Flag, heat_map
+from tdbg.drawing.markup import Child, tag
 from tdbg.modes import ModeKeys
-from tdbg.report.markup import Child, tag
 from tdbg.report.page import Section
 from tdbg.report.subject import GRADIENT, UPDATE, Subject
-from tdbg.report.svg.dots import Dots, dot_chart
-from tdbg.report.svg.heat_map import Cells, Flag, heat_map
 from tdbg.trial import Envelope
 
 __all__ = ["gradient_flow", "layer_map", "usual_magnitudes"]

@@ -7,10 +7,10 @@ import datetime as dt
 import numpy as np
 
 from tdbg.config.messages import counted
-from tdbg.report.markup import Child, Markup, join, link_to, tag
+from tdbg.drawing.markup import Child, Markup, join, link_to, tag
+from tdbg.drawing.scales import number
 from tdbg.report.page import Section, badge, table, tiles
 from tdbg.report.subject import Subject
-from tdbg.report.svg.scales import number
 
 __all__ = ["WORDS", "banner", "facts", "overview_facts", "size", "utc"]
 

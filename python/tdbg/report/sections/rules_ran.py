@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdbg.report.markup import Child, tag
+from tdbg.drawing.markup import Child, tag
 from tdbg.report.page import Section, badge, table
 from tdbg.report.subject import Subject
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from tdbg.report.markup import Child, Markup, join, shortened, tag
+from tdbg.drawing.markup import Child, Markup, join, shortened, tag
 from tdbg.report.page import Section, table
 from tdbg.report.problems import accused_tensors
 from tdbg.report.subject import Subject

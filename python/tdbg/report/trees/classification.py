@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tdbg.report.markup import Child, Markup, tag
+from tdbg.drawing.lines import line_chart
+from tdbg.drawing.markup import Child, Markup, tag
+from tdbg.drawing.matrix import matrix_chart
+from tdbg.drawing.roc import unit_chart
+from tdbg.drawing.series import Series
 from tdbg.report.page import Section, table
-from tdbg.report.svg.lines import line_chart
-from tdbg.report.svg.matrix import matrix_chart
-from tdbg.report.svg.roc import unit_chart
-from tdbg.report.svg.series import Series
 from tdbg.report.trees.evaluation import (
     Ints,
     Kind,

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tdbg.drawing.bars import bar_chart
+from tdbg.drawing.lines import line_chart
+from tdbg.drawing.markup import Child, tag
+from tdbg.drawing.scales import number
+from tdbg.drawing.series import Series
 from tdbg.modes import ModeKeys
-from tdbg.report.markup import Child, tag
 from tdbg.report.page import Section, table
 from tdbg.report.subject import Subject
-from tdbg.report.svg.bars import bar_chart
-from tdbg.report.svg.lines import line_chart
-from tdbg.report.svg.scales import number
-from tdbg.report.svg.series import Series
 
 __all__ = [
     "hyperparameters",

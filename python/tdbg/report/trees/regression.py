@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.report.markup import Child, tag
+from tdbg.drawing.bars import columns_chart
+from tdbg.drawing.lines import line_chart
+from tdbg.drawing.markup import Child, tag
+from tdbg.drawing.scales import number
+from tdbg.drawing.series import Series
 from tdbg.report.page import Section, table
-from tdbg.report.svg.bars import columns_chart
-from tdbg.report.svg.lines import line_chart
-from tdbg.report.svg.scales import number
-from tdbg.report.svg.series import Series
 from tdbg.report.trees.evaluation import label_bins
 from tdbg.report.trees.samples import Samples
 

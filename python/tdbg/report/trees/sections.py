@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from tdbg.config.messages import counted
-from tdbg.report.markup import Child, Markup, tag
+from tdbg.drawing.bars import columns_chart
+from tdbg.drawing.lines import line_chart
+from tdbg.drawing.markup import Child, Markup, tag
+from tdbg.drawing.scales import number
+from tdbg.drawing.series import Series
 from tdbg.report.page import Section
 from tdbg.report.subject import Subject
-from tdbg.report.svg.bars import columns_chart
-from tdbg.report.svg.lines import line_chart
-from tdbg.report.svg.scales import number
-from tdbg.report.svg.series import Series
 from tdbg.report.trees.classification import classification
 from tdbg.report.trees.ensemble import (
     importance,

@@ -19,8 +19,8 @@ from report_runs import LAYERS, NAN, SPIKE, Element, Page, planted_run
 from run_builder import RunBuilder, simple_run
 from tdbg import _core, report
 from tdbg.config import Role
+from tdbg.drawing.heat_map import BAD, LEFT, RIGHT, WIDTH
 from tdbg.modes import ModeKeys
-from tdbg.report.svg.heat_map import BAD, LEFT, RIGHT, WIDTH
 from tdbg.run.directory import create_run
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "v1"

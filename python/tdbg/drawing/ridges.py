@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.report.markup import Markup, tag
-from tdbg.report.svg.frame import Box, figure, svg, text, x_axis
-from tdbg.report.svg.scales import Scale, number
+from tdbg.drawing.frame import Box, figure, svg, text, x_axis
+from tdbg.drawing.markup import Markup, tag
+from tdbg.drawing.scales import Scale, number
 
 __all__ = ["ridge_chart"]
 

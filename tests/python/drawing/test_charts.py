@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from report_runs import Element, Page
-from tdbg.report.svg.bars import bar_chart, columns_chart
-from tdbg.report.svg.dots import Dots, dot_chart
-from tdbg.report.svg.heat_map import BAD, Cells, colors, heat_map
-from tdbg.report.svg.lines import line_chart
-from tdbg.report.svg.matrix import matrix_chart
-from tdbg.report.svg.scales import Scale, number, scale_of, step_scale
-from tdbg.report.svg.series import Series
+from tdbg.drawing.bars import bar_chart, columns_chart
+from tdbg.drawing.dots import Dots, dot_chart
+from tdbg.drawing.heat_map import BAD, Cells, colors, heat_map
+from tdbg.drawing.lines import line_chart
+from tdbg.drawing.matrix import matrix_chart
+from tdbg.drawing.scales import Scale, number, scale_of, step_scale
+from tdbg.drawing.series import Series
 
 
 def drawn(markup: str) -> Element:

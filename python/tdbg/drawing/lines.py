@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.messages import counted
-from tdbg.report.markup import Markup, join, tag
-from tdbg.report.svg.frame import (
+from tdbg.drawing.frame import (
     N_COLORS,
     Box,
     figure,
@@ -26,8 +25,9 @@ from tdbg.report.svg.frame import (
     x_axis,
     y_axis,
 )
-from tdbg.report.svg.scales import Scale, number, scale_of, step_scale
-from tdbg.report.svg.series import Series
+from tdbg.drawing.markup import Markup, join, tag
+from tdbg.drawing.scales import Scale, number, scale_of, step_scale
+from tdbg.drawing.series import Series
 
 __all__ = ["Mark", "line_chart"]
 

@@ -6,13 +6,9 @@ Thread safety: values.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-if TYPE_CHECKING:
-    from tdbg.trial import Envelope
 
 __all__ = ["COLUMNS", "Series"]
 
@@ -46,21 +42,6 @@ class Series:
 
     def __len__(self) -> int:
         return len(self.first)
-
-    @classmethod
-    def of_envelope(cls, envelope: Envelope, i: int, field: str, label: str) -> Series:
-        """One row of an envelope, without the columns in which nothing was recorded."""
-        there = np.flatnonzero(envelope.rows[i])
-        edges = envelope.edges
-        return cls(
-            label,
-            edges[:-1][there],
-            edges[1:][there] - 1,
-            low=envelope.low[field][i][there].astype(np.float64),
-            high=envelope.high[field][i][there].astype(np.float64),
-            mean=envelope.mean[field][i][there].astype(np.float64),
-            bad=envelope.bad[i][there].astype(np.int64),
-        )
 
     @classmethod
     def of_points(

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.report.markup import Markup, tag
-from tdbg.report.svg.frame import N_COLORS, Box, figure, legend, svg, text
-from tdbg.report.svg.scales import Scale
+from tdbg.drawing.frame import N_COLORS, Box, figure, legend, svg, text
+from tdbg.drawing.markup import Markup, tag
+from tdbg.drawing.scales import Scale
 
 __all__ = ["unit_chart"]
 

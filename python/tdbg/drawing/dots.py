@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.report.markup import Markup, shortened, tag
-from tdbg.report.svg.frame import Box, figure, legend, svg, text
-from tdbg.report.svg.scales import number, scale_of
+from tdbg.drawing.frame import Box, figure, legend, svg, text
+from tdbg.drawing.markup import Markup, shortened, tag
+from tdbg.drawing.scales import number, scale_of
 
 __all__ = ["Dots", "dot_chart"]
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.report.markup import Markup, shortened, tag
-from tdbg.report.svg.frame import figure, svg, text
+from tdbg.drawing.frame import figure, svg, text
+from tdbg.drawing.markup import Markup, shortened, tag
 
 __all__ = ["matrix_chart"]
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.report.markup import Markup, shortened, tag
-from tdbg.report.svg.frame import (
+from tdbg.drawing.frame import (
     N_COLORS,
     Box,
     figure,
@@ -21,7 +20,8 @@ from tdbg.report.svg.frame import (
     x_axis,
     y_axis,
 )
-from tdbg.report.svg.scales import Scale, number, scale_of
+from tdbg.drawing.markup import Markup, shortened, tag
+from tdbg.drawing.scales import Scale, number, scale_of
 
 __all__ = ["bar_chart", "columns_chart"]
 

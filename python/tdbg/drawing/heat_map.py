@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.report.markup import Markup, shortened, tag
-from tdbg.report.svg.frame import Box, figure, legend, svg, text, x_axis
-from tdbg.report.svg.scales import number, step_scale
+from tdbg.drawing.frame import Box, figure, legend, svg, text, x_axis
+from tdbg.drawing.markup import Markup, shortened, tag
+from tdbg.drawing.scales import number, step_scale
 
 __all__ = ["Cells", "Flag", "colors", "heat_map", "png"]
 

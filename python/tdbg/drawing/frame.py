@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tdbg.report.markup import Child, Markup, join, shortened, tag
-from tdbg.report.svg.scales import Scale
+from tdbg.drawing.markup import Child, Markup, join, shortened, tag
+from tdbg.drawing.scales import Scale
 
 __all__ = ["N_COLORS", "Box", "figure", "legend", "svg", "text", "x_axis", "y_axis"]
 

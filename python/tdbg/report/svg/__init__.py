@@ -1,1 +1,0 @@
-"""Charts as SVG, drawn by hand: docs/report.md."""
