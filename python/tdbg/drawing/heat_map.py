@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.drawing.colors import NOT_FINITE, viridis
 from tdbg.drawing.frame import Box, figure, legend, svg, text, x_axis
-from tdbg.drawing.markup import Markup, shortened, tag
+from tdbg.drawing.markup import Child, Markup, shortened, tag
 from tdbg.drawing.scales import number, step_scale
 
 __all__ = ["Cells", "Flag", "colors", "heat_map", "png"]
@@ -30,21 +31,9 @@ MOST_HEIGHT = 520.0
 LABELLED = 10.5
 # Entries of the palette: transparent, NaN or infinity, and the colours.
 NOTHING, BAD, FIRST = 0, 1, 2
-BAD_COLOR = (255, 38, 84)
-
-# Viridis (van der Walt and Smith, 2015: even steps for the eye, also without colour
-# vision) as the polynomial of degree 6 by Zucker, within 1 % of the table.
-VIRIDIS = np.array(
-    [
-        (0.2777273272234177, 0.005407344544966578, 0.3340998053353061),
-        (0.1050930431085774, 1.404613529898575, 1.384590162594685),
-        (-0.3308618287255563, 0.214847559468213, 0.09509516302823659),
-        (-4.634230498983486, -5.799100973351585, -19.33244095627987),
-        (6.228269936347081, 14.17993336680509, 56.69055260068105),
-        (4.776384997670288, -13.74514537774601, -65.35303263337234),
-        (-5.435455855934631, 4.645852612178535, 26.3124352490832),
-    ]
-)
+BAD_COLOR = tuple(bytes.fromhex(NOT_FINITE[1:]))
+# Colours of a map that is drawn as paths.
+STEPS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,8 +71,20 @@ def heat_map(
     x_label: str = "step",
     caption: str | Markup | None = None,
     flags: Sequence[Flag] = (),
+    is_vector: bool = False,
 ) -> Markup:
-    """A figure of rows over steps, coloured by the logarithm of their values."""
+    """A figure of rows over steps, coloured by the logarithm of their values.
+
+    Args:
+        cells: What to show.
+        alt: What the map shows, for who cannot see it.
+        what: What the values are.
+        x_label: What the columns are.
+        caption: Written below.
+        flags: Places that are pointed out.
+        is_vector: Whether cells are drawn as paths of 16 colours, where a viewer shows
+            no embedded image; for some thousand cells at most.
+    """
     n_rows = len(cells.values)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log10(cells.values)
@@ -109,20 +110,12 @@ def heat_map(
     # Columns are as wide as their steps: the outer ones may be narrower.
     places = x(cells.edges)
     parts: list[Markup] = []
-    edges = np.round((places - box.left) * 2).astype(int)
-    pixels = np.repeat(levels, np.maximum(np.diff(edges), 1), axis=1)
-    parts.append(
-        tag(
-            "image",
-            href=png(pixels),
-            x=box.left,
-            y=top,
-            width=box.width,
-            height=height,
-            preserveAspectRatio="none",
-            class_="map",
-        )
-    )
+    if is_vector:
+        parts += _paths(levels, places, top, row)
+    else:
+        edges = np.round((places - box.left) * 2).astype(int)
+        pixels = np.repeat(levels, np.maximum(np.diff(edges), 1), axis=1)
+        parts.append(_image(pixels, box.left, top, box.width, height, class_="map"))
     parts.append(
         tag("rect", x=box.left, y=top, width=box.width, height=height, class_="border")
     )
@@ -144,7 +137,7 @@ def heat_map(
         for flag in flags
     ]
     parts.append(x_axis(box, x, x_label))
-    parts.append(_color_bar(low, high, what, WIDTH))
+    parts.append(_color_bar(low, high, what, WIDTH, is_vector))
     if cells.bad.any():
         parts.append(_bad_strip(cells, places, top))
     entries: list[tuple[str, str]] = []
@@ -203,33 +196,77 @@ def _bad_strip(cells: Cells, places: Floats, top: float) -> Markup:
     )
 
 
-def _color_bar(low: float, high: float, what: str, width: float) -> Markup:
+def _color_bar(
+    low: float, high: float, what: str, width: float, is_vector: bool
+) -> Markup:
+    left, length, thick = width - 190.0, 110.0, 9.0
     ramp = np.arange(FIRST, 256, dtype=np.uint8)[np.newaxis]
-    left = width - 190.0
+    bar: Child = _image(ramp, left, 4.0, length, thick)
+    if is_vector:
+        steps = np.linspace(FIRST, 255, STEPS).astype(np.uint8)[np.newaxis]
+        bar = _paths(steps, np.linspace(left, left + length, STEPS + 1), 4.0, thick)
     return tag(
         "g",
         text(LEFT, 12, what, class_="label"),
         text(left - 6, 12, number(10.0**low), anchor="end"),
-        tag(
-            "image",
-            href=png(ramp),
-            x=left,
-            y=4,
-            width=110,
-            height=9,
-            preserveAspectRatio="none",
-        ),
+        bar,
         text(left + 116, 12, number(10.0**high)),
     )
 
 
+def _image(
+    levels: NDArray[np.uint8],
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    class_: str | None = None,
+) -> Markup:
+    return tag(
+        "image",
+        href=png(levels),
+        x=x,
+        y=y,
+        width=width,
+        height=height,
+        preserveAspectRatio="none",
+        class_=class_,
+    )
+
+
+def _paths(
+    levels: NDArray[np.uint8], places: Floats, top: float, row: float
+) -> list[Markup]:
+    """The cells as one path a colour, neighbours of a colour as one piece."""
+    share = (levels.astype(np.float64) - FIRST) / (255 - FIRST)
+    steps = FIRST + np.round(share * (STEPS - 1)).astype(np.int64)
+    steps[levels < FIRST] = levels[levels < FIRST]
+    at = np.round(places).astype(int).tolist()
+    pieces: dict[int, list[str]] = {}
+    for i, line in enumerate(steps):
+        y, bottom = round(top + i * row), round(top + (i + 1) * row)
+        starts = np.flatnonzero(np.diff(line, prepend=-1)).tolist()
+        for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
+            if line[start] != NOTHING:
+                piece = f"M{at[start]} {y}H{at[stop]}V{bottom}H{at[start]}z"
+                pieces.setdefault(int(line[start]), []).append(piece)
+    palette = np.vstack([colors()[:FIRST], viridis(STEPS)])
+    return [
+        tag(
+            "path",
+            d=Markup("".join(found)),
+            fill=f"#{bytes(palette[level]).hex()}",
+            shape_rendering="crispEdges",
+        )
+        for level, found in sorted(pieces.items())
+    ]
+
+
 def colors() -> NDArray[np.uint8]:
     """The palette of the maps.  Shape (256, 3)."""
-    at = np.linspace(0.0, 1.0, 256 - FIRST)[:, np.newaxis]
-    values = sum(c * at**i for i, c in enumerate(VIRIDIS))
     found = np.zeros((256, 3), np.uint8)
     found[BAD] = BAD_COLOR
-    found[FIRST:] = np.clip(np.round(np.asarray(values) * 255), 0, 255).astype(np.uint8)
+    found[FIRST:] = viridis(256 - FIRST)
     return found
 
 

@@ -132,6 +132,11 @@ class Finding:
     stage: Stage | None = None
     cause: Cause | None = None
 
+    def _repr_html_(self) -> str:
+        from tdbg.run.findings_html import finding_html
+
+        return finding_html(self)
+
     @property
     def is_over(self) -> bool:
         """Whether the problem has gone."""

@@ -134,6 +134,11 @@ class Histogram:
         """The numbers of elements and bins, without the bins themselves."""
         return f"Histogram(count={self.count}, bins={len(self.keys)})"
 
+    def _repr_html_(self) -> str:
+        from tdbg.stats.histogram_html import histogram_html
+
+        return histogram_html(self)
+
     # --- Counts ---------------------------------------------------------------
 
     @property

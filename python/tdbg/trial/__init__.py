@@ -6,6 +6,7 @@ Imports no framework.
 from __future__ import annotations
 
 from tdbg.trial.envelope import ENVELOPE_FIELDS, Envelope
+from tdbg.trial.forward_order import in_forward_order
 from tdbg.trial.losses import RunLosses, WriterLosses, losses_of
 from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.reports import RunOverhead, ScalarSeries
@@ -38,6 +39,7 @@ __all__ = [
     "WriterLosses",
     "create_trial",
     "default_mapping",
+    "in_forward_order",
     "losses_of",
     "waiting_for_steps",
 ]

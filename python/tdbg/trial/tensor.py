@@ -147,6 +147,11 @@ class TensorHandle(HistogramQueries):
     def __repr__(self) -> str:
         return f"TensorHandle({self.name!r}, role={self.role!r}, dtype={self.dtype!r})"
 
+    def _repr_html_(self) -> str:
+        from tdbg.trial.html import tensor_html
+
+        return tensor_html(self._run, self)
+
     @property
     def role(self) -> str:
         """What it is: weight, bias, gradient, input, output, loss, scalar, ..."""

@@ -50,6 +50,11 @@ class Trial(TableQueries):
     def __repr__(self) -> str:
         return f"Trial({self.path!r}, status={self.status!r})"
 
+    def _repr_html_(self) -> str:
+        from tdbg.trial.html import trial_html
+
+        return trial_html(self)
+
     # --- The run ------------------------------------------------------------
 
     @property

@@ -5,13 +5,12 @@ Thread safety: functions; the trial's lock is held inside.
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.run.findings import Severity
-from tdbg.trial import Trial
+from tdbg.trial import Trial, in_forward_order
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
 from tdbg.ui.verdict import episodes_of, verdict
@@ -170,15 +169,7 @@ def tensors_of(trial: Trial) -> list[dict[str, Any]]:
     """
     with trial.no_refresh():
         info = trial.model_info()
-        parameters = list(info[-1].parameters) if info else []
-        place = {name: i for i, name in enumerate(parameters)}
-        names = trial.tensor_names()
-        found = []
-        for each in trial.describe(names):
-            position = trial.tensor(each.name).position
-            of_parameter = place.get(_parameter_of(each.name), math.inf)
-            found.append((of_parameter, position, each))
-        found.sort(key=lambda entry: entry[:2])
+        found = trial.describe(in_forward_order(trial, trial.tensor_names()))
         return [
             {
                 "name": each.name,
@@ -187,14 +178,5 @@ def tensors_of(trial: Trial) -> list[dict[str, Any]]:
                 "shape": None if each.shape is None else list(each.shape),
                 "module": None if not info else info[-1].module_of(each.name),
             }
-            for _, _, each in found
+            for each in found
         ]
-
-
-def _parameter_of(name: str) -> str:
-    """The parameter that a gradient, an update or a state of an optimizer is of."""
-    if name.startswith("optimizer/"):
-        return name.split("/", 2)[-1]
-    for prefix in ("gradient/", "gradient_unclipped/", "update/"):
-        name = name.removeprefix(prefix)
-    return name

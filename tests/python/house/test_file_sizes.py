@@ -36,6 +36,7 @@ SMALL = {
     "tdbg/demo/*.py": "the demo is shown to readers file by file",
     "tdbg/compat/smdebug/__main__.py": "python -m tdbg.compat.smdebug",
     "tdbg/rules/builtin/*/*.py": "a rule, found by its name",
+    "tdbg/rules/engine/report_html.py": "loaded where a notebook asks, and not before",
     "tdbg/launch/site/sitecustomize.py": "found by Python by this name",
 }
 

@@ -75,6 +75,11 @@ class Report:
     last_step: int
     notes: tuple[str, ...] = ()
 
+    def _repr_html_(self) -> str:
+        from tdbg.rules.engine.report_html import report_html
+
+        return report_html(self)
+
     @property
     def accuses(self) -> bool:
         """Whether a finding says that something is wrong: a warning or an error."""

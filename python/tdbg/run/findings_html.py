@@ -1,0 +1,78 @@
+"""Findings in a notebook: what is wrong, where, and what to do.
+
+Thread safety: pure functions over values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tdbg.config.messages import counted
+from tdbg.drawing.markup import Child, join, tag
+from tdbg.drawing.snippet import facts, listing, snippet, toned
+from tdbg.run.findings import Finding
+
+__all__ = ["finding_html", "findings_table", "last_states"]
+
+MOST_LISTED = 12
+
+
+def finding_html(finding: Finding) -> str:
+    """All that a finding says."""
+    rows: list[tuple[str, Child]] = [
+        ("where", tag("code", finding.tensor)),
+        ("when", f"{_steps(finding)} ({finding.mode.name})"),
+        ("what", finding.message),
+    ]
+    if finding.advice:
+        rows.append(("what to do", finding.advice))
+    if finding.cause is not None:
+        cause = finding.cause
+        rows.append(("follows from", [cause.rule, " in ", tag("code", cause.tensor)]))
+    return snippet([_severity(finding), f" {finding.rule}"], facts(rows))
+
+
+def last_states(findings: Iterable[Finding]) -> list[Finding]:
+    """Each problem once: what was last said of it."""
+    last = {(each.rule, each.tensor, each.first_step): each for each in findings}
+    return list(last.values())
+
+
+def findings_table(findings: Sequence[Finding], most: int = MOST_LISTED) -> Child:
+    """A table of the worst *most* findings, each in its last state."""
+    worst = sorted(
+        last_states(findings),
+        key=lambda f: (f.is_over, -f.severity, f.cause is not None, f.first_step),
+    )
+    if not worst:
+        return None
+    table = listing(
+        ("", "rule", "tensor", "when", "what is wrong", "what to do"),
+        (
+            (
+                _severity(each),
+                each.rule,
+                tag("code", each.tensor),
+                _steps(each),
+                each.message,
+                each.advice,
+            )
+            for each in worst[:most]
+        ),
+    )
+    more = len(worst) - most
+    if more <= 0:
+        return table
+    return join([table, tag("p", f"and {counted(more, 'more finding')}")])
+
+
+def _severity(finding: Finding) -> Child:
+    if finding.is_over:
+        return toned("ok", f"{finding.severity.label}, gone")
+    return toned(finding.severity.label, finding.severity.label)
+
+
+def _steps(finding: Finding) -> str:
+    if finding.first_step == finding.last_step:
+        return f"step {finding.first_step:,}"
+    return f"steps {finding.first_step:,} to {finding.last_step:,}"

@@ -1,0 +1,165 @@
+"""A run and a tensor in a notebook.
+
+Thread safety: functions; the trial's lock is held inside.
+
+Errors: what cannot be read of a damaged run is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tdbg.config.messages import counted
+from tdbg.drawing.heat_map import heat_map
+from tdbg.drawing.lines import line_chart
+from tdbg.drawing.markup import Child, tag
+from tdbg.drawing.scales import number
+from tdbg.drawing.snippet import facts, snippet, toned
+from tdbg.errors import TdbgError
+from tdbg.run.findings_html import findings_table, last_states
+from tdbg.trial.pictures import is_number, layer_cells, loss_series, series_of
+from tdbg.trial.run import RunState
+from tdbg.trial.tensor import TensorHandle
+from tdbg.trial.trial import Trial
+
+__all__ = ["tensor_html", "trial_html"]
+
+COLUMNS = 150
+MAP_ROWS, MAP_COLUMNS = 24, 48
+MOST_FINDINGS = 5
+MOST_LOSSES = 4
+TONES = {"stalled": "warning", "dead": "error", "unknown": "warning"}
+
+
+def trial_html(trial: Trial) -> str:
+    """A run: how it stands, what was found, its losses, its layers over the steps."""
+    with trial.no_refresh():
+        findings = trial.findings()
+        return snippet(
+            ["Run ", tag("code", trial.name)],
+            facts(_facts(trial)),
+            findings_table(findings, MOST_FINDINGS),
+            _if_readable(lambda: _losses(trial)),
+            _if_readable(lambda: _layers(trial)),
+        )
+
+
+def tensor_html(run: RunState, tensor: TensorHandle) -> str:
+    """A tensor: what it is, its newest statistics, and its course over the steps."""
+    trial = Trial(run, tensor.name)
+    with trial.no_refresh():
+        return snippet(
+            ["Tensor ", tag("code", tensor.name)],
+            facts(_tensor_facts(tensor)),
+            _if_readable(lambda: _course(trial, tensor)),
+        )
+
+
+def _if_readable(draw: Callable[[], Child]) -> Child:
+    try:
+        return draw()
+    except TdbgError as error:
+        return tag("p", f"Not shown: {error}")
+
+
+def _facts(trial: Trial) -> list[tuple[str, Child]]:
+    table = trial.step_table()
+    status = trial.status
+    rows: list[tuple[str, Child]] = [
+        ("state", toned(TONES.get(status, ""), status)),
+        ("directory", tag("code", trial.path)),
+        ("steps", _steps(len(table), table["step"].tolist())),
+        ("tensors", f"{len(trial.tensor_names()):,}"),
+    ]
+    workers, attempts = len(trial.workers()), len(trial.attempts())
+    if workers > 1:
+        rows.append(("workers", str(workers)))
+    if attempts > 1:
+        rows.append(("attempts", str(attempts)))
+    overhead = trial.overhead()
+    if overhead.is_telling:
+        rows.append(("cost of capture", f"{overhead.share:+.1%}"))
+    problems = trial.problems()
+    if problems:
+        tone = toned("warning", counted(len(problems), "problem"))
+        rows.append(("files", [tone, f": {problems[0].message}"]))
+    statuses = trial.rule_statuses()
+    found = last_states(trial.findings())
+    active = [each.severity for each in found if not each.is_over]
+    if active:
+        words = toned(max(active).label, counted(len(active), "finding"))
+        rows.append(("findings", words))
+    elif found:
+        words = toned("ok", f"{counted(len(found), 'finding')}, all over")
+        rows.append(("findings", words))
+    elif statuses:
+        words = toned("ok", f"{counted(len(statuses), 'rule')} found nothing wrong")
+        rows.append(("findings", words))
+    else:
+        rows.append(("findings", "no rule has judged this run yet"))
+    return rows
+
+
+def _steps(n: int, steps: list[int]) -> str:
+    if not n:
+        return "none yet"
+    return f"{n:,} recorded, from {steps[0]:,} to {steps[-1]:,}"
+
+
+def _losses(trial: Trial) -> Child:
+    series = loss_series(trial, COLUMNS)[:MOST_LOSSES]
+    if not series:
+        return None
+    return line_chart(series, alt="Losses.", y_label="loss")
+
+
+def _layers(trial: Trial) -> Child:
+    for collection in ("gradients", "weights"):
+        names = trial.tensor_names(collection=collection)
+        if names and trial.count_steps(what="statistics"):
+            cells = layer_cells(trial, names, "rms", rows=MAP_ROWS, columns=MAP_COLUMNS)
+            what = f"rms of {collection}"
+            alt = f"Map of layers over steps: {what}."
+            return heat_map(cells, alt=alt, what=what, is_vector=True)
+    return None
+
+
+def _tensor_facts(tensor: TensorHandle) -> list[tuple[str, Child]]:
+    steps = tensor.steps()
+    rows: list[tuple[str, Child]] = [
+        ("role", tensor.role),
+        ("dtype", tensor.dtype),
+        ("shape", " x ".join(map(str, tensor.first_shape)) or "scalar"),
+        ("steps", _steps(len(steps), steps)),
+    ]
+    for what in ("values", "histograms"):
+        n = len(tensor.steps(what=what))
+        if n:
+            rows.append((what, f"at {counted(n, 'step')}"))
+    if steps and tensor.role != "scalar":
+        rows += _newest(tensor, steps[-1])
+    return rows
+
+
+def _newest(tensor: TensorHandle, step: int) -> list[tuple[str, Child]]:
+    try:
+        stats = tensor.stats(step)
+    except TdbgError:
+        return []  # A part of a sharded tensor is missing there.
+    words = f"mean {number(stats.mean)}, std {number(stats.std)}, "
+    words += f"from {number(float(stats.min))} to {number(float(stats.max))}"
+    if not stats.finite:
+        words = "no finite element"
+    rows: list[tuple[str, Child]] = [(f"at step {step:,}", words)]
+    bad = stats.count - stats.finite
+    if bad:
+        rows.append(("", toned("error", f"{bad:,} of {stats.count:,} NaN or infinite")))
+    return rows
+
+
+def _course(trial: Trial, tensor: TensorHandle) -> Child:
+    series = series_of(trial, tensor.name, columns=COLUMNS)
+    if not len(series):
+        return None
+    label = "value" if is_number(trial, tensor.name) else "rms"
+    return line_chart([series], alt=f"{label} over steps.", y_label=label)
