@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ from tdbg.trial.table_queries import TableQueries
 from tdbg.trial.tensor import TensorHandle
 from tdbg.trial.writers import Attempt, EventRecord, Problem
 
+if TYPE_CHECKING:
+    from tdbg.trial.plot import Plots
+
 __all__ = ["Trial", "create_trial", "default_mapping"]
 
 
@@ -54,6 +57,17 @@ class Trial(TableQueries):
         from tdbg.trial.html import trial_html
 
         return trial_html(self)
+
+    @property
+    def plot(self) -> Plots:
+        """Plots with matplotlib, for papers: series, layer map, ridgeline.
+
+        Example:
+            trial.plot.series("gradient/fc.weight").figure.savefig("gradient.pdf")
+        """
+        from tdbg.trial.plot import Plots
+
+        return Plots(self)
 
     # --- The run ------------------------------------------------------------
 

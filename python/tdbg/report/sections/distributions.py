@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.ridges import ridge_chart
@@ -15,18 +14,13 @@ from tdbg.report.page import Section, table
 from tdbg.report.problems import accused_tensors
 from tdbg.report.subject import GRADIENT, Subject
 from tdbg.stats.histogram import Histogram
+from tdbg.stats.shared_bins import counts_in, note_of, shared_edges
 
 __all__ = ["distributions"]
 
-Floats = NDArray[np.float64]
-
-# Tensors that are shown; of each so many steps; and bins.
+# Tensors that are shown; of each so many steps.
 MOST_TENSORS, OF_PROBLEM = 10, 2
 MOST_STEPS = 7
-MOST_BINS, LEAST_BINS = 96, 16
-# Quantiles between which the bins lie: one element far out would put all others into
-# one bin.  The outermost bins hold what lies beyond.
-TAIL = 0.001
 DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 # More elements than that are not counted for a report; stored histograms are.
 MOST_ELEMENTS = 1 << 22
@@ -111,19 +105,9 @@ def _chosen(steps: Sequence[int]) -> list[int]:
 
 
 def _chart(name: str, found: dict[int, Histogram]) -> Markup:
-    clean = [h for h in found.values() if h.finite]
-    lows, highs = [], []
-    for each in clean:
-        low, high = _range(each)
-        lows.append(low)
-        highs.append(high)
-    low, high = (min(lows), max(highs)) if lows else (-1.0, 1.0)
-    if low == high:
-        reach = abs(low) / 2 or 0.5
-        low, high = low - reach, high + reach
-    edges = np.linspace(low, high, _n_bins(found) + 1)
-    counts = [_counts(each, edges) for each in found.values()]
-    notes = [_note(each) for each in found.values()]
+    edges = shared_edges(found.values())
+    counts = [counts_in(each, edges) for each in found.values()]
+    notes = [note_of(each) for each in found.values()]
     labels = [f"step {step:,}" for step in found]
     return ridge_chart(
         edges,
@@ -133,55 +117,6 @@ def _chart(name: str, found: dict[int, Histogram]) -> Markup:
         alt=f"Histograms of {name} at {len(found)} steps.",
         caption="The outermost bins hold all that lies beyond.",
     )
-
-
-def _n_bins(found: dict[int, Histogram]) -> int:
-    """Twice the root of the number of elements: of fewer, bins would be noise."""
-    most = max(each.count for each in found.values())
-    return int(np.clip(2 * np.sqrt(most), LEAST_BINS, MOST_BINS))
-
-
-def _range(histogram: Histogram) -> tuple[float, float]:
-    edges, counts = histogram.edges, histogram.counts
-    finite = np.isfinite(edges[:, 0]) & np.isfinite(edges[:, 1])
-    bounds = edges[finite]
-    order = np.argsort(bounds[:, 0], kind="stable")
-    bounds, n = bounds[order], counts[finite][order].astype(np.float64)
-    shares = np.cumsum(n) / n.sum()
-    first = int(np.searchsorted(shares, TAIL))
-    last = int(np.searchsorted(shares, 1 - TAIL))
-    return float(bounds[first, 0]), float(bounds[min(last, len(bounds) - 1), 1])
-
-
-def _counts(histogram: Histogram, edges: Floats) -> Floats:
-    """What each bin holds; the outermost also what lies beyond."""
-    if not histogram.finite:
-        return np.zeros(len(edges) - 1)
-    counts = np.array(histogram.to_numpy(edges)[0], np.float64)
-    beyond = histogram.finite - counts.sum()
-    above = float(histogram.counts[_is_finite_above(histogram, edges[-1])].sum())
-    # What an outer edge divides is less than one bin of the histogram.
-    counts[-1] += min(above, beyond)
-    counts[0] += max(0.0, beyond - above)
-    return counts
-
-
-def _is_finite_above(histogram: Histogram, edge: float) -> NDArray[np.bool_]:
-    low = histogram.edges[:, 0]
-    return np.isfinite(low) & (low >= edge)
-
-
-def _note(histogram: Histogram) -> str:
-    parts = []
-    if histogram.nan:
-        parts.append(f"{histogram.nan:,} NaN")
-    infinite = histogram.positive_infinity + histogram.negative_infinity
-    if infinite:
-        parts.append(f"{infinite:,} Inf")
-    zero = histogram.zero / histogram.count
-    if zero >= 0.005:
-        parts.append(f"{zero:.0%} zero")
-    return ", ".join(parts) or f"{histogram.count:,} values"
 
 
 def _precision(charts: Sequence[tuple[str, dict[int, Histogram]]]) -> Markup:
