@@ -231,11 +231,13 @@ class PendingSteps:
 
     Attributes:
         has_been_used: Whether a step has ever waited for a result.
+        write_end: Writes the record of a step, as ``Recorder.write_end``.
     """
 
     def __init__(self, writer: Writer) -> None:
         self.has_been_used = False
         self._writer = writer
+        self.write_end: Callable[..., Any] = writer.end_step
         self._lock = threading.RLock()
         self._open: dict[int, _PendingStep] = {}
         self._ended: deque[_PendingStep] = deque()
@@ -297,7 +299,7 @@ class PendingSteps:
         with self._lock:
             step = self._open.pop(number, None)
             if step is None and not self._ended:
-                self._writer.end_step(number, mode, mode_step, **rest)
+                self.write_end(number, mode, mode_step, **rest)
                 return
             step = step or _PendingStep(number)
             step.end = {"mode": mode, "mode_step": mode_step, **rest}
@@ -386,4 +388,4 @@ class PendingSteps:
     def _finish(self, step: _PendingStep) -> None:
         if step.end is not None:
             flags = step.end.pop("flags", 0) | step.flags
-            self._writer.end_step(step.number, **step.end, flags=flags)
+            self.write_end(step.number, **step.end, flags=flags)

@@ -412,6 +412,7 @@ class StepWriter:
         self._cost = CostEvents(recorder, self.meter)
         self._collections = CollectionEvents(recorder)
         self._losses = LossWatch(recorder.writer)
+        self._losses_of_replicas: list[LossWatch] = []
         self._large = LargeValues(recorder)
         self._last_ns = 0
 
@@ -444,6 +445,10 @@ class StepWriter:
         self._policy.set_throttle(Throttle(**request.body))
         if throttling is not None:
             throttling.is_proposed = False
+
+    def watch_losses(self, replica: Writer) -> None:
+        """Log what the writer of a further replica loses, too."""
+        self._losses_of_replicas.append(LossWatch(replica))
 
     def collections_change(self) -> None:
         """Write the collections at the end of the next step: one has changed."""
@@ -482,6 +487,8 @@ class StepWriter:
             self._last_ns = now_ns
             if recorder.writer.n_lost != self._losses.settled:
                 self._losses.step_ended(number)
+            for watch in self._losses_of_replicas:
+                watch.step_ended(number)
             if not context.step_plan.is_light:
                 self._large.write(number)
             if self._cost.has_news:
@@ -509,8 +516,8 @@ class StepWriter:
         self, number: int, mode: ModeKeys, mode_step: int, duration_ns: int
     ) -> None:
         """Write the record of one of the steps that ``light_steps_end`` ends."""
-        pending, writer = self._recorder.pending, self._recorder.writer
-        end = pending.end_step if pending.has_been_used else writer.end_step
+        pending = self._recorder.pending
+        end = pending.end_step if pending.has_been_used else self._recorder.write_end
         end(number, mode._value_, mode_step, duration_ns=duration_ns)
 
     def light_steps_end(self, last: Step, n: int, rest_ns: int) -> None:
@@ -567,4 +574,5 @@ class StepWriter:
 
     def close(self) -> None:
         """Log what was lost: the writer is closed."""
-        self._losses.close()
+        for watch in (self._losses, *self._losses_of_replicas):
+            watch.close()

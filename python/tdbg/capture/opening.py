@@ -11,17 +11,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.dry_run import MeasuringWriter
+from tdbg.capture.events import write_event
 from tdbg.capture.overhead import share_of
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import replace_sessions
 from tdbg.capture.ranks import AttemptId, Consensus, WriterIdentity, find_attempt
+from tdbg.capture.recorder import Recorder
+from tdbg.capture.replicas import worker_rank
 from tdbg.capture.requests import Requests
 from tdbg.capture.session import Session
 from tdbg.capture.writer import NullWriter
 from tdbg.config.options import AUTO, SessionOptions
 from tdbg.errors import ConfigurationError, StorageError
 from tdbg.run.aside import Unanswered, call_aside
-from tdbg.run.directory import create_run
+from tdbg.run.directory import Run, create_run
 from tdbg.run.requests import RequestListener
 from tdbg.run.schema import EventKind
 
@@ -94,23 +97,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         lambda: find_attempt(run, options.rank, options.rank_store, options.launch),
         directory,
     )
-    bounds = {
-        "queue_bytes": options.queue_bytes,
-        "min_free_bytes": options.min_free_bytes,
-    }
-    writer = core.Capture(
-        str(run.path),
-        run_uuid=run.uuid,
-        attempt_uuid=attempt.uuid,
-        attempt_ordinal=attempt.ordinal,
-        rank=options.rank,
-        world_size=len(options.workers),  # The ranks that a reader waits for.
-        overflow=options.overflow,
-        codec=options.codec,
-        precise=options.precise,
-        threads=options.threads,
-        **{name: value for name, value in bounds.items() if value is not None},
-    )
+    writer = _open_writer(run, attempt, options, options.rank, len(options.workers))
     batch_capture = core.BatchCapture(writer, adapter.tensor_types)
     session = Session(
         writer,
@@ -125,15 +112,61 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         budget=_budget(options),
     )
     session.writes_as = WriterIdentity(run.uuid, options.rank, attempt)
-    session.run(
-        session.write_event,
-        EventKind.CONFIGURATION,
-        _configuration(core, policy, options, adapter),
-    )
+    configuration = _configuration(core, policy, options, adapter)
+    session.run(session.write_event, EventKind.CONFIGURATION, configuration)
     session.run(
         session.write_event, EventKind.STATUS, {"training": "running", "reason": ""}
     )
+
+    def open_replica(number: int, n: int) -> Recorder:
+        size = options.world_size
+        workers = [
+            worker_rank(i, rank, size) for i in range(n) for rank in options.workers
+        ]
+        rank = worker_rank(number, options.rank, size)
+        opened = _open_writer(run, attempt, options, rank, len(workers))
+        batch_capture = core.BatchCapture(opened, adapter.tensor_types)
+        recorder = Recorder(opened, policy, adapter, batch_capture)
+        own = {"rank": rank, "world_size": n * size, "workers": workers}
+        write_event(recorder, EventKind.CONFIGURATION, {**configuration, **own})
+        return recorder
+
+    session.replicas.open_recorder = open_replica
     return session
+
+
+def _open_writer(
+    run: Run, attempt: AttemptId, options: SessionOptions, rank: int, world_size: int
+) -> Any:
+    """Open the core's writer of a worker.
+
+    Args:
+        run: The run.
+        attempt: The start of the training.
+        options: How it writes.
+        rank: Of the worker.
+        world_size: How many workers a reader waits for.
+
+    Raises:
+        StorageError: If it cannot write.
+    """
+    bounds = {
+        "queue_bytes": options.queue_bytes,
+        "min_free_bytes": options.min_free_bytes,
+    }
+    return import_module("tdbg._core").Capture(
+        str(run.path),
+        run_uuid=run.uuid,
+        attempt_uuid=attempt.uuid,
+        attempt_ordinal=attempt.ordinal,
+        rank=rank,
+        world_size=world_size,
+        overflow=options.overflow,
+        codec=options.codec,
+        precise=options.precise,
+        threads=options.threads,
+        **{name: value for name, value in bounds.items() if value is not None},
+    )
 
 
 def _budget(options: SessionOptions) -> float | str | None:

@@ -145,6 +145,8 @@ class Recorder:
             in a dry run.
         direct: The same, if it reads the framework's own tensors; None: only arrays.
         is_in_forward: Whether a forward is under way that module calls belong to.
+        write_end: Writes the record of a step, as ``Capture.end_step`` does; of several
+            replicas, with every writer.
     """
 
     def __init__(
@@ -165,6 +167,7 @@ class Recorder:
         self._arrays = None if can_read else adapter.arrays
         self._fallback = FallbackCapture(writer, adapter, batch_capture, self.pending)
         self.is_in_forward = False
+        self.write_end: Callable[..., Any] = writer.end_step
         self._has_long_names = False
 
     # ---- names ---------------------------------------------------------------
@@ -403,10 +406,10 @@ class Recorder:
             stored[-20:],
         )
 
-    def refuse(self, context: StepContext, n_bytes: int = 0) -> None:
-        """Count a tensor that cannot be captured."""
+    def refuse(self, context: StepContext, n_bytes: int = 0, n: int = 1) -> None:
+        """Count tensors that cannot be captured."""
         context.note_data(self.pending)
-        self._fallback.refuse(context.step.number, 1, n_bytes)
+        self._fallback.refuse(context.step.number, n, n_bytes)
 
     # ---- numbers -------------------------------------------------------------
 
@@ -464,7 +467,7 @@ class Recorder:
         if devices is not None and devices.unsent:
             devices.send(step)
         # Without devices there is nothing to wait for: no call more in every step.
-        end = pending.end_step if pending.has_been_used else self.writer.end_step
+        end = pending.end_step if pending.has_been_used else self.write_end
         end(step.number, step.mode._value_, step.mode_step, **rest)
 
     def fetch(self, timeout: float) -> float:

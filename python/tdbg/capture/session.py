@@ -25,6 +25,7 @@ from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import Faults, watch_process
 from tdbg.capture.recorder import Recorder, StepContext
+from tdbg.capture.replicas import Replicas
 from tdbg.capture.requests import Requests
 from tdbg.capture.schedule import IdleState, StepPlan
 from tdbg.capture.steps import Change, Step, StepMachine
@@ -90,6 +91,7 @@ class Session:
         on_request: Handles the requests of each type.
         obedience: Obeys requests.
         writes_as: The run, the rank and the attempt that it writes; None: nothing.
+        replicas: The workers of this process: one, or each of its replicas.
     """
 
     def __init__(
@@ -127,6 +129,8 @@ class Session:
             propose = functools.partial(requests.propose, "throttle")
         self.step_writer = StepWriter(self.recorder, policy, budget, propose)
         self.meter = self.step_writer.meter
+        self.replicas = Replicas(self.recorder, self.step_writer)
+        self.take_of = self.replicas.take
         self.is_live = is_live
         self.writes_as: WriterIdentity | None = None
         self.is_closed = False
@@ -455,12 +459,12 @@ class Session:
         """Records offered, written, dropped, failed and more; errors of tdbg."""
         self.settle()
         own = {
-            "refused_tensors": self.recorder.n_refused,
-            "repeated_rows": self.recorder.n_repeated,
+            "refused_tensors": self.replicas.n_refused,
+            "repeated_rows": self.replicas.n_repeated,
             "internal_errors": self._faults.n,
             "is_live": int(self.is_live),
         }
-        return {**self.writer.counters(), **own}
+        return {**self.replicas.counters(), **own}
 
     def device_state(self) -> dict[int, dict[str, Any]]:
         """How tensors of each device are captured, by the device's number."""
@@ -477,7 +481,7 @@ class Session:
         self.settle()
         if self.is_live:
             timeout -= self.recorder.fetch(timeout)
-            self.writer.flush(durable, max(0.0, timeout))
+            self.replicas.flush(durable, max(0.0, timeout))
 
     def close(self, reason: str = "closed", timeout: float = 5.0) -> bool:
         """End the open steps and the writer; True when everything was written."""
@@ -494,7 +498,7 @@ class Session:
             self.obedience.close()
         with contextlib.suppress(Exception):
             timeout -= self.recorder.pending.wait(timeout / 2, gives_up=True)
-        all_written = self.writer.close(max(0.0, timeout))
+        all_written = self.replicas.close(max(0.0, timeout))
         for end in (self.step_writer.close, *self.on_closed):
             with contextlib.suppress(Exception):
                 end()
@@ -581,7 +585,7 @@ class Session:
 
     def _collections_change(self) -> None:
         self.step_writer.collections_change()
-        self.recorder.refresh()
+        self.replicas.refresh()
         for callback in self.on_change:
             callback()
 

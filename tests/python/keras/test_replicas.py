@@ -1,4 +1,4 @@
-"""MirroredStrategy: replicas are micro-batches of one step, merged exactly."""
+"""MirroredStrategy: each replica is a worker, and all together are the batch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import pytest
 
 from keras_programs import run_program
 from tdbg.modes import EVAL, TRAIN
-from tdbg.trial import Trial, create_trial
+from tdbg.rules import resolve
+from tdbg.rules.testing import judge
+from tdbg.run.findings import Finding
+from tdbg.trial import TensorStatistics, Trial, create_trial
 
+# The data of the programs.
+X = np.random.default_rng(0).normal(size=(70, 8)).astype("float32")
 LOSS = "SparseCategoricalCrossentropy_output_0"
 PAIRS = [("one", "two"), ("one", "two by function"), ("fit one", "fit two")]
 
@@ -26,6 +31,19 @@ class Ran:
     def trial(self, name: str) -> Trial:
         """The run of this name."""
         return create_trial(self._out / name)
+
+    def judge(self, name: str, rule: str) -> list[Finding]:
+        """What a rule finds in the run."""
+        return judge(self._out / name, *resolve(rule))
+
+
+def assert_is_of(row: TensorStatistics, array: Any) -> None:
+    """It is the row of this array."""
+    exact = np.asarray(array, np.float64)
+    assert row.count == exact.size
+    assert (row.min, row.max) == (exact.min(), exact.max())
+    assert row.mean == pytest.approx(exact.mean(), rel=1e-6)
+    assert row.l2 == pytest.approx(np.linalg.norm(exact), rel=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +106,69 @@ def test_the_gradient_is_the_one_that_the_optimizer_has_reduced(
         assert momentum == pytest.approx(0.1 * gradient, rel=1e-5, abs=1e-8)
 
 
-def test_each_replica_is_a_micro_batch(ran: Ran) -> None:
-    outputs = ran.trial("two").tensor("Sequential_input_0")
-    labels = ran.trial("two").tensor("SparseCategoricalCrossentropy_input_1")
-    for tensor, whole in ((outputs, 16 * 8), (labels, 16)):
-        assert tensor.stats(0).count == whole
-    losses = ran.trial("two").tensor(LOSS).stats(0)
-    alone = float(ran.trial("one").tensor(LOSS).value(0))
-    assert losses.count == 2
-    assert losses.mean * 2 == pytest.approx(alone, rel=1e-4)  # They are sums.
+@pytest.mark.parametrize("name", ["two", "two by function", "fit two"])
+def test_each_replica_is_a_worker_with_its_share_of_the_batch(
+    ran: Ran, name: str
+) -> None:
+    trial = ran.trial(name)
+    assert trial.workers() == ["worker_0", "worker_1"]
+    assert trial.attempts()[-1].world_size == 2
+    given = trial.tensor("Sequential_input_0")
+    for step in (0, 3):
+        batch = X[16 * step : 16 * step + 16]
+        assert given.workers(step, mode=TRAIN) == trial.workers()
+        for i, worker in enumerate(trial.workers()):
+            share = batch[8 * i : 8 * i + 8]
+            found = given.value(step, mode=TRAIN, worker=worker)
+            assert np.array_equal(found, share)
+            assert_is_of(given.stats(step, mode=TRAIN, worker=worker), share)
+        assert_is_of(given.stats(step, mode=TRAIN), batch)
+    assert trial.step_table()["complete"].all()
+    assert trial.step_table()["micro_batches"].max() == 1
+
+
+@pytest.mark.parametrize("name", ["two", "two by function", "fit two"])
+def test_what_all_replicas_hold_alike_is_written_once(ran: Ran, name: str) -> None:
+    trial = ran.trial(name)
+    for tensor in ("d1/kernel", "gradient/d1/kernel", "update/d1/kernel"):
+        assert trial.tensor(tensor).workers(0, mode=TRAIN) == ["worker_0"], tensor
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "n_sums"), [("one", "two", 2), ("fit one", "fit two", 1)]
+)
+def test_each_replica_has_its_own_loss(
+    ran: Ran, one: str, two: str, n_sums: int
+) -> None:
+    # In the loop a loss is a share of the sum; in `fit` it is the mean of the share.
+    loss, alone = ran.trial(two).tensor(LOSS), ran.trial(one).tensor(LOSS)
+    for step in (0, 3):
+        own = [
+            float(loss.value(step, mode=TRAIN, worker=f"worker_{i}")) for i in (0, 1)
+        ]
+        assert own[0] != own[1]
+        together = loss.stats(step, mode=TRAIN)
+        assert (together.count, together.min, together.max) == (2, min(own), max(own))
+        expected = float(alone.value(step, mode=TRAIN))
+        assert together.mean * n_sums == pytest.approx(expected, rel=1e-3)
+
+
+def test_an_uneven_batch_is_whole_when_all_replicas_are(ran: Ran) -> None:
+    given = ran.trial("uneven").tensor("Sequential_input_0")
+    counts = [given.stats(2, worker=f"worker_{i}").count for i in (0, 1)]
+    assert sorted(counts) == [0, 8]  # One sample: nothing is left for the other.
+    assert_is_of(given.stats(2), X[32:33])
+    assert_is_of(given.stats(1), X[16:32])
+
+
+def test_a_replica_whose_data_is_not_a_number_is_named(ran: Ran) -> None:
+    trial = ran.trial("poisoned")
+    assert "Sequential_input_0" not in trial.tensor_names(step=1)  # Losses only.
+    loss = trial.tensor(LOSS)
+    assert [loss.stats(1, worker=f"worker_{i}").nan for i in (0, 1)] == [0, 1]
+    first = next(iter(ran.judge("poisoned", "ExplodingTensor")))
+    assert (first.tensor, first.step) == (LOSS, 1)
+    assert "on worker_1 of 2 workers" in first.message
 
 
 def test_validation_under_a_strategy_is_evaluation(ran: Ran) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 __all__ = [
     "FlatTensors",
     "n_replicas",
+    "n_replicas_of",
     "read_variable",
     "replica_number",
     "strategy_problem",
@@ -39,6 +40,12 @@ def strategy_problem(model: Any) -> str | None:
         f"the model was made under tf.distribute.{name}: tdbg captures the replicas of "
         "one process, as of tf.distribute.MirroredStrategy"
     )
+
+
+def n_replicas_of(model: Any) -> int:
+    """How many replicas a model has; 1 if it was made under no strategy."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return 1 if strategy is None else int(strategy.num_replicas_in_sync)
 
 
 def n_replicas(tf: Any) -> int:

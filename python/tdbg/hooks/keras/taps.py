@@ -213,7 +213,7 @@ class ModelTaps:
 
         Args:
             context: The step.
-            replicas: By key, of each replica; each is a micro-batch by itself.
+            replicas: By key, of each replica; each is a worker.
             ends_step: Whether the gradients are those that the optimizer has used:
                 a step has them once, the rest of each micro-batch.
         """
@@ -227,25 +227,24 @@ class ModelTaps:
         """Capture the gradients of a step, of all replicas together."""
         of_all = [dict(self._gradients(context, each)) for each in replicas]
         if len(of_all) == 1:
-            self._take(context, list(of_all[0].values()), 0)
+            self._take(context, list(of_all[0].values()))
             return
         for key, (entry, tensor, flags) in of_all[0].items():
             others = [each[key][1] for each in of_all[1:] if key in each]
             total = added([tensor, *others])
-            self._take(context, [(entry, total, flags)], 0)
+            self._take(context, [(entry, total, flags)])
 
     def take_forward(
         self, context: StepContext, replicas: Sequence[Mapping[str, Any]]
     ) -> None:
         """Capture those that are no gradients."""
-        first = context.step.micro_batch * len(replicas)
-        for index, tensors in enumerate(replicas):
+        for replica, tensors in enumerate(replicas):
             chosen = [
                 each
                 for _, each in self._chosen(context, tensors)
                 if each[0].role not in _GRADIENTS
             ]
-            self._take(context, chosen, first + index)
+            self._take(context, chosen, replica, context.step.micro_batch)
 
     def _gradients(
         self, context: StepContext, tensors: Mapping[str, Any]
@@ -258,11 +257,14 @@ class ModelTaps:
         self,
         context: StepContext,
         chosen: Sequence[_Chosen],
-        micro_batch: int,
+        replica: int = 0,
+        micro_batch: int = 0,
     ) -> None:
         if chosen:
             entries, tensors, flags = zip(*chosen, strict=True)
-            self._session.take(context, entries, tensors, flags, 0, micro_batch)
+            self._session.take_of(
+                replica, context, entries, tensors, flags, micro_batch
+            )
 
     def _chosen(
         self, context: StepContext, tensors: Mapping[str, Any]

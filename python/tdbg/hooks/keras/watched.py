@@ -34,6 +34,7 @@ from tdbg.hooks.keras.optimizers import (
     states_of,
 )
 from tdbg.hooks.keras.rates import LearningRates, Rates
+from tdbg.hooks.keras.replicas import n_replicas_of
 from tdbg.hooks.keras.taps import ModelTaps
 from tdbg.hooks.keras.tracing import Patches, Taps
 from tdbg.hooks.keras.variables import Parameter, Variables, captures
@@ -118,6 +119,7 @@ class WatchedModel:
         self.variables = Variables(session, model, self.paths)
         operations = backend.operations
         self.losses = Losses(prefix, operations)
+        session.replicas.expect(n_replicas_of(model))
         self._taps = ModelTaps(
             session,
             self.paths,

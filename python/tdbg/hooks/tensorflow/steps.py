@@ -124,7 +124,7 @@ class LoopSteps:
     def take(
         self, context: StepContext | None, replicas: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Capture what a forward has shown, each replica as a micro-batch."""
+        """Capture what a forward has shown, of each replica by its worker."""
         if context is None or not context.takes:
             return
         for model in self._models:

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from common import EVERY, OUT, X, Y, finish, hook, outcome, report
 
@@ -27,7 +28,8 @@ class Listening(logging.Handler):
 
 
 logging.getLogger("tdbg").addHandler(Listening())
-mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+DEVICES = ["CPU:0", "CPU:1"]
+mirrored = tf.distribute.MirroredStrategy(DEVICES)
 
 
 def scope(strategy: Any) -> Any:
@@ -47,8 +49,9 @@ def build() -> Any:
     )
 
 
-def data() -> Any:
-    return tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(16).repeat(2)
+def data(x: Any = X[:64], n_epochs: int = 2) -> Any:
+    batches = tf.data.Dataset.from_tensor_slices((x, Y[: len(x)])).batch(16)
+    return batches.repeat(n_epochs)
 
 
 def loop(name: str, strategy: Any, way: str = "graph", *, watched: bool = True) -> None:
@@ -85,12 +88,13 @@ def loop(name: str, strategy: Any, way: str = "graph", *, watched: bool = True) 
     made.close()
 
 
-def fit(name: str, strategy: Any) -> None:
-    with scope(strategy):
-        model = build()
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("adam", loss, metrics=["accuracy"])
+def fit(name: str, *, is_mirrored: bool) -> None:
+    """With a strategy that is made after the hook."""
     with hook(name) as made:
+        with scope(tf.distribute.MirroredStrategy(DEVICES) if is_mirrored else None):
+            model = build()
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile("adam", loss, metrics=["accuracy"])
         callbacks = [] if name == "fit plain" else [made]
         history = model.fit(
             X[:64], Y[:64], batch_size=16, epochs=2, shuffle=False, verbose=0,
@@ -102,6 +106,33 @@ def fit(name: str, strategy: Any) -> None:
             "counters": made.counters(),
             "patched": ["call" in vars(each) for each in model.layers],
         }
+
+
+def small(name: str, batches: Any, config: tt.SaveConfig) -> None:
+    """A loop of two replicas that have nothing in common before the loss."""
+    with mirrored.scope():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, name="d1")])
+        optimizer = keras.optimizers.SGD(0.1)
+        loss_of = keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="sum"
+        )
+        made = tt.Hook(OUT / name, save_all=True, save_config=config)
+        made.register(model, optimizer, loss=loss_of)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        grads = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(grads, model.trainable_variables)
+
+    @tf.function
+    def whole(x: Any, y: Any) -> None:
+        mirrored.run(step, args=(x, y))
+
+    for x, y in mirrored.experimental_distribute_dataset(batches):
+        whole(x, y)
+    report[name] = {"counters": made.counters()}
+    made.close()
 
 
 class Elsewhere:
@@ -121,9 +152,14 @@ loop("plain", mirrored, watched=False)
 loop("two", mirrored)
 loop("two by function", mirrored, "function")
 loop("two eagerly", mirrored, "eager")
-fit("fit one", None)
-fit("fit plain", mirrored)
-fit("fit two", mirrored)
+fit("fit one", is_mirrored=False)
+fit("fit plain", is_mirrored=True)
+fit("fit two", is_mirrored=True)
+small("uneven", data(X[:33], 1), EVERY)
+poisoned = X[:48].copy()
+poisoned[25:27, 0] = np.nan  # In the share of the second replica of the second batch.
+every_other = tt.SaveConfig(save_interval=2, statistics_interval=2)
+small("poisoned", data(poisoned, 1), every_other)
 with tt.Hook(OUT / "elsewhere") as elsewhere:
     report["elsewhere"] = outcome(
         lambda: elsewhere.register(Elsewhere(), keras.optimizers.SGD())
