@@ -4,7 +4,6 @@
 
     with tc.Hook("runs/c") as hook:
         model.fit(x, y, eval_set=(x_valid, y_valid), callbacks=[hook])
-        hook.record_model(model)
 
 Implements docs/catboost.md.
 """

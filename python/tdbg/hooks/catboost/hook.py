@@ -1,145 +1,209 @@
 """``Hook``: the callback that captures a training of CatBoost.
 
-CatBoost gives a callback the metrics and nothing else: importance and contributions are
-recorded of the model after ``fit``, by ``record_model``.
+CatBoost gives a callback the metrics and nothing else.  What the model was after its
+rounds is asked of it when it is trained: these are steps of mode PREDICT, numbered as
+the rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+import functools
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import catboost  # type: ignore[import-untyped]
-import numpy as np
 
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.process_hook import ProcessHook
-from tdbg.capture.schedule import ROWS, VALUES
+from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
-from tdbg.hooks.trees import shap
+from tdbg.hooks.catboost.model import TrainedModel
+from tdbg.hooks.catboost.scores import Scores, scores_of_folds, scores_of_rounds
+from tdbg.hooks.catboost.training import Training, find_training, identity_of
 from tdbg.hooks.trees.adapter import ArrayAdapter
-from tdbg.hooks.trees.collections import Group
 from tdbg.hooks.trees.hook import TreeHook
-from tdbg.hooks.trees.rounds import Score, is_maximized
-from tdbg.modes import TRAIN
+from tdbg.hooks.trees.rounds import DataSet, Score
+from tdbg.modes import PREDICT, TRAIN
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
-# What CatBoost calls the data that a model is trained by.
-_LEARN = "learn"
-_KIND = "prediction_values_change"
+_log = logging.getLogger("tdbg")
 
 
 class Hook(TreeHook):
-    """Captures a training of CatBoost on the CPU: metrics and losses.
+    """Captures a training of CatBoost; metrics and losses unless told otherwise.
 
-    A callback of ``fit``; on a GPU CatBoost refuses any::
+    A callback of ``fit``::
 
-        hook = tdbg.catboost.Hook("runs/c")
+        hook = tdbg.catboost.Hook("runs/c", include_collections=["trees"])
         model.fit(x, y, eval_set=(x_valid, y_valid), callbacks=[hook])
-        hook.record_model(model)
+
+    On a GPU CatBoost refuses any callback: there, and of cross-validation, what it
+    returns is recorded (``record_model``, ``record_cv``).
     """
 
     def _make_adapter(self) -> ArrayAdapter:
         return ArrayAdapter("catboost", catboost.__version__)
 
     def _attach(self, session: Session) -> CurrentMode:
-        self._model = _NoModel()
+        self._training: Training | None = None
+        # Of the round before, in CatBoost's own count; 0: no training is under way.
+        self._iteration = 0
+        self._reader = Scores(self._maximized)
+        # Identity of the trained model that was recorded last.
+        self._recorded = ""
         return super()._attach(session)
 
     def _remember(self) -> None:
         _process_hook.remember(self)
 
+    # ---- what CatBoost calls -----------------------------------------------------
+
     def after_iteration(self, info: Any) -> bool:
         """A round is over; CatBoost calls it.  False stops the training."""
-        if info.iteration == 1:
-            self._session.run(self._training_begins, 0, ())
-        stops = self._round_was(
-            self._model, lambda: self._read_scores(info.metrics), {}
-        )
-        if stops:
-            self._training_ends()
-        return not stops
+        iteration = int(info.iteration)
+        if not self._iteration or iteration <= self._iteration:
+            self._session.run(self._begin_training, iteration)
+        self._iteration = iteration
+        return not self._round_was(None, lambda: self._reader.read(info.metrics), {})
 
-    def record_model(self, model: Any, pool: Any = None) -> None:
-        """Record what CatBoost says of a model when it is trained.
+    # ---- what CatBoost calls no callback for ---------------------------------------
+
+    def record_model(self, model: Any, data: Any = None) -> None:
+        """Record a trained model whose training this hook was no callback of.
+
+        Its metrics become rounds, as far as it still has them, and it is asked what it
+        was after each.  Nothing happens for a model that the hook has seen to its end.
 
         Args:
             model: The model.
-            pool: Samples (a ``catboost.Pool``) whose predictions are explained; None:
-                contributions are not recorded.
+            data: Samples and labels that it is asked to predict: a ``catboost.Pool``,
+                or a pair of what ``fit`` takes; None: none.
         """
-        self._session.run(self._record_model, model, pool)
+        self._session.run(self._record_model, model, data)
         self._training_ends()
 
-    def _record_model(self, model: Any, pool: Any) -> None:
-        names = [str(name) for name in model.feature_names_]
-        importance = model.get_feature_importance()
-        self._record_all(
-            self._importance,
-            {
-                f"feature_importance/{_KIND}/{name}": value
-                for name, value in zip(names, importance, strict=True)
-            },
-        )
-        if pool is None:
+    def record_cv(self, results: Any) -> None:
+        """Record the metrics that ``catboost.cv`` has returned.
+
+        Args:
+            results: Its table, or its dictionary.
+        """
+        self._session.run(self._record_folds, results)
+        self._training_ends()
+
+    # ---- the training --------------------------------------------------------------
+
+    def _begin_training(self, iteration: int) -> None:
+        training = self._training = find_training(self._training_ended)
+        first_round = iteration - 1  # Of a snapshot that is gone on with, more than 0.
+        self._reader = Scores(self._maximized)
+        self._model_name = "CatBoost"
+        if training is not None:
+            first_round += training.n_continued
+            self._model_name = type(training.model).__name__
+        self._training_begins(first_round, ())
+        if training is not None:
+            training.first_round = first_round
+            training.first_step = self._session.machine.following(TRAIN)
+
+    def _training_ended(self, training: Training) -> None:
+        """The call of ``fit`` is over; the model is trained unless it has raised."""
+        if training is not self._training:
             return
-        rows = shap.sample_rows(pool.num_row(), self._shap_rows)
-        sampled = pool if rows is None else pool.slice(rows.tolist())
-        contributions = np.asarray(
-            model.get_feature_importance(sampled, type="ShapValues")
+        self._training, self._iteration = None, 0
+        self._session.run(self._record_trained, training)
+        self._training_ends()
+
+    def _record_trained(self, training: Training) -> None:
+        identity = identity_of(training.model)
+        if identity not in {"", training.before}:
+            self._recorded = identity
+            model = TrainedModel(training.model)
+            first = training.first_round, training.first_step
+            self._record_stages(model, training.data_set, *first)
+
+    def _record_model(self, model: Any, data: Any) -> None:
+        identity = identity_of(model)
+        if identity == self._recorded:
+            _log.info("the model is recorded already: the hook was its callback")
+            return
+        self._recorded = identity
+        data_set = None
+        if data is not None:
+            data_set = DataSet(_pool_of(model, data), is_training=False)
+        trained = TrainedModel(model)
+        self._model_name = trained.name
+        results = _results_of(model)
+        n_rounds = max(
+            (len(v) for each in results.values() for v in each.values()), default=0
         )
-        means = shap.average(contributions)
-        every = [*names, shap.BIAS]
-        self._record_all(
-            self._average_shap,
-            {f"average_shap/{x}": mean for x, mean in zip(every, means, strict=True)},
-        )
-        self._record_all(
-            self._full_shap,
-            {
-                f"full_shap/{name}": np.ascontiguousarray(column)
-                for name, column in shap.columns(contributions, names)
-            },
-        )
+        first_round = max(0, trained.n_all - n_rounds) if n_rounds else 0
+        self._training_begins(first_round, ())
+        first_step = self._session.machine.following(TRAIN)
+        self._record_rounds(scores_of_rounds(results, n_rounds, self._maximized))
+        self._record_stages(trained, data_set, first_round, first_step)
 
-    def _record_all(self, group: Group, tensors: Mapping[str, Any]) -> None:
-        """Record tensors at the last round, whatever the schedule says of it."""
-        group.expect(tensors)
-        context = self._session.given(TRAIN)
-        if context is not None and tensors:
-            entries = [group.entry(name) for name in tensors]
-            values = [np.asarray(value) for value in tensors.values()]
-            flags = [ROWS | VALUES] * len(entries)
-            context.note_data(self._session.recorder.pending)
-            self._session.take(context, entries, values, flags)
+    def _record_folds(self, results: Any) -> None:
+        self._model_name = "cv"
+        for number, scores in scores_of_folds(results, self._maximized):
+            self._training_begins(number, ())
+            self._record_rounds([scores])
 
-    def _read_scores(self, metrics: Mapping[str, Any]) -> Sequence[Score]:
-        scores = []
-        for data_set, by_metric in metrics.items():
-            for metric, values in by_metric.items():
-                # Parameters of a metric follow a colon: "AUC:type=Mu".
-                name = metric.partition(":")[0]
-                is_loss = not (metric in self._maximized or is_maximized(name))
-                is_training = data_set == _LEARN
-                scores.append(
-                    Score(data_set, metric, float(values[-1]), is_training, is_loss)
-                )
-        return scores
+    def _record_rounds(self, rounds: Iterable[Sequence[Score]]) -> None:
+        for scores in rounds:
+            self._begin(has_obeyed=True)
+            self._end(None, functools.partial(tuple, scores), {})
+
+    def _record_stages(
+        self,
+        model: TrainedModel,
+        data_set: DataSet | None,
+        first_round: int,
+        first_step: int,
+    ) -> None:
+        """Record what a model was after each round that is captured, and after all.
+
+        After all rounds everything is captured that is at any of them.
+        """
+        policy, most = self._session.policy, 0
+        fullest: StepPlan | None = None
+        self._session.steps_end()
+        start = self._session.machine.counters().step
+        for number in range(first_round, model.n_all):
+            passed = number - first_round
+            plan = policy.step_plan(PREDICT, first_step + passed)
+            n_due = self._n_due(plan)
+            if n_due > most:
+                most, fullest = n_due, plan
+            if number + 1 == model.n_all and fullest is not None:
+                plan = fullest
+            elif not n_due:
+                continue
+            model.n_rounds = number + 1
+            at = start + passed, first_step + passed
+            self._take_stage(model, data_set, at, plan)
 
 
-class _NoModel:
-    """A model that cannot be asked anything: CatBoost hands none out."""
+def _results_of(model: Any) -> Mapping[str, Any]:
+    """Return the metrics of all rounds of a trained model; none if it has not all."""
+    if model.get_param("metric_period") not in {None, 1}:
+        return {}
+    return model.get_evals_result() or {}
 
-    name = "CatBoost"
-    n_rounds = 0
 
-    def _refuse(self, *_: Any) -> NoReturn:
-        msg = "CatBoost hands out no model while it trains: hook.record_model(model)"
-        raise NotImplementedError(msg)
-
-    feature_names = hyperparameters = trees = importance = _refuse
-    labels = predictions = derivatives = contributions = _refuse
+def _pool_of(model: Any, data: Any) -> Any:
+    if isinstance(data, catboost.Pool):
+        return data
+    x, y = data
+    return catboost.Pool(
+        x,
+        y,
+        cat_features=model.get_cat_feature_indices(),
+        text_features=model.get_text_feature_indices(),
+        embedding_features=model.get_embedding_feature_indices(),
+    )
 
 
 _process_hook = ProcessHook(Hook)

@@ -25,7 +25,7 @@ from tdbg.capture.model_info import ModelInfoWriter, ModelMarks
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import StepContext
-from tdbg.capture.schedule import HISTOGRAM, ROWS
+from tdbg.capture.schedule import HISTOGRAM, ROWS, StepPlan
 from tdbg.capture.session import Session
 from tdbg.capture.steps import Counters
 from tdbg.config import HookConfig
@@ -39,7 +39,7 @@ from tdbg.hooks.trees.collections import Group, policy_of_trees
 from tdbg.hooks.trees.importance import KINDS
 from tdbg.hooks.trees.rounds import DataSet, Score, TreeModel, loss_of
 from tdbg.hooks.trees.tables import COLUMNS
-from tdbg.modes import EVAL, TRAIN, ModeKeys
+from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 from tdbg.run.model_info import ModelInfo
 
 __all__ = ["SHAP_ROWS", "TreeHook"]
@@ -201,15 +201,15 @@ class TreeHook(HookBase):
             return True
         return False
 
-    def _begin(self) -> None:
+    def _begin(self, *, has_obeyed: bool = False) -> None:
         session = self._session
         if session.machine.depth:
             session.forward_lost()
-        self._context = session.forward_begins(_ROOT, TRAIN)
+        self._context = session.forward_begins(_ROOT, TRAIN, has_obeyed=has_obeyed)
 
     def _round_was(
         self,
-        model: TreeModel,
+        model: TreeModel | None,
         scores: Callable[[], Sequence[Score]],
         data_sets: Mapping[ModeKeys, DataSet],
     ) -> bool:
@@ -228,14 +228,14 @@ class TreeHook(HookBase):
 
     def _round_ends(
         self,
-        model: TreeModel,
+        model: TreeModel | None,
         scores: Callable[[], Sequence[Score]],
         data_sets: Mapping[ModeKeys, DataSet],
     ) -> bool:
         """A round is over; return whether the training is to stop.
 
         Args:
-            model: The model, with that round.
+            model: The model, with that round; None: the framework hands out none.
             scores: Returns the metrics after it.
             data_sets: What the model predicts, in training and in evaluation.
         """
@@ -247,7 +247,7 @@ class TreeHook(HookBase):
 
     def _end(
         self,
-        model: TreeModel,
+        model: TreeModel | None,
         scores: Callable[[], Sequence[Score]],
         data_sets: Mapping[ModeKeys, DataSet],
     ) -> None:
@@ -255,9 +255,10 @@ class TreeHook(HookBase):
         self._context = None
         try:
             self._scores = scores()
-            self._model_name = model.name
+            if model is not None:
+                self._model_name = model.name
             self._record_scores(TRAIN)
-            if context is not None and context.takes:
+            if model is not None and context is not None and context.takes:
                 self._take_model(context, model, data_sets)
                 self._take_data(context, model, self._set_of_training(data_sets))
         finally:
@@ -275,12 +276,56 @@ class TreeHook(HookBase):
         train = data_sets.get(TRAIN)
         return train if self._has_evaluation else data_sets.get(EVAL, train)
 
-    def _evaluate(self, model: TreeModel, data_set: DataSet | None) -> None:
+    def _evaluate(self, model: TreeModel | None, data_set: DataSet | None) -> None:
         session = self._session
         context = session.forward_begins(_ROOT, EVAL)
         try:
             self._record_scores(EVAL)
-            if context is not None and context.takes:
+            if model is not None and context is not None and context.takes:
+                self._take_data(context, model, data_set)
+        finally:
+            session.forward_ends()
+
+    # ---- a model that is asked when it is trained --------------------------------
+
+    def _n_due(self, step_plan: StepPlan) -> int:
+        """Of how many collections of a model a step captures anything."""
+        groups = (
+            self._trees,
+            self._importance,
+            self._hyper,
+            self._average_shap,
+            self._full_shap,
+            self._labels,
+            self._predictions,
+        )
+        return sum(group.due(step_plan) for group in groups)
+
+    def _take_stage(
+        self,
+        model: TreeModel,
+        data_set: DataSet | None,
+        at: tuple[int, int],
+        step_plan: StepPlan,
+    ) -> None:
+        """Take what a trained model was after a round, as a step of mode PREDICT.
+
+        Args:
+            model: The model as it was.
+            data_set: What it predicts; None: nothing.
+            at: Number of the step among all, and among those of mode PREDICT.
+            step_plan: What the step captures.
+        """
+        session = self._session
+        number, mode_step = at
+        modes = {**session.machine.counters().modes, PREDICT: mode_step}
+        session.machine.continue_from(Counters(number, modes))
+        context = session.forward_begins(_ROOT, PREDICT, has_obeyed=True)
+        try:
+            if context is not None:
+                context.step_plan = step_plan
+                sets = {} if data_set is None else {EVAL: data_set}
+                self._take_model(context, model, sets)
                 self._take_data(context, model, data_set)
         finally:
             session.forward_ends()

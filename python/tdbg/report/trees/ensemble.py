@@ -186,8 +186,14 @@ def _depths(subject: Subject) -> dict[int, tuple[float, float]]:
         return {}
     tensors = [subject.trial.tensor(name) for name in names]
     found = {}
-    for step in tensors[0].steps(ModeKeys.TRAIN, what="values"):
-        told = (subject.read(t.name, t.value, step, ModeKeys.TRAIN) for t in tensors)
+    # Of a model that was asked when it was trained, in mode PREDICT.
+    rounds = [
+        (mode, step)
+        for mode in (ModeKeys.TRAIN, ModeKeys.PREDICT)
+        for step in tensors[0].steps(mode, what="values")
+    ]
+    for mode, step in rounds:
+        told = (subject.read(t.name, t.value, step, mode) for t in tensors)
         columns = [column for column in told if column is not None]
         if len(columns) < len(names) or any(c.dtype.kind not in "iu" for c in columns):
             continue

@@ -20,7 +20,20 @@ __all__ = ["Samples", "samples_of"]
 # Steps of a mode that are read, the first and the last among them.
 MOST_STEPS = 120
 # Objectives whose predictions are neither classes nor the labels themselves.
-OTHERS = ("rank", "lambdarank", "survival", "xe_ndcg")
+OTHERS = (
+    "rank",
+    "lambdarank",
+    "survival",
+    "xe_ndcg",
+    # Those of CatBoost: by pairs, by groups, and of survival.
+    "pairlogit",
+    "yetirank",
+    "query",
+    "groupquantile",
+    "stochasticrank",
+    "lambdamart",
+    "cox",
+)
 OBJECTIVE = "hyperparameters/objective"
 
 
@@ -69,7 +82,7 @@ def samples_of(subject: Subject) -> list[Samples]:
 
 
 def _is_other(subject: Subject) -> bool:
-    return objective(subject).startswith(OTHERS)
+    return objective(subject).lower().startswith(OTHERS)
 
 
 def objective(subject: Subject) -> str:
