@@ -1,8 +1,10 @@
 """Finds the trainings of boosted trees of a program that knows no tdbg.
 
-``train`` and ``cv`` of XGBoost and of LightGBM are given a hook for the length of the
-call, which estimators make, too.  Each call has a run of its own.  A call that is given
-a hook by the program stays as it is.
+``train`` and ``cv`` of XGBoost and of LightGBM, which estimators call, too, and ``fit``
+of the models of CatBoost, which its ``train`` calls, are given a hook for the length of
+the call.  Where CatBoost takes no callback (on a GPU, and in ``cv``), what the call
+returns is recorded.  Each call has a run of its own.  A call that is given a hook by
+the program stays as it is.
 
 Errors: none reach the script.
 """
@@ -15,7 +17,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,15 +26,26 @@ from tdbg.capture.process import at_exit
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
 from tdbg.launch.family import open_hook
 
-__all__ = ["FRAMEWORKS", "MOST_TRAININGS", "BoostingSearch", "begin"]
+__all__ = ["FRAMEWORKS", "MOST_TRAININGS", "BoostingSearch", "begin", "data_of"]
 
-FRAMEWORKS = ("xgboost", "lightgbm")
+FRAMEWORKS = ("xgboost", "lightgbm", "catboost")
 MOST_TRAININGS = 32
 """Of one process: a search over parameters may train thousands of models."""
 
 # Captured beside metrics, losses, and what the rules need.
 _COLLECTIONS = ("feature_importance", "trees", "hyperparameters")
-_ENTRIES = ("train", "cv")
+# What trains, by framework: functions of the package, and methods of its classes.
+_ENTRIES = {
+    "xgboost": ("train", "cv"),
+    "lightgbm": ("train", "cv"),
+    "catboost": (
+        "CatBoost.fit",
+        "CatBoostClassifier.fit",
+        "CatBoostRanker.fit",
+        "CatBoostRegressor.fit",
+        "cv",
+    ),
+}
 _CALLBACKS = "callbacks"
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
@@ -88,18 +101,20 @@ class BoostingSearch:
             for name, module in list(sys.modules.items())
             if module is package or name.startswith(prefix)
         ]
-        for entry in _ENTRIES:
-            original = getattr(package, entry)
+        for entry in _ENTRIES[self._framework]:
+            class_name, _, name = entry.rpartition(".")
+            owners = [getattr(package, class_name)] if class_name else modules
+            original = getattr(owners[0] if class_name else package, name)
             wrapped = self._wrapped(original)
-            for module in modules:
-                if getattr(module, "__dict__", {}).get(entry) is original:
-                    setattr(module, entry, wrapped)
-                    self._replaced.append((module, entry, original))
+            for owner in owners:
+                if getattr(owner, "__dict__", {}).get(name) is original:
+                    setattr(owner, name, wrapped)
+                    self._replaced.append((owner, name, original))
 
     def stop(self) -> None:
         """Put the functions of the framework back."""
-        for module, entry, original in self._replaced:
-            setattr(module, entry, original)
+        for owner, name, original in self._replaced:
+            setattr(owner, name, original)
         self._replaced.clear()
 
     def print_summary(self) -> None:
@@ -108,9 +123,10 @@ class BoostingSearch:
             for line in summary.captured(self.runs, self._facts):
                 sys.stderr.write(f"tdbg: {line}\n")
         elif self._is_first and not self._appeared():
+            entries = sorted({x.rpartition(".")[2] for x in _ENTRIES[self._framework]})
             sys.stderr.write(
                 f"tdbg: nothing was captured: {self._framework} was imported, and "
-                "neither train nor cv was called\n"
+                f"neither {' nor '.join(reversed(entries))} was called\n"
             )
 
     def _appeared(self) -> list[Path]:
@@ -125,21 +141,37 @@ class BoostingSearch:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
-                given = signature.bind(*args, **kwargs).arguments.get(_CALLBACKS)
+                arguments = signature.bind(*args, **kwargs).arguments
             except TypeError:
                 return original(*args, **kwargs)  # It says what is wrong.
+            given = arguments.get(_CALLBACKS)
             if _CALLBACKS in kwargs or given is None:
                 hook = self._make_hook(given or ())
                 if hook is not None:
                     with hook:
-                        kwargs[_CALLBACKS] = [hook, *(given or ())]
+                        takes_hook = _CALLBACKS in signature.parameters
+                        if takes_hook and not _is_on_gpu(arguments):
+                            kwargs[_CALLBACKS] = [hook, *(given or ())]
                         try:
-                            return original(*args, **kwargs)
+                            result = original(*args, **kwargs)
+                            if hook not in kwargs.get(_CALLBACKS, ()):
+                                self._record(hook, arguments, result)
+                            return result
                         finally:
                             self._note(hook)
             return original(*args, **kwargs)
 
         return call
+
+    def _record(self, hook: Any, arguments: Mapping[str, Any], result: Any) -> None:
+        """Record what a training of CatBoost, which took no hook, has returned."""
+        try:
+            if "self" in arguments:
+                hook.record_model(result, data_of(arguments))
+            else:
+                hook.record_cv(result[0] if isinstance(result, tuple) else result)
+        except Exception:
+            _log.warning("tdbg run captures nothing of this training", exc_info=True)
 
     def _make_hook(self, callbacks: Iterable[Any]) -> Any | None:
         """Make the hook of a training; None where it has one, or cannot have one."""
@@ -165,6 +197,27 @@ class BoostingSearch:
     def _note(self, hook: Any) -> None:
         """Note how many rounds the training had."""
         self.runs[-1] = summary.Run(self.runs[-1].path, hook.n_steps)
+
+
+def _is_on_gpu(arguments: Mapping[str, Any]) -> bool:
+    """Whether this is a ``fit`` of CatBoost on a GPU, where it refuses callbacks."""
+    get_param = getattr(arguments.get("self"), "get_param", None)
+    return get_param is not None and get_param("task_type") == "GPU"
+
+
+def data_of(arguments: Mapping[str, Any]) -> Any:
+    """The data of a ``fit`` that its model predicts: those held back, or of training.
+
+    Returns:
+        A ``Pool``, or a pair of samples and labels; None: they are in a file.
+    """
+    held_back = arguments.get("eval_set")
+    if isinstance(held_back, list) and held_back:
+        held_back = held_back[-1]
+    found = held_back or (arguments["X"], arguments.get("y"))
+    if isinstance(found, tuple) and found[1] is None:
+        found = found[0]  # A pool, which has the labels.
+    return None if isinstance(found, str | os.PathLike) else found
 
 
 def _by_order(function: Callable[..., Any]) -> inspect.Signature:

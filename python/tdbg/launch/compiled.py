@@ -63,7 +63,7 @@ _NO_STEPS = {
     "tdbg",
 }
 # Frameworks with a search of their own.
-_SEARCHED = ("keras", "lightgbm", "torch", "xgboost")
+_SEARCHED = ("catboost", "keras", "lightgbm", "torch", "xgboost")
 # So many functions are remembered, so that one that is compiled anew in each step by
 # `jax.jit(step)(...)` is known again.
 _MOST_KNOWN = 256

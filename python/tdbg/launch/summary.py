@@ -33,7 +33,7 @@ _MANY = 10
 # So many runs are named one by one in the command to type next.
 _MOST_NAMED = 4
 # Other frameworks, by the module that a program imports.
-_OTHERS = ("tensorflow", "catboost")
+_OTHERS = ("tensorflow",)
 
 
 @dataclass(slots=True)

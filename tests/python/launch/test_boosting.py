@@ -1,8 +1,8 @@
 """``tdbg run`` captures trainings of boosted trees in scripts that know no tdbg.
 
 The scripts have the shape of the demos of XGBoost (guide-python: callbacks,
-sklearn_examples, custom_softmax, continuation) and of LightGBM (simple_example,
-sklearn_example, advanced_example).
+sklearn_examples, custom_softmax, continuation), of LightGBM (simple_example,
+sklearn_example, advanced_example) and of CatBoost (its tutorial in Python).
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import catboost
 import pytest
 
+import tdbg.catboost as tc
+from tdbg.launch.boosting import data_of
 from tdbg.modes import ModeKeys
-from tree_runs import Run
+from tree_runs import Run, cancer
 
 EVAL = ModeKeys.EVAL
 
@@ -69,6 +73,27 @@ model.fit(X[:400], y[:400], callbacks=[lgb.log_evaluation(0)])
 print("trained")
 """
 
+CATBOOST = """
+import numpy as np
+from catboost import CatBoostClassifier, CatBoostRanker, Pool, cv, train
+from sklearn.datasets import load_breast_cancer
+
+X, y = load_breast_cancer(return_X_y=True)
+train_pool, valid_pool = Pool(X[:400], y[:400]), Pool(X[400:], y[400:])
+quiet = dict(logging_level="Silent", allow_writing_files=False, thread_count=1)
+model = CatBoostClassifier(iterations=12, **quiet)
+model.fit(train_pool, eval_set=valid_pool, use_best_model=False)
+booster = train(train_pool, dict(loss_function="Logloss", iterations=3, **quiet))
+scores = cv(train_pool, dict(loss_function="Logloss", iterations=4, **quiet))
+ranker = CatBoostRanker(iterations=2, loss_function="PairLogit", **quiet)
+ranker.fit(X[:400], y[:400], group_id=np.repeat(range(40), 10))
+print(model.tree_count_, booster.tree_count_, len(scores), ranker.tree_count_)
+try:
+    CatBoostClassifier(task_type="GPU", **quiet).fit(train_pool)
+except Exception as error:
+    print("callbacks" in str(error))
+"""
+
 
 def tdbg_run(run_dir: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -114,6 +139,61 @@ def test_a_script_of_lightgbm_is_captured_as_it_stands(
     run = Run(run_dir)
     assert run.steps("valid_0-binary_logloss", EVAL) == list(range(12))
     assert run.steps("trees/Node") == [0, 10]
+
+
+def test_a_script_of_catboost_is_captured_as_it_stands(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    result = tdbg_run(run_dir, sys.executable, script(tmp_path, CATBOOST))
+    assert result.returncode == 0, result.stderr
+    # On a GPU no callback is given, so the error is that of a machine without one.
+    assert result.stdout.splitlines()[-2:] == ["12 3 4 2", "False"]
+    assert "tdbg: captured 5 trainings, a run each:" in result.stderr
+    run = Run(run_dir)
+    assert run.steps("learn-Logloss") == list(range(12))
+    assert run.steps("validation-Logloss", EVAL) == list(range(12))
+    assert run.steps("trees/Node", ModeKeys.PREDICT) == [0, 10, 11]
+    assert "feature_importance/total_gain/3" in run.names("feature_importance")
+    trained = Run(run_dir.with_name("run-2"))
+    assert trained.steps("learn-Logloss") == [0, 1, 2]
+    folds = Run(run_dir.with_name("run-3"))
+    assert folds.steps("test-Logloss", EVAL) == [0, 1, 2, 3]
+    ranked = Run(run_dir.with_name("run-4"))
+    assert ranked.steps("trees/Node", ModeKeys.PREDICT) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ({"X": "x", "y": "y"}, 400),
+        ({"X": "pool"}, 400),
+        ({"X": "x", "y": "y", "eval_set": ("valid_x", "valid_y")}, 169),
+        ({"X": "pool", "eval_set": ["pool", ("valid_x", "valid_y")]}, 169),
+    ],
+)
+def test_what_a_model_trained_on_a_gpu_predicts_is_found_in_its_arguments(
+    run_dir: Path, given: dict[str, Any], size: int
+) -> None:
+    data = cancer()
+    values = {**data._asdict(), "pool": catboost.Pool(data.x, data.y)}
+
+    def value(name: Any) -> Any:
+        if isinstance(name, str):
+            return values[name]
+        return type(name)(value(each) for each in name)
+
+    model = catboost.CatBoostClassifier(
+        iterations=2, verbose=False, allow_writing_files=False, thread_count=1
+    ).fit(data.x, data.y)
+    with tc.Hook(run_dir, include_collections=["labels"]) as hook:
+        found = data_of({name: value(each) for name, each in given.items()})
+        hook.record_model(model, found)
+        assert hook.counters()["internal_errors"] == 0
+    assert Run(run_dir).value("labels", 0, ModeKeys.PREDICT).shape == (size,)
+
+
+def test_data_in_files_are_not_predicted() -> None:
+    assert data_of({"X": "train.tsv", "eval_set": Path("valid.tsv")}) is None
 
 
 def test_arguments_that_xgboost_takes_by_order_with_a_warning_are_no_hindrance(

@@ -318,10 +318,10 @@ def test_which_processes_search(folder: Path, case: str) -> None:
     [
         ("print('done')", "the program imported no framework that is searched"),
         (
-            "import sys; sys.modules['catboost'] = sys",
+            "import sys; sys.modules['tensorflow'] = sys",
             (
                 "the program imported no framework that is searched; tdbg run finds no "
-                "trainings of catboost"
+                "trainings of tensorflow"
             ),
         ),
         (

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 # What is searched for, by the names of their packages.
-_FRAMEWORKS = ("torch", "keras", "xgboost", "lightgbm", "jax", "mxnet")
+_FRAMEWORKS = (
+    "torch",
+    "keras",
+    "xgboost",
+    "lightgbm",
+    "catboost",
+    "jax",
+    "mxnet",
+)
 # Libraries of JAX, in which its search goes on when they are imported.
 _LIBRARIES = ("flax.nnx", "equinox", "optax")
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
