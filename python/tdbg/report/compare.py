@@ -5,13 +5,13 @@ Thread safety: functions over subjects, which belong to one thread.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.compare import Value, differences, divergence, facts_of, settings_of
 from tdbg.drawing.bars import bar_chart
 from tdbg.drawing.dots import Dots, dot_chart
 from tdbg.drawing.lines import line_chart
@@ -22,10 +22,9 @@ from tdbg.report.page import Section, badge, table
 from tdbg.report.sections.layers import usual_magnitudes
 from tdbg.report.sections.losses import loss_series, scalar_series
 from tdbg.report.sections.overview import WORDS, size
-from tdbg.report.sections.settings import flattened
 from tdbg.report.sections.workers import step_time
 from tdbg.report.subject import GRADIENT, Subject
-from tdbg.report.trees.ensemble import hyperparameters, importance_of, rounds_of
+from tdbg.report.trees.ensemble import importance_of, rounds_of
 
 __all__ = ["banners", "compared"]
 
@@ -34,6 +33,8 @@ Names: TypeAlias = tuple[str, str]
 
 MOST_CHARTS, MOST_FEATURES, MOST_ROWS = 12, 20, 300
 NOTHING = "-"
+# From which difference on runs are said to part, relative to the larger value.
+TOLERANCES = (0.0, 0.01, 0.1, 0.5)
 
 
 def banners(runs: Pair, names: Names) -> Markup:
@@ -62,6 +63,7 @@ def compared(runs: Pair, names: Names) -> list[Section]:
     found = [
         _facts(runs, names),
         _settings(runs, names),
+        _parting(runs),
         _findings(runs, names),
         _losses(runs, names),
         _numbers(runs, names),
@@ -73,33 +75,23 @@ def compared(runs: Pair, names: Names) -> list[Section]:
 
 
 def _facts(runs: Pair, names: Names) -> Section:
-    facts: dict[str, Callable[[Subject], Child]] = {
-        "State": lambda run: run.trial.status,
-        "Steps": lambda run: f"{len(run.table):,}",
-        "Modes": lambda run: ", ".join(mode.name for mode in run.modes) or NOTHING,
-        "Software": lambda run: run.framework or NOTHING,
-        "Parameters": lambda run: (
-            f"{len(run.parameters):,}" if run.parameters else NOTHING
-        ),
-        "Workers": lambda run: str(len(run.trial.workers())),
-        "Cost of capture": lambda run: str(run.trial.overhead()).removeprefix(
-            "measured cost: "
-        ),
-        "Losses": lambda run: str(run.trial.losses()),
-        "Size": lambda run: size(run.trial.n_bytes),
-        "Identity": lambda run: tag("code", run.trial.uuid),
-    }
-    rows = [(name, *(ask(run) for run in runs)) for name, ask in facts.items()]
+    told: list[dict[str, Child]] = [
+        {
+            **facts_of(run.trial),
+            "Parameters": f"{len(run.parameters):,}" if run.parameters else "",
+            "Size": size(run.trial.n_bytes),
+            "Identity": tag("code", run.trial.uuid),
+        }
+        for run in runs
+    ]
+    rows = [(name, *(each[name] or NOTHING for each in told)) for name in told[0]]
     return Section("run", "The runs", table(("fact", *names), rows))
 
 
 def _settings(runs: Pair, names: Names) -> Section:
-    told = [_all_settings(run) for run in runs]
-    keys = list(dict.fromkeys([*told[0], *told[1]]))
     rows = [
-        (tag("code", key), *(each.get(key, NOTHING) for each in told))
-        for key in keys
-        if told[0].get(key) != told[1].get(key)
+        (tag("code", key), *map(_words, values))
+        for key, values in differences([settings_of(run.trial) for run in runs])
     ]
     if not rows:
         same = tag("p", "All settings that the runs tell are the same.", class_="quiet")
@@ -112,33 +104,42 @@ def _settings(runs: Pair, names: Names) -> Section:
     return Section("settings", "What was set differently", content)
 
 
-def _all_settings(run: Subject) -> dict[str, str]:
-    """Those of the hook, of the model, of the optimizer, and hyperparameters."""
-    found = dict(flattened(run.configuration))
-    for info in run.trial.model_info()[-1:]:
-        for what in ("models", "losses", "optimizers"):
-            if getattr(info, what):
-                found[what] = ", ".join(getattr(info, what))
-        layers = Counter(info.modules.values())
-        if layers:
-            found["layers"] = ", ".join(
-                f"{n} {name}" for name, n in sorted(layers.items())
-            )
-    for name, series in scalar_series(run).items():
-        if len(series):
-            least, greatest = (
-                float(np.nanmin(series.low)),
-                float(np.nanmax(series.high)),
-            )
-            words = (
-                number(least)
-                if least == greatest
-                else f"{number(least)} to {number(greatest)}"
-            )
-            if name.startswith("scalar/optimizer/"):
-                found[name.removeprefix("scalar/")] = words
-    found.update({f"hyperparameters.{k}": v for k, v in hyperparameters(run)})
-    return found
+def _words(value: Value | None) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, tuple):
+        return f"{number(value[0])} to {number(value[1])}"
+    return value if isinstance(value, str) else number(value)
+
+
+def _parting(runs: Pair) -> Section | None:
+    """Where the runs differ for the first time, and what differs first."""
+    first, second = runs
+    at_all = first.read("both runs", divergence, first.trial, second.trial)
+    if at_all is None or not at_all.n_places or not at_all.n_names:
+        return None
+    what = (
+        f"{at_all.n_names:,} tensors and numbers that both have were compared at "
+        f"{at_all.n_places:,} {first.step_word}s that both have recorded."
+    )
+    content: list[Child] = [tag("p", what, class_="quiet")]
+    if not at_all.partings:
+        content.append(tag("p", "They are the same throughout."))
+        return Section("parting", "Where they part", content)
+    rows: list[tuple[Child, ...]] = []
+    for tolerance in TOLERANCES:
+        found = divergence(first.trial, second.trial, tolerance=tolerance)
+        begin = "at all" if not tolerance else f"by more than {tolerance:.0%}"
+        if found.partings:
+            earliest = found.partings[0]
+            word = f"{first.step_word} {earliest.place:,}"
+            at_once = sum(p.place == earliest.place for p in found.partings) - 1
+            others = f" and {at_once:,} more" if at_once else ""
+            rows.append((begin, word, [tag("code", earliest.name), others]))
+        else:
+            rows.append((begin, "never", NOTHING))
+    content.append(table(("they differ", "from", "first in"), rows))
+    return Section("parting", "Where they part", content)
 
 
 def _findings(runs: Pair, names: Names) -> Section:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tdbg import _core
 from tdbg.drawing.series import Series
@@ -30,6 +30,7 @@ __all__ = [
     "ENVELOPE_FIELDS",
     "Envelope",
     "ask",
+    "checked_edges",
     "column_edges",
     "envelope_fields",
     "fill",
@@ -168,6 +169,24 @@ def column_edges(
         width += 1
     inner = np.arange((start // width + 1) * width, stop, width, dtype=np.int64)
     return np.concatenate(([start], inner, [stop])).astype(np.int64)
+
+
+def checked_edges(edges: ArrayLike) -> NDArray[np.int64]:
+    """Bounds of columns that a caller gives.
+
+    Raises:
+        ConfigurationError: If there is none, or they descend, or are no whole numbers.
+    """
+    given = np.asarray(edges)
+    if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu":
+        msg = "edges must be whole numbers in one dimension, and at least one of them"
+        raise ConfigurationError(msg)
+    bounds = given.astype(np.int64)
+    if (np.diff(bounds) < 0).any():
+        at = int(np.flatnonzero(np.diff(bounds) < 0)[0])
+        msg = f"edges must not descend: {bounds[at]} comes before {bounds[at + 1]}"
+        raise ConfigurationError(msg)
+    return bounds
 
 
 def fill(

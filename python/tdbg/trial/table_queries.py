@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.trial import envelope, overview, statistics
 from tdbg.trial.columns import ColumnReader, Columns
-from tdbg.trial.envelope import Envelope, column_edges, envelope_fields
+from tdbg.trial.envelope import (
+    Envelope,
+    checked_edges,
+    column_edges,
+    envelope_fields,
+)
 from tdbg.trial.layout import Layout, LayoutCache
 from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.run import RunState
@@ -72,6 +77,7 @@ class TableQueries:
         start: int | None = None,
         stop: int | None = None,
         columns: int = 1000,
+        edges: ArrayLike | None = None,
         fields: str | Sequence[str] = ("l2",),
         quick: bool = False,
         check: Callable[[], None] | None = None,
@@ -95,6 +101,9 @@ class TableQueries:
             columns: How many columns at most.  All but the outer ones are equally
                 wide, and the inner bounds are multiples of the width, so that they stay
                 where they are while a run grows.
+            edges: The bounds of the columns themselves, in global steps that never
+                descend, instead of *start*, *stop*, *columns* and *quick*: for columns
+                that are no stretches of as many steps, such as seconds.
             fields: Of l2, rms (l2 / sqrt of the number of elements), mean, std,
                 abs_max (the largest absolute value), zero_share (zeros / elements); of
                 the finite elements, as docs/statistics.md defines them.
@@ -109,7 +118,8 @@ class TableQueries:
 
         Raises:
             TensorUnavailable: If one of *names* is unknown so far.
-            ConfigurationError: If *columns* is below 1, or one of *fields* unknown.
+            ConfigurationError: If *columns* is below 1, *edges* descend, or one of
+                *fields* is unknown.
 
         Example:
             e = trial.envelope(["gradient/fc.weight"], columns=800)
@@ -119,13 +129,17 @@ class TableQueries:
         if columns < 1:
             msg = f"an envelope needs at least one column, got columns={columns!r}"
             raise ConfigurationError(msg)
+        bounds = None if edges is None else checked_edges(edges)
         with self._run.fresh() as run:
-            first, end = _range(self._recorded(run, key), start, stop)
+            if bounds is None:
+                first, end = _range(self._recorded(run, key), start, stop)
+                sources = run.sources_of(None)
+                bounds = column_edges(sources, first, end, columns, quick=quick)
+            else:
+                first, end = int(bounds[0]), int(bounds[-1])
             layout = self._layout(run, names, first, end)
-            sources = run.sources_of(None)
-            edges = column_edges(sources, first, end, columns, quick=quick)
             questions = envelope.ask(layout, first, end)
-        return envelope.fill(questions, layout.names, edges, chosen, key, check)
+        return envelope.fill(questions, layout.names, bounds, chosen, key, check)
 
     def statistics_in_parts(
         self,

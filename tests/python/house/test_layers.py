@@ -25,7 +25,14 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 # Packages whose `__init__` is their face: the rest of tdbg imports nothing below it.
-FACES = ("tdbg.trial", "tdbg.rules", "tdbg.actions", "tdbg.export", "tdbg.report")
+FACES = (
+    "tdbg.trial",
+    "tdbg.rules",
+    "tdbg.actions",
+    "tdbg.compare",
+    "tdbg.export",
+    "tdbg.report",
+)
 
 
 def loaded_by(module: str) -> set[str]:

@@ -106,3 +106,21 @@ def test_layers_of_one_run_alone_have_one_dot(tmp_path: Path) -> None:
         compared(tmp_path / "left", tmp_path / "right").section("layers").all("svg")
     )
     assert len(weights.all("circle")) == 4
+
+
+def test_where_two_runs_part_is_told_and_what_differs_first(tmp_path: Path) -> None:
+    for name, factor in (("one", 1.0), ("other", 1.05)):
+        with RunBuilder(tmp_path / name) as run:
+            for step in range(40):
+                value = 2.0 * (factor if step >= 17 else 1.0)
+                run.step(step, {"early": np.full(2, value, np.float32)})
+    page = compared(tmp_path / "one", tmp_path / "other")
+    (table,) = page.section("parting").all("table")
+    rows = {
+        row.all("th")[0].text: [cell.text for cell in row.all("td")]
+        for row in table.all("tbody")[0].all("tr")
+    }
+    assert rows["at all"] == rows["by more than 1%"] == ["step 17", "early"]
+    assert rows["by more than 10%"] == ["never", "-"]
+    same = compared(tmp_path / "one", tmp_path / "one").section("parting").text
+    assert "They are the same throughout." in same

@@ -326,3 +326,21 @@ def test_a_run_without_steps_has_no_columns(run_dir: Path) -> None:
     assert found.names == []
     assert found.rows.shape == (0, 0)
     assert found.edges.tolist() == [0]
+
+
+def test_columns_between_edges_of_the_caller_hold_what_lies_in_them(
+    run_dir: Path,
+) -> None:
+    write_run(run_dir)
+    trial = create_trial(run_dir)
+    found = trial.envelope(edges=[-5, 0, 0, 30, 38, 150, 151, 900])
+    assert found.edges.tolist() == [-5, 0, 0, 30, 38, 150, 151, 900]
+    assert_covers(trial, found)
+    assert found.rows[0].tolist() == [0, 0, 30, 8, 112, 1, 49]
+
+
+@pytest.mark.parametrize("edges", [[], [3, 2], [0.5, 1.0], [[0, 1]], 3])
+def test_edges_that_bound_no_columns_are_refused(run_dir: Path, edges: Any) -> None:
+    write_run(run_dir, n_steps=2)
+    with pytest.raises(ConfigurationError, match="edges must"):
+        create_trial(run_dir).envelope(edges=edges)

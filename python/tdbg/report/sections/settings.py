@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from shlex import quote
-from typing import Any
 
+from tdbg.compare import flattened
 from tdbg.drawing.markup import Child, Markup, join, shortened, tag
 from tdbg.report.page import Section, table
 from tdbg.report.problems import accused_tensors
 from tdbg.report.subject import Subject
 
-__all__ = ["flattened", "reproduce", "settings"]
+__all__ = ["reproduce", "settings"]
 
 MOST = 300
 
@@ -31,26 +31,6 @@ def settings(subject: Subject) -> Section:
             tag("p", f"{len(rows) - MOST} more are not listed.", class_="quiet")
         )
     return Section("settings", "Settings", content)
-
-
-def flattened(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield what a document holds: paths, and values in words."""
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from flattened(each, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list | tuple):
-        if any(isinstance(each, Mapping | list) for each in value):
-            for i, each in enumerate(value):
-                yield from flattened(each, f"{path}[{i}]")
-        elif value:
-            yield path, ", ".join(map(str, value))
-    elif value is not None and value != "":
-        yield (
-            path,
-            {True: "yes", False: "no"}.get(value, str(value))
-            if isinstance(value, bool)
-            else str(value),
-        )
 
 
 def reproduce(subject: Subject) -> Section:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tdbg.compare import hyperparameters_of
 from tdbg.drawing.bars import bar_chart
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, tag
@@ -16,7 +17,6 @@ from tdbg.report.page import Section, table
 from tdbg.report.subject import Subject
 
 __all__ = [
-    "hyperparameters",
     "importance",
     "importance_of",
     "metrics",
@@ -28,7 +28,7 @@ __all__ = [
 MOST_FEATURES, MOST_LINES = 20, 8
 # Kinds of importance by the names of the report that smdebug made.
 KINDS = {"weight": "Weight", "gain": "Gain", "cover": "Coverage"}
-PREFIX, SHAP, HYPER = "feature_importance/", "average_shap/", "hyperparameters/"
+PREFIX, SHAP = "feature_importance/", "average_shap/"
 
 
 def rounds_of(subject: Subject, name: str, mode: ModeKeys | None = None) -> Series:
@@ -231,23 +231,12 @@ def importance_of(subject: Subject, kind: str) -> dict[str, float]:
     return {feature: float(s.mean[-1]) for feature, s in found.items() if len(s)}
 
 
-def hyperparameters(subject: Subject) -> list[tuple[str, str]]:
-    """Names and values of the hyperparameters, at the last step that has them."""
-    rows = []
-    for name in sorted(subject.in_collection("hyperparameters")):
-        tensor = subject.trial.tensor(name)
-        steps = tensor.steps(what="values")
-        value = subject.read(name, tensor.value, steps[-1]) if steps else None
-        if value is not None and value.size == 1:
-            item = value.item()
-            words = number(item) if isinstance(item, int | float) else str(item)
-            rows.append((name.removeprefix(HYPER), words))
-    return rows
-
-
 def parameters(subject: Subject) -> Section | None:
     """The hyperparameters as a table."""
-    rows = [(tag("code", name), value) for name, value in hyperparameters(subject)]
+    rows = [
+        (tag("code", name), value if isinstance(value, str) else number(value))
+        for name, value in hyperparameters_of(subject.trial).items()
+    ]
     if not rows:
         return None
     return Section(

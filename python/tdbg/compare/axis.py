@@ -1,0 +1,82 @@
+"""What runs are aligned by: a step's place on an axis that they share.
+
+Thread safety: values and functions over them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.modes import ModeKeys
+
+__all__ = ["Axis"]
+
+NS_OF_MS = 1_000_000
+
+
+class Axis(StrEnum):
+    """What the place of a step is.
+
+    ``STEP``: its global step, which counts evaluation, too.  ``TRAINING``: the training
+    steps before it, so that runs which evaluate at other times are aligned.  ``TIME``:
+    milliseconds since the first recorded step was ended.
+    """
+
+    STEP = "step"
+    TRAINING = "training"
+    TIME = "time"
+
+    def places(self, table: NDArray[np.void]) -> NDArray[np.int64]:
+        """Where each recorded step lies; they never descend.
+
+        Args:
+            table: As ``Trial.step_table`` gives it, of n steps.
+
+        Returns:
+            int64 (n,).
+
+        Example:
+            places = Axis.TIME.places(trial.step_table())
+            seconds = places[-1] / 1000
+        """
+        if not len(table):
+            return np.empty(0, np.int64)
+        if self is Axis.STEP:
+            return table["step"].astype(np.int64)
+        if self is Axis.TRAINING:
+            is_training = table["mode"] == ModeKeys.TRAIN.value
+            # A step of evaluation stands where the training was.
+            found = np.where(is_training, table["mode_step"], 0)
+        else:
+            # A clock that was set back does not turn time around.
+            found = (table["wall_ns"] - table["wall_ns"][0]) // NS_OF_MS
+        return np.maximum.accumulate(np.maximum(found, 0))
+
+    def end(self, table: NDArray[np.void]) -> int:
+        """The place after the last recorded step; 0 without any."""
+        places = self.places(table)
+        return int(places[-1]) + 1 if len(places) else 0
+
+    def edges(
+        self, table: NDArray[np.void], marks: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The global steps that are the bounds of columns between marks of the axis.
+
+        Args:
+            table: The recorded steps.
+            marks: int64 (columns + 1,), ascending: column j covers what lies at
+                ``marks[j] <= place < marks[j + 1]``.
+
+        Returns:
+            int64 (columns + 1,), never descending, for ``Trial.envelope(edges=)``.
+        """
+        if self is Axis.STEP:
+            return marks
+        if not len(table):
+            return np.zeros(len(marks), np.int64)
+        steps = table["step"].astype(np.int64)
+        bounds = np.append(steps, steps[-1] + 1)
+        return bounds[np.searchsorted(self.places(table), marks, side="left")]

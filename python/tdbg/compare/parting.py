@@ -1,0 +1,219 @@
+"""Where two runs part: the first step at which their tensors differ.
+
+Thread safety: values, and functions that hold a trial's lock inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.compare.axis import Axis
+from tdbg.errors import ConfigurationError
+from tdbg.trial import Envelope, Trial
+
+__all__ = ["Divergence", "Parting", "divergence"]
+
+# Cells of a part that is compared at once: 60 MB while it is.
+PART_CELLS = 1 << 20
+FIELDS = ("rms", "mean")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where a tensor or scalar of two runs parts.
+
+    Attributes:
+        name: The tensor or scalar.
+        place: Its place on the axis: a global step, or a training step.
+        deviation: By how much, relative to the larger one; infinite where one of them
+            alone has a NaN or Inf.
+    """
+
+    name: str
+    place: int
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where two runs part.
+
+    Attributes:
+        partings: What parts at all, the earliest first; at one place in the order in
+            which a step of the first run has them.
+        n_names: How many tensors and scalars were compared.
+        n_places: At how many places that both have recorded.
+    """
+
+    partings: tuple[Parting, ...]
+    n_names: int
+    n_places: int
+
+
+def divergence(
+    first: Trial,
+    second: Trial,
+    *,
+    axis: Axis = Axis.STEP,
+    tolerance: float = 0.0,
+    check: Callable[[], None] | None = None,
+) -> Divergence:
+    """Where the tensors and scalars that both runs have differ for the first time.
+
+    Compared are, at each place that both have recorded, the rows' least and greatest
+    rms and their mean, in float32, each difference relative to the larger rms.  Two
+    values that differ by less than float32 resolves are the same.
+
+    Args:
+        first: A run.
+        second: Another one.
+        axis: ``Axis.STEP`` or ``Axis.TRAINING``.
+        tolerance: What is less apart is the same: 0.01 for one per cent.
+        check: As of ``Trial.envelope``.
+
+    Raises:
+        ConfigurationError: If the axis is time, at which no step has its like, or the
+            tolerance is negative.
+
+    Example:
+        found = divergence(tdbg.create_trial("runs/a"), tdbg.create_trial("runs/b"))
+        if found.partings:
+            print("they part at step", found.partings[0].place)
+    """
+    if axis is Axis.TIME:
+        msg = "runs part at a step: align them by step or training, not by time"
+        raise ConfigurationError(msg)
+    if not tolerance >= 0:
+        msg = f"a tolerance must be 0 or more, not {tolerance!r}"
+        raise ConfigurationError(msg)
+    with first.no_refresh(), second.no_refresh():
+        pair = _Pair(first, second, axis)
+    found = {
+        **_of_tensors(pair, tolerance, check),
+        **_of_scalars(pair, tolerance),
+    }
+    partings = sorted(
+        found.values(), key=lambda each: (each.place, pair.position(each.name))
+    )
+    return Divergence(
+        tuple(partings), len(pair.names) + len(pair.scalars), len(pair.places)
+    )
+
+
+class _Pair:
+    """Two runs, and what both of them have."""
+
+    def __init__(self, first: Trial, second: Trial, axis: Axis) -> None:
+        self.trials = first, second
+        self.axis = axis
+        self.tables = first.step_table(), second.step_table()
+        one, other = self.tables
+        self.places = np.intersect1d(axis.places(one), axis.places(other))
+        self.series = first.scalars(), second.scalars()
+        self.scalars = sorted(self.series[0].keys() & self.series[1])
+        # No aliases: rows of both runs are of the same names.
+        shared = set(first.tensor_names()) & set(second.tensor_names())
+        self.names = sorted(shared - self.series[0].keys() - self.series[1].keys())
+
+    def position(self, name: str) -> tuple[int, str]:
+        """Where a step has the tensor; scalars come first: they may be causes."""
+        trial = self.trials[0]
+        return (trial.tensor(name).position if trial.has_tensor(name) else -1), name
+
+    def parts(self) -> Iterator[NDArray[np.int64]]:
+        """The shared places, some at a time."""
+        size = max(16, PART_CELLS // max(1, len(self.names)))
+        for i in range(0, len(self.places), size):
+            yield self.places[i : i + size]
+
+
+def _of_tensors(
+    pair: _Pair, tolerance: float, check: Callable[[], None] | None
+) -> dict[str, Parting]:
+    found: dict[str, Parting] = {}
+    names = pair.names
+    for places in pair.parts():
+        if not names:
+            break
+        # Each place is a column, and what only one of them has is between two.
+        marks = np.ravel(np.column_stack((places, places + 1)))
+        told = [
+            trial.envelope(
+                names, edges=pair.axis.edges(table, marks), fields=FIELDS, check=check
+            )
+            for trial, table in zip(pair.trials, pair.tables, strict=True)
+        ]
+        apart = _deviation(*told)[:, ::2]
+        has_parted = apart > tolerance
+        for i in np.flatnonzero(has_parted.any(axis=1)).tolist():
+            at = int(has_parted[i].argmax())
+            found[names[i]] = Parting(names[i], int(places[at]), float(apart[i, at]))
+        names = [name for name in names if name not in found]
+    return found
+
+
+def _deviation(one: Envelope, other: Envelope) -> Floats:
+    """By how much cells are apart, (names, columns); 0 where not both have rows."""
+    size = np.fmax(one.high["rms"], other.high["rms"]).astype(np.float64)
+    parts = [
+        _apart(one.low["rms"], other.low["rms"]),
+        _apart(one.high["rms"], other.high["rms"]),
+        _apart(one.mean["mean"], other.mean["mean"]),
+    ]
+    most = np.fmax.reduce(parts)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Nothing but NaN in one of them: no size, and infinitely far apart.
+        found = np.where(most > 0, most / np.where(size > 0, size, 0.0), 0.0)
+    found[(one.bad > 0) != (other.bad > 0)] = np.inf
+    found[(one.rows == 0) | (other.rows == 0)] = 0.0
+    return found
+
+
+def _apart(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
+    """Absolute differences; of two NaN 0, of a number and a NaN infinite."""
+    found = np.abs(one.astype(np.float64) - other)
+    found[np.isnan(one) & np.isnan(other)] = 0.0
+    found[np.isnan(found)] = np.inf
+    return found
+
+
+def _of_scalars(pair: _Pair, tolerance: float) -> dict[str, Parting]:
+    found = {}
+    for name in pair.scalars:
+        told = [
+            _placed(pair.axis, table, series[name].steps, series[name].values)
+            for table, series in zip(pair.tables, pair.series, strict=True)
+        ]
+        (places, values), (others, other_values) = told
+        both, i, j = np.intersect1d(places, others, return_indices=True)
+        one, other = values[i], other_values[j]
+        is_same = (one == other) | (np.isnan(one) & np.isnan(other))
+        size = np.maximum(np.abs(one), np.abs(other))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            apart = np.where(is_same, 0.0, np.abs(one - other) / size)
+        apart = np.where(np.isnan(apart), np.inf, apart)
+        if (apart > tolerance).any():
+            at = int((apart > tolerance).argmax())
+            found[name] = Parting(name, int(both[at]), float(apart[at]))
+    return found
+
+
+def _placed(
+    axis: Axis,
+    table: NDArray[np.void],
+    steps: NDArray[np.int64],
+    values: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], Floats]:
+    """Values by the places of their steps, the last of each; of ended steps only."""
+    at = np.searchsorted(table["step"], steps)
+    at = np.minimum(at, max(0, len(table) - 1))
+    keep = table["step"][at] == steps if len(table) else np.zeros(len(steps), bool)
+    places = axis.places(table)[at[keep]]
+    _, last = np.unique(places[::-1], return_index=True)
+    order = len(places) - 1 - last
+    return places[order], np.asarray(values, np.float64)[keep][order]

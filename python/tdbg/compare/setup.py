@@ -1,0 +1,137 @@
+"""How runs were set up, in words and numbers, and in what they differ.
+
+Thread safety: functions; the trial's lock is held inside.
+
+Errors: what damage makes unreadable is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tdbg.errors import TdbgError
+from tdbg.run.json_values import mapping_of
+from tdbg.trial import Trial
+
+__all__ = [
+    "Value",
+    "differences",
+    "facts_of",
+    "flattened",
+    "hyperparameters_of",
+    "settings_of",
+]
+
+#: Words, a number, or a least and a greatest one.
+Value: TypeAlias = str | float | tuple[float, float]
+
+OPTIMIZER = "scalar/optimizer/"
+HYPERPARAMETERS = "hyperparameters"
+
+
+def facts_of(trial: Trial) -> dict[str, str]:
+    """What a run is, by the name of the fact."""
+    told = mapping_of(trial.configuration().get("framework"))
+    software = " ".join(str(told[k]) for k in ("name", "version") if told.get(k))
+    cost = str(trial.overhead()).removeprefix("measured cost: ")
+    return {
+        "State": trial.status,
+        "Steps": f"{trial.count_steps():,}",
+        "Modes": ", ".join(mode.name for mode in trial.modes()),
+        "Software": software,
+        "Workers": str(len(trial.workers())),
+        "Cost of capture": cost,
+        "Losses": str(trial.losses()),
+    }
+
+
+def settings_of(trial: Trial) -> dict[str, Value]:
+    """The settings of hook, model and optimizer, and hyperparameters, by name.
+
+    A number that changes, such as a learning rate, is its least and greatest value.
+
+    Example:
+        settings_of(trial)["optimizer/group_0/lr"]  # 0.1, or (0.001, 0.1)
+    """
+    found: dict[str, Value] = dict(flattened(trial.configuration()))
+    for info in trial.model_info()[-1:]:
+        for what in ("models", "losses", "optimizers"):
+            if getattr(info, what):
+                found[what] = ", ".join(getattr(info, what))
+        layers = sorted(Counter(info.modules.values()).items())
+        if layers:
+            found["layers"] = ", ".join(f"{n} {name}" for name, n in layers)
+    for name, series in trial.scalars().items():
+        values = np.asarray(series.values, np.float64)
+        values = values[np.isfinite(values)]
+        if name.startswith(OPTIMIZER) and len(values):
+            least, greatest = float(values.min()), float(values.max())
+            word = name.removeprefix("scalar/")
+            found[word] = least if least == greatest else (least, greatest)
+    for name, value in hyperparameters_of(trial).items():
+        found[f"{HYPERPARAMETERS}.{name}"] = value
+    return found
+
+
+def hyperparameters_of(trial: Trial) -> dict[str, str | float]:
+    """What the training saved as hyperparameters, at the last step that has them."""
+    saved = set(trial.tensor_names())
+    collection = trial.collections().get(HYPERPARAMETERS)
+    found: dict[str, str | float] = {}
+    for name in sorted(collection.tensor_names & saved if collection else ()):
+        with contextlib.suppress(TdbgError):
+            tensor = trial.tensor(name)
+            steps = tensor.steps(what="values")
+            value = tensor.value(steps[-1]) if steps else None
+            if value is not None and value.size == 1:
+                item = value.item()
+                is_number = isinstance(item, int | float)
+                word = name.removeprefix(f"{HYPERPARAMETERS}/")
+                found[word] = float(item) if is_number else str(item)
+    return found
+
+
+def differences(
+    told: Sequence[Mapping[str, Value]],
+) -> list[tuple[str, tuple[Value | None, ...]]]:
+    """What is not the same in all of them: a name, and of each what it says of it.
+
+    Args:
+        told: ``settings_of`` or ``facts_of`` of two runs or more.
+
+    Returns:
+        In the order in which they are first told; None where one does not tell it.
+    """
+    names = dict.fromkeys(name for each in told for name in each)
+    rows = [(name, tuple(each.get(name) for each in told)) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1]
+
+
+def flattened(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what a document holds: paths, and values in words.
+
+    Example:
+        >>> list(flattened({"a": {"b": [1, 2]}, "c": True}))
+        [('a.b', '1, 2'), ('c', 'yes')]
+    """
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from flattened(each, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        if any(isinstance(each, Mapping | list) for each in value):
+            for i, each in enumerate(value):
+                yield from flattened(each, f"{path}[{i}]")
+        elif value:
+            yield path, ", ".join(map(str, value))
+    elif value is not None and value != "":
+        yield (
+            path,
+            {True: "yes", False: "no"}.get(value, str(value))
+            if isinstance(value, bool)
+            else str(value),
+        )
