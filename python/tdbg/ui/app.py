@@ -11,9 +11,10 @@ Errors: 400 where what is asked for can never be answered, 404 where it is not t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -22,17 +23,24 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from tdbg.compare import Axis
 from tdbg.errors import ConfigurationError, QueryError, TdbgError
 from tdbg.modes import ModeKeys
-from tdbg.ui import control, documents, series
+from tdbg.ui import comparison, control, documents, series
 from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
+from tdbg.ui.reads import ReaderGone, Reading, Turns
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.security import TOKEN_HEADER, Access, Guard
 
 __all__ = ["create_app"]
 
 NO_STORE = {"cache-control": "no-store"}
+# Which tab of a browser asks, so that each has a turn; without it, the machine.
+TAB_HEADER = "x-tdbg-tab"
+MAX_TAB = 64
+# What a server says for itself that nobody waited for.
+CLIENT_GONE = 499
 # A stream looks so often at the runs that it is about, and proves so often that it
 # lives; a page is about one run, and the screen of all of them about all.
 LOOK_SECONDS = 0.05
@@ -40,8 +48,17 @@ LIST_SECONDS = 1.0
 HEARTBEAT_SECONDS = 15.0
 MAX_WATCHED = 64
 MAX_BINS = 256
+MAX_COMPARED = 8
 
 _Answer = Callable[["_Question"], Any]
+
+
+class _Handler(NamedTuple):
+    """How a path is answered; *is_heavy*: by reading much, in the client's turn."""
+
+    method: str
+    answer: _Answer
+    is_heavy: bool = False
 
 
 def create_app(runs: Runs, access: Access) -> ASGIApp:
@@ -55,21 +72,25 @@ def create_app(runs: Runs, access: Access) -> ASGIApp:
         app = create_app(Runs(["runs"]), Access())
         uvicorn.run(app, port=8321)
     """
-    answers: dict[str, tuple[str, _Answer]] = {
-        "/api/runs": ("GET", _list),
-        "/api/run": ("GET", _run),
-        "/api/tensors": ("GET", _tensors),
-        "/api/envelope": ("GET", _envelope),
-        "/api/curve": ("GET", _curve),
-        "/api/rows": ("GET", _rows),
-        "/api/histograms": ("GET", _histograms),
-        "/api/answer": ("GET", _request_answer),
-        "/api/stop": ("POST", _stop),
-        "/api/capture": ("POST", _capture),
+    handlers = {
+        "/api/runs": _Handler("GET", _list),
+        "/api/run": _Handler("GET", _run),
+        "/api/tensors": _Handler("GET", _tensors),
+        "/api/envelope": _Handler("GET", _envelope, is_heavy=True),
+        "/api/curve": _Handler("GET", _curve),
+        "/api/rows": _Handler("GET", _rows),
+        "/api/histograms": _Handler("GET", _histograms, is_heavy=True),
+        "/api/differences": _Handler("GET", _differences),
+        "/api/ratio": _Handler("GET", _ratio, is_heavy=True),
+        "/api/divergence": _Handler("GET", _divergence, is_heavy=True),
+        "/api/answer": _Handler("GET", _request_answer),
+        "/api/stop": _Handler("POST", _stop),
+        "/api/capture": _Handler("POST", _capture),
     }
+    turns = Turns()
     routes = [
-        Route(path, _endpoint(runs, access, answer), methods=[method])
-        for path, (method, answer) in answers.items()
+        Route(path, _endpoint(runs, access, turns, handler), methods=[handler.method])
+        for path, handler in handlers.items()
     ]
     routes.append(Route("/api/events", _events(runs), methods=["GET"]))
     routes.append(Route("/{name:path}", respond, methods=["GET"]))
@@ -80,9 +101,15 @@ class _Question:
     """A request, with its parameters checked where they are read."""
 
     def __init__(
-        self, runs: Runs, access: Access, request: Request, body: object
+        self,
+        runs: Runs,
+        access: Access,
+        request: Request,
+        body: object,
+        check: Callable[[], None],
     ) -> None:
         self.runs = runs
+        self.check = check
         self.query = request.query_params
         self.may_control = access.may_control(request.headers.get(TOKEN_HEADER, ""))
         self._body = body
@@ -90,6 +117,29 @@ class _Question:
     @property
     def run(self) -> OpenRun:
         return self.runs.open(self.text("run"))
+
+    @property
+    def other(self) -> OpenRun:
+        """The run that ``run`` is compared with."""
+        return self.runs.open(self.text("other"))
+
+    @property
+    def compared(self) -> list[OpenRun]:
+        """Several runs."""
+        found = self.query.getlist("run")
+        if not 1 <= len(found) <= MAX_COMPARED:
+            msg = f"name from 1 to {MAX_COMPARED} runs, not {len(found)}"
+            raise ConfigurationError(msg)
+        return [self.runs.open(id_) for id_ in found]
+
+    @property
+    def axis(self) -> Axis:
+        """What steps are aligned by."""
+        text = self.query.get("by", Axis.STEP)
+        if text not in [*Axis]:
+            msg = f"by must be one of {', '.join(Axis)}"
+            raise ConfigurationError(msg)
+        return Axis(text)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -127,10 +177,13 @@ class _Question:
             "start": self.number("start"),
             "stop": self.number("stop"),
             "mode": None if mode is None else ModeKeys[mode],
+            "axis": self.axis,
         }
 
 
-def _endpoint(runs: Runs, access: Access, answer: _Answer) -> Callable[..., Any]:
+def _endpoint(
+    runs: Runs, access: Access, turns: Turns, handler: _Handler
+) -> Callable[..., Any]:
     async def endpoint(request: Request) -> Response:
         body: object = None
         if request.method == "POST":
@@ -138,10 +191,28 @@ def _endpoint(runs: Runs, access: Access, answer: _Answer) -> Callable[..., Any]
                 body = json.loads(await request.body())
             except (ValueError, RecursionError):
                 return _error(400, "the body is not JSON")
-        question = _Question(runs, access, request, body)
-        return await run_in_threadpool(_answered, answer, question)
+        reading = Reading()
+        question = _Question(runs, access, request, body, reading.check)
+        turn = turns.turn(_client(request)) if handler.is_heavy else _AT_ONCE
+        watching = asyncio.create_task(reading.watch(request.receive))
+        try:
+            async with turn:
+                reading.check()
+                return await run_in_threadpool(_answered, handler.answer, question)
+        except ReaderGone:
+            return Response(status_code=CLIENT_GONE)
+        finally:
+            watching.cancel()
 
     return endpoint
+
+
+_AT_ONCE: contextlib.nullcontext[None] = contextlib.nullcontext()
+
+
+def _client(request: Request) -> str:
+    host = request.client.host if request.client else ""
+    return f"{host} {request.headers.get(TAB_HEADER, '')[:MAX_TAB]}"
 
 
 def _answered(answer: _Answer, question: _Question) -> Response:
@@ -176,25 +247,27 @@ def _tensors(asked: _Question) -> object:
 
 
 def _envelope(asked: _Question) -> object:
-    run = asked.run
+    trial = asked.run.trial
     names = series.names_asked(
-        run.trial, asked.query.getlist("name"), asked.query.get("role")
+        trial, asked.query.getlist("name"), asked.query.get("role")
     )
-    with run.lock:
-        return series.envelope(
-            run.trial,
-            names,
-            asked.text("field"),
-            columns=asked.columns(),
-            **asked.range(),
-        )
+    return series.envelope(
+        trial,
+        names,
+        asked.text("field"),
+        columns=asked.columns(),
+        check=asked.check,
+        **asked.range(),
+    )
 
 
 def _curve(asked: _Question) -> object:
-    run = asked.run
+    trial = asked.run.trial
     name = asked.text("name")
-    series.names_asked(run.trial, [name], None)
-    found = series.curve(run.trial, name, columns=asked.columns(), **asked.range())
+    series.names_asked(trial, [name], None)
+    found = series.curve(
+        trial, name, columns=asked.columns(), check=asked.check, **asked.range()
+    )
     return found.packed()
 
 
@@ -206,18 +279,46 @@ def _rows(asked: _Question) -> object:
 
 
 def _histograms(asked: _Question) -> object:
-    run = asked.run
     start, stop = asked.number("start") or 0, asked.number("stop")
     bins = max(1, asked.number("bins", most=MAX_BINS) or 64)
-    with run.lock:
-        return series.histograms(
-            run.trial,
-            asked.text("name"),
-            start,
-            1 << 62 if stop is None else stop,
-            asked.columns(),
-            bins,
-        )
+    return series.histograms(
+        asked.run.trial,
+        asked.text("name"),
+        start,
+        1 << 62 if stop is None else stop,
+        asked.columns(),
+        bins,
+        asked.check,
+    )
+
+
+def _differences(asked: _Question) -> object:
+    return comparison.differing([run.trial for run in asked.compared])
+
+
+def _ratio(asked: _Question) -> object:
+    return comparison.ratio(
+        asked.run.trial,
+        asked.other.trial,
+        role=asked.text("role"),
+        field=asked.text("field"),
+        axis=asked.axis,
+        start=asked.number("start", most=series.MAX_PLACE),
+        stop=asked.number("stop", most=series.MAX_PLACE),
+        columns=asked.columns(),
+        check=asked.check,
+    )
+
+
+def _divergence(asked: _Question) -> object:
+    percent = asked.number("percent", most=100) or 0
+    return comparison.parting(
+        asked.run.trial,
+        asked.other.trial,
+        axis=asked.axis,
+        tolerance=percent / 100,
+        check=asked.check,
+    )
 
 
 def _request_answer(asked: _Question) -> object:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tdbg.compare import Axis
 from tdbg.errors import TdbgError
 from tdbg.run.findings import Severity
 from tdbg.trial import Trial, in_forward_order
@@ -78,6 +79,8 @@ def _head(trial: Trial) -> dict[str, Any]:
         "steps": len(steps),
         "first_step": int(steps[0]) if len(steps) else None,
         "last_step": int(steps[-1]) if len(steps) else None,
+        # Where its steps end, on the axes that runs are compared on.
+        "ends": {axis.value: axis.end(table) for axis in Axis},
         "wall": float(wall[-1]) / 1e9 if len(wall) else None,
         "rate": (len(wall) - 1) / seconds if seconds > 0 else None,
         "cost": overhead.share if overhead.is_telling else None,

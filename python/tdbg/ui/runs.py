@@ -40,13 +40,11 @@ class OpenRun:
     Attributes:
         id: What pages call it.
         trial: The run.
-        lock: Held by whoever reads much of it: one at a time.
     """
 
     def __init__(self, id_: str, path: Path) -> None:
         self.id = id_
         self.trial: Trial = create_trial(str(path))
-        self.lock = threading.Lock()
         self._looking = threading.Lock()
         self._seen: tuple[object, ...] = ()
         self._version = 0

@@ -10,33 +10,39 @@ where what is asked for can never be answered.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.compare import Axis
 from tdbg.config.collections import Role
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.stats.histogram import Histogram
-from tdbg.trial import TensorHandle, Trial
+from tdbg.trial import Envelope, TensorHandle, Trial
 from tdbg.ui.packing import pack
 
 __all__ = [
     "MAX_COLUMNS",
+    "MAX_PLACE",
     "Curve",
+    "check_cells",
     "curve",
     "curve_names",
     "envelope",
     "histograms",
+    "marks_of",
     "names_of_role",
     "rows",
 ]
 
 MAX_COLUMNS = 4096
 MAX_CELLS = 1 << 23
+# Beyond it there is no step and no millisecond, and sums of two still fit.
+MAX_PLACE = 1 << 61
 MAX_NAMES = 64
 MAX_HISTOGRAMS = 200
 MAX_ROWS = 500
@@ -114,7 +120,9 @@ def curve(
     mode: ModeKeys | None = None,
     start: int | None = None,
     stop: int | None = None,
+    axis: Axis = Axis.STEP,
     columns: int,
+    check: Callable[[], None] | None = None,
 ) -> Curve:
     """A loss (of a tensor: the mean of its elements) or a scalar over steps.
 
@@ -122,41 +130,41 @@ def curve(
         trial: The run.
         name: One of ``curve_names``.
         mode: Only steps of this mode.
-        start: First global step; None: the first recorded one.
-        stop: Global step before which to end; None: after the last recorded one.
+        start: First place on the axis; None: that of the first recorded step.
+        stop: Place before which to end; None: behind the last recorded step.
+        axis: What a place is; the edges of the curve are places.
         columns: At most so many columns.
+        check: As of ``Trial.envelope``.
 
     Raises:
         TensorUnavailable: If there is nothing of that name.
     """
-    first, end = _bounds(trial, start, stop)
-    found = trial.envelope(
-        [] if name in _scalar_names(trial) else [name],
-        mode=mode,
-        start=first,
-        stop=end,
-        columns=columns,
-        fields=("mean",),
+    names = [] if _is_scalar(trial, name) else [name]
+    marks, found = _on_axis(
+        trial, names, "mean", mode, (start, stop), axis, columns, check
     )
-    edges = found.edges.astype(np.float64)
     if found.names:
         return Curve(
-            edges,
+            marks,
             found.low["mean"][0],
             found.high["mean"][0],
             found.mean["mean"][0],
             found.rows[0],
             found.bad[0],
         )
-    return _scalar_curve(trial, name, mode, found.edges)
+    return _scalar_curve(trial, name, mode, marks, found.edges)
 
 
-def _scalar_names(trial: Trial) -> set[str]:
-    return set(names_of_role(trial, "scalar"))
+def _is_scalar(trial: Trial, name: str) -> bool:
+    return name in names_of_role(trial, "scalar")
 
 
 def _scalar_curve(
-    trial: Trial, name: str, mode: ModeKeys | None, edges: NDArray[np.int64]
+    trial: Trial,
+    name: str,
+    mode: ModeKeys | None,
+    marks: NDArray[np.float64],
+    edges: NDArray[np.int64],
 ) -> Curve:
     first, end = int(edges[0]), int(edges[-1])
     series = trial.scalars(start=first, end=end).get(name)
@@ -182,7 +190,7 @@ def _scalar_curve(
     is_empty = n_finite == 0
     mean = np.where(is_empty, np.nan, total / np.maximum(n_finite, 1))
     return Curve(
-        edges.astype(np.float64),
+        marks,
         np.where(is_empty, np.nan, low).astype(np.float32),
         np.where(is_empty, np.nan, high).astype(np.float32),
         mean.astype(np.float32),
@@ -199,7 +207,9 @@ def envelope(
     mode: ModeKeys | None = None,
     start: int | None = None,
     stop: int | None = None,
+    axis: Axis = Axis.STEP,
     columns: int,
+    check: Callable[[], None] | None = None,
 ) -> bytes:
     """Envelopes of one statistic of tensors: low, high, mean, rows, bad, first_bad.
 
@@ -208,25 +218,24 @@ def envelope(
         names: Tensors.
         field: A field of ``Trial.envelope``.
         mode: Only steps of this mode.
-        start: First global step; None: the first recorded one.
-        stop: Global step before which to end; None: after the last recorded one.
+        start: As of ``curve``, like those below.
+        stop: Place before which to end.
+        axis: What a place is.
         columns: At most so many columns.
+        check: As of ``Trial.envelope``.
 
     Raises:
         ConfigurationError: If these are too many cells, or there is no such field.
         TensorUnavailable: If a name is unknown.
     """
-    if len(names) * columns > MAX_CELLS:
-        msg = f"{len(names)} tensors x {columns} columns are more than {MAX_CELLS}"
-        raise ConfigurationError(msg)
-    first, end = _bounds(trial, start, stop)
-    found = trial.envelope(
-        list(names), mode=mode, start=first, stop=end, columns=columns, fields=(field,)
+    check_cells(len(names), columns)
+    marks, found = _on_axis(
+        trial, names, field, mode, (start, stop), axis, columns, check
     )
     return pack(
         {"names": found.names, "field": field, "workers": found.n_workers},
         {
-            "edges": found.edges.astype(np.float64),
+            "edges": marks,
             "low": found.low[field],
             "high": found.high[field],
             "mean": found.mean[field],
@@ -237,13 +246,78 @@ def envelope(
     )
 
 
-def _bounds(trial: Trial, start: int | None, stop: int | None) -> tuple[int, int]:
+def check_cells(n_names: int, columns: int) -> None:
+    """See that a picture is not too large.
+
+    Raises:
+        ConfigurationError: If it is.
+    """
+    if n_names * columns > MAX_CELLS:
+        msg = f"{n_names} tensors x {columns} columns are more than {MAX_CELLS}"
+        raise ConfigurationError(msg)
+
+
+def _on_axis(
+    trial: Trial,
+    names: Sequence[str],
+    field: str,
+    mode: ModeKeys | None,
+    place: tuple[int | None, int | None],
+    axis: Axis,
+    columns: int,
+    check: Callable[[], None] | None,
+) -> tuple[NDArray[np.float64], Envelope]:
+    """The envelope of columns of an axis, and where on it these begin and end."""
     table = trial.step_table()
-    if not len(table):
-        return 0, 0
-    first = int(table["step"][0]) if start is None else start
-    end = int(table["step"][-1]) + 1 if stop is None else stop
-    return first, max(first, end)
+    marks = marks_of(axis, table, *place, columns)
+    if axis is Axis.STEP:
+        # Bounds that suit what was recorded: whole cells are read in milliseconds.
+        first, end = int(marks[0]), int(marks[-1])
+        found = trial.envelope(
+            list(names),
+            mode=mode,
+            start=first,
+            stop=end,
+            columns=columns,
+            fields=field,
+            check=check,
+        )
+        return found.edges.astype(np.float64), found
+    edges = axis.edges(table, marks)
+    found = trial.envelope(
+        list(names), mode=mode, edges=edges, fields=field, check=check
+    )
+    return marks.astype(np.float64), found
+
+
+def marks_of(
+    axis: Axis,
+    table: NDArray[np.void],
+    start: int | None,
+    stop: int | None,
+    columns: int,
+) -> NDArray[np.int64]:
+    """Bounds of at most *columns* columns that are equally wide, on an axis.
+
+    Args:
+        axis: What a place is.
+        table: The recorded steps.
+        start: First place; None: that of the first recorded step.
+        stop: Place before which to end; None: behind the last recorded step.
+        columns: How many columns at most.
+    """
+    places = axis.places(table)
+    if start is None:
+        start = int(places[0]) if len(places) else 0
+    if stop is None:
+        stop = int(places[-1]) + 1 if len(places) else start
+    start = min(start, MAX_PLACE)
+    stop = min(max(start, stop), MAX_PLACE)
+    width = max(1, -(-(stop - start) // columns))
+    n = -(-(stop - start) // width)
+    marks = start + width * np.arange(n + 1, dtype=np.int64)
+    marks[-1] = stop
+    return marks
 
 
 def rows(trial: Trial, name: str, start: int, stop: int) -> dict[str, Any]:
@@ -282,7 +356,13 @@ def _number(value: float | None) -> float | str | None:
 
 
 def histograms(
-    trial: Trial, name: str, start: int, stop: int, columns: int, bins: int
+    trial: Trial,
+    name: str,
+    start: int,
+    stop: int,
+    columns: int,
+    bins: int,
+    check: Callable[[], None] = lambda: None,
 ) -> bytes:
     """Histograms of a tensor over columns of steps, all in the same bins.
 
@@ -305,11 +385,12 @@ def histograms(
     steps = sorted(each for each in counted | kept if start <= each < stop)
     steps = steps[-MAX_HISTOGRAMS:]
     parts = np.array_split(np.array(steps, np.int64), max(1, min(columns, len(steps))))
-    merged = [
-        Histogram.merge([_histogram(tensor, step, counted) for step in part.tolist()])
-        for part in parts
-        if len(part)
-    ]
+    merged = []
+    for part in parts:
+        if len(part):
+            check()
+            found = [_histogram(tensor, step, counted) for step in part.tolist()]
+            merged.append(Histogram.merge(found))
     spans = [_span(each) for each in merged if each.finite]
     low, high = (
         (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else (0.0, 1.0)

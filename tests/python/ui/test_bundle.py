@@ -46,8 +46,18 @@ def test_a_rebuild_gives_the_committed_page_byte_for_byte(
 def test_what_a_browser_loads_first_is_small() -> None:
     files = page_files()
     packed = {name: len(gzip.compress(files[name].content, 9)) for name in files}
-    assert packed["app.js"] < MOST_BYTES
+    assert packed["app.js"] + packed["shared.js"] < MOST_BYTES
     assert sum(n for name, n in packed.items() if name) < 100_000
+
+
+def test_what_few_need_comes_when_it_is_asked_for() -> None:
+    files = {name: file.content.decode() for name, file in page_files().items()}
+    assert 'import("./compare.js")' in files["app.js"]
+    linked = set(re.findall(r'(?:src|href)="([^"]+)"', files["index.html"]))
+    assert linked == {"icon.svg", "style.css", "shared.js", "app.js"}
+    # Of addresses below the page's own, whatever stands before it.
+    for name in ("app.js", "compare.js", "shared.js"):
+        assert set(re.findall(r'(?:from|import)\(?"(/[^"]*)"', files[name])) == set()
 
 
 def test_the_page_names_no_other_host() -> None:

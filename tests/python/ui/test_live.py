@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from browser import new_page
 from dashboard import Dashboard, dashboard
-from run_builder import RunBuilder
+from run_builder import RunBuilder, simple_run
 
 PROGRAM = Path(__file__).parents[1] / "helpers/programs/train_for_the_dashboard.py"
 # A training imports torch first, beside other tests.
@@ -257,4 +257,26 @@ def test_behind_a_proxy_with_a_path_the_page_is_the_same_and_live(
             page.reload()
             expect(page.locator("h1")).to_contain_text("Findings")
         # Streams end, so that the proxy's threads do.
+        served.process.kill()
+
+
+def test_behind_a_proxy_with_a_path_runs_are_compared(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """Its code and its questions have relative addresses, too."""
+    prefix = "/hub/user/ann/vscode/proxy/1/"
+    for name in ("one", "two"):
+        simple_run(tmp_path / "runs" / name)
+    with dashboard(tmp_path / "runs") as served, proxy(served, prefix) as port:
+        address = f"http://127.0.0.1:{port}{prefix}#t={served.access.control}"
+        with new_page(browser, address) as watched:
+            page = watched.page
+            for name in ("one", "two"):
+                page.get_by_label(f"Compare {name}").check()
+            page.get_by_role("button", name="Compare 2").click()
+            expect(page.locator("canvas.ratio")).to_be_visible()
+            expect(page.locator(".parting")).to_contain_text("Nowhere")
+            assert f"{prefix}?screen=compare" in page.url
+            page.reload()
+            expect(page.locator("canvas.ratio")).to_be_visible()
         served.process.kill()

@@ -12,7 +12,10 @@ const out = process.argv[2] ?? join(here, "..", "static");
 await mkdir(out, { recursive: true });
 await build({
   absWorkingDir: here,
-  entryPoints: { app: "src/main.tsx", style: "src/style.css" },
+  entryPoints: { app: "src/main.tsx", compare: "src/compare/screen.tsx", style: "src/style.css" },
+  // What the first screens need is app.js and shared.js; the rest comes when it is asked for.
+  splitting: true,
+  chunkNames: "shared",
   outdir: out,
   bundle: true,
   minify: true,

@@ -20,6 +20,8 @@ export interface Packed {
 }
 
 const KEY = "tdbg-token";
+/** By it the server knows this tab: of each it makes one heavy read at a time. */
+export const TAB = crypto.randomUUID?.() ?? String(Math.random());
 let token = "";
 
 /** Take the token out of the address, where it would be shown and copied along. */
@@ -50,7 +52,7 @@ function address(path: string, params: Params): string {
 }
 
 export async function ask(path: string, params: Params = {}, more: RequestInit = {}): Promise<Response> {
-  const headers: Record<string, string> = { "X-Tdbg-Token": token };
+  const headers: Record<string, string> = { "X-Tdbg-Token": token, "X-Tdbg-Tab": TAB };
   if (more.body) headers["Content-Type"] = "application/json";
   const response = await fetch(address(path, params), { ...more, headers, credentials: "omit", cache: "no-store" });
   if (response.ok) return response;

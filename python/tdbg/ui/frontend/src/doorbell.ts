@@ -4,7 +4,7 @@
  * Browsers allow six connections to a server, streams included.  So one tab of all, whoever
  * holds the lock, has the stream, and passes on what it hears.  Hidden tabs watch nothing.
  */
-import { ask, Refused } from "./api";
+import { ask, Refused, TAB } from "./api";
 
 export interface Ring {
   runs?: string[];
@@ -20,7 +20,7 @@ type Word =
 
 const QUIET_MS = 25_000;
 const place = new URL(".", document.baseURI).pathname;
-const tab = crypto.randomUUID?.() ?? String(Math.random());
+const tab = TAB;
 const channel = "BroadcastChannel" in window ? new BroadcastChannel(`tdbg ${place}`) : null;
 
 let watched: string[] = [];

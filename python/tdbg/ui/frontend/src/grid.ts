@@ -24,12 +24,14 @@ export interface Grid {
 }
 
 export interface GridQuestion {
-  path: "envelope" | "curve";
+  path: "envelope" | "curve" | "ratio";
   params: Params;
   from: number;
   /** The step after the last one. */
   to: number;
   most: number;
+  /** How many places before the newest may still change. */
+  late?: number | undefined;
 }
 
 // Rows of a device may come some steps late.
@@ -42,12 +44,12 @@ export function columnWidth(from: number, to: number, most: number): number {
 }
 
 export async function loadGrid(question: GridQuestion, before: Grid | null, signal: AbortSignal): Promise<Grid> {
-  const { path, params, from, to, most } = question;
+  const { path, params, from, to, most, late = LATE_STEPS } = question;
   const width = columnWidth(from, to, most);
   const start = Math.floor(from / width) * width;
   const columns = Math.max(1, Math.ceil(to / width) - start / width);
   const keeps = before !== null && before.width === width && before.start === start && before.columns <= columns;
-  const kept = keeps ? Math.max(0, Math.floor((Math.min(before.end, to) - LATE_STEPS) / width) - start / width) : 0;
+  const kept = keeps ? Math.max(0, Math.floor((Math.min(before.end, to) - late) / width) - start / width) : 0;
   const part = await getArrays(
     path,
     { ...params, start: start + kept * width, stop: start + columns * width, columns: columns - kept },

@@ -6,6 +6,10 @@ import { onLink, onRing, type Link } from "./doorbell";
 export interface Route {
   run?: string;
   screen?: "findings" | "tensor" | "compare";
+  /** Of runs beside each other: what they are aligned by, which two are divided, from which per cent on they part. */
+  by?: string;
+  pair?: string;
+  part?: string;
   tensor?: string;
   field?: string;
   role?: string;

@@ -19,6 +19,8 @@ interface Props {
   to: number;
   log: boolean;
   height: number;
+  /** How a place on the axis is called; a step by its number. */
+  place?: (place: number) => string;
   cursor?: number | undefined;
   flags?: { from: number; to: number; color: string }[];
   onRange?: (from: number, to: number) => void;
@@ -86,7 +88,7 @@ export function LineChart(props: Props) {
           y: { distr: log ? 3 : 1, range: (_, low, high) => extent(low, high, log) },
         },
         axes: [
-          { stroke: ink, font: FONT, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 26, gap: 3, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? count(t) : "")) },
+          { stroke: ink, font: FONT, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 26, gap: 3, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? (latest.current.place ?? count)(t) : "")) },
           { stroke: ink, font: FONT, filter: (u, ticks) => (log ? spaced(powers(ticks), u.bbox.height / devicePixelRatio) : ticks), grid: { stroke: rule, width: 1, filter: (_, ticks) => (log ? powers(ticks) : ticks) }, ticks: { show: false }, size: 56, gap: 6, values: (_, ticks) => ticks.map((t) => (t === null ? "" : number(t))) },
         ],
         series: [

@@ -1,5 +1,5 @@
 /** The page: what the address says is shown, whatever happens meanwhile. */
-import { render } from "preact";
+import { render, type ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Refused, takeToken, useToken } from "./api";
 import { CaptureButton, StopButton } from "./controls";
@@ -9,7 +9,6 @@ import { go, useLink, useRoute } from "./hooks";
 import { KeyHelp, useKeys } from "./keys";
 import { Link, Notice, State } from "./parts";
 import { useRun } from "./run_data";
-import { CompareScreen } from "./screens/compare";
 import { FindingsScreen } from "./screens/findings";
 import { RunScreen } from "./screens/run";
 import { Runs, useRunList } from "./screens/runs";
@@ -53,14 +52,18 @@ let hasShownRun = false;
 
 function Compared() {
   const route = useRoute();
+  const [Screen, setScreen] = useState<ComponentType | null>(null);
+  const [error, setError] = useState<Error | null>(null);
   useEffect(() => watch((route.runs ?? "").split(",").filter(Boolean)), [route.runs]);
   useEffect(() => {
     document.title = "Compare · tdbg";
+    // Few people compare on each visit: its code comes when they do.
+    import("./compare/screen").then((found) => setScreen(() => found.CompareScreen), setError);
   }, []);
   return (
     <>
       <TopBar />
-      <CompareScreen />
+      {Screen ? <Screen /> : error ? <Failure error={error} /> : <main class="empty soft">reading …</main>}
     </>
   );
 }

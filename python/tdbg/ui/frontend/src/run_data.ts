@@ -28,8 +28,11 @@ export function useTensors(run: Run | null): Tensor[] {
 
 /** The steps that all charts show, as the address has them; all of them where it says nothing. */
 export function rangeOf(run: Run, route: Route): Range {
-  const first = run.first_step ?? 0;
-  const end = (run.last_step ?? 0) + 1;
+  return rangeOn(run.first_step ?? 0, (run.last_step ?? 0) + 1, route);
+}
+
+/** The same between two places of any axis. */
+export function rangeOn(first: number, end: number, route: Route): Range {
   const given = (text: string | undefined) => (text !== undefined && /^\d{1,15}$/.test(text) ? Number(text) : null);
   const from = given(route.from) ?? first;
   const to = given(route.to) ?? end;
@@ -43,7 +46,7 @@ export function rangeOf(run: Run, route: Route): Range {
 }
 
 export interface GridRequest {
-  path: "envelope" | "curve";
+  path: "envelope" | "curve" | "ratio";
   run: string;
   name?: string;
   role?: string;
@@ -52,17 +55,23 @@ export interface GridRequest {
   from: number;
   to: number;
   most: number;
+  /** The run that it is compared with, and what both are aligned by. */
+  other?: string;
+  by?: string;
 }
+
+// On an axis of milliseconds what came late lies further back than so many steps.
+const LATE_MS = 60_000;
 
 /** Envelopes that follow a run: only what is new is asked for, an old picture stays meanwhile. */
 export function useGrid(request: GridRequest | null, version: number): Answer<Grid> {
   const held = useRef<{ key: string; grid: Grid | null }>({ key: "", grid: null });
-  const { path, run, name, role, field, mode, from, to, most } = request ?? ({} as GridRequest);
-  const what = request ? JSON.stringify([path, run, name, role, field, mode, from]) : "";
+  const { path, run, name, role, field, mode, from, to, most, other, by } = request ?? ({} as GridRequest);
+  const what = request ? JSON.stringify([path, run, other, by, name, role, field, mode, from]) : "";
   const key = request ? `${what} ${most}` : "";
   const answer = useAnswer<Grid>(key, version * 1e7 + (to ?? 0), async (signal) => {
     const before = held.current.key === what ? held.current.grid : null;
-    const grid = await loadGrid({ path, params: { run, name, role, field, mode }, from, to, most }, before, signal);
+    const grid = await loadGrid({ path, params: { run, other, by, name, role, field, mode }, from, to, most, late: by === "time" ? LATE_MS : undefined }, before, signal);
     held.current = { key: what, grid };
     return grid;
   });

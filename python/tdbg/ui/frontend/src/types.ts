@@ -25,6 +25,8 @@ export interface Head {
   steps: number;
   first_step: number | null;
   last_step: number | null;
+  /** The place after its last step, on each axis that runs are compared on. */
+  ends: Record<"step" | "training" | "time", number>;
   wall: number | null;
   rate: number | null;
   cost: number | null;

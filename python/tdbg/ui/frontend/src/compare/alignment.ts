@@ -1,0 +1,32 @@
+/** What runs are aligned by, and how a place on that axis is called. */
+import { count } from "../format";
+import type { Run } from "../types";
+
+export const AXES = ["step", "training", "time"] as const;
+export type By = (typeof AXES)[number];
+export const AXIS_NAMES: Record<By, string> = { step: "step", training: "training step", time: "time" };
+
+/** Places of time are milliseconds. */
+export function placeText(by: By, place: number): string {
+  if (by !== "time") return count(place);
+  const seconds = place / 1000;
+  if (seconds < 10) return `${Number(seconds.toFixed(2))} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  const two = (n: number) => String(Math.floor(n) % 60).padStart(2, "0");
+  return `${seconds < 7200 ? Math.floor(seconds / 60) : `${Math.floor(seconds / 3600)}:${two(seconds / 60)}`}:${two(seconds)}`;
+}
+
+/** The place after the last one of any run. */
+export function endOf(runs: Run[], by: By): number {
+  return Math.max(1, ...runs.map((run) => run.ends[by]));
+}
+
+/** How many times as large, of a binary logarithm. */
+export function timesText(logarithm: number): string {
+  if (Number.isNaN(logarithm)) return "–";
+  if (Math.abs(logarithm) >= 40) return logarithm > 0 ? "∞ ×" : "0 ×";
+  const times = 2 ** Math.abs(logarithm);
+  const digits = times < 1.1 ? 4 : 3;
+  const text = times >= 1e5 ? times.toExponential(1).replace("+", "") : String(Number(times.toPrecision(digits)));
+  return logarithm < 0 && text !== "1" ? `1/${text} ×` : `${text} ×`;
+}
