@@ -297,6 +297,13 @@ class FrameworkAdapter:
         """Return how many threads the framework's own operations use."""
         return 1
 
+    def accelerators(self) -> tuple[str, ...]:
+        """Return the names of the devices in use; () where none is, or none is known.
+
+        It must not start a device that nobody uses yet.
+        """
+        return ()
+
     def session_opens(self, options: SessionOptions) -> None:
         """Learn how the session is opened, such as which ranks write."""
         del options

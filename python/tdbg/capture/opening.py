@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.dry_run import MeasuringWriter
 from tdbg.capture.events import write_event
+from tdbg.capture.hardware import hardware
 from tdbg.capture.overhead import share_of
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import replace_sessions
@@ -216,6 +217,7 @@ def _configuration(
         "python": platform.python_version(),
         "framework": {"name": adapter.name, "version": adapter.version},
         "statistics": core.implementation(),
+        "hardware": hardware(adapter.accelerators()),
         "hook": {
             **policy.as_json(),
             "on_stop": options.on_stop,

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import pickle
+import platform
 import subprocess
 import sys
 import weakref
@@ -351,6 +352,7 @@ def test_the_configuration_event_tells_nothing_of_the_environment(
         "python",
         "framework",
         "statistics",
+        "hardware",
         "hook",
         "rank",
         "world_size",
@@ -358,6 +360,9 @@ def test_the_configuration_event_tells_nothing_of_the_environment(
     }
     assert event["framework"]["name"] == "pytorch"
     assert "tops3cret" not in json.dumps(event)
+    assert event["hardware"]["cores"] == len(os.sched_getaffinity(0))
+    assert event["hardware"]["memory"] > 1 << 20
+    assert platform.node() not in json.dumps(event["hardware"])
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ class TorchAdapter(FrameworkAdapter):
         """Remember which ranks write."""
         self._workers = options.workers
 
+    def accelerators(self) -> tuple[str, ...]:
+        """The CUDA device that this process computes on, if it has begun to."""
+        cuda: Any = torch.cuda
+        return (cuda.get_device_name(),) if cuda.is_initialized() else ()
+
     def n_threads(self) -> int:
         """As many as PyTorch's operators use."""
         return torch.get_num_threads()

@@ -11,6 +11,7 @@ from tdbg.drawing.markup import Child, Markup, join, link_to, tag
 from tdbg.drawing.scales import number
 from tdbg.report.page import Section, badge, table, tiles
 from tdbg.report.subject import Subject
+from tdbg.run.json_values import is_integer, list_of, mapping_of
 
 __all__ = ["WORDS", "banner", "facts", "overview_facts", "size", "utc"]
 
@@ -78,6 +79,7 @@ def facts(subject: Subject) -> Section:
         ("State", _state(subject)),
         ("Steps", _steps(subject)),
         ("Software", _software(subject)),
+        ("Hardware", _hardware(subject)),
         ("Attempts", _attempts(subject)),
         ("Workers", counted(len(trial.workers()), "worker")),
         ("Cost of capture", str(trial.overhead()).removeprefix("measured cost: ")),
@@ -197,6 +199,19 @@ def _software(subject: Subject) -> str:
     told = subject.configuration
     parts = [subject.framework]
     parts += [f"{k} {told[k]}" for k in ("python", "tdbg") if told.get(k)]
+    return ", ".join(filter(None, parts)) or "not told"
+
+
+def _hardware(subject: Subject) -> str:
+    """The machine of the first worker."""
+    told = mapping_of(subject.configuration.get("hardware"))
+    parts = [str(each) for each in list_of(told.get("accelerators"))]
+    parts += [str(told["cpu"])] if told.get("cpu") else []
+    if is_integer(told.get("cores")):
+        parts.append(counted(told["cores"], "core"))
+    if is_integer(told.get("memory")):
+        parts.append(f"{size(told['memory'])} of memory")
+    parts.append(" ".join(str(told[k]) for k in ("system", "machine") if told.get(k)))
     return ", ".join(filter(None, parts)) or "not told"
 
 
