@@ -29,7 +29,7 @@ from tdbg.drawing.markup import Markup, join, tag
 from tdbg.drawing.scales import Scale, number, scale_of, step_scale
 from tdbg.drawing.series import Series
 
-__all__ = ["Mark", "line_chart"]
+__all__ = ["Limit", "Mark", "line_chart"]
 
 WIDTH, LEFT, RIGHT = 760, 66, 14
 STRIP = 9
@@ -54,6 +54,19 @@ class Mark:
     severity: str = "info"
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A value beyond which something is wrong: a line across the chart.
+
+    Attributes:
+        value: Where it lies on the axis of values.
+        label: What it is called, with the number.
+    """
+
+    value: float
+    label: str
+
+
 def line_chart(
     series: Sequence[Series],
     *,
@@ -62,6 +75,7 @@ def line_chart(
     x_label: str = "step",
     caption: str | Markup | None = None,
     marks: Sequence[Mark] = (),
+    limit: Limit | None = None,
     span: tuple[int, int] | None = None,
     with_zero: bool = False,
     may_be_log: bool = True,
@@ -77,6 +91,7 @@ def line_chart(
         x_label: What the steps are.
         caption: Written below.
         marks: Stretches that are pointed out.
+        limit: A value to compare with; it is always on the axis.
         span: First and last step of the axis; None: those of the series.
         with_zero: Whether zero is on the axis.
         may_be_log: Whether the axis may be logarithmic.
@@ -88,6 +103,8 @@ def line_chart(
     has_bad = any(each.bad.any() for each in drawn)
     top = 20 + (13 if marks else 0) + (STRIP + 6 if has_bad else 0)
     values = [part for each in drawn for part in (each.low, each.high)]
+    if limit is not None:
+        values.append(np.array([limit.value]))
     first, last = span or (
         min(int(each.first[0]) for each in drawn),
         max(int(each.last[-1]) for each in drawn),
@@ -103,11 +120,14 @@ def line_chart(
     parts += [_mark(mark, x, box) for mark in marks]
     for i, each in enumerate(drawn):
         parts += _curve(each, x, y, i % N_COLORS)
+    if limit is not None and not (y.is_log and limit.value <= 0):
+        parts.append(_limit(limit, y, box))
     if has_bad:
         parts.append(_strip(drawn, x, top - STRIP - 6, "NaN, Inf", is_bad=True))
     if beyond:
         parts.append(_strip(drawn, x, bottom + 6, "≤ 0", is_bad=False))
     said = "; ".join(map(_said, drawn[:N_COLORS]))
+    said += f"; {limit.label}" if limit is not None else ""
     entries = [
         (f"b{i % N_COLORS}", each.label) for i, each in enumerate(drawn) if each.label
     ]
@@ -201,6 +221,23 @@ def _mark(mark: Mark, x: Scale, box: Box) -> Markup:
         ),
         text(
             start + shift, 24, mark.label, anchor=anchor, class_=f"flag {mark.severity}"
+        ),
+    )
+
+
+def _limit(limit: Limit, y: Scale, box: Box) -> Markup:
+    at = y.at(limit.value)
+    # Below the line where there is no room above it.
+    above = at - box.top > 16
+    return tag(
+        "g",
+        tag("line", x1=box.left, x2=box.right, y1=at, y2=at, class_="limit"),
+        text(
+            box.right - 4,
+            at - 5 if above else at + 13,
+            limit.label,
+            anchor="end",
+            class_="limit",
         ),
     )
 

@@ -40,7 +40,7 @@ from tdbg.rules.window import (
     UnitTable,
     Window,
 )
-from tdbg.run.findings import Finding, Severity, Stage
+from tdbg.run.findings import Evidence, Finding, Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.rules.builtin.activations.dead_embedding import DeadEmbedding
@@ -93,6 +93,7 @@ __all__ = [
     "DropoutInEvaluation",
     "Engine",
     "Evaluation",
+    "Evidence",
     "ExplodingGradient",
     "ExplodingTensor",
     "FeatureImportance",

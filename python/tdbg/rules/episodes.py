@@ -172,4 +172,5 @@ class Episodes:
             first_step=step if described.since is None else described.since,
             last_step=step,
             stage=self._stage if described.stage is None else described.stage,
+            evidence=described.evidence,
         )

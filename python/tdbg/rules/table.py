@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.rules.value_cache import ValueCache
@@ -64,6 +64,7 @@ class Description:
             None: since the step of the verdict.
         stage: Where it stands in the chain of causes, if not where the findings of
             its rule usually do (``Rule.stage``).
+        evidence: Which chart of the tensor shows it, and the limit in that chart.
     """
 
     message: str
@@ -72,6 +73,7 @@ class Description:
     advice: str = ""
     since: int | None = None
     stage: Stage | None = None
+    evidence: Evidence | None = None
 
 
 def nothing_to_describe(j: int) -> Description:

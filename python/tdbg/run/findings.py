@@ -15,9 +15,12 @@ from typing import Any, Literal, get_args
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import is_integer
 
-__all__ = ["Cause", "Finding", "Phase", "Severity", "Stage"]
+__all__ = ["Cause", "Evidence", "Finding", "Phase", "Severity", "Stage", "Statistic"]
 
 Phase = Literal["begin", "worse", "end"]
+# Those of an envelope, which can be drawn, and the mean of |x| over what is not zero,
+# which is drawn beside the rms.
+Statistic = Literal["l2", "rms", "mean", "std", "abs_max", "zero_share", "abs_mean"]
 
 
 class Severity(enum.IntEnum):
@@ -92,6 +95,22 @@ class Cause:
     first_step: int
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Which chart of the tensor shows a finding, and where its threshold lies in it.
+
+    Attributes:
+        statistic: The statistic of the tensor that the rule judged, or the one that
+            shows best what it judged.
+        limit: The value of that statistic beyond which the tensor is accused, in the
+            statistic's unit; None where the rule compares something else, such as two
+            tensors.
+    """
+
+    statistic: Statistic
+    limit: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One problem of one tensor, over a stretch of steps.
@@ -114,6 +133,7 @@ class Finding:
         stage: Where the problem stands in the chain from causes to consequences;
             None: outside of it.
         cause: The finding that this one follows from, or None.
+        evidence: Which chart of the tensor shows it, or None: the rule does not say.
     """
 
     rule: str
@@ -131,6 +151,7 @@ class Finding:
     phase: Phase = "begin"
     stage: Stage | None = None
     cause: Cause | None = None
+    evidence: Evidence | None = None
 
     def _repr_html_(self) -> str:
         from tdbg.run.findings_html import finding_html
@@ -149,9 +170,12 @@ class Finding:
         document["mode"] = self.mode.name
         document["stage"] = None if self.stage is None else self.stage.label
         document["cause"] = None if self.cause is None else asdict(self.cause)
+        evidence = self.evidence
+        document["evidence"] = None if evidence is None else asdict(evidence)
+        if evidence is not None and not _is_finite(evidence.limit):
+            document["evidence"]["limit"] = None
         for name in ("value", "threshold"):
-            number = document[name]
-            if number is not None and not math.isfinite(number):
+            if not _is_finite(document[name]):
                 document[name] = None
         return document
 
@@ -172,6 +196,8 @@ class Finding:
                 values["stage"] = Stage.__members__.get(values["stage"].upper())
             if values.get("cause") is not None:
                 values["cause"] = Cause(**values["cause"])
+            if values.get("evidence") is not None:
+                values["evidence"] = _evidence(values["evidence"])
             found = cls(**values)
         except (AttributeError, KeyError, TypeError) as error:
             msg = f"not a finding: {error}"
@@ -183,12 +209,33 @@ class Finding:
         return found
 
 
+def _is_finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
+
+
+def _evidence(told: Any) -> Evidence | None:
+    """The evidence of a document; None of a later tdbg's, which nobody can draw.
+
+    Raises:
+        TypeError: If it is no evidence.
+    """
+    found = Evidence(**told)
+    if not _is_number_or_none(found.limit):
+        msg = f"the limit of its evidence is {found.limit!r}"
+        raise TypeError(msg)
+    return found if found.statistic in get_args(Statistic) else None
+
+
 def _is_any(_: object) -> bool:
     return True
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_number_or_none(value: object) -> bool:
+    return value is None or _is_number(value)
 
 
 def _is_cause(value: object) -> bool:
@@ -202,7 +249,7 @@ def _is_cause(value: object) -> bool:
 _FITS: dict[str, Callable[[object], bool]] = {
     "int": is_integer,
     "str": lambda value: isinstance(value, str),
-    "float | None": lambda value: value is None or _is_number(value),
+    "float | None": _is_number_or_none,
     "Phase": lambda value: value in get_args(Phase),
     "Cause | None": lambda value: value is None or _is_cause(value),
 }

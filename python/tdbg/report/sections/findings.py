@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tdbg.config.messages import counted
-from tdbg.drawing.lines import Mark, line_chart
+from tdbg.drawing.lines import Limit, Mark, line_chart
 from tdbg.drawing.markup import Child, Markup, link_to, shortened, tag
 from tdbg.drawing.scales import number
 from tdbg.drawing.series import Series
@@ -13,22 +13,15 @@ from tdbg.report.page import Section, badge, table
 from tdbg.report.problems import Problem
 from tdbg.report.sections.overview import WORDS
 from tdbg.report.subject import Subject
+from tdbg.run.findings import Finding
 
 __all__ = ["findings"]
 
 # Tensors of a problem whose evidence is drawn into one chart, and listed in one table.
 MOST_DRAWN = 4
 MOST_LISTED = 100
-# The statistic that shows best what a rule is about; of the others, the magnitude.
-FIELDS = {
-    "AllZero": "zero_share",
-    "DeadRelu": "zero_share",
-    "ExplodingTensor": "abs_max",
-    "NotNormalizedData": "std",
-    "SaturatedActivation": "abs_max",
-    "TensorVariance": "std",
-}
 FIELD_WORDS = {
+    "l2": "l2 norm",
     "rms": "magnitude (rms)",
     "mean": "value",
     "abs_max": "largest |x|",
@@ -107,8 +100,9 @@ def _evidence(problem: Problem, subject: Subject) -> Markup | None:
     drawn = [name for name in names if subject.trial.has_tensor(name)][:MOST_DRAWN]
     if not drawn:
         return None
-    field = FIELDS.get(problem.rule, "rms")
+    field, limit = _axis(problem.worst)
     if all(subject.is_number(name) for name in drawn):
+        limit = limit if field == "mean" else None
         field = "mean"
     series = [each for each in _drawn_series(subject, drawn, field) if len(each)]
     if not series:
@@ -123,10 +117,10 @@ def _evidence(problem: Problem, subject: Subject) -> Markup | None:
         f"{what[0].upper()}{what[1:]} over all steps, low to high and mean."
     ]
     if worst.value is not None and np.isfinite(worst.value):
-        limit = (
+        compared = (
             "" if worst.threshold is None else f", threshold {number(worst.threshold)}"
         )
-        caption.append(f" The rule measured {number(worst.value)}{limit}.")
+        caption.append(f" The rule measured {number(worst.value)}{compared}.")
     left_out = len(names) - len(drawn)
     if left_out > 0:
         caption.append(f" {counted(left_out, 'tensor')} more: see the table.")
@@ -136,10 +130,24 @@ def _evidence(problem: Problem, subject: Subject) -> Markup | None:
         y_label=what,
         caption=tag("span", caption),
         marks=[mark],
+        limit=limit,
         span=subject.span,
         with_zero=field == "zero_share",
         height=220,
     )
+
+
+def _axis(finding: Finding) -> tuple[str, Limit | None]:
+    """The statistic to draw, and where its threshold lies; magnitude by default."""
+    evidence = finding.evidence
+    if evidence is None:
+        return "rms", None
+    is_mean = evidence.statistic == "abs_mean"
+    field = "rms" if is_mean else evidence.statistic
+    if evidence.limit is None:
+        return field, None
+    words = f"threshold {number(evidence.limit)}{' of mean |x|' if is_mean else ''}"
+    return field, Limit(evidence.limit, words)
 
 
 def _listed(names: list[str]) -> str:

@@ -22,6 +22,7 @@ from tdbg.config import Role
 from tdbg.drawing.heat_map import BAD, LEFT, RIGHT, WIDTH
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import create_run
+from tdbg.run.schema import EventKind
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "v1"
 
@@ -116,6 +117,22 @@ def test_advice_and_measurements_stand_with_the_finding(page: Page) -> None:
     assert f"Since step {NAN}" in text
     assert "The rule measured" in text
     assert "threshold" in text
+
+
+def test_the_threshold_of_a_finding_is_a_line_across_its_evidence(page: Page) -> None:
+    spike = next(
+        each
+        for each in page.section("findings").all("svg")
+        if "Evidence of LossSpike" in each.attributes["aria-label"]
+    )
+    (line,) = [e for e in spike.all("line") if e.attributes["class"] == "limit"]
+    (label,) = [e for e in spike.all("text") if e.attributes.get("class") == "limit"]
+    assert re.fullmatch(r"threshold \d+\.\d+", label.text)
+    # What was planted rises above the line, all else lies below it.
+    at = float(line.attributes["y1"])
+    ys = np.concatenate([points(p)[:, 1] for p in spike.all("path")])
+    assert ys.min() < at
+    assert np.median(ys) > at
 
 
 def test_a_finding_about_what_is_no_tensor_has_no_chart(tmp_path: Path) -> None:
@@ -309,6 +326,30 @@ def test_without_histograms_the_setting_is_named(page: Page) -> None:
 
 
 # --- Workers, rules, settings -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (
+            {"accelerators": ["H200"], "cpu": "Xeon", "cores": 8, "memory": 64e9},
+            "H200, Xeon, 8 cores",
+        ),
+        ({"cores": 1, "memory": 3_000_000_000}, "1 core, 3.0 GB of memory"),
+        ({"cores": "8", "accelerators": "all"}, "not told"),
+        ("fast", "not told"),
+    ],
+)
+def test_the_facts_name_the_machine_as_far_as_it_is_known(
+    tmp_path: Path, told: object, shown: str
+) -> None:
+    with RunBuilder(tmp_path / "run") as run:
+        content = json.dumps({"hardware": told}).encode()
+        run.capture.event(-1, EventKind.CONFIGURATION, 0, content)
+        run.step(0, {"w": np.ones(2, np.float32)})
+    rows = rendered(tmp_path / "run").section("run").all("tr")
+    (row,) = [each.text for each in rows if each.text.startswith("Hardware")]
+    assert row.removeprefix("Hardware") == shown
 
 
 def test_each_worker_has_a_row_with_its_state_and_loss(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tdbg.rules.window import (
     Floats,
     UnitTable,
 )
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
@@ -95,6 +95,7 @@ class DeadRelu(UnitRule):
                 ),
                 value=float(dead[j]),
                 threshold=self.threshold_layer,
+                evidence=Evidence("zero_share"),
                 advice=(
                     "dead units get no gradient and do not come back: restart with a "
                     "lower learning rate, initialize biases at zero and weights by "

@@ -13,7 +13,7 @@ from tdbg.rules.builtin.activations.unit_rule import UnitRule
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import OK, UNKNOWN, Description, Evaluation, UnitTable
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 from tdbg.run.model_info import owner_of
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class SaturatedActivation(UnitRule):
                     f"{100 - self.threshold_activity:g} % of theirs"
                 ),
                 value=float(share[j] if of_units[j] else values[j]),
+                evidence=Evidence("abs_max"),
                 threshold=self.threshold_layer
                 if of_units[j]
                 else self.threshold_values,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Evidence, Severity
 from tdbg.run.model_info import owner_of
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ class NotNormalizedData(Rule):
         self, table: Table, i: int, mean: float, std: float, scale: float
     ) -> Description:
         kind = "target" if table.roles[i] == "label" else "input"
-        if abs(mean) > self.max_mean * scale:
+        is_far = abs(mean) > self.max_mean * scale
+        if is_far:
             value, limit, said = mean, self.max_mean * scale, "the mean is far from 0"
         elif std > self.max_std * scale:
             value, limit, said = std, self.max_std * scale, "the deviation is large"
@@ -211,6 +213,9 @@ class NotNormalizedData(Rule):
             ),
             value=value,
             threshold=limit,
+            evidence=Evidence("mean", math.copysign(limit, mean))
+            if is_far
+            else Evidence("std", limit),
             advice=(
                 f"subtract the mean of the training set from each {kind} and divide by "
                 "its standard deviation (torchvision.transforms.Normalize, "

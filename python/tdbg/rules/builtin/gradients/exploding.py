@@ -21,7 +21,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["ExplodingGradient"]
 
@@ -130,6 +130,7 @@ class ExplodingGradient(Rule):
             return self._describe(
                 norm=float(norm[i, j]),
                 usual=float(usual[i, j]) if has_grown else np.nan,
+                bound=float(bound[i, j]),
                 is_early=bool(np.isnan(first[i, j])),
                 total=total,
                 grown=f"{np.count_nonzero(grown[:, j])} of "
@@ -189,7 +190,14 @@ class ExplodingGradient(Rule):
         return usual, first, bound
 
     def _describe(
-        self, *, norm: float, usual: float, is_early: bool, total: float, grown: str
+        self,
+        *,
+        norm: float,
+        usual: float,
+        bound: float,
+        is_early: bool,
+        total: float,
+        grown: str,
     ) -> Description:
         if not usual > 0:
             return Description(
@@ -199,6 +207,7 @@ class ExplodingGradient(Rule):
                 ),
                 value=norm,
                 threshold=OVERFLOW,
+                evidence=Evidence("l2", OVERFLOW),
                 advice="lower the learning rate or the scale of the loss",
             )
         growth = norm / usual
@@ -214,6 +223,7 @@ class ExplodingGradient(Rule):
             ),
             value=growth,
             threshold=self.error_factor if is_early else self.factor,
+            evidence=Evidence("l2", bound),
             advice=(
                 f"clip gradients (the norm of all is {total:.2g} now and was about "
                 f"{total / growth:.2g}: torch.nn.utils.clip_grad_norm_ with "

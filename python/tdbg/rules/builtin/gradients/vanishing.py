@@ -19,7 +19,7 @@ from tdbg.rules.window import (
     Window,
     rows_of_lasting,
 )
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["VanishingGradient"]
 
@@ -108,6 +108,10 @@ class VanishingGradient(Rule):
 
         return table.judge_lasting(small, lasting, Severity.ERROR, describe, known)
 
+    @property
+    def _evidence(self) -> Evidence:
+        return Evidence("abs_mean", self.threshold)
+
     def _describe(
         self, *, mean: float, largest: float, largest_name: str, affected: str
     ) -> Description:
@@ -119,6 +123,7 @@ class VanishingGradient(Rule):
                 ),
                 value=mean,
                 threshold=self.threshold,
+                evidence=self._evidence,
                 advice=(
                     f"nothing reaches this layer ({affected} are affected): see "
                     "whether it is used in the forward, whether a detach() cuts it "
@@ -136,6 +141,7 @@ class VanishingGradient(Rule):
             ),
             value=mean,
             threshold=self.threshold,
+            evidence=self._evidence,
             advice=(
                 f"{affected} do not learn: use ReLU or GELU in place of sigmoid or "
                 "tanh, add normalization or residual connections between the layers, "

@@ -28,7 +28,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["LossNotDecreasing"]
 
@@ -178,6 +178,7 @@ class LossNotDecreasing(LossRule):
             ),
             value=change,
             threshold=self.fall_percent,
+            evidence=Evidence("mean", start),
             advice=_RISES,
         )
 
@@ -209,6 +210,7 @@ class LossNotDecreasing(LossRule):
             ),
             value=change,
             threshold=requested,
+            evidence=Evidence("mean", before - requested / 100.0 * abs(before)),
             advice=(
                 _RISES
                 if has_risen

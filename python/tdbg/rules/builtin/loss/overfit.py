@@ -11,7 +11,7 @@ from tdbg.rules.builtin.loss.loss_series import Passes, PassesRule, judge_passes
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import OK, Description, Evaluation, Window
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["Overfit"]
 
@@ -140,6 +140,7 @@ class Overfit(PassesRule):
                 ),
                 value=(now - low) / abs(low) if low else now - low,
                 threshold=self.rise,
+                evidence=Evidence("mean", low + self.rise * abs(low)),
                 advice=_OVERFIT,
             )
         fell, held = passes.start - training, passes.start - now
@@ -153,6 +154,7 @@ class Overfit(PassesRule):
                 ),
                 value=now / passes.start,
                 threshold=self.left,
+                evidence=Evidence("mean", self.left * passes.start),
                 advice=_OVERFIT,
             )
         return Description(
@@ -163,6 +165,7 @@ class Overfit(PassesRule):
             ),
             value=held / fell,
             threshold=self.carried_over,
+            evidence=Evidence("mean", passes.start - self.carried_over * fell),
             advice=_OVERFIT,
         )
 

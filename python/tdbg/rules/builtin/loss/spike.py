@@ -22,7 +22,7 @@ from tdbg.rules.window import (
     Table,
     Window,
 )
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["LossSpike"]
 
@@ -146,6 +146,9 @@ class LossSpike(LossRule):
                 ),
                 value=float(excess[k]),
                 threshold=float(np.fmax(limit[k], tails[k])),
+                evidence=Evidence(
+                    "mean", float(level[k] + np.fmax(limit[k], tails[k]))
+                ),
                 advice=(
                     "look at the batches of these steps; go back to a checkpoint "
                     "before and skip them, clip gradients, lower the learning rate or "

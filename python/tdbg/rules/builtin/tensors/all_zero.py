@@ -10,7 +10,7 @@ from tdbg.rules.builtin.tensors.tensor_rule import INPUTS, LastingRule
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import Bools, Description, Evaluation, Table
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["AllZero"]
 
@@ -51,6 +51,7 @@ class AllZero(LastingRule):
                 ),
                 value=float(share),
                 threshold=self.threshold,
+                evidence=Evidence("zero_share", self.threshold / 100.0),
                 advice=_zero_advice(table.roles[i], affected),
             )
 

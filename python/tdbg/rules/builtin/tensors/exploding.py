@@ -14,7 +14,7 @@ from tdbg.rules.columns import held_before, join_names
 from tdbg.rules.registry import register
 from tdbg.rules.rule import ROLES, built_in, check_switch
 from tdbg.rules.window import Description, Evaluation, Table, Window
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["ExplodingTensor"]
 
@@ -153,6 +153,7 @@ class ExplodingTensor(TensorRule):
             ),
             value=float(n_bad),
             threshold=0.0,
+            evidence=Evidence("abs_max"),
             advice=ALONE if is_alone else _exploding_advice(table.roles[i]),
             # What the model is given is not of its own making.
             stage=Stage.SETUP if table.roles[i] == "model_input" else None,

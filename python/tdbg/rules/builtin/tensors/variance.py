@@ -24,7 +24,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity, Stage
+from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["TensorVariance", "judge_collapse", "spread_of"]
 
@@ -274,6 +274,7 @@ class TensorVariance(LastingRule):
                 ),
                 value=variance,
                 threshold=self.max_threshold,
+                evidence=Evidence("std", float(np.sqrt(self.max_threshold))),
                 advice=(
                     "normalize what goes in, initialize for the layer's width (He, "
                     "Glorot), or lower the learning rate"
@@ -290,6 +291,7 @@ class TensorVariance(LastingRule):
             ),
             value=variance,
             threshold=threshold,
+            evidence=Evidence("std", float(np.sqrt(threshold))),
             advice=(
                 f"{what} the same for all samples and units: look for a constant "
                 "input, dead or saturated units before it, weights that are all "

@@ -24,7 +24,7 @@ from tdbg.rules.window import (
     Window,
     rows_of_lasting,
 )
-from tdbg.run.findings import Stage
+from tdbg.run.findings import Evidence, Stage
 
 __all__ = ["VanishingLearningRate"]
 
@@ -119,6 +119,7 @@ class VanishingLearningRate(Rule):
             ),
             value=rate / largest,
             threshold=self.remaining,
+            evidence=Evidence("mean", self.remaining * largest),
             since=peak,
             advice=(
                 f"the schedule ends after some {n_steps} steps: step it once in an "
