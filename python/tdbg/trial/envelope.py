@@ -115,14 +115,30 @@ class Question:
     stop: int
 
 
-def ask(layout: Layout, start: int, stop: int) -> list[Question]:
-    """What to ask of the writers for ``start <= step < stop``."""
+def ask(
+    layout: Layout, start: int, stop: int, workers: Sequence[str] | None = None
+) -> list[Question]:
+    """What to ask of the writers for ``start <= step < stop``.
+
+    Args:
+        layout: Where the rows of the names are.
+        start: First global step.
+        stop: Global step before which to end.
+        workers: If given, each of these is a row of the envelope, in place of each of
+            the names.
+    """
     return [
         Question(
             rank=each.source.writer.rank,
             reader=each.source.writer.reader,
             definitions=each.ids,
-            names=each.names.astype(np.uint32),
+            names=(
+                each.names.astype(np.uint32)
+                if workers is None
+                else np.full(
+                    len(each.ids), workers.index(each.source.worker), np.uint32
+                )
+            ),
             start=max(start, each.source.start),
             stop=min(stop, each.source.stop),
         )

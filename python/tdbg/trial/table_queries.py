@@ -126,10 +126,8 @@ class TableQueries:
             plt.fill_between(e.edges[:-1], e.low["l2"][0], e.high["l2"][0], step="post")
         """
         chosen, key = envelope_fields(fields), mode_key(mode)
-        if columns < 1:
-            msg = f"an envelope needs at least one column, got columns={columns!r}"
-            raise ConfigurationError(msg)
         bounds = None if edges is None else checked_edges(edges)
+        _check_columns(columns)
         with self._run.fresh() as run:
             if bounds is None:
                 first, end = _range(self._recorded(run, key), start, stop)
@@ -140,6 +138,51 @@ class TableQueries:
             layout = self._layout(run, names, first, end)
             questions = envelope.ask(layout, first, end)
         return envelope.fill(questions, layout.names, bounds, chosen, key, check)
+
+    def worker_envelope(
+        self,
+        name: str,
+        *,
+        mode: ModeKeys | str | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: int = 1000,
+        fields: str | Sequence[str] = ("l2",),
+        check: Callable[[], None] | None = None,
+    ) -> Envelope:
+        """The envelope of one tensor for each worker by itself: which one differs.
+
+        Args:
+            name: The tensor.
+            mode: As of ``envelope``, like all that follow.
+            start: First global step.
+            stop: Global step before which to end.
+            columns: How many columns at most.
+            fields: The statistics.
+            check: What ends the question.
+
+        Returns:
+            Arrays of shape (workers, columns); ``names`` are the workers, as
+            ``Trial.workers`` gives them, those without a row of it, too.
+
+        Raises:
+            TensorUnavailable: If the name is unknown so far.
+            ConfigurationError: As of ``envelope``.
+
+        Example:
+            e = trial.worker_envelope("loss_output_0", fields="mean", columns=100)
+            spread = e.mean["mean"].max(axis=0) - e.mean["mean"].min(axis=0)
+        """
+        chosen, key = envelope_fields(fields), mode_key(mode)
+        _check_columns(columns)
+        with self._run.fresh() as run:
+            first, end = _range(self._recorded(run, key), start, stop)
+            layout = self._layout(run, [name], first, end)
+            workers = run.workers
+            sources = run.sources_of(None)
+            edges = column_edges(sources, first, end, columns, quick=False)
+            questions = envelope.ask(layout, first, end, workers)
+        return envelope.fill(questions, workers, edges, chosen, key, check)
 
     def statistics_in_parts(
         self,
@@ -216,6 +259,12 @@ class TableQueries:
         """
         with self._run.fresh() as run:
             return self._columns.read(run.sources_of(None), names, steps)
+
+
+def _check_columns(columns: int) -> None:
+    if columns < 1:
+        msg = f"an envelope needs at least one column, got columns={columns!r}"
+        raise ConfigurationError(msg)
 
 
 def _range(

@@ -24,9 +24,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tdbg.compare import Axis
+from tdbg.config.messages import check_known
 from tdbg.errors import ConfigurationError, QueryError, TdbgError
 from tdbg.modes import ModeKeys
-from tdbg.ui import comparison, control, documents, series
+from tdbg.ui import comparison, control, documents, elements, series
+from tdbg.ui.estimate import estimate
+from tdbg.ui.judging import Judge
 from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
 from tdbg.ui.reads import ReaderGone, Reading, Turns
@@ -49,6 +52,8 @@ HEARTBEAT_SECONDS = 15.0
 MAX_WATCHED = 64
 MAX_BINS = 256
 MAX_COMPARED = 8
+# More steps than any training has.
+MAX_ASKED = 1 << 40
 
 _Answer = Callable[["_Question"], Any]
 
@@ -77,15 +82,19 @@ def create_app(runs: Runs, access: Access) -> ASGIApp:
         "/api/run": _Handler("GET", _run),
         "/api/tensors": _Handler("GET", _tensors),
         "/api/envelope": _Handler("GET", _envelope, is_heavy=True),
+        "/api/ranks": _Handler("GET", _ranks, is_heavy=True),
         "/api/curve": _Handler("GET", _curve),
         "/api/rows": _Handler("GET", _rows),
+        "/api/values": _Handler("GET", _values),
         "/api/histograms": _Handler("GET", _histograms, is_heavy=True),
         "/api/differences": _Handler("GET", _differences),
         "/api/ratio": _Handler("GET", _ratio, is_heavy=True),
         "/api/divergence": _Handler("GET", _divergence, is_heavy=True),
+        "/api/estimate": _Handler("GET", _estimate),
         "/api/answer": _Handler("GET", _request_answer),
         "/api/stop": _Handler("POST", _stop),
         "/api/capture": _Handler("POST", _capture),
+        "/api/judge": _Handler("POST", _judge_by(Judge())),
     }
     turns = Turns()
     routes = [
@@ -261,6 +270,20 @@ def _envelope(asked: _Question) -> object:
     )
 
 
+def _ranks(asked: _Question) -> object:
+    trial = asked.run.trial
+    name = asked.text("name")
+    series.names_asked(trial, [name], None)
+    return series.ranks(
+        trial,
+        name,
+        asked.text("field"),
+        columns=asked.columns(),
+        check=asked.check,
+        **asked.range(),
+    )
+
+
 def _curve(asked: _Question) -> object:
     trial = asked.run.trial
     name = asked.text("name")
@@ -278,6 +301,13 @@ def _rows(asked: _Question) -> object:
     return series.rows(asked.run.trial, asked.text("name"), start, stop)
 
 
+def _values(asked: _Question) -> object:
+    at = asked.number("at")
+    return elements.values(
+        asked.run.trial, asked.text("name"), 1 << 62 if at is None else at
+    )
+
+
 def _histograms(asked: _Question) -> object:
     start, stop = asked.number("start") or 0, asked.number("stop")
     bins = max(1, asked.number("bins", most=MAX_BINS) or 64)
@@ -288,6 +318,7 @@ def _histograms(asked: _Question) -> object:
         1 << 62 if stop is None else stop,
         asked.columns(),
         bins,
+        asked.number("at"),
         asked.check,
     )
 
@@ -323,6 +354,25 @@ def _divergence(asked: _Question) -> object:
 
 def _request_answer(asked: _Question) -> object:
     return control.answer_of(asked.run.trial, asked.text("request"))
+
+
+def _estimate(asked: _Question) -> object:
+    return estimate(
+        asked.run.trial,
+        collections=asked.query.getlist("collection"),
+        regex=asked.query.getlist("regex"),
+        interval=max(1, asked.number("interval", most=MAX_ASKED) or 1),
+        steps=max(1, asked.number("steps", most=MAX_ASKED) or 1),
+        raw=asked.query.get("raw") == "true",
+    ).to_json()
+
+
+def _judge_by(judge: Judge) -> _Answer:
+    def answer(asked: _Question) -> object:
+        check_known(asked.body, [])
+        return judge.start(asked.run)
+
+    return answer
 
 
 def _stop(asked: _Question) -> object:

@@ -5,6 +5,7 @@ Thread safety: functions; the trial's lock is held inside.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -112,6 +113,8 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
         "name": runs.name(run.id),
         "version": run.version(),
         "may_control": may_control,
+        "now": time.time(),
+        "judging": None if run.judging is None else run.judging.to_json(),
         **document,
     }
 

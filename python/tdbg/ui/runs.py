@@ -18,11 +18,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
 from tdbg.run.directory import find_runs
 from tdbg.trial import Trial, create_trial
+
+if TYPE_CHECKING:
+    from tdbg.ui.judging import Judging
 
 __all__ = ["OpenRun", "Runs"]
 
@@ -40,11 +43,13 @@ class OpenRun:
     Attributes:
         id: What pages call it.
         trial: The run.
+        judging: How far it is where this server judges it; None: nobody asked.
     """
 
     def __init__(self, id_: str, path: Path) -> None:
         self.id = id_
         self.trial: Trial = create_trial(str(path))
+        self.judging: Judging | None = None
         self._looking = threading.Lock()
         self._seen: tuple[object, ...] = ()
         self._version = 0
@@ -69,6 +74,7 @@ class OpenRun:
                     self.trial.n_bytes,
                     self.trial.last_complete_step,
                     self._status,
+                    self.judging,
                 )
                 if seen != self._seen:
                     self._seen = seen

@@ -36,6 +36,7 @@ __all__ = [
     "histograms",
     "marks_of",
     "names_of_role",
+    "ranks",
     "rows",
 ]
 
@@ -46,6 +47,8 @@ MAX_PLACE = 1 << 61
 MAX_NAMES = 64
 MAX_HISTOGRAMS = 200
 MAX_ROWS = 500
+# Histograms without a number that are looked through for one that has some.
+MOST_EMPTY = 20
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 # What a row without a finite element has no value of.
 OF_FINITE = ("min", "max", "abs_min", "mean", "m2", "l1", "l2", "std", "rms")
@@ -232,6 +235,46 @@ def envelope(
     marks, found = _on_axis(
         trial, names, field, mode, (start, stop), axis, columns, check
     )
+    return _packed(found, field, marks)
+
+
+def ranks(
+    trial: Trial,
+    name: str,
+    field: str,
+    *,
+    mode: ModeKeys | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+    axis: Axis = Axis.STEP,
+    columns: int,
+    check: Callable[[], None] | None = None,
+) -> bytes:
+    """The same of one tensor for each worker by itself; the names are the workers.
+
+    Raises:
+        ConfigurationError: If these are too many cells, or there is no such field, or
+            the columns are not of steps.
+        TensorUnavailable: If the name is unknown.
+    """
+    check_cells(len(trial.workers()), columns)
+    if axis is not Axis.STEP:
+        msg = f"workers are shown by step, not by {axis}"
+        raise ConfigurationError(msg)
+    marks = marks_of(axis, trial.step_table(), start, stop, columns)
+    found = trial.worker_envelope(
+        name,
+        mode=mode,
+        start=int(marks[0]),
+        stop=int(marks[-1]),
+        columns=columns,
+        fields=(field,),
+        check=check,
+    )
+    return _packed(found, field, found.edges.astype(np.float64))
+
+
+def _packed(found: Envelope, field: str, marks: NDArray[np.float64]) -> bytes:
     return pack(
         {"names": found.names, "field": field, "workers": found.n_workers},
         {
@@ -362,6 +405,7 @@ def histograms(
     stop: int,
     columns: int,
     bins: int,
+    at: int | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> bytes:
     """Histograms of a tensor over columns of steps, all in the same bins.
@@ -374,7 +418,8 @@ def histograms(
     Returns:
         Arrays ``steps`` (the first step of each column), ``counts`` float32
         (columns, bins), ``bad``, ``edges`` (bins + 1,), ``quantiles`` (columns, 7), and
-        under ``lost`` what number formats would lose of the newest of them.
+        under ``lost`` what number formats would lose of the newest of them that has
+        numbers, up to the step *at* if it is given: ``lost_step``.
 
     Raises:
         TensorUnavailable: If the name is unknown.
@@ -405,14 +450,13 @@ def histograms(
             counts[i] = each.to_numpy(edges)[0]
             quantiles[i] = each.quantile(QUANTILES)
     firsts = np.array([part[0] for part in parts if len(part)], np.float64)
-    # The newest that has numbers at all.
-    newest = max((i for i, each in enumerate(merged) if each.finite), default=-1)
+    lost_step, lost = _lost_at(tensor, steps, counted, at)
     return pack(
         {
             "name": name,
             "quantiles": list(QUANTILES),
-            "lost": _lost(merged[newest]) if merged else [],
-            "lost_step": int(firsts[newest]) if merged else None,
+            "lost": lost,
+            "lost_step": lost_step,
         },
         {
             "steps": firsts,
@@ -429,6 +473,18 @@ def _histogram(tensor: TensorHandle, step: int, counted: Collection[int]) -> His
     if step in counted:
         return tensor.histogram(step)
     return Histogram.of(tensor.value(step))
+
+
+def _lost_at(
+    tensor: TensorHandle, steps: Sequence[int], counted: Collection[int], at: int | None
+) -> tuple[int | None, list[dict[str, Any]]]:
+    """The step of the newest histogram with numbers, and what formats lose there."""
+    until = [each for each in steps if at is None or each <= at]
+    for step in reversed(until[-MOST_EMPTY:]):
+        histogram = _histogram(tensor, step, counted)
+        if histogram.finite:
+            return step, _lost(histogram)
+    return None, []
 
 
 def _span(histogram: Histogram) -> tuple[float, float]:

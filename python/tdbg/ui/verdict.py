@@ -126,8 +126,11 @@ def verdict(
                 "ok", f"{begin}. {gone} came and went; nothing is wrong now."
             )
         if rules:
-            n_rules = counted(len(rules), "rule")
-            return _verdict("ok", f"{begin}. {n_rules} found nothing wrong.")
+            blind = sum(bool(each.get("message")) for each in rules.values())
+            said = f"{counted(len(rules) - blind, 'rule')} found nothing wrong"
+            if blind:
+                said += f", {blind} had too little to judge by"
+            return _verdict("ok", f"{begin}. {said}.")
         return _verdict("unjudged", f"{begin}. No rule has judged this run yet.")
     worst = active[0]
     at_fault = {each.newest.rule for each in active if each.newest.cause is None}

@@ -15,7 +15,7 @@ from typing import Any
 from tdbg.ui import Access, Settings, serve
 from tdbg.ui.packing import unpack
 
-__all__ = ["Answer", "Dashboard", "dashboard"]
+__all__ = ["Answer", "Dashboard", "dashboard", "page_address"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,14 @@ class Dashboard:
         found = [each["id"] for each in runs if name in (None, each["name"])]
         assert len(found) == 1, [each["name"] for each in runs]
         return str(found[0])
+
+
+def page_address(served: Dashboard, run: str | None = None, **state: object) -> str:
+    """The address of a state of the page."""
+    head, _, token = served.address.partition("#")
+    given = {} if run is None else {"run": served.run_id(run)}
+    query = "&".join(f"{name}={value}" for name, value in {**given, **state}.items())
+    return f"{head}{'?' if query else ''}{query}#{token}"
 
 
 @contextmanager

@@ -344,3 +344,26 @@ def test_edges_that_bound_no_columns_are_refused(run_dir: Path, edges: Any) -> N
     write_run(run_dir, n_steps=2)
     with pytest.raises(ConfigurationError, match="edges must"):
         create_trial(run_dir).envelope(edges=edges)
+
+
+def test_each_worker_has_an_envelope_of_its_own(run_dir: Path) -> None:
+    for rank in (2, 0, 1):
+        with RunBuilder(run_dir, rank=rank, world_size=3) as run:
+            for step in range(200):
+                value = np.array([rank + (step == 70), np.nan][: 1 + (rank == step)])
+                run.step(step, {"w": value.astype(np.float32)}, what="statistics")
+    trial = create_trial(run_dir)
+    found = trial.worker_envelope("w", fields="mean", columns=50)
+    assert found.names == trial.workers() == ["worker_0", "worker_1", "worker_2"]
+    assert found.rows.sum(axis=1).tolist() == [200, 200, 200]
+    assert found.low["mean"].min(axis=1).tolist() == [0.0, 1.0, 2.0]
+    assert found.high["mean"].max(axis=1).tolist() == [1.0, 2.0, 3.0]
+    assert found.first_bad.tolist() == [0, 1, 2]
+    # Columns are those of the envelope of all.
+    whole = trial.envelope(["w"], fields="mean", columns=50)
+    assert found.edges.tolist() == whole.edges.tolist()
+    assert (found.low["mean"].min(axis=0) == whole.low["mean"][0]).all()
+    with pytest.raises(TensorUnavailable, match="x"):
+        trial.worker_envelope("x")
+    with pytest.raises(ConfigurationError, match="columns=0"):
+        trial.worker_envelope("w", columns=0)

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, expect
 
 from browser import new_page
 from dashboard import Dashboard, dashboard
+from dashboard import page_address as at
 from planted import (
     LAYERS,
     NAN,
@@ -54,19 +55,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(runs: Path) -> Iterator[Dashboard]:
     with dashboard(runs) as found:
         yield found
-
-
-def at(served: Dashboard, run: str | None = None, **state: object) -> str:
-    """The address of a state of the page."""
-    head, _, token = served.address.partition("#")
-    query = "&".join(
-        f"{name.strip('_')}={value}"
-        for name, value in {
-            **({} if run is None else {"run": served.run_id(run)}),
-            **state,
-        }.items()
-    )
-    return f"{head}{'?' if query else ''}{query}#{token}"
 
 
 # --- Pixels -------------------------------------------------------------------

@@ -2,8 +2,8 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { getJson, post } from "./api";
-import { count, plain } from "./format";
-import { useVersion } from "./hooks";
+import { bytes, count, number, percent, plain } from "./format";
+import { useAnswer, useVersion } from "./hooks";
 import type { Run } from "./types";
 
 interface Reply {
@@ -119,6 +119,31 @@ export function StopButton({ run }: { run: Run }) {
   );
 }
 
+/** What a request would cost, before it is made. */
+function Cost({ run, body }: { run: Run; body: { collections?: string[]; regex?: string[]; interval: number; steps: number; raw: boolean } }) {
+  const { collections, regex, interval, steps, raw } = body;
+  const { data, error } = useAnswer<Estimated>(`estimate ${run.id} ${JSON.stringify(body)}`, 0, (signal) =>
+    getJson("estimate", { run: run.id, collection: collections, regex, interval, steps, raw: String(raw) }, signal),
+  );
+  if (error) return <p class="cost bad">{plain(error.message)}</p>;
+  if (!data) return <p class="cost soft">…</p>;
+  const { tensors, seconds, share } = data;
+  return (
+    <p class="cost soft" role="status">
+      {!tensors
+        ? "What it would cost is not known: nothing that was recorded so far is of that kind."
+        : `About ${count(tensors)} tensor${tensors > 1 ? "s" : ""}, at most ${bytes(data.bytes)} on disk${seconds === null ? "" : `; a captured step takes about ${number(seconds * 1000)} ms${share === null ? "" : ` (${percent(share)})`} longer${raw ? ", and the time that copying values takes" : ""}`}.`}
+    </p>
+  );
+}
+
+interface Estimated {
+  tensors: number;
+  bytes: number;
+  seconds: number | null;
+  share: number | null;
+}
+
 const WHAT = { gradients: "gradients", weights: "weights", biases: "biases", outputs: "outputs of layers", inputs: "inputs of layers", losses: "losses" };
 
 export function CaptureButton({ run, tensor, label = "Capture now" }: { run: Run; tensor?: string; label?: string }) {
@@ -181,6 +206,7 @@ export function CaptureButton({ run, tensor, label = "Capture now" }: { run: Run
             <input type="checkbox" checked={raw} onChange={(event) => setRaw(event.currentTarget.checked)} />
             values as well, not statistics only: costs disk and time
           </label>
+          {!reply && <Cost run={run} body={body} />}
           <Outcome reply={reply} error={error} isSlow={isSlow} />
           <div class="buttons">
             <button type="submit">{reply ? "Close" : "Cancel"}</button>

@@ -6,6 +6,10 @@ export function count(n: number): string {
   return whole.format(n);
 }
 
+export function counted(n: number, what: string): string {
+  return `${count(n)} ${what}${n === 1 ? "" : "s"}`;
+}
+
 /** Three digits that count, whatever the size. */
 export function number(value: number | string | null | undefined): string {
   if (value === null || value === undefined) return "–";

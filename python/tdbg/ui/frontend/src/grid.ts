@@ -24,7 +24,7 @@ export interface Grid {
 }
 
 export interface GridQuestion {
-  path: "envelope" | "curve" | "ratio";
+  path: "envelope" | "curve" | "ranks" | "ratio";
   params: Params;
   from: number;
   /** The step after the last one. */

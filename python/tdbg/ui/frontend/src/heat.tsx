@@ -6,7 +6,7 @@ import { count, number } from "./format";
 import { ticks } from "./layer_map";
 import { useSize, useTheme } from "./hooks";
 
-const LEFT = 60;
+const LEFT = 72;
 const FOOT = 26;
 const TOP = 10;
 /** Which of the server's quantiles are drawn as lines: 10 %, median, 90 %. */

@@ -21,6 +21,8 @@ export interface Route {
   find?: string;
   scale?: string;
   rows?: string;
+  /** Branches of the map that somebody folded or unfolded. */
+  fold?: string;
   axis?: string;
 }
 

@@ -9,6 +9,7 @@ const KEYS: [string, string][] = [
   ["/", "search"],
   ["← →", "step cursor, in charts and the map"],
   ["↑ ↓", "layer, in the map"],
+  ["+ −", "unfold, fold a branch of the map"],
   ["Enter", "open what is under the cursor"],
   ["Esc", "back"],
   ["[ ]", "previous, next finding"],

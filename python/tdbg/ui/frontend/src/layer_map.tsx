@@ -3,7 +3,8 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { BAD, BEYOND_COLOR, VIRIDIS_TABLE, themed } from "./colors";
 import { count, number, percent, plain, shorten, steps as stepsText } from "./format";
 import { coarsened, columnOf, folded, lastWithRows, outstanding, usualDistance, type Grid } from "./grid";
-import { useSize, useTheme } from "./hooks";
+import { go, useSize, useTheme } from "./hooks";
+import { treeRows, type Row } from "./tree";
 import type { Field, Finding } from "./types";
 
 export type Scale = "all" | "row";
@@ -17,6 +18,8 @@ export interface MapProps {
   order: string[];
   /** Whether each tensor has a row, though they do not fit into the window. */
   each: boolean;
+  /** Branches that somebody folded or unfolded, as the address has them. */
+  fold: string | undefined;
   /** What is behind the prefix that all names have, such as gradient/. */
   label: (name: string) => string;
   findings: Finding[];
@@ -27,6 +30,11 @@ export interface MapProps {
   onOpen: (tensor: string, step: number) => void;
   onRange: (from: number, to: number) => void;
   onReset: () => void;
+}
+
+/** Neighbouring rows that share one, where there are more than fit. */
+interface Band extends Row {
+  first: Row;
 }
 
 interface Cell {
@@ -41,7 +49,11 @@ const SAMPLES = 100_000;
 const BEYOND = 10;
 const LOGARITHMIC: Field[] = ["rms", "l2", "abs_max", "std"];
 const LEAST_ROW = 5;
-export const MOST_ROWS = Math.floor((MOST_HEIGHT - AXIS) / LEAST_ROW);
+/** A row whose name can be read. */
+const READABLE_ROW = 13;
+export const MOST_READABLE = Math.floor((MOST_HEIGHT - AXIS) / READABLE_ROW);
+const MOST_ROWS = Math.floor((MOST_HEIGHT - AXIS) / LEAST_ROW);
+const INDENT = 11;
 const FONT = "11.5px system-ui, sans-serif";
 
 /** Where a value lies between the least and the greatest, from 0 to 1. */
@@ -113,6 +125,8 @@ export function LayerMap(given: MapProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useTheme();
   const [cell, setCell] = useState<Cell | null>(null);
+  /** The row whose name the pointer is at. */
+  const [named, setNamed] = useState<number | null>(null);
   const [top, setTop] = useState(0);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
 
@@ -123,17 +137,28 @@ export function LayerMap(given: MapProps) {
     const share = (given.grid.columns * given.grid.width) / Math.max(1, to - from);
     return coarsened(given.grid, Math.floor(width * Math.max(1, share)));
   }, [given.grid, width, from, to]);
-  const bands = useMemo(() => {
+  const toggled = useMemo(() => new Set((given.fold ?? "").split(",").filter(Boolean).map(decodeURIComponent)), [given.fold]);
+  const names = namesOf(whole);
+  const tree = useMemo(() => {
     const place = new Map(whole.names.map((name, i) => [name, i]));
-    const rows = order.map((name) => place.get(name)).filter((i): i is number => i !== undefined);
+    const known = order.map((name) => place.get(name)).filter((i): i is number => i !== undefined);
+    const rows = treeRows(known.map((i) => given.label(whole.names[i])), given.each ? Infinity : MOST_READABLE, toggled);
+    return rows.map((row) => ({ ...row, members: row.members.map((k) => known[k]) }));
+  }, [names, order, given.each, toggled]);
+  const bands = useMemo(() => {
     // All layers at once: neighbours share a row where there are more than fit.
-    const n = given.each ? 1 : Math.ceil(rows.length / MOST_ROWS);
-    return Array.from({ length: Math.ceil(rows.length / n) }, (_, y) => rows.slice(y * n, (y + 1) * n));
-  }, [whole, order, given.each]);
-  const grid = useMemo(() => folded(whole, bands), [whole, bands]);
+    const n = given.each || toggled.size ? 1 : Math.ceil(tree.length / MOST_ROWS);
+    return Array.from({ length: Math.ceil(tree.length / n) }, (_, y): Band => {
+      const rows = tree.slice(y * n, (y + 1) * n);
+      return { ...rows[0], first: rows[0], members: rows.flatMap((row) => row.members) };
+    });
+  }, [tree, given.each, toggled]);
+  const grid = useMemo(() => folded(whole, bands.map((band) => band.members)), [whole, bands]);
   const rows = useMemo(() => bands.map((_, y) => y), [bands]);
+  const rowOf = useMemo(() => new Map(bands.flatMap((band, y) => band.members.map((i): [string, number] => [whole.names[i], y]))), [names, bands]);
+  const indent = tree.some((row) => row.branch !== undefined || row.inside !== undefined) ? INDENT : 0;
   const props = { ...given, grid };
-  const rowHeight = Math.max(LEAST_ROW, Math.min(22, Math.floor((MOST_HEIGHT - AXIS) / Math.max(1, rows.length))));
+  const rowHeight = Math.max(given.each || toggled.size ? READABLE_ROW : LEAST_ROW, Math.min(22, Math.floor((MOST_HEIGHT - AXIS) / Math.max(1, rows.length))));
   const height = Math.min(MOST_HEIGHT, rows.length * rowHeight + AXIS);
   const visible = Math.floor((height - AXIS) / rowHeight);
   const offset = Math.max(0, Math.min(top, rows.length - visible));
@@ -191,7 +216,7 @@ export function LayerMap(given: MapProps) {
         ctx.stroke();
       }
     for (const finding of props.findings) {
-      const y = bands.findIndex((band) => band.some((i) => whole.names[i] === finding.tensor)) - offset;
+      const y = (rowOf.get(finding.tensor) ?? -1) - offset;
       if (y < 0 || y >= visible) continue;
       const a = Math.max(labels + 2, x(finding.first_step));
       const b = Math.min(size.width - 2, x(finding.over ? finding.last_step + 1 : props.end));
@@ -205,14 +230,24 @@ export function LayerMap(given: MapProps) {
     ctx.textBaseline = "middle";
     ctx.fillStyle = themed("ink-soft");
     const every = rowHeight >= 12 ? 1 : Math.ceil(16 / rowHeight);
-    const longest = Math.floor((labels - 14) / 6.1);
+    const longest = Math.floor((labels - 14 - indent) / 6.1);
+    const accused = new Set(props.findings.filter((each) => !each.over).map((each) => rowOf.get(each.tensor)));
     for (let y = 0; y < visible && y + offset < rows.length; y += every) {
       const band = bands[y + offset];
-      const isMarked = props.findings.some((each) => !each.over && band.some((i) => whole.names[i] === each.tensor));
-      ctx.fillStyle = cell?.row === y + offset ? themed("ink") : themed("ink-soft");
-      if (isMarked) ctx.fillStyle = themed("error");
-      const more = band.length > 1 ? ` +${band.length - 1}` : "";
-      ctx.fillText(shorten(props.label(whole.names[band[0]]), longest - more.length) + more, 0, Math.max(6, y * rowHeight + rowHeight / 2));
+      ctx.fillStyle = cell?.row === y + offset || named === y + offset ? themed("ink") : themed("ink-soft");
+      if (accused.has(y + offset)) ctx.fillStyle = themed("error");
+      const more = band.branch !== undefined ? ` (${count(band.first.members.length)})` : band.members.length > 1 ? ` +${band.members.length - 1}` : "";
+      ctx.fillText(shorten(band.branch ?? props.label(whole.names[band.members[0]]), longest - more.length) + more, indent, Math.max(6, y * rowHeight + rowHeight / 2));
+    }
+    // What can be unfolded, and the extent of what can be folded.
+    for (let y = 0; indent && y < visible && y + offset < rows.length; y++) {
+      const { branch, inside } = bands[y + offset];
+      const middle = y * rowHeight + rowHeight / 2;
+      ctx.fillStyle = themed("ink-soft");
+      if (branch !== undefined) triangle(ctx, [1, middle - 3.5], [6, middle], [1, middle + 3.5]);
+      else if (inside === undefined) continue;
+      else if (bands[y + offset - 1]?.inside !== inside) triangle(ctx, [0, middle - 2.5], [7, middle - 2.5], [3.5, middle + 2.5]);
+      else ctx.fillRect(3, y * rowHeight, 1, rowHeight);
     }
     ctx.fillStyle = themed("ink-soft");
     ctx.textBaseline = "top";
@@ -237,7 +272,7 @@ export function LayerMap(given: MapProps) {
       ctx.fillStyle = themed("accent-soft");
       ctx.fillRect(Math.min(x(drag.from), x(drag.to)), 0, Math.abs(x(drag.to) - x(drag.from)), bottom);
     }
-  }, [picture, props.findings, size.width, height, offset, from, to, cursor, cell, drag, theme]);
+  }, [picture, props.findings, size.width, height, offset, from, to, cursor, cell, named, drag, theme]);
 
   const cellAt = (event: PointerEvent | MouseEvent): Cell | null => {
     const rect = canvas.current!.getBoundingClientRect();
@@ -246,6 +281,22 @@ export function LayerMap(given: MapProps) {
     const row = Math.floor(py / rowHeight) + offset;
     if (px < labels || py >= visible * rowHeight || row >= rows.length) return null;
     return { row, column: columnOf(grid, stepAt(px)) };
+  };
+
+  const nameAt = (event: PointerEvent | MouseEvent): number | null => {
+    const row = Math.floor(event.offsetY / rowHeight) + offset;
+    return event.offsetX < labels && event.offsetY < visible * rowHeight && row < rows.length ? row : null;
+  };
+
+  /** Unfold a branch, or fold the one that a row is in. */
+  const toggle = (row: number, unfolds?: boolean) => {
+    const { branch, inside } = bands[row];
+    const path = unfolds === undefined ? (branch ?? inside) : unfolds ? branch : inside;
+    if (path === undefined) return;
+    const next = new Set(toggled);
+    if (!next.delete(path)) next.add(path);
+    setCell(null);
+    go({ fold: [...next].map(encodeURIComponent).join() || undefined }, { quiet: true });
   };
 
   const move = (dr: number, dc: number) => {
@@ -261,7 +312,7 @@ export function LayerMap(given: MapProps) {
 
   const open = (at: Cell) => {
     const column = Math.max(0, lastWithRows(grid, at.row, at.column));
-    props.onOpen(whole.names[outstanding(whole, bands[at.row], column)], grid.start + column * grid.width);
+    props.onOpen(whole.names[outstanding(whole, bands[at.row].members, column)], grid.start + column * grid.width);
   };
 
   return (
@@ -275,8 +326,11 @@ export function LayerMap(given: MapProps) {
           role="img"
           data-labels={labels}
           data-row-height={rowHeight}
+          data-rows={rows.length}
           aria-label={describe(props, rows)}
           onPointerDown={(event) => {
+            const row = nameAt(event);
+            if (row !== null) toggle(row);
             if (!cellAt(event)) return;
             (event.target as HTMLElement).setPointerCapture(event.pointerId);
             const at = stepAt(event.offsetX);
@@ -284,7 +338,10 @@ export function LayerMap(given: MapProps) {
           }}
           onPointerMove={(event) => {
             if (drag) setDrag({ ...drag, to: stepAt(event.offsetX) });
-            else setCell(cellAt(event));
+            else {
+              setCell(cellAt(event));
+              setNamed(nameAt(event));
+            }
           }}
           onPointerUp={(event) => {
             if (!drag) return;
@@ -296,7 +353,7 @@ export function LayerMap(given: MapProps) {
               props.onRange(Math.max(from, Math.floor(a)), Math.min(to, Math.ceil(b)));
             } else if (at) open(at);
           }}
-          onPointerLeave={() => setCell(null)}
+          onPointerLeave={() => (setCell(null), setNamed(null))}
           onDblClick={props.onReset}
           onWheel={(event) => {
             if (rows.length <= visible || event.ctrlKey) return;
@@ -310,14 +367,38 @@ export function LayerMap(given: MapProps) {
               event.stopPropagation();
               move(...by[event.key]);
             } else if (event.key === "Enter" && cell) open(cell);
+            else if ((event.key === "+" || event.key === "-") && cell) toggle(cell.row, event.key === "+");
           }}
         />
       </div>
       <p class="reading" aria-live="polite">
-        {cell && bands[cell.row] ? <Reading grid={whole} field={field} band={bands[cell.row]} column={Math.max(0, lastWithRows(grid, cell.row, cell.column))} /> : <Legend {...props} rows={rows} />}
+        {named !== null && bands[named] && (bands[named].branch ?? bands[named].inside) !== undefined ? (
+          <Branch {...bands[named]} />
+        ) : cell && bands[cell.row] ? <Reading grid={whole} field={field} band={bands[cell.row].members} column={Math.max(0, lastWithRows(grid, cell.row, cell.column))} /> : <Legend {...props} rows={rows} />}
       </p>
     </div>
   );
+}
+
+function Branch({ branch, inside, first }: Band) {
+  return (
+    <span>
+      <b>{plain(branch ?? inside!)}</b>
+      {branch === undefined ? " a click folds it into one row" : ` ${count(first.members.length)} tensors in one row, which shows the worst of them; a click unfolds it`}
+    </span>
+  );
+}
+
+function triangle(ctx: CanvasRenderingContext2D, ...[[x, y], ...rest]: [number, number][]): void {
+  ctx.beginPath();
+  ctx.moveTo(x, y);
+  for (const [a, b] of rest) ctx.lineTo(a, b);
+  ctx.fill();
+}
+
+/** The names of a grid, as one that is the same as long as they are. */
+function namesOf(grid: Grid): string {
+  return grid.names.join("\n");
 }
 
 /** The cell under the cursor, exactly: what was recorded, never what lies between. */

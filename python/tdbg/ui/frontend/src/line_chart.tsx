@@ -12,6 +12,11 @@ export interface Line {
   grid: Grid;
 }
 
+export interface Limit {
+  value: number;
+  label: string;
+}
+
 interface Props {
   lines: Line[];
   title: string;
@@ -23,6 +28,8 @@ interface Props {
   place?: (place: number) => string;
   cursor?: number | undefined;
   flags?: { from: number; to: number; color: string }[];
+  /** Values beyond which something is wrong: lines across the chart, always on its axis. */
+  limits?: Limit[];
   onRange?: (from: number, to: number) => void;
   onCursor?: (step: number | undefined) => void;
   onReset?: () => void;
@@ -85,7 +92,7 @@ export function LineChart(props: Props) {
         legend: { show: false },
         scales: {
           x: { time: false, range: () => [latest.current.from, Math.max(latest.current.from + 1, latest.current.to - 1)] },
-          y: { distr: log ? 3 : 1, range: (_, low, high) => extent(low, high, log) },
+          y: { distr: log ? 3 : 1, range: (_, low, high) => extent(low, high, log, latest.current.limits) },
         },
         axes: [
           { stroke: ink, font: FONT, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 26, gap: 3, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? (latest.current.place ?? count)(t) : "")) },
@@ -103,7 +110,7 @@ export function LineChart(props: Props) {
         cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false }, focus: { prox: 30 } },
         hooks: {
           drawClear: [(u) => drawFlags(u, latest.current.flags ?? [])],
-          draw: [(u) => (drawExtremes(u, latest.current.lines), drawBad(u, held.current), drawCursor(u, latest.current.cursor), mark(host, latest.current))],
+          draw: [(u) => (drawExtremes(u, latest.current.lines), drawLimits(u, latest.current.limits, log), drawBad(u, held.current), drawCursor(u, latest.current.cursor), mark(host, latest.current))],
           setSelect: [
             (u) => {
               if (u.select.width < 4) return;
@@ -144,7 +151,7 @@ export function LineChart(props: Props) {
     };
   }, [size.width, height, log, theme, shown]);
 
-  useEffect(() => plot.current?.setData(data, true), [data, from, to]);
+  useEffect(() => plot.current?.setData(data, true), [data, from, to, props.limits]);
   useEffect(() => plot.current?.redraw(false), [props.cursor, props.flags]);
 
   return (
@@ -154,8 +161,10 @@ export function LineChart(props: Props) {
 }
 
 /** Say which steps are drawn, for who looks at the pixels. */
-function mark(host: HTMLElement, { lines, from, to }: Props): void {
-  if (lines.length) host.dataset.drawn = `${from} ${to}`;
+function mark(host: HTMLElement, { lines, from, to, limits }: Props): void {
+  if (!lines.length) return;
+  host.dataset.limits = limits?.map((each) => each.label).join("; ") ?? "";
+  host.dataset.drawn = `${from} ${to}`;
 }
 
 /** Of ticks of a logarithmic axis, the powers of ten, if there are enough of them. */
@@ -171,8 +180,13 @@ function spaced(ticks: (number | null)[], height: number): (number | null)[] {
   return ticks.map((tick) => (tick !== null && n++ % every === 0 ? tick : null));
 }
 
-function extent(low: number, high: number, log: boolean): [number, number] {
+function extent(low: number, high: number, log: boolean, limits: Limit[] = []): [number, number] {
   if (low === null || high === null || !Number.isFinite(low)) return log ? [0.1, 1] : [0, 1];
+  for (const { value } of limits)
+    if (!log || value > 0) {
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
   if (log) return [low / 1.3, high * 1.3];
   if (low === high) return [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1];
   const pad = (high - low) * 0.06;
@@ -200,6 +214,29 @@ function drawExtremes(u: uPlot, lines: Line[]): void {
       ctx.lineTo(x, Number.isFinite(bottom) ? bottom : floor);
     }
     ctx.stroke();
+  }
+  ctx.restore();
+}
+
+function drawLimits(u: uPlot, limits: Limit[] = [], log: boolean): void {
+  const { ctx, bbox } = u;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = themed("error");
+  ctx.lineWidth = 1.5 * ratio;
+  ctx.setLineDash([7 * ratio, 4 * ratio]);
+  ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+  ctx.textAlign = "left";
+  for (const { value, label } of limits) {
+    if (log && value <= 0) continue;
+    const y = Math.round(u.valToPos(value, "y", true));
+    ctx.beginPath();
+    ctx.moveTo(bbox.left, y);
+    ctx.lineTo(bbox.left + bbox.width, y);
+    ctx.stroke();
+    // Below the line where there is no room above it.
+    ctx.textBaseline = y - bbox.top > 18 * ratio ? "bottom" : "top";
+    ctx.fillText(label, bbox.left + 6 * ratio, y + (y - bbox.top > 18 * ratio ? -3 : 4) * ratio);
   }
   ctx.restore();
 }
@@ -246,7 +283,7 @@ function drawCursor(u: uPlot, step: number | undefined): void {
   u.ctx.restore();
 }
 
-function sentence({ lines, title, from, to }: Props): string {
+function sentence({ lines, title, from, to, limits }: Props): string {
   const parts = lines.map(({ label, grid }) => {
     let low = Infinity;
     let high = -Infinity;
@@ -263,5 +300,5 @@ function sentence({ lines, title, from, to }: Props): string {
     const what = Number.isNaN(last) ? "no numbers" : `from ${number(low)} to ${number(high)}, last ${number(last)}`;
     return `${label}: ${what}${bad ? `, ${count(bad)} rows not finite` : ""}`;
   });
-  return `${title}, ${stepsText(from, Math.max(from, to - 1))}. ${parts.join("; ")}`;
+  return `${title}, ${stepsText(from, Math.max(from, to - 1))}. ${[...parts, ...(limits ?? []).map((each) => each.label)].join("; ")}`;
 }

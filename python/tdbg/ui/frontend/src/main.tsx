@@ -1,6 +1,6 @@
 /** The page: what the address says is shown, whatever happens meanwhile. */
 import { render, type ComponentType } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { Refused, takeToken, useToken } from "./api";
 import { CaptureButton, StopButton } from "./controls";
 import { start, watch } from "./doorbell";
@@ -101,18 +101,35 @@ function OneRun({ id }: { id: string }) {
   );
 }
 
-/** What is special about the state of a training. */
+/** Steps that take so many times as long as usual, and this many seconds, have come to a halt. */
+const HALTS = 20;
+const HALT_SECONDS = 10;
+
+/** What is special about the state of a training, and since when. */
 function StateNotice({ run }: { run: Run }) {
   const [now, setNow] = useState(Date.now() / 1000);
+  // The clock of the server's machine is the one that steps are timed by.
+  const ahead = useMemo(() => run.now - Date.now() / 1000, [run]);
   useEffect(() => {
     const timer = setInterval(() => setNow(Date.now() / 1000), 1000);
     return () => clearInterval(timer);
   }, []);
-  const since = run.wall ? `, the last step was ${ago(now - run.wall)}` : "";
-  if (run.status === "stalled") return <p class="banner warning" role="status">The process is there, but shows no sign of life{since}.</p>;
-  if (run.status === "dead") return <p class="banner error" role="status">The training was killed: it ended without closing its run{since}. What it had written is shown.</p>;
-  if (run.status === "unknown" && run.steps) return <p class="banner warning" role="status">Nobody can tell from here whether this training lives{since}.</p>;
-  return null;
+  const age = run.wall ? now + ahead - run.wall : 0;
+  const since = run.wall ? `; step ${count(run.last_step ?? 0)}, the last one, ended ${ago(age)}, at ${new Date((run.wall - ahead) * 1000).toLocaleTimeString()}` : "";
+  const isHalted = run.rate !== null && age > Math.max(HALT_SECONDS, HALTS / run.rate);
+  const said: Record<string, string | false> = {
+    stalled: `The process is there, but has shown no sign of life for 10 s or longer${since}.`,
+    dead: `The training was killed: it ended without closing its run${since}. What it had written is shown.`,
+    unknown: run.steps > 0 && `Nobody can tell from here whether this training lives${since}.`,
+    running: isHalted && `The process lives, but its steps have come to a halt${since}.`,
+  };
+  const text = said[run.status];
+  if (!text) return null;
+  return (
+    <p class={`banner ${run.status === "dead" ? "error" : "warning"}`} role="status">
+      {text}
+    </p>
+  );
 }
 
 function Failure({ error }: { error: Error }) {

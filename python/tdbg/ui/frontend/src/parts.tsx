@@ -1,8 +1,9 @@
 /** Small parts of screens. */
 import type { ComponentChildren } from "preact";
 import { isDark, themed } from "./colors";
-import type { Finding, Severity, Spark, Tone } from "./types";
-import { count } from "./format";
+import type { Field, Finding, Severity, Spark, Tone } from "./types";
+import { count, number } from "./format";
+import type { Limit } from "./line_chart";
 import { go, href, useSize, useTheme, type Route } from "./hooks";
 import { useEffect, useRef } from "preact/hooks";
 
@@ -167,7 +168,38 @@ export function placeOf(run: string, finding: Finding, last: number | null): Rou
     from: String(Math.max(0, finding.first_step - margin)),
     to: String(Math.min(finding.last_step + margin, (last ?? finding.last_step)) + 1),
     at: String(finding.first_step),
+    field: fieldOf(finding) === "rms" ? undefined : fieldOf(finding),
   };
+}
+
+/** Which statistic shows a finding: that which its rule judged, or the magnitude. */
+export function fieldOf(finding: Finding): Field {
+  const told = finding.evidence?.statistic;
+  return told && told !== "abs_mean" ? (told as Field) : "rms";
+}
+
+/** Thresholds of findings on the axis of a statistic, each once. */
+export function limitsOf(findings: Finding[], field: Field): Limit[] {
+  const found = new Map<number, Limit>();
+  for (const { evidence } of findings)
+    if (evidence && evidence.limit !== null && (evidence.statistic === field || (evidence.statistic === "abs_mean" && field === "rms")))
+      found.set(evidence.limit, { value: evidence.limit, label: `threshold ${number(evidence.limit)}${evidence.statistic === field ? "" : " of mean |x|"}` });
+  return [...found.values()].slice(0, 3);
+}
+
+/** What a rule measured, and what it compared that with. */
+export function Measured({ finding }: { finding: Finding }) {
+  if (finding.value === null) return null;
+  return (
+    <span class="soft measure">
+      measured <em>{number(finding.value)}</em>
+      {finding.threshold !== null && (
+        <>
+          , threshold <em>{number(finding.threshold)}</em>
+        </>
+      )}
+    </span>
+  );
 }
 
 export function Notice({ title, children, tone = "info" }: { title: string; children?: ComponentChildren; tone?: Tone }) {

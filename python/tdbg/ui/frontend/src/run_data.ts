@@ -46,7 +46,7 @@ export function rangeOn(first: number, end: number, route: Route): Range {
 }
 
 export interface GridRequest {
-  path: "envelope" | "curve" | "ratio";
+  path: "envelope" | "curve" | "ranks" | "ratio";
   run: string;
   name?: string;
   role?: string;
@@ -76,4 +76,18 @@ export function useGrid(request: GridRequest | null, version: number): Answer<Gr
     return grid;
   });
   return useMemo(() => answer, [answer.data, answer.error]);
+}
+
+/** How many times the least positive value the greatest is; 1 where some are negative. */
+export function spans(grid: Grid, limits: { value: number }[] = []): number {
+  const positive = limits.map((each) => each.value).filter((value) => value > 0);
+  let low = Math.min(Infinity, ...positive);
+  let high = Math.max(0, ...positive);
+  for (let j = 0; j < grid.columns; j++) {
+    if (!grid.rows[j] || Number.isNaN(grid.low[j])) continue;
+    if (grid.low[j] < 0) return 1;
+    if (grid.low[j] > 0) low = Math.min(low, grid.low[j]);
+    high = Math.max(high, grid.high[j]);
+  }
+  return high / low;
 }

@@ -64,6 +64,7 @@ export interface Finding {
   threshold: number | null;
   over: boolean;
   consequences: number;
+  evidence: { statistic: string; limit: number | null } | null;
   cause: { rule: string; tensor: string; first_step: number } | null;
 }
 
@@ -79,6 +80,9 @@ export interface Run extends Head {
   version: number;
   may_control: boolean;
   path: string;
+  /** The server's clock, in seconds. */
+  now: number;
+  judging: { state: string; reason: string } | null;
   findings: Finding[];
   n_findings: number;
   rules: Record<string, { status: string; message: string }>;

@@ -4,9 +4,10 @@ import { series, themed } from "../colors";
 import { count, plain, shorten, steps as stepsText } from "../format";
 import { useRoute } from "../hooks";
 import { LineChart } from "../line_chart";
-import { Card, Link, Mark, Notice, groups, placeOf, type Group } from "../parts";
-import { useGrid } from "../run_data";
+import { Card, Link, Mark, Measured, Notice, fieldOf, groups, limitsOf, placeOf, type Group } from "../parts";
+import { spans, useGrid } from "../run_data";
 import type { Run } from "../types";
+import { FIELD_NAMES, JudgeButton } from "./run";
 
 const MOST_TENSORS = 24;
 /** What a rule's status says, in words. */
@@ -30,6 +31,7 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
       </header>
       {!found.length && (
         <Notice title={judged.length ? "Rules have judged this run, and found nothing" : "No rule has judged this run yet"} tone={judged.length ? "ok" : "unjudged"}>
+          {!judged.length && <JudgeButton run={run} />}
           {!judged.length && (
             <p>
               <code>tdbg check {shorten(run.path, 90)}</code> judges it now; <code>tdbg watch</code> does while it trains.
@@ -46,7 +48,7 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
           <ul class="rules">
             {judged.map(([name, { status, message }]) => (
               <li key={name}>
-                <b>{plain(name)}</b> <span class="soft">{plain([SAID[status] ?? status, message].filter(Boolean).join(": "))}</span>
+                <b>{plain(name)}</b> <span class="soft">{plain(message && status === "NoIssuesFound" ? message : [SAID[status] ?? status, message].filter(Boolean).join(": "))}</span>
               </li>
             ))}
           </ul>
@@ -61,9 +63,11 @@ function FoundGroup({ run, group, version }: { run: Run; group: Group; version: 
   const place = placeOf(run.id, first, run.last_step);
   const from = Number(place.from);
   const to = Number(place.to);
+  const field = fieldOf(first);
   const isCurve = run.curves.includes(first.tensor);
-  const grid = useGrid({ path: isCurve ? "curve" : "envelope", run: run.id, name: first.tensor, ...(isCurve ? {} : { field: "rms" }), from, to, most: 400 }, group.over ? 0 : version);
+  const grid = useGrid({ path: isCurve ? "curve" : "envelope", run: run.id, name: first.tensor, ...(isCurve ? {} : { field }), from, to, most: 400 }, group.over ? 0 : version);
   const lines = useMemo(() => (grid.data ? [{ label: plain(first.tensor), color: series(0), grid: grid.data }] : []), [grid.data]);
+  const limits = useMemo(() => limitsOf(group.findings.slice(0, 1), isCurve ? "mean" : field), [first]);
   const flags = useMemo(() => [{ from: first.first_step, to: first.last_step + 1, color: themed(first.severity) }], [first]);
   return (
     <Card class={`found ${group.severity}${group.over ? " over" : ""}`}>
@@ -78,7 +82,9 @@ function FoundGroup({ run, group, version }: { run: Run; group: Group; version: 
               <b>What to do</b> {plain(first.advice)}
             </p>
           )}
-          <p>{plain(first.message)}</p>
+          <p>
+            {plain(first.message)} <Measured finding={first} />
+          </p>
           <ul class="tensors">
             {group.findings.slice(0, MOST_TENSORS).map((each) => (
               <li key={`${each.tensor}${each.first_step}`}>
@@ -93,7 +99,8 @@ function FoundGroup({ run, group, version }: { run: Run; group: Group; version: 
           {first.cause && <p class="soft">follows from {plain(first.cause.rule)} in {shorten(first.cause.tensor, 60)}</p>}
         </div>
         <div class="side evidence">
-          {!grid.error && <LineChart lines={lines} title={`Evidence: ${plain(first.tensor)}`} from={from} to={to} log={false} height={150} flags={flags} />}
+          <p class="soft">{isCurve ? shorten(first.tensor, 40) : FIELD_NAMES[field]}</p>
+          {!grid.error && <LineChart lines={lines} title={`Evidence: ${plain(first.tensor)}`} from={from} to={to} log={!isCurve && grid.data !== null && spans(grid.data, limits) > 30} height={170} flags={flags} limits={limits} />}
           <Link class="button filled" to={place}>
             Show me
           </Link>

@@ -1,11 +1,12 @@
 /** One run: what is wrong, how it learns, and every layer at once. */
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
+import { post } from "../api";
 import { series, themed } from "../colors";
 import { bytes, compareNames, count, number, percent, plain, shorten, steps as stepsText } from "../format";
 import { Flow } from "../flow";
 import type { Grid } from "../grid";
 import { go, useRoute, type Route } from "../hooks";
-import { LayerMap, MOST_ROWS, type Scale } from "../layer_map";
+import { LayerMap, MOST_READABLE, type Scale } from "../layer_map";
 import { LineChart } from "../line_chart";
 import { rangeOf, useGrid, useTensors, type Range } from "../run_data";
 import { Card, Chips, Link, Mark, Notice, groups, placeOf, type Group } from "../parts";
@@ -88,7 +89,7 @@ export function Verdict({ run }: { run: Run }) {
         )}
         {run.verdict.tone === "unjudged" && (
           <p class="advice">
-            <b>What to do</b> judge it: <code>tdbg check {shorten(run.path, 80)}</code>, or while it trains <code>tdbg watch {shorten(run.path, 80)}</code>
+            <b>What to do</b> judge it{run.may_control ? " here, or by" : ":"} <code>tdbg check {shorten(run.path, 80)}</code>, or while it trains <code>tdbg watch {shorten(run.path, 80)}</code>
           </p>
         )}
         {run.stopped && !(worst && run.stopped.includes(worst.findings[0].message)) && (
@@ -97,12 +98,31 @@ export function Verdict({ run }: { run: Run }) {
           </p>
         )}
       </div>
-      {worst && (
+      {worst ? (
         <Link class="button filled" to={placeOf(run.id, worst.findings[0], run.last_step)}>
           Show me
         </Link>
+      ) : (
+        run.verdict.tone === "unjudged" && <JudgeButton run={run} />
       )}
     </section>
+  );
+}
+
+/** Judges the run in the server, as tdbg check does; what is found appears as it is found. */
+export function JudgeButton({ run }: { run: Run }) {
+  const [error, setError] = useState("");
+  if (!run.may_control || !run.steps) return null;
+  const state = run.judging?.state;
+  const isBusy = state === "waiting" || state === "judging";
+  const why = error || (state === "failed" && run.judging!.reason);
+  return (
+    <div class="judge" role="status">
+      <button type="button" class="filled" disabled={isBusy} onClick={() => post("judge", { run: run.id }, {}).then(() => setError(""), (failure) => setError(failure.message))}>
+        {isBusy ? "judging …" : "Judge now"}
+      </button>
+      {why && <p class="bad">{plain(why)}</p>}
+    </div>
   );
 }
 
@@ -160,7 +180,7 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
                   ))}
                 </select>
               </label>
-              {order.length > MOST_ROWS && <Chips label="Rows" options={["all", "each"] as const} value={route.rows === "each" ? "each" : "all"} names={{ all: "all at once", each: "row by row" }} onChange={(value) => go({ rows: value === "each" ? "each" : undefined }, { quiet: true })} />}
+              {order.length > MOST_READABLE && <Chips label="Rows" options={["all", "each"] as const} value={route.rows === "each" ? "each" : "all"} names={{ all: "all at once", each: "row by row" }} onChange={(value) => go({ rows: value === "each" ? "each" : undefined }, { quiet: true })} />}
               <Chips label="Scale" options={["all", "row"] as const} value={scale} names={{ all: "one scale", row: "per layer" }} onChange={(value) => go({ scale: value === "row" ? "row" : undefined }, { quiet: true })} />
             </div>
           }
@@ -174,6 +194,7 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
               to={range.to}
               order={order}
               each={route.rows === "each"}
+              fold={route.fold}
               label={(name) => name.replace(/^(gradient|update)\//, "").replace(/^optimizer\/[^/]*\//, "")}
               findings={marked}
               end={(run.last_step ?? 0) + 1}

@@ -1,21 +1,23 @@
 /** One tensor: every row of it, its distribution over steps, and what is wrong with it. */
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { getArrays, getJson, type Packed } from "../api";
 import { series, themed } from "../colors";
 import { CaptureButton } from "../controls";
-import { count, number, percent, plain, shape, shorten } from "../format";
+import { count, counted, number, percent, plain, shape, shorten } from "../format";
 import { Heat } from "../heat";
 import { go, useAnswer, useRoute } from "../hooks";
+import { Elements } from "../elements";
 import { LineChart } from "../line_chart";
-import { Card, Chips, Link, Mark, Notice } from "../parts";
-import type { Grid } from "../grid";
-import { rangeOf, useGrid, useTensors } from "../run_data";
+import { Card, Chips, Link, Mark, Measured, Notice, limitsOf } from "../parts";
+import { Ranks } from "../ranks";
+import { rangeOf, spans, useGrid, useTensors } from "../run_data";
 import type { Field, Finding, Lost, Row, Run, Tensor } from "../types";
 import { FIELD_NAMES, findingsOf } from "./run";
 
 const FIELDS: Field[] = ["rms", "l2", "abs_max", "std", "mean", "zero_share"];
 const COLUMNS = ["mean", "std", "rms", "min", "max", "zero", "nan", "count"];
 const MOST_ROWS = 40;
+const MOST_SAVED = 100_000;
 
 export function TensorScreen({ run, version }: { run: Run; version: number }) {
   const route = useRoute();
@@ -26,8 +28,9 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
   const range = rangeOf(run, route);
   const field = (FIELDS.includes(route.field as Field) ? route.field : "rms") as Field;
   const grid = useGrid(tensor ? { path: "envelope", run: run.id, name, field, from: range.from, to: range.to, most: 1000 } : null, version);
-  const isLog = route.axis ? route.axis === "log" : grid.data !== null && spans(grid.data) > 30;
   const found = findingsOf(run, name);
+  const limits = useMemo(() => limitsOf(found, field), [run.findings, name, field]);
+  const isLog = route.axis ? route.axis === "log" : grid.data !== null && spans(grid.data, limits) > 30;
   const lines = useMemo(() => (grid.data ? [{ label: FIELD_NAMES[field], color: series(0), grid: grid.data }] : []), [grid.data, field]);
   const flags = useMemo(() => found.map((each) => ({ from: each.first_step, to: each.last_step + 1, color: themed(each.severity) })), [run.findings, name]);
   const at = route.at !== undefined && /^\d{1,15}$/.test(route.at) ? Number(route.at) : undefined;
@@ -44,6 +47,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
       </main>
     );
   const place = peers.indexOf(tensor);
+  const step = at ?? range.to - 1;
   const bad = grid.data ? grid.data.bad.reduce((a, b) => a + b, 0) : 0;
   return (
     <main class="tensor">
@@ -71,7 +75,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
           </div>
         }
       >
-        {grid.error ? <Notice title="It cannot be drawn" tone="error">{plain(grid.error.message)}</Notice> : <LineChart lines={lines} title={`${FIELD_NAMES[field]} of ${plain(name)}`} from={range.from} to={range.to} log={isLog} height={280} cursor={at} flags={flags} onRange={range.set} onReset={range.reset} onCursor={(value) => go({ at: value === undefined ? undefined : String(value) }, { quiet: true })} />}
+        {grid.error ? <Notice title="It cannot be drawn" tone="error">{plain(grid.error.message)}</Notice> : <LineChart lines={lines} title={`${FIELD_NAMES[field]} of ${plain(name)}`} from={range.from} to={range.to} log={isLog} height={280} cursor={at} flags={flags} limits={limits} onRange={range.set} onReset={range.reset} onCursor={(value) => go({ at: value === undefined ? undefined : String(value) }, { quiet: true })} />}
         <p class="reading">
           {bad > 0 ? <strong class="bad">NaN or Inf in {count(bad)} rows</strong> : <span class="soft">line: mean · band: least to greatest of a column · nothing is left out</span>}
           {(route.from || route.to) && (
@@ -81,23 +85,12 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
           )}
         </p>
       </Card>
-      <Distribution run={run} tensor={tensor} from={range.from} to={range.to} version={version} />
-      <Rows run={run} tensor={tensor} at={at ?? range.to - 1} from={range.from} version={version} />
+      {Object.keys(run.workers).length > 1 && <Ranks run={run} name={name} field={field} label={FIELD_NAMES[field]} range={range} at={step} log={isLog} version={version} />}
+      <Distribution run={run} tensor={tensor} from={range.from} to={range.to} at={at} version={version} />
+      <Elements run={run} name={name} at={step} version={at === undefined ? version : 0} />
+      <Rows run={run} tensor={tensor} at={step} from={range.from} to={range.to} version={version} />
     </main>
   );
-}
-
-/** How many times the least positive value the greatest is. */
-function spans(grid: Grid): number {
-  let low = Infinity;
-  let high = 0;
-  for (let j = 0; j < grid.columns; j++) {
-    if (!grid.rows[j] || Number.isNaN(grid.low[j])) continue;
-    if (grid.low[j] < 0) return 1;
-    if (grid.low[j] > 0) low = Math.min(low, grid.low[j]);
-    high = Math.max(high, grid.high[j]);
-  }
-  return high / low;
 }
 
 function Neighbour({ run, tensor, text }: { run: Run; tensor: Tensor | undefined; text: string }) {
@@ -118,7 +111,9 @@ export function FindingNote({ finding }: { finding: Finding }) {
         <h2>
           {plain(finding.rule)} <span class="soft">{finding.over ? `from step ${count(finding.first_step)} to ${count(finding.last_step)}, over` : `since step ${count(finding.first_step)}`}</span>
         </h2>
-        <p>{plain(finding.message)}</p>
+        <p>
+          {plain(finding.message)} <Measured finding={finding} />
+        </p>
         {finding.advice && (
           <p class="advice">
             <b>What to do</b> {plain(finding.advice)}
@@ -129,9 +124,9 @@ export function FindingNote({ finding }: { finding: Finding }) {
   );
 }
 
-function Distribution({ run, tensor, from, to, version }: { run: Run; tensor: Tensor; from: number; to: number; version: number }) {
-  const key = `histograms ${run.id} ${tensor.name} ${from}`;
-  const answer = useAnswer<Packed>(key, version * 1e7 + to, (signal) => getArrays("histograms", { run: run.id, name: tensor.name, start: from, stop: to, columns: 100, bins: 64 }, signal));
+function Distribution({ run, tensor, from, to, at, version }: { run: Run; tensor: Tensor; from: number; to: number; at: number | undefined; version: number }) {
+  const key = `histograms ${run.id} ${tensor.name} ${from} ${at}`;
+  const answer = useAnswer<Packed>(key, version * 1e7 + to, (signal) => getArrays("histograms", { run: run.id, name: tensor.name, start: from, stop: to, columns: 100, bins: 64, at }, signal));
   const packed = answer.data;
   if (!packed) return null;
   const lost = (packed.header.lost as Lost[]) ?? [];
@@ -148,7 +143,7 @@ function Distribution({ run, tensor, from, to, version }: { run: Run; tensor: Te
       </Card>
     );
   return (
-    <Card title="Distribution over steps" aside={<span class="soft">{count(packed.arrays.steps.length)} histograms</span>}>
+    <Card title="Distribution over steps" aside={<span class="soft">{counted(packed.arrays.steps.length, "histogram")}</span>}>
       <div class="with-side">
         <Heat packed={packed} from={from} to={to} height={260} />
         {lost.length > 0 && (
@@ -172,7 +167,7 @@ function Distribution({ run, tensor, from, to, version }: { run: Run; tensor: Te
                 ))}
               </tbody>
             </table>
-            <p class="soft">shares of the elements from step {count(Number(packed.header.lost_step))}</p>
+            <p class="soft">shares of the elements at step {count(Number(packed.header.lost_step))}</p>
           </div>
         )}
       </div>
@@ -181,26 +176,44 @@ function Distribution({ run, tensor, from, to, version }: { run: Run; tensor: Te
 }
 
 /** The rows around the cursor, exactly as they were recorded. */
-function Rows({ run, tensor, at, from, version }: { run: Run; tensor: Tensor; at: number; from: number; version: number }) {
+function Rows({ run, tensor, at, from, to, version }: { run: Run; tensor: Tensor; at: number; from: number; to: number; version: number }) {
+  const [saved, setSaved] = useState("");
   const start = Math.max(from, at - MOST_ROWS / 2);
   const answer = useAnswer<{ rows: Row[] }>(`rows ${run.id} ${tensor.name} ${start}`, version, (signal) => getJson("rows", { run: run.id, name: tensor.name, start, stop: start + 10 * MOST_ROWS }, signal));
   const rows = (answer.data?.rows ?? []).slice(0, MOST_ROWS);
   if (!rows.length) return null;
-  const save = () => {
-    const names = Object.keys(rows[0]);
-    const text = [names.join(","), ...rows.map((row) => names.map((each) => String(row[each] ?? "")).join(","))].join("\n");
+  const save = async () => {
+    const all: Row[] = [];
+    try {
+      for (let next = from; ; next = all[all.length - 1].step + 1) {
+        const { rows: more, n_steps } = await getJson<{ rows: Row[]; n_steps: number }>("rows", { run: run.id, name: tensor.name, start: next, stop: to });
+        all.push(...more);
+        setSaved(`${count(all.length)} rows`);
+        if (!more.length || more.length >= n_steps || all.length >= MOST_SAVED) break;
+      }
+    } catch (failure) {
+      return setSaved((failure as Error).message);
+    }
+    const names = Object.keys(all[0]);
+    const text = [names.join(","), ...all.map((row) => names.map((each) => String(row[each] ?? "")).join(","))].join("\n");
     const link = document.createElement("a");
-    link.href = `data:text/csv;charset=utf-8,${encodeURIComponent(text)}`;
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
     link.download = "rows.csv";
     link.click();
+    URL.revokeObjectURL(link.href);
   };
   return (
     <Card
       title="Exact rows"
       aside={
-        <button type="button" class="small" onClick={save}>
-          Save as CSV
-        </button>
+        <span class="settings">
+          <span class="soft" role="status">
+            {saved}
+          </span>
+          <button type="button" class="small" title="All rows of the range" onClick={() => void save()}>
+            Save as CSV
+          </button>
+        </span>
       }
     >
       <div class="scroll" tabIndex={0} role="region" aria-label="Exact rows">

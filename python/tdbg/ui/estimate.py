@@ -1,0 +1,139 @@
+"""What it would cost to capture more, before anybody asks for it.
+
+Sizes come from the tensors that were recorded and from what the training said of its
+model; time from what capturing has taken so far, by element.
+
+Thread safety: functions; the trial's lock is held inside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+from tdbg.config.collections import BUILT_IN, Role
+from tdbg.config.patterns import NamePattern
+from tdbg.errors import ConfigurationError
+from tdbg.trial import Trial
+
+__all__ = ["Estimate", "estimate"]
+
+# A row of statistics with its place in the index: 2.4 GB for 1e7 of them.
+ROW_BYTES = 240
+# Steps by which the time of an element is measured.
+RECENT_STEPS = 32
+BITS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a request would bring about.
+
+    Attributes:
+        tensors: How many tensors it is about; 0: of none is anything known so far.
+        bytes: What is written at most, before compression.
+        seconds: Time that each captured step takes longer, for statistics; None where
+            nothing was measured.
+        share: The same, relative to a step.
+    """
+
+    tensors: int
+    bytes: int
+    seconds: float | None
+    share: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary that JSON can hold."""
+        return asdict(self)
+
+
+def estimate(
+    trial: Trial,
+    *,
+    collections: Sequence[str],
+    regex: Sequence[str],
+    interval: int,
+    steps: int,
+    raw: bool,
+) -> Estimate:
+    """Estimate a request, as ``tdbg.run.requests.request_capture`` has it.
+
+    Args:
+        trial: The run.
+        collections: Built-in collections.
+        regex: Expressions that names are searched with.
+        interval: Every so many steps.
+        steps: For so many steps.
+        raw: Whether values are captured, too.
+
+    Raises:
+        ConfigurationError: If an expression is none, or there is no such collection.
+    """
+    is_asked = _filter(collections, regex)
+    asked = [size for name, role, size in _known(trial) if is_asked(name, role)]
+    n_elements = sum(n for n, _ in asked)
+    times = -(-steps // max(1, interval))
+    n_bytes = times * len(asked) * ROW_BYTES
+    if raw:
+        n_bytes += times * sum(n * width for n, width in asked)
+    per_element, duration = _measured(trial)
+    seconds = None if per_element is None else per_element * n_elements
+    share = seconds / duration if seconds is not None and duration else None
+    return Estimate(len(asked), n_bytes, seconds, share)
+
+
+def _filter(
+    collections: Sequence[str], regex: Sequence[str]
+) -> Callable[[str, str], bool]:
+    roles: set[str] = set()
+    for name in collections:
+        if name not in BUILT_IN:
+            msg = f"there is no collection {name!r}; use one of {', '.join(BUILT_IN)}"
+            raise ConfigurationError(msg)
+        roles |= {role.name.lower() for role in BUILT_IN[name]}
+    try:
+        patterns = [NamePattern(each) for each in regex]
+    except re.error as error:
+        msg = f"{regex!r} holds what is no regular expression: {error}"
+        raise ConfigurationError(msg) from error
+    return lambda name, role: role in roles or any(p.search(name) for p in patterns)
+
+
+def _known(trial: Trial) -> list[tuple[str, str, tuple[int, int]]]:
+    """Name, role, and number and width of elements, of recorded tensors and others."""
+    found: dict[str, tuple[str, tuple[int, int]]] = {}
+    for info in trial.model_info():
+        for name, facts in info.parameters.items():
+            size = prod(facts.shape), _width(facts.dtype)
+            # A parameter of one dimension is a bias or alike.
+            role = Role.WEIGHT if len(facts.shape) > 1 else Role.BIAS
+            found[name] = role.name.lower(), size
+            if facts.requires_grad:
+                found[f"gradient/{name}"] = Role.GRADIENT.name.lower(), size
+    for each in trial.describe(trial.tensor_names()):
+        if each.shape is not None:
+            found[each.name] = each.role, (prod(each.shape), _width(each.dtype))
+    return [(name, role, size) for name, (role, size) in found.items()]
+
+
+def _width(dtype: str) -> int:
+    """Bytes of an element, by the name of its type."""
+    bits = BITS.search(dtype)
+    return max(1, int(bits[1]) // 8) if bits else 1
+
+
+def _measured(trial: Trial) -> tuple[float | None, float]:
+    """Seconds that an element took to capture lately, and seconds of a step."""
+    table = trial.step_table()[-RECENT_STEPS:]
+    table = table[table["duration_ns"] > 0]
+    if not len(table):
+        return None, 0.0
+    duration = float(table["duration_ns"].mean() - table["capture_ns"].mean()) / 1e9
+    first, stop = int(table["step"][0]), int(table["step"][-1]) + 1
+    n_elements = int(trial.statistics(start=first, end=stop).count.sum())
+    if not n_elements:
+        return None, duration
+    return float(table["capture_ns"].sum()) / 1e9 / n_elements, duration
