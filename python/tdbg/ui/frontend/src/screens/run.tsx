@@ -87,6 +87,7 @@ export function Verdict({ run }: { run: Run }) {
             )}
           </>
         )}
+        {run.verdict.tone === "starting" && run.status === "running" && <p class="measured">The process lives and has opened the run. The charts come with the first step that ends.</p>}
         {run.verdict.tone === "unjudged" && (
           <p class="advice">
             <b>What to do</b> judge it{run.may_control ? " here, or by" : ":"} <code>tdbg check {shorten(run.path, 80)}</code>, or while it trains <code>tdbg watch {shorten(run.path, 80)}</code>
@@ -297,7 +298,7 @@ function Facts({ run }: { run: Run }) {
           <ul>
             {run.problem_list.slice(0, 5).map((each, i) => (
               <li key={i}>
-                {plain(each.kind)}: {plain(each.message)}
+                {plain(each.kind)}: {each.file && <code>{plain(each.file)}</code>} {plain(each.message)}
               </li>
             ))}
           </ul>
