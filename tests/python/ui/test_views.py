@@ -261,6 +261,10 @@ def test_branches_of_the_map_are_folded_show_the_worst_and_unfold(
         assert "fold=blocks.7" in page.url
         canvas.hover(position={"x": 40, "y": 9 * _height(canvas) + 4})
         expect(reading).to_contain_text("blocks.7 a click folds it")
+        canvas.click(position={"x": 4, "y": 9 * _height(canvas) + 4})
+        expect(canvas).to_have_attribute("data-rows", str(BLOCKS))
+        canvas.click(position={"x": 40, "y": 7 * _height(canvas) + 4})
+        expect(canvas).to_have_attribute("data-rows", str(BLOCKS + LAYERS - 1))
         page.reload()
         expect(canvas).to_have_attribute("data-rows", str(BLOCKS + LAYERS - 1))
         canvas.focus()

@@ -37,6 +37,12 @@ interface Band extends Row {
   first: Row;
 }
 
+/** The name that the pointer is at, and what a click on it would do. */
+interface Named {
+  row: number;
+  unfolds: boolean;
+}
+
 interface Cell {
   row: number;
   column: number;
@@ -126,7 +132,7 @@ export function LayerMap(given: MapProps) {
   const theme = useTheme();
   const [cell, setCell] = useState<Cell | null>(null);
   /** The row whose name the pointer is at. */
-  const [named, setNamed] = useState<number | null>(null);
+  const [named, setNamed] = useState<Named | null>(null);
   const [top, setTop] = useState(0);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
 
@@ -156,7 +162,8 @@ export function LayerMap(given: MapProps) {
   const grid = useMemo(() => folded(whole, bands.map((band) => band.members)), [whole, bands]);
   const rows = useMemo(() => bands.map((_, y) => y), [bands]);
   const rowOf = useMemo(() => new Map(bands.flatMap((band, y) => band.members.map((i): [string, number] => [whole.names[i], y]))), [names, bands]);
-  const indent = tree.some((row) => row.branch !== undefined || row.inside !== undefined) ? INDENT : 0;
+  const indent = tree.some((row) => row.inside !== undefined) ? INDENT : 0;
+  const hasBranches = tree.some((row) => row.branch !== undefined);
   const props = { ...given, grid };
   const rowHeight = Math.max(given.each || toggled.size ? READABLE_ROW : LEAST_ROW, Math.min(22, Math.floor((MOST_HEIGHT - AXIS) / Math.max(1, rows.length))));
   const height = Math.min(MOST_HEIGHT, rows.length * rowHeight + AXIS);
@@ -230,23 +237,25 @@ export function LayerMap(given: MapProps) {
     ctx.textBaseline = "middle";
     ctx.fillStyle = themed("ink-soft");
     const every = rowHeight >= 12 ? 1 : Math.ceil(16 / rowHeight);
-    const longest = Math.floor((labels - 14 - indent) / 6.1);
+    const longest = Math.floor((labels - 14 - indent - (hasBranches ? INDENT : 0)) / 6.1);
     const accused = new Set(props.findings.filter((each) => !each.over).map((each) => rowOf.get(each.tensor)));
     for (let y = 0; y < visible && y + offset < rows.length; y += every) {
       const band = bands[y + offset];
-      ctx.fillStyle = cell?.row === y + offset || named === y + offset ? themed("ink") : themed("ink-soft");
+      ctx.fillStyle = cell?.row === y + offset || named?.row === y + offset ? themed("ink") : themed("ink-soft");
       if (accused.has(y + offset)) ctx.fillStyle = themed("error");
       const more = band.branch !== undefined ? ` (${count(band.first.members.length)})` : band.members.length > 1 ? ` +${band.members.length - 1}` : "";
-      ctx.fillText(shorten(band.branch ?? props.label(whole.names[band.members[0]]), longest - more.length) + more, indent, Math.max(6, y * rowHeight + rowHeight / 2));
+      const middle = Math.max(6, y * rowHeight + rowHeight / 2);
+      const left = indent + (band.branch === undefined ? 0 : INDENT - 2);
+      if (band.branch !== undefined) triangle(ctx, [indent + 1, middle - 3.5], [indent + 6, middle], [indent + 1, middle + 3.5]);
+      ctx.fillText(shorten(band.branch ?? props.label(whole.names[band.members[0]]), longest - more.length) + more, left, middle);
     }
-    // What can be unfolded, and the extent of what can be folded.
+    // The extent of what can be folded.
+    ctx.fillStyle = themed("ink-soft");
     for (let y = 0; indent && y < visible && y + offset < rows.length; y++) {
-      const { branch, inside } = bands[y + offset];
+      const { inside } = bands[y + offset];
       const middle = y * rowHeight + rowHeight / 2;
-      ctx.fillStyle = themed("ink-soft");
-      if (branch !== undefined) triangle(ctx, [1, middle - 3.5], [6, middle], [1, middle + 3.5]);
-      else if (inside === undefined) continue;
-      else if (bands[y + offset - 1]?.inside !== inside) triangle(ctx, [0, middle - 2.5], [7, middle - 2.5], [3.5, middle + 2.5]);
+      if (inside === undefined) continue;
+      if (bands[y + offset - 1]?.inside !== inside) triangle(ctx, [0, middle - 2.5], [7, middle - 2.5], [3.5, middle + 2.5]);
       else ctx.fillRect(3, y * rowHeight, 1, rowHeight);
     }
     ctx.fillStyle = themed("ink-soft");
@@ -283,15 +292,16 @@ export function LayerMap(given: MapProps) {
     return { row, column: columnOf(grid, stepAt(px)) };
   };
 
-  const nameAt = (event: PointerEvent | MouseEvent): number | null => {
+  const nameAt = (event: PointerEvent | MouseEvent): Named | null => {
     const row = Math.floor(event.offsetY / rowHeight) + offset;
-    return event.offsetX < labels && event.offsetY < visible * rowHeight && row < rows.length ? row : null;
+    if (event.offsetX >= labels || event.offsetY >= visible * rowHeight || row >= rows.length) return null;
+    // The margin is that of the branch around; a name unfolds its own, if it is one.
+    return { row, unfolds: bands[row].branch !== undefined && !(event.offsetX < indent && bands[row].inside !== undefined) };
   };
 
   /** Unfold a branch, or fold the one that a row is in. */
-  const toggle = (row: number, unfolds?: boolean) => {
-    const { branch, inside } = bands[row];
-    const path = unfolds === undefined ? (branch ?? inside) : unfolds ? branch : inside;
+  const toggle = ({ row, unfolds }: Named) => {
+    const path = unfolds ? bands[row].branch : bands[row].inside;
     if (path === undefined) return;
     const next = new Set(toggled);
     if (!next.delete(path)) next.add(path);
@@ -309,6 +319,8 @@ export function LayerMap(given: MapProps) {
     else if (row >= offset + visible) setTop(row - visible + 1);
     if (dc) props.onCursor(grid.start + column * grid.width);
   };
+
+  const hint = named ? bands[named.row]?.[named.unfolds ? "branch" : "inside"] : undefined;
 
   const open = (at: Cell) => {
     const column = Math.max(0, lastWithRows(grid, at.row, at.column));
@@ -329,8 +341,8 @@ export function LayerMap(given: MapProps) {
           data-rows={rows.length}
           aria-label={describe(props, rows)}
           onPointerDown={(event) => {
-            const row = nameAt(event);
-            if (row !== null) toggle(row);
+            const name = nameAt(event);
+            if (name) toggle(name);
             if (!cellAt(event)) return;
             (event.target as HTMLElement).setPointerCapture(event.pointerId);
             const at = stepAt(event.offsetX);
@@ -367,25 +379,19 @@ export function LayerMap(given: MapProps) {
               event.stopPropagation();
               move(...by[event.key]);
             } else if (event.key === "Enter" && cell) open(cell);
-            else if ((event.key === "+" || event.key === "-") && cell) toggle(cell.row, event.key === "+");
+            else if ((event.key === "+" || event.key === "-") && cell) toggle({ row: cell.row, unfolds: event.key === "+" });
           }}
         />
       </div>
       <p class="reading" aria-live="polite">
-        {named !== null && bands[named] && (bands[named].branch ?? bands[named].inside) !== undefined ? (
-          <Branch {...bands[named]} />
+        {hint !== undefined ? (
+          <span>
+            <b>{plain(hint)}</b>
+            {named!.unfolds ? ` ${count(bands[named!.row].first.members.length)} tensors in one row, which shows the worst of them; a click unfolds it` : " a click folds it into one row"}
+          </span>
         ) : cell && bands[cell.row] ? <Reading grid={whole} field={field} band={bands[cell.row].members} column={Math.max(0, lastWithRows(grid, cell.row, cell.column))} /> : <Legend {...props} rows={rows} />}
       </p>
     </div>
-  );
-}
-
-function Branch({ branch, inside, first }: Band) {
-  return (
-    <span>
-      <b>{plain(branch ?? inside!)}</b>
-      {branch === undefined ? " a click folds it into one row" : ` ${count(first.members.length)} tensors in one row, which shows the worst of them; a click unfolds it`}
-    </span>
   );
 }
 

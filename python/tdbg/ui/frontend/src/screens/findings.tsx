@@ -17,6 +17,8 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
   const route = useRoute();
   const found = groups(run.findings).filter((group) => !route.find || group.rule === route.find);
   const judged = Object.entries(run.rules);
+  const isBlind = ([, { status, message }]: (typeof judged)[number]) => status === "NoIssuesFound" && message !== "";
+  const blind = judged.filter(isBlind);
   return (
     <main class="findings">
       <header class="tensor-head">
@@ -45,16 +47,28 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
       {run.n_findings > run.findings.length && <p class="soft">The first {count(run.findings.length)} of {count(run.n_findings)} are shown.</p>}
       {judged.length > 0 && (
         <Card title="Rules that judge this run">
-          <ul class="rules">
-            {judged.map(([name, { status, message }]) => (
-              <li key={name}>
-                <b>{plain(name)}</b> <span class="soft">{plain(message && status === "NoIssuesFound" ? message : [SAID[status] ?? status, message].filter(Boolean).join(": "))}</span>
-              </li>
-            ))}
-          </ul>
+          <RuleList rules={judged.filter((each) => !isBlind(each))} />
+          {blind.length > 0 && (
+            <details>
+              <summary>{count(blind.length)} had too little to judge by, or not all that they need</summary>
+              <RuleList rules={blind} />
+            </details>
+          )}
         </Card>
       )}
     </main>
+  );
+}
+
+function RuleList({ rules }: { rules: [string, { status: string; message: string }][] }) {
+  return (
+    <ul class="rules">
+      {rules.map(([name, { status, message }]) => (
+        <li key={name}>
+          <b>{plain(name)}</b> <span class="soft">{plain(message && status === "NoIssuesFound" ? message : [SAID[status] ?? status, message].filter(Boolean).join(": "))}</span>
+        </li>
+      ))}
+    </ul>
   );
 }
 

@@ -48,6 +48,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
     );
   const place = peers.indexOf(tensor);
   const step = at ?? range.to - 1;
+  const isNumber = tensor.shape !== null && tensor.shape.every((n) => n === 1);
   const bad = grid.data ? grid.data.bad.reduce((a, b) => a + b, 0) : 0;
   return (
     <main class="tensor">
@@ -86,7 +87,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
         </p>
       </Card>
       {Object.keys(run.workers).length > 1 && <Ranks run={run} name={name} field={field} label={FIELD_NAMES[field]} range={range} at={step} log={isLog} version={version} />}
-      <Distribution run={run} tensor={tensor} from={range.from} to={range.to} at={at} version={version} />
+      {!isNumber && <Distribution run={run} tensor={tensor} from={range.from} to={range.to} at={at} version={version} />}
       <Elements run={run} name={name} at={step} version={at === undefined ? version : 0} />
       <Rows run={run} tensor={tensor} at={step} from={range.from} to={range.to} version={version} />
     </main>
