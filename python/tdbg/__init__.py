@@ -53,6 +53,7 @@ _SUBMODULES = (
     "errors",
     "export",
     "modes",
+    "notebook",
     "pytorch",
     "report",
     "rules",

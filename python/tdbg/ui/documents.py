@@ -17,7 +17,7 @@ from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
 from tdbg.ui.verdict import episodes_of, verdict
 
-__all__ = ["describe_run", "list_runs", "tensors_of"]
+__all__ = ["describe_run", "described", "list_runs", "tensors_of"]
 
 SPARK_COLUMNS = 48
 OPENERS = 8
@@ -107,7 +107,7 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
     Raises:
         TdbgError: If the run cannot be read.
     """
-    document = run.kept("run", lambda: _described(run.trial))
+    document = run.kept("run", lambda: described(run.trial))
     return {
         "id": run.id,
         "name": runs.name(run.id),
@@ -119,7 +119,8 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
     }
 
 
-def _described(trial: Trial) -> dict[str, Any]:
+def described(trial: Trial) -> dict[str, Any]:
+    """The same of a run that no server has."""
     with trial.no_refresh():
         episodes = episodes_of(trial.findings())
         head = _head(trial)

@@ -24,6 +24,10 @@ MEDIA_TYPES = {
 }
 
 
+# The widget for notebooks, which no page asks for.
+NOTEBOOK = "notebook.js"
+
+
 @dataclass(frozen=True, slots=True)
 class PageFile:
     """A file of the page.
@@ -41,11 +45,11 @@ class PageFile:
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """Every file of ``static/``, by its name; the empty name is that of the page."""
+    """Every file of the page, by its name; the empty name is that of its document."""
     found = {}
     for entry in resources.files("tdbg.ui").joinpath("static").iterdir():
         suffix = "." + entry.name.rpartition(".")[2]
-        if suffix in MEDIA_TYPES:
+        if suffix in MEDIA_TYPES and entry.name != NOTEBOOK:
             content = entry.read_bytes()
             tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
             found[entry.name] = PageFile(content, MEDIA_TYPES[suffix], tag)

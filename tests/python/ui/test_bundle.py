@@ -6,6 +6,7 @@ import gzip
 import re
 import shutil
 import subprocess
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,17 @@ import pytest
 from tdbg.ui.page_files import page_files
 
 MOST_BYTES = 61_440
+# One file that has charts, their libraries and their style.
+MOST_BYTES_OF_NOTEBOOK = 46_080
 
 
 @pytest.fixture(scope="module")
 def frontend(repository: Path) -> Path:
     return repository / "python" / "tdbg" / "ui" / "frontend"
+
+
+def widget() -> bytes:
+    return resources.files("tdbg.ui").joinpath("static", "notebook.js").read_bytes()
 
 
 @pytest.mark.skipif(not shutil.which("npm"), reason="a rebuild needs node")
@@ -60,14 +67,19 @@ def test_what_few_need_comes_when_it_is_asked_for() -> None:
         assert set(re.findall(r'(?:from|import)\(?"(/[^"]*)"', files[name])) == set()
 
 
-def test_the_page_names_no_other_host() -> None:
+def test_the_widget_for_notebooks_is_small_and_nothing_that_a_page_asks_for() -> None:
+    packed = gzip.compress(widget(), 9)
+    assert len(packed) < MOST_BYTES_OF_NOTEBOOK
+    assert "notebook.js" not in page_files()
+
+
+def test_neither_page_nor_widget_names_another_host() -> None:
     # Names of XML and links of libraries in messages are not asked for.
     known = {"www.w3.org"}
-    for name, file in page_files().items():
+    files = {name: file.content for name, file in page_files().items()}
+    for name, content in {**files, "notebook.js": widget()}.items():
         if name.endswith((".js", ".css", ".html")):
-            hosts = re.findall(
-                r"(?:https?:)?//([a-z0-9.-]+\.[a-z]{2,})", str(file.content)
-            )
+            hosts = re.findall(r"(?:https?:)?//([a-z0-9.-]+\.[a-z]{2,})", str(content))
             assert set(hosts) <= known, name
 
 

@@ -27,6 +27,27 @@ await build({
   legalComments: "none",
   banner: { js: "// Built from python/tdbg/ui/frontend: do not edit.", css: "/* Built from python/tdbg/ui/frontend: do not edit. */" },
 });
+// The widget for notebooks is one file: it has its style inside, for a root of its own.
+const texts = {};
+for (const [name, entry] of Object.entries({ STYLE: "notebook", LIGHT: "light", DARK: "dark" })) {
+  const built = await build({ absWorkingDir: here, entryPoints: [`src/${entry}.css`], bundle: true, minify: true, charset: "utf8", write: false });
+  texts[name] = JSON.stringify(built.outputFiles[0].text);
+}
+await build({
+  absWorkingDir: here,
+  entryPoints: { notebook: "src/notebook.tsx" },
+  outdir: out,
+  bundle: true,
+  minify: true,
+  format: "esm",
+  target: ["es2022"],
+  jsx: "automatic",
+  jsxImportSource: "preact",
+  charset: "utf8",
+  legalComments: "none",
+  define: texts,
+  banner: { js: "// Built from python/tdbg/ui/frontend: do not edit." },
+});
 for (const name of ["index.html", "icon.svg"]) await copyFile(join(here, name), join(out, name));
 const licences = [];
 for (const name of ["preact", "uplot"]) {

@@ -84,7 +84,10 @@ const VIEWS: Record<string, (b: ArrayBuffer, at: number, n: number) => Numbers> 
 
 /** Arrays as they came, without a copy: python/tdbg/ui/packing.py has the layout. */
 export async function getArrays(path: string, params: Params, signal?: AbortSignal): Promise<Packed> {
-  const buffer = await (await ask(path, params, { signal })).arrayBuffer();
+  return unpack(await (await ask(path, params, { signal })).arrayBuffer());
+}
+
+export function unpack(buffer: ArrayBuffer): Packed {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   const packed: Packed = { header, arrays: {}, shapes: {} };

@@ -27,8 +27,23 @@ export const BAD = "#cc79a7";
 const SERIES_LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#2b8cbe", "#6b6b6b"];
 const SERIES_DARK = ["#56b4e9", "#f0883e", "#2fbf8f", "#e39ac4", "#e6b422", "#8ecdf0", "#b0b0b0"];
 
+/** Elements of notebooks whose theme is not that of the system; none on a page of its own. */
+const hosts = new Set<HTMLElement>();
+
+/** Take the colours from an element, until what is returned is called. */
+export function themedBy(host: HTMLElement): () => void {
+  hosts.add(host);
+  return () => hosts.delete(host);
+}
+
+function themeHost(): HTMLElement {
+  for (const host of hosts) if (host.isConnected) return host;
+  return document.documentElement;
+}
+
 export function isDark(): boolean {
-  return matchMedia("(prefers-color-scheme: dark)").matches;
+  const theme = themeHost().dataset.theme;
+  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 export function series(i: number): string {
@@ -38,7 +53,7 @@ export function series(i: number): string {
 
 /** A colour of the theme, by the name of its property in style.css. */
 export function themed(name: string): string {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  return getComputedStyle(themeHost()).getPropertyValue(`--${name}`).trim();
 }
 
 export function faded(color: string, alpha: number): string {
