@@ -54,7 +54,8 @@ py::dict TensorRoles() {
       Entry("OTHER", TensorRole::kOther),
       Entry("PREDICTION", TensorRole::kPrediction),
       Entry("LABEL", TensorRole::kLabel),
-      Entry("MODEL_INPUT", TensorRole::kModelInput));
+      Entry("MODEL_INPUT", TensorRole::kModelInput),
+      Entry("GRADIENT_LOCAL", TensorRole::kGradientLocal));
 }
 
 py::dict GapReasons() {

@@ -64,6 +64,7 @@ enum class TensorRole : std::uint16_t {
   kPrediction = 16,
   kLabel = 17,
   kModelInput = 18,
+  kGradientLocal = 19,
 };
 enum class PlacementKind : std::uint8_t {
   kShard = 1,

@@ -63,8 +63,12 @@ TDBG_TEST(NumbersOnTheDiskNeverChange) {
                               TensorRole::kSpan,
                               TensorRole::kGradientUnclipped,
                               TensorRole::kOutputGradient,
-                              TensorRole::kOther};
-  for (unsigned i = 0; i < 15; ++i) EXPECT_EQ(Code(roles[i]), i + 1);
+                              TensorRole::kOther,
+                              TensorRole::kPrediction,
+                              TensorRole::kLabel,
+                              TensorRole::kModelInput,
+                              TensorRole::kGradientLocal};
+  for (unsigned i = 0; i < 19; ++i) EXPECT_EQ(Code(roles[i]), i + 1);
   EXPECT_EQ(Code(PlacementKind::kShard), 1U);
   EXPECT_EQ(Code(PlacementKind::kReplicate), 2U);
   EXPECT_EQ(Code(PlacementKind::kPartial), 3U);

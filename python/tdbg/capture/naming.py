@@ -21,6 +21,7 @@ __all__ = [
     "buffer_name",
     "gradient_name",
     "group_scalar_name",
+    "local_gradient_name",
     "optimizer_state_name",
     "parameter_role",
     "scalar_name",
@@ -84,6 +85,11 @@ def buffer_name(buffer: str) -> str:
 def unclipped_gradient_name(parameter: str) -> str:
     """``gradient_unclipped/fc.weight``."""
     return f"gradient_unclipped/{parameter}"
+
+
+def local_gradient_name(parameter: str) -> str:
+    """``gradient_local/fc.weight``."""
+    return f"gradient_local/{parameter}"
 
 
 def update_name(parameter: str) -> str:

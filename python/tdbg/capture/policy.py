@@ -49,6 +49,7 @@ _TRAINING_ONLY = frozenset(
     {
         Role.GRADIENT,
         Role.GRADIENT_UNCLIPPED,
+        Role.GRADIENT_LOCAL,
         Role.UPDATE,
         Role.OPTIMIZER_STATE,
     }

@@ -46,6 +46,7 @@ class Role(enum.IntEnum):
     PREDICTION = 16
     LABEL = 17
     MODEL_INPUT = 18
+    GRADIENT_LOCAL = 19
 
 
 class CollectionKeys(enum.StrEnum):
@@ -65,6 +66,7 @@ class CollectionKeys(enum.StrEnum):
     OPTIMIZER_VARIABLES = "optimizer_variables"
     UPDATES = "updates"
     UNCLIPPED_GRADIENTS = "unclipped_gradients"
+    LOCAL_GRADIENTS = "local_gradients"
     PREDICTIONS = "predictions"
     LABELS = "labels"
     MODEL_INPUTS = "model_inputs"
@@ -76,11 +78,13 @@ class CollectionKeys(enum.StrEnum):
     TREES = "trees"
 
 
-# Capturing these roles needs further hooks.  So it must be asked for, by the collection
-# of the role or by an expression that contains these words.
+# Capturing these roles needs further hooks, or costs as much as gradients for each
+# replica.  So it must be asked for, by the collection of the role or by an expression
+# that contains these words.
 _WORDS = {
     Role.OUTPUT_GRADIENT: ("gradient", "output"),
     Role.GRADIENT_UNCLIPPED: ("unclipped",),
+    Role.GRADIENT_LOCAL: ("local",),
 }
 
 BUILT_IN: dict[str, frozenset[Role]] = {
@@ -100,6 +104,7 @@ BUILT_IN: dict[str, frozenset[Role]] = {
     CollectionKeys.OPTIMIZER_VARIABLES.value: frozenset({Role.OPTIMIZER_STATE}),
     CollectionKeys.UPDATES.value: frozenset({Role.UPDATE}),
     CollectionKeys.UNCLIPPED_GRADIENTS.value: frozenset({Role.GRADIENT_UNCLIPPED}),
+    CollectionKeys.LOCAL_GRADIENTS.value: frozenset({Role.GRADIENT_LOCAL}),
     CollectionKeys.PREDICTIONS.value: frozenset({Role.PREDICTION}),
     CollectionKeys.LABELS.value: frozenset({Role.LABEL}),
     CollectionKeys.MODEL_INPUTS.value: frozenset({Role.MODEL_INPUT}),

@@ -47,7 +47,7 @@ Ints = NDArray[np.intp]
 
 # Prefixes: the names of a parameter's gradient and update.
 GRADIENT, UPDATE = "gradient/", "update/"
-PREFIXES = (GRADIENT, "gradient_unclipped/", UPDATE)
+PREFIXES = (GRADIENT, "gradient_unclipped/", "gradient_local/", UPDATE)
 
 
 class KnownRows:

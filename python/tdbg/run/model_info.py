@@ -32,7 +32,8 @@ _Value = TypeVar("_Value")
 MODEL = "model"
 # An event may have 1 MiB (docs/format.md).
 MAX_PART_BYTES = 900_000
-_UNITS, _GRADIENTS = "unit/", ("gradient/", "gradient_unclipped/", "update/")
+_UNITS = "unit/"
+_GRADIENTS = ("gradient/", "gradient_unclipped/", "gradient_local/", "update/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["in_forward_order"]
 
-_PREFIXES = ("gradient/", "gradient_unclipped/", "update/")
+_PREFIXES = ("gradient/", "gradient_unclipped/", "gradient_local/", "update/")
 
 
 def in_forward_order(trial: Trial, names: Iterable[str]) -> list[str]:

@@ -26,7 +26,13 @@ from tdbg.trial.shards import Contributions, role_of, tell_missing, whole_count
 __all__ = ["HistogramQueries"]
 
 GRADIENTS = frozenset(
-    {Role.GRADIENT, Role.GRADIENT_UNCLIPPED, Role.UPDATE, Role.OUTPUT_GRADIENT}
+    {
+        Role.GRADIENT,
+        Role.GRADIENT_UNCLIPPED,
+        Role.GRADIENT_LOCAL,
+        Role.UPDATE,
+        Role.OUTPUT_GRADIENT,
+    }
 )
 
 

@@ -155,6 +155,7 @@ PER_WORKER = frozenset(
         Role.LOSS,
         Role.UNIT_SUMMARY,
         Role.OUTPUT_GRADIENT,
+        Role.GRADIENT_LOCAL,
     }
 )
 

@@ -10,7 +10,7 @@ import pytest
 
 from keras_programs import run_program
 from tdbg.modes import EVAL, TRAIN
-from tdbg.rules import resolve
+from tdbg.rules import ExplodingTensor, Rule
 from tdbg.rules.testing import judge
 from tdbg.run.findings import Finding
 from tdbg.trial import TensorStatistics, Trial, create_trial
@@ -32,9 +32,9 @@ class Ran:
         """The run of this name."""
         return create_trial(self._out / name)
 
-    def judge(self, name: str, rule: str) -> list[Finding]:
+    def judge(self, name: str, rule: Rule) -> list[Finding]:
         """What a rule finds in the run."""
-        return judge(self._out / name, *resolve(rule))
+        return judge(self._out / name, rule)
 
 
 def assert_is_of(row: TensorStatistics, array: Any) -> None:
@@ -153,6 +153,36 @@ def test_each_replica_has_its_own_loss(
         assert together.mean * n_sums == pytest.approx(expected, rel=1e-3)
 
 
+def test_each_replica_has_its_own_gradient_and_the_optimizer_their_sum(
+    ran: Ran,
+) -> None:
+    trial = ran.trial("uneven")
+    local, whole = (
+        trial.tensor(f"{kind}/d1/kernel") for kind in ("gradient_local", "gradient")
+    )
+    for step in (0, 1, 2):
+        own = [local.value(step, worker=worker) for worker in trial.workers()]
+        for i, worker in enumerate(trial.workers()):
+            x = trial.tensor("Sequential_input_0").value(step, worker=worker)
+            logits = trial.tensor("Sequential_output_0").value(step, worker=worker)
+            labels = trial.tensor("SparseCategoricalCrossentropy_input_1").value(
+                step, worker=worker
+            )
+            shown = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+            expected = x.T @ (shown - np.eye(3)[labels.reshape(-1)])
+            assert own[i] == pytest.approx(expected, abs=1e-5)
+            assert_is_of(local.stats(step, worker=worker), own[i])
+        assert_is_of(local.stats(step), np.stack(own))
+        assert np.array_equal(whole.value(step), own[0] + own[1])
+        assert whole.workers(step) == ["worker_0"]
+    found = trial.tensor_names(collection="local_gradients")
+    assert found == ["gradient_local/d1/bias", "gradient_local/d1/kernel"]
+
+
+def test_gradients_of_replicas_are_captured_if_they_are_asked_for(ran: Ran) -> None:
+    assert not ran.trial("two").tensor_names(regex="gradient_local")
+
+
 def test_an_uneven_batch_is_whole_when_all_replicas_are(ran: Ran) -> None:
     given = ran.trial("uneven").tensor("Sequential_input_0")
     counts = [given.stats(2, worker=f"worker_{i}").count for i in (0, 1)]
@@ -166,8 +196,15 @@ def test_a_replica_whose_data_is_not_a_number_is_named(ran: Ran) -> None:
     assert "Sequential_input_0" not in trial.tensor_names(step=1)  # Losses only.
     loss = trial.tensor(LOSS)
     assert [loss.stats(1, worker=f"worker_{i}").nan for i in (0, 1)] == [0, 1]
-    first = next(iter(ran.judge("poisoned", "ExplodingTensor")))
+    first = next(iter(ran.judge("poisoned", ExplodingTensor())))
     assert (first.tensor, first.step) == (LOSS, 1)
+    assert "on worker_1 of 2 workers" in first.message
+
+
+def test_a_replica_whose_gradient_is_not_a_number_is_named(ran: Ran) -> None:
+    rule = ExplodingTensor(collections=("local_gradients",))
+    first = next(iter(ran.judge("broken", rule)))
+    assert (first.tensor, first.step) == ("gradient_local/d1/kernel", 1)
     assert "on worker_1 of 2 workers" in first.message
 
 

@@ -38,6 +38,7 @@ class ModelTaps:
         variables: The model's variables.
         losses: The model's losses.
         optimizers: The model's optimizers.
+        n_replicas: How many replicas the model has.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ModelTaps:
         variables: Variables,
         losses: Losses,
         optimizers: Optimizers,
+        n_replicas: int,
     ) -> None:
         self._session = session
         self._paths = paths
@@ -55,7 +57,10 @@ class ModelTaps:
         self._variables = variables
         self._losses = losses
         self._optimizers = optimizers
+        self._n_replicas = n_replicas
         self._entries: dict[str, TensorEntry] = {}
+        # By the same keys: of gradients that are each replica's own.
+        self._locals: dict[str, TensorEntry] = {}
         self._left_out: set[str] = set()
 
     def refresh(self) -> None:
@@ -193,12 +198,14 @@ class ModelTaps:
         parameter = self._variables.of(variable)
         if parameter is None:
             return None
+        key = f"{int(role)} {parameter.weight.name}"
         entry = self._variables.gradient(parameter, role)
-        if entry is None:
-            return None
-        key = f"{int(role)} {entry.name}"
-        self._entries[key] = entry
-        return key
+        _put(self._entries, key, entry)
+        if role is Role.GRADIENT and self._n_replicas > 1:
+            own = self._variables.gradient(parameter, Role.GRADIENT_LOCAL)
+            _put(self._locals, key, own)
+            entry = entry or own
+        return None if entry is None else key
 
     # ---- after a step -----------------------------------------------------------
 
@@ -224,7 +231,10 @@ class ModelTaps:
     def take_gradients(
         self, context: StepContext, replicas: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Capture the gradients of a step, of all replicas together."""
+        """Capture the gradients of a step: each replica's own, and what they add to."""
+        for replica, tensors in enumerate(replicas if self._locals else ()):
+            chosen = [each for _, each in _due(context, tensors, self._locals)]
+            self._take(context, chosen, replica)
         of_all = [dict(self._gradients(context, each)) for each in replicas]
         if len(of_all) == 1:
             self._take(context, list(of_all[0].values()))
@@ -269,9 +279,26 @@ class ModelTaps:
     def _chosen(
         self, context: StepContext, tensors: Mapping[str, Any]
     ) -> Iterator[tuple[str, _Chosen]]:
-        step_plan = context.step_plan
-        for key, tensor in tensors.items():
-            entry = self._entries.get(key)
-            flags = 0 if entry is None else step_plan.of_entry(entry)
-            if entry is not None and flags:
-                yield key, (entry, tensor, flags)
+        yield from _due(context, tensors, self._entries)
+
+
+def _put(entries: dict[str, TensorEntry], key: str, entry: TensorEntry | None) -> None:
+    """Let a key have this entry; None: no longer any."""
+    if entry is None:
+        entries.pop(key, None)
+    else:
+        entries[key] = entry
+
+
+def _due(
+    context: StepContext,
+    tensors: Mapping[str, Any],
+    entries: Mapping[str, TensorEntry],
+) -> Iterator[tuple[str, _Chosen]]:
+    """The tensors that a step captures, by these entries of their keys."""
+    step_plan = context.step_plan
+    for key, tensor in tensors.items():
+        entry = entries.get(key)
+        flags = 0 if entry is None else step_plan.of_entry(entry)
+        if entry is not None and flags:
+            yield key, (entry, tensor, flags)

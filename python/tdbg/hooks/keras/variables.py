@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tdbg.capture.adapter import UnitSummarySpec
-from tdbg.capture.naming import buffer_name, gradient_name, unclipped_gradient_name
+from tdbg.capture.naming import (
+    buffer_name,
+    gradient_name,
+    local_gradient_name,
+    unclipped_gradient_name,
+)
 from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
@@ -21,6 +26,11 @@ from tdbg.hooks.keras.names import Paths, role_of_parameter
 __all__ = ["Parameter", "Variables", "captures", "layers_of"]
 
 _ROWS = UnitSummarySpec(rows_are_units=True)
+_GRADIENT_NAMES = {
+    Role.GRADIENT: gradient_name,
+    Role.GRADIENT_UNCLIPPED: unclipped_gradient_name,
+    Role.GRADIENT_LOCAL: local_gradient_name,
+}
 
 
 def layers_of(model: Any) -> Iterator[Any]:
@@ -125,7 +135,7 @@ class Variables:
 
         Args:
             parameter: The parameter.
-            role: GRADIENT, or GRADIENT_UNCLIPPED.
+            role: GRADIENT, GRADIENT_UNCLIPPED or GRADIENT_LOCAL.
         """
         key = id(parameter.variable), role
         if key not in self._gradients:
@@ -137,7 +147,7 @@ class Variables:
         self._gradients.clear()
 
     def _gradient(self, parameter: Parameter, role: Role) -> TensorEntry | None:
-        of = gradient_name if role is Role.GRADIENT else unclipped_gradient_name
+        of = _GRADIENT_NAMES[role]
         weight = parameter.weight
         name = of(weight.name)
         classes = weight.classes

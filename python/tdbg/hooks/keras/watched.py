@@ -119,7 +119,8 @@ class WatchedModel:
         self.variables = Variables(session, model, self.paths)
         operations = backend.operations
         self.losses = Losses(prefix, operations)
-        session.replicas.expect(n_replicas_of(model))
+        n_replicas = n_replicas_of(model)
+        session.replicas.expect(n_replicas)
         self._taps = ModelTaps(
             session,
             self.paths,
@@ -127,6 +128,7 @@ class WatchedModel:
             self.variables,
             self.losses,
             Optimizers(operations),
+            n_replicas,
         )
         self._of_updates: DerivedEntries[Parameter]
         self._of_updates = DerivedEntries(session, Role.UPDATE, update_name)

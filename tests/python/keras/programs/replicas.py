@@ -116,7 +116,12 @@ def small(name: str, batches: Any, config: tt.SaveConfig) -> None:
         loss_of = keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction="sum"
         )
-        made = tt.Hook(OUT / name, save_all=True, save_config=config)
+        made = tt.Hook(
+            OUT / name,
+            save_all=True,
+            include_collections=["local_gradients"],
+            save_config=config,
+        )
         made.register(model, optimizer, loss=loss_of)
 
     def step(x: Any, y: Any) -> None:
@@ -160,6 +165,7 @@ poisoned = X[:48].copy()
 poisoned[25:27, 0] = np.nan  # In the share of the second replica of the second batch.
 every_other = tt.SaveConfig(save_interval=2, statistics_interval=2)
 small("poisoned", data(poisoned, 1), every_other)
+small("broken", data(poisoned, 1), EVERY)
 with tt.Hook(OUT / "elsewhere") as elsewhere:
     report["elsewhere"] = outcome(
         lambda: elsewhere.register(Elsewhere(), keras.optimizers.SGD())

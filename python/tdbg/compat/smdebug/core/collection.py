@@ -102,6 +102,7 @@ _NAMED_ONLY = {
     Role.OPTIMIZER_STATE: "optimizer/",
     Role.UPDATE: "update/",
     Role.GRADIENT_UNCLIPPED: "gradient_unclipped/",
+    Role.GRADIENT_LOCAL: "gradient_local/",
 }
 DEFAULT_PYTORCH_COLLECTIONS = {
     CollectionKeys.ALL,

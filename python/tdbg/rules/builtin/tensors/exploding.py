@@ -21,7 +21,12 @@ __all__ = ["ExplodingTensor"]
 ACTIVATIONS = ROLES["inputs"] | {"output"}
 STATE_ROLES = {"weight", "bias", "buffer", "optimizer_state"}
 NOT_FINITE = ("nan", "positive_infinity", "negative_infinity")
-GRADIENT_ROLES = {"gradient", "gradient_unclipped", "output_gradient"}
+GRADIENT_ROLES = {
+    "gradient",
+    "gradient_unclipped",
+    "gradient_local",
+    "output_gradient",
+}
 # The advice if only losses were recorded.
 ALONE = (
     "nothing but losses was recorded at this step: SaveConfig(statistics_interval=1) "
