@@ -17,7 +17,7 @@ import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.hooks.lightgbm.trees_json import table_of_trees
+from tdbg.hooks.lightgbm.trees_text import table_of_text
 from tdbg.hooks.trees.importance import KINDS, Importance
 from tdbg.hooks.trees.margins import RunningSum
 from tdbg.hooks.trees.rounds import DataSet
@@ -53,7 +53,8 @@ class BoosterModel:
         self._n_rounds = 0
         self._n_trees = 0
         self._trees: TreeTable | None = None
-        self._importance = Importance(booster.num_feature())
+        self._names = list(booster.feature_name())
+        self._importance = Importance(len(self._names))
         self._contributions: dict[int, RunningSum] = {}
         self._objective = str(parameters.get("objective", ""))
         boosting = parameters.get("boosting", parameters.get("boosting_type", "gbdt"))
@@ -66,7 +67,7 @@ class BoosterModel:
 
     def feature_names(self) -> Sequence[str]:
         """Return the names that the data have, or Column_0 and so on."""
-        return list(self._booster.feature_name())
+        return self._names
 
     def hyperparameters(self) -> Mapping[str, float | str]:
         """Return the parameters that the training was given, as they are now."""
@@ -91,16 +92,15 @@ class BoosterModel:
 
     def _read_new_trees(self) -> None:
         n_rounds, first = self.n_rounds, self._n_rounds
-        if n_rounds == first:
+        if n_rounds <= first:
             return
-        dump = self._booster.dump_model(
+        text = self._booster.model_to_string(
             start_iteration=first, num_iteration=n_rounds - first
         )
-        trees = dump["tree_info"]
-        table = table_of_trees(trees, self._n_trees, self.feature_names())
+        table = table_of_text(text, self._n_trees, self._names)
         self._importance.add(table)
-        self._n_rounds, self._n_trees = n_rounds, self._n_trees + len(trees)
         a_round = self._booster.num_model_per_iteration()
+        self._n_rounds, self._n_trees = n_rounds, int(table.tree[-1]) + 1
         self._trees = table.of_trees(self._n_trees - a_round)
 
     # ---- predictions -----------------------------------------------------------
