@@ -77,9 +77,13 @@ class Group:
         collection: Name of the collection.
         role: What the tensors are.
 
+    All of them are captured alike unless a collection tells their names apart.  So the
+    first name stands for all, and the others have no entries before any is captured:
+    a hundred features are five hundred importances.
+
     Attributes:
         name: Name of the collection.
-        entries: The entries of the names that were expected so far.
+        entries: The entries of names so far; there is one as soon as one is expected.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class Group:
         self._role = role
         self.name = collection
         self.entries: dict[str, TensorEntry] = {}
+        # Names without an entry, in the order in which they came.
+        self._expected: dict[str, None] = {}
         # One entry of each capture class, as of a revision of the collections.
         self._classes: list[TensorEntry] = []
         # The answers so far: there are few plans, and a round asks each group.
@@ -99,20 +105,26 @@ class Group:
 
     def expect(self, names: Iterable[str]) -> None:
         """Note names that tensors of the group will have."""
-        session = self._session
-        new = [name for name in names if name not in self.entries]
+        known = self.entries.keys() | self._expected.keys()
+        new = dict.fromkeys(name for name in names if name not in known)
         if not new:
             return
-        session.collections.get(self.name).tensor_names.update(new)
-        for name in new:
-            self.entries[name] = session.entry(name, self._role)
+        self._session.collections.get(self.name).tensor_names.update(new)
+        self._expected |= new
+        if not self.entries:
+            self.entry(next(iter(new)))
         self._revision = -1
 
     def entry(self, name: str) -> TensorEntry:
         """Return the entry of a name."""
-        if name not in self.entries:
-            self.expect((name,))
-        return self.entries[name]
+        entry = self.entries.get(name)
+        if entry is None:
+            if name not in self._expected:
+                self._session.collections.get(self.name).tensor_names.add(name)
+            self._expected.pop(name, None)
+            entry = self.entries[name] = self._session.entry(name, self._role)
+            self._revision = -1
+        return entry
 
     def take_numbers(
         self, context: StepContext, names: tuple[str, ...], numbers: Floats
@@ -127,8 +139,7 @@ class Group:
         key = id(names), context.step_plan
         found = self._requested.get(key)
         if found is None or found.names is not names:
-            self.expect(names)
-            entries = [self.entries[name] for name in names]
+            entries = [self.entry(name) for name in names]
             flags = [context.step_plan.of_entry(each) for each in entries]
             places = [i for i, each in enumerate(flags) if each]
             found = _Requested(
@@ -148,6 +159,9 @@ class Group:
         """Return whether a step captures any of them."""
         revision = self._session.policy.revision
         if self._revision != revision:
+            if self._are_told_apart():
+                for name in list(self._expected):
+                    self.entry(name)
             self._revision = revision
             classes = {each.capture_class: each for each in self.entries.values()}
             self._classes = list(classes.values())
@@ -158,3 +172,14 @@ class Group:
             found = any(step_plan.of_entry(each) for each in self._classes)
             self._due[step_plan] = found
         return found
+
+    def _are_told_apart(self) -> bool:
+        """Whether a collection that is captured has some of these names only."""
+        return any(
+            item.include_regex
+            or (
+                item.name != self.name
+                and not item.tensor_names.isdisjoint(self._expected)
+            )
+            for item in self._session.collections.captured()
+        )
