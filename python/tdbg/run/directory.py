@@ -29,6 +29,7 @@ __all__ = [
     "WriterDirectory",
     "create_run",
     "find_runs",
+    "fingerprint",
     "is_run",
     "open_run",
     "read_small_file",
@@ -219,6 +220,20 @@ def writer_directories(run: Run | str | os.PathLike[str]) -> list[WriterDirector
 def run_size(path: str | os.PathLike[str]) -> int:
     """Size of all files below *path*, in bytes; a file that vanishes counts as 0."""
     return sum(status.st_size for status in _walk(Path(path)))
+
+
+def fingerprint(path: str | os.PathLike[str]) -> int:
+    """A number that is another one when a file below *path* came, went or was written.
+
+    By inodes, sizes and times: nothing is opened.  A mapped file that is written may
+    keep its time for a while, so it says nothing of a training that goes on.
+    """
+    return hash(
+        frozenset(
+            (status.st_ino, status.st_size, status.st_mtime_ns)
+            for status in _walk(Path(path))
+        )
+    )
 
 
 def is_run(directory: str | os.PathLike[str]) -> bool:

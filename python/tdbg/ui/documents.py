@@ -38,9 +38,7 @@ def list_runs(runs: Runs) -> dict[str, Any]:
 
 def _in_short(runs: Runs, id_: str) -> dict[str, Any]:
     try:
-        run = runs.open(id_)
-        name = runs.name(id_)
-        return {"id": id_, "name": name, **run.kept("short", lambda: _short(run.trial))}
+        return {"id": id_, "name": runs.name(id_), **runs.in_short(id_, _short)}
     except TdbgError as error:
         return {"id": id_, "name": id_, "status": "unreadable", "error": str(error)}
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
-from tdbg.run.directory import find_runs
+from tdbg.run.directory import find_runs, fingerprint
 from tdbg.trial import Trial, create_trial
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ LIST_SECONDS = 1.0
 LOOK_SECONDS = 0.045
 STATUS_SECONDS = 0.5
 MAX_OPEN = 256
+# Of training: what comes after these are files that were not there.
+ENDED = ("closed", "dead")
 _Value = TypeVar("_Value")
 
 
@@ -103,7 +105,10 @@ class Runs:
         self._lock = threading.Lock()
         self._listed = -LIST_SECONDS
         self._found: dict[str, Path] = {}
+        self._names: dict[str, str] = {}
+        self._ids: dict[Path, str] = {}
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
+        self._ended: dict[str, tuple[int, dict[str, Any]]] = {}
 
     @property
     def places(self) -> list[str]:
@@ -115,9 +120,23 @@ class Runs:
         with self._lock:
             now = time.monotonic()
             if now - self._listed >= LIST_SECONDS:
-                self._listed = now
-                self._found = {_id_of(path): path for path in self._list()}
+                self._take(self._list())
+                self._listed = time.monotonic()
             return dict(self._found)
+
+    def _take(self, paths: list[Path]) -> None:
+        """These are the runs from now on; only new ones are looked at."""
+        known = self._ids
+        self._ids = {path: known.get(path) or _id_of(path) for path in paths}
+        if self._ids.keys() == known.keys() and self._names:
+            return
+        self._found = {id_: path for path, id_ in self._ids.items()}
+        places = {id_: path.resolve() for id_, path in self._found.items()}
+        folders = [place.parent for place in places.values()]
+        common = os.path.commonpath(folders) if folders else ""
+        self._names = {
+            id_: os.path.relpath(place, common) for id_, place in places.items()
+        }
 
     def name(self, id_: str) -> str:
         """The path of a run below what all runs have in common.
@@ -125,10 +144,9 @@ class Runs:
         Raises:
             QueryError: If there is no such run.
         """
-        path = self._path(id_)
-        folders = [each.resolve().parent for each in self.found().values()]
-        common = os.path.commonpath(folders) if folders else str(path.parent)
-        return os.path.relpath(path.resolve(), common)
+        self._path(id_)
+        with self._lock:
+            return self._names[id_]
 
     def open(self, id_: str) -> OpenRun:
         """The run of that id.
@@ -150,11 +168,42 @@ class Runs:
                 self._open.popitem(last=False)
             return run
 
+    def in_short(
+        self, id_: str, describe: Callable[[Trial], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """What *describe* says of a run, asked again only when the run has changed.
+
+        What it says of a run that has ended is kept when the run is closed, for as long
+        as its files stay what they are: to list thousands opens none a second time.
+
+        Args:
+            id_: The run.
+            describe: Must say under ``status`` what the trial does.
+
+        Raises:
+            QueryError: If there is no such run, or not any more.
+            TdbgError: If it cannot be read.
+        """
+        path = self._path(id_)
+        with self._lock:
+            kept = None if id_ in self._open else self._ended.get(id_)
+        files = fingerprint(path)
+        if kept is not None and kept[0] == files:
+            return kept[1]
+        run = self.open(id_)
+        found = run.kept("short", lambda: describe(run.trial))
+        with self._lock:
+            self._ended.pop(id_, None)
+            if found["status"] in ENDED:
+                self._ended[id_] = (files, found)
+        return found
+
     def _path(self, id_: str) -> Path:
         found = self.found().get(id_)
         if found is None:
             with self._lock:
                 self._open.pop(id_, None)
+                self._ended.pop(id_, None)
             msg = "there is no such run, or not any more"
             raise QueryError(msg)
         return found

@@ -14,6 +14,7 @@ from tdbg.run.directory import (
     Run,
     create_run,
     find_runs,
+    fingerprint,
     open_run,
     run_size,
     wait_for_run,
@@ -291,3 +292,21 @@ def test_the_names_of_new_folders_are_synced_up_to_one_that_was_there(
     synced.clear()
     create_run(run)
     assert synced == []
+
+
+def test_a_fingerprint_is_another_one_when_a_file_came_went_or_was_written(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run"
+    create_run(path)
+    seen = [fingerprint(path)]
+    assert fingerprint(path) == seen[0]
+    (path / "w").mkdir(exist_ok=True)
+    (path / "w" / "more").write_bytes(b"1")
+    seen.append(fingerprint(path))
+    (path / "w" / "more").write_bytes(b"12")
+    seen.append(fingerprint(path))
+    (path / "w" / "more").unlink()
+    seen.append(fingerprint(path))
+    assert len(set(seen)) == 3
+    assert seen[3] == seen[0]
