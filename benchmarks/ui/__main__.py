@@ -193,7 +193,7 @@ def first_screen(found: Browser, name: str, home: Path) -> dict[str, float] | No
         served(contender, home) as server,
         opened(found, address(name, home, server), contender.DRAWN) as visit,
     ):
-        paints = visit.await_chart(CHART_SECONDS)
+        paints = visit.await_chart(CHART_SECONDS, contender.RELOAD_SECONDS)
         if paints is None:
             return None
         cpu, (page_cpu, _) = server.cpu_seconds(), renderers(found)
@@ -246,7 +246,8 @@ def planted(
                 found, address(name, home, server), contender.DRAWN, height=HIGH
             ) as visit,
         ):
-            check(visit.await_chart(CHART_SECONDS), f"{name}: no chart")
+            drawn = visit.await_chart(CHART_SECONDS, contender.RELOAD_SECONDS)
+            check(drawn, f"{name}: no chart")
             visit.page.wait_for_timeout(SETTLE_MS)
             if shots is not None:
                 take(visit, shots / f"{slug(series.name)}-{name.lower()}.png")
@@ -338,7 +339,8 @@ def follow(found: Browser, name: str, home: Path, seconds: float) -> dict[str, A
             found, address(name, home, server, proxy.port), contender.DRAWN
         ) as visit,
     ):
-        check(visit.await_chart(CHART_SECONDS), f"{name}: no chart")
+        drawn = visit.await_chart(CHART_SECONDS, contender.RELOAD_SECONDS)
+        check(drawn, f"{name}: no chart")
         visit.page.wait_for_timeout(SETTLE_MS)
         watch(visit, contender.ANSWER, contender.newest, arrived)
         sent, cpu, (before, _) = proxy.sent, server.cpu_seconds(), renderers(found)

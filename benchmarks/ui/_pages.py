@@ -37,18 +37,15 @@ WATCH = """
   const isDrawn = () => Boolean(%s);
   const look = () => {
     if (document.body && isDrawn())
-      window.benchmarkDrawn = performance.timeOrigin + performance.now();
+      window.benchmarkDrawn(performance.timeOrigin + performance.now());
     else requestAnimationFrame(look);
   };
   requestAnimationFrame(look);
 })();
 """
-PAINTS = """() => {
+FIRST = """() => {
   const [first] = performance.getEntriesByName('first-contentful-paint');
-  return [
-    first ? performance.timeOrigin + first.startTime : null,
-    window.benchmarkDrawn ?? null,
-  ];
+  return first ? performance.timeOrigin + first.startTime : null;
 }"""
 
 
@@ -67,24 +64,37 @@ class Visit:
     Attributes:
         page: Playwright's.
         opened: When its address was entered.
+        drawn: When it drew a chart first, in ms of its own clock; one number, or none.
         foreign: Addresses of other machines that it asked for.
         asked: Requests that were answered, the newest of each question last.
     """
 
     page: Page
     opened: float = 0.0
+    drawn: list[float] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     asked: dict[tuple[str, str, bytes | None], Request] = field(default_factory=dict)
 
-    def await_chart(self, seconds: float) -> Paints | None:
-        """When a chart was first drawn; None: not within so many seconds."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            contentful, chart = self.page.evaluate(PAINTS)
-            if chart is not None:
-                return Paints((contentful or chart) / 1e3, chart / 1e3)
+    def await_chart(self, seconds: float, reload: float = 0.0) -> Paints | None:
+        """When a chart was first drawn; None: not within so many seconds.
+
+        Args:
+            seconds: At most.
+            reload: Load the page again each time so many seconds have passed; 0: never.
+        """
+        now = time.monotonic()
+        end, next_load = now + seconds, now + reload
+        # Whoever asked a page that is busy would wait for it, for minutes.
+        while not self.drawn and now < end:
             self.page.wait_for_timeout(POLL_MS)
-        return None
+            now = time.monotonic()
+            if reload and now >= next_load:
+                next_load = now + reload
+                self.page.reload(wait_until="commit")
+        if not self.drawn:
+            return None
+        chart = self.drawn[0]
+        return Paints((self.page.evaluate(FIRST) or chart) / 1e3, chart / 1e3)
 
     def answers(self, part: str) -> list[bytes]:
         """The bodies of answers at addresses with that part, asked for once more.
@@ -158,6 +168,10 @@ def opened(
         key = (request.url, request.method, request.post_data_buffer)
         visit.asked[key] = request
 
+    def draw(at: float) -> None:
+        visit.drawn.append(at)
+
+    page.expose_function("benchmarkDrawn", draw)
     page.on("request", note)
     page.on("response", keep)
     visit.opened = time.time()

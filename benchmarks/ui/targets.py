@@ -322,7 +322,7 @@ def runs(
     if len(list(folder.glob("*"))) != n:
         shutil.rmtree(folder, ignore_errors=True)
         for i in range(n):
-            short_run(folder / f"sweep{i // 100}" / f"run{i:04}")
+            short_run(folder / f"run{i:04}")
     with (
         served(tdbg_ui, folder) as server,
         opened(found, address("tdbg", folder, server), f"{ROWS} > 0") as visit,
@@ -335,6 +335,7 @@ def runs(
         visit.page.wait_for_timeout(3000)
         memory = server.memory()
         before = server.cpu_seconds()
+        visit.drawn.clear()
         visit.page.reload()
         visit.await_chart(120)
         again = server.cpu_seconds() - before

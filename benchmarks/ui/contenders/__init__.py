@@ -38,6 +38,8 @@ class Contender(Protocol):
         VARIABLES: Environment variables that it needs, likewise.
         DRAWN: JavaScript, true once a chart shows numbers; ``hasInk(element)`` says
             whether a canvas has a pixel that is not transparent.
+        RELOAD_SECONDS: After so long without a chart a user loads the page again, since
+            it does not ask a second time by itself; 0: it does.
         ANSWER: A part of the addresses of answers that hold numbers of charts.
     """
 
@@ -46,6 +48,7 @@ class Contender(Protocol):
     COMMAND: tuple[str, ...]
     VARIABLES: Mapping[str, str]
     DRAWN: str
+    RELOAD_SECONDS: float
     ANSWER: str
 
     def write(

@@ -16,6 +16,7 @@ COMMAND = ("{bin}/aim", "up", "--repo", "{folder}", "--port", "{port}")
 VARIABLES = {"AIM_TELEMETRY": "0"}
 DRAWN = """[...document.querySelectorAll('path.Line')].some(
   (each) => (each.getAttribute('d') ?? '').length > 50)"""
+RELOAD_SECONDS = 0.0
 ANSWER = "/metric/get-batch"
 
 

@@ -26,6 +26,7 @@ COMMAND = (
 )
 VARIABLES: Mapping[str, str] = {}
 DRAWN = "document.querySelector('canvas.map-canvas')?.dataset.drawn"
+RELOAD_SECONDS = 0.0
 ANSWER = "/api/envelope"
 
 

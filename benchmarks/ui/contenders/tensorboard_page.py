@@ -19,6 +19,8 @@ VARIABLES: Mapping[str, str] = {}
 DRAWN = """[...document.querySelectorAll('line-chart .series-view canvas')].some(hasInk)
 || [...document.querySelectorAll('line-chart .series-view path')].some(
   (each) => (each.getAttribute('d') ?? '').length > 50)"""
+# Opened before the first scalars were read, it stays empty.
+RELOAD_SECONDS = 10.0
 ANSWER = "/timeSeries"
 
 

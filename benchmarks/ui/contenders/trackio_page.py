@@ -19,6 +19,7 @@ DRAWN = """[...document.querySelectorAll('.vega-embed canvas, .plot canvas')].so
   hasInk)
 || [...document.querySelectorAll('.vega-embed svg path, svg.marks path')].some(
   (each) => (each.getAttribute('d') ?? '').length > 50)"""
+RELOAD_SECONDS = 0.0
 ANSWER = "/api/get_logs_batch"
 
 
