@@ -27,12 +27,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
-from playwright.sync_api import Browser, Request
+from playwright.sync_api import Browser, Error, Request
 
 from benchmarks._harness import Report, Table, check, check_equal, options
 from benchmarks._harness.machine import ROOT
@@ -399,9 +399,11 @@ def watch(visit: Visit, part: str, newest: Any, arrived: dict[int, float]) -> No
         now = time.time()
         response = request.response()
         if part in request.url and response is not None:
-            step = newest(response.body())
-            if step is not None:
-                arrived.setdefault(step, now)
+            # The page may be closed while its last answers are read.
+            with suppress(Error):
+                step = newest(response.body())
+                if step is not None:
+                    arrived.setdefault(step, now)
 
     visit.page.on("requestfinished", done)
 

@@ -90,7 +90,7 @@ class Visit:
             now = time.monotonic()
             if reload and now >= next_load:
                 next_load = now + reload
-                self.page.reload(wait_until="commit")
+                self.page.reload(wait_until="commit", timeout=1e3 * seconds)
         if not self.drawn:
             return None
         chart = self.drawn[0]
