@@ -41,6 +41,11 @@ class Episode:
     noticed: int
     n_consequences: int
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What tells it from others: rule, tensor and first step."""
+        return self.newest.rule, self.newest.tensor, self.newest.first_step
+
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
         return {
@@ -56,21 +61,28 @@ def episodes_of(findings: Iterable[Finding]) -> list[Episode]:
     """The problems, the one to look at first foremost.
 
     What goes on comes before what is over, the grave before the slight, causes before
-    what follows from them, and what began earlier before what began later.
+    what follows from them, and what began earlier before what began later.  A cause is
+    as grave as what follows from it.
     """
     parts: dict[tuple[str, str, int], list[Finding]] = {}
     for each in findings:
         parts.setdefault((each.rule, each.tensor, each.first_step), []).append(each)
     followers: dict[tuple[str, str, int], int] = {}
-    for found in parts.values():
+    graveness = {
+        key: max(each.severity for each in found) for key, found in parts.items()
+    }
+    worst = dict(graveness)
+    for key, found in parts.items():
         cause = found[-1].cause
         if cause is not None:
-            key = (cause.rule, cause.tensor, cause.first_step)
-            followers[key] = followers.get(key, 0) + 1
+            of_cause = (cause.rule, cause.tensor, cause.first_step)
+            followers[of_cause] = followers.get(of_cause, 0) + 1
+            if of_cause in graveness and not found[-1].is_over:
+                graveness[of_cause] = max(graveness[of_cause], worst[key])
     episodes = [
         Episode(
             newest=found[-1],
-            worst=max(each.severity for each in found),
+            worst=worst[key],
             noticed=min(each.step for each in found),
             n_consequences=followers.get(key, 0),
         )
@@ -80,7 +92,7 @@ def episodes_of(findings: Iterable[Finding]) -> list[Episode]:
         episodes,
         key=lambda each: (
             each.newest.is_over,
-            -each.worst,
+            -graveness[each.key],
             each.newest.cause is not None,
             -each.n_consequences,
             each.newest.first_step,
@@ -138,10 +150,10 @@ def verdict(
     others = sum(each.newest.rule == worst.newest.rule for each in active) - 1
     name = f"{worst.newest.rule} in {worst.newest.tensor}"
     name += f" and {others} more" if others else ""
+    tone = max(each.worst for each in active).label
     if n == 1:
-        return _verdict(worst.worst.label, f"{begin}. One thing is wrong: {name}.")
-    sentence = f"{begin}. {n} things are wrong, the worst: {name}."
-    return _verdict(worst.worst.label, sentence)
+        return _verdict(tone, f"{begin}. One thing is wrong: {name}.")
+    return _verdict(tone, f"{begin}. {n} things are wrong, the worst: {name}.")
 
 
 def _verdict(tone: str, sentence: str) -> dict[str, Any]:

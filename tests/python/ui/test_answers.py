@@ -228,6 +228,27 @@ def test_a_verdict_counts_rules_and_names_the_worst() -> None:
     )
 
 
+def test_the_cause_of_something_grave_is_named_before_it() -> None:
+    cause = finding("WeightUpdateRatio", "w", 3, Severity.WARNING)
+    grave = Finding.from_json(
+        {
+            **finding("DeadRelu", "a", 9, Severity.ERROR).to_json(),
+            "cause": {"rule": "WeightUpdateRatio", "tensor": "w", "first_step": 3},
+        }
+    )
+    other = finding("LossSpike", "l", 1, Severity.WARNING)
+    found = [each.newest.rule for each in episodes_of([grave, other, cause])]
+    assert found == ["WeightUpdateRatio", "DeadRelu", "LossSpike"]
+    said = judged(grave, other, cause)
+    assert said["tone"] == "error"
+    assert "2 things are wrong, the worst: WeightUpdateRatio in w." in said["sentence"]
+    # What it brought about is over: no reason to look there first.
+    gone = Finding.from_json({**grave.to_json(), "phase": "end", "step": 12})
+    early = finding("LossSpike", "l", 1, Severity.ERROR)
+    first = episodes_of([cause, grave, gone, early])[0]
+    assert first.newest.rule == "LossSpike"
+
+
 def test_a_verdict_without_findings_says_whether_anybody_looked() -> None:
     assert judged()["sentence"].endswith("1 rule found nothing wrong.")
     assert verdict("running", 5, [], {})["tone"] == "unjudged"

@@ -158,14 +158,48 @@ def test_a_mean_of_magnitudes_is_drawn_beside_the_rms_and_says_so(
     assert Finding.from_json(document).evidence == evidence
     add_findings(run, Finding.from_json(document))
     with dashboard(run) as served:
-        address = page_address(served, None, screen="findings")
-        with new_page(
-            browser, f"{address}".replace("?", f"?run={served.run_id()}&")
-        ) as w:
+        address = page_address(served, served.run_name(), screen="findings")
+        with new_page(browser, address) as w:
             chart = w.page.locator(".evidence .chart")
             said = "threshold 1e\u22127 of mean |x|"
             expect(chart).to_have_attribute("data-limits", said)
             expect(chart).to_have_attribute("aria-label", re.compile(re.escape(said)))
+
+
+def test_what_a_logarithmic_axis_has_no_place_for_stands_at_its_foot(
+    browser: Browser, tmp_path: Path
+) -> None:
+    at_foot = """(host) => {
+      const canvas = host.querySelector("canvas");
+      const ratio = devicePixelRatio;
+      const { width, height } = canvas;
+      const axis = 26 * ratio;
+      const data = canvas.getContext("2d")
+        .getImageData(0, height - axis - 4 * ratio, width, 2).data;
+      const xs = [];
+      for (let x = 0; x < width; x++)
+        if (data[4 * x + 3] > 200 && data[4 * x + 2] > 150 && data[4 * x] < 60)
+          xs.push(x / width);
+      return xs.length ? [Math.min(...xs), Math.max(...xs)] : [];
+    }"""
+    run = tmp_path / "run"
+    with RunBuilder(run) as builder:
+        for step in range(100):
+            x = np.full(4, 0.0 if 40 <= step < 60 else 10.0 ** (step % 5), np.float32)
+            builder.step(step, {"gradient/w": x}, what="statistics")
+    with dashboard(run) as served:
+        state = {"screen": "tensor", "tensor": "gradient/w"}
+        address = page_address(served, served.run_name(), **state)
+        with new_page(browser, address) as watched:
+            chart = watched.page.locator(".chart").first
+            expect(chart).to_have_attribute("data-drawn", "0 100")
+            first, last = chart.evaluate(at_foot)
+            assert 0.40 < first < 0.47
+            assert 0.58 < last < 0.65
+            reading = watched.page.locator(".card", has=chart).locator(".reading")
+            expect(reading).to_contain_text("at the foot: zero or below")
+            watched.page.get_by_role("button", name="linear").click()
+            expect(reading).not_to_contain_text("at the foot")
 
 
 # --- Values -------------------------------------------------------------------

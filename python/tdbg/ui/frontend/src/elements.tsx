@@ -90,7 +90,8 @@ function Picture({ packed }: { packed: Packed }) {
           </span>
         ) : (
           <span class="soft">
-            {isTurned && rows > 1 ? "rows go to the right · " : ""}blue: below zero · orange: above · full colour: {number(most)}
+            {isTurned && rows > 1 ? "rows go to the right · " : ""}blue: below zero · orange: above{most > 0 && ` · full colour: ${number(most)}`}
+            {n > 0 && " · magenta: not finite"}
             {tall * wide > 1 && ` · a cell is ${count(tall)} × ${count(wide)} elements, and shows the one furthest from zero`}
           </span>
         )}

@@ -119,7 +119,7 @@ function paint(props: MapProps, rows: number[], pixels: Uint32Array): void {
         const value = field === "mean" && -grid.low[cell] > grid.high[cell] ? grid.low[cell] : grid.high[cell];
         color = Number.isNaN(value) ? 0 : value > high ? BEYOND_COLOR : VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
         age = 0;
-      } else if (++age >= distance) color = 0;
+      } else if (++age >= 2 * distance) color = 0;
       pixels[y * grid.columns + j] = color;
     }
   });

@@ -36,6 +36,7 @@ interface Props {
 }
 
 const STRIP = 8;
+const FOOT = 5;
 const FONT = "11px system-ui, sans-serif";
 const LABEL_HEIGHT = 26;
 
@@ -110,7 +111,7 @@ export function LineChart(props: Props) {
         cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false }, focus: { prox: 30 } },
         hooks: {
           drawClear: [(u) => drawFlags(u, latest.current.flags ?? [])],
-          draw: [(u) => (drawExtremes(u, latest.current.lines), drawLimits(u, latest.current.limits, log), drawBad(u, held.current), drawCursor(u, latest.current.cursor), mark(host, latest.current))],
+          draw: [(u) => (drawExtremes(u, latest.current.lines), log && drawBelow(u, latest.current.lines), drawLimits(u, latest.current.limits, log), drawBad(u, held.current), drawCursor(u, latest.current.cursor), mark(host, latest.current))],
           setSelect: [
             (u) => {
               if (u.select.width < 4) return;
@@ -216,6 +217,31 @@ function drawExtremes(u: uPlot, lines: Line[]): void {
     ctx.stroke();
   }
   ctx.restore();
+}
+
+/** What a logarithmic axis has no place for stands at its foot. */
+function drawBelow(u: uPlot, lines: Line[]): void {
+  const { ctx, bbox } = u;
+  const height = FOOT * devicePixelRatio;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  for (const { grid, color } of lines) {
+    ctx.fillStyle = color;
+    for (let j = 0; j < grid.columns; j++) {
+      if (!grid.rows[j] || !(grid.low[j] <= 0)) continue;
+      const left = u.valToPos(grid.start + (j - 0.5) * grid.width, "x", true);
+      const right = u.valToPos(grid.start + (j + 0.5) * grid.width, "x", true);
+      ctx.fillRect(left, bbox.top + bbox.height - height, Math.max(3 * devicePixelRatio, right - left), height);
+    }
+  }
+  ctx.restore();
+}
+
+/** Whether some values have no place on a logarithmic axis. */
+export function hasBelow(lines: Line[]): boolean {
+  return lines.some(({ grid }) => grid.low.some((low, j) => grid.rows[j] > 0 && low <= 0));
 }
 
 function drawLimits(u: uPlot, limits: Limit[] = [], log: boolean): void {

@@ -7,7 +7,7 @@ import { Flow } from "../flow";
 import type { Grid } from "../grid";
 import { go, useRoute, type Route } from "../hooks";
 import { LayerMap, MOST_READABLE, type Scale } from "../layer_map";
-import { LineChart } from "../line_chart";
+import { LineChart, hasBelow } from "../line_chart";
 import { rangeOf, useGrid, useTensors, type Range } from "../run_data";
 import { Card, Chips, Link, Mark, Notice, groups, placeOf, type Group } from "../parts";
 import { Timeline } from "../timeline";
@@ -271,6 +271,7 @@ function Losses({ run, range, route, version, cursor }: { run: Run; range: Range
       {name && <p class="reading">
         {lines.length > 1 && lines.map((line) => <span key={line.label} class="key"><i style={{ background: line.color }} />{line.label}</span>)}
         {bad > 0 ? <strong class="bad">NaN or Inf in {count(bad)} step{bad > 1 && "s"}</strong> : <span class="soft">line: mean · band: least to greatest of a column</span>}
+        {isLog && hasBelow(lines) && <span class="soft"> at the foot: zero or below</span>}
       </p>}
     </Card>
   );

@@ -7,7 +7,7 @@ import { count, counted, number, percent, plain, shape, shorten } from "../forma
 import { Heat } from "../heat";
 import { go, useAnswer, useRoute } from "../hooks";
 import { Elements } from "../elements";
-import { LineChart } from "../line_chart";
+import { LineChart, hasBelow } from "../line_chart";
 import { Card, Chips, Link, Mark, Measured, Notice, limitsOf } from "../parts";
 import { Ranks } from "../ranks";
 import { rangeOf, spans, useGrid, useTensors } from "../run_data";
@@ -79,6 +79,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
         {grid.error ? <Notice title="It cannot be drawn" tone="error">{plain(grid.error.message)}</Notice> : <LineChart lines={lines} title={`${FIELD_NAMES[field]} of ${plain(name)}`} from={range.from} to={range.to} log={isLog} height={280} cursor={at} flags={flags} limits={limits} onRange={range.set} onReset={range.reset} onCursor={(value) => go({ at: value === undefined ? undefined : String(value) }, { quiet: true })} />}
         <p class="reading">
           {bad > 0 ? <strong class="bad">NaN or Inf in {count(bad)} rows</strong> : <span class="soft">line: mean · band: least to greatest of a column · nothing is left out</span>}
+          {isLog && hasBelow(lines) && <span class="soft"> at the foot: zero or below</span>}
           {(route.from || route.to) && (
             <button type="button" class="small" onClick={range.reset}>
               Show all steps
