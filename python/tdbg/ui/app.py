@@ -46,7 +46,7 @@ MAX_TAB = 64
 CLIENT_GONE = 499
 # A stream looks so often at the runs that it is about, and proves so often that it
 # lives; a page is about one run, and the screen of all of them about all.
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.025
 LIST_SECONDS = 1.0
 HEARTBEAT_SECONDS = 15.0
 MAX_WATCHED = 64
@@ -403,7 +403,7 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
 
     State, not history: whoever is slow skips, and nothing queues.
     """
-    known: dict[str, int] = {}
+    known: dict[str, tuple[int, int]] = {}
     listed: list[str] | None = None
     clock = asyncio.get_running_loop().time
     next_list = spoke = clock()
@@ -419,7 +419,8 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
         versions = await run_in_threadpool(_versions, runs, watched)
         changed = {id_: v for id_, v in versions.items() if known.get(id_) != v}
         if changed:
-            said["changed"] = changed
+            said["changed"] = {id_: version for id_, (version, _) in changed.items()}
+            said["last"] = {id_: step for id_, (_, step) in changed.items()}
             known = versions
         if said:
             spoke = now
@@ -430,12 +431,13 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _versions(runs: Runs, watched: list[str]) -> dict[str, int]:
-    """The version of each run; -1 of one that is gone or cannot be read."""
+def _versions(runs: Runs, watched: list[str]) -> dict[str, tuple[int, int]]:
+    """Version and last complete step of each run; -1 of one that cannot be read."""
     versions = {}
     for id_ in watched:
         try:
-            versions[id_] = runs.open(id_).version()
+            run = runs.open(id_)
+            versions[id_] = run.version(), run.last_step
         except TdbgError:
-            versions[id_] = -1
+            versions[id_] = -1, -1
     return versions

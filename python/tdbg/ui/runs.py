@@ -31,7 +31,7 @@ __all__ = ["OpenRun", "Runs"]
 
 # Folders are listed again at most so often, a run is looked at, too.
 LIST_SECONDS = 1.0
-LOOK_SECONDS = 0.045
+LOOK_SECONDS = 0.02
 STATUS_SECONDS = 0.5
 MAX_OPEN = 256
 # Of training: what comes after these are files that were not there.
@@ -46,12 +46,14 @@ class OpenRun:
         id: What pages call it.
         trial: The run.
         judging: How far it is where this server judges it; None: nobody asked.
+        last_step: The step up to which it was complete when it was last looked at.
     """
 
     def __init__(self, id_: str, path: Path) -> None:
         self.id = id_
         self.trial: Trial = create_trial(str(path))
         self.judging: Judging | None = None
+        self.last_step = -1
         self._looking = threading.Lock()
         self._seen: tuple[object, ...] = ()
         self._version = 0
@@ -72,12 +74,8 @@ class OpenRun:
                 if now >= self._next_status:
                     self._next_status = now + STATUS_SECONDS
                     self._status = self.trial.status
-                seen = (
-                    self.trial.n_bytes,
-                    self.trial.last_complete_step,
-                    self._status,
-                    self.judging,
-                )
+                self.last_step = self.trial.last_complete_step
+                seen = self.trial.n_bytes, self.last_step, self._status, self.judging
                 if seen != self._seen:
                     self._seen = seen
                     self._version += 1

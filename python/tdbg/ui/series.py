@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,9 @@ QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 OF_FINITE = ("min", "max", "abs_min", "mean", "m2", "l1", "l2", "std", "rms")
 # Formats of which a page says what they would lose of a tensor.
 FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_roles: WeakKeyDictionary[Trial, tuple[tuple[list[str], int], dict[str, str]]] = (
+    WeakKeyDictionary()
+)
 # Scalars that are settings rather than results stand last.
 SETTINGS = "scalar/optimizer/"
 
@@ -101,19 +105,28 @@ class Curve:
 
 def curve_names(trial: Trial) -> list[str]:
     """Losses, then scalars, those that are settings last."""
-    losses = [
-        each.name
-        for each in trial.describe(trial.tensor_names(collection="losses"))
-        if each.role == Role.LOSS.name.lower()
-    ]
+    losses = names_of_role(trial, Role.LOSS.name.lower())
     scalars = names_of_role(trial, "scalar")
     return losses + sorted(scalars, key=lambda name: (name.startswith(SETTINGS), name))
 
 
 def names_of_role(trial: Trial, role: str) -> list[str]:
     """The tensors of a role, sorted."""
-    described = trial.describe(trial.tensor_names())
-    return [each.name for each in described if each.role == role]
+    return [name for name, each in _roles_of(trial).items() if each == role]
+
+
+def _roles_of(trial: Trial) -> dict[str, str]:
+    """The role of each tensor and scalar, sorted by name.
+
+    Asked for several times with every step of a training, and the same until there is
+    another tensor or attempt.
+    """
+    known = trial.tensor_names(), len(trial.attempts())
+    held = _roles.get(trial)
+    if held is None or held[0] != known:
+        found = {each.name: each.role for each in trial.describe(known[0])}
+        held = _roles[trial] = known, found
+    return held[1]
 
 
 def curve(

@@ -27,6 +27,9 @@ export const BAD = "#cc79a7";
 const SERIES_LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#2b8cbe", "#6b6b6b"];
 const SERIES_DARK = ["#56b4e9", "#f0883e", "#2fbf8f", "#e39ac4", "#e6b422", "#8ecdf0", "#b0b0b0"];
 
+// To make one costs the browser far more than to ask it.
+const systemTheme = matchMedia("(prefers-color-scheme: dark)");
+
 /** Elements of notebooks whose theme is not that of the system; none on a page of its own. */
 const hosts = new Set<HTMLElement>();
 
@@ -43,7 +46,7 @@ function themeHost(): HTMLElement {
 
 export function isDark(): boolean {
   const theme = themeHost().dataset.theme;
-  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  return theme ? theme === "dark" : systemTheme.matches;
 }
 
 export function series(i: number): string {
@@ -51,9 +54,19 @@ export function series(i: number): string {
   return colors[i % colors.length];
 }
 
-/** A colour of the theme, by the name of its property in style.css. */
+let known = { host: document.documentElement, dark: false, colors: new Map<string, string>() };
+
+/** A colour of the theme, by the name of its property in base.css. */
 export function themed(name: string): string {
-  return getComputedStyle(themeHost()).getPropertyValue(`--${name}`).trim();
+  // Charts ask for every label; the browser would compute the style each time.
+  const [host, dark] = [themeHost(), isDark()];
+  if (known.host !== host || known.dark !== dark) known = { host, dark, colors: new Map() };
+  let color = known.colors.get(name);
+  if (color === undefined) {
+    color = getComputedStyle(host).getPropertyValue(`--${name}`).trim();
+    known.colors.set(name, color);
+  }
+  return color;
 }
 
 export function faded(color: string, alpha: number): string {

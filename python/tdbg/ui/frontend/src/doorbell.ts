@@ -8,7 +8,9 @@ import { ask, Refused, TAB } from "./api";
 
 export interface Ring {
   runs?: string[];
+  /** Versions of runs that have changed, and the steps up to which they are complete. */
   changed?: Record<string, number>;
+  last?: Record<string, number>;
 }
 export type Link = "connecting" | "live" | "lost" | "refused";
 
@@ -31,6 +33,7 @@ const tabs = new Map<string, string[]>();
 const listeners = new Set<(ring: Ring) => void>();
 const linkListeners = new Set<(link: Link) => void>();
 let link: Link = "connecting";
+const complete = new Map<string, number>();
 
 export function onRing(listener: (ring: Ring) => void): () => void {
   listeners.add(listener);
@@ -41,6 +44,16 @@ export function onLink(listener: (link: Link) => void): () => void {
   linkListeners.add(listener);
   listener(link);
   return () => linkListeners.delete(listener);
+}
+
+/** The step up to which nothing more will come of a run, as far as was heard; -1: nothing was. */
+export function completeOf(run: string): number {
+  return complete.get(run) ?? -1;
+}
+
+function ring(heard: Ring): void {
+  for (const [run, step] of Object.entries(heard.last ?? {})) complete.set(run, step);
+  for (const listener of listeners) listener(heard);
 }
 
 /** Say which runs this tab shows. */
@@ -87,7 +100,7 @@ function hear(word: Word): void {
       else announce();
       return;
     case "ring":
-      for (const listener of listeners) listener(word.ring);
+      ring(word.ring);
       return;
     case "link":
       setLink(word.link);
@@ -143,9 +156,9 @@ async function listen(control: AbortController): Promise<void> {
         const line = text.slice(0, end).split("\n").find((each) => each.startsWith("data: "));
         text = text.slice(end + 2);
         if (!line) continue;
-        const ring = JSON.parse(line.slice(6)) as Ring;
-        say({ kind: "ring", ring });
-        for (const listener of listeners) listener(ring);
+        const heard = JSON.parse(line.slice(6)) as Ring;
+        say({ kind: "ring", ring: heard });
+        ring(heard);
       }
     }
   } finally {

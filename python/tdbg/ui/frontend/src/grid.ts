@@ -21,6 +21,8 @@ export interface Grid {
   bad: Uint32Array;
   /** The step after the last one that was asked for. */
   end: number;
+  /** The step before which nothing more was to come when it was asked for. */
+  sure: number;
 }
 
 export interface GridQuestion {
@@ -30,12 +32,9 @@ export interface GridQuestion {
   /** The step after the last one. */
   to: number;
   most: number;
-  /** How many places before the newest may still change. */
-  late?: number | undefined;
+  /** The place before which nothing more comes. */
+  sure: number;
 }
-
-// Rows of a device may come some steps late.
-const LATE_STEPS = 64;
 
 export function columnWidth(from: number, to: number, most: number): number {
   let width = 1;
@@ -44,12 +43,12 @@ export function columnWidth(from: number, to: number, most: number): number {
 }
 
 export async function loadGrid(question: GridQuestion, before: Grid | null, signal: AbortSignal): Promise<Grid> {
-  const { path, params, from, to, most, late = LATE_STEPS } = question;
+  const { path, params, from, to, most, sure } = question;
   const width = columnWidth(from, to, most);
   const start = Math.floor(from / width) * width;
   const columns = Math.max(1, Math.ceil(to / width) - start / width);
   const keeps = before !== null && before.width === width && before.start === start && before.columns <= columns;
-  const kept = keeps ? Math.max(0, Math.floor((Math.min(before.end, to) - late) / width) - start / width) : 0;
+  const kept = keeps ? Math.max(0, Math.floor(Math.min(before.sure, before.end, to) / width) - start / width) : 0;
   const part = await getArrays(
     path,
     { ...params, start: start + kept * width, stop: start + columns * width, columns: columns - kept },
@@ -58,7 +57,7 @@ export async function loadGrid(question: GridQuestion, before: Grid | null, sign
   const names: string[] = part.header.names ?? [String(params.name)];
   if (kept && (names.length !== before!.names.length || names.some((name, i) => name !== before!.names[i])))
     return loadGrid(question, null, signal);
-  const grid: Grid = { names, start, width, columns, end: to, ...empty(names.length * columns) };
+  const grid: Grid = { names, start, width, columns, end: to, sure, ...empty(names.length * columns) };
   const found = columns - kept;
   for (const field of ["low", "high", "mean", "rows", "bad"] as const)
     for (let i = 0; i < names.length; i++) {

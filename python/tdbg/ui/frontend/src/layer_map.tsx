@@ -126,7 +126,9 @@ function paint(props: MapProps, rows: number[], pixels: Uint32Array): void {
 }
 
 export function LayerMap(given: MapProps) {
-  const { field, from, to, order, cursor } = given;
+  const { field, from, order, cursor } = given;
+  // A step that is announced, and whose cells are on their way, moves nothing yet.
+  const to = Math.max(from + 1, Math.min(given.to, given.grid.end));
   const [host, size] = useSize();
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useTheme();
@@ -194,7 +196,7 @@ export function LayerMap(given: MapProps) {
     ctx.clearRect(0, 0, size.width, height);
     if (!picture || !size.width) return;
     // Which steps are drawn, for who looks at the pixels.
-    if (grid.start <= from && grid.end >= to) element.dataset.drawn = `${from} ${to}`;
+    if (grid.start <= from) element.dataset.drawn = `${from} ${to}`;
     const bottom = visible * rowHeight;
     ctx.save();
     ctx.beginPath();

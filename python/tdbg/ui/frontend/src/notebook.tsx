@@ -53,6 +53,7 @@ function grid(packed: Packed, which: "curve" | "layer", names: string[]): Grid {
     width,
     columns,
     end: to,
+    sure: to,
     low: part("low") as Float32Array,
     high: part("high") as Float32Array,
     mean: part("mean") as Float32Array,
@@ -91,6 +92,7 @@ function Live({ packed }: { packed: Packed }) {
     label: (name: string) => name.replace(/^(gradient|update)\//, ""),
     findings: header.findings,
     end: header.to,
+    sure: header.to,
     onCursor: (step: number) => setCursor(step),
     onOpen: (_: string, step: number) => setCursor(step),
   };

@@ -1,8 +1,9 @@
 /** What the screens of one run share: the range, the run, its tensors, its envelopes. */
-import { useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { getJson } from "./api";
 import { loadGrid, type Grid } from "./grid";
-import { go, useAnswer, useVersion, type Answer, type Route } from "./hooks";
+import { completeOf, onRing } from "./doorbell";
+import { go, useAnswer, type Answer, type Route } from "./hooks";
 import type { Run, Tensor } from "./types";
 
 export interface Range {
@@ -15,9 +16,19 @@ export interface Range {
 }
 
 export function useRun(id: string): Answer<Run> & { version: number } {
-  const version = useVersion(id);
-  const answer = useAnswer<Run>(id && `run ${id}`, version, (signal) => getJson<Run>("run", { run: id }, signal));
-  return { ...answer, version };
+  const [{ version, last }, ring] = useState({ version: 0, last: -1 });
+  useEffect(() => onRing(({ changed, last }) => changed && id in changed && ring(({ version }) => ({ version: version + 1, last: last?.[id] ?? -1 }))), [id]);
+  const before = useRef<Run | null>(null);
+  const answer = useAnswer<Run>(id && `run ${id}`, version, async (signal) => {
+    const found = await getJson<Run>("run", { run: id }, signal);
+    // What is the same stays the same object, and is not drawn again.
+    for (const part of ["findings", "changes"] as const)
+      if (JSON.stringify(found[part]) === JSON.stringify(before.current?.[part])) found[part] = before.current![part] as never;
+    return (before.current = found);
+  });
+  // The charts ask for a new step when the bell rings, and need not wait for what else is new.
+  const data = useMemo(() => (answer.data && last > (answer.data.last_step ?? -1) ? { ...answer.data, last_step: last } : answer.data), [answer.data, last]);
+  return { ...answer, data, version };
 }
 
 export function useTensors(run: Run | null): Tensor[] {
@@ -60,7 +71,9 @@ export interface GridRequest {
   by?: string;
 }
 
-// On an axis of milliseconds what came late lies further back than so many steps.
+// Where nobody says up to which place nothing more comes: rows of a device may come some
+// steps late, and on an axis of milliseconds these lie further back.
+const LATE = 64;
 const LATE_MS = 60_000;
 
 /** Envelopes that follow a run: only what is new is asked for, an old picture stays meanwhile. */
@@ -70,8 +83,11 @@ export function useGrid(request: GridRequest | null, version: number): Answer<Gr
   const what = request ? JSON.stringify([path, run, other, by, name, role, field, mode, from]) : "";
   const key = request ? `${what} ${most}` : "";
   const answer = useAnswer<Grid>(key, version * 1e7 + (to ?? 0), async (signal) => {
+    const isStep = by === undefined || by === "step";
+    const heard = isStep ? Math.min(completeOf(run), other === undefined ? Infinity : completeOf(other)) : -1;
+    const sure = heard >= 0 ? heard + 1 : to - (by === "time" ? LATE_MS : LATE);
     const before = held.current.key === what ? held.current.grid : null;
-    const grid = await loadGrid({ path, params: { run, other, by, name, role, field, mode }, from, to, most, late: by === "time" ? LATE_MS : undefined }, before, signal);
+    const grid = await loadGrid({ path, params: { run, other, by, name, role, field, mode }, from, to, most, sure }, before, signal);
     held.current = { key: what, grid };
     return grid;
   });

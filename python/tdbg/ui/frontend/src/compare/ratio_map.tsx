@@ -59,7 +59,9 @@ function valueOf(grid: Grid, at: number): number {
 }
 
 export function RatioMap(props: Props) {
-  const { from, to, by, cursor, order } = props;
+  const { from, by, cursor, order } = props;
+  // A step that is announced, and whose cells are on their way, moves nothing yet.
+  const to = Math.max(from + 1, Math.min(props.to, props.grid.end));
   const [host, size] = useSize();
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useTheme();
@@ -160,7 +162,7 @@ export function RatioMap(props: Props) {
       ctx.fillRect(Math.min(x(drag.from), x(drag.to)), 0, Math.abs(x(drag.to) - x(drag.from)), bottom);
     }
     // Which places are drawn, for who looks at the pixels.
-    if (grid.start <= from && grid.end >= to) element.dataset.drawn = `${from} ${to}`;
+    if (grid.start <= from) element.dataset.drawn = `${from} ${to}`;
   }, [grid, rows, limit, size.width, height, from, to, by, cursor, cell, drag, theme]);
 
   const cellAt = (event: PointerEvent): typeof cell => {
