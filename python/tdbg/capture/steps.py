@@ -54,7 +54,8 @@ class Step:
             evaluation.
         micro_batch: Number of the latest forward of a root.
         micro_batches: Number of micro-batches, at least 1.
-        context: What the owner of the machine keeps for the step.
+        context: What the owner of the machine keeps for the step, until the next one
+            of its mode has ended.
         forwards: Number of forwards of each root.
     """
 
@@ -298,7 +299,8 @@ class StepMachine:
         step = Step(self._next_number - 1, TRAIN, self._next_mode_step[TRAIN] - 1)
         step.is_open, step.micro_batches = False, last.micro_batches
         step.forwards = dict(last.forwards)
-        self._latest[TRAIN] = self.called = step
+        self._is_latest(step)
+        self.called = step
         return step
 
     # ---- forwards ------------------------------------------------------------
@@ -398,7 +400,8 @@ class StepMachine:
         step = self._begin(mode)
         step.forwards[root] = 1
         step.is_open = False
-        self.called = self._latest[mode] = step
+        self._is_latest(step)
+        self.called = step
         return step
 
     # ---- a training that resumes ---------------------------------------------
@@ -508,12 +511,20 @@ class StepMachine:
 
     def _end(self, step: Step) -> tuple[Step, ...]:
         step.is_open = False
-        self._latest[step.mode] = step
+        self._is_latest(step)
         if step is self.training:
             self.training = None
         else:
             self.evaluation = None
         return (step,)
+
+    def _is_latest(self, step: Step) -> None:
+        """Note the step that ended last of its mode; the one before it is over."""
+        before = self._latest.get(step.mode)
+        if before is not None:
+            # It refers to its step: without this, memory waits for the collector.
+            before.context = None
+        self._latest[step.mode] = step
 
 
 VERSION = 1
