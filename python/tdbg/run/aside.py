@@ -27,16 +27,19 @@ class _Answer(Generic[_Result]):
     """What a function returned or raised, once it has."""
 
     def __init__(self, function: Callable[[], _Result]) -> None:
-        self._function = function
+        self._function: Callable[[], _Result] | None = function
         self._result: _Result | None = None
         self._error: BaseException | None = None
         self.is_there = threading.Event()
 
     def find(self) -> None:
+        # What it refers to may refer to whoever waits for the answer.
+        function, self._function = self._function, None
         try:
-            self._result = self._function()
+            self._result = None if function is None else function()
         except BaseException as error:
             self._error = error
+        del function
         self.is_there.set()
 
     def take(self) -> _Result:
@@ -90,6 +93,25 @@ class Aside:
         if not answer.is_there.is_set():
             raise Unanswered
         self._pending = None
+        found: _Result = answer.take()
+        return found
+
+    def ask(self, function: Callable[[], _Result]) -> _Result:
+        """Return what an earlier function has given, and call this one meanwhile.
+
+        Nothing is waited for.  Where an earlier function has not returned yet this one
+        is not called.
+
+        Raises:
+            Unanswered: If there is no answer that nobody had.
+        """
+        answer = self._pending
+        if answer is not None and not answer.is_there.is_set():
+            raise Unanswered
+        self._pending = _Answer(function)
+        self._order(self._pending)
+        if answer is None:
+            raise Unanswered
         found: _Result = answer.take()
         return found
 
