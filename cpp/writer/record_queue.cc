@@ -248,14 +248,16 @@ bool RecordQueue::Prefault() {
 void RecordQueue::WaitForWork(Clock::time_point deadline) {
   MutexLock lock(mutex_);
   Rest rest = Rest::kStep;
-  if (!items_.empty() || n_released_ != n_at_rest_) {
+  const Clock::time_point now = Clock::now();
+  if (n_released_ != n_at_rest_) lull_until_ = now + kUntilRest;
+  if (!items_.empty() || now < lull_until_) {
     // More may come soon, or somebody is filling the oldest item.
     rest = Rest::kLull;
     const bool is_awaited = stopped_ || !flushes_.empty() || !waiting_.empty();
     if (!items_.empty() && is_awaited) rest = Rest::kOldest;
   }
   n_at_rest_ = n_released_;
-  if (rest == Rest::kLull) deadline = std::min(deadline, Clock::now() + kLull);
+  if (rest == Rest::kLull) deadline = std::min(deadline, now + kLull);
   RestLocked(rest, deadline, &lock);
 }
 

@@ -9,8 +9,9 @@
 // A wake costs the producer more than a record: the call itself, and often the
 // processor.  So the thread is woken at once only for a flush, a stop, a queue
 // that is half full and a producer that waits for room.  The end of a step
-// wakes it only from its rest; when it finds something to do it looks again
-// after kLull by itself, and steps that end meanwhile wake nobody.  Data wake
+// wakes it only from its rest; when it has found something to do it looks again
+// every kLull by itself until there was nothing for kUntilRest, and steps that
+// end meanwhile wake nobody.  Data wake
 // it when there are kWorthWaking bytes of them, so that it works beside the
 // copies of a step and not after them: a wake is then little of what they cost.
 // Nor does the thread take the lock for every record: it takes and releases
@@ -92,6 +93,8 @@ class RecordQueue {
   static constexpr std::chrono::milliseconds kPatience{1000};
   // How long the end of a step may wait for the thread to look.
   static constexpr std::chrono::milliseconds kLull{20};
+  // Whoever makes steps that are rarer than this wakes it at each.
+  static constexpr std::chrono::milliseconds kUntilRest{1000};
 
   // Bytes in the queue for which the thread is woken from any rest.
   static constexpr std::uint64_t kWorthWaking = 512ULL << 10;
@@ -219,6 +222,7 @@ class RecordQueue {
   std::uint64_t n_released_ TDBG_GUARDED_BY(mutex_) = 0;
   // n_released_ when the thread last rested: whether anything came since.
   std::uint64_t n_at_rest_ TDBG_GUARDED_BY(mutex_) = 0;
+  Clock::time_point lull_until_ TDBG_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<FlushRequest>> flushes_ TDBG_GUARDED_BY(mutex_);
   bool stopped_ TDBG_GUARDED_BY(mutex_) = false;
   bool is_ordered_ TDBG_GUARDED_BY(mutex_) = false;
