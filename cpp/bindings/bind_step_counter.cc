@@ -18,12 +18,14 @@ using python_capture::StepCounter;
 
 // `events` must stay alive until the counter ends: its addresses are compared.
 void Begin(StepCounter& counter, const py::tuple& events, std::int64_t most,
-           std::int64_t until_ns) {
+           std::int64_t until_ns, std::int64_t first_noted,
+           std::int64_t noted_every) {
   if (events.empty()) throw py::value_error("a step has an event at least");
   std::vector<const void*> pattern;
   pattern.reserve(events.size());
   for (const py::handle event : events) pattern.push_back(event.ptr());
-  counter.Begin(std::move(pattern), most, until_ns);
+  counter.Begin(std::move(pattern), most, until_ns,
+                {.first = first_noted, .every = noted_every});
 }
 
 py::tuple End(StepCounter& counter) {
@@ -37,10 +39,12 @@ void RegisterStepCounter(py::module_& module) {
   py::class_<StepCounter>(module, "StepCounter")
       .def(py::init<>())
       .def("begin", &Begin, py::arg("events"), py::arg("most"),
-           py::arg("until_ns"))
+           py::arg("until_ns"), py::arg("first_noted") = 0,
+           py::arg("noted_every") = 0)
       .def("end", &End)
       .def_property_readonly("is_on", &StepCounter::is_on)
       .def_property_readonly("is_over", &StepCounter::is_over)
+      .def_property_readonly("is_noted", &StepCounter::is_noted)
       .def_readonly("depth", &StepCounter::depth)
       .def_property_readonly("n_events", &StepCounter::n_events)
       .def_property_readonly(

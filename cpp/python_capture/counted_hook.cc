@@ -70,8 +70,12 @@ bool IsPlainStep(PyObject* optimizer, PyObject* args, PyObject* kwargs) {
   return n == 0 || (n == 1 && PyTuple_GET_ITEM(args, 0) == optimizer);
 }
 
+// Where numbers are noted those of the optimizer matter in these steps only.
 bool HasObjection(const Hook& hook, PyObject* optimizer) {
-  if (hook.asks == Py_None) return false;
+  const StepCounter& counter = *hook.counter;
+  if (hook.asks == Py_None || (counter.has_noted() && !counter.is_noted())) {
+    return false;
+  }
   PyObject* answer = PyObject_CallOneArg(hook.asks, optimizer);
   const bool objects = answer != Py_False;
   Py_XDECREF(answer);

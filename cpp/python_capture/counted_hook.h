@@ -26,7 +26,8 @@ enum class CountedHookKind : long {
   // After it, under the same conditions.
   kForwardEnds = 1,
   // Before the step of an optimizer: the event, if it was given no closure and
-  // `asks`, called with the optimizer, has no objection (False).
+  // `asks`, called with the optimizer, has no objection (False).  Where numbers
+  // of some steps are noted it is called in these only.
   kOptimizerBegins = 2,
   // After it: the event, unless a scaler says that it may have been skipped.
   kOptimizerEnds = 3,

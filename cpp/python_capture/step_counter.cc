@@ -7,9 +7,10 @@
 namespace tdbg::python_capture {
 
 void StepCounter::Begin(std::vector<const void*> pattern, std::int64_t most,
-                        std::int64_t until_ns) {
+                        std::int64_t until_ns, Noted noted) {
   pattern_ = std::move(pattern);
   counted_ = {};
+  noted_ = noted;
   left_ = most;
   until_ns_ = until_ns;
   depth = 0;

@@ -24,14 +24,31 @@ class StepCounter {
     std::size_t n_events = 0;      // Of the step under way.
   };
 
+  // Which of the steps have numbers that whoever reports events notes.
+  struct Noted {
+    std::int64_t first = 0;  // The first one; the next step is 0.
+    std::int64_t every = 0;  // Then each so many steps later; 0: none.
+
+    [[nodiscard]] bool Has(std::int64_t step) const {
+      return every > 0 && step >= first && (step - first) % every == 0;
+    }
+  };
+
   // Counts steps that have these events, by their addresses: at most `most` of
   // them, none of which begins at or after the time `until_ns` (MonotonicNs).
   // REQUIRES: there is an event.
   void Begin(std::vector<const void*> pattern, std::int64_t most,
-             std::int64_t until_ns);
+             std::int64_t until_ns, Noted noted);
 
   // Whether the event is the next one of a step that is counted.
   bool GoesOn(const void* event);
+
+  // Whether numbers of the step under way are noted; false between steps.
+  [[nodiscard]] bool is_noted() const {
+    return counted_.n_events > 0 && noted_.Has(counted_.n_steps);
+  }
+  // Whether any step has such numbers.
+  [[nodiscard]] bool has_noted() const { return noted_.every > 0; }
 
   // Counts no longer.
   Counted End();
@@ -51,6 +68,7 @@ class StepCounter {
   bool is_on_ = false;
   std::vector<const void*> pattern_;
   Counted counted_;
+  Noted noted_;
   std::int64_t left_ = 0;
   std::int64_t until_ns_ = 0;
   std::int64_t start_ns_ = 0;

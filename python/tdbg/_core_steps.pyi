@@ -13,8 +13,19 @@ class StepCounter:
     """Counts steps that repeat one: cpp/python_capture/step_counter.h."""
 
     def __init__(self) -> None: ...
-    def begin(self, events: tuple[object, ...], most: int, until_ns: int) -> None:
-        """Count steps of these events, compared by identity; they must stay alive."""
+    def begin(
+        self,
+        events: tuple[object, ...],
+        most: int,
+        until_ns: int,
+        first_noted: int = 0,
+        noted_every: int = 0,
+    ) -> None:
+        """Count steps of these events, compared by identity; they must stay alive.
+
+        Numbers of the step *first_noted* from now, and of each *noted_every* steps
+        after it (0: of none), are noted by whoever reports events.
+        """
 
     def end(self) -> tuple[int, int, int]:
         """Count no longer: steps that are over, their duration in nanoseconds, and
@@ -25,6 +36,10 @@ class StepCounter:
     @property
     def is_over(self) -> bool:
         """Whether as many steps were counted, or as much time has passed, as may."""
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether numbers of the step under way are noted."""
 
     @property
     def n(self) -> int:

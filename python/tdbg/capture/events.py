@@ -537,18 +537,35 @@ class StepWriter:
             if change is not None:
                 write_event(self._recorder, EventKind.CHANGE, change, last.number)
 
-    def steps_counted(self, latest: Step, n_steps: int, duration_ns: int) -> None:
+    def counted_step_has_data(
+        self,
+        number: int,
+        mode: ModeKeys,
+        mode_step: int,
+        now_ns: int,
+        duration_ns: int,
+    ) -> None:
+        """Write the record of one of the steps that ``steps_counted`` counts."""
+        self._last_ns = now_ns
+        self.light_step_has_data(number, mode, mode_step, duration_ns)
+
+    def steps_counted(
+        self, latest: Step, n_steps: int, duration_ns: int, *, has_data: bool
+    ) -> None:
         """Take steps of training into account that were only counted.
 
         Args:
-            latest: The last of them, which may yet be given a record.
+            latest: The last of them.
             n_steps: How many.
             duration_ns: Their duration; what counting took is not known.
+            has_data: Whether the last one has a record; else it may yet be given one.
         """
         self.meter.count(n_steps, duration_ns)
         if self._throttling is not None:
             self._throttling.count(n_steps, duration_ns)
         self._cost.has_news = True
+        if has_data:
+            return
         self._recorder.pending.drop_step(
             latest.number,
             latest.mode._value_,

@@ -19,9 +19,11 @@ from tdbg.capture.naming import Naming
 from tdbg.capture.rule_needs import ACTIVATIONS, RuleNeeds
 from tdbg.capture.schedule import (
     HISTOGRAM,
+    NEVER,
     ROWS,
     SMALL_VALUES,
     VALUES,
+    Quiet,
     Schedule,
     Span,
     StepPlan,
@@ -55,6 +57,9 @@ _TRAINING_ONLY = frozenset(
     }
 )
 _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
+
+# Where so many times in a row something might have been due, and was not.
+_MOST_SPANS = 8
 
 # Put before the name of a schedule: holds in training steps only.
 _TRAINING = "\0training "
@@ -121,7 +126,9 @@ class Policy:
         # The step plans by what is due of each timing.
         self._due: dict[tuple[int, ...], StepPlan] = {}
         self.spans: dict[ModeKeys, Span] = {}
-        self._next_spans: dict[ModeKeys, Span] = {}
+        self._quiet: dict[ModeKeys, Quiet] = {}
+        # By mode, when the numbers of optimizers are due.
+        self._scalars: dict[ModeKeys, SaveConfigMode] = {}
         self.revision = registry.revision
 
     @classmethod
@@ -227,8 +234,8 @@ class Policy:
         self._schedules.clear()
         self.periods.clear()
         self.beginnings.clear()
-        plans = (self._plans, self.spans, self._next_spans, self._timings, self._due)
-        for each in plans:
+        plans = (self._plans, self.spans, self._quiet, self._scalars)
+        for each in (*plans, self._timings, self._due):
             each.clear()
 
     def membership(self, name: str, role: Role) -> list[str]:
@@ -280,33 +287,19 @@ class Policy:
         """Return what is captured at a step."""
         span = self.spans.get(mode)
         if span is None or not span.first <= mode_step < span.end:
-            span = self._next_spans.pop(mode, None)
-            if span is None or not span.first <= mode_step < span.end:
-                span = self._find_span(mode, mode_step)
-            self.spans[mode] = span
+            span = self.spans[mode] = self._find_span(mode, mode_step)
         return span.step_plan
 
-    def n_idle(self, mode: ModeKeys, mode_step: int) -> float:
-        """Return of how many steps of a mode nothing is requested, from a step on.
-
-        REQUIRES: ``step_plan`` was last asked for that step, which captures nothing.
+    def quiet(self, mode: ModeKeys, mode_step: int) -> Quiet:
+        """Return the steps from this one on of which at most losses are captured.
 
         The step before one that captures activations is not among them: as it ends,
         hooks are put back inside the modules.
         """
-        end = self.spans[mode].end
-        if self.throttle.steps == 1:
-            # All numbers of optimizers have steps of their own.
-            if self.scalars_due(mode, mode_step) and self.may_capture(Role.SCALAR):
-                return 0
-            config = self._configs[mode]
-            end = min(end, config.steady_until(mode_step) or math.inf)
-        if end == math.inf:
-            return end
-        following = self._next_spans.get(mode)
-        if following is None or following.first != end:
-            following = self._next_spans[mode] = self._find_span(mode, int(end))
-        return end - mode_step - following.step_plan.takes_activations
+        found = self._quiet.get(mode)
+        if found is None or not found.first <= mode_step < found.end:
+            found = self._quiet[mode] = self._find_quiet(mode, mode_step)
+        return found
 
     def scheduled(self, mode: ModeKeys, mode_step: int) -> StepPlan:
         """Return what is captured at a step, unless this is a dry run."""
@@ -324,7 +317,7 @@ class Policy:
 
     def scalars_due(self, mode: ModeKeys, mode_step: int) -> bool | None:
         """Whether all numbers of optimizers are due, or changed ones; None: none is."""
-        config = self._configs[mode]
+        config = self._scalars.get(mode) or self._scalars_of(mode)
         if config.should_reduce(mode_step) or (
             self._measures and mode_step == 0 and not config.is_empty
         ):
@@ -332,6 +325,38 @@ class Policy:
         end = config.end_step
         is_within = mode_step >= config.start_step and (end is None or mode_step < end)
         return False if is_within else None
+
+    def _scalars_of(self, mode: ModeKeys) -> SaveConfigMode:
+        config = self._configs[mode].times(self.throttle.others)
+        self._scalars[mode] = config
+        return config
+
+    def _find_quiet(self, mode: ModeKeys, mode_step: int) -> Quiet:
+        noted: set[Timing] = set()
+        others: set[Timing] = set()
+        for item in self._schedules_of(mode).values():
+            (noted if item.is_light else others).add(item.timing)
+        every = self.throttle.steps
+        if len(noted) != 1 or not next(iter(noted)).is_each(every):
+            # These are steps to be seen.
+            others |= noted
+            every = NEVER if every > 1 else 0
+        else:
+            # Where values are due there may be larger losses.
+            others.update(each.of_values for each in noted if each.saves_between)
+        if self.may_capture(Role.SCALAR):
+            config = self._scalars.get(mode) or self._scalars_of(mode)
+            others.add(Timing(config))
+        end: float = mode_step
+        for _ in range(_MOST_SPANS):
+            if end == math.inf or any(each.due(int(end)) for each in others):
+                break
+            after = int(end)
+            end = min((each.steady_until(after) for each in others), default=math.inf)
+        plan = self._find_plan(mode, mode_step + (-mode_step % (every or 1)))
+        if mode_step < end < math.inf:
+            end -= self._find_plan(mode, int(end)).takes_activations
+        return Quiet(mode_step, end, every, plan)
 
     def _find_span(self, mode: ModeKeys, mode_step: int) -> Span:
         timings, _ = self._timings_of(mode)

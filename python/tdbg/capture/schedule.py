@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 __all__ = [
     "HISTOGRAM",
     "LIMITED_VALUES",
+    "NEVER",
     "ROWS",
     "SMALL_VALUES",
     "UNITS",
     "VALUES",
     "IdleState",
+    "Quiet",
     "Schedule",
     "Span",
     "StepPlan",
@@ -192,6 +194,29 @@ class Timing(NamedTuple):
             return VALUES_DUE
         return STATISTICS_DUE if config.should_reduce(mode_step) else NOTHING_DUE
 
+    def is_each(self, interval: int) -> bool:
+        """Whether it is due at each step that this divides, and with values."""
+        config, last = self
+        return (
+            last is None
+            and not config.save_steps
+            and config.start_step == 0
+            and config.end_step is None
+            and config.statistics_interval == interval
+        )
+
+    @property
+    def saves_between(self) -> bool:
+        """Whether values are due where the interval of statistics says nothing."""
+        return self.config.save_interval % self.config.statistics_interval != 0
+
+    @property
+    def of_values(self) -> Timing:
+        """When values are due."""
+        interval = self.config.save_interval
+        config = dataclasses.replace(self.config, statistics_interval=interval)
+        return self._replace(config=config)
+
     def steady_until(self, mode_step: int) -> float:
         """Return the step until which the same is due as at this one."""
         config, last = self
@@ -260,11 +285,8 @@ class Schedule(NamedTuple):
             interval = config.statistics_interval
             if self.on_save:
                 interval = min(interval, config.save_interval)
-            config = dataclasses.replace(
-                config,
-                statistics_interval=interval * factor,
-                save_interval=config.save_interval * factor,
-            )
+            config = dataclasses.replace(config, statistics_interval=interval)
+            config = config.times(factor)
         if not throttle.values and on_save & (VALUES | LIMITED_VALUES):
             # Their statistics are captured instead.
             on_save &= ~(VALUES | LIMITED_VALUES)
@@ -284,6 +306,31 @@ class Span(NamedTuple):
     first: int
     end: float
     step_plan: StepPlan
+
+
+NEVER = 1 << 62
+"""More steps than any training has."""
+
+
+class Quiet(NamedTuple):
+    """Steps of a mode of which nothing is captured but losses.
+
+    Attributes:
+        first: The first of them.
+        end: The step after the last one.
+        every: The losses of each step that this divides are captured; 0: no step's;
+            NEVER: none's, and numbers of optimizers are not either.
+        step_plan: What is captured of these steps.
+    """
+
+    first: int
+    end: float
+    every: int
+    step_plan: StepPlan
+
+    def noted(self, mode_step: int) -> tuple[int, int]:
+        """Return how many steps after this one have losses, and every how many."""
+        return (-mode_step % self.every, self.every) if self.every else (0, 0)
 
 
 class IdleState:

@@ -79,7 +79,7 @@ class Session:
             nothing inside them is captured.
         idle: Reports when no input or output of a module will be captured for a
             while.
-        counted: Counts steps of which nothing is requested.  Hooks tell it of the
+        counted: Counts steps that have losses at most.  Hooks tell it of the
             events of each step; a call of ``run`` ends the counting.
         unfinished: Ends of what goes on; called once, before the next event.
         on_change: Called when the collections have changed.
@@ -151,8 +151,8 @@ class Session:
         self.on_request["throttle"] = self.step_writer.obey_throttle
         self.counted = CountedSteps(self.recorder, self.step_writer, self.obedience)
         self._counter = self.counted.counter
-        # Whether nothing is requested of the training step that comes next.
-        self._is_next_idle = False
+        # Whether at most losses are requested of the training step that comes next.
+        self._is_next_light = False
         # When the call under way began: that is "now" until it ends.
         self._now_ns = 0
         if is_live:
@@ -342,7 +342,7 @@ class Session:
             skipped = False
         for step in self.machine.optimizer_ends(key, skipped=skipped).ended:
             self._end(step)
-            if self._is_next_idle and self.counted.begin(
+            if self._is_next_light and self.counted.begin(
                 self.machine, step, self._now_ns
             ):
                 self.takes_activations = False
@@ -479,6 +479,8 @@ class Session:
             StorageError: If it could not be written, or a device did not deliver it.
         """
         self.settle()
+        if self._counter.is_on:
+            self.see()
         if self.is_live:
             timeout -= self.recorder.fetch(timeout)
             self.replicas.flush(durable, max(0.0, timeout))
@@ -557,6 +559,7 @@ class Session:
         next_poll_ns, obedience.next_poll_ns = obedience.next_poll_ns, sys.maxsize
         for event in begun:  # A stop is obeyed by forwards, not here.
             event.repeat()
+        self.counted.record_begun(self.machine)
         obedience.next_poll_ns = next_poll_ns
 
     def _end(self, step: Step) -> None:
@@ -573,7 +576,7 @@ class Session:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.
             following = self.policy.step_plan(mode, step.mode_step + 1)
-            self._is_next_idle = not following.is_active
+            self._is_next_light = following.is_light
             is_idle = bool(step.forwards) and not following.takes_activations
             if is_idle is not self.idle.is_idle:
                 self.idle.set(is_idle)

@@ -108,6 +108,21 @@ class SaveConfigMode:
                     changes.append(mode_step + (interval - phase if phase else 1))
         return min(changes, default=None)
 
+    def times(self, factor: int) -> SaveConfigMode:
+        """Return the same with both intervals so many times as long.
+
+        Example:
+            >>> SaveConfigMode(statistics_interval=10).times(4).statistics_interval
+            40
+        """
+        if factor == 1:
+            return self
+        return dataclasses.replace(
+            self,
+            save_interval=self.save_interval * factor,
+            statistics_interval=self.statistics_interval * factor,
+        )
+
     def _is_within(self, mode_step: int) -> bool:
         return self.start_step <= mode_step and (
             self.end_step is None or mode_step < self.end_step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import nn
 import tdbg
 import tdbg.pytorch as td
 from tdbg._core import CountedHook, StepCounter
+from tdbg.capture import counted_steps
 from tdbg.errors import TrainingStopped
 from tdbg.modes import EVAL
 from tdbg.run.requests import request_stop
@@ -27,12 +29,16 @@ EVERY = 4
 class Training:
     """A model by default, of whose steps one in ``EVERY`` is left."""
 
-    def __init__(self, run_dir: Path, n_first: int = 60) -> None:
+    def __init__(
+        self, run_dir: Path, n_first: int = 60, *, counts: bool = True
+    ) -> None:
         torch.manual_seed(1)
         self.run_dir = run_dir
         self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.hook = td.watch(self.model, out=run_dir, budget="off")
+        if not counts:
+            self.hook._session.counted.may_count = None
         self.run(n_first)  # Behind the beginning.
         policy = self.hook._session.policy
         throttle = policy.throttle._replace(activations=100, others=100, steps=EVERY)
@@ -86,6 +92,50 @@ def test_losses_of_the_steps_that_are_left_are_there_under_their_numbers(
     assert set(losses) == {*range(60), *range(60, 100, EVERY)}
     overhead = tdbg.create_trial(training.run_dir).overhead()
     assert overhead.steps == 100
+
+
+def test_a_loss_that_is_left_is_noted_without_seeing_its_step(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sabotaged: where every step with a loss is seen, a quarter of them are."""
+    session, seen = training.hook._session, []
+    monkeypatch.setattr(counted_steps, "_LONGEST_NS", 3600 * 10**9)
+    session.obedience.next_poll_ns = sys.maxsize
+    end = session.step_writer.step_ended
+    monkeypatch.setattr(
+        session.step_writer,
+        "step_ended",
+        lambda step, *rest: (seen.append(step.number), end(step, *rest)),
+    )
+    training.run(10 * EVERY)
+    assert len(seen) < 5
+    # What was noted so far can be read when a flush returns.
+    training.hook.flush()
+    losses = tdbg.create_trial(training.run_dir).tensor("cross_entropy_output_0")
+    assert set(losses.steps()) >= set(range(60, 60 + 10 * EVERY, EVERY))
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_losses_that_cannot_be_noted_are_seen(training: Training, again: int) -> None:
+    """Of float64, or called in a loop: one name has several numbers in a step."""
+
+    def losses() -> torch.Tensor:
+        answers = training.model(torch.ones(5, 4))
+        answers = answers if again > 1 else answers.double()
+        each = [
+            nn.functional.cross_entropy(answers, torch.arange(5) % 3)
+            for _ in range(again)
+        ]
+        return torch.stack(each).sum()
+
+    for _ in range(4 * EVERY):
+        training.optimizer.zero_grad()
+        losses().backward()
+        training.optimizer.step()
+    found = training.recorded()
+    steps = set(range(60, 60 + 4 * EVERY, EVERY))
+    names = [name for name in found.names if "loss" in name or "cross_entropy" in name]
+    assert any(set(found.rows(name)) >= steps for name in names), names
 
 
 def test_the_training_is_what_it_was(run_dir: Path) -> None:
@@ -186,9 +236,7 @@ def test_whatever_else_happens_is_seen_as_without_counting(
     """Sabotaged: events that were counted are not repeated, or steps not numbered."""
     found = []
     for counts in (True, False):
-        training = Training(tmp_path / str(counts))
-        if not counts:
-            training.hook._session.counted.may_count = None
+        training = Training(tmp_path / str(counts), counts=counts)
         training.run(7)
         if counts:
             assert training.counter.n > 0

@@ -73,8 +73,6 @@ class CountingHooks:
         self._module_captures = module_captures
         # Where others stand: the owner of the dict, its name, and the key.
         self._places: list[tuple[_Owner, str, int]] = []
-        # Whether they ask for numbers that have changed.
-        self._is_told = False
         session.counted.may_count = self.may_count
         # Hooks may have changed places.
         session.counted.on_failure.append(self._put_back)
@@ -85,13 +83,9 @@ class CountingHooks:
         mode, session, watch = self._mode(), self._session(), self._watch()
         if mode is None or session is None or watch is None or mode.said is not None:
             return False
-        # Of steps that a budget leaves out nobody is told.
-        is_told = session.policy.throttle.steps == 1
-        if not self._places or is_told is not self._is_told:
-            self._put_back()
+        if not self._places:
             if not hooks_may_go(self):
                 return False
-            self._is_told = is_told
             self._replace_modules()
             self._replace_optimizers(session, watch)
         return True
@@ -135,8 +129,7 @@ class CountingHooks:
                 if events is None or getattr(hook, "session", None) is not session:
                     continue
                 if isinstance(hook, StepBegins):
-                    asks = watch.has_news if self._is_told else None
-                    begins = events.begins
+                    begins, asks = events.begins, watch.has_news
                     self._put(owner, name, key, _OPTIMIZER_BEGINS, begins, (), asks)
                 elif isinstance(hook, StepEnds):
                     self._put(owner, name, key, _OPTIMIZER_ENDS, events.ends)

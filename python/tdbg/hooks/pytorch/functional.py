@@ -15,6 +15,7 @@ Errors: none into the training but ``TrainingStopped``, as of all hooks.
 from __future__ import annotations
 
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable
@@ -206,26 +207,17 @@ class FunctionCalls:
 
     def take_loss(self, call: FunctionCall) -> None:
         """Capture what a loss function was given and has returned; run by a session."""
-        name, result, caller = call.name, call.result, call.caller
+        result, caller = call.result, call.caller
         if not isinstance(result, torch.Tensor):
             return
         mode, machine = self._mode.of_loss(), self.session.machine
         if mode in TRAINING and not (result.requires_grad and machine.training):
             return  # A measure of it, or of another model, or between two steps.
-        caller_name = caller.f_globals.get("__name__")
-        if caller_name in _OWN:
+        if caller.f_globals.get("__name__") in _OWN:
             return
         if len(self._losses) != len(self._functions) and self._is_registered(caller):
             return
-        if caller_name == _LOSS_MODULES:
-            name = type(caller.f_locals.get("self")).__name__
-        elif call.kwargs or len(call.args) > 2:
-            reduction = _reduction(call)
-            name = name if reduction in _REDUCTIONS else f"{name}_{reduction}"
-        sites = self._sites.get(name)
-        if sites is None:
-            sites = self._sites[name] = CallSites(self._mode.of_loss)
-        key = name, sites.number(caller)
+        key = self._key_of(call)
         capture = self._functions.get(key) or self._capture_of(key)
         if not self.session.idle.is_idle:
             capture.inputs.take((call.args, call.kwargs))
@@ -233,6 +225,37 @@ class FunctionCalls:
         node = result.grad_fn  # As ``saw``, without a call.
         if node is not None:
             self._nodes.add(node._sequence_nr())
+
+    def note_loss(self, call: FunctionCall) -> bool:
+        """Note a loss of a step that is counted; False: the step is to be seen.
+
+        Called in the place of ``take_loss`` for what is a number of the processor,
+        and was captured before.
+        """
+        result, session = call.result, self.session
+        if (
+            type(result) is not torch.Tensor
+            or result.dtype is not torch.float32
+            or not (result.requires_grad and result.is_cpu)
+            or result.dim()
+        ):
+            return False
+        start_ns = time.perf_counter_ns()
+        capture = None
+        if len(self._losses) == len(self._functions):
+            capture = self._functions.get(self._key_of(call))
+        node, counted = result.grad_fn, session.counted
+        if capture is None or node is None or counted.step_plan is None:
+            return False
+        outputs = capture.outputs
+        choice = outputs.single(counted.step_plan)
+        if choice.entries:
+            entry, flags = choice.entries[0], choice.requested[0]
+            if not counted.note(outputs.key, entry, flags, result.item()):
+                return False
+        self._nodes.add(node._sequence_nr())
+        session.meter.total_ns += time.perf_counter_ns() - start_ns
+        return True
 
     def take_dropout(self, call: FunctionCall) -> None:
         """Note who calls dropout in evaluation without saying so."""
@@ -263,6 +286,19 @@ class FunctionCalls:
                 units=unit_range_of(name, call.args[1:], call.kwargs),
             )
         found.take(call.result)
+
+    def _key_of(self, call: FunctionCall) -> tuple[str, int]:
+        """The name of a loss, and the number of the place from which it is called."""
+        name, caller = call.name, call.caller
+        if caller.f_globals.get("__name__") == _LOSS_MODULES:
+            name = type(caller.f_locals.get("self")).__name__
+        elif call.kwargs or len(call.args) > 2:
+            reduction = _reduction(call)
+            name = name if reduction in _REDUCTIONS else f"{name}_{reduction}"
+        sites = self._sites.get(name)
+        if sites is None:
+            sites = self._sites[name] = CallSites(self._mode.of_loss)
+        return name, sites.number(caller)
 
     def _latest_path(self, context: StepContext) -> str:
         """The path of the module that finished last in this forward, or the root's."""
@@ -312,7 +348,9 @@ class FunctionCalls:
         """
         nodes, self._nodes = self._nodes, set()
         may_be_followed, self._may_be_followed = self._may_be_followed, False
-        if not may_be_followed or _diverted.latest is not self.me:
+        if not may_be_followed and not self.session.counted.counter.is_noted:
+            return
+        if _diverted.latest is not self.me:
             return
         # A loss that was registered may have been called by a compiled graph.
         is_unseen = not nodes and len(self._losses) > len(self._functions)
@@ -342,13 +380,16 @@ class _Losses(Listener):
     def called(self, call: FunctionCall) -> None:
         """A loss function was called, and has returned."""
         calls = None if _diverted.latest is None else _diverted.latest()
-        if (
-            calls is not None
-            and calls.follows_losses
-            # Nothing is requested of a step that is only counted.
-            and not calls.session.counted.counter.index
-            and threading.get_ident() == calls.thread
-        ):
+        if calls is None or not calls.follows_losses:
+            return
+        counter = calls.session.counted.counter
+        # Most steps that are only counted have no loss.
+        is_counted = counter.index > 0
+        if is_counted and not counter.is_noted:
+            return
+        if threading.get_ident() != calls.thread:
+            return
+        if not (is_counted and calls.note_loss(call)):
             calls.session.run(calls.take_loss, call)
 
 

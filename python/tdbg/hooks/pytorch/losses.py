@@ -66,7 +66,7 @@ class _After(_Before):
     def __call__(self, _: Any, __: Any, output: Any = None) -> None:
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, output)
-        elif not self.session.counted.counter.index:
+        elif self._is_seen():
             self.session.run(self._take_at, sys._getframe(1), output)
 
     def _take_at(self, caller: types.FrameType, output: Any) -> None:
@@ -76,8 +76,13 @@ class _After(_Before):
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """A compiled graph has called the loss."""
-        if not self.session.counted.counter.index:
+        if self._is_seen():
             self.session.run(self._capture.outputs.take, answered)
+
+    def _is_seen(self) -> bool:
+        """Whether losses of the step under way are captured, if it is counted."""
+        counter = self.session.counted.counter
+        return not counter.index or counter.is_noted
 
 
 never_compiled(_Before.__call__, _After.__call__)
