@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import catboost
 import lightgbm
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import xgboost
 from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 
 import tdbg
+import tdbg.catboost as tc
 import tdbg.lightgbm as tl
 import tdbg.xgboost as tx
 from report_runs import Page
@@ -39,6 +41,12 @@ COLLECTIONS = [
     "trees",
     "hyperparameters",
 ]
+CATBOOST = {
+    "iterations": 11,
+    "thread_count": 1,
+    "allow_writing_files": False,
+    "verbose": False,
+}
 LABELS = "1 · Distribution of true labels of the dataset"
 LOSS = "2 · Loss versus step graph"
 IMPORTANCE = "3 · Feature importance"
@@ -136,6 +144,33 @@ def test_lightgbm_has_the_same_sections(tmp_path: Path) -> None:
     assert [t for t in titles if t[0].isdigit()] == [
         *(LABELS, LOSS, IMPORTANCE, CONFUSION, EVALUATION, DIAGONAL, ROC)
     ]
+
+
+def test_catboost_has_the_same_sections_and_the_depths_of_its_trees(
+    tmp_path: Path,
+) -> None:
+    data = cancer()
+    with tc.Hook(tmp_path / "run", include_collections=COLLECTIONS) as hook:
+        catboost.CatBoostClassifier(depth=3, **CATBOOST).fit(
+            data.x, data.y, eval_set=(data.valid_x, data.valid_y), callbacks=[hook]
+        )
+    found = rendered(tmp_path / "run")
+    assert [t for t in found.titles if t[0].isdigit()] == [
+        *(LABELS, LOSS, IMPORTANCE, CONFUSION, EVALUATION, DIAGONAL, ROC)
+    ]
+    assert "levels of the deepest tree" in found.section("trees").text
+
+
+def test_rankings_of_catboost_are_no_classes(tmp_path: Path) -> None:
+    data = cancer()
+    group = np.repeat(range(40), 10)
+    with tc.Hook(tmp_path / "run", include_collections=COLLECTIONS) as hook:
+        catboost.CatBoostRanker(loss_function="PairLogit", **CATBOOST).fit(
+            data.x, data.y, group_id=group, callbacks=[hook]
+        )
+    found = rendered(tmp_path / "run")
+    assert CONFUSION not in found.titles
+    assert "PairLogit" in found.section("predictions").text
 
 
 def test_a_run_of_the_hook_of_smdebug_has_the_sections(tmp_path: Path) -> None:
