@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import shutil
 import subprocess
 import tempfile
@@ -348,8 +349,9 @@ def follow(found: Browser, name: str, home: Path, seconds: float) -> dict[str, A
         visit.page.wait_for_timeout(1000 * seconds)
         sent, cpu = proxy.sent - sent, server.cpu_seconds() - cpu
         after, page = renderers(found)
-    lines = (home / "written").read_text().splitlines()[1:]
-    steps = dict(line.split() for line in lines)
+    # Some contenders print lines of their own.
+    text = (home / "written").read_text()
+    steps = dict(re.findall(r"^(\d+) (\d+\.\d+)$", text, re.MULTILINE))
     delays = []
     for step, when in steps.items():
         holding = [at for newest, at in arrived.items() if newest >= int(step)]
