@@ -242,6 +242,27 @@ def test_everything_can_be_reached_by_keys_alone(
         expect(page.get_by_role("dialog")).to_be_visible()
 
 
+def test_the_worst_layers_come_first_in_the_map_where_that_is_asked_for(
+    browser: Browser,
+    served: Dashboard,
+) -> None:
+    with new_page(browser, at(served, "planted")) as watched:
+        page = watched.page
+        canvas = page.locator("canvas.map-canvas")
+        expect(canvas).to_have_attribute("data-drawn", f"0 {STEPS}")
+        reading = page.locator(".map .reading b")
+        canvas.focus()
+        page.keyboard.press("ArrowLeft")
+        expect(reading).to_have_text(LAYERS[0])
+        page.get_by_role("button", name="worst first").click()
+        assert "order=worst" in page.url
+        # The error, the warning, and then the greatest of the others.
+        for name in (NAN, SPIKE, LAYERS[23]):
+            expect(reading).to_have_text(name)
+            canvas.focus()
+            page.keyboard.press("ArrowDown")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_screen_shuts_anybody_out(
     browser: Browser,

@@ -23,6 +23,8 @@ export interface Route {
   rows?: string;
   /** Branches of the map that somebody folded or unfolded. */
   fold?: string;
+  /** Which rows of the map come first: undefined, those of the first layers, or the worst. */
+  order?: string;
   axis?: string;
 }
 

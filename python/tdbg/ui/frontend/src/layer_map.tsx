@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { BAD, BEYOND_COLOR, VIRIDIS_TABLE, themed } from "./colors";
 import { count, number, percent, plain, shorten, steps as stepsText } from "./format";
 import { coarsened, columnOf, folded, lastWithRows, outstanding, usualDistance, type Grid } from "./grid";
-import { go, useSize, useTheme } from "./hooks";
+import { useSize, useTheme } from "./hooks";
 import { treeRows, type Row } from "./tree";
 import type { Field, Finding } from "./types";
 
@@ -18,8 +18,11 @@ export interface MapProps {
   order: string[];
   /** Whether each tensor has a row, though they do not fit into the window. */
   each: boolean;
+  /** Whether the worst come first, and not the first layers. */
+  worst: boolean;
   /** Branches that somebody folded or unfolded, as the address has them. */
   fold: string | undefined;
+  onFold: (fold: string | undefined) => void;
   /** What is behind the prefix that all names have, such as gradient/. */
   label: (name: string) => string;
   findings: Finding[];
@@ -153,7 +156,7 @@ export function LayerMap(given: MapProps) {
     const rows = treeRows(known.map((i) => given.label(whole.names[i])), given.each ? Infinity : MOST_READABLE, toggled);
     return rows.map((row) => ({ ...row, members: row.members.map((k) => known[k]) }));
   }, [names, order, given.each, toggled]);
-  const bands = useMemo(() => {
+  const inOrder = useMemo(() => {
     // All layers at once: neighbours share a row where there are more than fit.
     const n = given.each || toggled.size ? 1 : Math.ceil(tree.length / MOST_ROWS);
     return Array.from({ length: Math.ceil(tree.length / n) }, (_, y): Band => {
@@ -161,10 +164,11 @@ export function LayerMap(given: MapProps) {
       return { ...rows[0], first: rows[0], members: rows.flatMap((row) => row.members) };
     });
   }, [tree, given.each, toggled]);
+  const bands = useMemo(() => (given.worst ? worstFirst(inOrder, whole, given.findings) : inOrder), [inOrder, given.worst, given.worst && whole, given.worst && given.findings]);
   const grid = useMemo(() => folded(whole, bands.map((band) => band.members)), [whole, bands]);
   const rows = useMemo(() => bands.map((_, y) => y), [bands]);
   const rowOf = useMemo(() => new Map(bands.flatMap((band, y) => band.members.map((i): [string, number] => [whole.names[i], y]))), [names, bands]);
-  const indent = tree.some((row) => row.inside !== undefined) ? INDENT : 0;
+  const indent = bands.some((row) => row.inside !== undefined) ? INDENT : 0;
   const hasBranches = tree.some((row) => row.branch !== undefined);
   const props = { ...given, grid };
   const rowHeight = Math.max(given.each || toggled.size ? READABLE_ROW : LEAST_ROW, Math.min(22, Math.floor((MOST_HEIGHT - AXIS) / Math.max(1, rows.length))));
@@ -308,7 +312,7 @@ export function LayerMap(given: MapProps) {
     const next = new Set(toggled);
     if (!next.delete(path)) next.add(path);
     setCell(null);
-    go({ fold: [...next].map(encodeURIComponent).join() || undefined }, { quiet: true });
+    props.onFold([...next].map(encodeURIComponent).join() || undefined);
   };
 
   const move = (dr: number, dc: number) => {
@@ -395,6 +399,29 @@ export function LayerMap(given: MapProps) {
       </p>
     </div>
   );
+}
+
+const GRAVITY = { info: 1, warning: 2, error: 3 };
+
+/** Rows with findings, the gravest first; then those with what is not finite; then the greatest. */
+function worstFirst(bands: Band[], grid: Grid, findings: Finding[]): Band[] {
+  const gravity = new Map<string, number>();
+  for (const each of findings) gravity.set(each.tensor, Math.max(gravity.get(each.tensor) ?? 0, GRAVITY[each.severity] - (each.over ? 0.5 : 0)));
+  const weighed = bands.map((band) => {
+    let [grave, bad, most] = [0, 0, -Infinity];
+    for (const i of band.members) {
+      grave = Math.max(grave, gravity.get(grid.names[i]) ?? 0);
+      for (let j = i * grid.columns; j < (i + 1) * grid.columns; j++) {
+        if (!grid.rows[j]) continue;
+        bad += grid.bad[j];
+        if (grid.high[j] > most) most = grid.high[j];
+      }
+    }
+    // Rows of a branch are no longer neighbours.
+    return { band: { ...band, inside: undefined }, grave, bad, most };
+  });
+  weighed.sort((a, b) => b.grave - a.grave || b.bad - a.bad || b.most - a.most || 0);
+  return weighed.map(({ band }) => band);
 }
 
 function triangle(ctx: CanvasRenderingContext2D, ...[[x, y], ...rest]: [number, number][]): void {

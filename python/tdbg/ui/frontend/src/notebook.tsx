@@ -72,6 +72,7 @@ function Live({ packed }: { packed: Packed }) {
   const header = packed.header as Header;
   const [range, setRange] = useState<[number, number] | null>(null);
   const [cursor, setCursor] = useState<number>();
+  const [fold, setFold] = useState<string | undefined>(undefined);
   const [from, to] = range ?? [header.from, Math.max(header.from + 1, header.to)];
   const lines = useMemo(() => {
     const all = grid(packed, "curve", header.curves);
@@ -88,7 +89,9 @@ function Live({ packed }: { packed: Packed }) {
     scale: "all" as const,
     order: header.layers,
     each: true,
-    fold: undefined,
+    worst: false,
+    fold,
+    onFold: setFold,
     label: (name: string) => name.replace(/^(gradient|update)\//, ""),
     findings: header.findings,
     end: header.to,

@@ -182,6 +182,7 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
                 </select>
               </label>
               {order.length > MOST_READABLE && <Chips label="Rows" options={["all", "each"] as const} value={route.rows === "each" ? "each" : "all"} names={{ all: "all at once", each: "row by row" }} onChange={(value) => go({ rows: value === "each" ? "each" : undefined }, { quiet: true })} />}
+              <Chips label="Order" options={["depth", "worst"] as const} value={route.order === "worst" ? "worst" : "depth"} names={{ depth: "by depth", worst: "worst first" }} onChange={(value) => go({ order: value === "worst" ? value : undefined }, { quiet: true })} />
               <Chips label="Scale" options={["all", "row"] as const} value={scale} names={{ all: "one scale", row: "per layer" }} onChange={(value) => go({ scale: value === "row" ? "row" : undefined }, { quiet: true })} />
             </div>
           }
@@ -195,7 +196,9 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
               to={range.to}
               order={order}
               each={route.rows === "each"}
+              worst={route.order === "worst"}
               fold={route.fold}
+              onFold={(fold) => go({ fold }, { quiet: true })}
               label={(name) => name.replace(/^(gradient|update)\//, "").replace(/^optimizer\/[^/]*\//, "")}
               findings={marked}
               end={(run.last_step ?? 0) + 1}
