@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import stat
 import tempfile
 import time
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdbg.errors import NotARun, StorageError, UnsupportedFeature
+from tdbg.errors import ConfigurationError, NotARun, StorageError, UnsupportedFeature
 
 __all__ = [
     "NO_MAP_VARIABLE",
@@ -31,6 +32,7 @@ __all__ = [
     "find_runs",
     "fingerprint",
     "is_run",
+    "local_path",
     "open_run",
     "read_small_file",
     "run_of_process",
@@ -49,6 +51,11 @@ RUN_FILE = "RUN.json"
 # No file of JSON in a run is larger; a reader refuses to look further.
 MAX_JSON_BYTES = 64 * 1024
 _WAIT_SECONDS = 0.1
+# What brings a run here from elsewhere, and only what is new of it.
+_COPIES = {
+    "s3": "`aws s3 sync {source} {target}`",
+    "gs": "`gcloud storage rsync --recursive {source} {target}`",
+}
 # Errors of file systems that have no hard links.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _WRITER_NAME = re.compile(r"(train|engine|profiler)-(0|[1-9]\d{0,9})-([1-9]\d{0,9})")
@@ -112,6 +119,39 @@ def create_run(path: str | os.PathLike[str]) -> Run:
     except OSError as error:
         raise StorageError.of(error, "create the run", directory) from error
     return open_run(directory)
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Where a run, or a folder of runs, lies on this machine.
+
+    Args:
+        path: A path, or a ``file://`` URL; ``~`` is the home folder.
+
+    Raises:
+        ConfigurationError: If it is no text, or the URL of another place: runs are read
+            where files can be mapped and followed, so those have to be copied here.
+
+    Example:
+        >>> local_path("file:///runs/digits")
+        PosixPath('/runs/digits')
+    """
+    text = os.fspath(path)
+    given: object = text
+    if not isinstance(given, str) or not text.strip():
+        msg = f"the path of a run must be text, not {given!r}"
+        raise ConfigurationError(msg)
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme == "file":
+        return Path(rest if separator else text).expanduser()
+    name = rest.rstrip("/").rpartition("/")[2] or "copy"
+    command = _COPIES.get(scheme, "a tool for {scheme}://").format(
+        scheme=scheme, source=shlex.quote(text), target=shlex.quote(f"runs/{name}")
+    )
+    msg = (
+        f"{text}: only local runs can be read, not those of {scheme}://; copy it "
+        f"first, with {command}, again and again while it trains, and give runs/{name}"
+    )
+    raise ConfigurationError(msg)
 
 
 def run_of_process(process: int) -> Path:

@@ -15,7 +15,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from tdbg.config.collections import Collection
 from tdbg.config.messages import short
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
-from tdbg.run.directory import NO_MAP_VARIABLE, wait_for_run
+from tdbg.run.directory import NO_MAP_VARIABLE, local_path, wait_for_run
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
 from tdbg.trial import reports, selection
@@ -437,7 +436,7 @@ def create_trial(
         QueryError: If it has no such attempt.
         ConfigurationError: If an argument can never work.
     """
-    directory, steps = _local(path), _range(range_steps)
+    directory, steps = local_path(path), _range(range_steps)
     options = _options(map_files, max_tensor_bytes)
     if wait > 0:
         deadline = time.monotonic() + wait
@@ -449,19 +448,6 @@ def create_trial(
 def default_mapping() -> bool | None:
     """Which finished files are mapped where nobody says: None: of ended writers."""
     return False if os.environ.get(NO_MAP_VARIABLE) else None
-
-
-def _local(path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(path)
-    given: object = text
-    if not isinstance(given, str) or not text.strip():
-        msg = f"the path of a run must be text, not {given!r}"
-        raise ConfigurationError(msg)
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme != "file":
-        msg = f"{text}: only local runs can be read, not those of {scheme}://"
-        raise ConfigurationError(msg)
-    return Path(rest if separator else text).expanduser()
 
 
 def _range(given: tuple[int, int | None] | None) -> tuple[int, int | None] | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
-from tdbg.run.directory import find_runs, fingerprint
+from tdbg.run.directory import find_runs, fingerprint, local_path
 from tdbg.trial import Trial, create_trial
 
 if TYPE_CHECKING:
@@ -96,10 +96,13 @@ class Runs:
 
     Args:
         paths: Runs, folders of runs, or patterns such as ``runs/*``.
+
+    Raises:
+        ConfigurationError: If one is no path of this machine.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = list(paths)
+        self._paths = [str(local_path(path)) for path in paths]
         self._lock = threading.Lock()
         self._listed = -LIST_SECONDS
         self._found: dict[str, Path] = {}
@@ -209,7 +212,7 @@ class Runs:
     def _list(self) -> list[Path]:
         found: dict[Path, None] = {}
         for given in self._paths:
-            path = Path(given).expanduser()
+            path = Path(given)
             if glob.has_magic(given) and not path.exists():
                 names = glob.glob(str(path))  # noqa: PTH207 - of any folder
                 places = [Path(each) for each in sorted(names)]

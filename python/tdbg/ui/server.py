@@ -84,12 +84,14 @@ def serve(
         access: Who may do what; None: what the settings say, with fresh tokens.
 
     Raises:
-        ConfigurationError: If the address cannot be listened at.
+        ConfigurationError: If the address cannot be listened at, or a path is that of
+            another machine.
     """
+    runs = Runs(paths)
     listener = _listen(settings)
     access = access or settings.access()
     address = _address(settings, listener, access)
-    application = create_app(Runs(paths), access)
+    application = create_app(runs, access)
     config = uvicorn.Config(
         application,
         http="h11",

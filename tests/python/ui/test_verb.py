@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from run_builder import simple_run
 from tdbg.cli import _tdbg
+from tdbg.ui.runs import Runs
 
 
 @contextmanager
@@ -112,3 +113,29 @@ def test_without_its_packages_the_verb_says_what_to_install(
     result = CliRunner().invoke(_tdbg, ["ui"])
     assert result.exit_code == 2
     assert "pip install 'tdbg[ui]'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ("s3://bucket/runs/one", "aws s3 sync s3://bucket/runs/one runs/one"),
+        ("gs://bucket/a b/", "gcloud storage rsync --recursive 'gs://bucket/a b/'"),
+        ("hdfs://there/one", "a tool for hdfs://"),
+    ],
+)
+def test_runs_of_another_place_are_refused_with_what_brings_them_here(
+    tmp_path: Path, given: str, command: str
+) -> None:
+    result = CliRunner().invoke(_tdbg, ["ui", "--no-browser", str(tmp_path), given])
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "only local runs can be read" in said
+    assert command in said
+
+
+def test_a_url_of_this_machine_is_its_path(tmp_path: Path) -> None:
+    simple_run(tmp_path / "one")
+    address = f"file://{tmp_path}/one"
+    with started("--no-browser", address, folder=tmp_path) as (_, lines):
+        assert ask(lines, "/api/runs") == 200
+    assert [*Runs([address]).found().values()] == [tmp_path / "one"]
