@@ -199,7 +199,7 @@ class RequestListener:
     ``poll`` costs a clock read, and at most ten times a second a ``stat``, in a thread
     of its own.  Who polls less than once a second waits for the answer: a file system
     that hangs costs that a second, once, and a slow one a twentieth of its time.  All
-    others go on, and the next ``poll``, a tenth of a second later, returns it.  It
+    others go on, and the ``poll`` that would look next returns it.  It
     never raises, and returns each request once.  The listener ignores requests to
     another run, rank or generation; files that are torn, too large, links, or not
     owned by the owner of the run; and copies of requests that it has returned.
