@@ -25,9 +25,10 @@
 namespace tdbg::bindings {
 namespace {
 
-// Registered with XLA by this name.  It has a version: a compiled program that
-// was stored on disk calls the handler that it was compiled for.
+// Registered with XLA by these names.  They have a version: a compiled program
+// that was stored on disk calls the handler that it was compiled for.
 constexpr const char* kTapTarget = "tdbg_tap_v1";
+constexpr const char* kTapAllTarget = "tdbg_tap_all_v1";
 
 DType DTypeOf(XLA_FFI_DataType type) {
   switch (type) {
@@ -91,7 +92,7 @@ std::span<const std::int64_t> NumbersOf(XLA_FFI_AttrType type,
   return {};
 }
 
-// What the program was compiled with: hooks/jax/taps.py.
+// What the program was compiled with: hooks/jax/primitive.py.
 struct TapAttributes {
   std::span<const std::int64_t> tap;
   // By device, the number of the part that it shows; negative: another one
@@ -158,8 +159,21 @@ Ticket TicketIn(const XLA_FFI_Buffer& buffer) {
   return ticket;
 }
 
+void Show(const XLA_FFI_Buffer& operand, std::int64_t ticket, std::int64_t tap,
+          const TapPart& part) {
+  const DType dtype = DTypeOf(operand.dtype);
+  if (dtype == DType::kInvalid) return;  // Not lowered: primitive.py.
+  TapSteps::OfProcess().Take(
+      ticket, tap, part,
+      {.data = operand.data,
+       .dtype = dtype,
+       .item_size = ItemSize(dtype),
+       .shape = {operand.dims, static_cast<std::size_t>(operand.rank)},
+       .strides = {}});
+}
+
 void ShowTensor(const XLA_FFI_CallFrame& frame, const XLA_FFI_Buffer& operand,
-                const XLA_FFI_Buffer& ticket_operand, DType dtype) {
+                const XLA_FFI_Buffer& ticket_operand) {
   const TapAttributes attributes = AttributesOf(frame.attrs);
   if (attributes.tap.size() != 1) return;
   TapPart part{.number = 0,
@@ -183,12 +197,7 @@ void ShowTensor(const XLA_FFI_CallFrame& frame, const XLA_FFI_Buffer& operand,
     }
   }
   if (part.global_offset.empty()) part.global_shape = {};
-  TapSteps::OfProcess().Take(ticket.number, attributes.tap.front(), part,
-                             {.data = operand.data,
-                              .dtype = dtype,
-                              .item_size = ItemSize(dtype),
-                              .shape = {operand.dims, rank},
-                              .strides = {}});
+  Show(operand, ticket.number, attributes.tap.front(), part);
 }
 
 // Says which version of the interface this was compiled with, when XLA asks.
@@ -205,6 +214,17 @@ bool AnswersMetadata(const XLA_FFI_CallFrame& frame) {
   return true;
 }
 
+// Copies the operand to the result, unless XLA has made them one.
+void PassOn(const XLA_FFI_Buffer& operand, const XLA_FFI_Buffer& result,
+            DType dtype) {
+  if (result.data == operand.data) return;
+  std::uint64_t n_bytes = ItemSize(dtype);
+  for (std::int64_t i = 0; i < operand.rank; ++i) {
+    n_bytes *= static_cast<std::uint64_t>(operand.dims[i]);
+  }
+  if (n_bytes > 0) std::memcpy(result.data, operand.data, n_bytes);
+}
+
 // Operands: a tensor, and the ticket.  The result is the tensor, in its place.
 XLA_FFI_Error* HandleTap(XLA_FFI_CallFrame* frame) {
   if (AnswersMetadata(*frame) ||
@@ -215,26 +235,49 @@ XLA_FFI_Error* HandleTap(XLA_FFI_CallFrame* frame) {
   const auto* operand = static_cast<XLA_FFI_Buffer*>(frame->args.args[0]);
   const auto* ticket = static_cast<XLA_FFI_Buffer*>(frame->args.args[1]);
   const auto* result = static_cast<XLA_FFI_Buffer*>(frame->rets.rets[0]);
-  const DType dtype = DTypeOf(operand->dtype);
-  if (dtype == DType::kInvalid) return nullptr;  // Not lowered: taps.py.
-  ShowTensor(*frame, *operand, *ticket, dtype);
-  if (result->data != operand->data) {  // XLA has not made them one.
-    std::uint64_t n_bytes = ItemSize(dtype);
-    for (std::int64_t i = 0; i < operand->rank; ++i) {
-      n_bytes *= static_cast<std::uint64_t>(operand->dims[i]);
-    }
-    if (n_bytes > 0) std::memcpy(result->data, operand->data, n_bytes);
+  ShowTensor(*frame, *operand, *ticket);
+  PassOn(*operand, *result, DTypeOf(operand->dtype));
+  return nullptr;
+}
+
+// Operands: whole tensors, each with a tap of its own, and the ticket, which is
+// the result.
+XLA_FFI_Error* HandleTapAll(XLA_FFI_CallFrame* frame) {
+  if (AnswersMetadata(*frame) ||
+      frame->stage != XLA_FFI_ExecutionStage_EXECUTE || frame->args.size < 1 ||
+      frame->rets.size != 1) {
+    return nullptr;
   }
+  const auto n_tensors = static_cast<std::size_t>(frame->args.size - 1);
+  const auto operand = [&](std::size_t i) {
+    return static_cast<XLA_FFI_Buffer*>(frame->args.args[i]);
+  };
+  const auto taps = AttributesOf(frame->attrs).tap;
+  const auto* ticket = operand(n_tensors);
+  if (taps.size() == n_tensors) {
+    for (std::size_t i = 0; i < n_tensors; ++i) {
+      Show(*operand(i), TicketIn(*ticket).number, taps[i], {});
+    }
+  }
+  PassOn(*ticket, *static_cast<XLA_FFI_Buffer*>(frame->rets.rets[0]),
+         DType::kInt32);
   return nullptr;
 }
 
 }  // namespace
 
 void RegisterFfi(py::module_& module) {
-  module.attr("TAP_TARGET") = kTapTarget;
-  module.def("tap_handler", [] {
-    return py::capsule(reinterpret_cast<void*>(&HandleTap),
+  const auto capsule = [](XLA_FFI_Error* (*handler)(XLA_FFI_CallFrame*)) {
+    return py::capsule(reinterpret_cast<void*>(handler),
                        "xla._CUSTOM_CALL_TARGET");
+  };
+  module.attr("TAP_TARGET") = kTapTarget;
+  module.attr("TAP_ALL_TARGET") = kTapAllTarget;
+  module.def("tap_handlers", [capsule] {
+    py::dict handlers;
+    handlers[kTapTarget] = capsule(&HandleTap);
+    handlers[kTapAllTarget] = capsule(&HandleTapAll);
+    return handlers;
   });
 }
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Name of the handler that shows a tensor to the core, for XLA.
+# Names of the handlers that show one tensor to the core, and several, for XLA.
 TAP_TARGET: str
+TAP_ALL_TARGET: str
 
-def tap_handler() -> Any:
-    """The handler, in a capsule that XLA takes."""
+def tap_handlers() -> dict[str, Any]:
+    """The handlers by their names, in capsules that XLA takes."""
 
 class TapPlan:
     """What is taken of taps at a step.

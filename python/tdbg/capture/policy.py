@@ -277,10 +277,18 @@ class Policy:
             or any(item.may_hold(role) for item in self.registry.captured())
         )
 
-    def captures(self, name: str, role: Role) -> bool:
-        """Whether this tensor may be captured at some step."""
+    def captures(
+        self, name: str, role: Role, classes: AbstractCollection[str] = ()
+    ) -> bool:
+        """Whether this tensor may be captured at some step.
+
+        Args:
+            name: The tensor's name.
+            role: The tensor's role.
+            classes: Those of the module that it belongs to, and its kind.
+        """
         return not self._is_disabled and bool(
-            self.capture_classes[self.capture_class(name, role)]
+            self.capture_classes[self.capture_class(name, role, classes)]
         )
 
     def step_plan(self, mode: ModeKeys, mode_step: int) -> StepPlan:

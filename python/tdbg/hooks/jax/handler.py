@@ -18,23 +18,17 @@ import numpy as np
 
 from tdbg import _core
 
-__all__ = ["calls_handler", "show_in_callback", "target"]
+__all__ = ["calls_handler", "show_in_callback"]
 
 _log = logging.getLogger("tdbg")
 
 
-def target() -> str:
-    """Return the name by which XLA knows the handler."""
-    return _core.TAP_TARGET
-
-
 @functools.cache
 def calls_handler() -> bool:
-    """Whether XLA takes the handler of the core; registers it at the first call."""
+    """Whether XLA takes the handlers of the core; registers them at the first call."""
     try:
-        jax.ffi.register_ffi_target(
-            target(), _core.tap_handler(), platform="cpu", api_version=1
-        )
+        for name, handler in _core.tap_handlers().items():
+            jax.ffi.register_ffi_target(name, handler, platform="cpu", api_version=1)
     except Exception as error:
         _log.warning(
             "XLA does not take the handler of tdbg (%s): tensors are copied to Python, "

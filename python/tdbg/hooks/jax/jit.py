@@ -23,7 +23,9 @@ import jax
 
 from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.recorder import StepContext
+from tdbg.capture.schedule import StepPlan
 from tdbg.config.collections import Role
+from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
 from tdbg.hooks.jax.primitive import when_done
 from tdbg.hooks.jax.step_capture import Execution, StepCapture
@@ -74,6 +76,12 @@ class JitStep:
         self._jit = jit
         self.plain = jit(function, **options)
         self._captured: Callable[..., Any] | None = None
+        self._arguments: ArgumentTaps | None = None  # Of the variant with taps.
+        # Of what is captured at a step whose arguments need not be looked at, and how
+        # often the variant had been traced then: nothing is captured of them but what
+        # the program shows.
+        self._shows_all: tuple[StepPlan, int] | None = None
+        self._revision = capture.revision  # Of the taps that were traced.
         self._is_given_up = False
         # While nothing but the loss is captured: the steps since the last event.
         self._light: LightSteps | None = None
@@ -96,9 +104,9 @@ class JitStep:
             self._light = None
         context = session.run(session.forward_begins, id(self), mode)
         execution: Execution | None = None
-        if context is not None and context.takes and capture.is_due(context):
-            execution = self._prepare(context, args, kwargs)
         try:
+            if context is not None and context.takes and capture.is_due(context):
+                execution = self._prepare(context, args, kwargs)
             if execution is None:
                 outputs = self.plain(*args, **kwargs)
             else:
@@ -160,21 +168,43 @@ class JitStep:
         self, context: StepContext, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Execution | None:
         """Take what the step is called with; return what its taps are to show."""
+        execution = self._open(context)
+        plan = context.step_plan
+        program_shows = execution is not None and execution.arguments is not None
+        if program_shows and self._shows_all == (plan, self.n_traces):
+            return execution
         capture, session = self._capture, self._capture.session
+        shown = frozenset() if execution is None else execution.plan.arguments
         found = session.run(self._read, args, kwargs)
-        if found is not None:
-            chosen = session.run(capture.choose, context, found)
-            if chosen is not None:
+        if found is None:
+            return execution
+        chosen = session.run(capture.choose, context, found, shown)
+        if chosen:
+            try:
                 # The training would wait for them in this step, too; outside of the
                 # meter, which is to show what tdbg costs.
                 jax.block_until_ready([each.array for each in chosen])
-                session.run(capture.take, context, chosen)
+            except BaseException:
+                if execution is not None:
+                    capture.close(execution)
+                raise
+            session.run(capture.take, context, chosen)
+        elif chosen is not None and program_shows and not found.numbers:
+            self._shows_all = plan, self.n_traces
+        return execution
+
+    def _open(self, context: StepContext) -> Execution | None:
+        """Return the execution of a step with taps; None: it runs without."""
+        capture, session = self._capture, self._capture.session
         if context.step_plan.is_light:
             return None
         if self._is_given_up:
             session.run(session.refuse, context)
             return None
-        return session.run(capture.open, context)
+        if self._revision != capture.revision:
+            self._revision = capture.revision
+            self._captured = self._arguments = None
+        return session.run(capture.open, context, self._arguments)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         with_states = self._capture.session.may_capture(Role.OPTIMIZER_STATE)
@@ -186,7 +216,8 @@ class JitStep:
         """Run the variant with taps, or the plain one where that cannot be compiled."""
         n_traces = self.n_traces
         if self._captured is None:
-            self._captured = self._compile(args)
+            self._arguments = ArgumentTaps()
+            self._captured = self._compile(args, self._arguments)
         self._capture.execution = execution
         try:
             outputs, done = self._captured(execution.operand(), *args, **kwargs)
@@ -223,13 +254,26 @@ class JitStep:
 
     # ---- the variant with taps ---------------------------------------------------
 
-    def _compile(self, args: tuple[Any, ...]) -> Callable[..., Any]:
-        """Make the variant with taps, which has the ticket as a further argument."""
-        function = self._function
+    def _compile(
+        self, args: tuple[Any, ...], arguments: ArgumentTaps
+    ) -> Callable[..., Any]:
+        """Make the variant with taps, which has the ticket as a further argument.
+
+        Args:
+            args: Positional ones of a call.
+            arguments: Receives those that the variant shows.
+        """
+        function, capture = self._function, self._capture
+
+        def shown(ticket: Any, args: Any, kwargs: Any) -> Any:
+            found = self._read(args, kwargs)
+            return capture.show_arguments(arguments, found, ticket)
 
         def captured(ticket: Any, *args: Any, **kwargs: Any) -> Any:
             self.n_traces += 1
-            with self._capture.tracing(ticket, (args, kwargs)) as restored:
+            after = capture.session.run(shown, ticket, args, kwargs)
+            ticket = ticket if after is None else after
+            with capture.tracing(ticket, (args, kwargs)) as restored:
                 outputs = restored(function(*args, **kwargs))
             return outputs, when_done(ticket)
 

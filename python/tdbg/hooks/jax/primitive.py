@@ -3,7 +3,8 @@
 ``show`` is the identity on its first operand. Compiled for a CPU it is a call of the
 core's handler (cpp/bindings/bind_ffi.cc) that reads the tensor where it lies, without
 Python, a copy or a lock, and hands the same memory on: XLA may not drop it, since
-others use its result, and need not order it, since it has no effect.
+others use its result, and need not order it, since it has no effect. ``show_all`` shows
+the arguments of a program, and is the identity on the ticket.
 
 It differentiates as the identity does, and shows a batch of ``jax.vmap`` at once. Where
 a program is partitioned among devices, each shows its own part, and of parts that are
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +28,14 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tdbg.hooks.jax.handler import calls_handler, show_in_callback, target
+from tdbg import _core
+from tdbg.hooks.jax.handler import calls_handler, show_in_callback
 from tdbg.hooks.jax.shards import PartTable, part_table
 
-__all__ = ["PASSES", "show", "when_done"]
+__all__ = ["PASSES", "Observer", "show", "show_all", "when_done"]
 
 show_p = Primitive("tdbg_show")
+show_all_p = Primitive("tdbg_show_all")
 # Words of the second operand: the ticket, and the number of the part, which only
 # programs know that are written for each device (jax.shard_map).
 _WITH_PART = 3
@@ -50,6 +53,29 @@ def show(x: Any, ticket: Any, tap: int) -> Any:
         tap: Number of the place.
     """
     return show_p.bind(x, ticket, tap=tap, pass_number=0)
+
+
+class Observer(Protocol):
+    """Is told of the programs that ``show_all`` becomes a part of."""
+
+    def lowered(self, *, shows: bool) -> None:
+        """A program is made, which shows the arrays or does not."""
+
+
+def show_all(
+    arrays: Sequence[Any], ticket: Any, taps: Sequence[int], observer: Observer
+) -> Any:
+    """Return *ticket*, with which the step is shown the arrays, in one call.
+
+    A program of several devices, or of one that is no CPU, shows none of them.
+
+    Args:
+        arrays: Arguments of the program, which it does not compute.
+        ticket: Of the step, int32[2].
+        taps: Numbers of their places.
+        observer: Is told whether a program shows them.
+    """
+    return show_all_p.bind(*arrays, ticket, taps=tuple(taps), observer=observer)
 
 
 def when_done(ticket: Any) -> Any:
@@ -116,6 +142,23 @@ def _partial_eval(
     return eqn, again, [False], [True], operands
 
 
+def _last(*operands: Any, **_: Any) -> Any:
+    return operands[-1]
+
+
+def _jvp_all(
+    primals: Sequence[Any], _: Sequence[Any], **parameters: Any
+) -> tuple[Any, Any]:
+    result = show_all_p.bind(*primals, **parameters)
+    return result, ad.Zero.from_primal_value(result)
+
+
+def _batch_all(
+    operands: Sequence[Any], dimensions: Sequence[Any], **parameters: Any
+) -> tuple[Any, Any]:
+    return show_all_p.bind(*operands, **parameters), dimensions[-1]
+
+
 # ---- lowering ----------------------------------------------------------------------
 
 
@@ -141,11 +184,34 @@ def _is_alone(context: Any) -> bool:
     return getattr(axis_context, "num_devices", 1) in {1, None}
 
 
+def _lower_all(
+    context: Any, *operands: Any, taps: tuple[int, ...], observer: Observer
+) -> Sequence[Any]:
+    is_cpu = context.module_context.platforms == ("cpu",) and calls_handler()
+    shows = is_cpu and _is_alone(context)
+    observer.lowered(shows=shows)
+    function = functools.partial(_call_all, taps=taps) if shows else _last
+    lower = mlir.lower_fun(function, multiple_results=False)
+    lowered: Sequence[Any] = lower(context, *operands)
+    return lowered
+
+
+def _call_all(*operands: Any, taps: tuple[int, ...]) -> Any:
+    """Call the handler of the core that is given several tensors."""
+    ticket = operands[-1]
+    call = jax.ffi.ffi_call(
+        _core.TAP_ALL_TARGET, jax.ShapeDtypeStruct(ticket.shape, ticket.dtype)
+    )
+    return call(*operands, tap=np.array([tap * PASSES for tap in taps], np.int64))
+
+
 def _call(x: Any, ticket: Any, *, tap: int, table: PartTable | None = None) -> Any:
     """Call the handler of the core."""
     attributes = {} if table is None else table.attributes()
     call = jax.ffi.ffi_call(
-        target(), jax.ShapeDtypeStruct(x.shape, x.dtype), input_output_aliases={0: 0}
+        _core.TAP_TARGET,
+        jax.ShapeDtypeStruct(x.shape, x.dtype),
+        input_output_aliases={0: 0},
     )
     return call(x, ticket, tap=np.int64(tap), **attributes)
 
@@ -208,3 +274,9 @@ ad.primitive_transposes[show_p] = _transpose
 batching.primitive_batchers[show_p] = _batch
 pe.partial_eval_jaxpr_custom_rules[show_p] = _partial_eval
 mlir.register_lowering(show_p, _lower)
+
+show_all_p.def_impl(_last)
+show_all_p.def_abstract_eval(_last)
+ad.primitive_jvps[show_all_p] = _jvp_all
+batching.primitive_batchers[show_all_p] = _batch_all
+mlir.register_lowering(show_all_p, _lower_all)

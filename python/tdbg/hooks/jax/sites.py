@@ -30,6 +30,7 @@ from tdbg.capture.session import Session
 from tdbg.capture.steps import Step
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
+from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.primitive import PASSES
 from tdbg.hooks.jax.shards import part_of
 
@@ -44,13 +45,14 @@ _MOST_PATTERNS = 256
 
 
 class _Site(NamedTuple):
-    """A place that was traced."""
+    """A place that was traced; ``arguments`` are those of which it shows one."""
 
     name: str
     role: Role
     classes: frozenset[str]
     units: UnitSummarySpec | None
     entry: TensorEntry
+    arguments: ArgumentTaps | None
 
 
 class Plan(NamedTuple):
@@ -59,10 +61,12 @@ class Plan(NamedTuple):
     Attributes:
         core: The same for the core.
         flags: By the number of a tap, what the step plan says.
+        arguments: The entries of the arguments that are taken.
     """
 
     core: _core.TapPlan
     flags: dict[int, int]
+    arguments: frozenset[TensorEntry] = frozenset()
 
 
 class _Rows(NamedTuple):
@@ -80,18 +84,32 @@ class Sites:
     Args:
         session: Receives what they show.
         precise: Whether statistics are computed as exactly as those of float64.
+
+    Attributes:
+        revision: Grows when a step captures what traces have left out.
     """
 
     def __init__(self, session: Session, *, precise: bool = False) -> None:
+        self.revision = 0
         self._session = session
         self._precise = precise
         self._sites: dict[int, _Site] = {}
-        self._plans: dict[StepPlan, Plan] = {}
+        # What traces have left out, because no step captures it.
+        self._left_out: set[tuple[str, Role, frozenset[str]]] = set()
+        self._plans: dict[tuple[StepPlan, ArgumentTaps | None], Plan] = {}
         self._tensors = _core.TapTensors()
         self._patterns: dict[bytes, _Rows] = {}
 
-    def __len__(self) -> int:
-        return len(self._sites)
+    def captures(self, name: str, role: Role, classes: frozenset[str]) -> bool:
+        """Whether any step captures a tensor; a trace leaves out the others.
+
+        A tap costs more than its call: XLA computes and stores what it shows, which it
+        may otherwise have fused with what uses it.
+        """
+        if self._session.captures(name, role, classes):
+            return True
+        self._left_out.add((name, role, classes))
+        return False
 
     def add(
         self,
@@ -99,35 +117,52 @@ class Sites:
         role: Role,
         classes: frozenset[str],
         units: UnitSummarySpec | None,
+        arguments: ArgumentTaps | None = None,
     ) -> int:
-        """Return the number of a further tap."""
+        """Return the number of a further tap; of *arguments*, if it is one of these."""
         number = next(_numbers)
         entry = self._session.entry(name, role, (), classes, units)
-        self._sites[number] = _Site(name, role, classes, units, entry)
+        self._sites[number] = _Site(name, role, classes, units, entry, arguments)
         self._plans.clear()
         return number
 
     def refresh(self) -> None:
         """Forget what is taken, because collections have changed."""
         self._plans.clear()
+        if any(self._session.captures(*each) for each in self._left_out):
+            self._left_out.clear()
+            self.revision += 1
 
-    def plan(self, step_plan: StepPlan) -> Plan | None:
-        """Return what is taken at a step; None: nothing."""
-        plan = self._plans.get(step_plan)
+    def plan(
+        self, step_plan: StepPlan, arguments: ArgumentTaps | None = None
+    ) -> Plan | None:
+        """Return what is taken at a step; None: nothing.
+
+        Args:
+            step_plan: Says what is captured at the step.
+            arguments: The arguments that its program shows, if it does.
+        """
+        key = step_plan, arguments
+        plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[step_plan] = self._make_plan(step_plan)
+            plan = self._plans[key] = self._make_plan(step_plan, arguments)
         return plan if plan.flags else None
 
     def empty(self) -> Plan:
         """Return the plan that takes nothing."""
         return Plan(_core.TapPlan([], self._precise, _MOST_BYTES), {})
 
-    def _make_plan(self, step_plan: StepPlan) -> Plan:
-        requests, all_flags = [], {}
+    def _make_plan(self, step_plan: StepPlan, arguments: ArgumentTaps | None) -> Plan:
+        requests, all_flags, taken = [], {}, set()
         for number, site in self._sites.items():
             flags = step_plan.of_entry(site.entry)
             if not flags:
                 continue
+            if site.arguments is not None:
+                # What is more than a row Python reads where it lies, without a copy.
+                if site.arguments is not arguments or flags != ROWS:
+                    continue
+                taken.add(site.entry)
             all_flags[number] = flags
             spec = site.entry.unit_spec or UnitSummarySpec()
             counts = bool(flags & UNITS and site.entry.units is not None)
@@ -144,7 +179,7 @@ class Sites:
                 for i in range(PASSES)
             ]
         core = _core.TapPlan(requests, self._precise, _MOST_BYTES)
-        return Plan(core, all_flags)
+        return Plan(core, all_flags, frozenset(taken))
 
     # ---- what has arrived --------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import jax
@@ -18,17 +19,17 @@ from numpy.typing import NDArray
 from tdbg import _core
 from tdbg.capture.adapter import TensorRef
 from tdbg.capture.model_info import ModelInfoWriter
-from tdbg.capture.naming import buffer_name, group_scalar_name, optimizer_state_name
+from tdbg.capture.naming import group_scalar_name
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.schedule import ROWS
 from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
 from tdbg.hooks.jax.adapter import pointer_of, refs
+from tdbg.hooks.jax.argument_taps import ArgumentTaps, named_arrays
 from tdbg.hooks.jax.arguments import Arguments
 from tdbg.hooks.jax.facts import ModelFacts
 from tdbg.hooks.jax.interception import Interception
-from tdbg.hooks.jax.names import parameter_role
 from tdbg.hooks.jax.sites import Plan, Sites
 from tdbg.hooks.jax.tracing import CaptureTrace
 from tdbg.modes import ModeKeys
@@ -56,12 +57,20 @@ class Execution:
         ticket: Of its step, as the core has opened it.
         plan: What is taken of the taps; that of taps which are traced in this call
             is added.
+        arguments: The arguments that the program shows; None: it does not.
     """
 
-    def __init__(self, context: StepContext, ticket: int, plan: Plan) -> None:
+    def __init__(
+        self,
+        context: StepContext,
+        ticket: int,
+        plan: Plan,
+        arguments: ArgumentTaps | None,
+    ) -> None:
         self.context = context
         self.ticket = ticket
         self.plan = plan
+        self.arguments = arguments
 
     def operand(self) -> NDArray[np.int32]:
         """The ticket as the program takes it: low and high word."""
@@ -126,37 +135,33 @@ class StepCapture:
             session.policy.scalars_due(step.mode, step.mode_step)
         )
 
-    def choose(self, context: StepContext, found: Arguments) -> list[_Chosen]:
-        """Return those tensors of the arguments that are captured in this step."""
+    def choose(
+        self,
+        context: StepContext,
+        found: Arguments,
+        shown: AbstractSet[TensorEntry],
+    ) -> list[_Chosen]:
+        """Return those tensors of the arguments that are to be captured before a step.
+
+        Args:
+            context: The step.
+            found: The arguments.
+            shown: What its program shows.
+        """
         self.facts.add_arguments(found)
         chosen: list[_Chosen] = []
-        for name, array, is_buffer in found.parameters:
-            role = Role.BUFFER if is_buffer else parameter_role(name)
-            full = buffer_name(name) if is_buffer else name
-            self._choose(context, role, full, array, chosen)
-        for state, name, array in found.states:
-            full = optimizer_state_name(state, name)
-            self._choose(context, Role.OPTIMIZER_STATE, full, array, chosen)
+        for role, name, array in named_arrays(found):
+            entry = self._entries.get((role, name))
+            if entry is None:
+                entry = self._entries[role, name] = self.session.entry(name, role)
+            flags = context.step_plan.of_entry(entry)
+            if flags and entry not in shown:
+                chosen.append(_Chosen(entry, array, flags))
         for key, value in found.numbers.items():
             name = group_scalar_name(0, "group_0", "lr" if key in _RATES else key)
             if self.session.captures(f"scalar/{name}", Role.SCALAR):
                 self._record_number(context, name, value)
         return chosen
-
-    def _choose(
-        self,
-        context: StepContext,
-        role: Role,
-        name: str,
-        array: Any,
-        chosen: list[_Chosen],
-    ) -> None:
-        entry = self._entries.get((role, name))
-        if entry is None:
-            entry = self._entries[role, name] = self.session.entry(name, role)
-        flags = context.step_plan.of_entry(entry)
-        if flags:
-            chosen.append(_Chosen(entry, array, flags))
 
     def take(self, context: StepContext, chosen: list[_Chosen]) -> None:
         """Capture arrays, which are there, before the step changes them."""
@@ -252,17 +257,48 @@ class StepCapture:
 
     # ---- taps ----------------------------------------------------------------------
 
-    def open(self, context: StepContext) -> Execution | None:
-        """Return the execution of a step with taps; None: nothing would be shown."""
-        plan = self._sites.plan(context.step_plan)
-        if plan is None and len(self._sites):
+    @property
+    def revision(self) -> int:
+        """Grows when a step captures what traces have left out."""
+        return self._sites.revision
+
+    def open(
+        self, context: StepContext, arguments: ArgumentTaps | None
+    ) -> Execution | None:
+        """Return the execution of a step with taps; None: nothing would be shown.
+
+        Args:
+            context: The step.
+            arguments: Those of the function; None: it was not traced with taps, and
+                nobody knows what it would show.
+        """
+        shown = arguments if arguments is not None and arguments.are_shown else None
+        plan = self._sites.plan(context.step_plan, shown)
+        if plan is None and arguments is not None:
             return None
         plan = plan or self._sites.empty()
         ticket = _core.open_tap_step(plan.core)
         if not ticket:  # So far behind is no device.
             self.session.refuse(context)
             return None
-        return Execution(context, ticket, plan)
+        return Execution(context, ticket, plan, shown)
+
+    def show_arguments(
+        self, arguments: ArgumentTaps, found: Arguments, ticket: Any
+    ) -> Any:
+        """Tap the arguments of a step, whose trace begins; return the ticket.
+
+        Args:
+            arguments: Receives those that any step captures.
+            found: They.
+            ticket: The tracer of the ticket.
+        """
+        arrays = []
+        for role, name, array in named_arrays(found):
+            if self._sites.captures(name, role, frozenset()):
+                tap = self._sites.add(name, role, frozenset(), None, arguments)
+                arrays.append((tap, array))
+        return arguments.show(arrays, ticket)
 
     @contextlib.contextmanager
     def tracing(self, ticket: Any, arguments: Any) -> Iterator[Callable[[Any], Any]]:
@@ -278,7 +314,8 @@ class StepCapture:
         execution = self.execution
         if execution is not None:
             step_plan = execution.context.step_plan
-            plan = self._sites.plan(step_plan) or self._sites.empty()
+            plan = self._sites.plan(step_plan, execution.arguments)
+            plan = plan or self._sites.empty()
             execution.plan = plan
             _core.replace_tap_plan(execution.ticket, plan.core)
             for _ in range(trace.n_refused):
@@ -288,6 +325,9 @@ class StepCapture:
         """Write what the taps of a step show when its program has ended."""
         step, pending = execution.context.step, self.session.recorder.pending
         execution.context.note_data(pending)
+        if execution.arguments is not None and not execution.arguments.are_shown:
+            # It was divided among devices, of which nobody knew before the call.
+            self.session.refuse(execution.context)
 
         def deliver() -> None:
             self._sites.deliver(step, execution.ticket, execution.plan)

@@ -104,7 +104,9 @@ class CaptureTrace:
         classes: frozenset[str] = frozenset(),
         units: UnitSummarySpec | None = None,
     ) -> Any:
-        """Return *x*, which is shown under this name."""
+        """Return *x*, which is shown under this name if any step captures it."""
+        if not self._sites.captures(name, role, classes):
+            return x
         if not _is_showable(x):
             self.n_refused += 1
             return x
