@@ -150,7 +150,7 @@ $(MXNET)/installed: requirements/mxnet.txt pyproject.toml $(STAMPS)/editable
 # ---- tests -------------------------------------------------------------------
 
 .PHONY: test test-all test-cpp test-cpp-stress test-cuda asan tsan pytest pytest-slow
-.PHONY: test-mxnet test-nightly test-wheel
+.PHONY: test-jupyterlab test-mxnet test-nightly test-wheel
 test: test-cpp test-mxnet pytest ## C++ and Python tests, but for the slow ones: minutes
 
 test-all: test test-rest ## all tests of a change
@@ -222,12 +222,16 @@ test-wheel: $(STAMPS)/editable ## Python tests on a wheel, from the index, in an
 	  venv/bin/python -m pytest -q -m 'not slow' $(SOURCE_TESTS:%=--ignore=%) \
 	  $(ARGS)
 
+test-jupyterlab: $(STAMPS)/editable ## the live view in JupyterLab, driven by a browser
+	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py test-jupyterlab)
+	@$(BIN)/python -m pytest -q -m nightly tests/python/notebook $(ARGS)
+
 pytest-slow: $(STAMPS)/editable ## Python tests that take long
 	@echo "== Python tests that take long"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m 'slow and not nightly' \
 	  $(ARGS)
 
-test-nightly: test-all tidy test-wheel ## the above, what takes very long, tidy, and a wheel
+test-nightly: test-all tidy test-wheel test-jupyterlab ## the above, what takes very long, tidy, and a wheel
 	@# A race is found by chance: one pass is not enough.
 	@ctest --preset tsan -j $(JOBS) --repeat until-fail:20
 	@$(BIN)/python -m pytest -q -m nightly $(ARGS)
