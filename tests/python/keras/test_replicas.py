@@ -201,6 +201,25 @@ def test_a_replica_whose_data_is_not_a_number_is_named(ran: Ran) -> None:
     assert "on worker_1 of 2 workers" in first.message
 
 
+def test_each_replica_has_its_own_loss_where_nothing_else_is_captured(
+    ran: Ran,
+) -> None:
+    trial = ran.trial("fit seldom")
+    loss, tapped = trial.tensor(LOSS), ran.trial("fit often").tensor(LOSS)
+    assert trial.tensor("Sequential_input_0").steps(mode=TRAIN) == [0]
+    for worker in trial.workers():
+        for step in (0, 1):
+            expected = float(tapped.value(step, mode=TRAIN, worker=worker))
+            found = float(loss.value(step, mode=TRAIN, worker=worker))
+            assert found == pytest.approx(expected, rel=1e-5)
+    at = [loss.stats(2, mode=TRAIN, worker=worker).nan for worker in trial.workers()]
+    assert at == [0, 1]
+    assert loss.workers(3, mode=TRAIN) == ["worker_0"]  # The other share is empty.
+    first = next(iter(ran.judge("fit seldom", ExplodingTensor())))
+    assert (first.tensor, first.step) == (LOSS, 2)
+    assert "on worker_1 of 2 workers" in first.message
+
+
 def test_a_replica_whose_gradient_is_not_a_number_is_named(ran: Ran) -> None:
     rule = ExplodingTensor(collections=("local_gradients",))
     first = next(iter(ran.judge("broken", rule)))

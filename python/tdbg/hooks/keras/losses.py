@@ -93,13 +93,20 @@ class Losses:
     Args:
         prefix: What comes before the names of this model.
         operations: The operations of Keras (``keras.ops``).
+        follow: Makes what follows a metric.
 
     Attributes:
         trackers: The metrics that mean losses, as of the last ``look``.
     """
 
-    def __init__(self, prefix: str, operations: Any) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        operations: Any,
+        follow: Callable[[Any], Tracker] = Tracker,
+    ) -> None:
         self._prefix = prefix
+        self._follow = follow
         self._operations = operations
         self._names: dict[int, str] = {}
         self.trackers: list[Tracker] = []
@@ -116,7 +123,8 @@ class Losses:
         self._names.clear()
         known = {id(each.metric): each for each in self.trackers}
         self.trackers = [
-            known.get(id(metric)) or Tracker(metric) for metric in trackers_of(model)
+            known.get(id(metric)) or self._follow(metric)
+            for metric in trackers_of(model)
         ]
 
     def functions(self, model: Any) -> list[LossFunction]:

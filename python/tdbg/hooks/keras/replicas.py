@@ -18,6 +18,7 @@ __all__ = [
     "FlatTensors",
     "n_replicas",
     "n_replicas_of",
+    "numbers_of_replicas",
     "read_variable",
     "replica_number",
     "strategy_problem",
@@ -86,6 +87,17 @@ def read_variable(tf: Any, variable: Any) -> Any:
         with strategy.scope():
             return variable.read_value()
     return strategy.experimental_local_results(variable)[0].read_value()
+
+
+def numbers_of_replicas(variable: Any) -> list[float]:
+    """The number that a variable of Keras holds on each replica, before any reduction.
+
+    Args:
+        variable: A variable of one element, as of a metric.
+    """
+    inner = variable.value
+    found = inner.distribute_strategy.experimental_local_results(inner)
+    return [float(each.read_value()) for each in found]
 
 
 class FlatTensors(NamedTuple):

@@ -13,10 +13,7 @@ import numpy as np
 
 from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.model_info import ModelInfoWriter
-from tdbg.capture.naming import (
-    optimizer_state_name,
-    update_name,
-)
+from tdbg.capture.naming import optimizer_state_name, update_name
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
@@ -34,6 +31,7 @@ from tdbg.hooks.keras.optimizers import (
     states_of,
 )
 from tdbg.hooks.keras.rates import LearningRates, Rates
+from tdbg.hooks.keras.replica_losses import ReplicaTracker
 from tdbg.hooks.keras.replicas import n_replicas_of
 from tdbg.hooks.keras.taps import ModelTaps
 from tdbg.hooks.keras.tracing import Patches, Taps
@@ -118,9 +116,10 @@ class WatchedModel:
         self.paths = Paths(model.name, prefix)
         self.variables = Variables(session, model, self.paths)
         operations = backend.operations
-        self.losses = Losses(prefix, operations)
         n_replicas = n_replicas_of(model)
         session.replicas.expect(n_replicas)
+        follow = ReplicaTracker if n_replicas > 1 else Tracker
+        self.losses = Losses(prefix, operations, follow)
         self._taps = ModelTaps(
             session,
             self.paths,
@@ -264,6 +263,8 @@ class WatchedModel:
         Where steps are computed asynchronously, reading their losses would wait.
         """
         model, session = self.model, self.session
+        if n_replicas_of(model) > 1:
+            return None
         optimizers = self.optimizers()
         if len(optimizers) != 1 or accumulates_over(inner_of(optimizers[0])) > 1:
             return None
@@ -519,9 +520,12 @@ class WatchedModel:
             if not context.step_plan.of_entry(entry):
                 tracker.begin(None)
                 continue
+            is_tapped = f"{int(Role.LOSS)} {name}" in answer.tensors
+            if isinstance(tracker, ReplicaTracker):
+                tracker.record(self.session, context, None if is_tapped else entry)
+                continue
             metric = tracker.metric
             numbers = state.read([metric.total, metric.count])
-            is_tapped = f"{int(Role.LOSS)} {name}" in answer.tensors
             late = _Late(context, tracker, None if is_tapped else entry, numbers)
             if self.backend.is_async:
                 numbers[:] = self.backend.copies(numbers)

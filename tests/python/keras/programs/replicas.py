@@ -28,8 +28,10 @@ class Listening(logging.Handler):
 
 
 logging.getLogger("tdbg").addHandler(Listening())
-DEVICES = ["CPU:0", "CPU:1"]
-mirrored = tf.distribute.MirroredStrategy(DEVICES)
+# A hook that is there before the strategy; of that there is one, since collective
+# operations of several strategies in one process may be taken for each other.
+early = hook("fit two")
+mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 def scope(strategy: Any) -> Any:
@@ -88,16 +90,29 @@ def loop(name: str, strategy: Any, way: str = "graph", *, watched: bool = True) 
     made.close()
 
 
-def fit(name: str, *, is_mirrored: bool) -> None:
-    """With a strategy that is made after the hook."""
-    with hook(name) as made:
-        with scope(tf.distribute.MirroredStrategy(DEVICES) if is_mirrored else None):
-            model = build()
+def flat() -> Any:
+    """A model whose replicas do not wait for each other."""
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, name="d1")])
+
+
+def fit(
+    name: str,
+    *,
+    is_mirrored: bool,
+    make: Any = build,
+    x: Any = X[:64],
+    config: Any = EVERY,
+) -> None:
+    """A call of ``fit``."""
+    with early if name == "fit two" else hook(name, save_config=config) as made:
+        with scope(mirrored if is_mirrored else None):
+            model = make()
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile("adam", loss, metrics=["accuracy"])
         callbacks = [] if name == "fit plain" else [made]
         history = model.fit(
-            X[:64], Y[:64], batch_size=16, epochs=2, shuffle=False, verbose=0,
+            x, Y[: len(x)], batch_size=16, epochs=2, shuffle=False, verbose=0,
             validation_data=(X[:32], Y[:32]), validation_batch_size=16,
             callbacks=callbacks,
         ).history  # fmt: skip
@@ -109,9 +124,9 @@ def fit(name: str, *, is_mirrored: bool) -> None:
 
 
 def small(name: str, batches: Any, config: tt.SaveConfig) -> None:
-    """A loop of two replicas that have nothing in common before the loss."""
+    """A loop of two replicas that do not wait for each other."""
     with mirrored.scope():
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, name="d1")])
+        model = flat()
         optimizer = keras.optimizers.SGD(0.1)
         loss_of = keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction="sum"
@@ -161,11 +176,15 @@ fit("fit one", is_mirrored=False)
 fit("fit plain", is_mirrored=True)
 fit("fit two", is_mirrored=True)
 small("uneven", data(X[:33], 1), EVERY)
-poisoned = X[:48].copy()
+poisoned = X[:49].copy()
 poisoned[25:27, 0] = np.nan  # In the share of the second replica of the second batch.
 every_other = tt.SaveConfig(save_interval=2, statistics_interval=2)
 small("poisoned", data(poisoned, 1), every_other)
 small("broken", data(poisoned, 1), EVERY)
+seldom = tt.SaveConfig(save_interval=100, statistics_interval=100)
+poisoned[25:27], poisoned[44] = X[25:27], np.nan
+for each, config in (("fit often", EVERY), ("fit seldom", seldom)):
+    fit(each, is_mirrored=True, make=flat, x=poisoned, config=config)
 with tt.Hook(OUT / "elsewhere") as elsewhere:
     report["elsewhere"] = outcome(
         lambda: elsewhere.register(Elsewhere(), keras.optimizers.SGD())
