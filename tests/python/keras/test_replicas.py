@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from keras_programs import run_program
+from tdbg.hooks.keras.replicas import strategy_problem
 from tdbg.modes import EVAL, TRAIN
 from tdbg.rules import ExplodingTensor, Rule
 from tdbg.rules.testing import judge
@@ -237,6 +239,13 @@ def test_replicas_that_run_eagerly_are_refused_in_one_line(ran: Ran) -> None:
     told = [each for each in ran.report["messages"] if "outside of tf.function" in each]
     assert len(told) == 1
     assert ran.trial("two eagerly").tensor_names() == []
+
+
+def test_a_strategy_is_refused_by_the_name_that_users_know() -> None:
+    strategy = type("CollectiveAllReduceStrategy", (), {})()
+    problem = strategy_problem(SimpleNamespace(distribute_strategy=strategy))
+    assert problem is not None
+    assert "tf.distribute.MultiWorkerMirroredStrategy" in problem
 
 
 def test_a_strategy_of_several_processes_is_refused(ran: Ran) -> None:

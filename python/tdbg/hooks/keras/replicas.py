@@ -28,6 +28,8 @@ __all__ = [
 _log = logging.getLogger("tdbg")
 # By the beginnings of the names of their classes.
 _STRATEGIES = ("Mirrored", "OneDevice", "_Default")
+# Classes that TensorFlow shows by other names.
+_PUBLIC_NAMES = {"CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy"}
 _told: set[str] = set()
 
 
@@ -37,6 +39,7 @@ def strategy_problem(model: Any) -> str | None:
     name = type(strategy).__name__
     if strategy is None or name.startswith(_STRATEGIES):
         return None
+    name = _PUBLIC_NAMES.get(name, name)
     return (
         f"the model was made under tf.distribute.{name}: tdbg captures the replicas of "
         "one process, as of tf.distribute.MirroredStrategy"
