@@ -276,6 +276,27 @@ def test_a_tensor_that_one_run_lacks_is_said_so_and_asked_of_the_others(
             expect(shown).to_contain_text("one 1")
 
 
+def test_a_loss_that_runs_away_has_a_logarithmic_axis_by_itself(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for name, last in (("calm", 1.0), ("away", 1e20)):
+        with RunBuilder(tmp_path / "runs" / name) as run:
+            for step in range(4):
+                loss = np.array(last if step == 3 else 1.0, np.float32)
+                run.save(step, "loss_output_0", loss, role=Role.LOSS)
+                run.save(step, "w", np.ones(2, np.float32))
+                run.end_step(step)
+    with (
+        dashboard(tmp_path / "runs") as served,
+        new_page(browser, at(served, "calm", "away")) as watched,
+    ):
+        chips = watched.page.get_by_role("group", name="Axis")
+        log = chips.get_by_role("button", name="log")
+        expect(log).to_have_attribute("aria-pressed", "true")
+        chips.get_by_role("button", name="linear").click()
+        expect(log).to_have_attribute("aria-pressed", "false")
+
+
 # --- What the server answers ---------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import type { Grid } from "../grid";
 import { go, useAnswer, useRoute, type Answer, type Route } from "../hooks";
 import { LineChart, type Line } from "../line_chart";
 import { Card, Chips, Link, Mark, Notice, State } from "../parts";
-import { rangeOn, useGrid, useRun, useTensors, type Range } from "../run_data";
+import { rangeOn, spans, useGrid, useRun, useTensors, type Range } from "../run_data";
 import type { Run, Tensor } from "../types";
 import { AXES, AXIS_NAMES, endOf, placeText, type By } from "./alignment";
 import { RatioMap } from "./ratio_map";
@@ -21,6 +21,8 @@ const PERCENTS = ["0", "1", "10", "50"] as const;
 const PERCENT_NAMES = { 0: "at all", 1: "by 1 %", 10: "by 10 %", 50: "by half" };
 /** A run that goes on is compared again when it is so many times as long. */
 const AGAIN = 1.1;
+/** How many times its least value the greatest of a course is that runs away. */
+const FAR = 1e6;
 
 /** A run of the comparison. */
 interface Compared {
@@ -175,7 +177,7 @@ function Curves({ runs, by, range, route }: Shown) {
   const name = route.curve && shared.includes(route.curve) ? route.curve : shared[0];
   const grids = runs.map((each) => useGrid(each && name ? { path: "curve", run: each.run.id, name, by, from: range.from, to: range.to, most: COLUMNS } : null, each?.version ?? 0));
   const lines = linesOf(runs, grids);
-  const isLog = route.axis === "log";
+  const isLog = isLogarithmic(lines, route);
   return (
     <Card
       title="Loss"
@@ -190,7 +192,7 @@ function Curves({ runs, by, range, route }: Shown) {
               ))}
             </select>
           )}
-          <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={(value) => go({ axis: value === "log" ? "log" : undefined }, { quiet: true })} />
+          <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={(value) => go({ axis: value }, { quiet: true })} />
         </div>
       }
     >
@@ -217,6 +219,11 @@ function Chart({ lines, title, by, range, route, log }: { lines: Line[]; title: 
       onCursor={(value) => go({ at: value === undefined ? undefined : String(value) }, { quiet: true })}
     />
   );
+}
+
+/** A course that runs away would leave a line at the floor of all the others. */
+function isLogarithmic(lines: Line[], route: Route): boolean {
+  return route.axis ? route.axis === "log" : lines.some(({ grid }) => spans(grid) > FAR);
 }
 
 function cursorOf(route: Route): number | undefined {
@@ -338,7 +345,7 @@ function OneTensor({ runs, by, range, route, tensor, tensors, field }: Shown & {
         </div>
       }
     >
-      <Chart lines={lines} title={`${field} of ${tensor}`} by={by} range={range} route={route} log={route.axis === "log"} />
+      <Chart lines={lines} title={`${field} of ${tensor}`} by={by} range={range} route={route} log={isLogarithmic(lines, route)} />
       <Keys lines={lines} without={without} />
     </Card>
   );
