@@ -40,8 +40,9 @@ inline void SubtractAny(const void* a, const void* b, std::size_t n,
   }
 }
 
-// Differences become a block in the first cache: of float32 while they are
-// summed, so that sums go on while memory is read; of the others before.
+// Differences of float32 are made while they are summed, so that sums go on
+// while memory is read; of the others, a block in the first cache at a time
+// before.
 inline void AccumulateDifferenceAny(const void* a, const void* b, std::size_t n,
                                     DType dtype, Pass pass, Moments* m) {
   alignas(64) std::byte block[kBlockBytes];

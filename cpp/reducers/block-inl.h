@@ -66,9 +66,10 @@ inline void FinishExtremes(const Extremes& extremes, Moments* m) {
 }
 
 // Where the first pass over a block finds its elements: a pointer to them, or
-// one of the next two.  A further pass finds them at AfterLoading(source).
+// one of the next two.  A further pass finds them at AfterLoading(source, n).
 
-// The differences of the elements at `a` and `b`; they are written to `block`.
+// The differences of the elements at `a` and `b`.  For a further pass, which
+// few blocks need, AfterLoading writes them to `block`.
 template <typename T>
 struct Differences {
   const T* a;
@@ -99,9 +100,7 @@ template <typename L, typename T>
 [[gnu::always_inline]] inline typename L::V LoadFrom(Differences<T> p) {
   L::Prefetch(p.a);
   L::Prefetch(p.b);
-  const typename L::V x = L::Sub(L::Load(p.a), L::Load(p.b));
-  L::Store(p.block, x);
-  return x;
+  return L::Sub(L::Load(p.a), L::Load(p.b));
 }
 template <typename L, typename T>
 [[gnu::always_inline]] inline typename L::V LoadFrom(Copied<T> p) {
@@ -120,30 +119,13 @@ template <typename L, typename T>
 template <typename L, typename T>
 [[gnu::always_inline]] inline typename L::V LoadFirstFrom(Differences<T> p,
                                                           std::size_t n) {
-  const typename L::V x = L::Sub(L::LoadFirst(p.a, n), L::LoadFirst(p.b, n));
-  T first[L::kLanes];
-  L::Store(first, x);
-  for (std::size_t i = 0; i < n; ++i) p.block[i] = first[i];
-  return x;
+  return L::Sub(L::LoadFirst(p.a, n), L::LoadFirst(p.b, n));
 }
 template <typename L, typename T>
 [[gnu::always_inline]] inline typename L::V LoadFirstFrom(Copied<T> p,
                                                           std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) p.copy[i] = p.a[i];
   return L::LoadFirst(p.a, n);
-}
-
-template <typename T>
-const T* AfterLoading(const T* p) {
-  return p;
-}
-template <typename T>
-const T* AfterLoading(Differences<T> p) {
-  return p.block;
-}
-template <typename T>
-const T* AfterLoading(Copied<T> p) {
-  return p.a;
 }
 
 // Writes `n` differences.
@@ -161,6 +143,21 @@ void SubtractElements(const T* a, const T* b, std::size_t n, T* out) {
   }
 }
 
+// The `n` elements of a block that a pass has read.
+template <typename L, typename T>
+const T* AfterLoading(const T* p, std::size_t /*n*/) {
+  return p;
+}
+template <typename L, typename T>
+const T* AfterLoading(Differences<T> p, std::size_t n) {
+  SubtractElements<L>(p.a, p.b, n, p.block);
+  return p.block;
+}
+template <typename L, typename T>
+const T* AfterLoading(Copied<T> p, std::size_t /*n*/) {
+  return p.a;
+}
+
 // Does what the first pass over a block of `n` elements would have done.
 // Returns where the elements are.
 template <typename L, typename T>
@@ -169,8 +166,7 @@ const T* LoadAll(const T* p, std::size_t /*n*/) {
 }
 template <typename L, typename T>
 const T* LoadAll(Differences<T> p, std::size_t n) {
-  SubtractElements<L>(p.a, p.b, n, p.block);
-  return p.block;
+  return AfterLoading<L>(p, n);
 }
 template <typename L, typename T>
 const T* LoadAll(Copied<T> p, std::size_t n) {
@@ -340,13 +336,12 @@ bool AddFiniteBlock(P first, std::size_t n, E* run, Moments* m) {
     }
   }
   BlockLanes<L, E> block = SumShifted<L, E>(first, n, shift);
-  const auto* const p = AfterLoading(first);
   double sum = L::Sum(block.sum);
   double squares = L::Sum(block.squares);
   if (!(squares < kInfinity)) return false;
   if (ShiftIsFar(n_block, sum, squares, *m)) {
     shift = static_cast<Scalar>(static_cast<double>(shift) + sum / n_block);
-    block = SumShifted<L, E>(p, n, shift);
+    block = SumShifted<L, E>(AfterLoading<L>(first, n), n, shift);
     sum = L::Sum(block.sum);
     squares = L::Sum(block.squares);
     if (!(squares < kInfinity)) return false;
@@ -361,7 +356,7 @@ bool AddFiniteBlock(P first, std::size_t n, E* run, Moments* m) {
   MergeBlock(n_block, static_cast<double>(shift), sum,
              SquaredDeviations(n_block, sum, squares), m);
   m->l1 += l1;
-  if (block.extremes.HaveZero()) CountZeros<L>(p, n, m);
+  if (block.extremes.HaveZero()) CountZeros<L>(AfterLoading<L>(first, n), n, m);
   run->Merge(block.extremes);
   return true;
 }

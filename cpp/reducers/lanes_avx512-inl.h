@@ -25,6 +25,10 @@
 namespace tdbg {
 namespace {
 
+// More than a page: the prefetcher of the processor stops at pages, and the
+// processor itself at the end of a block, where sums are folded.
+constexpr std::ptrdiff_t kAhead = 5120;
+
 struct Doubles {
   using Scalar = double;
   using V = __m512d;
@@ -79,10 +83,9 @@ struct Doubles {
   static V LoadFirst(const std::uint64_t* p, std::size_t n) {
     return _mm512_cvtepu64_pd(_mm512_maskz_loadu_epi64(FirstLanes(n), p));
   }
-  // What is read 1 KiB further on, which may be beyond the end: the prefetcher
-  // of the processor stops at pages, and has too little to do in between.
+  // What is read kAhead bytes further on, which may be beyond the end.
   static void Prefetch(const void* p) {
-    __builtin_prefetch(static_cast<const char*>(p) + 1024);
+    __builtin_prefetch(static_cast<const char*>(p) + kAhead);
   }
   static void Store(double* p, V v) { _mm512_storeu_pd(p, v); }
 
@@ -183,10 +186,9 @@ struct Floats {
   static V LoadFirst(const BFloat16* p, std::size_t n) {
     return FromHalves(_mm256_maskz_loadu_epi16(FirstLanes(n), p));
   }
-  // What is read 1 KiB further on, which may be beyond the end: the prefetcher
-  // of the processor stops at pages, and has too little to do in between.
+  // What is read kAhead bytes further on, which may be beyond the end.
   static void Prefetch(const void* p) {
-    __builtin_prefetch(static_cast<const char*>(p) + 1024);
+    __builtin_prefetch(static_cast<const char*>(p) + kAhead);
   }
   static void Store(float* p, V v) { _mm512_storeu_ps(p, v); }
   // Past the caches; whoever is told so with a release store, after EndStream,
