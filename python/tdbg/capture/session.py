@@ -130,7 +130,6 @@ class Session:
         self.step_writer = StepWriter(self.recorder, policy, budget, propose)
         self.meter = self.step_writer.meter
         self.replicas = Replicas(self.recorder, self.step_writer)
-        self.take_of = self.replicas.take
         self.is_live = is_live
         self.writes_as: WriterIdentity | None = None
         self.is_closed = False

@@ -61,7 +61,9 @@ class ReplicaTracker(Tracker):
             loss = _grown(before[replica], now)
             if loss is not None:
                 tensors = (np.asarray(loss, np.float32),)
-                session.take_of(replica, context, (entry,), tensors, flags, micro_batch)
+                session.replicas.take(
+                    replica, context, (entry,), tensors, flags, micro_batch
+                )
 
     def _read(self) -> list[Any]:
         read = map(numbers_of_replicas, (self.metric.total, self.metric.count))

@@ -272,7 +272,7 @@ class ModelTaps:
     ) -> None:
         if chosen:
             entries, tensors, flags = zip(*chosen, strict=True)
-            self._session.take_of(
+            self._session.replicas.take(
                 replica, context, entries, tensors, flags, micro_batch
             )
 
