@@ -2,18 +2,19 @@
 
     python -m benchmarks.hooks.default [--steps 1 5] [--seconds 60] [--quick]
 
-One program in the shape of a public script (``_program.py``) runs three times at once:
-plainly, plainly again, and by ``tdbg run``, with the default rules and the default
-budget.  Each is a process of its own; blocks of half a second of their steps take
-turns, in random order, until each has trained for ``--seconds``.  So the beginning,
-in which every step is captured, has its share, as in a training that lasts as long.
+One program in the shape of a public script (``_program.py``) runs three times, one
+after the other: plainly, by ``tdbg run`` with the default rules and the default budget,
+and plainly again, each for ``--seconds`` or so.  They do not take turns, since a
+training that waits for others has time, of which the budget allows its share.  The
+beginning, in which every step is captured, has its part, as in a training that lasts
+as long.
 
 The figures are processor time, which other programs on the machine disturb least: of
 the training's thread, and of the whole process, which the thread that writes is part
-of.  *Whole* is the time of all blocks over that of the plain ones, *then* the median
-over the last half of the blocks of the same ratio, with its 95 % interval; plain over
-plain says how much of it may be noise.  The losses of all must be equal bit for bit,
-and each step of the run must have its loss.
+of.  *Whole* is the time of all blocks of half a second over that of the plain ones,
+the mean of both, *then* the median over the last half of the blocks of the same ratio,
+with its 95 % interval; plain over plain says how much of it may be noise.  The losses
+of all must be equal bit for bit, and the run must have each loss that the budget left.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +91,13 @@ def main() -> None:
     table = Table("The default cost, by the length of a step", COLUMNS)
     table.note = (
         "Processor time, over that of the program alone. "
-        f"Each trained for {given.seconds:g} s, in blocks that take turns."
+        f"Each trained for {given.seconds:g} s, one after the other."
     )
     data: dict[str, Any] = {}
-    dice = random.Random(given.seed)
     for about in given.steps or SIZES:
         folder = Path(tempfile.mkdtemp(prefix="default-"))
         try:
-            measured = measure(about, folder / "run", given, dice)
+            measured = measure(about, folder / "run", given)
             table.add(*row(measured, folder / "run"))
             data[f"{about} ms"] = measured
         finally:
@@ -108,23 +107,18 @@ def main() -> None:
     ).save()
 
 
-def measure(
-    about: int, run: Path, given: argparse.Namespace, dice: random.Random
-) -> dict[str, list[Block]]:
+def measure(about: int, run: Path, given: argparse.Namespace) -> dict[str, list[Block]]:
     """The blocks of the three programs, in the order in which they were done."""
-    blocks: dict[str, list[Block]] = {PLAIN: [], CONTROL: [], RUN: []}
+    blocks: dict[str, list[Block]] = {}
     n_steps = max(1, round(1000 * BLOCK_SECONDS / about))
-    n_all = 0
-    with programs(about, run) as found:
-        while sum(block["thread"] for block in blocks[PLAIN]) < given.seconds:
-            losses = {}
-            for name in dice.sample(list(found), len(found)):
-                block = found[name].block(n_steps)
-                losses[name] = block.pop("losses")
-                blocks[name].append(block)
-            for name, each in losses.items():
-                check_equal(each, losses[PLAIN], f"losses of {name}")
-            n_all += n_steps
+    n_blocks = max(2, round(given.seconds / BLOCK_SECONDS))
+    losses: dict[str, list[float]] = {}
+    for name, command in commands(about, run).items():
+        with started(command) as program:
+            blocks[name] = [program.block(n_steps) for _ in range(n_blocks)]
+        losses[name] = [loss for block in blocks[name] for loss in block.pop("losses")]
+        check_equal(losses[name], losses[PLAIN], f"losses of {name}")
+    n_all = n_steps * n_blocks
     trial = tdbg.create_trial(run)
     (loss,) = trial.tensor_names(collection="losses")
     missing = set(wanted(trial, n_all)) - set(trial.tensor(loss).steps())
@@ -145,31 +139,37 @@ def wanted(trial: tdbg.Trial, n_steps: int) -> Iterator[int]:
         every = 1 if change is None else int(change["throttle"]["steps"])
 
 
-@contextmanager
-def programs(about: int, run: Path) -> Iterator[dict[str, Program]]:
-    """The three programs, which have ended when this ends."""
+def commands(about: int, run: Path) -> dict[str, list[str]]:
+    """The three programs, in their order."""
     plain = [sys.executable, str(PROGRAM), *map(str, SIZES[about])]
     watched = [sys.executable, "-m", "tdbg", "run", "--out", str(run), "--", *plain]
+    return {PLAIN: plain, RUN: watched, CONTROL: plain}
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[Program]:
+    """A program, which has ended when this ends."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    with ExitStack() as stack:
-        found = {}
-        for name, command in ((PLAIN, plain), (CONTROL, plain), (RUN, watched)):
-            found[name] = Program(command)
-            stack.callback(found[name].kill)
-        yield found
-        for program in found.values():
-            program.close()
+    program = Program(command)
+    try:
+        yield program
+        program.close()
+    finally:
+        program.kill()
 
 
 def row(blocks: dict[str, list[Block]], run: Path) -> list[str]:
     """The row of one size."""
     steps = sum(block["steps"] for block in blocks[PLAIN])
     plain = sum(block["thread"] for block in blocks[PLAIN])
-    whole = [
-        f"{_total(blocks[RUN], clock) / _total(blocks[PLAIN], clock):.3f}"
-        for clock in CLOCKS
+    both = [
+        {clock: (one[clock] + other[clock]) / 2 for clock in CLOCKS}
+        for one, other in zip(blocks[PLAIN], blocks[CONTROL], strict=True)
     ]
-    then = [str(_ratio(blocks, RUN, clock)) for clock in CLOCKS]
+    whole = [
+        f"{_total(blocks[RUN], clock) / _total(both, clock):.3f}" for clock in CLOCKS
+    ]
+    then = [str(_ratio(blocks[RUN], both, clock)) for clock in CLOCKS]
     overhead = tdbg.create_trial(run).overhead()
     throttle = overhead.changes[-1]["throttle"] if overhead.changes else {}
     every = 10 * int(throttle.get("activations", 1))
@@ -178,7 +178,7 @@ def row(blocks: dict[str, list[Block]], run: Path) -> list[str]:
         f"{1e3 * plain / steps:.2f}",
         *whole,
         *then,
-        str(_ratio(blocks, CONTROL, "thread")),
+        str(_ratio(blocks[CONTROL], blocks[PLAIN], "thread")),
         f"{every} steps, losses {losses}",
     ]
 
@@ -187,11 +187,10 @@ def _total(blocks: list[Block], clock: str) -> float:
     return sum(float(block[clock]) for block in blocks)
 
 
-def _ratio(blocks: dict[str, list[Block]], name: str, clock: str) -> Ratio:
+def _ratio(ours: list[Block], plain: list[Block], clock: str) -> Ratio:
     """The time of a block over that of the plain program's, in the last half."""
-    pairs = list(zip(blocks[name], blocks[PLAIN], strict=True))
-    last = pairs[len(pairs) // 2 :]
-    return Ratio.of([ours[clock] / plain[clock] for ours, plain in last])
+    pairs = list(zip(ours, plain, strict=True))
+    return Ratio.of([a[clock] / b[clock] for a, b in pairs[len(pairs) // 2 :]])
 
 
 if __name__ == "__main__":

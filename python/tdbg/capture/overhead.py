@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tdbg.capture.steps import Step
 
 __all__ = [
+    "FELT",
     "LEVELS",
     "BudgetController",
     "Change",
@@ -382,6 +383,10 @@ class BudgetController:
 
 # Steps without a decision after ranks could not be asked.
 PAUSE = 100
+# What a training feels of the time that it spends in tdbg, where AUTO keeps the budget:
+# its own code and data are out of the caches afterwards, which no clock inside of tdbg
+# sees.  Measured at steps of 0.8 and 4 ms: 2 to 3 times (docs/overhead.md).
+FELT = 2.5
 
 
 class Throttling:
@@ -452,13 +457,12 @@ class Throttling:
             and policy.is_beginning(mode, step.mode_step)
         )
         period = policy.periods.get(mode) or policy.period(mode)
-        change = controller.end_step(
-            capture_ns, rest_ns, period, is_excused=is_dense, n=n
-        )
+        felt_ns = round(FELT * capture_ns) if self.is_auto else capture_ns
+        change = controller.end_step(felt_ns, rest_ns, period, is_excused=is_dense, n=n)
         if is_dense and controller.has_overspent:
             self._keeps_beginning = False
             self._known.clear()
-            share = capture_ns / max(rest_ns, 1)
+            share = felt_ns / max(rest_ns, 1)
             event = self._changed("over budget", Change(before, before, share, 1))
             self._keeps_beginning = event is None
             return event

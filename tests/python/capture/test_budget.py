@@ -19,6 +19,7 @@ from tdbg import create_trial
 from tdbg.capture import opening, overhead
 from tdbg.capture.overhead import (
     AUTO_SHARE,
+    FELT,
     LEVELS,
     BudgetController,
     Change,
@@ -341,7 +342,7 @@ class Training:
 
     Args:
         budget: As of a hook.
-        dense_ms: What a step with statistics costs.
+        dense_ms: What a step with statistics costs, as the training feels it.
         rest_ms: What a step takes without tdbg.
         idle_ms: What any step costs.
         propose: As of ``Throttling``.
@@ -376,7 +377,8 @@ class Training:
             if takes:
                 self.captured.append(self.n_steps)
             cost = int(self.costs[0 if takes else 1] * MS)
-            event = self.throttling.end_step(step, cost, self.rest_ns)
+            measured = int(cost / FELT) if self.throttling.is_auto else cost
+            event = self.throttling.end_step(step, measured, self.rest_ns)
             if event is not None:
                 self.events.append(event)
             self.spent_ns += cost
