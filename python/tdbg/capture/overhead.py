@@ -385,7 +385,7 @@ class BudgetController:
 PAUSE = 100
 # What a training feels of the time that it spends in tdbg, where AUTO keeps the budget:
 # its own code and data are out of the caches afterwards, which no clock inside of tdbg
-# sees.  Measured at steps of 0.8 and 4 ms: 2 to 3 times (docs/overhead.md).
+# sees.  Measured at steps of 0.8 ms: 2 to 3 times (docs/overhead.md).
 FELT = 2.5
 
 
