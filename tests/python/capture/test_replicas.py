@@ -56,7 +56,9 @@ def step(session: Session, *of_replicas: NDArray[np.float32]) -> None:
     entry = session.entry("layer_output_0", Role.OUTPUT)
     flags = context.step_plan.of_entry(entry)
     for replica, array in enumerate(of_replicas if flags else ()):
-        session.run(session.take_of, replica, context, (entry,), (array,), (flags,))
+        session.run(
+            session.replicas.take, replica, context, (entry,), (array,), (flags,)
+        )
     session.run(session.forward_ends)
     session.run(session.optimizer_begins, OPTIMIZER, lambda: TRAIN)
     session.run(session.optimizer_ends, OPTIMIZER)
