@@ -96,25 +96,6 @@ class Aside:
         found: _Result = answer.take()
         return found
 
-    def ask(self, function: Callable[[], _Result]) -> _Result:
-        """Return what an earlier function has given, and call this one meanwhile.
-
-        Nothing is waited for.  Where an earlier function has not returned yet this one
-        is not called.
-
-        Raises:
-            Unanswered: If there is no answer that nobody had.
-        """
-        answer = self._pending
-        if answer is not None and not answer.is_there.is_set():
-            raise Unanswered
-        self._pending = _Answer(function)
-        self._order(self._pending)
-        if answer is None:
-            raise Unanswered
-        found: _Result = answer.take()
-        return found
-
     def close(self) -> None:
         """End the thread, as soon as its function returns; further calls begin anew."""
         if self._orders is not None:

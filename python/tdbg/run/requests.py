@@ -74,8 +74,6 @@ _RESCAN_NS = 5_000_000_000
 PATIENCE_SECONDS = 1.0
 _SHARE = 20
 _MOST_INTERVALS = 200
-# Who polls more often than once in so many intervals is not kept for the answer.
-_RARE_INTERVALS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +195,8 @@ class RequestListener:
     """Receives the requests that this process is to obey.
 
     ``poll`` costs a clock read, and at most ten times a second a ``stat``, in a thread
-    of its own.  Who polls less than once a second waits for the answer: a file system
-    that hangs costs that a second, once, and a slow one a twentieth of its time.  All
-    others go on, and the ``poll`` that would look next returns it.  It
+    of its own: a file system that hangs costs the training a second, once, and a slow
+    one a twentieth of its time.  What it answers late the next ``poll`` returns.  It
     never raises, and returns each request once.  The listener ignores requests to
     another run, rank or generation; files that are torn, too large, links, or not
     owned by the owner of the run; and copies of requests that it has returned.
@@ -231,7 +228,6 @@ class RequestListener:
         self._interval_ns = int(interval * 1e9)
         self._owner: int | None = None
         self.next_ns = 0
-        self._asked_ns = 0
         self._next_scan_ns = 0
         self._stamp = -1
         self._seen_names: set[str] = set()
@@ -244,16 +240,10 @@ class RequestListener:
         if now < self.next_ns:
             return []
         try:
-            if now - self._asked_ns >= _RARE_INTERVALS * self._interval_ns:
-                look, patience = partial(self._look, now), PATIENCE_SECONDS
-                requests = self._aside.call(look, patience)
-            else:
-                # Another thread may wait long for a processor; a training that comes
-                # so often hears the answer the next time.
-                requests = self._aside.ask(partial(self._look, now))
+            look = partial(self._look, now)
+            requests = self._aside.call(look, PATIENCE_SECONDS)
         except (Unanswered, OSError, ValueError):
             requests = []
-        self._asked_ns = now
         pause = _SHARE * (time.perf_counter_ns() - now)
         most = _MOST_INTERVALS * self._interval_ns
         self.next_ns = now + max(self._interval_ns, min(pause, most))

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Self
@@ -297,34 +296,6 @@ def test_between_two_looks_nothing_is_touched(
     for _ in range(100):
         ears.poll()
     assert looks == []
-
-
-def test_who_polls_often_is_not_kept_by_a_folder_that_does_not_answer(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sabotaged: a poll that waits for the look returns only when it is over."""
-    ears = RequestListener(run.path, run.uuid, 1, interval=60.0)
-    assert ears.poll() == []  # The first one waits.
-    request_stop(run.path, reason="enough")
-    answers = threading.Event()
-    stat = Path.stat
-
-    def late(path: Path, **options: Any) -> os.stat_result:
-        if path == run.path / "ctl":
-            assert answers.wait(60.0)
-        return stat(path, **options)
-
-    monkeypatch.setattr(Path, "stat", late)
-    for _ in range(3):
-        ears.next_ns = 0
-        assert ears.poll() == []
-    answers.set()
-    heard: list[Request] = []
-    while not heard:
-        ears.next_ns = 0
-        heard = ears.poll()
-    assert [each.type for each in heard] == ["stop"]
-    ears.close()
 
 
 def test_each_rank_is_asked_at_its_newest_generation(run: Run) -> None:
