@@ -160,6 +160,8 @@ class CountedSteps:
         Returns:
             Whether they will be only counted.
         """
+        if machine.trains_in_evaluation:
+            return False  # Who goes in and out of that at every step means it.
         if step.mode is not TRAIN or machine.evaluation is not None or machine.depth:
             return False
         if not self.events or not self.events[-1].may_be_last:
