@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -331,6 +332,13 @@ def test_a_rank_that_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the writer ------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def tensorboard() -> None:
+    """Import it before a test looks around: TensorFlow may come with it, and stays."""
+    importlib.import_module("torch.utils.tensorboard")
+
+
+@pytest.mark.usefixtures("tensorboard")
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_a_store_gives_back_each_step(name: str, tmp_path: Path) -> None:
     for package in CONTENDERS[name][1]:
