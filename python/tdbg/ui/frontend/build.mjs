@@ -9,13 +9,8 @@ import { fileURLToPath } from "node:url";
 const here = dirname(fileURLToPath(import.meta.url));
 const out = process.argv[2] ?? join(here, "..", "static");
 
-await mkdir(out, { recursive: true });
-await build({
+const common = {
   absWorkingDir: here,
-  entryPoints: { app: "src/main.tsx", compare: "src/compare/screen.tsx", style: "src/style.css" },
-  // What the first screens need is app.js and shared.js; the rest comes when it is asked for.
-  splitting: true,
-  chunkNames: "shared",
   outdir: out,
   bundle: true,
   minify: true,
@@ -25,6 +20,15 @@ await build({
   jsxImportSource: "preact",
   charset: "utf8",
   legalComments: "none",
+};
+
+await mkdir(out, { recursive: true });
+await build({
+  entryPoints: { app: "src/main.tsx", compare: "src/compare/screen.tsx", style: "src/style.css" },
+  // What the first screens need is app.js and shared.js; the rest comes when it is asked for.
+  splitting: true,
+  chunkNames: "shared",
+  ...common,
   banner: { js: "// Built from python/tdbg/ui/frontend: do not edit.", css: "/* Built from python/tdbg/ui/frontend: do not edit. */" },
 });
 // The widget for notebooks is one file: it has its style inside, for a root of its own.
@@ -34,17 +38,8 @@ for (const [name, entry] of Object.entries({ STYLE: "notebook", LIGHT: "light", 
   texts[name] = JSON.stringify(built.outputFiles[0].text);
 }
 await build({
-  absWorkingDir: here,
   entryPoints: { notebook: "src/notebook.tsx" },
-  outdir: out,
-  bundle: true,
-  minify: true,
-  format: "esm",
-  target: ["es2022"],
-  jsx: "automatic",
-  jsxImportSource: "preact",
-  charset: "utf8",
-  legalComments: "none",
+  ...common,
   define: texts,
   banner: { js: "// Built from python/tdbg/ui/frontend: do not edit." },
 });
