@@ -2,7 +2,7 @@
 
 The events of a step (a forward begins, it ends, an optimizer begins, it ends) mean as
 much work as the rest of tdbg does between two steps that are captured.  Where the next
-steps capture nothing, hooks of the core stand in for those of Python: as long as the
+steps have losses at most, hooks of the core stand in for those of Python: as long as the
 events are those of the last step that was seen, in the same order, they are counted and
 nothing else is done.  The loss of a step that is to have it is noted where it is
 computed.  Whatever else happens ends that.  Then the session is told how many steps
