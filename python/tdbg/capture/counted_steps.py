@@ -2,12 +2,12 @@
 
 The events of a step (a forward begins, it ends, an optimizer begins, it ends) mean as
 much work as the rest of tdbg does between two steps that are captured.  Where the next
-steps have losses at most, hooks of the core stand in for those of Python: as long as the
-events are those of the last step that was seen, in the same order, they are counted and
-nothing else is done.  The loss of a step that is to have it is noted where it is
+steps have losses at most, hooks of the core stand in for those of Python.  As long as
+the events are those of the last step that was seen, in the same order, they are counted
+and nothing else is done.  The loss of a step that is to have it is noted where it is
 computed.  Whatever else happens ends that.  Then the session is told how many steps
-there were, what was noted is recorded, and the events of the step under way are made
-up for.
+there were, what was noted is recorded, and the events of the step under way are made up
+for.
 
 Thread safety: the training's thread.
 
