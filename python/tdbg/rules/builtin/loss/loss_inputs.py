@@ -224,7 +224,9 @@ def _judge(table: Table, i: int, given: _Given) -> Evaluation:
 def _squashed(table: Table, i: int, j: int, classes: int) -> Description:
     what = f"softmax, of {classes} classes" if classes > 1 else "sigmoid"
     # The loss of a model that is right and certain.
-    floor = np.log(np.e + classes - 1.0) - 1.0 if classes > 1 else np.log1p(1 / np.e)
+    floor = (
+        math.log(math.e + classes - 1) - 1 if classes > 1 else math.log1p(1 / math.e)
+    )
     return Description(
         message=(
             f"{_numbers(table, i, j)} are what a {what} gives; the loss takes it once "
