@@ -515,6 +515,7 @@ def test_watch_has_a_budget_and_tells_once_what_it_left_out(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The horizon is over before the training begins, and nothing is cheap enough."""
+    monkeypatch.delenv("TDBG_BUDGET")
     monkeypatch.setattr(overhead, "AUTO_HORIZON_NS", 0)
     monkeypatch.setattr(overhead, "AUTO_SHARE", 1e-4)
     model, criterion = mlp(), nn.CrossEntropyLoss()

@@ -200,7 +200,7 @@ NAMED = [
     Named("weights_in_bfloat16", "PrecisionLoss", "0.weight", WARNING, (19, 30),
           "rounded away in bfloat16", "3 of 3 weights lose most of their updates"),
     Named("padded_to_the_maximum", "NLPSequenceRatio", "embedding_input_0", WARNING,
-          (0, 0), "78 % of the last 5120 tokens are token 0", "pack them"),
+          (0, 0), "% of the last 5120 tokens are token 0", "pack them"),
     Named("numbers_cut_off", "DeadEmbedding", "gradient/embedding.weight", WARNING,
           (9, 29), "16 of 98 rows had a gradient", "about 16 rows are enough"),
     Named("softmax_before_the_loss", "LossMisuse", LOSS, WARNING, (0, 0),
