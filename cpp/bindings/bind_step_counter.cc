@@ -1,4 +1,4 @@
-// StepCounter, and the hooks that report to it.
+// StepCounter, the hooks that report to it, and the calls that it spares.
 
 #include <pybind11/pybind11.h>
 
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bindings/register.h"
+#include "python_capture/counted_call.h"
 #include "python_capture/counted_hook.h"
 #include "python_capture/step_counter.h"
 
@@ -25,7 +26,8 @@ void Begin(StepCounter& counter, const py::tuple& events, std::int64_t most,
   pattern.reserve(events.size());
   for (const py::handle event : events) pattern.push_back(event.ptr());
   counter.Begin(std::move(pattern), most, until_ns,
-                {.first = first_noted, .every = noted_every});
+                {.first = first_noted, .every = noted_every},
+                python_capture::HandledException());
 }
 
 py::tuple End(StepCounter& counter) {
@@ -45,6 +47,7 @@ void RegisterStepCounter(py::module_& module) {
       .def_property_readonly("is_on", &StepCounter::is_on)
       .def_property_readonly("is_over", &StepCounter::is_over)
       .def_property_readonly("is_noted", &StepCounter::is_noted)
+      .def_property_readonly("is_quiet", &StepCounter::is_quiet)
       .def_readonly("depth", &StepCounter::depth)
       .def_property_readonly("n_events", &StepCounter::n_events)
       .def_property_readonly(
@@ -57,6 +60,7 @@ void RegisterStepCounter(py::module_& module) {
         return counter.counted().duration_ns;
       });
   python_capture::AddCountedHook(module);
+  python_capture::AddCountedCall(module);
 }
 
 }  // namespace tdbg::bindings

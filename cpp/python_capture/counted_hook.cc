@@ -40,11 +40,10 @@ bool IsInBackward(const Hook& hook) {
   return number != -1;
 }
 
-bool IsRaising() {
-  PyObject* error = PyErr_GetHandledException();
-  const bool is_raising = error != nullptr && error != Py_None;
-  Py_XDECREF(error);
-  return is_raising;
+// Whether another exception is being handled than when the counting began: the
+// training may have caught one of its own.
+bool IsRaising(const StepCounter& counter) {
+  return HandledException() != counter.handled();
 }
 
 // Whether an attribute in the dict of the object is what it is to be; there is
@@ -91,8 +90,8 @@ bool IsCounted(const Hook& hook, PyObject* const* args, Py_ssize_t n) {
     case CountedHookKind::kForwardBegins: {
       if (IsInBackward(hook)) return true;  // It is computed once more.
       PyObject* root = Referent(hook, 1);
-      if (args[0] != Referent(hook, 0) || root == nullptr || IsRaising() ||
-          !HasInDict(args[0], "training", Py_True) ||
+      if (args[0] != Referent(hook, 0) || root == nullptr ||
+          IsRaising(counter) || !HasInDict(args[0], "training", Py_True) ||
           !HasInDict(root, "training", Py_True) ||
           !counter.GoesOn(hook.event)) {
         return false;
@@ -102,7 +101,7 @@ bool IsCounted(const Hook& hook, PyObject* const* args, Py_ssize_t n) {
     }
     case CountedHookKind::kForwardEnds:
       if (IsInBackward(hook)) return true;
-      if (IsRaising() || !counter.GoesOn(hook.event)) return false;
+      if (IsRaising(counter) || !counter.GoesOn(hook.event)) return false;
       --counter.depth;
       return true;
     case CountedHookKind::kOptimizerBegins:
@@ -204,6 +203,12 @@ PyObject* GetAttribute(PyObject* self, PyObject* name) {
 }
 
 }  // namespace
+
+const void* HandledException() {
+  PyObject* error = PyErr_GetHandledException();
+  Py_XDECREF(error);
+  return error == Py_None ? nullptr : error;
+}
 
 void AddCountedHook(py::module_& module) {
   static PyMemberDef members[] = {

@@ -37,6 +37,9 @@ enum class CountedHookKind : long {
   kKnownOptimizer = 5,
 };
 
+// The exception that the calling code handles, to be compared; null: none.
+const void* HandledException();
+
 // Adds the type to a module, as CountedHook(kind, counter, event, hook,
 // backward_id, references, asks).  `references` are weak: module and mode_root,
 // or the known optimizers.

@@ -7,8 +7,10 @@
 namespace tdbg::python_capture {
 
 void StepCounter::Begin(std::vector<const void*> pattern, std::int64_t most,
-                        std::int64_t until_ns, Noted noted) {
+                        std::int64_t until_ns, Noted noted,
+                        const void* handled) {
   pattern_ = std::move(pattern);
+  handled_ = handled;
   counted_ = {};
   noted_ = noted;
   left_ = most;

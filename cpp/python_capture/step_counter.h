@@ -36,9 +36,11 @@ class StepCounter {
 
   // Counts steps that have these events, by their addresses: at most `most` of
   // them, none of which begins at or after the time `until_ns` (MonotonicNs).
+  // `handled` is the exception that is being handled, of which only the address
+  // matters: who trains in the place of what has failed goes on handling it.
   // REQUIRES: there is an event.
   void Begin(std::vector<const void*> pattern, std::int64_t most,
-             std::int64_t until_ns, Noted noted);
+             std::int64_t until_ns, Noted noted, const void* handled);
 
   // Whether the event is the next one of a step that is counted.
   bool GoesOn(const void* event);
@@ -46,6 +48,10 @@ class StepCounter {
   // Whether numbers of the step under way are noted; false between steps.
   [[nodiscard]] bool is_noted() const {
     return counted_.n_events > 0 && noted_.Has(counted_.n_steps);
+  }
+  // Whether a step is under way of which nothing is noted.
+  [[nodiscard]] bool is_quiet() const {
+    return counted_.n_events > 0 && !noted_.Has(counted_.n_steps);
   }
   // Whether any step has such numbers.
   [[nodiscard]] bool has_noted() const { return noted_.every > 0; }
@@ -61,6 +67,9 @@ class StepCounter {
   // All events that were ever counted.
   [[nodiscard]] std::int64_t n_events() const { return n_events_; }
 
+  // As it was given.
+  [[nodiscard]] const void* handled() const { return handled_; }
+
   // Calls of modules under way, which whoever reports them counts.
   std::int64_t depth = 0;
 
@@ -69,6 +78,7 @@ class StepCounter {
   std::vector<const void*> pattern_;
   Counted counted_;
   Noted noted_;
+  const void* handled_ = nullptr;
   std::int64_t left_ = 0;
   std::int64_t until_ns_ = 0;
   std::int64_t start_ns_ = 0;

@@ -42,6 +42,10 @@ class StepCounter:
         """Whether numbers of the step under way are noted."""
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether a step is under way of which nothing is noted."""
+
+    @property
     def n(self) -> int:
         """Steps that were counted, and are over."""
 
@@ -75,3 +79,16 @@ class CountedHook:
     @property
     def stands_for(self) -> Any:
         """The hook."""
+
+@final
+class CountedCall:
+    """A function whose calls are followed, but in steps that are only counted.
+
+    Calls *followed* in the place of *function*, or that if ``counter.is_quiet``.
+    """
+
+    counter: StepCounter | None
+    def __new__(
+        cls, function: Callable[..., Any], followed: Callable[..., Any], /
+    ) -> CountedCall: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -94,7 +94,7 @@ class _Note(NamedTuple):
 class _NothingCounted:
     """Stands where there is no counter of the core."""
 
-    is_on = is_over = is_noted = False
+    is_on = is_over = is_noted = is_quiet = False
     n = index = duration_ns = depth = n_events = 0
 
 
@@ -140,6 +140,11 @@ class CountedSteps:
         self._notes: list[_Note] = []
         # Those of the step that was under way when the counting ended.
         self._begun: Sequence[_Note] = ()
+
+    @property
+    def counter_of_core(self) -> StepCounter | None:
+        """``counter``, if it ever counts."""
+        return self.counter if self._can_count else None
 
     @property
     def n_begun(self) -> int:

@@ -18,7 +18,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Never, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.dry_run import DryRunSummary, MeasuringWriter, summarize
@@ -42,6 +42,9 @@ from tdbg.config.options import SessionOptions, is_disabled
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError
 from tdbg.modes import TRAIN, TRAINING, ModeKeys
+
+if TYPE_CHECKING:
+    from tdbg._core import StepCounter
 
 __all__ = ["HookBase", "RunExport"]
 
@@ -448,6 +451,11 @@ class HookBase(ABC):
         """Number that grows with every forward in training."""
         self._session.settle()
         return self._session.n_forwards
+
+    @property
+    def step_counter(self) -> StepCounter | None:
+        """Says which steps are only counted; None: all are seen."""
+        return self._session.counted.counter_of_core
 
     def counters(self) -> dict[str, int]:
         """Numbers of records offered, written, dropped and failed, and of errors."""

@@ -509,6 +509,7 @@ class Discovery:
         """Look at calls of modules and at steps of optimizers from now on."""
         if self._handles:
             return
+        self._see_backwards_of(None)
         self._handles = [
             register_module_forward_pre_hook(
                 lambda module, args: self._run(self._called, module, args)
@@ -529,6 +530,7 @@ class Discovery:
                 if not any(optimizer in self._n_steps for optimizer in each.optimizers):
                     each.hook.close()
         self._end_search()
+        self._see_backwards_of(current)
 
     def _end_search(self) -> None:
         for handle in self._handles:
@@ -542,6 +544,12 @@ class Discovery:
         for calls in self._direct_calls:
             if id(calls.module) not in roots:
                 calls.remove()
+
+    def _see_backwards_of(self, training: _Training | None) -> None:
+        """Be told of no backward pass of its steps that are only counted, or of all."""
+        if self._backward is not None:
+            counter = None if training is None else training.hook.step_counter
+            self._backward.counter = counter
 
     def _give_up(self, why: object) -> None:
         _log.warning("tdbg captures nothing: %s", why)

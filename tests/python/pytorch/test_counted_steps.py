@@ -82,6 +82,17 @@ def training(run_dir: Path) -> Iterator[Training]:
     found.hook.close()
 
 
+def test_steps_of_a_training_that_goes_on_in_a_handler_are_counted(
+    training: Training,
+) -> None:
+    """Sabotaged: any exception that is being handled ends the counting."""
+    try:
+        raise KeyError
+    except KeyError:
+        training.run(40)
+        assert training.counter.n_events > 0
+
+
 def test_losses_of_the_steps_that_are_left_are_there_under_their_numbers(
     training: Training,
 ) -> None:

@@ -126,9 +126,9 @@ def test_a_step_that_a_budget_leaves_out_calls_next_to_nothing(run_dir: Path) ->
         policy = hook._session.policy
         policy.set_throttle(policy.throttle._replace(steps=8, activations=9, others=9))
         called = [calls_of_tdbg(step) for _ in range(30)]
-        # The call of the loss and that of the backward pass, and who listens to them.
+        # The call of the backward pass; that of the loss is a frame of PyTorch.
         fewest = min(called, key=len)
-        assert len(fewest) <= 4, fewest
+        assert len(fewest) <= 1, fewest
         assert sum(len(each) == len(fewest) for each in called) >= 20
         assert hook.counters()["internal_errors"] == 0
 

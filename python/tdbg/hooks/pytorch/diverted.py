@@ -8,7 +8,8 @@ code to exchange.  Another function stands in its place, and only while a forwar
 under way that is captured, and never again once anything is compiled.
 
 In forwards that are not captured an activation has its own code too, and costs what it
-costs without tdbg, until anything is compiled; losses are followed always.
+costs without tdbg, until anything is compiled; losses are followed always, but for
+steps that are only counted.
 
 Thread safety: functions are diverted by the training's thread; any thread may call
 them.
@@ -24,12 +25,24 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import compiler
 from torch.compiler import is_dynamo_compiling
 
-__all__ = ["DivertedCode", "FunctionCall", "Listener", "Place", "code_of", "place_of"]
+if TYPE_CHECKING:
+    from tdbg._core import CountedCall, StepCounter
+
+__all__ = [
+    "DivertedCode",
+    "DivertedCodes",
+    "FunctionCall",
+    "Listener",
+    "Place",
+    "code_of",
+    "place_of",
+]
 
 _Function = Callable[..., Any]
 _DIVERTED = "_tdbg_diverted"
@@ -93,16 +106,62 @@ class DivertedCode(NamedTuple):
         function: The function.
         codes: Its own code, and that which diverts its calls: its ``__code__`` is set
             to either.
+        call: What the latter calls; its ``counter`` says when it need not be followed.
     """
 
     function: Any  # Typed, it would be taken for a method.
     codes: tuple[types.CodeType, types.CodeType]
+    call: CountedCall
 
     def remove(self) -> None:
         """Leave the function as it was."""
         self.function.__code__ = self.codes[False]
         for attribute in ("__signature__", _DIVERTED):
             vars(self.function).pop(attribute, None)
+
+
+class DivertedCodes:
+    """Functions whose code is exchanged together.
+
+    Attributes:
+        are_diverted: Whether they have the code that diverts their calls.
+    """
+
+    def __init__(self) -> None:
+        self._codes: list[DivertedCode] = []
+        self._counter: StepCounter | None = None
+        self.are_diverted = True
+
+    @property
+    def counter(self) -> StepCounter | None:
+        """Says in which steps no call of them is followed; None: in none."""
+        return self._counter
+
+    @counter.setter
+    def counter(self, counter: StepCounter | None) -> None:
+        self._counter = counter
+        for each in self._codes:
+            each.call.counter = counter
+
+    def add(self, code: DivertedCode) -> None:
+        """Add one."""
+        self._codes.append(code)
+        code.call.counter = self._counter
+        code.function.__code__ = code.codes[self.are_diverted]
+
+    def exchange(self, are_diverted: bool) -> None:
+        """Give them the code that diverts their calls, or their own."""
+        if are_diverted is not self.are_diverted:
+            self.are_diverted = are_diverted
+            for each in self._codes:
+                each.function.__code__ = each.codes[are_diverted]
+
+    def remove(self) -> None:
+        """Leave them as they were; others may be added."""
+        for each in self._codes:
+            each.remove()
+        self._codes.clear()
+        self.are_diverted = True
 
 
 def code_of(
@@ -123,15 +182,17 @@ def code_of(
         code, function.__globals__, name, function.__defaults__
     )
     original.__kwdefaults__ = function.__kwdefaults__
-    called = _calling(original, name, listener)
+    call = import_module("tdbg._core").CountedCall(
+        original, _calling(original, name, listener)
+    )
 
     def template(*args: Any, **kwargs: Any) -> Any:
         call: Any = "what is called"
-        return call(args, kwargs)
+        return call(*args, **kwargs)
 
     diverted = template.__code__.replace(
         co_consts=tuple(
-            called if each == _PLACE else each for each in template.__code__.co_consts
+            call if each == _PLACE else each for each in template.__code__.co_consts
         ),
         # Those who read the source of the function, as ``torch.jit.script``, find it.
         co_name=code.co_name,
@@ -143,7 +204,7 @@ def code_of(
     vars(function).update(
         {"__signature__": inspect.signature(function), _DIVERTED: True}
     )
-    return DivertedCode(function, (code, diverted))
+    return DivertedCode(function, (code, diverted), call)
 
 
 def place_of(owner: types.ModuleType, name: str, listener: Listener) -> Place | None:
@@ -155,7 +216,7 @@ def place_of(owner: types.ModuleType, name: str, listener: Listener) -> Place | 
 
     @functools.wraps(original)
     def diverted(*args: Any, **kwargs: Any) -> Any:
-        return called(args, kwargs)
+        return called(*args, **kwargs)
 
     return Place(owner, name, original, diverted)
 
@@ -167,8 +228,8 @@ def _calling(original: _Function, name: str, listener: Listener) -> _Function:
     more, where a mode of PyTorch (``torch.set_default_device``) passes it on.
     """
 
-    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # Losses come here in every step: as few calls as can be.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Losses come here in every step that is seen: as few calls as can be.
         if not listener.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
         thread = threading.get_ident()

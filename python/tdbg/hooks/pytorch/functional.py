@@ -34,7 +34,7 @@ from tdbg.hooks.pytorch.activations import Activations, unit_range_of
 from tdbg.hooks.pytorch.call_sites import CallSites
 from tdbg.hooks.pytorch.compile import hooks_may_go, now
 from tdbg.hooks.pytorch.diverted import (
-    DivertedCode,
+    DivertedCodes,
     FunctionCall,
     Listener,
     Place,
@@ -155,7 +155,8 @@ class FunctionCalls:
         """Capture losses too, and what a backward begins at; watch dropout."""
         self.is_following = self.follows_losses = True
         _diverted.follow_losses(self)
-        self._backward = BackwardRoots(self._backward_begins)
+        counter = self.session.counted.counter_of_core
+        self._backward = BackwardRoots(self._backward_begins, counter)
 
     def remove(self) -> None:
         """Follow nothing any longer."""
@@ -177,7 +178,7 @@ class FunctionCalls:
         self.thread = threading.get_ident()
         if mode in TRAINING:
             self._may_be_followed = True
-        _diverted.dropout.is_on = mode not in TRAINING
+        _diverted.follow_dropout(mode not in TRAINING)
         self.is_in_forward = self.session.takes_activations
         if _diverted.is_on or self.is_in_forward or _diverted.latest is not self.me:
             _diverted.forward_begins(self)
@@ -383,13 +384,10 @@ class _Losses(Listener):
         if calls is None or not calls.follows_losses:
             return
         counter = calls.session.counted.counter
-        # Most steps that are only counted have no loss.
-        is_counted = counter.index > 0
-        if is_counted and not counter.is_noted:
+        # Most steps that are only counted have no loss, and seldom come here.
+        if counter.is_quiet or threading.get_ident() != calls.thread:
             return
-        if threading.get_ident() != calls.thread:
-            return
-        if not (is_counted and calls.note_loss(call)):
+        if not (counter.is_noted and calls.note_loss(call)):
             calls.session.run(calls.take_loss, call)
 
 
@@ -415,7 +413,6 @@ class _Diverted:
     Attributes:
         latest: Refers to who follows now; None: nobody does.
         is_on: Whether the latest forward is one whose activations are followed.
-        dropout: Is told of calls of dropout.
     """
 
     def __init__(self) -> None:
@@ -424,15 +421,12 @@ class _Diverted:
         self.latest: weakref.ref[FunctionCalls] | None = None
         self.is_on = False
         self._activations, self._losses = _Activations(), _Losses()
-        self.dropout = _Dropout()
+        self._dropout = _Dropout()
         self._names: set[str] = set()
-        # Those of activations are exchanged, those of losses and dropout are not.
-        self._codes: list[DivertedCode] = []
-        self._fixed_codes: list[DivertedCode] = []
+        self._activation_codes, self._dropout_codes = DivertedCodes(), DivertedCodes()
+        self._loss_codes = DivertedCodes()  # They are always diverted.
         self._places: list[Place] = []
-        # Whether activations have the other code, and whether builtins are replaced.
-        self._has_codes = True
-        self._has_places = False
+        self._has_places = False  # Whether builtins are replaced.
         self._is_compiled = False
 
     def follow_activations(self, calls: FunctionCalls) -> None:
@@ -444,54 +438,60 @@ class _Diverted:
                     code = code_of(owner, name, self._activations)
                     place = place_of(owner, name, self._activations)
                     if code is not None:
-                        self._codes.append(code)
-                        code.function.__code__ = code.codes[self._has_codes]
+                        self._activation_codes.add(code)
                     elif place is not None:
                         self._places.append(place)
 
     def follow_losses(self, calls: FunctionCalls) -> None:
         """Divert losses, and dropout."""
         self._followers.add(calls)
-        followed: list[tuple[str, Listener]]
-        followed = [(name, self._losses) for name in LOSS_FUNCTIONS]
-        followed += [(name, self.dropout) for name in _DROPOUT_FUNCTIONS]
-        for name, listener in followed:
-            if self._is_new(functional, name):
-                code = code_of(functional, name, listener)
-                if code is not None:
-                    self._fixed_codes.append(code)
-                    code.function.__code__ = code.codes[True]
+        for names, listener, codes in (
+            (LOSS_FUNCTIONS, self._losses, self._loss_codes),
+            (_DROPOUT_FUNCTIONS, self._dropout, self._dropout_codes),
+        ):
+            for name in names:
+                if self._is_new(functional, name):
+                    code = code_of(functional, name, listener)
+                    if code is not None:
+                        codes.add(code)
 
     def remove(self, calls: FunctionCalls) -> None:
         """Put all back, if nobody else follows."""
         self._followers.discard(calls)
         if self.latest is calls.me:
-            self.latest = None
+            self._listen(None)
         if not self._followers:
-            self.is_on = self._activations.is_on = self.dropout.is_on = False
+            self.is_on = self._activations.is_on = self._dropout.is_on = False
             self._put_builtins_back()
-            for code in (*self._codes, *self._fixed_codes):
-                code.remove()
+            for codes in self._all_codes():
+                codes.remove()
             # The next training is another one: what it compiles is yet to come.
-            self.born, self._is_compiled, self._has_codes = now(), False, True
+            self.born, self._is_compiled = now(), False
             self._names.clear()
-            for each in (self._codes, self._fixed_codes, self._places):
-                each.clear()
+            self._places.clear()
 
     def forward_begins(self, calls: FunctionCalls) -> None:
         """A root is called; what is called inside is for *calls*."""
-        self.latest = calls.me
+        if self.latest is not calls.me:
+            self._listen(calls)
         self.is_on = self._activations.is_on = calls.is_in_forward
         if not self.is_on:
             self._put_builtins_back()
-        may_change = not self._is_compiled and hooks_may_go(self)
-        if may_change and self._has_codes is not self.is_on:
-            self._exchange_codes(self.is_on)
+        may_change = self._may_change()
+        if may_change:
+            self._activation_codes.exchange(self.is_on)
         if may_change and self.is_on and not self._has_places:
             self._has_places = True
             for owner, name, original, diverted in self._places:
                 if getattr(owner, name) is original:
                     setattr(owner, name, diverted)
+
+    def follow_dropout(self, is_followed: bool) -> None:
+        """A root is called, whose dropout is followed or not."""
+        self._dropout.is_on = is_followed
+        codes = self._dropout_codes
+        if codes.are_diverted is not is_followed and self._may_change():
+            codes.exchange(is_followed)
 
     def forward_ends(self) -> None:
         """No forward is under way, and builtins are in their places.
@@ -499,7 +499,7 @@ class _Diverted:
         Code is not put back before a forward begins that is not captured: in the
         beginning, and by short schedules, the next one is.
         """
-        self._activations.is_on = self.dropout.is_on = False
+        self._activations.is_on = self._dropout.is_on = False
         self._put_builtins_back()
 
     def set_idle(self, is_idle: bool) -> None:
@@ -510,12 +510,21 @@ class _Diverted:
         if not is_idle:
             self._is_compiled = True
             self._put_builtins_back()
-            self._exchange_codes(True)
+            for codes in self._all_codes():
+                codes.exchange(True)
 
-    def _exchange_codes(self, are_diverted: bool) -> None:
-        self._has_codes = are_diverted
-        for function, codes in self._codes:
-            function.__code__ = codes[are_diverted]
+    def _listen(self, calls: FunctionCalls | None) -> None:
+        """Calls are of this training from now on; None: of none."""
+        self.latest = None if calls is None else calls.me
+        counter = None if calls is None else calls.session.counted.counter_of_core
+        for codes in self._all_codes():
+            codes.counter = counter
+
+    def _may_change(self) -> bool:
+        return not self._is_compiled and hooks_may_go(self)
+
+    def _all_codes(self) -> tuple[DivertedCodes, ...]:
+        return self._activation_codes, self._dropout_codes, self._loss_codes
 
     def _put_builtins_back(self) -> None:
         if self._has_places:

@@ -9,7 +9,8 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import compiler, nn
@@ -28,6 +29,9 @@ from tdbg.hooks.pytorch.compile import never_compiled, new_target, report_call
 from tdbg.hooks.pytorch.submodule_hooks import RemovableHooks
 from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys
+
+if TYPE_CHECKING:
+    from tdbg._core import StepCounter
 
 __all__ = ["BackwardRoots", "LossCapture", "is_call_of_function", "unscaled"]
 
@@ -262,7 +266,7 @@ class LossCapture:
         self._handles.clear()
 
 
-_ORIGINAL = "_tdbg_original"
+_ORIGINAL, _CALL = "_tdbg_original", "_tdbg_call"
 # The watchers; while there are any, the functions are wrapped.
 _watchers: tuple[weakref.ref[BackwardRoots], ...] = ()
 # The latest result of a scaler, and what it was made of.
@@ -275,16 +279,33 @@ class BackwardRoots:
     Args:
         report: Called with the number, a tensor that has its graph; what it raises is
             lost.
+        counter: Of a training, of whose steps none is reported that is only counted;
+            None: all are.  Where there are others who watch, they must name the same.
 
     Attributes:
         report: As it was given.
     """
 
-    def __init__(self, report: Callable[[torch.Tensor], None]) -> None:
+    def __init__(
+        self,
+        report: Callable[[torch.Tensor], None],
+        counter: StepCounter | None = None,
+    ) -> None:
         self.report = report
-        _watch((*_watchers, weakref.ref(self, _forget_watcher)))
+        self._counter = counter
         _wrap(torch.autograd, "backward", _backward)
+        _watch((*_watchers, weakref.ref(self, _forget_watcher)))
         _wrap(GradScaler, "scale", _scale)
+
+    @property
+    def counter(self) -> StepCounter | None:
+        """As it was given, or set since."""
+        return self._counter
+
+    @counter.setter
+    def counter(self, counter: StepCounter | None) -> None:
+        self._counter = counter
+        _watch(_watchers)
 
     def remove(self) -> None:
         """Watch no longer."""
@@ -306,6 +327,10 @@ def unscaled(root: torch.Tensor) -> torch.Tensor:
 def _watch(watchers: tuple[weakref.ref[BackwardRoots], ...]) -> None:
     global _watchers  # noqa: PLW0603
     _watchers = watchers
+    call = getattr(torch.autograd.backward, _CALL, None)
+    if call is not None:
+        counters = {each.counter for each in (each() for each in watchers) if each}
+        call.counter = counters.pop() if len(counters) == 1 else None
 
 
 def _forget_watcher(gone: weakref.ref[BackwardRoots]) -> None:
@@ -313,9 +338,8 @@ def _forget_watcher(gone: weakref.ref[BackwardRoots]) -> None:
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        # In every step: no calls of functions where there is nothing to report.
+    def followed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        # No calls of functions where there is nothing to report.
         if not (
             is_dynamo_compiling()
             or compiler._is_compiling_flag
@@ -334,6 +358,13 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
                         _log.debug("a backward pass was not seen", exc_info=True)
         return original(tensors, *args, **kwargs)
 
+    call = import_module("tdbg._core").CountedCall(original, followed)
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    setattr(backward, _CALL, call)
     return backward
 
 
