@@ -1,8 +1,9 @@
 /** Whether gradients reach every layer: one bar a layer, first to last, at one step. */
 import { useEffect, useRef, useState } from "preact/hooks";
+import { sharp } from "./canvas";
 import { BAD, VIRIDIS_TABLE, themed } from "./colors";
 import { count, number, plain } from "./format";
-import { columnOf, lastWithRows, type Grid } from "./grid";
+import { columnOf, lastWithRows, placesOf, type Grid } from "./grid";
 import { useSize, useTheme } from "./hooks";
 
 interface Props {
@@ -26,12 +27,9 @@ const LEFT = 56;
 const FOOT = 26;
 
 function bars({ grid, order, step }: Props): Bar[] {
-  const place = new Map(grid.names.map((name, i) => [name, i]));
   const column = columnOf(grid, step);
   const found: Bar[] = [];
-  for (const name of order) {
-    const i = place.get(name);
-    if (i === undefined) continue;
+  for (const i of placesOf(grid, order)) {
     const j = lastWithRows(grid, i, column);
     if (j < 0) continue;
     const at = i * grid.columns + j;
@@ -42,7 +40,7 @@ function bars({ grid, order, step }: Props): Bar[] {
       low = Math.min(low, grid.low[k]);
       high = Math.max(high, grid.high[k]);
     }
-    found.push({ name, value: grid.mean[at], low, high, step: grid.start + j * grid.width, bad: grid.bad[at] > 0 });
+    found.push({ name: grid.names[i], value: grid.mean[at], low, high, step: grid.start + j * grid.width, bad: grid.bad[at] > 0 });
   }
   return found;
 }
@@ -61,12 +59,7 @@ export function Flow(props: Props) {
   const each = width / Math.max(1, found.length);
 
   useEffect(() => {
-    const element = canvas.current!;
-    const ratio = devicePixelRatio || 1;
-    element.width = Math.round(size.width * ratio);
-    element.height = Math.round(height * ratio);
-    const ctx = element.getContext("2d")!;
-    ctx.scale(ratio, ratio);
+    const ctx = sharp(canvas.current!, size.width, height);
     const floor = height - FOOT;
     const y = (value: number) => floor - ((Math.log10(value) - bottom) / (top - bottom)) * (floor - 10);
     ctx.font = "11px system-ui, sans-serif";

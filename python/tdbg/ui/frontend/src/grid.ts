@@ -149,6 +149,18 @@ function empty(n: number): Pick<Grid, "low" | "high" | "mean" | "rows" | "bad"> 
   };
 }
 
+/** Where in the grid the names are that it has, in their order. */
+export function placesOf(grid: Grid, names: string[]): number[] {
+  const place = new Map(grid.names.map((name, i) => [name, i]));
+  return names.map((name) => place.get(name)).filter((i): i is number => i !== undefined);
+}
+
+/** Neighbours together: as few of them as give at most so many groups. */
+export function grouped<T>(all: T[], most: number): T[][] {
+  const n = Math.ceil(all.length / most) || 1;
+  return Array.from({ length: Math.ceil(all.length / n) }, (_, y) => all.slice(y * n, (y + 1) * n));
+}
+
 /** The column that a step is in. */
 export function columnOf(grid: Grid, step: number): number {
   return Math.min(grid.columns - 1, Math.max(0, Math.floor((step - grid.start) / grid.width)));

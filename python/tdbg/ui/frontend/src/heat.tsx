@@ -1,9 +1,9 @@
 /** The distribution of a tensor over steps: how many elements have which value, and quantiles. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Packed } from "./api";
+import { drawAxis, sharp } from "./canvas";
 import { BAD, VIRIDIS_TABLE, themed } from "./colors";
 import { count, number } from "./format";
-import { ticks } from "./layer_map";
 import { useSize, useTheme } from "./hooks";
 
 const LEFT = 72;
@@ -30,12 +30,7 @@ export function Heat({ packed, from, to, height }: { packed: Packed; from: numbe
   const ends = Array.from(steps, (_, j) => (j + 1 < n ? steps[j + 1] : Math.min(to, steps[j] + (j ? steps[j] - steps[j - 1] : to - from))));
 
   useEffect(() => {
-    const element = canvas.current!;
-    const ratio = devicePixelRatio || 1;
-    element.width = Math.round(size.width * ratio);
-    element.height = Math.round(height * ratio);
-    const ctx = element.getContext("2d")!;
-    ctx.scale(ratio, ratio);
+    const ctx = sharp(canvas.current!, size.width, height);
     ctx.fillStyle = themed("sunken");
     ctx.fillRect(LEFT, TOP, width, floor - TOP);
     ctx.save();
@@ -86,11 +81,7 @@ export function Heat({ packed, from, to, height }: { packed: Packed; from: numbe
       const value = low + ((high - low) * k) / 4;
       ctx.fillText(number(value), LEFT - 8, Math.max(TOP + 4, Math.min(floor - 4, y(value))));
     }
-    ctx.textBaseline = "top";
-    for (const tick of ticks(from, to, width)) {
-      ctx.textAlign = x(tick) > size.width - 30 ? "right" : "center";
-      ctx.fillText(count(tick), x(tick), floor + 8);
-    }
+    drawAxis(ctx, [from, to], LEFT, width, floor, count);
   }, [packed, from, to, size.width, height, hovered, theme]);
 
   const q = (j: number, k: number) => number(quantiles[j * nQuantiles + k]);

@@ -1,9 +1,9 @@
 /** All layers over all steps in one picture: a cell is a tensor within some steps. */
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { BAD, BEYOND_COLOR, VIRIDIS_TABLE, themed } from "./colors";
-import { count, number, percent, plain, shorten, steps as stepsText } from "./format";
-import { coarsened, columnOf, folded, lastWithRows, outstanding, usualDistance, type Grid } from "./grid";
-import { useSize, useTheme } from "./hooks";
+import { count, number, percent, plain, steps as stepsText } from "./format";
+import { folded, grouped, lastWithRows, outstanding, placesOf, usualDistance, type Grid } from "./grid";
+import { MapCanvas, READABLE_ROW, mostRows, useFrame, type Name, type Named, type Plot } from "./map_canvas";
 import { treeRows, type Row } from "./tree";
 import type { Field, Finding } from "./types";
 
@@ -40,30 +40,14 @@ interface Band extends Row {
   first: Row;
 }
 
-/** The name that the pointer is at, and what a click on it would do. */
-interface Named {
-  row: number;
-  unfolds: boolean;
-}
-
-interface Cell {
-  row: number;
-  column: number;
-}
-
-const AXIS = 26;
 const MOST_HEIGHT = 560;
 const SAMPLES = 100_000;
 /** How many times what 99 of 100 cells are below a value must be to leave the scale. */
 const BEYOND = 10;
 const LOGARITHMIC: Field[] = ["rms", "l2", "abs_max", "std"];
-const LEAST_ROW = 5;
-/** A row whose name can be read. */
-const READABLE_ROW = 13;
-export const MOST_READABLE = Math.floor((MOST_HEIGHT - AXIS) / READABLE_ROW);
-const MOST_ROWS = Math.floor((MOST_HEIGHT - AXIS) / LEAST_ROW);
+export const MOST_READABLE = mostRows(MOST_HEIGHT, READABLE_ROW);
+const MOST_ROWS = mostRows(MOST_HEIGHT);
 const INDENT = 11;
-const FONT = "11.5px system-ui, sans-serif";
 
 /** Where a value lies between the least and the greatest, from 0 to 1. */
 function scaler(field: Field, low: number, high: number): (value: number) => number {
@@ -128,53 +112,31 @@ function paint(props: MapProps, rows: number[], pixels: Uint32Array): void {
   });
 }
 
-export function LayerMap(given: MapProps) {
-  const { field, from, order, cursor } = given;
-  // A step that is announced, and whose cells are on their way, moves nothing yet.
-  const to = Math.max(from + 1, Math.min(given.to, given.grid.end));
-  const [host, size] = useSize();
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const theme = useTheme();
-  const [cell, setCell] = useState<Cell | null>(null);
-  /** The row whose name the pointer is at. */
-  const [named, setNamed] = useState<Named | null>(null);
-  const [top, setTop] = useState(0);
-  const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
-
-  const labels = size.width < 620 ? 108 : Math.min(230, Math.round(size.width * 0.2));
-  const width = Math.max(1, size.width - labels);
-  const whole = useMemo(() => {
-    // As many columns in the window as it has pixels, however many lie outside of it.
-    const share = (given.grid.columns * given.grid.width) / Math.max(1, to - from);
-    return coarsened(given.grid, Math.floor(width * Math.max(1, share)));
-  }, [given.grid, width, from, to]);
-  const toggled = useMemo(() => new Set((given.fold ?? "").split(",").filter(Boolean).map(decodeURIComponent)), [given.fold]);
+export function LayerMap(props: MapProps) {
+  const { field, scale, order, findings } = props;
+  const frame = useFrame(props.grid, props.from, props.to);
+  const whole = frame.grid;
+  const toggled = useMemo(() => new Set((props.fold ?? "").split(",").filter(Boolean).map(decodeURIComponent)), [props.fold]);
   const names = namesOf(whole);
+  const isRead = props.each || toggled.size > 0;
   const tree = useMemo(() => {
-    const place = new Map(whole.names.map((name, i) => [name, i]));
-    const known = order.map((name) => place.get(name)).filter((i): i is number => i !== undefined);
-    const rows = treeRows(known.map((i) => given.label(whole.names[i])), given.each ? Infinity : MOST_READABLE, toggled);
+    const known = placesOf(whole, order);
+    const rows = treeRows(known.map((i) => props.label(whole.names[i])), props.each ? Infinity : MOST_READABLE, toggled);
     return rows.map((row) => ({ ...row, members: row.members.map((k) => known[k]) }));
-  }, [names, order, given.each, toggled]);
-  const inOrder = useMemo(() => {
+  }, [names, order, props.each, toggled]);
+  const inOrder = useMemo(
     // All layers at once: neighbours share a row where there are more than fit.
-    const n = given.each || toggled.size ? 1 : Math.ceil(tree.length / MOST_ROWS);
-    return Array.from({ length: Math.ceil(tree.length / n) }, (_, y): Band => {
-      const rows = tree.slice(y * n, (y + 1) * n);
-      return { ...rows[0], first: rows[0], members: rows.flatMap((row) => row.members) };
-    });
-  }, [tree, given.each, toggled]);
-  const bands = useMemo(() => (given.worst ? worstFirst(inOrder, whole, given.findings) : inOrder), [inOrder, given.worst, given.worst && whole, given.worst && given.findings]);
+    () => grouped(tree, isRead ? Infinity : MOST_ROWS).map((rows): Band => ({ ...rows[0], first: rows[0], members: rows.flatMap((row) => row.members) })),
+    [tree, isRead],
+  );
+  const bands = useMemo(() => (props.worst ? worstFirst(inOrder, whole, findings) : inOrder), [inOrder, props.worst, props.worst && whole, props.worst && findings]);
   const grid = useMemo(() => folded(whole, bands.map((band) => band.members)), [whole, bands]);
   const rows = useMemo(() => bands.map((_, y) => y), [bands]);
   const rowOf = useMemo(() => new Map(bands.flatMap((band, y) => band.members.map((i): [string, number] => [whole.names[i], y]))), [names, bands]);
   const indent = bands.some((row) => row.inside !== undefined) ? INDENT : 0;
   const hasBranches = tree.some((row) => row.branch !== undefined);
-  const props = { ...given, grid };
-  const rowHeight = Math.max(given.each || toggled.size ? READABLE_ROW : LEAST_ROW, Math.min(22, Math.floor((MOST_HEIGHT - AXIS) / Math.max(1, rows.length))));
-  const height = Math.min(MOST_HEIGHT, rows.length * rowHeight + AXIS);
-  const visible = Math.floor((height - AXIS) / rowHeight);
-  const offset = Math.max(0, Math.min(top, rows.length - visible));
+  const shown = { ...props, grid, to: frame.to };
+  const accused = new Set(findings.filter((each) => !each.over).map((each) => rowOf.get(each.tensor)));
 
   const picture = useMemo(() => {
     if (!rows.length || !grid.columns) return null;
@@ -182,222 +144,99 @@ export function LayerMap(given: MapProps) {
     made.width = grid.columns;
     made.height = rows.length;
     const image = new ImageData(grid.columns, rows.length);
-    paint(props, rows, new Uint32Array(image.data.buffer));
+    paint(shown, rows, new Uint32Array(image.data.buffer));
     made.getContext("2d")!.putImageData(image, 0, 0);
     return made;
-  }, [grid, rows, field, props.scale]);
+  }, [grid, rows, field, scale]);
 
-  const x = (step: number) => labels + ((step - from) / Math.max(1, to - from)) * width;
-  const stepAt = (px: number) => from + ((px - labels) / width) * (to - from);
-
-  useEffect(() => {
-    const element = canvas.current!;
-    const ratio = devicePixelRatio || 1;
-    element.width = Math.round(size.width * ratio);
-    element.height = Math.round(height * ratio);
-    const ctx = element.getContext("2d")!;
-    ctx.scale(ratio, ratio);
-    ctx.clearRect(0, 0, size.width, height);
-    if (!picture || !size.width) return;
-    // Which steps are drawn, for who looks at the pixels.
-    if (grid.start <= from) element.dataset.drawn = `${from} ${to}`;
-    const bottom = visible * rowHeight;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(labels, 0, width, bottom);
-    ctx.clip();
-    ctx.fillStyle = themed("sunken");
-    ctx.fillRect(labels, 0, width, bottom);
-    ctx.imageSmoothingEnabled = false;
-    const left = x(grid.start);
-    const cells = (grid.columns * grid.width * width) / Math.max(1, to - from);
-    ctx.drawImage(picture, 0, offset, grid.columns, Math.min(visible, rows.length - offset), left, 0, cells, Math.min(visible, rows.length - offset) * rowHeight);
-    ctx.fillStyle = BAD;
-    const columnWidth = cells / grid.columns;
-    for (let y = 0; y < visible && y + offset < rows.length; y++)
-      for (let j = 0; j < grid.columns; j++)
-        if (grid.bad[rows[y + offset] * grid.columns + j]) {
-          ctx.fillRect(left + j * columnWidth, y * rowHeight, Math.max(3, columnWidth), Math.max(2, rowHeight - 1));
-        }
-    ctx.strokeStyle = themed("surface");
-    ctx.lineWidth = 1;
-    if (rowHeight >= 14)
-      for (let y = 1; y < visible; y++) {
-        ctx.beginPath();
-        ctx.moveTo(labels, y * rowHeight - 0.5);
-        ctx.lineTo(size.width, y * rowHeight - 0.5);
-        ctx.stroke();
-      }
-    for (const finding of props.findings) {
-      const y = (rowOf.get(finding.tensor) ?? -1) - offset;
-      if (y < 0 || y >= visible) continue;
-      const a = Math.max(labels + 2, x(finding.first_step));
-      const b = Math.min(size.width - 2, x(finding.over ? finding.last_step + 1 : props.end));
-      ctx.strokeStyle = themed(finding.severity);
+  const cells = useMemo(
+    () => ({ ctx, x, columnWidth, rowHeight, offset, visible }: Plot) => {
+      if (!picture) return;
+      ctx.imageSmoothingEnabled = false;
+      const left = x(grid.start);
+      const n = Math.min(visible, rows.length - offset);
+      ctx.drawImage(picture, 0, offset, grid.columns, n, left, 0, columnWidth * grid.columns, n * rowHeight);
+      ctx.fillStyle = BAD;
+      for (let y = 0; y < n; y++)
+        for (let j = 0; j < grid.columns; j++)
+          if (grid.bad[(y + offset) * grid.columns + j]) ctx.fillRect(left + j * columnWidth, y * rowHeight, Math.max(3, columnWidth), Math.max(2, rowHeight - 1));
+      ctx.fillStyle = themed("surface");
+      if (rowHeight >= 14) for (let y = 1; y < visible; y++) ctx.fillRect(x(frame.from), y * rowHeight - 1, frame.width, 1);
       ctx.lineWidth = 2;
-      // Around what it marks, which it must not hide.
-      ctx.strokeRect(a - 2, y * rowHeight, Math.max(columnWidth, b - a) + 4, Math.max(3, rowHeight - 1));
-    }
-    ctx.restore();
-    ctx.font = FONT;
-    ctx.textBaseline = "middle";
+      for (const finding of findings) {
+        const y = (rowOf.get(finding.tensor) ?? -1) - offset;
+        if (y < 0 || y >= visible) continue;
+        const a = Math.max(x(frame.from) + 2, x(finding.first_step));
+        const b = Math.min(x(frame.to) - 2, x(finding.over ? finding.last_step + 1 : props.end));
+        ctx.strokeStyle = themed(finding.severity);
+        // Around what it marks, which it must not hide.
+        ctx.strokeRect(a - 2, y * rowHeight, Math.max(columnWidth, b - a) + 4, Math.max(3, rowHeight - 1));
+      }
+    },
+    [picture, findings],
+  );
+
+  const name = (row: number): Name => {
+    const { branch, first, members } = bands[row];
+    const more = branch !== undefined ? ` (${count(first.members.length)})` : members.length > 1 ? ` +${members.length - 1}` : "";
+    return { text: branch ?? props.label(whole.names[members[0]]), more, left: indent + (branch === undefined ? 0 : INDENT - 2), isAccused: accused.has(row) };
+  };
+
+  /** Triangles at branches that are folded, and the extent of those that can be. */
+  const beside = ({ ctx, rowHeight, offset, visible }: Plot) => {
     ctx.fillStyle = themed("ink-soft");
-    const every = rowHeight >= 12 ? 1 : Math.ceil(16 / rowHeight);
-    const longest = Math.floor((labels - 14 - indent - (hasBranches ? INDENT : 0)) / 6.1);
-    const accused = new Set(props.findings.filter((each) => !each.over).map((each) => rowOf.get(each.tensor)));
-    for (let y = 0; y < visible && y + offset < rows.length; y += every) {
-      const band = bands[y + offset];
-      ctx.fillStyle = cell?.row === y + offset || named?.row === y + offset ? themed("ink") : themed("ink-soft");
-      if (accused.has(y + offset)) ctx.fillStyle = themed("error");
-      const more = band.branch !== undefined ? ` (${count(band.first.members.length)})` : band.members.length > 1 ? ` +${band.members.length - 1}` : "";
-      const middle = Math.max(6, y * rowHeight + rowHeight / 2);
-      const left = indent + (band.branch === undefined ? 0 : INDENT - 2);
-      if (band.branch !== undefined) triangle(ctx, [indent + 1, middle - 3.5], [indent + 6, middle], [indent + 1, middle + 3.5]);
-      ctx.fillText(shorten(band.branch ?? props.label(whole.names[band.members[0]]), longest - more.length) + more, left, middle);
-    }
-    // The extent of what can be folded.
-    ctx.fillStyle = themed("ink-soft");
-    for (let y = 0; indent && y < visible && y + offset < rows.length; y++) {
-      const { inside } = bands[y + offset];
+    bands.slice(offset, offset + visible).forEach(({ branch, inside }, y) => {
       const middle = y * rowHeight + rowHeight / 2;
-      if (inside === undefined) continue;
+      if (branch !== undefined) triangle(ctx, [indent + 1, middle - 3.5], [indent + 6, middle], [indent + 1, middle + 3.5]);
+      if (inside === undefined) return;
       if (bands[y + offset - 1]?.inside !== inside) triangle(ctx, [0, middle - 2.5], [7, middle - 2.5], [3.5, middle + 2.5]);
       else ctx.fillRect(3, y * rowHeight, 1, rowHeight);
-    }
-    ctx.fillStyle = themed("ink-soft");
-    ctx.textBaseline = "top";
-    for (const tick of ticks(from, to, width)) {
-      const at = x(tick);
-      ctx.fillRect(at, bottom, 1, 4);
-      ctx.textAlign = at > size.width - 30 ? "right" : at < labels + 16 ? "left" : "center";
-      ctx.fillText(count(tick), at, bottom + 7);
-    }
-    ctx.textAlign = "left";
-    if (cursor !== undefined && cursor >= from && cursor < to) {
-      ctx.fillStyle = themed("ink");
-      ctx.fillRect(x(cursor) + Math.min(8, columnWidth / 2) - 0.5, 0, 1, bottom);
-    }
-    if (cell) {
-      ctx.strokeStyle = themed("ink");
-      ctx.lineWidth = 1.5;
-      const column = Math.max(0, lastWithRows(grid, rows[cell.row], cell.column));
-      ctx.strokeRect(x(grid.start + column * grid.width) - 0.5, (cell.row - offset) * rowHeight, Math.max(4, columnWidth + 1), rowHeight - 1);
-    }
-    if (drag) {
-      ctx.fillStyle = themed("accent-soft");
-      ctx.fillRect(Math.min(x(drag.from), x(drag.to)), 0, Math.abs(x(drag.to) - x(drag.from)), bottom);
-    }
-  }, [picture, props.findings, size.width, height, offset, from, to, cursor, cell, named, drag, theme]);
-
-  const cellAt = (event: PointerEvent | MouseEvent): Cell | null => {
-    const rect = canvas.current!.getBoundingClientRect();
-    const px = event.clientX - rect.left;
-    const py = event.clientY - rect.top;
-    const row = Math.floor(py / rowHeight) + offset;
-    if (px < labels || py >= visible * rowHeight || row >= rows.length) return null;
-    return { row, column: columnOf(grid, stepAt(px)) };
+    });
   };
 
-  const nameAt = (event: PointerEvent | MouseEvent): Named | null => {
-    const row = Math.floor(event.offsetY / rowHeight) + offset;
-    if (event.offsetX >= labels || event.offsetY >= visible * rowHeight || row >= rows.length) return null;
-    // The margin is that of the branch around; a name unfolds its own, if it is one.
-    return { row, unfolds: bands[row].branch !== undefined && !(event.offsetX < indent && bands[row].inside !== undefined) };
-  };
-
-  /** Unfold a branch, or fold the one that a row is in. */
-  const toggle = ({ row, unfolds }: Named) => {
-    const path = unfolds ? bands[row].branch : bands[row].inside;
-    if (path === undefined) return;
-    const next = new Set(toggled);
-    if (!next.delete(path)) next.add(path);
-    setCell(null);
-    props.onFold([...next].map(encodeURIComponent).join() || undefined);
-  };
-
-  const move = (dr: number, dc: number) => {
-    const now = cell ?? { row: 0, column: columnOf(grid, cursor ?? to - 1) };
-    const row = Math.max(0, Math.min(rows.length - 1, now.row + dr));
-    let column = Math.max(0, Math.min(grid.columns - 1, now.column + dc));
-    while (dc && column > 0 && column < grid.columns - 1 && !grid.rows[rows[row] * grid.columns + column]) column += dc;
-    setCell({ row, column });
-    if (row < offset) setTop(row);
-    else if (row >= offset + visible) setTop(row - visible + 1);
-    if (dc) props.onCursor(grid.start + column * grid.width);
-  };
-
-  const hint = named ? bands[named.row]?.[named.unfolds ? "branch" : "inside"] : undefined;
-
-  const open = (at: Cell) => {
-    const column = Math.max(0, lastWithRows(grid, at.row, at.column));
-    props.onOpen(whole.names[outstanding(whole, bands[at.row].members, column)], grid.start + column * grid.width);
-  };
-
+  const branchAt = ({ row, unfolds }: Named) => (unfolds ? bands[row].branch : bands[row].inside);
+  const held = (row: number, column: number) => Math.max(0, lastWithRows(grid, row, column));
   return (
-    <div class="map">
-      <div class="map-host" ref={host}>
-        <canvas
-          ref={canvas}
-          class="map-canvas"
-          style={{ height: `${height}px` }}
-          tabIndex={0}
-          role="img"
-          data-labels={labels}
-          data-row-height={rowHeight}
-          data-rows={rows.length}
-          aria-label={describe(props, rows)}
-          onPointerDown={(event) => {
-            const name = nameAt(event);
-            if (name) toggle(name);
-            if (!cellAt(event)) return;
-            (event.target as HTMLElement).setPointerCapture(event.pointerId);
-            const at = stepAt(event.offsetX);
-            setDrag({ from: at, to: at });
-          }}
-          onPointerMove={(event) => {
-            if (drag) setDrag({ ...drag, to: stepAt(event.offsetX) });
-            else {
-              setCell(cellAt(event));
-              setNamed(nameAt(event));
-            }
-          }}
-          onPointerUp={(event) => {
-            if (!drag) return;
-            setDrag(null);
-            const wide = Math.abs(x(drag.to) - x(drag.from)) > 6;
-            const at = cellAt(event);
-            if (wide) {
-              const [a, b] = [drag.from, drag.to].sort((p, q) => p - q);
-              props.onRange(Math.max(from, Math.floor(a)), Math.min(to, Math.ceil(b)));
-            } else if (at) open(at);
-          }}
-          onPointerLeave={() => (setCell(null), setNamed(null))}
-          onDblClick={props.onReset}
-          onWheel={(event) => {
-            if (rows.length <= visible || event.ctrlKey) return;
-            event.preventDefault();
-            setTop(Math.max(0, Math.min(rows.length - visible, offset + Math.sign(event.deltaY) * 3)));
-          }}
-          onKeyDown={(event) => {
-            const by: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-            if (by[event.key]) {
-              event.preventDefault();
-              event.stopPropagation();
-              move(...by[event.key]);
-            } else if (event.key === "Enter" && cell) open(cell);
-            else if ((event.key === "+" || event.key === "-") && cell) toggle({ row: cell.row, unfolds: event.key === "+" });
-          }}
-        />
-      </div>
-      <p class="reading" aria-live="polite">
-        {hint !== undefined ? (
-          <span>
-            <b>{plain(hint)}</b>
-            {named!.unfolds ? ` ${count(bands[named!.row].first.members.length)} tensors in one row, which shows the worst of them; a click unfolds it` : " a click folds it into one row"}
-          </span>
-        ) : cell && bands[cell.row] ? <Reading grid={whole} field={field} band={bands[cell.row].members} column={Math.max(0, lastWithRows(grid, cell.row, cell.column))} /> : <Legend {...props} rows={rows} />}
-      </p>
-    </div>
+    <MapCanvas
+      {...props}
+      frame={frame}
+      description={describe(shown, rows)}
+      rows={rows.length}
+      mostHeight={MOST_HEIGHT}
+      leastRow={isRead ? READABLE_ROW : undefined}
+      home={frame.to - 1}
+      cells={cells}
+      name={name}
+      margin={indent + (hasBranches ? INDENT : 0)}
+      beside={beside}
+      place={count}
+      held={held}
+      // The margin is that of the branch around; a name unfolds its own, if it is one.
+      unfolds={(row, px) => bands[row].branch !== undefined && !(px < indent && bands[row].inside !== undefined)}
+      onName={(at) => {
+        const path = branchAt(at);
+        if (path === undefined) return false;
+        const next = new Set(toggled);
+        if (!next.delete(path)) next.add(path);
+        props.onFold([...next].map(encodeURIComponent).join() || undefined);
+        return true;
+      }}
+      onOpen={({ row, column }) => {
+        const at = held(row, column);
+        props.onOpen(whole.names[outstanding(whole, bands[row].members, at)], grid.start + at * grid.width);
+      }}
+      reading={(cell, named) => {
+        const branch = named ? branchAt(named) : undefined;
+        if (branch !== undefined)
+          return (
+            <span>
+              <b>{plain(branch)}</b>
+              {named!.unfolds ? ` ${count(bands[named!.row].first.members.length)} tensors in one row, which shows the worst of them; a click unfolds it` : " a click folds it into one row"}
+            </span>
+          );
+        return cell ? <Reading grid={whole} field={field} band={bands[cell.row].members} column={held(cell.row, cell.column)} /> : <Legend {...shown} rows={rows} />;
+      }}
+    />
   );
 }
 
@@ -496,14 +335,4 @@ function describe({ grid, field, from, to }: MapProps, rows: number[]): string {
     }
   const highest = where ? `; highest, ${number(best)}, at ${where}` : "";
   return `Layer map: ${field} of ${rows.length} tensors, ${stepsText(from, Math.max(from, to - 1))}${highest}; ${count(bad)} rows not finite. Arrow keys move, Enter opens the tensor.`;
-}
-
-export function ticks(from: number, to: number, width: number): number[] {
-  const most = Math.max(2, Math.floor(width / 90));
-  const raw = Math.max(1, (to - from) / most);
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const unit = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw)!);
-  const found: number[] = [];
-  for (let at = Math.ceil(from / unit) * unit; at < to; at += unit) found.push(at);
-  return found;
 }

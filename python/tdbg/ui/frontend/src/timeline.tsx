@@ -1,7 +1,7 @@
 /** The axis of steps with every finding as a flag; a stretch of it is the range of all charts. */
 import { useRef, useState } from "preact/hooks";
+import { ticks } from "./canvas";
 import { count, plain, steps as stepsText } from "./format";
-import { ticks } from "./layer_map";
 import { Mark, groups, tensorsText, type Group } from "./parts";
 import { useSize } from "./hooks";
 import type { Change, Finding } from "./types";

@@ -1,0 +1,39 @@
+/** What drawings on canvases share: sharpness, and an axis of places below. */
+import { themed } from "./colors";
+
+export const FONT = "11.5px system-ui, sans-serif";
+
+/** An empty canvas that has as many pixels as the screen has below it. */
+export function sharp(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
+  const ratio = devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  const ctx = canvas.getContext("2d")!;
+  ctx.scale(ratio, ratio);
+  return ctx;
+}
+
+/** Round places between two, about one for every 90 pixels. */
+export function ticks(from: number, to: number, width: number): number[] {
+  const most = Math.max(2, Math.floor(width / 90));
+  const raw = Math.max(1, (to - from) / most);
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const unit = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw)!);
+  const found: number[] = [];
+  for (let at = Math.ceil(from / unit) * unit; at < to; at += unit) found.push(at);
+  return found;
+}
+
+/** Draw the ticks of an axis at *top*, from the pixel *left* on for *width*; no text leaves it. */
+export function drawAxis(ctx: CanvasRenderingContext2D, [from, to]: [number, number], left: number, width: number, top: number, text: (place: number) => string): void {
+  ctx.font = FONT;
+  ctx.fillStyle = themed("ink-soft");
+  ctx.textBaseline = "top";
+  for (const tick of ticks(from, to, width)) {
+    const at = left + ((tick - from) / Math.max(1, to - from)) * width;
+    ctx.fillRect(at, top, 1, 4);
+    ctx.textAlign = at > left + width - 30 ? "right" : at < left + 16 ? "left" : "center";
+    ctx.fillText(text(tick), at, top + 7);
+  }
+  ctx.textAlign = "left";
+}
