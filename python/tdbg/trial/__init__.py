@@ -5,6 +5,7 @@ Imports no framework.
 
 from __future__ import annotations
 
+from tdbg.trial.durations import DURATION_FIELD
 from tdbg.trial.envelope import ENVELOPE_FIELDS, Envelope
 from tdbg.trial.forward_order import in_forward_order
 from tdbg.trial.losses import RunLosses, WriterLosses, losses_of
@@ -19,6 +20,7 @@ from tdbg.trial.values import Call
 from tdbg.trial.writers import Attempt, EventRecord, Problem
 
 __all__ = [
+    "DURATION_FIELD",
     "ENVELOPE_FIELDS",
     "STEP_TABLE_DTYPE",
     "Attempt",

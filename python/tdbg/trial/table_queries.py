@@ -14,6 +14,7 @@ from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.trial import envelope, overview, statistics
 from tdbg.trial.columns import ColumnReader, Columns
+from tdbg.trial.durations import duration_envelope
 from tdbg.trial.envelope import (
     Envelope,
     checked_edges,
@@ -80,6 +81,7 @@ class TableQueries:
         edges: ArrayLike | None = None,
         fields: str | Sequence[str] = ("l2",),
         quick: bool = False,
+        worker: str | None = None,
         check: Callable[[], None] | None = None,
     ) -> Envelope:
         """Least, greatest and mean of statistics over stretches of steps: to be drawn.
@@ -109,6 +111,7 @@ class TableQueries:
                 the finite elements, as docs/statistics.md defines them.
             quick: Whether columns are at least as wide as buckets, so that no rows are
                 read where there are cells: for a first picture of many tensors.
+            worker: Only rows of this worker.
             check: Called between parts of some ten milliseconds; what it raises ends
                 the question.
 
@@ -120,6 +123,7 @@ class TableQueries:
             TensorUnavailable: If one of *names* is unknown so far.
             ConfigurationError: If *columns* is below 1, *edges* descend, or one of
                 *fields* is unknown.
+            InvalidWorker: If there is no such worker.
 
         Example:
             e = trial.envelope(["gradient/fc.weight"], columns=800)
@@ -137,6 +141,9 @@ class TableQueries:
                 first, end = int(bounds[0]), int(bounds[-1])
             layout = self._layout(run, names, first, end)
             questions = envelope.ask(layout, first, end)
+            if worker is not None:
+                ranks = {each.writer.rank for each in run.sources_of(worker)}
+                questions = [each for each in questions if each.rank in ranks]
         return envelope.fill(questions, layout.names, bounds, chosen, key, check)
 
     def worker_envelope(
@@ -183,6 +190,43 @@ class TableQueries:
             edges = column_edges(sources, first, end, columns, quick=False)
             questions = envelope.ask(layout, first, end, workers)
         return envelope.fill(questions, workers, edges, chosen, key, check)
+
+    def worker_durations(
+        self,
+        *,
+        mode: ModeKeys | str | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: int = 1000,
+        check: Callable[[], None] | None = None,
+    ) -> Envelope:
+        """How long steps took on each worker: which rank the others wait for.
+
+        Args:
+            mode: As of ``envelope``, like all that follow.
+            start: First global step.
+            stop: Global step before which to end.
+            columns: How many columns at most.
+            check: What ends the question.
+
+        Returns:
+            Arrays of shape (workers, columns) of the field ``seconds``; capture is
+            part of a step.  A step that was not timed has no row.
+
+        Raises:
+            ConfigurationError: If *columns* is below 1.
+
+        Example:
+            e = trial.worker_durations(columns=100)
+            slowest = e.names[np.nanmean(e.mean["seconds"], axis=1).argmax()]
+        """
+        key = mode_key(mode)
+        _check_columns(columns)
+        with self._run.fresh() as run:
+            first, end = _range(self._recorded(run, key), start, stop)
+            sources, workers = run.sources_of(None), run.workers
+            edges = column_edges(sources, first, end, columns, quick=False)
+        return duration_envelope(sources, workers, edges, key, check)
 
     def statistics_in_parts(
         self,

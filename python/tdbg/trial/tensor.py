@@ -202,6 +202,7 @@ class TensorHandle(HistogramQueries):
         mode: ModeKeys | str = ModeKeys.GLOBAL,
         what: str = "any",
         show_incomplete_steps: bool = False,
+        worker: str | None = None,
     ) -> list[int]:
         """Steps at which it was saved, ascending.
 
@@ -210,9 +211,15 @@ class TensorHandle(HistogramQueries):
             what: "values" for raw values and scalars, "statistics" for rows, "any" for
                 both, "tensors" for both without scalars, "histograms".
             show_incomplete_steps: Also those for which more may come.
+            worker: Only those at which this worker saved it.
+
+        Raises:
+            ConfigurationError: If *what* is none of these.
+            InvalidWorker: If there is no such worker.
         """
+        key = mode_key(mode)
         with self._run.fresh() as run:
-            return steps_of(run, self.name, mode_key(mode), what, show_incomplete_steps)
+            return steps_of(run, self.name, key, what, show_incomplete_steps, worker)
 
     def prev_steps(
         self,

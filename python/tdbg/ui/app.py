@@ -27,6 +27,7 @@ from tdbg.compare import Axis
 from tdbg.config.messages import check_known
 from tdbg.errors import ConfigurationError, QueryError, TdbgError
 from tdbg.modes import ModeKeys
+from tdbg.trial import DURATION_FIELD
 from tdbg.ui import comparison, control, documents, elements, series
 from tdbg.ui.estimate import estimate
 from tdbg.ui.judging import Judge
@@ -151,6 +152,11 @@ class _Question:
         return Axis(text)
 
     @property
+    def worker(self) -> str | None:
+        """The worker that is looked at alone; None: all of them."""
+        return self.text("worker") if "worker" in self.query else None
+
+    @property
     def body(self) -> dict[str, Any]:
         if not isinstance(self._body, dict):
             msg = "the body must be an object of JSON"
@@ -265,6 +271,7 @@ def _envelope(asked: _Question) -> object:
         names,
         asked.text("field"),
         columns=asked.columns(),
+        worker=asked.worker,
         check=asked.check,
         **asked.range(),
     )
@@ -272,12 +279,14 @@ def _envelope(asked: _Question) -> object:
 
 def _ranks(asked: _Question) -> object:
     trial = asked.run.trial
-    name = asked.text("name")
-    series.names_asked(trial, [name], None)
+    field = asked.text("field")
+    name = None
+    if field != DURATION_FIELD:
+        (name,) = series.names_asked(trial, [asked.text("name")], None)
     return series.ranks(
         trial,
         name,
-        asked.text("field"),
+        field,
         columns=asked.columns(),
         check=asked.check,
         **asked.range(),
@@ -289,7 +298,12 @@ def _curve(asked: _Question) -> object:
     name = asked.text("name")
     series.names_asked(trial, [name], None)
     found = series.curve(
-        trial, name, columns=asked.columns(), check=asked.check, **asked.range()
+        trial,
+        name,
+        columns=asked.columns(),
+        worker=asked.worker,
+        check=asked.check,
+        **asked.range(),
     )
     return found.packed()
 
@@ -298,14 +312,14 @@ def _rows(asked: _Question) -> object:
     start = asked.number("start") or 0
     stop = asked.number("stop")
     stop = start + 1 if stop is None else stop
-    return series.rows(asked.run.trial, asked.text("name"), start, stop)
+    trial, name = asked.run.trial, asked.text("name")
+    return series.rows(trial, name, start, stop, asked.worker)
 
 
 def _values(asked: _Question) -> object:
     at = asked.number("at")
-    return elements.values(
-        asked.run.trial, asked.text("name"), 1 << 62 if at is None else at
-    )
+    at = 1 << 62 if at is None else at
+    return elements.values(asked.run.trial, asked.text("name"), at, asked.worker)
 
 
 def _histograms(asked: _Question) -> object:
@@ -319,6 +333,7 @@ def _histograms(asked: _Question) -> object:
         asked.columns(),
         bins,
         asked.number("at"),
+        asked.worker,
         asked.check,
     )
 

@@ -70,7 +70,7 @@ def picture(array: NDArray[Any], most: int = MOST_CELLS) -> Picture:
     return Picture(extreme, bad.astype(np.uint8), (block[0], block[1]))
 
 
-def values(trial: Trial, name: str, at: int) -> bytes:
+def values(trial: Trial, name: str, at: int, worker: str | None = None) -> bytes:
     """The picture of a tensor's values at a step.
 
     Args:
@@ -78,6 +78,8 @@ def values(trial: Trial, name: str, at: int) -> bytes:
         name: The tensor.
         at: A global step: the newest saved values up to there are shown, or, where
             there are none, the first ones.
+        worker: Those of this worker; None: of the first that saved them, or of the
+            parts of all of them.
 
     Returns:
         Arrays ``extreme`` and ``bad``; ``step``, ``shape``, ``block`` and ``n_steps``,
@@ -85,16 +87,17 @@ def values(trial: Trial, name: str, at: int) -> bytes:
 
     Raises:
         TensorUnavailable: If the name is unknown.
+        InvalidWorker: If there is no such worker.
     """
     if not trial.has_tensor(name):
         msg = "there is no tensor of that name"
         raise TensorUnavailable(msg)
     tensor = trial.tensor(name)
-    steps = tensor.steps(what="values")
+    steps = tensor.steps(what="values", worker=worker)
     if not steps:
         return pack({"n_steps": 0}, {})
     step = max((each for each in steps if each <= at), default=steps[0])
-    array = tensor.value(step)
+    array = tensor.value(step, worker=worker)
     shown = picture(array)
     return pack(
         {

@@ -10,7 +10,7 @@ where what is asked for can never be answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +23,7 @@ from tdbg.config.collections import Role
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.stats.histogram import Histogram
-from tdbg.trial import Envelope, TensorHandle, Trial
+from tdbg.trial import Envelope, Trial
 from tdbg.ui.packing import pack
 
 __all__ = [
@@ -138,6 +138,7 @@ def curve(
     stop: int | None = None,
     axis: Axis = Axis.STEP,
     columns: int,
+    worker: str | None = None,
     check: Callable[[], None] | None = None,
 ) -> Curve:
     """A loss (of a tensor: the mean of its elements) or a scalar over steps.
@@ -150,6 +151,7 @@ def curve(
         stop: Place before which to end; None: behind the last recorded step.
         axis: What a place is; the edges of the curve are places.
         columns: At most so many columns.
+        worker: A loss of this worker alone; a scalar is that of the first one.
         check: As of ``Trial.envelope``.
 
     Raises:
@@ -157,7 +159,7 @@ def curve(
     """
     names = [] if _is_scalar(trial, name) else [name]
     marks, found = _on_axis(
-        trial, names, "mean", mode, (start, stop), axis, columns, check
+        trial, names, "mean", mode, (start, stop), axis, columns, worker, check
     )
     if found.names:
         return Curve(
@@ -225,6 +227,7 @@ def envelope(
     stop: int | None = None,
     axis: Axis = Axis.STEP,
     columns: int,
+    worker: str | None = None,
     check: Callable[[], None] | None = None,
 ) -> bytes:
     """Envelopes of one statistic of tensors: low, high, mean, rows, bad, first_bad.
@@ -238,6 +241,7 @@ def envelope(
         stop: Place before which to end.
         axis: What a place is.
         columns: At most so many columns.
+        worker: Only rows of this worker.
         check: As of ``Trial.envelope``.
 
     Raises:
@@ -246,14 +250,14 @@ def envelope(
     """
     check_cells(len(names), columns)
     marks, found = _on_axis(
-        trial, names, field, mode, (start, stop), axis, columns, check
+        trial, names, field, mode, (start, stop), axis, columns, worker, check
     )
     return _packed(found, field, marks)
 
 
 def ranks(
     trial: Trial,
-    name: str,
+    name: str | None,
     field: str,
     *,
     mode: ModeKeys | None = None,
@@ -265,6 +269,8 @@ def ranks(
 ) -> bytes:
     """The same of one tensor for each worker by itself; the names are the workers.
 
+    Without a name it is how long steps took: the field ``seconds``.
+
     Raises:
         ConfigurationError: If these are too many cells, or there is no such field, or
             the columns are not of steps.
@@ -275,15 +281,17 @@ def ranks(
         msg = f"workers are shown by step, not by {axis}"
         raise ConfigurationError(msg)
     marks = marks_of(axis, trial.step_table(), start, stop, columns)
-    found = trial.worker_envelope(
-        name,
-        mode=mode,
-        start=int(marks[0]),
-        stop=int(marks[-1]),
-        columns=columns,
-        fields=(field,),
-        check=check,
-    )
+    span: dict[str, Any] = {
+        "mode": mode,
+        "start": int(marks[0]),
+        "stop": int(marks[-1]),
+        "columns": columns,
+        "check": check,
+    }
+    if name is None:
+        found = trial.worker_durations(**span)
+    else:
+        found = trial.worker_envelope(name, fields=(field,), **span)
     return _packed(found, field, found.edges.astype(np.float64))
 
 
@@ -321,6 +329,7 @@ def _on_axis(
     place: tuple[int | None, int | None],
     axis: Axis,
     columns: int,
+    worker: str | None,
     check: Callable[[], None] | None,
 ) -> tuple[NDArray[np.float64], Envelope]:
     """The envelope of columns of an axis, and where on it these begin and end."""
@@ -336,12 +345,13 @@ def _on_axis(
             stop=end,
             columns=columns,
             fields=field,
+            worker=worker,
             check=check,
         )
         return found.edges.astype(np.float64), found
     edges = axis.edges(table, marks)
     found = trial.envelope(
-        list(names), mode=mode, edges=edges, fields=field, check=check
+        list(names), mode=mode, edges=edges, fields=field, worker=worker, check=check
     )
     return marks.astype(np.float64), found
 
@@ -376,18 +386,24 @@ def marks_of(
     return marks
 
 
-def rows(trial: Trial, name: str, start: int, stop: int) -> dict[str, Any]:
+def rows(
+    trial: Trial, name: str, start: int, stop: int, worker: str | None = None
+) -> dict[str, Any]:
     """Exact rows of a tensor at the steps in ``start <= step < stop``.
+
+    Of several workers they are merged, unless one is asked for.
 
     Raises:
         TensorUnavailable: If the name is unknown.
+        InvalidWorker: If there is no such worker.
     """
     tensor = trial.tensor(name)
-    steps = [step for step in tensor.steps(what="any") if start <= step < stop]
+    saved = tensor.steps(what="any", worker=worker)
+    steps = [step for step in saved if start <= step < stop]
     found = []
     for step in steps[:MAX_ROWS]:
         try:
-            stats = tensor.stats(step)
+            stats = tensor.stats(step, worker=worker)
         except QueryError:
             continue  # No row and no value that has one: a part is missing.
         row = {**asdict(stats), "std": stats.std, "rms": stats.rms}
@@ -419,11 +435,13 @@ def histograms(
     columns: int,
     bins: int,
     at: int | None = None,
+    worker: str | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> bytes:
     """Histograms of a tensor over columns of steps, all in the same bins.
 
-    They are those that were saved, and those of saved values.
+    They are those that were saved, and those of saved values, of all workers together
+    unless one is asked for.
 
     A column's histogram is that of all of its steps together.  The bins are evenly
     spaced from the least to the greatest element.
@@ -436,10 +454,18 @@ def histograms(
 
     Raises:
         TensorUnavailable: If the name is unknown.
+        InvalidWorker: If there is no such worker.
     """
     tensor = trial.tensor(name)
-    counted = set(tensor.steps(what="histograms"))
-    kept = set(tensor.steps(what="values"))
+    counted = set(tensor.steps(what="histograms", worker=worker))
+    kept = set(tensor.steps(what="values", worker=worker))
+
+    def histogram(step: int) -> Histogram:
+        """As it was saved, or of the values that were."""
+        if step in counted:
+            return tensor.histogram(step, worker=worker)
+        return Histogram.of(tensor.value(step, worker=worker))
+
     steps = sorted(each for each in counted | kept if start <= each < stop)
     steps = steps[-MAX_HISTOGRAMS:]
     parts = np.array_split(np.array(steps, np.int64), max(1, min(columns, len(steps))))
@@ -447,8 +473,7 @@ def histograms(
     for part in parts:
         if len(part):
             check()
-            found = [_histogram(tensor, step, counted) for step in part.tolist()]
-            merged.append(Histogram.merge(found))
+            merged.append(Histogram.merge([histogram(step) for step in part.tolist()]))
     spans = [_span(each) for each in merged if each.finite]
     low, high = (
         (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else (0.0, 1.0)
@@ -463,7 +488,7 @@ def histograms(
             counts[i] = each.to_numpy(edges)[0]
             quantiles[i] = each.quantile(QUANTILES)
     firsts = np.array([part[0] for part in parts if len(part)], np.float64)
-    lost_step, lost = _lost_at(tensor, steps, counted, at)
+    lost_step, lost = _lost_at(histogram, steps, at)
     return pack(
         {
             "name": name,
@@ -481,22 +506,15 @@ def histograms(
     )
 
 
-def _histogram(tensor: TensorHandle, step: int, counted: Collection[int]) -> Histogram:
-    """The histogram at a step: as it was saved, or of the values that were."""
-    if step in counted:
-        return tensor.histogram(step)
-    return Histogram.of(tensor.value(step))
-
-
 def _lost_at(
-    tensor: TensorHandle, steps: Sequence[int], counted: Collection[int], at: int | None
+    histogram: Callable[[int], Histogram], steps: Sequence[int], at: int | None
 ) -> tuple[int | None, list[dict[str, Any]]]:
     """The step of the newest histogram with numbers, and what formats lose there."""
     until = [each for each in steps if at is None or each <= at]
     for step in reversed(until[-MOST_EMPTY:]):
-        histogram = _histogram(tensor, step, counted)
-        if histogram.finite:
-            return step, _lost(histogram)
+        found = histogram(step)
+        if found.finite:
+            return step, _lost(found)
     return None, []
 
 

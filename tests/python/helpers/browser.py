@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import axe_playwright_python
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from browser_program import find_browser
 
-__all__ = ["Watched", "browser", "new_page"]
+__all__ = ["Watched", "axe_violations", "browser", "new_page"]
 
 
 @dataclass
@@ -102,3 +104,14 @@ def new_page(
         page.close()
         if is_own:
             context.close()
+
+
+def axe_violations(page: Page) -> list[tuple[str, str]]:
+    """What keeps somebody out of a page: the rule and the first element, of each.
+
+    The page must be one of a context with ``bypass_csp=True``: axe is an inline script.
+    """
+    folder = Path(axe_playwright_python.__file__).parent
+    page.evaluate((folder / "axe.min.js").read_text())
+    result = page.evaluate("() => axe.run()")
+    return [(each["id"], each["nodes"][0]["html"]) for each in result["violations"]]

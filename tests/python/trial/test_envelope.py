@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from run_builder import RunBuilder
 from tdbg.config import Role
-from tdbg.errors import ConfigurationError, TensorUnavailable
+from tdbg.errors import ConfigurationError, InvalidWorker, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.trial import ENVELOPE_FIELDS, Envelope, Trial, create_trial
 
@@ -367,3 +367,63 @@ def test_each_worker_has_an_envelope_of_its_own(run_dir: Path) -> None:
         trial.worker_envelope("x")
     with pytest.raises(ConfigurationError, match="columns=0"):
         trial.worker_envelope("w", columns=0)
+
+
+def test_an_envelope_of_one_worker_has_its_rows_alone(run_dir: Path) -> None:
+    for rank in (0, 1):
+        with RunBuilder(run_dir, rank=rank, world_size=2) as run:
+            for step in range(100):
+                value = np.full(2, rank + 1, np.float32)
+                run.step(step, {"w": value, "v": value}, what="statistics")
+    trial = create_trial(run_dir)
+    names = ["v", "w"]
+    for rank in (0, 1):
+        found = trial.envelope(names, fields="mean", worker=f"worker_{rank}")
+        assert found.rows.sum(axis=1).tolist() == [100, 100]
+        assert (found.low["mean"] == rank + 1).all()
+        assert (found.high["mean"] == rank + 1).all()
+        assert found.n_workers == 1
+    assert trial.envelope(names).rows.sum(axis=1).tolist() == [200, 200]
+    with pytest.raises(InvalidWorker, match="worker_2"):
+        trial.envelope(names, worker="worker_2")
+
+
+def test_how_long_steps_took_is_told_of_each_worker(run_dir: Path) -> None:
+    for rank in (1, 0):
+        with RunBuilder(run_dir, rank=rank, world_size=2) as run:
+            for step in range(100):
+                mode = ModeKeys.EVAL if step >= 90 else ModeKeys.TRAIN
+                # Who nobody timed, has no duration.
+                timed = step > 0
+                took = (2_000_000_000 if rank == step == 1 else 1_000_000) * timed
+                run.end_step(step, mode, duration_ns=took)
+    trial = create_trial(run_dir)
+    found = trial.worker_durations(columns=10)
+    assert found.names == ["worker_0", "worker_1"]
+    assert found.rows.sum(axis=1).tolist() == [99, 99]
+    assert found.high["seconds"][:, 0].tolist() == [np.float32(0.001), 2.0]
+    assert found.low["seconds"][1, 0] == np.float32(0.001)
+    assert found.mean["seconds"][1, 0] == pytest.approx((2 + 8 * 0.001) / 9)
+    assert found.bad.sum() == 0
+    training = trial.worker_durations(mode="train", start=80, stop=100, columns=20)
+    assert training.rows.sum(axis=1).tolist() == [10, 10]
+    assert np.isnan(training.mean["seconds"][:, 10:]).all()
+    with pytest.raises(ConfigurationError, match="columns=0"):
+        trial.worker_durations(columns=0)
+
+
+def test_the_steps_of_a_tensor_are_those_of_the_worker_that_is_asked_for(
+    run_dir: Path,
+) -> None:
+    for rank in (0, 1):
+        with RunBuilder(run_dir, rank=rank, world_size=2) as run:
+            for step in range(4):
+                if step % 2 == rank:
+                    run.save(step, "w", np.ones(2, np.float32))
+                run.end_step(step)
+    tensor = create_trial(run_dir).tensor("w")
+    assert tensor.steps() == [0, 1, 2, 3]
+    assert tensor.steps(worker="worker_1") == [1, 3]
+    assert tensor.steps(what="values", worker="worker_0") == [0, 2]
+    with pytest.raises(InvalidWorker, match="worker_9"):
+        tensor.steps(worker="worker_9")

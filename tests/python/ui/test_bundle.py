@@ -59,11 +59,11 @@ def test_what_a_browser_loads_first_is_small() -> None:
 
 def test_what_few_need_comes_when_it_is_asked_for() -> None:
     files = {name: file.content.decode() for name, file in page_files().items()}
-    assert 'import("./compare.js")' in files["app.js"]
+    assert 'import("./rare.js")' in files["app.js"]
     linked = set(re.findall(r'(?:src|href)="([^"]+)"', files["index.html"]))
     assert linked == {"icon.svg", "style.css", "shared.js", "app.js"}
     # Of addresses below the page's own, whatever stands before it.
-    for name in ("app.js", "compare.js", "shared.js"):
+    for name in ("app.js", "rare.js", "shared.js"):
         assert set(re.findall(r'(?:from|import)\(?"(/[^"]*)"', files[name])) == set()
 
 

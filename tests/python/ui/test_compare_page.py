@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser import new_page
+from browser import axe_violations, new_page
 from dashboard import Dashboard, dashboard
 from run_builder import RunBuilder
 from tdbg.compare import ratios
@@ -244,9 +244,6 @@ def test_a_run_that_goes_on_is_compared_as_it_goes(
 def test_the_screen_shuts_nobody_out(
     browser: Browser, served: Dashboard, scheme: str
 ) -> None:
-    import axe_playwright_python
-
-    axe = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
     options: dict[str, Any] = {"color_scheme": scheme, "bypass_csp": True}
     address = at(served, "base", "hot", "evaluated")
     with new_page(browser, address, **options) as watched:
@@ -254,11 +251,7 @@ def test_the_screen_shuts_nobody_out(
         drawn(page, 0, STEPS + STEPS // 10)
         expect(page.locator(".differences td").first).to_be_visible()
         expect(page.locator(".parting b")).to_be_visible()
-        page.evaluate(axe)
-        result = page.evaluate("() => axe.run()")
-        assert [
-            (each["id"], each["nodes"][0]["html"]) for each in result["violations"]
-        ] == []
+        assert axe_violations(page) == []
 
 
 def test_a_tensor_that_one_run_lacks_is_said_so_and_asked_of_the_others(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, expect
 
-from browser import new_page
+from browser import axe_violations, new_page
 from dashboard import Dashboard, dashboard
 from dashboard import page_address as at
 from planted import (
@@ -269,9 +269,6 @@ def test_no_screen_shuts_anybody_out(
     served: Dashboard,
     scheme: str,
 ) -> None:
-    import axe_playwright_python
-
-    axe = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
     options: dict[str, Any] = {"color_scheme": scheme, "bypass_csp": True}
     ids = f"{served.run_id('planted')},{served.run_id('plain')}"
     with new_page(browser, at(served), **options) as watched:
@@ -286,12 +283,7 @@ def test_no_screen_shuts_anybody_out(
         ):
             page.goto(address)
             expect(page.locator(shown).first).to_be_visible()
-            page.evaluate(axe)
-            result = page.evaluate("() => axe.run()")
-            violations = [
-                (each["id"], each["nodes"][0]["html"]) for each in result["violations"]
-            ]
-            assert violations == [], address
+            assert axe_violations(page) == [], address
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -6,12 +6,13 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, expect
 
-from browser import new_page
+from browser import axe_violations, new_page
 from dashboard import Dashboard, dashboard, page_address
 from planted import add_findings, finding
 from run_builder import RunBuilder
@@ -50,7 +51,9 @@ def _run_of_ranks(path: Path) -> None:
             run.save(step, "loss_output_0", loss, role=Role.LOSS, what="statistics")
             if rank == 0 and step % 20 == 0:
                 run.save(step, "weight", matrix + step)
-            run.end_step(step)
+            # The outlier is waited for, and slows down.
+            took = 10_000_000 * (1 + 4 * (rank == OUTLIER and step > 20))
+            run.end_step(step, duration_ns=took)
     for run in builders:
         run.close()
     begun = finding("LossSpike", "loss_output_0", 41, Severity.WARNING)
@@ -109,6 +112,117 @@ def test_ranks_are_those_of_the_trial(served: Dashboard) -> None:
     assert (answer.arrays["rows"] == 1).all()
     assert np.abs(mean[OUTLIER, 41:] - 2).max() < 0.1
     assert np.abs(np.delete(mean, OUTLIER, axis=0) - 1).max() < 0.1
+
+
+def test_a_map_of_ranks_has_the_outlier_first_and_opens_a_rank_alone(
+    browser: Browser, served: Dashboard
+) -> None:
+    state = {"screen": "tensor", "tensor": "loss_output_0", "field": "mean"}
+    outlier = f"worker_{OUTLIER}"
+    with new_page(browser, page_address(served, "ranks", **state)) as watched:
+        page = watched.page
+        canvas = page.locator(".ranks canvas.map-canvas")
+        expect(canvas).to_have_attribute("data-drawn", f"0 {STEPS}")
+        expect(canvas).to_have_attribute("data-rows", str(RANKS))
+        canvas.focus()
+        page.keyboard.press("ArrowLeft")
+        reading = page.locator(".ranks .map .reading")
+        expect(reading.locator("b")).to_have_text(outlier)
+        expect(reading).to_contain_text(f"step {STEPS - 2}")
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(rf"rank={outlier}"))
+        title = page.locator(".card h2").first
+        expect(title).to_have_text(f"mean over steps, {outlier}")
+        # It alone is in the chart, in the rows, and in what is saved of them.
+        current = page.locator("table.rows tr.current td")
+        expect(current.nth(1)).to_have_text(re.compile(r"^(1\.9|2)"))
+        page.reload()
+        select = page.get_by_label("Rank", exact=True)
+        expect(select).to_have_value(outlier)
+        select.select_option(label="worker_0")
+        expect(title).to_have_text("mean over steps, worker_0")
+        expect(current.nth(1)).to_have_text(re.compile(r"^(0\.9|1)"))
+        select.select_option(label="all ranks")
+        expect(title).to_have_text("mean over steps")
+        assert "rank=" not in page.url
+
+
+def test_the_rank_that_the_others_wait_for_is_seen_in_the_map_of_step_times(
+    browser: Browser, served: Dashboard
+) -> None:
+    with new_page(browser, page_address(served, "ranks")) as watched:
+        page = watched.page
+        card = page.locator(".step-times")
+        canvas = card.locator("canvas.map-canvas")
+        expect(canvas).to_have_attribute("data-drawn", f"0 {STEPS}")
+        canvas.focus()
+        page.keyboard.press("ArrowLeft")
+        reading = card.locator(".reading")
+        expect(reading).to_contain_text(f"worker_{OUTLIER} step {STEPS - 2}")
+        expect(reading.locator("em")).to_have_text("0.05 s")
+        page.keyboard.press("ArrowDown")
+        expect(reading.locator("em")).to_have_text("0.01 s")
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile("rank=worker_0"))
+        # The map of layers is that of the rank, which alone has the values.
+        layers = page.locator(".card h2", has_text="Every layer")
+        expect(layers).to_have_text("Every layer, every step, worker_0")
+        layer_map = page.locator("canvas.map-canvas").first
+        expect(layer_map).to_have_attribute("aria-label", re.compile("of 1 tensor, "))
+        page.get_by_label("Rank", exact=True).select_option(label="worker_1")
+        name = "aria-label"
+        expect(layer_map).not_to_have_attribute(name, re.compile("highest"))
+
+
+def test_a_run_of_one_rank_has_no_choice_of_ranks(
+    browser: Browser, served: Dashboard
+) -> None:
+    with new_page(browser, page_address(served, "deep", rank="worker_3")) as watched:
+        page = watched.page
+        expect(page.locator("canvas.map-canvas")).to_have_attribute(
+            "data-drawn", "0 20"
+        )
+        assert page.get_by_label("Rank", exact=True).count() == 0
+        expect(page.locator(".card h2", has_text="Every layer")).to_have_text(
+            "Every layer, every step"
+        )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_maps_of_ranks_shut_nobody_out(
+    browser: Browser, served: Dashboard, scheme: str
+) -> None:
+    options: dict[str, Any] = {"color_scheme": scheme, "bypass_csp": True}
+    tensor = {"screen": "tensor", "tensor": "loss_output_0"}
+    with new_page(browser, page_address(served, "ranks"), **options) as watched:
+        for state, shown in (({}, ".step-times"), (tensor, ".ranks")):
+            watched.page.goto(page_address(served, "ranks", **state))
+            expect(watched.page.locator(f"{shown} canvas.map-canvas")).to_be_visible()
+            assert axe_violations(watched.page) == []
+
+
+def test_answers_are_those_of_the_rank_that_is_asked_for(served: Dashboard) -> None:
+    ranks = f"/api/ranks?run={served.run_id('ranks')}&columns=64"
+    found = served.ask(f"{ranks}&field=seconds").arrays
+    assert found["rows"].shape == (RANKS, STEPS)
+    assert found["mean"][OUTLIER, 21:].tolist() == [np.float32(0.05)] * (STEPS - 21)
+    assert found["mean"][0].tolist() == [np.float32(0.01)] * STEPS
+    query = f"run={served.run_id('ranks')}&name=loss_output_0&worker=worker_{OUTLIER}"
+    for path in ("envelope?field=mean&columns=64", "curve?columns=64"):
+        answer = served.ask(f"/api/{path}&{query}").arrays
+        assert answer["rows"].sum() == STEPS
+        assert np.abs(answer["mean"].ravel()[41:] - 2).max() < 0.1
+    rows = served.ask(f"/api/rows?{query}&start=50&stop=51").json["rows"]
+    assert rows[0]["count"] == 1
+    assert rows[0]["mean"] == pytest.approx(2, abs=0.1)
+    weight = f"run={served.run_id('ranks')}&name=weight&worker=worker_"
+    assert served.ask(f"/api/values?{weight}0").header["n_steps"] == 3
+    assert served.ask(f"/api/values?{weight}1").header["n_steps"] == 0
+    assert len(served.ask(f"/api/histograms?{weight}0").arrays["steps"]) == 3
+    assert len(served.ask(f"/api/histograms?{weight}1").arrays["steps"]) == 0
+    for path in ("envelope?field=mean", "curve?", "rows?", "values?", "histograms?"):
+        answer = served.ask(f"/api/{path}&{weight}9")
+        assert (answer.status, "worker_9" in answer.json["error"]) == (404, True)
 
 
 # --- Thresholds ---------------------------------------------------------------

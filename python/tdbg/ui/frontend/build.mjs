@@ -24,7 +24,7 @@ const common = {
 
 await mkdir(out, { recursive: true });
 await build({
-  entryPoints: { app: "src/main.tsx", compare: "src/compare/screen.tsx", style: "src/style.css" },
+  entryPoints: { app: "src/main.tsx", rare: "src/rare_screens.ts", style: "src/style.css" },
   // What the first screens need is app.js and shared.js; the rest comes when it is asked for.
   splitting: true,
   chunkNames: "shared",

@@ -11,8 +11,8 @@ const MOST_HEIGHT = 260;
 const BELOW = [0, 114, 178];
 const ABOVE = [230, 120, 0];
 
-export function Elements({ run, name, at, version }: { run: Run; name: string; at: number; version: number }) {
-  const { data } = useAnswer<Packed>(`values ${run.id} ${name} ${at}`, version, (signal) => getArrays("values", { run: run.id, name, at }, signal));
+export function Elements({ run, name, worker, at, version }: { run: Run; name: string; worker: string | undefined; at: number; version: number }) {
+  const { data } = useAnswer<Packed>(`values ${run.id} ${name} ${worker} ${at}`, version, (signal) => getArrays("values", { run: run.id, name, worker, at }, signal));
   // A single number is in the chart and in the rows.
   if (!data?.header.n_steps || data.arrays.extreme.length < 2) return null;
   return (

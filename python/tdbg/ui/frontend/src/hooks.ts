@@ -11,6 +11,8 @@ export interface Route {
   pair?: string;
   part?: string;
   tensor?: string;
+  /** The worker that is looked at alone. */
+  rank?: string;
   field?: string;
   role?: string;
   curve?: string;
@@ -43,6 +45,21 @@ export function go(change: Partial<Route>, { quiet = false, fresh = false } = {}
   if (quiet) history.replaceState(null, "", address);
   else history.pushState(null, "", address);
   for (const listener of routeListeners) listener();
+}
+
+/** The same without an entry to go back to. */
+export function adjust(change: Partial<Route>): void {
+  go(change, { quiet: true });
+}
+
+/** Sets a part of the address; what is usual need not stand there. */
+export function setter(name: keyof Route, usual?: string): (value: string) => void {
+  return (value) => adjust({ [name]: value === usual ? undefined : value });
+}
+
+/** Moves the cursor that all charts share. */
+export function setCursor(place: number | undefined): void {
+  adjust({ at: place === undefined ? undefined : String(place) });
 }
 
 export function href(change: Route): string {

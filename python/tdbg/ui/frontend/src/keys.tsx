@@ -1,6 +1,6 @@
 /** The keyboard: every screen and every cursor without a mouse. */
 import { useEffect, useRef } from "preact/hooks";
-import { go, readRoute } from "./hooks";
+import { go, readRoute, setCursor, setter } from "./hooks";
 
 const KEYS: [string, string][] = [
   ["g r", "all runs"],
@@ -53,7 +53,7 @@ export function useKeys(toggleHelp: () => void): void {
           return go({ from: undefined, to: undefined, at: undefined });
         case "s": {
           const next = FIELDS[(FIELDS.indexOf(route.field ?? "rms") + 1) % FIELDS.length];
-          return go({ field: next === "rms" ? undefined : next }, { quiet: true });
+          return setter("field", "rms")(next);
         }
         case "[":
         case "]": {
@@ -68,7 +68,7 @@ export function useKeys(toggleHelp: () => void): void {
           const at = Number(route.at ?? NaN);
           if (Number.isNaN(at)) return;
           event.preventDefault();
-          return go({ at: String(Math.max(0, at + (event.key === "ArrowRight" ? 1 : -1))) }, { quiet: true });
+          return setCursor(Math.max(0, at + (event.key === "ArrowRight" ? 1 : -1)));
         }
       }
     };

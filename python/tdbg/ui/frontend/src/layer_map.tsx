@@ -1,17 +1,19 @@
 /** All layers over all steps in one picture: a cell is a tensor within some steps. */
 import { useMemo } from "preact/hooks";
 import { BAD, BEYOND_COLOR, VIRIDIS_TABLE, themed } from "./colors";
-import { count, number, percent, plain, steps as stepsText } from "./format";
+import { count, counted, number, percent, plain, steps as stepsText } from "./format";
 import { folded, grouped, lastWithRows, outstanding, placesOf, usualDistance, type Grid } from "./grid";
 import { MapCanvas, READABLE_ROW, mostRows, useFrame, type Name, type Named, type Plot } from "./map_canvas";
 import { treeRows, type Row } from "./tree";
-import type { Field, Finding } from "./types";
+import type { Finding, RankField } from "./types";
 
 export type Scale = "all" | "row";
 
 export interface MapProps {
   grid: Grid;
-  field: Field;
+  field: RankField;
+  /** What the rows are. */
+  what?: string;
   scale: Scale;
   from: number;
   to: number;
@@ -44,21 +46,24 @@ const MOST_HEIGHT = 560;
 const SAMPLES = 100_000;
 /** How many times what 99 of 100 cells are below a value must be to leave the scale. */
 const BEYOND = 10;
-const LOGARITHMIC: Field[] = ["rms", "l2", "abs_max", "std"];
+const LOGARITHMIC: RankField[] = ["rms", "l2", "abs_max", "std", "seconds"];
 export const MOST_READABLE = mostRows(MOST_HEIGHT, READABLE_ROW);
 const MOST_ROWS = mostRows(MOST_HEIGHT);
 const INDENT = 11;
 
-/** Where a value lies between the least and the greatest, from 0 to 1. */
-function scaler(field: Field, low: number, high: number): (value: number) => number {
-  if (field === "zero_share") return (value) => value;
-  if (field === "mean") {
-    const most = Math.max(Math.abs(low), Math.abs(high)) || 1;
-    return (value) => 0.5 + value / most / 2;
-  }
-  const bottom = Math.log(low);
-  const span = Math.log(high) - bottom || 1;
-  return (value) => (value > 0 ? (Math.log(value) - bottom) / span : 0);
+/** What the scale goes from and to: about zero, where values lie on both sides of it. */
+function endsOf(field: RankField, low: number, high: number): [number, number] {
+  if (field === "zero_share") return [0, 1];
+  const most = Math.max(-low, high);
+  return field === "mean" && low < 0 && high > 0 ? [-most, most] : [low, high];
+}
+
+/** Where a value lies between the ends, from 0 to 1. */
+function scaler(field: RankField, low: number, high: number): (value: number) => number {
+  const place = LOGARITHMIC.includes(field) ? Math.log : (value: number) => value;
+  const [bottom, top] = endsOf(field, low, high).map(place);
+  const span = top - bottom || 1;
+  return (value) => (value > 0 || place !== Math.log ? (place(value) - bottom) / span : 0);
 }
 
 interface Extent {
@@ -68,7 +73,7 @@ interface Extent {
   greatest: number;
 }
 
-function extentOf(grid: Grid, rows: number[], field: Field): Extent {
+function extentOf(grid: Grid, rows: number[], field: RankField): Extent {
   const found: number[] = [];
   let low = Infinity;
   let greatest = -Infinity;
@@ -270,19 +275,23 @@ function triangle(ctx: CanvasRenderingContext2D, ...[[x, y], ...rest]: [number, 
   ctx.fill();
 }
 
+function shownBy(field: RankField): (value: number) => string {
+  return field === "zero_share" ? percent : field === "seconds" ? (value) => `${number(value)} s` : number;
+}
+
 /** The names of a grid, as one that is the same as long as they are. */
 function namesOf(grid: Grid): string {
   return grid.names.join("\n");
 }
 
 /** The cell under the cursor, exactly: what was recorded, never what lies between. */
-function Reading({ grid, band, column, field }: { grid: Grid; field: Field; band: number[]; column: number }) {
+function Reading({ grid, band, column, field }: { grid: Grid; field: RankField; band: number[]; column: number }) {
   const row = outstanding(grid, band, column);
   const held = lastWithRows(grid, row, column);
   const name = plain(grid.names[row]);
   if (held < 0) return <span><b>{name}</b> nothing recorded so far</span>;
   const at = row * grid.columns + held;
-  const show = field === "zero_share" ? percent : number;
+  const show = shownBy(field);
   const first = grid.start + held * grid.width;
   const n = grid.rows[at];
   return (
@@ -301,8 +310,8 @@ function Reading({ grid, band, column, field }: { grid: Grid; field: Field; band
 
 function Legend({ grid, rows, field, scale }: MapProps & { rows: number[] }) {
   const { low, high, greatest } = useMemo(() => extentOf(grid, rows, field), [grid, rows, field]);
-  const show = field === "zero_share" ? percent : number;
-  const ends = field === "zero_share" ? [0, 1] : field === "mean" ? [-Math.max(-low, high), Math.max(-low, high)] : [low, high];
+  const show = shownBy(field);
+  const ends = endsOf(field, low, high);
   return (
     <span class="legend">
       {scale === "row" ? "least of the row" : show(ends[0])}
@@ -319,7 +328,7 @@ function Legend({ grid, rows, field, scale }: MapProps & { rows: number[] }) {
   );
 }
 
-function describe({ grid, field, from, to }: MapProps, rows: number[]): string {
+function describe({ grid, field, from, to, what = "tensor" }: MapProps, rows: number[]): string {
   let best = -Infinity;
   let where = "";
   let bad = 0;
@@ -334,5 +343,5 @@ function describe({ grid, field, from, to }: MapProps, rows: number[]): string {
       }
     }
   const highest = where ? `; highest, ${number(best)}, at ${where}` : "";
-  return `Layer map: ${field} of ${rows.length} tensors, ${stepsText(from, Math.max(from, to - 1))}${highest}; ${count(bad)} rows not finite. Arrow keys move, Enter opens the tensor.`;
+  return `Map: ${field} of ${counted(rows.length, what)}, ${stepsText(from, Math.max(from, to - 1))}${highest}; ${count(bad)} rows not finite. Arrow keys move, Enter opens the ${what}.`;
 }

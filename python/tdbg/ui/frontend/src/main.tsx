@@ -1,5 +1,5 @@
 /** The page: what the address says is shown, whatever happens meanwhile. */
-import { render, type ComponentType } from "preact";
+import { render } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { Refused, takeToken, useToken } from "./api";
 import { CaptureButton, StopButton } from "./controls";
@@ -8,6 +8,7 @@ import { ago, count, number, percent, plain, shorten } from "./format";
 import { go, useLink, useRoute } from "./hooks";
 import { KeyHelp, useKeys } from "./keys";
 import { Link, Notice, State } from "./parts";
+import { useRare } from "./rare";
 import { useRun } from "./run_data";
 import { FindingsScreen } from "./screens/findings";
 import { RunScreen } from "./screens/run";
@@ -52,18 +53,15 @@ let hasShownRun = false;
 
 function Compared() {
   const route = useRoute();
-  const [Screen, setScreen] = useState<ComponentType | null>(null);
-  const [error, setError] = useState<Error | null>(null);
+  const { data: rare, error } = useRare();
   useEffect(() => watch((route.runs ?? "").split(",").filter(Boolean)), [route.runs]);
   useEffect(() => {
     document.title = "Compare · tdbg";
-    // Few people compare on each visit: its code comes when they do.
-    import("./compare/screen").then((found) => setScreen(() => found.CompareScreen), setError);
   }, []);
   return (
     <>
       <TopBar />
-      {Screen ? <Screen /> : error ? <Failure error={error} /> : <main class="empty soft">reading …</main>}
+      {rare ? <rare.CompareScreen /> : error ? <Failure error={error} /> : <main class="empty soft">reading …</main>}
     </>
   );
 }

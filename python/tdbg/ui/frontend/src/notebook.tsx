@@ -7,7 +7,7 @@ import { count, plain, shorten, steps } from "./format";
 import type { Grid } from "./grid";
 import { LayerMap } from "./layer_map";
 import { LineChart } from "./line_chart";
-import { Mark, State, groups, tensorsText } from "./parts";
+import { LineKeys, Mark, State, groups, tensorsText } from "./parts";
 import type { Field, Finding, Verdict } from "./types";
 
 declare const STYLE: string;
@@ -76,7 +76,7 @@ function Live({ packed }: { packed: Packed }) {
   const [from, to] = range ?? [header.from, Math.max(header.from + 1, header.to)];
   const lines = useMemo(() => {
     const all = grid(packed, "curve", header.curves);
-    return header.curves.map((label, i) => ({ label: plain(label), color: series(i), grid: rowOf(all, i) }));
+    return header.curves.map((label, i) => ({ label: shorten(label), color: series(i), grid: rowOf(all, i) }));
   }, [packed]);
   const layers = useMemo(() => grid(packed, "layer", header.layers), [packed]);
   const flags = header.findings
@@ -114,12 +114,7 @@ function Live({ packed }: { packed: Packed }) {
           <h3>Losses</h3>
           <LineChart lines={lines} title="Losses" from={from} to={to} log={runsFar(lines.map((line) => line.grid))} height={190} flags={flags} {...follow} />
           <p class="reading">
-            {lines.map((line) => (
-              <span key={line.label} class="key">
-                <i style={{ background: line.color }} />
-                {shorten(line.label)}
-              </span>
-            ))}
+            <LineKeys lines={lines} />
           </p>
         </section>
       )}

@@ -2,9 +2,9 @@
 import type { ComponentChildren } from "preact";
 import { isDark, themed } from "./colors";
 import type { Field, Finding, Severity, Spark, Tone } from "./types";
-import { count, number } from "./format";
+import { count, number, shorten } from "./format";
 import type { Limit } from "./line_chart";
-import { go, href, useSize, useTheme, type Route } from "./hooks";
+import { go, href, setter, useSize, useTheme, type Route } from "./hooks";
 import { useEffect, useRef } from "preact/hooks";
 
 /** A severity by its shape, and by its colour for who sees it. */
@@ -66,6 +66,37 @@ export function Chips<T extends string>({ label, options, value, onChange, names
         </button>
       ))}
     </div>
+  );
+}
+
+export function AxisChips({ isLog }: { isLog: boolean }) {
+  return <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={setter("axis")} />;
+}
+
+/** One of many: each option by its text, or by its shortened self. */
+export function Select({ label, options, value, onChange, names, class: name }: { label: string; options: readonly string[]; value: string; onChange: (value: string) => void; names?: Record<string, string>; class?: string }) {
+  return (
+    <select class={name} aria-label={label} value={value} onChange={(event) => onChange(event.currentTarget.value)}>
+      {options.map((each) => (
+        <option key={each} value={each}>
+          {names?.[each] ?? shorten(each, 44)}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+/** Which colour is which line. */
+export function LineKeys({ lines }: { lines: { label: string; color: string }[] }) {
+  return (
+    <>
+      {lines.map((line) => (
+        <span key={line.label} class="key">
+          <i style={{ background: line.color }} />
+          {line.label}
+        </span>
+      ))}
+    </>
   );
 }
 

@@ -1,16 +1,19 @@
-/** A tensor on each rank: one line each, and who stands out first. */
+/** Ranks beside each other, who stands out first: a line each, and a map of rank by step. */
 import { useMemo } from "preact/hooks";
 import { series, themed } from "./colors";
-import { count, number, percent, plain } from "./format";
+import { compareNames, count, number, percent, plain } from "./format";
 import { columnOf, folded, lastWithRows, type Grid } from "./grid";
+import { adjust, setCursor, setter } from "./hooks";
+import { LayerMap } from "./layer_map";
 import { LineChart } from "./line_chart";
-import { Card } from "./parts";
+import { Card, LineKeys, Select } from "./parts";
 import { useGrid, type Range } from "./run_data";
-import type { Field, Run } from "./types";
+import type { Field, Finding, RankField, Run } from "./types";
 
 /** More lines nobody tells apart: those of the others are one band. */
 const MOST_LINES = 6;
 const MOST_ROWS = 64;
+const NONE: Finding[] = [];
 
 export interface Standing {
   rank: number;
@@ -39,9 +42,66 @@ export function standings(grid: Grid): Standing[] {
   return Array.from(off, (value, rank) => ({ rank, off: value / scale })).sort((a, b) => b.off - a.off || a.rank - b.rank);
 }
 
-export function Ranks({ run, name, field, label, range, at, log, version }: { run: Run; name: string; field: Field; label: string; range: Range; at: number; log: boolean; version: number }) {
-  const { data: grid } = useGrid({ path: "ranks", run: run.id, name, field, from: range.from, to: range.to, most: 400 }, version);
-  const order = useMemo(() => (grid ? standings(grid) : []), [grid]);
+/** Which rank is looked at alone. */
+export function RankSelect({ run, rank }: { run: Run; rank: string | undefined }) {
+  const names = Object.keys(run.workers).sort(compareNames);
+  return <Select label="Rank" options={["", ...names]} names={{ "": "all ranks" }} value={rank ?? ""} onChange={setter("rank", "")} />;
+}
+
+interface Shown {
+  run: Run;
+  range: Range;
+  cursor: number | undefined;
+  version: number;
+}
+
+/** What each rank has, and who stands out. */
+function useRanks({ run, range, version }: Shown, field: RankField, name?: string): [Grid | null, Standing[]] {
+  const { data } = useGrid({ path: "ranks", run: run.id, name, field, from: range.from, to: range.to, most: 400 }, version);
+  return [data, useMemo(() => (data ? standings(data) : []), [data])];
+}
+
+function RankMap({ grid, order, field, range, cursor }: Shown & { grid: Grid; order: Standing[]; field: RankField }) {
+  const names = useMemo(() => order.map(({ rank }) => grid.names[rank]), [order]);
+  return (
+    <LayerMap
+      grid={grid}
+      field={field}
+      what="rank"
+      scale="all"
+      from={range.from}
+      to={range.to}
+      order={names}
+      each
+      worst={false}
+      fold={undefined}
+      onFold={() => undefined}
+      label={plain}
+      findings={NONE}
+      end={range.to}
+      cursor={cursor}
+      onCursor={setCursor}
+      onOpen={(rank, step) => adjust({ rank, at: String(step) })}
+      onRange={range.set}
+      onReset={range.reset}
+    />
+  );
+}
+
+/** How long steps took on each rank, where that is known: whom the others wait for. */
+export function StepTimes(props: Shown) {
+  const [grid, order] = useRanks(props, "seconds");
+  if (!grid?.rows.some(Boolean)) return null;
+  return (
+    <Card title="Step time of each rank" class="step-times" aside={<span class="soft">who stands out most comes first</span>}>
+      <RankMap {...props} grid={grid} order={order} field="seconds" />
+    </Card>
+  );
+}
+
+export function Ranks(props: Shown & { name: string; field: Field; label: string; at: number; log: boolean }) {
+  const { name, field, label, range, at, log } = props;
+  const [grid, order] = useRanks(props, field, name);
   const lines = useMemo(() => {
     if (!grid) return [];
     const chosen = order.slice(0, MOST_LINES);
@@ -61,13 +121,9 @@ export function Ranks({ run, name, field, label, range, at, log, version }: { ru
         <div>
           <LineChart lines={lines} title={`Ranks: ${label}`} from={range.from} to={range.to} log={log} height={220} cursor={at} onRange={range.set} onReset={range.reset} />
           <p class="reading">
-            {lines.map((line) => (
-              <span key={line.label} class="key">
-                <i style={{ background: line.color }} />
-                {line.label}
-              </span>
-            ))}
+            <LineKeys lines={lines} />
           </p>
+          <RankMap {...props} grid={grid} order={order} />
         </div>
         <div class="scroll" tabIndex={0} role="region" aria-label="Ranks">
           <table>

@@ -37,6 +37,11 @@ export function useTensors(run: Run | null): Tensor[] {
   return answer.data ?? [];
 }
 
+/** A step or another place, as the address has it. */
+function placeIn(text: string | undefined): number | undefined {
+  return text !== undefined && /^\d{1,15}$/.test(text) ? Number(text) : undefined;
+}
+
 /** The steps that all charts show, as the address has them; all of them where it says nothing. */
 export function rangeOf(run: Run, route: Route): Range {
   return rangeOn(run.first_step ?? 0, (run.last_step ?? 0) + 1, route);
@@ -44,9 +49,8 @@ export function rangeOf(run: Run, route: Route): Range {
 
 /** The same between two places of any axis. */
 export function rangeOn(first: number, end: number, route: Route): Range {
-  const given = (text: string | undefined) => (text !== undefined && /^\d{1,15}$/.test(text) ? Number(text) : null);
-  const from = given(route.from) ?? first;
-  const to = given(route.to) ?? end;
+  const from = placeIn(route.from) ?? first;
+  const to = placeIn(route.to) ?? end;
   return {
     from,
     to: Math.max(from + 1, to),
@@ -56,6 +60,21 @@ export function rangeOn(first: number, end: number, route: Route): Range {
   };
 }
 
+/** The cursor that all charts share, as the address has it. */
+export function cursorOf(route: Route): number | undefined {
+  return placeIn(route.at);
+}
+
+/** The rank that is looked at alone, if the run has it. */
+export function rankOf(run: Run, route: Route): string | undefined {
+  return route.rank !== undefined && route.rank in run.workers ? route.rank : undefined;
+}
+
+/** Whether there is a rank to choose. */
+export function hasRanks(run: Run): boolean {
+  return Object.keys(run.workers).length > 1;
+}
+
 export interface GridRequest {
   path: "envelope" | "curve" | "ranks" | "ratio";
   run: string;
@@ -63,6 +82,7 @@ export interface GridRequest {
   role?: string;
   field?: string;
   mode?: string;
+  worker?: string;
   from: number;
   to: number;
   most: number;
@@ -79,15 +99,15 @@ const LATE_MS = 60_000;
 /** Envelopes that follow a run: only what is new is asked for, an old picture stays meanwhile. */
 export function useGrid(request: GridRequest | null, version: number): Answer<Grid> {
   const held = useRef<{ key: string; grid: Grid | null }>({ key: "", grid: null });
-  const { path, run, name, role, field, mode, from, to, most, other, by } = request ?? ({} as GridRequest);
-  const what = request ? JSON.stringify([path, run, other, by, name, role, field, mode, from]) : "";
+  const { path, run, name, role, field, mode, worker, from, to, most, other, by } = request ?? ({} as GridRequest);
+  const what = request ? JSON.stringify([path, run, other, by, name, role, field, mode, worker, from]) : "";
   const key = request ? `${what} ${most}` : "";
   const answer = useAnswer<Grid>(key, version * 1e7 + (to ?? 0), async (signal) => {
     const isStep = by === undefined || by === "step";
     const heard = isStep ? Math.min(completeOf(run), other === undefined ? Infinity : completeOf(other)) : -1;
     const sure = heard >= 0 ? heard + 1 : to - (by === "time" ? LATE_MS : LATE);
     const before = held.current.key === what ? held.current.grid : null;
-    const grid = await loadGrid({ path, params: { run, other, by, name, role, field, mode }, from, to, most, sure }, before, signal);
+    const grid = await loadGrid({ path, params: { run, other, by, name, role, field, mode, worker }, from, to, most, sure }, before, signal);
     held.current = { key: what, grid };
     return grid;
   });

@@ -104,6 +104,8 @@ export interface Tensor {
 }
 
 export type Field = "rms" | "l2" | "abs_max" | "std" | "mean" | "zero_share";
+/** What is known of ranks: statistics of a tensor, and how long steps took. */
+export type RankField = Field | "seconds";
 
 export interface Row {
   step: number;

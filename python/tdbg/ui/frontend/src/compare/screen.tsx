@@ -4,10 +4,10 @@ import { getJson } from "../api";
 import { series } from "../colors";
 import { count, number, percent, plain, shorten } from "../format";
 import type { Grid } from "../grid";
-import { go, useAnswer, useRoute, type Answer, type Route } from "../hooks";
+import { go, setCursor, setter, useAnswer, useRoute, type Answer, type Route } from "../hooks";
 import { LineChart, type Line } from "../line_chart";
-import { Card, Chips, Link, Mark, Notice, State } from "../parts";
-import { rangeOn, spans, useGrid, useRun, useTensors, type Range } from "../run_data";
+import { AxisChips, Card, Chips, Link, Mark, Notice, Select, State } from "../parts";
+import { cursorOf, rangeOn, spans, useGrid, useRun, useTensors, type Range } from "../run_data";
 import type { Run, Tensor } from "../types";
 import { AXES, AXIS_NAMES, endOf, placeText, type By } from "./alignment";
 import { RatioMap } from "./ratio_map";
@@ -184,15 +184,9 @@ function Curves({ runs, by, range, route }: Shown) {
       aside={
         <div class="settings">
           {shared.length > 1 && (
-            <select class="curves" aria-label="Which curve" value={name} onChange={(event) => go({ curve: event.currentTarget.value === shared[0] ? undefined : event.currentTarget.value }, { quiet: true })}>
-              {shared.map((each) => (
-                <option key={each} value={each}>
-                  {shorten(each, 44)}
-                </option>
-              ))}
-            </select>
+            <Select label="Which curve" class="curves" options={shared} value={name} onChange={setter("curve", shared[0])} />
           )}
-          <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={(value) => go({ axis: value }, { quiet: true })} />
+          <AxisChips isLog={isLog} />
         </div>
       }
     >
@@ -216,7 +210,7 @@ function Chart({ lines, title, by, range, route, log }: { lines: Line[]; title: 
       place={(n) => placeText(by, n)}
       onRange={range.set}
       onReset={range.reset}
-      onCursor={(value) => go({ at: value === undefined ? undefined : String(value) }, { quiet: true })}
+      onCursor={setCursor}
     />
   );
 }
@@ -224,10 +218,6 @@ function Chart({ lines, title, by, range, route, log }: { lines: Line[]; title: 
 /** A course that runs away would leave a line at the floor of all the others. */
 function isLogarithmic(lines: Line[], route: Route): boolean {
   return route.axis ? route.axis === "log" : lines.some(({ grid }) => spans(grid) > FAR);
-}
-
-function cursorOf(route: Route): number | undefined {
-  return route.at !== undefined && /^\d{1,15}$/.test(route.at) ? Number(route.at) : undefined;
 }
 
 function Keys({ lines, without = [] }: { lines: Line[]; without?: string[] }) {
@@ -273,8 +263,8 @@ function Tensors({ runs, above, below, by, range, route }: Shown & { above: Comp
                 <RunSelect label="By" runs={others.filter((each) => each !== above)} value={below} onChange={(id) => pair(above.run.id, id)} />
               </>
             )}
-            <Chips label="Of what" options={roles} value={role} onChange={(value) => go({ role: value === roles[0] ? undefined : value }, { quiet: true })} />
-            <Chips label="Statistic" options={FIELDS} value={field} onChange={(value) => go({ field: value === "rms" ? undefined : value }, { quiet: true })} />
+            <Chips label="Of what" options={roles} value={role} onChange={setter("role", roles[0])} />
+            <Chips label="Statistic" options={FIELDS} value={field} onChange={setter("field", "rms")} />
           </div>
         }
       >
@@ -288,7 +278,7 @@ function Tensors({ runs, above, below, by, range, route }: Shown & { above: Comp
             cursor={cursorOf(route)}
             label={(name) => name.replace(/^(gradient|update)\//, "")}
             names={[above.run.name, below.run.name]}
-            onCursor={(place) => go({ at: String(place) }, { quiet: true })}
+            onCursor={setCursor}
             onOpen={(name, place) => go({ tensor: name, at: String(place) }, { quiet: true })}
             onRange={range.set}
             onReset={range.reset}
@@ -306,13 +296,7 @@ function Tensors({ runs, above, below, by, range, route }: Shown & { above: Comp
 
 function RunSelect({ label, runs, value, onChange }: { label: string; runs: Compared[]; value: Compared; onChange: (id: string) => void }) {
   return (
-    <select aria-label={label} value={value.run.id} onChange={(event) => onChange(event.currentTarget.value)}>
-      {runs.map(({ run }) => (
-        <option key={run.id} value={run.id}>
-          {shorten(run.name, 30)}
-        </option>
-      ))}
-    </select>
+    <Select label={label} options={runs.map(({ run }) => run.id)} names={Object.fromEntries(runs.map(({ run }) => [run.id, shorten(run.name, 30)]))} value={value.run.id} onChange={onChange} />
   );
 }
 

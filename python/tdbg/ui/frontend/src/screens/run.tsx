@@ -5,18 +5,19 @@ import { series, themed } from "../colors";
 import { bytes, compareNames, count, number, percent, plain, shorten, steps as stepsText } from "../format";
 import { Flow } from "../flow";
 import type { Grid } from "../grid";
-import { go, useRoute, type Route } from "../hooks";
+import { adjust, go, setCursor, setter, useRoute, type Route } from "../hooks";
 import { LayerMap, MOST_READABLE, type Scale } from "../layer_map";
 import { LineChart, hasBelow } from "../line_chart";
-import { rangeOf, useGrid, useTensors, type Range } from "../run_data";
-import { Card, Chips, Link, Mark, Notice, groups, placeOf, type Group } from "../parts";
+import { useRare } from "../rare";
+import { cursorOf, hasRanks, rangeOf, rankOf, useGrid, useTensors, type Range } from "../run_data";
+import { AxisChips, Card, Chips, LineKeys, Link, Mark, Notice, Select, groups, placeOf, type Group } from "../parts";
 import { Timeline } from "../timeline";
 import type { Field, Finding, Run, Tensor } from "../types";
 import { CaptureButton } from "../controls";
 
 const ROLES = ["gradient", "weight", "bias", "output", "input", "update", "optimizer_state"] as const;
 const ROLE_NAMES: Record<string, string> = { gradient: "gradients", weight: "weights", bias: "biases", output: "outputs", input: "inputs", update: "updates", optimizer_state: "optimizer" };
-const FIELDS: Field[] = ["rms", "l2", "abs_max", "std", "mean", "zero_share"];
+export const FIELDS: Field[] = ["rms", "l2", "abs_max", "std", "mean", "zero_share"];
 export const FIELD_NAMES: Record<Field, string> = { rms: "rms", l2: "l2", abs_max: "max |x|", std: "std", mean: "mean", zero_share: "zeros" };
 const MAP_COLUMNS = 640;
 const CURVE_COLUMNS = 900;
@@ -131,24 +132,26 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
   const roles = ROLES.filter((role) => tensors.some((each) => each.role === role));
   const role = roles.includes(route.role as never) ? (route.role as (typeof ROLES)[number]) : roles[0];
   const field = (FIELDS.includes(route.field as Field) ? route.field : "rms") as Field;
-  const at = route.at !== undefined && /^\d{1,15}$/.test(route.at) ? Number(route.at) : undefined;
-  const grid = useGrid(role ? { path: "envelope", run: run.id, role, field, from: range.from, to: range.to, most: MAP_COLUMNS } : null, version);
+  const at = cursorOf(route);
+  const rank = rankOf(run, route);
+  const rare = useRare(hasRanks(run)).data;
+  const grid = useGrid(role ? { path: "envelope", run: run.id, role, field, worker: rank, from: range.from, to: range.to, most: MAP_COLUMNS } : null, version);
   const flowRole = tensors.some((each) => each.role === "gradient") ? "gradient" : undefined;
   const isSame = flowRole === role && field === "rms";
-  const flow = useGrid(flowRole && !isSame ? { path: "envelope", run: run.id, role: flowRole, field: "rms", from: range.from, to: range.to, most: MAP_COLUMNS } : null, version);
+  const flow = useGrid(flowRole && !isSame ? { path: "envelope", run: run.id, role: flowRole, field: "rms", worker: rank, from: range.from, to: range.to, most: MAP_COLUMNS } : null, version);
   const flowGrid = isSame ? grid : flow;
   const scale: Scale = route.scale === "row" ? "row" : "all";
   const order = useMemo(() => tensors.filter((each) => each.role === role).map((each) => each.name), [tensors, role]);
   const flowOrder = useMemo(() => tensors.filter((each) => each.role === "gradient" && (each.shape === null || each.shape.length > 1)).map((each) => each.name), [tensors]);
   const ofLayers = flowOrder.length ? flowOrder : tensors.filter((each) => each.role === "gradient").map((each) => each.name);
   const marked = useMemo(() => run.findings.filter((each) => order.includes(each.tensor)), [run.findings, order]);
-  const openTensor = (tensor: string, step: number) => go({ run: run.id, screen: "tensor", tensor, at: String(step), from: route.from, to: route.to }, { fresh: true });
+  const openTensor = (tensor: string, step: number) => go({ run: run.id, screen: "tensor", tensor, at: String(step), from: route.from, to: route.to, rank }, { fresh: true });
   const step = at !== undefined && at >= range.from && at < range.to ? at : range.to - 1;
   return (
     <>
       <div class="pair">
         <Losses run={run} range={range} route={route} version={version} cursor={at} />
-        <Card title="Gradient flow" aside={<span class="soft">rms by depth, step {count(Math.min(step, run.last_step ?? step))}</span>}>
+        <Card title="Gradient flow" aside={<span class="soft">{rank && `${plain(rank)}, `}rms by depth, step {count(Math.min(step, run.last_step ?? step))}</span>}>
           {flowGrid.data && flowGrid.data.names.length ? (
             <Flow grid={flowGrid.data} order={ofLayers} step={step} height={236} onOpen={openTensor} />
           ) : tensors.length > 0 && !flowRole ? (
@@ -167,23 +170,15 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
       </div>
       {role && (
         <Card
-          title="Every layer, every step"
+          title={`Every layer, every step${rank ? `, ${plain(rank)}` : ""}`}
           aside={
             <div class="settings">
-              <Chips label="Of what" options={roles} value={role} names={ROLE_NAMES} onChange={(value) => go({ role: value === roles[0] ? undefined : value }, { quiet: true })} />
-              <label>
-                <span class="hidden">Statistic</span>
-                <select class="statistic" value={field} onChange={(event) => go({ field: event.currentTarget.value === "rms" ? undefined : event.currentTarget.value }, { quiet: true })}>
-                  {FIELDS.map((each) => (
-                    <option key={each} value={each}>
-                      {FIELD_NAMES[each]}
-                    </option>
-                  ))}
-                </select>
-              </label>
-              {order.length > MOST_READABLE && <Chips label="Rows" options={["all", "each"] as const} value={route.rows === "each" ? "each" : "all"} names={{ all: "all at once", each: "row by row" }} onChange={(value) => go({ rows: value === "each" ? "each" : undefined }, { quiet: true })} />}
-              <Chips label="Order" options={["depth", "worst"] as const} value={route.order === "worst" ? "worst" : "depth"} names={{ depth: "by depth", worst: "worst first" }} onChange={(value) => go({ order: value === "worst" ? value : undefined }, { quiet: true })} />
-              <Chips label="Scale" options={["all", "row"] as const} value={scale} names={{ all: "one scale", row: "per layer" }} onChange={(value) => go({ scale: value === "row" ? "row" : undefined }, { quiet: true })} />
+              {rare && <rare.RankSelect run={run} rank={rank} />}
+              <Chips label="Of what" options={roles} value={role} names={ROLE_NAMES} onChange={setter("role", roles[0])} />
+              <Select label="Statistic" class="statistic" options={FIELDS} names={FIELD_NAMES} value={field} onChange={setter("field", "rms")} />
+              {order.length > MOST_READABLE && <Chips label="Rows" options={["all", "each"] as const} value={route.rows === "each" ? "each" : "all"} names={{ all: "all at once", each: "row by row" }} onChange={setter("rows", "all")} />}
+              <Chips label="Order" options={["depth", "worst"] as const} value={route.order === "worst" ? "worst" : "depth"} names={{ depth: "by depth", worst: "worst first" }} onChange={setter("order", "depth")} />
+              <Chips label="Scale" options={["all", "row"] as const} value={scale} names={{ all: "one scale", row: "per layer" }} onChange={setter("scale", "all")} />
             </div>
           }
         >
@@ -198,12 +193,12 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
               each={route.rows === "each"}
               worst={route.order === "worst"}
               fold={route.fold}
-              onFold={(fold) => go({ fold }, { quiet: true })}
+              onFold={(fold) => adjust({ fold })}
               label={(name) => name.replace(/^(gradient|update)\//, "").replace(/^optimizer\/[^/]*\//, "")}
               findings={marked}
               end={(run.last_step ?? 0) + 1}
               cursor={at}
-              onCursor={(value) => go({ at: String(value) }, { quiet: true })}
+              onCursor={setCursor}
               onOpen={openTensor}
               onRange={range.set}
               onReset={range.reset}
@@ -217,6 +212,7 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
           )}
         </Card>
       )}
+      {rare && <rare.StepTimes run={run} range={range} cursor={at} version={version} />}
     </>
   );
 }
@@ -249,15 +245,9 @@ function Losses({ run, range, route, version, cursor }: { run: Run; range: Range
         <div class="settings">
           {last !== null && <span class={`now${Number.isNaN(last) ? " bad" : ""}`}>{Number.isNaN(last) ? "NaN" : number(last)}</span>}
           {run.curves.length > 1 && (
-            <select class="curves" aria-label="Which curve" value={name} onChange={(event) => go({ curve: event.currentTarget.value === run.curves[0] ? undefined : event.currentTarget.value }, { quiet: true })}>
-              {[...run.curves].map((each) => (
-                <option key={each} value={each}>
-                  {shorten(each, 44)}
-                </option>
-              ))}
-            </select>
+            <Select label="Which curve" class="curves" options={run.curves} value={name!} onChange={setter("curve", run.curves[0])} />
           )}
-          <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={(value) => go({ axis: value }, { quiet: true })} />
+          <AxisChips isLog={isLog} />
         </div>
       }
     >
@@ -269,10 +259,10 @@ function Losses({ run, range, route, version, cursor }: { run: Run; range: Range
           </p>
         </div>
       ) : (
-        <LineChart lines={lines} title="Loss" from={range.from} to={range.to} log={isLog} height={236} cursor={cursor} flags={flags} onRange={range.set} onReset={range.reset} onCursor={(value) => go({ at: value === undefined ? undefined : String(value) }, { quiet: true })} />
+        <LineChart lines={lines} title="Loss" from={range.from} to={range.to} log={isLog} height={236} cursor={cursor} flags={flags} onRange={range.set} onReset={range.reset} onCursor={setCursor} />
       )}
       {name && <p class="reading">
-        {lines.length > 1 && lines.map((line) => <span key={line.label} class="key"><i style={{ background: line.color }} />{line.label}</span>)}
+        {lines.length > 1 && <LineKeys lines={lines} />}
         {bad > 0 ? <strong class="bad">NaN or Inf in {count(bad)} step{bad > 1 && "s"}</strong> : <span class="soft">line: mean · band: least to greatest of a column</span>}
         {isLog && hasBelow(lines) && <span class="soft"> at the foot: zero or below</span>}
       </p>}

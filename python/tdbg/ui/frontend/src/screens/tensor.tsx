@@ -5,16 +5,15 @@ import { series, themed } from "../colors";
 import { CaptureButton } from "../controls";
 import { count, counted, number, percent, plain, shape, shorten } from "../format";
 import { Heat } from "../heat";
-import { go, useAnswer, useRoute } from "../hooks";
+import { adjust, setCursor, useAnswer, useRoute } from "../hooks";
 import { Elements } from "../elements";
 import { LineChart, hasBelow } from "../line_chart";
-import { Card, Chips, Link, Mark, Measured, Notice, limitsOf } from "../parts";
-import { Ranks } from "../ranks";
-import { rangeOf, spans, useGrid, useTensors } from "../run_data";
+import { AxisChips, Card, Chips, Link, Mark, Measured, Notice, limitsOf } from "../parts";
+import { useRare } from "../rare";
+import { cursorOf, hasRanks, rangeOf, rankOf, spans, useGrid, useTensors } from "../run_data";
 import type { Field, Finding, Lost, Row, Run, Tensor } from "../types";
-import { FIELD_NAMES, findingsOf } from "./run";
+import { FIELDS, FIELD_NAMES, findingsOf } from "./run";
 
-const FIELDS: Field[] = ["rms", "l2", "abs_max", "std", "mean", "zero_share"];
 const COLUMNS = ["mean", "std", "rms", "min", "max", "zero", "nan", "count"];
 const MOST_ROWS = 40;
 const MOST_SAVED = 100_000;
@@ -27,13 +26,15 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
   const peers = useMemo(() => tensors.filter((each) => each.role === tensor?.role), [tensors, tensor]);
   const range = rangeOf(run, route);
   const field = (FIELDS.includes(route.field as Field) ? route.field : "rms") as Field;
-  const grid = useGrid(tensor ? { path: "envelope", run: run.id, name, field, from: range.from, to: range.to, most: 1000 } : null, version);
+  const rank = rankOf(run, route);
+  const rare = useRare(hasRanks(run)).data;
+  const grid = useGrid(tensor ? { path: "envelope", run: run.id, name, field, worker: rank, from: range.from, to: range.to, most: 1000 } : null, version);
   const found = findingsOf(run, name);
   const limits = useMemo(() => limitsOf(found, field), [run.findings, name, field]);
   const isLog = route.axis ? route.axis === "log" : grid.data !== null && spans(grid.data, limits) > 30;
   const lines = useMemo(() => (grid.data ? [{ label: FIELD_NAMES[field], color: series(0), grid: grid.data }] : []), [grid.data, field]);
   const flags = useMemo(() => found.map((each) => ({ from: each.first_step, to: each.last_step + 1, color: themed(each.severity) })), [run.findings, name]);
-  const at = route.at !== undefined && /^\d{1,15}$/.test(route.at) ? Number(route.at) : undefined;
+  const at = cursorOf(route);
   if (!tensors.length) return <main class="empty soft">reading …</main>;
   if (!tensor)
     return (
@@ -68,15 +69,16 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
         <FindingNote key={`${each.rule}${each.first_step}`} finding={each} />
       ))}
       <Card
-        title={`${FIELD_NAMES[field]} over steps`}
+        title={`${FIELD_NAMES[field]} over steps${rank ? `, ${plain(rank)}` : ""}`}
         aside={
           <div class="settings">
-            <Chips label="Statistic" options={FIELDS} value={field} names={FIELD_NAMES} onChange={(value) => go({ field: value === "rms" ? undefined : value, axis: undefined }, { quiet: true })} />
-            <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={(value) => go({ axis: value }, { quiet: true })} />
+            {rare && <rare.RankSelect run={run} rank={rank} />}
+            <Chips label="Statistic" options={FIELDS} value={field} names={FIELD_NAMES} onChange={(value) => adjust({ field: value === "rms" ? undefined : value, axis: undefined })} />
+            <AxisChips isLog={isLog} />
           </div>
         }
       >
-        {grid.error ? <Notice title="It cannot be drawn" tone="error">{plain(grid.error.message)}</Notice> : <LineChart lines={lines} title={`${FIELD_NAMES[field]} of ${plain(name)}`} from={range.from} to={range.to} log={isLog} height={280} cursor={at} flags={flags} limits={limits} onRange={range.set} onReset={range.reset} onCursor={(value) => go({ at: value === undefined ? undefined : String(value) }, { quiet: true })} />}
+        {grid.error ? <Notice title="It cannot be drawn" tone="error">{plain(grid.error.message)}</Notice> : <LineChart lines={lines} title={`${FIELD_NAMES[field]} of ${plain(name)}`} from={range.from} to={range.to} log={isLog} height={280} cursor={at} flags={flags} limits={limits} onRange={range.set} onReset={range.reset} onCursor={setCursor} />}
         <p class="reading">
           {bad > 0 ? <strong class="bad">NaN or Inf in {count(bad)} rows</strong> : <span class="soft">line: mean · band: least to greatest of a column · nothing is left out</span>}
           {isLog && hasBelow(lines) && <span class="soft"> at the foot: zero or below</span>}
@@ -87,10 +89,10 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
           )}
         </p>
       </Card>
-      {Object.keys(run.workers).length > 1 && <Ranks run={run} name={name} field={field} label={FIELD_NAMES[field]} range={range} at={step} log={isLog} version={version} />}
-      {!isNumber && <Distribution run={run} tensor={tensor} from={range.from} to={range.to} at={at} version={version} />}
-      <Elements run={run} name={name} at={step} version={at === undefined ? version : 0} />
-      <Rows run={run} tensor={tensor} at={step} from={range.from} to={range.to} version={version} />
+      {rare && <rare.Ranks run={run} name={name} field={field} label={FIELD_NAMES[field]} range={range} cursor={at} at={step} log={isLog} version={version} />}
+      {!isNumber && <Distribution run={run} tensor={tensor} worker={rank} from={range.from} to={range.to} at={at} version={version} />}
+      <Elements run={run} name={name} worker={rank} at={step} version={at === undefined ? version : 0} />
+      <Rows run={run} tensor={tensor} worker={rank} at={step} from={range.from} to={range.to} version={version} />
     </main>
   );
 }
@@ -99,7 +101,7 @@ function Neighbour({ run, tensor, text }: { run: Run; tensor: Tensor | undefined
   const route = useRoute();
   if (!tensor) return <span class="soft">{text}</span>;
   return (
-    <Link class="button" title={plain(tensor.name)} to={{ run: run.id, screen: "tensor", tensor: tensor.name, from: route.from, to: route.to, at: route.at, field: route.field }}>
+    <Link class="button" title={plain(tensor.name)} to={{ run: run.id, screen: "tensor", tensor: tensor.name, from: route.from, to: route.to, at: route.at, field: route.field, rank: route.rank }}>
       {text}
     </Link>
   );
@@ -126,9 +128,9 @@ export function FindingNote({ finding }: { finding: Finding }) {
   );
 }
 
-function Distribution({ run, tensor, from, to, at, version }: { run: Run; tensor: Tensor; from: number; to: number; at: number | undefined; version: number }) {
-  const key = `histograms ${run.id} ${tensor.name} ${from} ${at}`;
-  const answer = useAnswer<Packed>(key, version * 1e7 + to, (signal) => getArrays("histograms", { run: run.id, name: tensor.name, start: from, stop: to, columns: 100, bins: 64, at }, signal));
+function Distribution({ run, tensor, worker, from, to, at, version }: { run: Run; tensor: Tensor; worker: string | undefined; from: number; to: number; at: number | undefined; version: number }) {
+  const key = `histograms ${run.id} ${tensor.name} ${worker} ${from} ${at}`;
+  const answer = useAnswer<Packed>(key, version * 1e7 + to, (signal) => getArrays("histograms", { run: run.id, name: tensor.name, worker, start: from, stop: to, columns: 100, bins: 64, at }, signal));
   const packed = answer.data;
   if (!packed) return null;
   const lost = (packed.header.lost as Lost[]) ?? [];
@@ -178,17 +180,17 @@ function Distribution({ run, tensor, from, to, at, version }: { run: Run; tensor
 }
 
 /** The rows around the cursor, exactly as they were recorded. */
-function Rows({ run, tensor, at, from, to, version }: { run: Run; tensor: Tensor; at: number; from: number; to: number; version: number }) {
+function Rows({ run, tensor, worker, at, from, to, version }: { run: Run; tensor: Tensor; worker: string | undefined; at: number; from: number; to: number; version: number }) {
   const [saved, setSaved] = useState("");
   const start = Math.max(from, at - MOST_ROWS / 2);
-  const answer = useAnswer<{ rows: Row[] }>(`rows ${run.id} ${tensor.name} ${start}`, version, (signal) => getJson("rows", { run: run.id, name: tensor.name, start, stop: start + 10 * MOST_ROWS }, signal));
+  const answer = useAnswer<{ rows: Row[] }>(`rows ${run.id} ${tensor.name} ${worker} ${start}`, version, (signal) => getJson("rows", { run: run.id, name: tensor.name, worker, start, stop: start + 10 * MOST_ROWS }, signal));
   const rows = (answer.data?.rows ?? []).slice(0, MOST_ROWS);
   if (!rows.length) return null;
   const save = async () => {
     const all: Row[] = [];
     try {
       for (let next = from; ; next = all[all.length - 1].step + 1) {
-        const { rows: more, n_steps } = await getJson<{ rows: Row[]; n_steps: number }>("rows", { run: run.id, name: tensor.name, start: next, stop: to });
+        const { rows: more, n_steps } = await getJson<{ rows: Row[]; n_steps: number }>("rows", { run: run.id, name: tensor.name, worker, start: next, stop: to });
         all.push(...more);
         setSaved(`${count(all.length)} rows`);
         if (!more.length || more.length >= n_steps || all.length >= MOST_SAVED) break;
