@@ -53,6 +53,7 @@ HEARTBEAT_SECONDS = 15.0
 MAX_WATCHED = 64
 MAX_BINS = 256
 MAX_COMPARED = 8
+MAX_TOLD = 64
 # More steps than any training has.
 MAX_ASKED = 1 << 40
 
@@ -136,11 +137,15 @@ class _Question:
     @property
     def compared(self) -> list[OpenRun]:
         """Several runs."""
+        return [self.runs.open(id_) for id_ in self.ids(MAX_COMPARED)]
+
+    def ids(self, most: int) -> list[str]:
+        """Of the runs that are asked for."""
         found = self.query.getlist("run")
-        if not 1 <= len(found) <= MAX_COMPARED:
-            msg = f"name from 1 to {MAX_COMPARED} runs, not {len(found)}"
+        if not 1 <= len(found) <= most:
+            msg = f"name from 1 to {most} runs, not {len(found)}"
             raise ConfigurationError(msg)
-        return [self.runs.open(id_) for id_ in found]
+        return found
 
     @property
     def axis(self) -> Axis:
@@ -249,7 +254,9 @@ def _error(status: int, reason: str) -> Response:
 
 
 def _list(asked: _Question) -> object:
-    return documents.list_runs(asked.runs)
+    if "run" not in asked.query:
+        return documents.list_runs(asked.runs)
+    return documents.tell_runs(asked.runs, asked.ids(MAX_TOLD))
 
 
 def _run(asked: _Question) -> object:

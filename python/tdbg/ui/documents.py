@@ -6,6 +6,7 @@ Thread safety: functions; the trial's lock is held inside.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,30 +18,52 @@ from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
 from tdbg.ui.verdict import episodes_of, verdict
 
-__all__ = ["describe_run", "described", "list_runs", "tensors_of"]
+__all__ = ["describe_run", "described", "list_runs", "tell_runs", "tensors_of"]
 
 SPARK_COLUMNS = 48
-OPENERS = 8
+# Threads that wait for the disk; Python runs in one of them at a time.
+OPENERS = 4
 MAX_EPISODES = 500
 MAX_PROBLEMS = 50
 RATE_STEPS = 200
 
 
 def list_runs(runs: Runs) -> dict[str, Any]:
-    """Every run in short: those in training first, then the newest."""
-    found = runs.found()
-    with ThreadPoolExecutor(OPENERS) as openers:
-        listed = list(openers.map(lambda each: _in_short(runs, each), found))
+    """Every run at once: those in training first, then the newest.
+
+    A run of which nothing is known yet, or something else by now, is there by name and
+    time alone, without a ``status``: ``tell_runs`` reads it.
+    """
+    listed = [_listed(runs, id_) for id_ in runs.found()]
     listed.sort(key=lambda each: str(each.get("created", "")), reverse=True)
-    listed.sort(key=lambda each: each["status"] != "running")
+    listed.sort(key=lambda each: each.get("status") != "running")
     return {"places": runs.places, "runs": listed}
+
+
+def tell_runs(runs: Runs, ids: Sequence[str]) -> dict[str, Any]:
+    """Some runs in short: what is wrong with them, and how their loss goes."""
+    with ThreadPoolExecutor(OPENERS) as openers:
+        told = list(openers.map(lambda each: _in_short(runs, each), ids))
+    return {"places": runs.places, "runs": told}
+
+
+def _listed(runs: Runs, id_: str) -> dict[str, Any]:
+    try:
+        known = runs.known_in_short(id_) or {"created": runs.created(id_)}
+        return {"id": id_, "name": runs.name(id_), **known}
+    except TdbgError as error:
+        return _unreadable(id_, error)
 
 
 def _in_short(runs: Runs, id_: str) -> dict[str, Any]:
     try:
         return {"id": id_, "name": runs.name(id_), **runs.in_short(id_, _short)}
     except TdbgError as error:
-        return {"id": id_, "name": id_, "status": "unreadable", "error": str(error)}
+        return _unreadable(id_, error)
+
+
+def _unreadable(id_: str, error: TdbgError) -> dict[str, Any]:
+    return {"id": id_, "name": id_, "status": "unreadable", "error": str(error)}
 
 
 def _short(trial: Trial) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
-from tdbg.run.directory import find_runs, fingerprint, local_path
+from tdbg.run.directory import find_runs, fingerprint, local_path, open_run
 from tdbg.trial import Trial, create_trial
 
 if TYPE_CHECKING:
@@ -81,6 +81,12 @@ class OpenRun:
                     self._version += 1
             return self._version
 
+    def known(self, what: str) -> Any | None:
+        """What was computed of the run as it is now; None: nothing was."""
+        version = self.version()
+        found = self._kept.get(what)
+        return None if found is None or found[0] != version else found[1]
+
     def kept(self, what: str, compute: Callable[[], _Value]) -> _Value:
         """What *compute* says, computed again only when the run has changed."""
         version = self.version()
@@ -110,6 +116,7 @@ class Runs:
         self._ids: dict[Path, str] = {}
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
         self._ended: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._created: dict[str, str] = {}
 
     @property
     def places(self) -> list[str]:
@@ -119,11 +126,14 @@ class Runs:
     def found(self) -> dict[str, Path]:
         """The paths of the runs, by id, in order of their paths."""
         with self._lock:
-            now = time.monotonic()
-            if now - self._listed >= LIST_SECONDS:
-                self._take(self._list())
-                self._listed = time.monotonic()
-            return dict(self._found)
+            return dict(self._look())
+
+    def _look(self) -> dict[str, Path]:
+        now = time.monotonic()
+        if now - self._listed >= LIST_SECONDS:
+            self._take(self._list())
+            self._listed = time.monotonic()
+        return self._found
 
     def _take(self, paths: list[Path]) -> None:
         """These are the runs from now on; only new ones are looked at."""
@@ -148,6 +158,19 @@ class Runs:
         self._path(id_)
         with self._lock:
             return self._names[id_]
+
+    def created(self, id_: str) -> str:
+        """When a run was made, as ISO 8601 text in UTC; its records are not opened.
+
+        Raises:
+            QueryError: If there is no such run.
+            TdbgError: If it cannot be read.
+        """
+        path = self._path(id_)
+        found = self._created.get(id_)
+        if found is None:
+            found = self._created[id_] = open_run(path).created
+        return found
 
     def open(self, id_: str) -> OpenRun:
         """The run of that id.
@@ -187,11 +210,11 @@ class Runs:
         """
         path = self._path(id_)
         with self._lock:
-            kept = None if id_ in self._open else self._ended.get(id_)
+            run, kept = self._open.get(id_), self._ended.get(id_)
         files = fingerprint(path)
-        if kept is not None and kept[0] == files:
+        if run is None and kept is not None and kept[0] == files:
             return kept[1]
-        run = self.open(id_)
+        run = run or self.open(id_)
         found = run.kept("short", lambda: describe(run.trial))
         with self._lock:
             self._ended.pop(id_, None)
@@ -199,12 +222,28 @@ class Runs:
                 self._ended[id_] = (files, found)
         return found
 
+    def known_in_short(self, id_: str) -> dict[str, Any] | None:
+        """What ``in_short`` would say without reading the run; None: it would have to.
+
+        Raises:
+            QueryError: If there is no such run, or not any more.
+        """
+        path = self._path(id_)
+        with self._lock:
+            run, kept = self._open.get(id_), self._ended.get(id_)
+        if run is not None:
+            return run.known("short")
+        if kept is not None and kept[0] == fingerprint(path):
+            return kept[1]
+        return None
+
     def _path(self, id_: str) -> Path:
-        found = self.found().get(id_)
+        with self._lock:
+            found = self._look().get(id_)
+            if found is None:
+                for each in (self._open, self._ended, self._created):
+                    each.pop(id_, None)
         if found is None:
-            with self._lock:
-                self._open.pop(id_, None)
-                self._ended.pop(id_, None)
             msg = "there is no such run, or not any more"
             raise QueryError(msg)
         return found

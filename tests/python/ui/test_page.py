@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from browser import axe_violations, new_page
 from dashboard import Dashboard, dashboard
@@ -284,6 +284,39 @@ def test_no_screen_shuts_anybody_out(
             page.goto(address)
             expect(page.locator(shown).first).to_be_visible()
             assert axe_violations(page) == [], address
+
+
+def test_a_long_list_shows_names_at_once_and_what_is_said_of_them_as_it_is_read(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for i in range(120):
+        simple_run(tmp_path / "runs" / f"run{i:03}", steps=range(2))
+    lost = finding("DeadRelu", "fc.weight", 1, Severity.ERROR)
+    add_findings(tmp_path / "runs" / "run007", lost)
+    with dashboard(tmp_path / "runs") as many, new_page(browser, "about:blank") as w:
+        page = w.page
+        w.home = many.address.partition("/#")[0]
+
+        def hold(_: Route) -> None:
+            """Let nothing be read until this is taken away."""
+
+        page.route("**/api/runs?run=*", hold)
+        page.goto(many.address)
+        rows = page.locator(".run-list .run-row")
+        expect(rows.first).to_contain_text("run119")
+        head = page.locator(".runs-head h1")
+        expect(head).to_contain_text("120 runs")
+        expect(head).to_contain_text("reading 120 more")
+        # No more of them than are near what is seen, until somebody goes there.
+        expect(rows).to_have_count(100)
+        page.unroute("**/api/runs?run=*", hold)
+        expect(head).to_contain_text("none in training \u00b7 1 with errors")
+        expect(head).not_to_contain_text("more")
+        page.mouse.wheel(0, 20_000)
+        expect(rows).to_have_count(120)
+        page.get_by_label("Filter runs").fill("finding:error")
+        expect(rows).to_have_count(1)
+        expect(rows.first).to_contain_text("run007")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -86,17 +86,10 @@ export function useLink(): Link {
   return link;
 }
 
-/** A number that grows when the run has changed; of no run, when any may have. */
-export function useVersion(run?: string): number {
+/** A number that grows when the run has changed. */
+export function useVersion(run: string): number {
   const [version, setVersion] = useState(0);
-  useEffect(
-    () =>
-      onRing((ring) => {
-        if (run === undefined ? ring.runs || ring.changed : ring.changed && run in ring.changed)
-          setVersion((before) => before + 1);
-      }),
-    [run],
-  );
+  useEffect(() => onRing(({ changed }) => changed && run in changed && setVersion((before) => before + 1)), [run]);
   return version;
 }
 

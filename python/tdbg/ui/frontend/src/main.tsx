@@ -12,7 +12,8 @@ import { useRare } from "./rare";
 import { useRun } from "./run_data";
 import { FindingsScreen } from "./screens/findings";
 import { RunScreen } from "./screens/run";
-import { Runs, useRunList } from "./screens/runs";
+import { useRunList } from "./run_list";
+import { Runs } from "./screens/runs";
 import { TensorScreen } from "./screens/tensor";
 import type { Run } from "./types";
 
@@ -30,9 +31,12 @@ function App() {
   );
 }
 
+/** The server looks at no more runs for one stream. */
+const MOST_WATCHED = 64;
+
 function AllRuns() {
   const { data, error } = useRunList();
-  const ids = data?.runs.map((run) => run.id).join() ?? "";
+  const ids = data?.runs.slice(0, MOST_WATCHED).map((run) => run.id).join() ?? "";
   const route = useRoute();
   useEffect(() => watch(ids ? ids.split(",") : []), [ids]);
   useEffect(() => {

@@ -38,6 +38,7 @@ export interface Head {
   verdict: Verdict;
 }
 
+/** A run that the server has not read yet has a name and a time, and no status. */
 export interface ListedRun extends Head {
   error?: string;
   counts: Record<Severity, number>;

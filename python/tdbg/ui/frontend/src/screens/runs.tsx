@@ -1,15 +1,12 @@
 /** All runs: the state, the course of the loss, and what is wrong, a row each. */
-import { useMemo, useState } from "preact/hooks";
-import { getJson } from "../api";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { count, number, percent, plain } from "../format";
-import { go, useAnswer, useRoute, useVersion } from "../hooks";
+import { go, useRoute } from "../hooks";
 import { Link, Mark, Notice, Sparkline, State } from "../parts";
 import type { ListedRun, RunList } from "../types";
 
-export function useRunList() {
-  const version = useVersion();
-  return useAnswer<RunList>("runs", version, (signal) => getJson<RunList>("runs", {}, signal));
-}
+/** So many rows more are made when the last ones come into view. */
+const MORE = 100;
 
 /** Words that all must hold: state:running, finding:error, or a part of the name. */
 function matches(run: ListedRun, filter: string): boolean {
@@ -19,7 +16,7 @@ function matches(run: ListedRun, filter: string): boolean {
     .filter(Boolean)
     .every((word) => {
       const [key, value] = word.includes(":") ? word.split(":", 2) : ["", word];
-      if (key === "state") return run.status.startsWith(value);
+      if (key === "state") return !!run.status?.startsWith(value);
       if (key === "finding") return (run.counts?.[value as "error"] ?? 0) > 0;
       return run.name.toLowerCase().includes(word);
     });
@@ -32,6 +29,15 @@ export function Runs({ list }: { list: RunList }) {
   const shown = useMemo(() => list.runs.filter((run) => matches(run, filter)), [list, filter]);
   const running = list.runs.filter((run) => run.status === "running").length;
   const sick = list.runs.filter((run) => run.counts?.error).length;
+  const unread = list.runs.filter((run) => !run.status).length;
+  const [most, setMost] = useState(MORE);
+  const end = useRef<HTMLLIElement>(null);
+  useEffect(() => {
+    if (!end.current) return;
+    const observer = new IntersectionObserver(([entry]) => entry.isIntersecting && setMost((before) => before + MORE), { rootMargin: "600px" });
+    observer.observe(end.current);
+    return () => observer.disconnect();
+  }, [most, shown.length]);
   if (!list.runs.length) return <NoRuns places={list.places} />;
   return (
     <main class="runs">
@@ -40,6 +46,7 @@ export function Runs({ list }: { list: RunList }) {
           {count(list.runs.length)} run{list.runs.length > 1 && "s"}
           <span class="soft">
             {running ? `${count(running)} in training` : "none in training"} · {sick ? `${count(sick)} with errors` : "no errors"}
+            {unread > 0 && ` · reading ${count(unread)} more …`}
           </span>
         </h1>
         <div class="tools">
@@ -52,8 +59,8 @@ export function Runs({ list }: { list: RunList }) {
         </div>
       </header>
       <ul class="run-list">
-        {shown.map((run) => (
-          <li key={run.id} class={run.verdict?.tone ?? "error"}>
+        {shown.slice(0, most).map((run) => (
+          <li key={run.id} class={run.verdict?.tone ?? (run.error ? "error" : "unread")}>
             <input
               type="checkbox"
               aria-label={`Compare ${plain(run.name)}`}
@@ -71,6 +78,13 @@ export function Runs({ list }: { list: RunList }) {
                 <State status="unreadable" />
                 <span class="run-what">{plain(run.error)}</span>
               </div>
+            ) : !run.status ? (
+              <Link to={{ run: run.id }} class="run-row">
+                <span />
+                <span class="run-name">
+                  <b>{plain(run.name)}</b>
+                </span>
+              </Link>
             ) : (
               <Link to={{ run: run.id }} class="run-row">
                 <Mark tone={run.verdict.tone} size={18} />
@@ -90,6 +104,7 @@ export function Runs({ list }: { list: RunList }) {
             )}
           </li>
         ))}
+        {shown.length > most && <li ref={end} class="soft" />}
       </ul>
       {!shown.length && <p class="soft">No run is like that.</p>}
     </main>
