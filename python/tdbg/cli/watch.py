@@ -13,6 +13,7 @@ from tdbg.actions import Action, close_all
 from tdbg.cli import options
 from tdbg.cli.accounts import accounts, exit_if_unread, print_accounts
 from tdbg.cli.check import conclude, exit_code
+from tdbg.cli.interrupts import first_interrupt
 from tdbg.cli.output import (
     console,
     counted,
@@ -119,15 +120,12 @@ def command(
     engine = Engine(run, chosen, actions)
     # A training that has ended cannot be stopped.
     stopping = () if engine.state in GONE else actions
-    try:
+    with first_interrupt(engine.stop):
         printer.print_start([rule.name for rule in chosen])
         for found in engine.follow():
             printer.print_findings(found, stopping)
-    except KeyboardInterrupt:
-        engine.stop()
+    if engine.is_stopped:
         printer.print_stopped()
-        for _ in engine.follow():
-            pass
     state = engine.state
     report = engine.finish()
     written = report_judged(run, report_file, report)

@@ -11,9 +11,10 @@ Errors: an exception of a rule ends up in the status of that rule, one of an act
 from __future__ import annotations
 
 import os
-import threading
+import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -119,6 +120,7 @@ class Engine:
 
     Attributes:
         run: The run's directory, as given.
+        is_stopped: Whether ``stop`` was called.
         on_window: Called before each window is judged.
         on_poll: Called at the end of each poll.
 
@@ -147,7 +149,9 @@ class Engine:
         # Ends of findings from which others follow that go on.
         self._ends: dict[Cause, Finding] = {}
         self._n_steps = 0
-        self._stop_requested = threading.Event()
+        self.is_stopped = False
+        # Wakes ``follow``; a signal may come while its lock is held, as an event's.
+        self._wake = queue.SimpleQueue[None]()
         self._writer: FindingWriter | None = None
         isolate &= isinstance(run, str | os.PathLike)
         if isinstance(run, str | os.PathLike):
@@ -226,7 +230,7 @@ class Engine:
             # Whoever looks at the run sees that it is being judged.
             self._writer.begin()
             self._writer.flush()
-        while not self._stop_requested.is_set():
+        while not self.is_stopped:
             # Read both before the poll: the poll then covers all steps until here.
             is_last = until()
             ended = self._trial.loaded_all_steps
@@ -240,13 +244,18 @@ class Engine:
                 yield found
             if is_last and not ended:
                 break
-            self._stop_requested.wait(poll_seconds)
+            with suppress(queue.Empty):
+                self._wake.get(timeout=poll_seconds)
         for runner in self._runners:
             runner.stop()
 
     def stop(self) -> None:
-        """Make ``follow`` return soon; the training is not affected."""
-        self._stop_requested.set()
+        """Make ``follow`` return soon; the training is not affected.
+
+        Any thread may call it, and a handler of signals.
+        """
+        self.is_stopped = True
+        self._wake.put(None)
 
     def finish(self) -> Report:
         """Set the final statuses, end all processes, close the writer; report."""
