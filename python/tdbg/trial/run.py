@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,12 @@ class RunState:
             self._table_is_due = False
             self._table.update(self.sources, self._sizes)
         return self._table
+
+    @property
+    def epoch(self) -> int:
+        """A number that is another one when recorded steps were replaced."""
+        ends = [(s.writer.name, s.stop) for s in self.sources if s.stop < self.stop]
+        return zlib.crc32(repr(ends).encode())
 
     # --- Writers and workers ------------------------------------------------
 

@@ -109,6 +109,16 @@ class Trial(TableQueries):
             return run.table.last_complete()
 
     @property
+    def epoch(self) -> int:
+        """A number that is another one when steps that were recorded are replaced.
+
+        A training that is started again from an earlier step replaces those from there
+        on: what somebody keeps of the steps of a run holds for an epoch.
+        """
+        with self._run.fresh() as run:
+            return run.epoch
+
+    @property
     def n_bytes(self) -> int:
         """Size of the writers' files."""
         with self._run.fresh() as run:

@@ -425,7 +425,7 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
 
     State, not history: whoever is slow skips, and nothing queues.
     """
-    known: dict[str, tuple[int, int]] = {}
+    known: dict[str, tuple[int, int, int]] = {}
     listed: list[str] | None = None
     clock = asyncio.get_running_loop().time
     next_list = spoke = clock()
@@ -441,8 +441,8 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
         versions = await run_in_threadpool(_versions, runs, watched)
         changed = {id_: v for id_, v in versions.items() if known.get(id_) != v}
         if changed:
-            said["changed"] = {id_: version for id_, (version, _) in changed.items()}
-            said["last"] = {id_: step for id_, (_, step) in changed.items()}
+            for i, what in enumerate(("changed", "last", "epoch")):
+                said[what] = {id_: found[i] for id_, found in changed.items()}
             known = versions
         if said:
             spoke = now
@@ -453,13 +453,13 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _versions(runs: Runs, watched: list[str]) -> dict[str, tuple[int, int]]:
-    """Version and last complete step of each run; -1 of one that cannot be read."""
+def _versions(runs: Runs, watched: list[str]) -> dict[str, tuple[int, int, int]]:
+    """Version, last complete step and epoch of each run; -1 where it is unreadable."""
     versions = {}
     for id_ in watched:
         try:
             run = runs.open(id_)
-            versions[id_] = run.version(), run.last_step
+            versions[id_] = run.version(), run.last_step, run.epoch
         except TdbgError:
-            versions[id_] = -1, -1
+            versions[id_] = -1, -1, -1
     return versions

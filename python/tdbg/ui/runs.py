@@ -47,6 +47,7 @@ class OpenRun:
         trial: The run.
         judging: How far it is where this server judges it; None: nobody asked.
         last_step: The step up to which it was complete when it was last looked at.
+        epoch: ``Trial.epoch`` then.
     """
 
     def __init__(self, id_: str, path: Path) -> None:
@@ -54,6 +55,7 @@ class OpenRun:
         self.trial: Trial = create_trial(str(path))
         self.judging: Judging | None = None
         self.last_step = -1
+        self.epoch = 0
         self._looking = threading.Lock()
         self._seen: tuple[object, ...] = ()
         self._version = 0
@@ -75,7 +77,9 @@ class OpenRun:
                     self._next_status = now + STATUS_SECONDS
                     self._status = self.trial.status
                 self.last_step = self.trial.last_complete_step
-                seen = self.trial.n_bytes, self.last_step, self._status, self.judging
+                with self.trial.no_refresh() as trial:
+                    self.epoch, n_bytes = trial.epoch, trial.n_bytes
+                seen = n_bytes, self.last_step, self.epoch, self._status, self.judging
                 if seen != self._seen:
                     self._seen = seen
                     self._version += 1

@@ -419,3 +419,25 @@ def test_without_a_commit_page_only_the_status_is_unknown(run_dir: Path) -> None
     assert trial.steps() == [0, 1]
     assert trial.has_passed_step(1) is StepState.AVAILABLE
     assert trial.has_passed_step(2) is StepState.NOT_YET_AVAILABLE
+
+
+def test_an_epoch_ends_where_recorded_steps_are_replaced_and_only_there(
+    run_dir: Path,
+) -> None:
+    with RunBuilder(run_dir, attempt=b"a" * 16, ordinal=0) as run:
+        run.step(0, {"w": np.ones(2, np.float32)})
+        run.flush()
+        trial = create_trial(run_dir)
+        first = trial.epoch
+        run.step(1, {"w": np.ones(2, np.float32)})
+    assert trial.epoch == first
+    with RunBuilder(run_dir, attempt=b"b" * 16, ordinal=1) as again:
+        again.flush()
+        assert trial.epoch == first
+        again.step(1, {"w": np.zeros(2, np.float32)})
+        again.flush()
+        second = trial.epoch
+        assert second != first
+        again.step(2, {"w": np.zeros(2, np.float32)})
+    assert trial.epoch == second
+    assert create_trial(run_dir).epoch == second

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,12 +20,21 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from browser import new_page
-from dashboard import Dashboard, dashboard
+from dashboard import Dashboard, dashboard, page_address
 from run_builder import RunBuilder, simple_run
 
 PROGRAM = Path(__file__).parents[1] / "helpers/programs/train_for_the_dashboard.py"
 # A training imports torch first, beside other tests.
 SLOW_MS = 60_000
+
+
+# As a link of the page does.
+GO_TO_THE_RUN = """() => {
+  const query = new URLSearchParams(location.search);
+  query.delete("screen");
+  history.pushState(null, "", `?${query}`);
+  dispatchEvent(new PopStateEvent("popstate"));
+}"""
 
 
 @contextmanager
@@ -280,3 +290,45 @@ def test_behind_a_proxy_with_a_path_runs_are_compared(
             page.reload()
             expect(page.locator("canvas.ratio")).to_be_visible()
         served.process.kill()
+
+
+def test_steps_that_a_resumed_training_replaces_are_replaced_on_an_open_page(
+    browser: Browser, tmp_path: Path
+) -> None:
+    run, again = tmp_path / "runs" / "run", tmp_path / "again"
+    name = "gradient/fc.weight"
+
+    def record(path: Path, attempt: int, steps: range, value: float) -> None:
+        uuid = bytes([attempt]) * 16
+        with RunBuilder(path, attempt=uuid, ordinal=attempt) as builder:
+            for step in steps:
+                builder.step(step, {name: np.full(4, value, np.float32)})
+
+    record(run, 0, range(100), 1)
+    shutil.copytree(run, again)
+    record(again, 1, range(40, 120), 5)
+    (writer,) = {each.name for each in (again / "w").iterdir()} - {
+        each.name for each in (run / "w").iterdir()
+    }
+    with dashboard(run.parent) as served:
+        state = {"screen": "tensor", "tensor": name, "at": 60}
+        with new_page(browser, page_address(served, "run", **state)) as watched:
+            page = watched.page
+            values = page.locator("canvas.elements")
+            expect(values).to_have_attribute("aria-label", re.compile("zero 1;"))
+            page.evaluate(GO_TO_THE_RUN)
+            canvas = page.locator("canvas.map-canvas")
+            expect(canvas).to_have_attribute("data-drawn", "0 100")
+            canvas.focus()
+            page.keyboard.press("ArrowLeft")
+            read = page.locator(".map .reading")
+            expect(read).to_have_text(f"{name} step 591")
+            # All of it at once, so that nobody sees the run with fewer steps.
+            (again / "w" / writer).rename(run / "w" / writer)
+            expect(canvas).to_have_attribute("data-drawn", "0 120")
+            expect(read).to_have_text(f"{name} step 595")
+            for _ in range(20):
+                page.keyboard.press("ArrowLeft")
+            expect(read).to_have_text(f"{name} step 391")
+            page.go_back()
+            expect(values).to_have_attribute("aria-label", re.compile("zero 5;"))

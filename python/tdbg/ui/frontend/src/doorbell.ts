@@ -11,6 +11,8 @@ export interface Ring {
   /** Versions of runs that have changed, and the steps up to which they are complete. */
   changed?: Record<string, number>;
   last?: Record<string, number>;
+  /** Others where recorded steps were replaced. */
+  epoch?: Record<string, number>;
 }
 export type Link = "connecting" | "live" | "lost" | "refused";
 
@@ -33,7 +35,9 @@ const tabs = new Map<string, string[]>();
 const listeners = new Set<(ring: Ring) => void>();
 const linkListeners = new Set<(link: Link) => void>();
 let link: Link = "connecting";
-const complete = new Map<string, number>();
+/** What was last heard of runs. */
+const complete: Record<string, number> = {};
+const epochs: Record<string, number> = {};
 
 export function onRing(listener: (ring: Ring) => void): () => void {
   listeners.add(listener);
@@ -48,11 +52,17 @@ export function onLink(listener: (link: Link) => void): () => void {
 
 /** The step up to which nothing more will come of a run, as far as was heard; -1: nothing was. */
 export function completeOf(run: string): number {
-  return complete.get(run) ?? -1;
+  return complete[run] ?? -1;
+}
+
+/** What is kept of the steps of some runs holds for their epoch. */
+export function epochOf(...runs: (string | undefined)[]): string {
+  return runs.map((run) => epochs[run ?? ""]).join();
 }
 
 function ring(heard: Ring): void {
-  for (const [run, step] of Object.entries(heard.last ?? {})) complete.set(run, step);
+  Object.assign(complete, heard.last);
+  Object.assign(epochs, heard.epoch);
   for (const listener of listeners) listener(heard);
 }
 

@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { getArrays, type Packed } from "./api";
 import { BAD, themed } from "./colors";
+import { epochOf } from "./doorbell";
 import { count, counted, number, shape } from "./format";
 import { useAnswer, useSize, useTheme } from "./hooks";
 import { Card } from "./parts";
@@ -12,7 +13,7 @@ const BELOW = [0, 114, 178];
 const ABOVE = [230, 120, 0];
 
 export function Elements({ run, name, worker, at, version }: { run: Run; name: string; worker: string | undefined; at: number; version: number }) {
-  const { data } = useAnswer<Packed>(`values ${run.id} ${name} ${worker} ${at}`, version, (signal) => getArrays("values", { run: run.id, name, worker, at }, signal));
+  const { data } = useAnswer<Packed>(`values ${run.id} ${epochOf(run.id)} ${name} ${worker} ${at}`, version, (signal) => getArrays("values", { run: run.id, name, worker, at }, signal));
   // A single number is in the chart and in the rows.
   if (!data?.header.n_steps || data.arrays.extreme.length < 2) return null;
   return (

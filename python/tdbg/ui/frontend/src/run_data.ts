@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { getJson } from "./api";
 import { loadGrid, type Grid } from "./grid";
-import { completeOf, onRing } from "./doorbell";
+import { completeOf, epochOf, onRing } from "./doorbell";
 import { go, useAnswer, type Answer, type Route } from "./hooks";
 import type { Run, Tensor } from "./types";
 
@@ -100,7 +100,7 @@ const LATE_MS = 60_000;
 export function useGrid(request: GridRequest | null, version: number): Answer<Grid> {
   const held = useRef<{ key: string; grid: Grid | null }>({ key: "", grid: null });
   const { path, run, name, role, field, mode, worker, from, to, most, other, by } = request ?? ({} as GridRequest);
-  const what = request ? JSON.stringify([path, run, other, by, name, role, field, mode, worker, from]) : "";
+  const what = request ? JSON.stringify([path, run, other, epochOf(run, other), by, name, role, field, mode, worker, from]) : "";
   const key = request ? `${what} ${most}` : "";
   const answer = useAnswer<Grid>(key, version * 1e7 + (to ?? 0), async (signal) => {
     const isStep = by === undefined || by === "step";
