@@ -175,3 +175,15 @@ def test_the_losses_between_captured_steps_are_those_of_their_batches(ran: Ran) 
                 for each in (every, losses)
             ]
             assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
+def test_losses_of_some_steps_only_are_those_of_their_batches(ran: Ran) -> None:
+    some, losses = ran.trial("some losses"), ran.trial("losses")
+    assert ran.report["some losses"] == ran.report["plain"]
+    assert some.tensor(f"{LOSS}_output_0").steps(mode=TRAIN) == [0, 4, 8]
+    for step in (0, 4, 8):
+        found, expected = (
+            float(each.tensor(f"{LOSS}_output_0").value(step, mode=TRAIN))
+            for each in (some, losses)
+        )
+        assert found == pytest.approx(expected, rel=1e-5)

@@ -16,7 +16,7 @@ from tdbg.capture.adapter import ComputedRow
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.keras.tracing import Patches, Taps
 
-__all__ = ["Answer", "Backend", "State", "backend_of_keras"]
+__all__ = ["Answer", "Backend", "State", "backend_of_keras", "number_in"]
 
 _MODULES = {
     "tensorflow": "tdbg.hooks.keras.backend_tensorflow",
@@ -126,6 +126,12 @@ class Backend(Protocol):
 
         If not, the error came when the step was traced, and nothing was changed.
         """
+
+
+def number_in(backend: Backend, value: Any) -> float:
+    """The number in a tensor of one element; 0 in a sparse one."""
+    array = backend.array(value)
+    return 0.0 if array is None else float(array.item())
 
 
 def backend_of_keras() -> Backend:

@@ -6,7 +6,6 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -19,10 +18,10 @@ from tdbg.hooks.keras.backend import Answer, State
 from tdbg.hooks.keras.replicas import (
     FlatTensors,
     n_replicas,
-    read_variable,
     replica_number,
     warn_of_eager_replicas,
 )
+from tdbg.hooks.keras.tensorflow_variables import LiveVariables
 from tdbg.hooks.keras.tracing import Patches, Taps
 from tdbg.hooks.sparse import row_of_slices, units_of_slices
 
@@ -43,10 +42,7 @@ class TensorFlowBackend:
         self.version = f"{keras_version} (TensorFlow {self._tf.__version__})"
         self.operations: Any = import_module("keras").ops
         self._eager = type(self._tf.constant(0))
-        self._read = self._tf.raw_ops.ReadVariableOp
-        # What a variable is read by, which Keras takes long to look up.
-        self._handles: dict[int, tuple[weakref.ref[Any], Any, Any]] = {}
-        self._state = _Live(self._value)
+        self._state = LiveVariables(self._tf)
         # What the replicas of the step under way have shown.
         self._posted: dict[int, dict[str, Any]] = {}
 
@@ -95,20 +91,6 @@ class TensorFlowBackend:
             return None
         indices, values = np.asarray(tensor.indices), np.asarray(tensor.values)
         return units_of_slices(indices, values, _rows_of(tensor))
-
-    def _value(self, variable: Any) -> Any:
-        """The value of a variable of Keras, in the variable's memory."""
-        known = self._handles.get(id(variable))
-        if known is None or known[0]() is not variable:
-            inner = variable.value
-            if isinstance(inner, self._tf.distribute.DistributedValues):
-                return read_variable(self._tf, inner)
-            handle = getattr(inner, "handle", None)
-            if handle is None or handle.dtype != self._tf.resource:
-                return inner
-            known = weakref.ref(variable), handle, inner.dtype
-            self._handles[id(variable)] = known
-        return self._read(resource=known[1], dtype=known[2])
 
     def copies(self, tensors: Sequence[Any]) -> list[Any]:
         """As ``Backend``."""
@@ -209,17 +191,6 @@ class TensorFlowBackend:
         """As ``Backend``: errors of operations come when they run."""
         is_eager = bool(getattr(model, "run_eagerly", False))
         return is_eager or isinstance(error, self._tf.errors.OpError)
-
-
-class _Live:
-    """Variables that always have their values."""
-
-    def __init__(self, value: Callable[[Any], Any]) -> None:
-        self._value = value
-
-    def read(self, variables: Sequence[Any]) -> list[Any]:
-        """As ``State``."""
-        return [self._value(each) for each in variables]
 
 
 def _rows_of(slices: Any) -> int:

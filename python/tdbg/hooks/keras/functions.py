@@ -15,7 +15,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.session import Session
@@ -36,6 +36,18 @@ FUNCTIONS = {
 """Of each function of a model: who makes it, of which step, and its mode."""
 
 
+class _Tapped(NamedTuple):
+    """The variant with taps.
+
+    Attributes:
+        step: The step of the model.
+        function: What Keras has made of it.
+    """
+
+    step: Callable[..., Any]
+    function: Callable[..., Any]
+
+
 class StepFunction:
     """One of the three functions of a model, with and without taps.
 
@@ -51,7 +63,7 @@ class StepFunction:
         self._maker, self._step, self._own_mode = FUNCTIONS[attribute]
         self._mode = mode
         self._plain: Callable[..., Any] | None = None
-        self._tapped: Callable[..., Any] | None = None
+        self._tapped: _Tapped | None = None
         self._revision = -1
         # Whether a call of the variant with taps has succeeded, or a trace failed.
         self._has_worked = self._is_refused = False
@@ -113,21 +125,22 @@ class StepFunction:
             self._plain = self._make()
         return self._plain
 
-    def _make_tapped(self) -> Callable[..., Any]:
+    def _make_tapped(self) -> _Tapped:
         """Let Keras make the function of a step with taps."""
-        with self._tapped_step():
-            return self._make()
-
-    @contextlib.contextmanager
-    def _tapped_step(self) -> Iterator[None]:
-        """While it lasts, the model's step is one with taps."""
         watched = self._watched
         model = watched.model
-        own, name = vars(model), self._step
-        before = own.get(name)
-        step = getattr(model, name)
+        step = getattr(model, self._step)
         tapped = self._backend.tap(step, model, self._new_taps, watched.install())
-        own[name] = functools.wraps(step)(tapped)
+        tapped = functools.wraps(step)(tapped)
+        with self._has_step(tapped):
+            return _Tapped(tapped, self._make())
+
+    @contextlib.contextmanager
+    def _has_step(self, step: Callable[..., Any]) -> Iterator[None]:
+        """While it lasts, the model has this step."""
+        own, name = vars(self._watched.model), self._step
+        before = own.get(name)
+        own[name] = step
         try:
             yield
         finally:
@@ -154,7 +167,6 @@ class StepFunction:
         if not session.is_live:
             return plain(*args)
         mode = self._mode.of_function(self._own_mode)
-        session.run(session.obey, mode)
         n_steps = 1
         if self._own_mode is not PREDICT:
             n_steps = int(getattr(self._watched.model, "steps_per_execution", 1) or 1)
@@ -231,8 +243,8 @@ class StepFunction:
         session, backend, watched = self.session, self._backend, self._watched
         batch = backend.next_batch(args)  # Raises where there are no more.
         state = backend.state_before(watched.model, args)
-        ends_step = session.run(watched.ends_step, mode, state)
-        context = session.run(watched.begin, mode, state)
+        begun = session.run(watched.begin_tapped, mode, state)
+        context, ends_step = begun or (None, True)
         del state
         try:
             answer = self._answer(args, batch)
@@ -240,7 +252,7 @@ class StepFunction:
             session.run(session.forward_lost)
             raise
         state = backend.state_after(watched.model, answer.result)
-        session.run(watched.end, context, mode, answer, state, ends_step is not False)
+        session.run(watched.end, context, mode, answer, state, ends_step)
         return answer.result
 
     def _answer(self, args: tuple[Any, ...], batch: Any) -> Answer:
@@ -257,8 +269,8 @@ class StepFunction:
         start_ns, n_traces = time.perf_counter_ns(), self.n_traces
         try:
             # Some functions of Keras look the step up when they are called.
-            with self._tapped_step():
-                returned = self._tapped(*backend.with_batch(args, batch))
+            with self._has_step(self._tapped.step):
+                returned = self._tapped.function(*backend.with_batch(args, batch))
         except Exception as error:
             if self._has_worked or backend.has_run(watched.model, error):
                 raise

@@ -96,7 +96,7 @@ class Hook(HookBase):
     def _detach(self) -> None:
         self._session.run(self._model_info.conclude)
         for watched in self._watched:
-            self._session.run(watched.record_late)
+            self._session.run(watched.loss_records.record_late)
         for functions in self._functions.values():
             for function in functions:
                 function.remove()
@@ -195,7 +195,6 @@ class Hook(HookBase):
         self._watched.append(watched)
         session.optimizer_found(id(session))
         watched.look(model)
-        watched.note_totals(backend.state_before(model, ()))
         return [
             StepFunction(watched, attribute, self._keras_mode)
             for attribute in FUNCTIONS
@@ -204,7 +203,7 @@ class Hook(HookBase):
     def _metrics_are_reset(self) -> None:
         watched = self._watched_of(self.model)
         if watched is not None:
-            watched.metrics_are_reset()
+            watched.loss_records.metrics_are_reset()
 
     def _record_epoch(self, logs: Mapping[str, Any]) -> None:
         watched = self._watched_of(self.model)

@@ -18,6 +18,7 @@ from tdbg.config.collections import Role
 from tdbg.config.kinds import Kind
 from tdbg.hooks.keras.kinds import loss_class, loss_kind
 from tdbg.hooks.keras.tracing import Patches, Taps
+from tdbg.modes import ModeKeys
 
 __all__ = [
     "LossFunction",
@@ -58,13 +59,21 @@ class Tracker:
         metric: The metric of Keras.
 
     Attributes:
+        metric: As given.
         name: Its name in Keras.
+        tapped_in: The modes in which taps see what it is given.
     """
 
     def __init__(self, metric: Any) -> None:
         self.metric = metric
         self.name = str(metric.name)
+        self.tapped_in: set[ModeKeys] = set()
         self._before: tuple[float, float] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what its totals are before the next step."""
+        return self._before is not None
 
     def begin(self, before: tuple[float, float] | None) -> None:
         """Note what its totals are before the next step; None: nobody knows."""

@@ -12,7 +12,7 @@ from tdbg.capture.naming import group_scalar_name, scalar_name
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
-from tdbg.hooks.keras.backend import Backend, State
+from tdbg.hooks.keras.backend import Backend, State, number_in
 from tdbg.hooks.keras.optimizers import accumulates_over, inner_of
 from tdbg.modes import TRAINING, ModeKeys
 
@@ -88,11 +88,9 @@ class LearningRates:
             (value,) = state.read([rate])
         elif hasattr(rate, "get_config"):  # A schedule.
             (iterations,) = state.read([optimizer._iterations])
-            value = rate(int(self._number(iterations)) // accumulates_over(optimizer))
+            value = rate(
+                int(number_in(self._backend, iterations)) // accumulates_over(optimizer)
+            )
         else:
             value = rate()
-        return self._number(value)
-
-    def _number(self, value: Any) -> float:
-        array = self._backend.array(value)
-        return float(0.0 if array is None else array.reshape(()))
+        return number_in(self._backend, value)

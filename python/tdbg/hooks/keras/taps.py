@@ -5,7 +5,7 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tdbg.capture.naming import activation_name
@@ -17,15 +17,21 @@ from tdbg.hooks.keras.kinds import activation_of, classes_and_kind, unit_range
 from tdbg.hooks.keras.losses import Losses
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import Optimizers, optimizers_of
-from tdbg.hooks.keras.tracing import Patches, Taps
+from tdbg.hooks.keras.selections import Selection, Selections
+from tdbg.hooks.keras.tracing import Patches, Taps, tap_key
 from tdbg.hooks.keras.variables import Variables, captures, layers_of
 from tdbg.hooks.sparse import added
 
 __all__ = ["ModelTaps"]
 
-# A name, its tensor, and what is captured of it.
-_Chosen = tuple[TensorEntry, Any, int]
+# What is taken at once of the tensors of a trace: all but the gradients of replicas,
+# those that are no gradients, gradients, and those of one replica.
+_WHOLE, _FORWARD, _GRADIENT, _LOCAL = range(4)
+# So many traces are remembered.
+_MAX_TRACES = 64
 _GRADIENTS = frozenset({Role.GRADIENT, Role.GRADIENT_UNCLIPPED})
+# Names with their keys, and what steps select of them.
+_Known = tuple[list[tuple[TensorEntry, str]], Selections[str]]
 
 
 class ModelTaps:
@@ -62,10 +68,13 @@ class ModelTaps:
         # By the same keys: of gradients that are each replica's own.
         self._locals: dict[str, TensorEntry] = {}
         self._left_out: set[str] = set()
+        # By the part, and the keys of the tensors: their names.
+        self._known: dict[tuple[int | str, ...], _Known] = {}
 
     def refresh(self) -> None:
         """Forget what is captured: collections have changed."""
         self._left_out.clear()
+        self._known.clear()
         self._variables.refresh()
 
     # ---- in a trace -------------------------------------------------------------
@@ -170,14 +179,14 @@ class ModelTaps:
         units: Any = None,
     ) -> str | None:
         """The key of a tensor, if any step captures it."""
-        key = f"{int(role)} {name}"
+        key = tap_key(name, role)
         if key in self._entries:
             return key
         if key in self._left_out or not captures(self._session, name, role, classes):
             self._left_out.add(key)
             return None
         entry = self._session.entry(name, role, aliases, classes, units)
-        self._entries[key] = entry
+        self._put(self._entries, key, entry)
         return key
 
     def hold_gradients(
@@ -198,12 +207,12 @@ class ModelTaps:
         parameter = self._variables.of(variable)
         if parameter is None:
             return None
-        key = f"{int(role)} {parameter.weight.name}"
+        key = tap_key(parameter.weight.name, role)
         entry = self._variables.gradient(parameter, role)
-        _put(self._entries, key, entry)
+        self._put(self._entries, key, entry)
         if role is Role.GRADIENT and self._n_replicas > 1:
             own = self._variables.gradient(parameter, Role.GRADIENT_LOCAL)
-            _put(self._locals, key, own)
+            self._put(self._locals, key, own)
             entry = entry or own
         return None if entry is None else key
 
@@ -224,6 +233,10 @@ class ModelTaps:
             ends_step: Whether the gradients are those that the optimizer has used:
                 a step has them once, the rest of each micro-batch.
         """
+        is_whole = ends_step and not context.step.micro_batch
+        if is_whole and len(replicas) == 1 and not self._locals:
+            self._take(context, replicas[0], _WHOLE)
+            return
         self.take_forward(context, replicas)
         if ends_step:
             self.take_gradients(context, replicas)
@@ -233,72 +246,70 @@ class ModelTaps:
     ) -> None:
         """Capture the gradients of a step: each replica's own, and what they add to."""
         for replica, tensors in enumerate(replicas if self._locals else ()):
-            chosen = [each for _, each in _due(context, tensors, self._locals)]
-            self._take(context, chosen, replica)
-        of_all = [dict(self._gradients(context, each)) for each in replicas]
-        if len(of_all) == 1:
-            self._take(context, list(of_all[0].values()))
+            self._take(context, tensors, _LOCAL, replica)
+        first, *others = replicas
+        if not others:
+            self._take(context, first, _GRADIENT)
             return
-        for key, (entry, tensor, flags) in of_all[0].items():
-            others = [each[key][1] for each in of_all[1:] if key in each]
-            total = added([tensor, *others])
-            self._take(context, [(entry, total, flags)])
+        chosen = self._select(context, first, _GRADIENT)
+        for entry, key, flags in zip(*chosen, strict=True):
+            total = added([first[key], *[each[key] for each in others if key in each]])
+            self._session.replicas.take(0, context, (entry,), (total,), (flags,))
 
     def take_forward(
         self, context: StepContext, replicas: Sequence[Mapping[str, Any]]
     ) -> None:
         """Capture those that are no gradients."""
         for replica, tensors in enumerate(replicas):
-            chosen = [
-                each
-                for _, each in self._chosen(context, tensors)
-                if each[0].role not in _GRADIENTS
-            ]
-            self._take(context, chosen, replica, context.step.micro_batch)
-
-    def _gradients(
-        self, context: StepContext, tensors: Mapping[str, Any]
-    ) -> Iterator[tuple[str, _Chosen]]:
-        for key, each in self._chosen(context, tensors):
-            if each[0].role in _GRADIENTS:
-                yield key, each
+            self._take(context, tensors, _FORWARD, replica, context.step.micro_batch)
 
     def _take(
         self,
         context: StepContext,
-        chosen: Sequence[_Chosen],
+        tensors: Mapping[str, Any],
+        part: int,
         replica: int = 0,
         micro_batch: int = 0,
     ) -> None:
-        if chosen:
-            entries, tensors, flags = zip(*chosen, strict=True)
+        entries, keys, flags = self._select(context, tensors, part)
+        if entries:
+            found = [tensors[key] for key in keys]
             self._session.replicas.take(
-                replica, context, entries, tensors, flags, micro_batch
+                replica, context, entries, found, flags, micro_batch
             )
 
-    def _chosen(
-        self, context: StepContext, tensors: Mapping[str, Any]
-    ) -> Iterator[tuple[str, _Chosen]]:
-        yield from _due(context, tensors, self._entries)
+    def _select(
+        self, context: StepContext, tensors: Mapping[str, Any], part: int
+    ) -> Selection[str]:
+        """What a step captures of what one trace holds."""
+        keys: tuple[int | str, ...] = (part, *tensors)
+        known = self._known.get(keys)
+        if known is None:
+            if len(self._known) >= _MAX_TRACES:
+                self._known.clear()
+            known = self._known[keys] = self._named(part, tensors), Selections()
+        named, selections = known
+        return selections.of(context.step_plan, named)
 
+    def _named(self, part: int, keys: Iterable[str]) -> list[tuple[TensorEntry, str]]:
+        """The names of the tensors of these keys, as far as they are of a part."""
+        entries = self._locals if part == _LOCAL else self._entries
+        groups = {_FORWARD: (False,), _GRADIENT: (True,)}.get(part, (False, True))
+        return [
+            (entry, key)
+            for key in keys
+            if (entry := entries.get(key)) is not None
+            and (entry.role in _GRADIENTS) in groups
+        ]
 
-def _put(entries: dict[str, TensorEntry], key: str, entry: TensorEntry | None) -> None:
-    """Let a key have this entry; None: no longer any."""
-    if entry is None:
-        entries.pop(key, None)
-    else:
-        entries[key] = entry
-
-
-def _due(
-    context: StepContext,
-    tensors: Mapping[str, Any],
-    entries: Mapping[str, TensorEntry],
-) -> Iterator[tuple[str, _Chosen]]:
-    """The tensors that a step captures, by these entries of their keys."""
-    step_plan = context.step_plan
-    for key, tensor in tensors.items():
-        entry = entries.get(key)
-        flags = 0 if entry is None else step_plan.of_entry(entry)
-        if entry is not None and flags:
-            yield key, (entry, tensor, flags)
+    def _put(
+        self, entries: dict[str, TensorEntry], key: str, entry: TensorEntry | None
+    ) -> None:
+        """Let a key have this entry; None: no longer any."""
+        if entries.get(key) is entry:
+            return
+        self._known.clear()
+        if entry is None:
+            del entries[key]
+        else:
+            entries[key] = entry

@@ -17,8 +17,19 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tdbg.capture.naming import MAX_CALLS, MAX_TENSORS, activation_name, tensors_in
+from tdbg.config.collections import Role
 
-__all__ = ["Patches", "TapBackend", "Taps"]
+__all__ = ["Patches", "TapBackend", "Taps", "tap_key"]
+
+
+def tap_key(name: str, role: Role) -> str:
+    """The key by which taps hold the tensor of a name.
+
+    Example:
+        >>> tap_key("d1/kernel", Role.WEIGHT)
+        '1 d1/kernel'
+    """
+    return f"{int(role)} {name}"
 
 
 class TapBackend(Protocol):

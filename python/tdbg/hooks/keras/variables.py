@@ -73,7 +73,8 @@ class Variables:
         paths: Names them.
 
     Attributes:
-        buffers: The entries of the other variables, but for seeds.
+        weights: The entries of the parameters, with their variables.
+        buffers: Those of the other variables, but for seeds.
     """
 
     def __init__(self, session: Session, model: Any, paths: Paths) -> None:
@@ -81,8 +82,10 @@ class Variables:
         self._paths = paths
         self._parameters: list[Parameter] = []
         self._known: list[int] | None = None
+        self._may_differ = True
         self._gradients: dict[tuple[int, Role], TensorEntry | None] = {}
         self._by_id: dict[int, Parameter] = {}
+        self.weights: list[tuple[TensorEntry, Any]] = []
         self.buffers: list[tuple[TensorEntry, Any]] = []
         self.look(model)
 
@@ -90,8 +93,18 @@ class Variables:
         """All parameters; a new list whenever they may have changed."""
         return self._parameters
 
+    def may_differ(self) -> None:
+        """Note that there may be others: a layer has made its own, perhaps."""
+        self._may_differ = True
+
+    def know(self, model: Any) -> None:
+        """Look, if there may be others."""
+        if self._may_differ:
+            self.look(model)
+
     def look(self, model: Any) -> None:
         """Look for variables that are new, or gone."""
+        self._may_differ = False
         layers = [model, *layers_of(model)]
         owned = [
             (layer, variable, is_parameter)
@@ -125,6 +138,7 @@ class Variables:
                 self.buffers.append((entry, variable))
         self._by_id = found
         self._parameters = list(found.values())
+        self.weights = [(each.weight, each.variable) for each in self._parameters]
 
     def of(self, variable: Any) -> Parameter | None:
         """The parameter that a variable is; None: it is none of the model."""

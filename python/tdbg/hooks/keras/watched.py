@@ -5,6 +5,7 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
-from tdbg.hooks.keras.backend import Answer, Backend, State
+from tdbg.hooks.keras.backend import Answer, Backend, State, number_in
+from tdbg.hooks.keras.loss_records import LossRecords
 from tdbg.hooks.keras.losses import Losses, Tracker, reader_of
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import (
@@ -33,6 +35,7 @@ from tdbg.hooks.keras.optimizers import (
 from tdbg.hooks.keras.rates import LearningRates, Rates
 from tdbg.hooks.keras.replica_losses import ReplicaTracker
 from tdbg.hooks.keras.replicas import n_replicas_of
+from tdbg.hooks.keras.selections import Selections
 from tdbg.hooks.keras.taps import ModelTaps
 from tdbg.hooks.keras.tracing import Patches, Taps
 from tdbg.hooks.keras.variables import Parameter, Variables, captures
@@ -55,6 +58,23 @@ class Before(NamedTuple):
     rates: Rates = ()
 
 
+class _States(NamedTuple):
+    """The states of an optimizer that any step captures.
+
+    Attributes:
+        size: How many variables the optimizer had when they were looked up.
+        named: Their names, and the variables.
+        selected: What steps capture of them.
+    """
+
+    size: int
+    named: list[tuple[TensorEntry, Any]]
+    selected: Selections[Any]
+
+
+_NO_STATES = _States(0, [], Selections())
+
+
 class Stepping(NamedTuple):
     """The step of an optimizer.
 
@@ -67,12 +87,6 @@ class Stepping(NamedTuple):
     key: Hashable
     optimizer: Any = None
     variables: frozenset[int] | None = None
-
-    def states(self) -> set[int] | None:
-        """The variables of the optimizer itself, by their ids; None: of all."""
-        if self.optimizer is None:
-            return None
-        return {id(each) for each in inner_of(self.optimizer).variables}
 
 
 class WatchedModel:
@@ -89,6 +103,7 @@ class WatchedModel:
 
     Attributes:
         losses: Its losses.
+        loss_records: Records those that no tap has seen.
         variables: Its variables.
         model_info: Writes what is known of it.
         rates: Its learning rates.
@@ -120,6 +135,7 @@ class WatchedModel:
         session.replicas.expect(n_replicas)
         follow = ReplicaTracker if n_replicas > 1 else Tracker
         self.losses = Losses(prefix, operations, follow)
+        self.loss_records = LossRecords(session, backend, self.losses)
         self._taps = ModelTaps(
             session,
             self.paths,
@@ -132,9 +148,11 @@ class WatchedModel:
         self._of_updates: DerivedEntries[Parameter]
         self._of_updates = DerivedEntries(session, Role.UPDATE, update_name)
         self._updates = Updates(session, self._copy, self._difference)
-        self._states: list[tuple[TensorEntry, Any]] | None = None
-        self._n_states = 0
-        self._late: list[_Late] = []
+        self._of_weights: Selections[Any] = Selections()
+        self._of_buffers: Selections[Any] = Selections()
+        # By the optimizer; of all by that of None.
+        self._states: dict[int, _States] = {}
+        self._captures_states: bool | None = None
         self.rates = LearningRates(session, backend, self.optimizers)
         self._after: State | None = None
         self.revision = 0
@@ -151,20 +169,24 @@ class WatchedModel:
     def train_by(self, optimizer: Any) -> None:
         """Know an optimizer that trains the model, which does not have it."""
         self._optimizers.add(optimizer)
-        self._states = None
+        self._states.clear()
 
     def look(self, model: Any) -> None:
         """Look for losses and optimizers: the model may have been compiled anew."""
         self.losses.look(model)
         self._optimizers.look()
+        self.variables.may_differ()
 
     def refresh(self) -> None:
         """Forget what is captured: collections have changed."""
         self.revision += 1
         self.look(self.model)
         self._taps.refresh()
+        self._of_weights.refresh()
+        self._of_buffers.refresh()
         self._of_updates.refresh()
-        self._states = None
+        self._states.clear()
+        self._captures_states = None
         self.rates.refresh()
 
     # ---- taps ------------------------------------------------------------------
@@ -174,7 +196,8 @@ class WatchedModel:
         return self._taps.install(self.model)
 
     def make_taps(self) -> Taps:
-        """Make the taps of one trace."""
+        """Make the taps of one trace, in which layers may make variables."""
+        self.variables.may_differ()
         return Taps(self.backend, self.session.run)
 
     @property
@@ -211,7 +234,8 @@ class WatchedModel:
     # ---- steps without taps ----------------------------------------------------
 
     def is_due_within(self, mode: ModeKeys, n_steps: int) -> bool:
-        """Whether any of the next steps captures more than losses and numbers."""
+        """As ``is_due``, of any of the next steps."""
+        self.session.obey(mode)
         policy, first = self.session.policy, self.session.machine.following(mode)
         plans = (policy.step_plan(mode, first + i) for i in range(n_steps))
         return any(plan.is_active and not plan.is_light for plan in plans)
@@ -220,6 +244,7 @@ class WatchedModel:
         """An execution without taps is about to begin."""
         state = self.backend.state_before(self.model, args)
         ends_step = self.ends_step(mode, state)
+        self.loss_records.step_begins(mode, state, has_taps=False)
         iterations = None
         if mode in TRAINING and self._runs_several:
             iterations = self._iterations(state)
@@ -243,6 +268,7 @@ class WatchedModel:
             n_steps: How many steps it was to have: at the end of the data it has fewer.
         """
         before = before or Before()
+        self.variables.may_differ()  # The step may have been traced.
         state = self.backend.state_after(self.model, result)
         if n_steps > 1 and before.iterations is not None:
             n_steps = max(1, self._iterations(state) - before.iterations)
@@ -263,7 +289,7 @@ class WatchedModel:
         Where steps are computed asynchronously, reading their losses would wait.
         """
         model, session = self.model, self.session
-        if n_replicas_of(model) > 1:
+        if n_replicas_of(model) > 1 or self.loss_records.has_late:
             return None
         optimizers = self.optimizers()
         if len(optimizers) != 1 or accumulates_over(inner_of(optimizers[0])) > 1:
@@ -280,7 +306,9 @@ class WatchedModel:
                 return None
             named = list(zip(entries, self.losses.trackers, strict=True))
             state = self.backend.state_after(model, None)
-            read = reader_of(named, state.read, self._number)
+            self.loss_records.step_begins(ModeKeys.TRAIN, state, has_taps=False)
+            number = functools.partial(number_in, self.backend)
+            read = reader_of(named, state.read, number)
         else:
             for tracker in self.losses.trackers:
                 tracker.begin(None)
@@ -301,12 +329,19 @@ class WatchedModel:
         """How often gradients were given to the optimizer."""
         optimizer = inner_of(self._optimizers.stepping(self.model))
         (iterations,) = state.read([optimizer._iterations])
-        return int(self._number(iterations))
+        return int(number_in(self.backend, iterations))
 
     # ---- a step ----------------------------------------------------------------
 
     def is_due(self, mode: ModeKeys) -> bool:
-        """Whether the next step captures more than losses and numbers."""
+        """Whether the next step captures more than losses and numbers.
+
+        What requests ask for is done before.
+
+        Raises:
+            TrainingStopped: If somebody asked for it.
+        """
+        self.session.obey(mode)
         step = self.session.machine.training
         if mode in TRAINING and step is not None and step.context is not None:
             plan = step.context.step_plan  # A further micro-batch.
@@ -349,23 +384,29 @@ class WatchedModel:
         is_first = not context.step.micro_batch
         for name, rate in rates:
             self.session.recorder.scalar(context, name, rate)
+        if start_ns is None and mode is not ModeKeys.PREDICT:
+            self.loss_records.step_begins(mode, state, has_taps=True)
         if context.takes and is_first and start_ns is None:
             self.capture_variables(context, mode, state)
             if mode in TRAINING:
                 self.expect_updates(context, state, Stepping(self._key))
         return context
 
+    def begin_tapped(
+        self, mode: ModeKeys, state: State
+    ) -> tuple[StepContext | None, bool]:
+        """A step with taps begins; return it, and whether the optimizer will step."""
+        ends_step = self.ends_step(mode, state)
+        return self.begin(mode, state), ends_step
+
     def capture_variables(
         self, context: StepContext, mode: ModeKeys, state: State
     ) -> None:
         """Capture the variables as they are before the step."""
-        self.variables.look(self.model)
-        parameters = self.variables.tracked_parameters()
-        self._take(
-            context, [(each.weight, each.variable) for each in parameters], state
-        )
+        self.variables.know(self.model)
+        self._take(context, self._of_weights, self.variables.weights, state)
         if mode not in TRAINING:
-            self._take(context, self.variables.buffers, state)
+            self._take(context, self._of_buffers, self.variables.buffers, state)
 
     def expect_updates(
         self, context: StepContext, state: State, stepping: Stepping
@@ -410,7 +451,9 @@ class WatchedModel:
         try:
             if context is not None:
                 if mode is not ModeKeys.PREDICT:
-                    self._record_losses(context, answer, state)
+                    self.loss_records.step_ended(
+                        self.model, context, answer.tensors, state
+                    )
                 self._record_logs(context, answer.result)
                 self._taps.take(context, answer.replicas, ends_step=ends_step)
         finally:
@@ -428,20 +471,15 @@ class WatchedModel:
     ) -> None:
         """The optimizer, which has begun its step, has made it."""
         skipped = answer.tensors.get(SKIPPED)
-        is_skipped = skipped is not None and bool(self._number(skipped))
+        is_skipped = skipped is not None and bool(number_in(self.backend, skipped))
         try:
             if context is not None and context.takes:
-                self._take(context, self.variables.buffers, state)
+                self._take(context, self._of_buffers, self.variables.buffers, state)
                 if not is_skipped:
                     self._after = state
                     self._updates.end(stepping.key, context)
-                    own = stepping.states()
-                    entries = [
-                        each
-                        for each in self._state_entries()
-                        if own is None or id(each[1]) in own
-                    ]
-                    self._take(context, entries, state)
+                    states = self._states_of(stepping.optimizer)
+                    self._take(context, states.selected, states.named, state)
             self.model_info.optimizer_stepped()
         finally:
             self._after = None
@@ -453,37 +491,39 @@ class WatchedModel:
     def _take(
         self,
         context: StepContext,
+        selections: Selections[Any],
         variables: list[tuple[TensorEntry, Any]],
         state: State,
     ) -> None:
         """Capture those variables that are due."""
-        of_entry = context.step_plan.of_entry
-        chosen = [
-            (entry, variable, requested)
-            for entry, variable in variables
-            if (requested := of_entry(entry))
-        ]
-        if chosen:
-            entries, found, flags = zip(*chosen, strict=True)
+        if not variables:
+            return
+        entries, found, flags = selections.of(context.step_plan, variables)
+        if entries:
             self.session.take(context, entries, state.read(found), flags)
 
-    def _state_entries(self) -> list[tuple[TensorEntry, Any]]:
-        """The variables of the optimizers that are captured, looked up if they grew."""
-        if not self.session.may_capture(Role.OPTIMIZER_STATE):
-            return []
-        optimizers = self.optimizers()
+    def _states_of(self, optimizer: Any) -> _States:
+        """The states of an optimizer, or of all (None), looked up if they grew."""
+        if self._captures_states is None:
+            self._captures_states = self.session.may_capture(Role.OPTIMIZER_STATE)
+        if not self._captures_states:
+            return _NO_STATES
+        optimizers = self.optimizers() if optimizer is None else [optimizer]
         size = sum(len(inner_of(each).variables) for each in optimizers)
-        if self._states is None or self._n_states != size:
-            self._n_states = size
-            self._states = list(self._find_states())
-        return self._states
+        known = self._states.get(id(optimizer))
+        if known is None or known.size != size:
+            found = list(self._find_states(optimizers))
+            known = self._states[id(optimizer)] = _States(size, found, Selections())
+        return known
 
-    def _find_states(self) -> Iterator[tuple[TensorEntry, Any]]:
+    def _find_states(
+        self, optimizers: Sequence[Any]
+    ) -> Iterator[tuple[TensorEntry, Any]]:
         parameters = {
             each.variable.path.replace("/", "_"): each.weight.name
             for each in self.variables.tracked_parameters()
         }
-        for optimizer in self.optimizers():
+        for optimizer in optimizers:
             for parameter, state, variable in states_of(optimizer, parameters):
                 name = optimizer_state_name(state, parameter)
                 if captures(self.session, name, Role.OPTIMIZER_STATE, frozenset()):
@@ -502,86 +542,14 @@ class WatchedModel:
 
     # ---- numbers ---------------------------------------------------------------
 
-    def _number(self, value: Any) -> float:
-        array = self.backend.array(value)
-        return float(0.0 if array is None else array.reshape(()))
-
-    def _record_losses(
-        self, context: StepContext, answer: Answer, state: State
-    ) -> None:
-        """Record the losses of the batch that no tap has seen.
-
-        Where steps are computed asynchronously the next one has begun by then.
-        """
-        self.record_late()
-        for tracker in self.losses.trackers:
-            name = self.losses.name_of(self.model, tracker)
-            entry = self.session.entry(name, Role.LOSS)
-            if not context.step_plan.of_entry(entry):
-                tracker.begin(None)
-                continue
-            is_tapped = f"{int(Role.LOSS)} {name}" in answer.tensors
-            if isinstance(tracker, ReplicaTracker):
-                tracker.record(self.session, context, None if is_tapped else entry)
-                continue
-            metric = tracker.metric
-            numbers = state.read([metric.total, metric.count])
-            late = _Late(context, tracker, None if is_tapped else entry, numbers)
-            if self.backend.is_async:
-                numbers[:] = self.backend.copies(numbers)
-                self._late.append(late)
-            else:
-                self._record_loss(late)
-
-    def record_late(self) -> None:
-        """Record the losses of the step before."""
-        late, self._late = self._late, []
-        for each in late:
-            self._record_loss(each)
-
-    def _record_loss(self, late: _Late) -> None:
-        loss = late.tracker.grown(*map(self._number, late.numbers))
-        if loss is not None and late.entry is not None:
-            array = np.asarray(loss, np.float32)
-            self.session.recorder.capture(late.context, late.entry, array)
-
     def _record_logs(self, context: StepContext, result: Any) -> None:
         """Record the numbers that Keras logs, where statistics are due."""
         step = context.step
         if not self.session.policy.scalars_due(step.mode, step.mode_step):
             return
         for name, value in self.backend.logs_of(result).items():
-            number = self._number(value)
+            number = number_in(self.backend, value)
             self.session.recorder.scalar(context, f"{self.prefix}{name}", number)
-
-    def note_totals(self, state: State) -> None:
-        """Note what the trackers of losses hold before the first step."""
-        for tracker in self.losses.trackers:
-            metric = tracker.metric
-            total, count = map(self._number, state.read([metric.total, metric.count]))
-            tracker.begin((total, count))
-
-    def metrics_are_reset(self) -> None:
-        """Keras is about to reset its metrics."""
-        self.record_late()
-        for tracker in self.losses.trackers:
-            tracker.begin((0.0, 0.0))
-
-
-class _Late(NamedTuple):
-    """A loss of a step.
-
-    Attributes:
-        context: The step.
-        tracker: What means it.
-        entry: Its name; None: it was recorded already.
-        numbers: The totals of the tracker after the step.
-    """
-
-    context: StepContext
-    tracker: Tracker
-    entry: TensorEntry | None
-    numbers: list[Any]
 
 
 class _Held:

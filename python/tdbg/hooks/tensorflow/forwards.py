@@ -128,9 +128,16 @@ class Collector:
 
 
 class _State(threading.local):
-    """What is under way in a thread."""
+    """What is under way in a thread.
+
+    Attributes:
+        depth: Whether a call of a watched layer or loss is under way.
+        has_new: Whether a layer was called that had never been called before.
+        forward: The forward under way.
+    """
 
     depth = 0
+    has_new = False
     forward: Forward | None = None
 
 
@@ -169,9 +176,16 @@ class Forwards:
         self, watched: WatchedModel, layer: Any, patches: Patches
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         name, ref = layer.name, weakref.ref(layer)
+        is_new = True
 
         def make(call: Callable[..., Any]) -> Callable[..., Any]:
             def entered(*args: Any, **kwargs: Any) -> Any:
+                nonlocal is_new
+                if is_new:
+                    # It was built before: it has made its layers and variables.
+                    is_new = False
+                    self._state.has_new = True
+                    watched.variables.may_differ()
                 if self._state.depth or not self._session.is_live:
                     return call(*args, **kwargs)
                 return self._outermost(watched, ref(), call, args, kwargs, patches)
@@ -207,7 +221,9 @@ class Forwards:
             state.depth = 0
         if not forward.is_in_graph:
             session.run(self._take, forward)
-        session.run(self.enter_layers, watched, patches)  # Made by the first call.
+        if state.has_new:
+            state.has_new = False
+            session.run(self.enter_layers, watched, patches)
         return result
 
     def _begin(self, layer: int, training: Any) -> Forward | None:

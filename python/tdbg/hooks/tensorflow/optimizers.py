@@ -71,6 +71,8 @@ class OptimizerSteps:
         self._reports = reports
         self._tf: Any = import_module("tensorflow")
         self._open: tuple[_Begun, Sequence[Tensors]] | None = None
+        # The variables that it was given last, by their ids.
+        self._given: list[int] = []
 
     def wrap(self, apply: Callable[..., Any]) -> Callable[..., Any]:
         """Return what stands in for ``optimizer.apply``."""
@@ -103,7 +105,11 @@ class OptimizerSteps:
     def _hold_gradients(self, grads: list[Any], variables: Any, taps: Taps) -> None:
         optimizer: Any = self._optimizer()
         given = optimizer._trainable_variables if variables is None else variables
-        self.watched.variables.look(self.watched.model)
+        identities = [id(each) for each in given]
+        if identities != self._given:
+            self._given = identities
+            self.watched.variables.may_differ()
+        self.watched.variables.know(self.watched.model)
         self.watched.hold_gradients(optimizer, grads, given, taps)
 
     # ---- a step ----------------------------------------------------------------

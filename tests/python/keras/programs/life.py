@@ -21,6 +21,7 @@ from common import (
 )
 
 import tdbg.keras as tk
+from tdbg.hooks.keras.loss_records import LossRecords
 from tdbg.hooks.keras.taps import ModelTaps
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.run.requests import request_stop
@@ -94,7 +95,7 @@ PLACES = {
     "_tap_layer": ModelTaps,
     "_gradient_key": ModelTaps,
     "key": ModelTaps,
-    "_chosen": ModelTaps,
+    "_select": ModelTaps,
     "install": WatchedModel,
     "make_taps": WatchedModel,
     "is_due": WatchedModel,
@@ -104,7 +105,8 @@ PLACES = {
     "before_plain": WatchedModel,
     "after_plain": WatchedModel,
     "capture_variables": WatchedModel,
-    "_record_losses": WatchedModel,
+    "step_begins": LossRecords,
+    "step_ended": LossRecords,
 }
 
 

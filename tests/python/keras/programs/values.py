@@ -24,6 +24,9 @@ with tk.Hook(OUT / "losses") as losses:
     report["losses"] = fit(build(), losses, validation_split=0.2)
     report["traces of losses"] = traces(losses)
 every = tk.SaveConfig(save_interval=4, statistics_interval=4)
+with tk.Hook(OUT / "some losses") as some:
+    some.get_collection("losses").save_config = every
+    report["some losses"] = fit(build(), some, validation_split=0.2)
 with hook("modes", save_config=every) as modes:
     model = build()
     attributes = set(vars(model))
