@@ -64,6 +64,7 @@ class _Console(Console):
         lines = printed.get().split("\n")
         try:
             self.file.write("\n".join(line.rstrip(" ") for line in lines))
+            self.file.flush()  # Whoever reads it sees what happens as it happens.
         except BrokenPipeError:
             discard_output()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -312,7 +313,11 @@ def test_an_interrupted_watch_says_that_it_was_stopped_and_asks_for_nothing(
         builder.flush()
         command = [sys.executable, "-m", "tdbg", "watch", str(path), *options]
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
         ) as watcher:
             assert watcher.stdout is not None
             watching = watcher.stdout.readline()
