@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, tag
 from tdbg.drawing.scales import number
@@ -55,7 +57,7 @@ def workers(subject: Subject) -> Section:
 
 
 def step_time(subject: Subject) -> Series:
-    """Duration of the steps in ms; that of the slowest worker."""
+    """Duration of the steps in ms; of several workers the mean."""
     return _times(subject, "duration_ns", "step")
 
 
@@ -65,7 +67,8 @@ def _capture_time(subject: Subject) -> Series:
 
 def _times(subject: Subject, field: str, label: str) -> Series:
     rows = subject.table[subject.table["duration_ns"] > 0]
-    return Series.of_points(label, rows["step"], rows[field] / 1e6)
+    mean_ns = rows[field] / np.maximum(rows["workers"], 1)
+    return Series.of_points(label, rows["step"], mean_ns / 1e6)
 
 
 def _last_values(subject: Subject, names: Sequence[str], worker: str) -> list[str]:

@@ -21,6 +21,9 @@ from tdbg import _core, report
 from tdbg.config import Role
 from tdbg.drawing.heat_map import BAD, LEFT, RIGHT, WIDTH
 from tdbg.modes import ModeKeys
+from tdbg.report.problems import Judged
+from tdbg.report.sections.workers import step_time
+from tdbg.report.subject import Subject
 from tdbg.run.directory import create_run
 from tdbg.run.schema import EventKind
 
@@ -362,6 +365,16 @@ def test_each_worker_has_a_row_with_its_state_and_loss(tmp_path: Path) -> None:
     section = rendered(tmp_path / "run").section("workers")
     rows = [row.text for row in section.all("tbody")[0].all("tr")]
     assert rows == ["worker_0closed1", "worker_1closed2"]
+
+
+def test_the_time_of_a_step_is_the_mean_of_its_workers(tmp_path: Path) -> None:
+    for rank in range(2):
+        with RunBuilder(tmp_path / "run", rank=rank, world_size=2) as run:
+            for step in range(3):
+                run.save(step, "w", np.ones(2, np.float32))
+                run.end_step(step, duration_ns=(2 + 2 * rank) * 1_000_000)
+    subject = Subject(tdbg.create_trial(tmp_path / "run"), Judged((), {}))
+    assert step_time(subject).mean.tolist() == [3.0, 3.0, 3.0]
 
 
 def test_rules_without_anything_to_judge_by_are_told_apart(page: Page) -> None:
