@@ -106,10 +106,14 @@ class ClassImbalance(ClassifierRule):
     def is_on_purpose(
         self, recent: RecentBatches, model_info: ModelInfo | None
     ) -> bool:
-        """Adversaries say of all that it is real, or that it is not."""
-        is_constant = _is_constant(recent.confusion.sum(axis=1))
+        """Adversaries say of all that it is real, or that it is not.
+
+        And numbers that are all 0 or 1 may be no classes.
+        """
+        if not _is_constant(recent.confusion.sum(axis=1)):
+            return False
         has_several = model_info is not None and model_info.has_several_optimizers
-        return is_constant and has_several
+        return has_several or recent.of_regression
 
     def describe(self, recent: RecentBatches) -> Description:
         """Describe the samples of each class, and how many of them are mistaken."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.kinds import Kind
+from tdbg.config.kinds import REGRESSIONS, Kind
 from tdbg.modes import ModeKeys
+from tdbg.rules.columns import kind_of
 from tdbg.rules.rule import finds
 from tdbg.rules.window import Table
 
@@ -84,6 +85,8 @@ class RecentBatches:
         is_short: Whether these are all batches so far, and not enough yet.
         apart: Steps between the ends of ``before`` and ``confusion``.
         mode: Mode of the batches.
+        of_regression: Whether the loss is one of regressions, which classifiers have
+            too: then equal labels need not be those of one class.
     """
 
     column: int
@@ -94,6 +97,7 @@ class RecentBatches:
     is_short: bool = False
     apart: int = 0
     mode: ModeKeys = ModeKeys.TRAIN
+    of_regression: bool = False
 
 
 def pairs_of(table: Table, labels: str | None, predictions: str | None) -> list[Pair]:
@@ -230,6 +234,8 @@ def recent_batches(
                 is_short=not n,
                 apart=int(steps[0] - steps[last]) if n_before else 0,
                 mode=table.mode,
+                of_regression=kind_of(model_info, table.names[pair.label])
+                in REGRESSIONS,
             )
 
 

@@ -43,6 +43,21 @@ def test_labels_of_one_class_are_a_fault_only_if_a_constant_answers_them():
     assert "labels are of class 0, and so is what the model says" in finding.message
 
 
+def test_numbers_that_are_all_one_are_no_class_of_a_regression():
+    """Sabotaged: targets that are all 1.0 are labels of class 1."""
+    for loss, n_findings in (("MSELoss", 0), ("BCEWithLogitsLoss", 1)):
+        run = FakeRun()
+        for step in range(40):
+            given = {
+                f"{loss}_input_0": np.full((BATCH, 1), 1.5, np.float32),
+                f"{loss}_input_1": np.ones((BATCH, 1), np.float32),
+            }
+            run.step(step, given)
+            for name, values in given.items():
+                run.value(step, name, values)
+        assert len(judge(run, ClassImbalance())) == n_findings
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("shares", [BALANCED, [1.0, 3.0], [3.0] * 5 + [1.0] * 5])
 def test_mild_imbalance_is_silent(shares: list[float], seed: int):
