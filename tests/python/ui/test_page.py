@@ -286,6 +286,34 @@ def test_no_screen_shuts_anybody_out(
             assert axe_violations(page) == [], address
 
 
+def test_of_a_great_run_a_picture_of_cells_comes_before_that_of_its_rows(
+    browser: Browser, tmp_path: Path
+) -> None:
+    n_tensors, n_steps = 500, 2200
+    with RunBuilder(tmp_path / "runs" / "great") as run:
+        values = np.ones((n_tensors, 2), np.float32)
+        names = [f"gradient/blocks.{i}.weight" for i in range(n_tensors)]
+        ids = [run.define(name, row) for name, row in zip(names, values, strict=True)]
+        pointers = [row.ctypes.data for row in values]
+        for step in range(n_steps):
+            run.capture.statistics(step, ids, pointers)
+            run.end_step(step)
+    with dashboard(tmp_path / "runs") as great, new_page(browser, "about:blank") as w:
+        w.home = great.address.partition("/#")[0]
+        asked: list[str] = []
+        w.page.on("request", lambda request: asked.append(request.url))
+        address = at(great, "great")
+        with w.page.expect_response(re.compile("/api/envelope.*columns=550")):
+            w.page.goto(address)
+        canvas = w.page.locator("canvas.map-canvas")
+        expect(canvas).to_have_attribute("data-drawn", f"0 {n_steps}")
+        columns = [
+            re.findall(r"columns=(\d+)", url) for url in asked if "envelope" in url
+        ]
+        # 35 of 64 steps, which are whole cells, and then of 4 steps.
+        assert columns == [["35"], ["550"]]
+
+
 def test_a_long_list_shows_names_at_once_and_what_is_said_of_them_as_it_is_read(
     browser: Browser, tmp_path: Path
 ) -> None:

@@ -1,10 +1,10 @@
 /** One run: what is wrong, how it learns, and every layer at once. */
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { post } from "../api";
 import { series, themed } from "../colors";
 import { bytes, compareNames, count, number, percent, plain, shorten, steps as stepsText } from "../format";
 import { Flow } from "../flow";
-import type { Grid } from "../grid";
+import { columnWidth, type Grid } from "../grid";
 import { adjust, go, setCursor, setter, useRoute, type Route } from "../hooks";
 import { LayerMap, MOST_READABLE, type Scale } from "../layer_map";
 import { LineChart, hasBelow } from "../line_chart";
@@ -20,6 +20,10 @@ const ROLE_NAMES: Record<string, string> = { gradient: "gradients", weight: "wei
 export const FIELDS: Field[] = ["rms", "l2", "abs_max", "std", "mean", "zero_share"];
 export const FIELD_NAMES: Record<Field, string> = { rms: "rms", l2: "l2", abs_max: "max |x|", std: "std", mean: "mean", zero_share: "zeros" };
 const MAP_COLUMNS = 640;
+/** Cells of a run are envelopes of so many recorded steps: columns as wide as them need no rows. */
+const BUCKET = 64;
+/** More rows take so long to read that a picture of cells comes first. */
+const MANY_ROWS = 1e6;
 const CURVE_COLUMNS = 900;
 
 export function RunScreen({ run, version }: { run: Run; version: number }) {
@@ -135,13 +139,16 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
   const at = cursorOf(route);
   const rank = rankOf(run, route);
   const rare = useRare(hasRanks(run)).data;
-  const grid = useGrid(role ? { path: "envelope", run: run.id, role, field, worker: rank, from: range.from, to: range.to, most: MAP_COLUMNS } : null, version);
+  const order = useMemo(() => tensors.filter((each) => each.role === role).map((each) => each.name), [tensors, role]);
+  const [isDrawn, setDrawn] = useState(false);
+  const most = isDrawn ? MAP_COLUMNS : firstColumns(run, range, order.length);
+  const grid = useGrid(role ? { path: "envelope", run: run.id, role, field, worker: rank, from: range.from, to: range.to, most } : null, version);
+  useEffect(() => setDrawn(grid.data !== null), [grid.data]);
   const flowRole = tensors.some((each) => each.role === "gradient") ? "gradient" : undefined;
   const isSame = flowRole === role && field === "rms";
   const flow = useGrid(flowRole && !isSame ? { path: "envelope", run: run.id, role: flowRole, field: "rms", worker: rank, from: range.from, to: range.to, most: MAP_COLUMNS } : null, version);
   const flowGrid = isSame ? grid : flow;
   const scale: Scale = route.scale === "row" ? "row" : "all";
-  const order = useMemo(() => tensors.filter((each) => each.role === role).map((each) => each.name), [tensors, role]);
   const flowOrder = useMemo(() => tensors.filter((each) => each.role === "gradient" && (each.shape === null || each.shape.length > 1)).map((each) => each.name), [tensors]);
   const ofLayers = flowOrder.length ? flowOrder : tensors.filter((each) => each.role === "gradient").map((each) => each.name);
   const marked = useMemo(() => run.findings.filter((each) => order.includes(each.tensor)), [run.findings, order]);
@@ -215,6 +222,13 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
       {rare && <rare.StepTimes run={run} range={range} cursor={at} version={version} />}
     </>
   );
+}
+
+/** As many columns of a map as are read at once: nothing is left out of wider ones, either. */
+function firstColumns(run: Run, { from, to }: Range, tensors: number): number {
+  const bucket = (BUCKET * ((run.last_step ?? 0) + 1 - (run.first_step ?? 0))) / Math.max(1, run.steps);
+  const buckets = (to - from) / bucket;
+  return tensors * buckets * BUCKET > MANY_ROWS && columnWidth(from, to, MAP_COLUMNS) < bucket ? Math.floor(buckets) + 2 : MAP_COLUMNS;
 }
 
 /** Which curve belongs to which: losses first, of scalars one at a time. */
