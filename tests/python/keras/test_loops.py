@@ -36,7 +36,7 @@ def ran(tmp_path_factory: Any) -> Ran:
 
 def test_tdbg_meets_no_error_of_its_own(ran: Ran) -> None:
     counted = {k: v["counters"] for k, v in ran.report.items() if "counters" in v}
-    assert len(counted) == 12
+    assert len(counted) == 13
     for name, counters in counted.items():
         assert counters["internal_errors"] == 0, name
         assert counters["repeated_rows"] == 0, name
@@ -79,6 +79,13 @@ def test_every_way_captures_what_an_eager_loop_does(ran: Ran, way: str) -> None:
             found = ours.value(step, mode=TRAIN)
             expected = theirs.value(step, mode=TRAIN)
             assert np.allclose(found, expected, rtol=1e-3, atol=1e-5), name
+
+
+def test_the_first_step_is_captured_though_collections_have_changed(ran: Ran) -> None:
+    trial = ran.trial("changes")
+    for name in ("d1/kernel", "gradient/d1/kernel", "d2_output_0"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 3], name
+    assert trial.tensor(f"{LOSS}_output_0").steps(mode=TRAIN) == list(range(5))
 
 
 def test_labels_are_numbers_and_predictions_what_the_model_returned(ran: Ran) -> None:

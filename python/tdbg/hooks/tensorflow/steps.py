@@ -109,10 +109,13 @@ class LoopSteps:
         Returns:
             ``NOTHING``, ``LOSSES`` or ``ALL``.
         """
-        step = self.session.machine.training
-        if mode is TRAIN and step is not None and step.context is not None:
-            return level_of(step.context)
-        return _level(self.session.next_plan(mode))
+        session = self.session
+        step = session.machine.training
+        if mode is not TRAIN or step is None:
+            return _level(session.next_plan(mode))
+        if step.context is None:  # It begins now, and collections have changed.
+            return _level(session.policy.step_plan(mode, step.mode_step))
+        return level_of(step.context)
 
     def capture_variables(self, context: StepContext, model: WatchedModel) -> None:
         """Capture the variables of a model, once in a step."""

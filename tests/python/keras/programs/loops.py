@@ -102,6 +102,29 @@ for each in WAYS:
     train(each)
 
 
+def changes_before(name: str) -> None:
+    """A loop whose collections change between `watch` and its first step."""
+    model, optimizer, loss_of = simple(), keras.optimizers.SGD(0.1), entropy()
+    every = tt.SaveConfig(save_interval=3, statistics_interval=3)
+    made = watch(name, model, optimizer, loss=loss_of, save_config=every)
+    made.get_collection("losses").save_config = EVERY
+
+    @tf.function
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        variables = model.trainable_variables
+        grads = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(grads, variables, strict=True))
+
+    for batch in batches(5):
+        step(*batch)
+    close(name, made)
+
+
+changes_before("changes")
+
+
 # ---- tapes of every sort -----------------------------------------------------------
 
 
