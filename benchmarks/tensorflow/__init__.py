@@ -1,0 +1,1 @@
+"""What capture costs loops with GradientTape, beside tf.summary."""
