@@ -1,6 +1,8 @@
-"""What capture costs ``fit`` of Keras on TensorFlow, beside callbacks of others.
+"""What capture costs ``fit`` of Keras, beside callbacks of others.
 
-    python -m benchmarks.keras.fit [--jit] [--quick] [--seconds 120]
+    [KERAS_BACKEND=jax] python -m benchmarks.keras.fit [--jit] [--quick] [--seconds 120]
+
+It runs on TensorFlow, with ``--jit`` compiled by XLA, or on JAX, which always is.
 
 All contenders train the same convolutional network, whose step takes about 10 ms, in
 one process on one thread, in blocks of one epoch that take turns.  The figure is
@@ -28,14 +30,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+# Before Keras, TensorFlow and JAX are loaded.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+BACKEND = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+if BACKEND == "jax":
+    ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}"
 
-import keras
-import numpy as np
-import tensorflow as tf
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
-import tdbg.keras as tk
-from benchmarks._harness import (
+import tdbg.keras as tk  # noqa: E402
+from benchmarks._harness import (  # noqa: E402
     Report,
     Table,
     check,
@@ -44,7 +51,7 @@ from benchmarks._harness import (
     interleave,
     options,
 )
-from tdbg.trial import create_trial
+from tdbg.trial import create_trial  # noqa: E402
 
 STEPS = 40  # Of a block: one epoch.
 BATCH = 32
@@ -79,7 +86,7 @@ def network(*, jit: bool) -> Any:
         ]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, jit_compile=jit)
+    model.compile("adam", loss, jit_compile=jit or BACKEND == "jax")
     return model
 
 
@@ -191,8 +198,8 @@ def measure(given: Any, folder: Path) -> Report:
         check_equal(each.counters()["internal_errors"], 0, f"errors of {name}")
         check_equal(each.counters()["refused_tensors"], 0, f"refused by {name}")
         check_run(folder, name, n_epochs * STEPS)
-    compiled = "XLA" if given.jit else "tf.function"
-    table = Table(f"fit of Keras on TensorFlow, {compiled}", ("training", "ratio"))
+    way = BACKEND + (", compiled by XLA" if given.jit else "")
+    table = Table(f"fit of Keras on {way}", ("training", "ratio"))
     for name in callbacks:
         if name not in {"plain", "control"}:
             table.add(name, samples.text(name))
@@ -203,9 +210,9 @@ def measure(given: Any, folder: Path) -> Report:
         f"{1e3 * samples.seconds_of('plain') / STEPS:.1f} ms."
     )
     return Report(
-        f"keras/fit{'_xla' if given.jit else ''}",
+        f"keras/fit_{BACKEND}{'_xla' if given.jit else ''}",
         given,
-        packages=("keras", "tensorflow-cpu", "numpy", "tdbg"),
+        packages=("keras", "tensorflow-cpu", "jax", "numpy", "tdbg"),
         tables=[table, compilations(given, folder), peaks(given)],
         data={"samples": samples.to_json()},
     )
