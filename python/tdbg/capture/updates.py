@@ -217,6 +217,10 @@ class Updates:
             by_framework = core.begin(tuple(each.tensor for each in left))
         self._begun[key] = _Begun(left, by_framework)
 
+    def has_begun(self, key: Hashable) -> bool:
+        """Whether any update of an optimizer's step is to be captured."""
+        return key in self._begun
+
     def begin(self, key: Hashable, context: StepContext) -> None:
         """Copy the parameters: the optimizer is about to step."""
         begun = self._begun.get(key)

@@ -486,6 +486,17 @@ class WatchedModel:
             self._updates.forget(stepping.key)
             self.session.optimizer_ends(stepping.key, is_skipped)
 
+    def captures_after(self, context: StepContext | None, stepping: Stepping) -> bool:
+        """Whether a step captures anything once its optimizer has stepped."""
+        if context is None or not context.takes:
+            return False
+        plan, buffers = context.step_plan, self.variables.buffers
+        return bool(
+            self._updates.has_begun(stepping.key)
+            or (buffers and self._of_buffers.of(plan, buffers).entries)
+            or self._states_of(stepping.optimizer) is not _NO_STATES
+        )
+
     # ---- tensors ---------------------------------------------------------------
 
     def _take(

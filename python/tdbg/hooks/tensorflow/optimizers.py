@@ -190,12 +190,12 @@ class OptimizerSteps:
         self, apply: Callable[..., Any], grads: list[Any], variables: Any
     ) -> Any:
         tf, session = self._tf, self._session
-        is_full = session.run(self._report, grads, variables)
-        if is_full is None:
+        goes_on = session.run(self._report, grads, variables)
+        if goes_on is None:
             return apply(grads, variables)
-        with tf.control_dependencies([is_full]):
+        with tf.control_dependencies([goes_on]):
             result = apply(grads, variables)
-        session.run(self._report_end, is_full, variables)
+        session.run(self._report_end, goes_on, variables)
         return result
 
     def _report(self, grads: list[Any], variables: Any) -> Any:
@@ -208,14 +208,14 @@ class OptimizerSteps:
         with self._tf.control_dependencies(waits_for):
             return self._reports.report_gradients(tensors, take, (id(self), "begins"))
 
-    def _report_end(self, is_full: Any, variables: Any) -> None:
-        """Put a report into the graph of a captured step that is over."""
+    def _report_end(self, goes_on: Any, variables: Any) -> None:
+        """Put a report into the graph of a step of which more is yet to be captured."""
         optimizer: Any = self._optimizer()
         given = optimizer._trainable_variables if variables is None else variables
         buffers = [each for _, each in self.watched.variables.buffers]
         changed = [*given, *inner_of(optimizer).variables, *buffers]
         key = (id(self), "ends")
-        self._reports.report_updates(is_full, changed, self._updated, key)
+        self._reports.report_updates(goes_on, changed, self._updated, key)
 
     def _gradients_came(
         self,
@@ -223,8 +223,8 @@ class OptimizerSteps:
         of_forward: frozenset[str],
         replicas: Sequence[Tensors],
         is_full: bool,
-    ) -> None:
-        """A graph is about to apply gradients."""
+    ) -> bool:
+        """A graph is about to apply gradients; return whether to report the update."""
         begun = self._begin(variables)
         if begun is not None:
             forward = [
@@ -235,14 +235,20 @@ class OptimizerSteps:
                 self._capture(begun, replicas)
         skipped = [{k: each[k] for k in (SKIPPED,) if k in each} for each in replicas]
         self._open = None if begun is None else (begun, skipped)
-        if not is_full:
+        goes_on = is_full and (
+            len(replicas) > 1
+            or (begun is not None and self.watched.captures_after(*begun))
+        )
+        if not goes_on:
             self._updated()
+        return goes_on
 
-    def _updated(self) -> None:
+    def _updated(self) -> bool:
         """A graph has applied gradients."""
         begun, self._open = self._open, None
         if begun is not None:
             self._end(*begun)
+        return True
 
 
 class _Begun(NamedTuple):

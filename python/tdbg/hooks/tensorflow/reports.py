@@ -25,6 +25,8 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.backend import Backend
@@ -129,37 +131,36 @@ class Reports:
         )
 
     def report_gradients(
-        self, held: Tensors, take: Callable[..., None], key: Hashable
+        self, held: Tensors, take: Callable[..., bool], key: Hashable
     ) -> Any:
         """Let the graph report that gradients are applied.
 
         Args:
             held: Gradients, and what else the forward held.
-            take: Called with the tensors of all replicas, and whether they are all.
+            take: Called with the tensors of all replicas, and whether they are all;
+                returns whether the graph is to report the update, too.
             key: Of this report.
 
         Returns:
-            Whether everything was reported: a tensor that the update waits for.
+            Whether the update is to be reported: a tensor that the update waits for.
         """
         tf = self._tf
         light = {k: t for k, t in held.items() if k.startswith((_LOSS, SKIPPED))}
         is_full = self._levels[TRAIN] >= ALL
 
         def report(tensors: Tensors, given: bool) -> Callable[[], Any]:
-            def taken(replicas: Sequence[Tensors]) -> None:
-                take(replicas, given)
+            def taken(replicas: Sequence[Tensors]) -> bool:
+                return take(replicas, given)
 
             return lambda: self._call(tensors, taken, key)
 
-        told = tf.cond(is_full, report(held, True), report(light, False))
-        with tf.control_dependencies([told]):
-            return tf.identity(is_full)
+        return tf.cond(is_full, report(held, True), report(light, False))
 
     def report_updates(
         self,
         condition: Any,
         changed: Sequence[Any],
-        take: Callable[[], None],
+        take: Callable[[], bool],
         key: Hashable,
     ) -> None:
         """Let the graph report that variables have changed, where a condition holds.
@@ -183,23 +184,25 @@ class Reports:
     def _call(
         self,
         tensors: Tensors,
-        take: Callable[[Sequence[Tensors]], None],
+        take: Callable[[Sequence[Tensors]], bool],
         key: Hashable,
     ) -> Any:
-        """Call Python with tensors; return a tensor that is there afterwards."""
+        """Call Python with tensors; return what it answers, as a tensor.
+
+        Replicas have no answer when they are not all there: it counts as yes.
+        """
         tf = self._tf
         flat, n = FlatTensors.of(tf, tensors), n_replicas(tf)
         replica = tf.constant(replica_number(tf), tf.int32)
 
-        def told(replica: Any, *arrays: Any) -> None:
+        def told(replica: Any, *arrays: Any) -> np.bool_:
             found = flat.restored(tf, arrays)
             with self._lock:
-                self._told(key, int(replica), n, found, take)
+                return np.bool_(self._told(key, int(replica), n, found, take))
 
-        with tf.control_dependencies(
-            [tf.numpy_function(told, [replica, *flat.tensors], [])]
-        ):
-            return tf.constant(True)
+        answer = tf.numpy_function(told, [replica, *flat.tensors], tf.bool)
+        answer.set_shape(())
+        return answer
 
     # ---- when a graph runs -------------------------------------------------------
 
@@ -209,20 +212,20 @@ class Reports:
         replica: int,
         n: int,
         tensors: Tensors,
-        take: Callable[[Sequence[Tensors]], None],
-    ) -> None:
+        take: Callable[[Sequence[Tensors]], bool],
+    ) -> bool:
         session = self._session
         if n == 1:
-            session.run(take, [tensors])
-            return
+            return bool(session.run(take, [tensors]))
         waiting = self._waiting.setdefault(key, [])
         while len(waiting) < n:
             waiting.append(deque())
         waiting[replica].append(tensors)
         while all(waiting):
             session.run(take, [each.popleft() for each in waiting])
+        return True
 
-    def _forward_ran(self, mode: ModeKeys, replicas: Sequence[Tensors]) -> None:
+    def _forward_ran(self, mode: ModeKeys, replicas: Sequence[Tensors]) -> bool:
         """A graph has computed a loss."""
         session, keys = self._session, set(replicas[0])
         step = session.machine.training if mode is TRAIN else None
@@ -235,6 +238,7 @@ class Reports:
         self._steps.take(context, replicas)
         if mode is not TRAIN:
             self._tell(mode)
+        return True
 
 
 def is_compiled_by_xla() -> bool:
