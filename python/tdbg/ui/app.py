@@ -16,6 +16,9 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
+# np.unique imports it when it is called first.  Two threads that do so at once end in a
+# RecursionError: numpy.__getattr__ calls itself until the other one has it.
+import numpy.ma  # noqa: F401
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -194,3 +196,17 @@ def test_a_reading_is_over_when_its_client_disconnects() -> None:
             reading.check()
 
     asyncio.run(scenario())
+
+
+def test_threads_that_answer_at_once_import_nothing_of_numpy() -> None:
+    # Two that import numpy.ma at the same time, as np.unique does, both fail.
+    program = (
+        "import sys, tdbg.ui.app\n"
+        "before = {name for name in sys.modules if name.startswith('numpy')}\n"
+        "import numpy; numpy.unique([1, 1])\n"
+        "after = {name for name in sys.modules if name.startswith('numpy')}\n"
+        "print(sorted(after - before))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
