@@ -20,8 +20,8 @@ namespace tdbg::python_capture {
 // What a hook is called for.
 enum class CountedHookKind : long {
   // Before the call of a module: the event, if it is `module`, which trains,
-  // and
-  // `mode_root` too; nothing is being raised or computed backwards.
+  // and `mode_root` too; no other exception is being handled than when the
+  // counting began, and nothing is computed backwards.
   kForwardBegins = 0,
   // After it, under the same conditions.
   kForwardEnds = 1,
