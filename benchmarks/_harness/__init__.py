@@ -28,7 +28,13 @@ from benchmarks._harness.pairs import CONTROL, Measured, Samples, interleave
 from benchmarks._harness.plots import Bars, Curves
 from benchmarks._harness.report import Report, options
 from benchmarks._harness.tables import Table
-from benchmarks._harness.verify import WrongAnswer, check, check_close, check_equal
+from benchmarks._harness.verify import (
+    WrongAnswer,
+    check,
+    check_close,
+    check_closed,
+    check_equal,
+)
 
 __all__ = [
     "CONTROL",
@@ -43,6 +49,7 @@ __all__ = [
     "WrongAnswer",
     "check",
     "check_close",
+    "check_closed",
     "check_equal",
     "interleave",
     "machine",

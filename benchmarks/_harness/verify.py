@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["WrongAnswer", "check", "check_close", "check_equal"]
+__all__ = ["WrongAnswer", "check", "check_close", "check_closed", "check_equal"]
 
 
 class WrongAnswer(Exception):
@@ -44,3 +44,11 @@ def check_close(got: float, expected: float, relative: float, what: str) -> None
     off = abs(float(got) - float(expected))
     close = off <= relative * abs(float(expected))  # False for NaN.
     check(close, f"{what}: got {got!r}, expected {expected!r} within {relative:.0e}")
+
+
+def check_closed(hook: Any, name: str) -> None:
+    """Close a hook; fail unless it wrote everything, without an error of its own."""
+    check(hook.close(timeout=60.0), f"{name} wrote everything")
+    counters = hook.counters()
+    check_equal(counters["internal_errors"], 0, f"errors of {name}")
+    check_equal(counters["refused_tensors"], 0, f"refused by {name}")

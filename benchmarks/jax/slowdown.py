@@ -36,8 +36,8 @@ import tdbg.jax as tj  # noqa: E402
 from benchmarks._harness import (  # noqa: E402
     Report,
     Table,
-    check,
     check_close,
+    check_closed,
     check_equal,
     interleave,
     options,
@@ -161,10 +161,7 @@ def measure(given: Any, folder: Path) -> Report:
         clock=time.process_time,
     )
     for name, hook in hooks.items():
-        check(hook.close(timeout=60), f"{name} wrote everything")
-        counters = hook.counters()
-        check_equal(counters["refused_tensors"], 0, f"refused by {name}")
-        check_equal(counters["internal_errors"], 0, f"errors of {name}")
+        check_closed(hook, name)
     check_rows(model, folder / "2")
     n = sum(leaf.size for leaf in jax.tree_util.tree_leaves(model.init()))
     title = f"Steps in JAX, {given.model} of {n / 1e6:.2f} million parameters"
