@@ -211,6 +211,9 @@ AUTO_HORIZON_NS = 60_000_000_000
 # What was spent at first is paid back until then, with this part of the budget at the
 # least.
 LEAST_PART = 0.2
+# Steps that are only counted take no more than this part of it, so that something is
+# left for what is captured, however short they are.
+COUNTED_PART = 0.5
 # Levels that are taken at once, at most: an eighth is captured then.
 MOST_LEVELS = 6
 
@@ -237,7 +240,7 @@ class BudgetController:
     ) -> None:
         self.budget = budget
         self._horizon = horizon_ns
-        self._all_capture = self._all_rest = 0
+        self._all_capture = self._all_rest = 0.0
         self.level = 0
         self._differs = differs
         self._warm_up = WARM_UP
@@ -299,16 +302,21 @@ class BudgetController:
             return None
         return self._finish_window(used)
 
-    def count(self, n_steps: int, rest_ns: int) -> None:
-        """Take steps into account that cost nothing.
+    def count(self, n_steps: int, capture_ns: int, rest_ns: int) -> None:
+        """Take steps into account that are not decided on.
 
         Args:
             n_steps: How many.
-            rest_ns: Time that they took.
+            capture_ns: Time that they cost; no more is paid than ``COUNTED_PART`` of
+                what these steps may cost.
+            rest_ns: Time that the rest of them took.
         """
+        part_ns = COUNTED_PART * rest_ns
+        self._all_capture += min(capture_ns, self.budget * part_ns)
         self._all_rest += rest_ns
         if self._warm_up <= 0:
             self._steps += n_steps
+            self._capture += min(capture_ns, self._share * part_ns)
             self._rest += rest_ns
 
     def _share_of_window(self) -> float:
@@ -377,7 +385,8 @@ class BudgetController:
         return change
 
     def _start(self) -> None:
-        self._steps = self._capture = self._rest = 0
+        self._steps = 0
+        self._capture = self._rest = 0.0
         self._share = self._share_of_window()
 
 
@@ -387,6 +396,8 @@ PAUSE = 100
 # its own code and data are out of the caches afterwards, which no clock inside of tdbg
 # sees.  Measured at steps of 0.8 ms: 2 to 3 times (docs/overhead.md).
 FELT = 2.5
+# And of a step that is only counted, in which no clock is read.
+FELT_COUNTED_NS = 25_000
 
 
 class Throttling:
@@ -480,7 +491,8 @@ class Throttling:
         if self._n_paused:
             self._n_paused = max(0, self._n_paused - n_steps)
             return
-        self._controller.count(n_steps, rest_ns)
+        felt_ns = FELT_COUNTED_NS * n_steps if self.is_auto else 0
+        self._controller.count(n_steps, felt_ns, rest_ns)
 
     def _changed(self, why: str, change: Change) -> dict[str, Any] | None:
         throttle = self.throttle

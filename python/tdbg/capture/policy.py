@@ -352,15 +352,19 @@ class Policy:
         else:
             # Where values are due there may be larger losses.
             others.update(each.of_values for each in noted if each.saves_between)
+        latest: float = math.inf
         if self.may_capture(Role.SCALAR):
             config = self._scalars.get(mode) or self._scalars_of(mode)
             others.add(Timing(config))
+            if mode_step < config.start_step:
+                latest = config.start_step  # From then on those that change.
         end: float = mode_step
         for _ in range(_MOST_SPANS):
             if end == math.inf or any(each.due(int(end)) for each in others):
                 break
             after = int(end)
             end = min((each.steady_until(after) for each in others), default=math.inf)
+        end = min(end, latest)
         plan = self._find_plan(mode, mode_step + (-mode_step % (every or 1)))
         if mode_step < end < math.inf:
             end -= self._find_plan(mode, int(end)).takes_activations

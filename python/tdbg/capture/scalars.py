@@ -55,6 +55,7 @@ class GroupScalars:
         self._version = version
         self._not_numbers = not_numbers
         self._groups: list[_KnownGroup] = []
+        self._is_within = True  # The steps at which changed numbers are recorded.
         self._recorded: dict[str, Any] = {}
         self._captured: dict[str, bool] = {}
 
@@ -67,6 +68,7 @@ class GroupScalars:
         """Record the numbers that have changed; all of them if they are due."""
         step = context.step
         is_due = self._session.policy.scalars_due(step.mode, step.mode_step)
+        self._is_within = is_due is not None
         if is_due is None:
             return
         if len(self._groups) != len(groups):
@@ -81,7 +83,12 @@ class GroupScalars:
                 self._record(context, names[index], group, is_due=is_due)
 
     def has_news(self, groups: Sequence[_Group]) -> bool:
-        """Whether ``take`` would record any that has changed."""
+        """Whether ``take`` would record any that has changed.
+
+        REQUIRES: as many are recorded as at the last call of ``take``: all, or none.
+        """
+        if not self._is_within:
+            return False
         known = self._groups
         return len(known) != len(groups) or any(
             each.size != len(group) or each.differs(group)

@@ -19,7 +19,9 @@ from tdbg import create_trial
 from tdbg.capture import opening, overhead
 from tdbg.capture.overhead import (
     AUTO_SHARE,
+    COUNTED_PART,
     FELT,
+    FELT_COUNTED_NS,
     LEVELS,
     BudgetController,
     Change,
@@ -355,6 +357,7 @@ class Training:
         dense_ms: float,
         rest_ms: float,
         idle_ms: float = 0.01,
+        counted_ns: int = 0,
         propose: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> None:
         weights = with_beginning(Needs(collections=frozenset({"weights"})))
@@ -363,6 +366,7 @@ class Training:
         self._weight = self.policy.capture_class("w", Role.WEIGHT)
         self.throttling = Throttling(budget, self.policy, propose)
         self.costs = dense_ms, idle_ms
+        self.counted_ns = counted_ns  # Of a step without data, which is only counted.
         self.rest_ns = int(rest_ms * MS)
         self.captured: list[int] = []
         self.events: list[dict[str, Any]] = []
@@ -376,6 +380,11 @@ class Training:
             takes = self.policy.step_plan(TRAIN, self.n_steps).of(self._weight)
             if takes:
                 self.captured.append(self.n_steps)
+            if self.counted_ns and not takes:
+                self.throttling.count(1, self.rest_ns)
+                self.spent_ns += self.counted_ns
+                self.n_steps += 1
+                continue
             cost = int(self.costs[0 if takes else 1] * MS)
             measured = int(cost / FELT) if self.throttling.is_auto else cost
             event = self.throttling.end_step(step, measured, self.rest_ns)
@@ -401,6 +410,20 @@ def test_by_default_a_minute_costs_what_the_budget_allows_with_its_beginning(
     # No more is left out than needed: it is used, or nothing is left out.
     assert share >= 0.4 * AUTO_SHARE or not training.throttling.left_out
     assert training.run(20.0) <= 1.02 * AUTO_SHARE
+
+
+def test_steps_that_are_only_counted_have_their_share_of_the_budget() -> None:
+    """Sabotaged: they count for nothing, and a minute costs 6 %."""
+    training = Training("auto", dense_ms=4.0, rest_ms=1.0, counted_ns=FELT_COUNTED_NS)
+    assert training.run(60.0) <= 1.02 * AUTO_SHARE
+
+
+def test_short_steps_that_are_only_counted_leave_a_part_of_the_budget() -> None:
+    """Sabotaged: counting takes all, and the most is left out from the first window."""
+    short = Training("auto", dense_ms=0.5, rest_ms=0.1, counted_ns=FELT_COUNTED_NS)
+    short.run(60.0)
+    captured = sum(step >= 50 for step in short.captured) * 0.5
+    assert captured >= 0.6 * COUNTED_PART * AUTO_SHARE * short.n_steps * 0.1
 
 
 def test_a_beginning_that_costs_all_of_the_first_minute_is_given_up() -> None:

@@ -151,6 +151,34 @@ def _hooks_inside(model: nn.Module) -> list[int]:
     ]
 
 
+def test_before_the_first_step_of_any_collection_steps_are_only_counted(
+    run_dir: Path,
+) -> None:
+    """Sabotaged: the numbers of an optimizer are news as long as none is recorded."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        nn.functional.mse_loss(model(torch.ones(3, 4)), torch.zeros(3, 2)).backward()
+        optimizer.step()
+
+    late = td.SaveConfig(save_interval=100, statistics_interval=5, start_step=40)
+    hook = td.Hook(run_dir, include_collections=["scalars"], save_config=late)
+    with hook:
+        hook.get_collection("losses").save_config = late
+        hook.register_module(model)
+        for _ in range(10):
+            step()
+        assert min(len(calls_of_tdbg(step)) for _ in range(10)) <= 5
+        for n in range(20, 60):
+            optimizer.param_groups[0]["lr"] = 0.1 / (1 + max(0, n - 39))
+            step()
+    scalars = tdbg.create_trial(run_dir).scalars()
+    (rate,) = (each for name, each in scalars.items() if name.endswith("lr"))
+    # From the first step on at which anything is due each change is recorded.
+    assert list(rate.steps) == list(range(40, 60))
+
+
 def test_a_hook_comes_back_to_its_place() -> None:
     """Sabotaged: without the move the order is theirs, ours."""
     module = nn.Linear(1, 1)
