@@ -12,11 +12,18 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from tdbg.capture.adapter import ComputedRow
+from tdbg.capture.adapter import AsyncResult, ComputedRow
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.keras.tracing import Patches, Taps
 
-__all__ = ["Answer", "Backend", "State", "backend_of_keras", "number_in"]
+__all__ = [
+    "Answer",
+    "AsyncBackend",
+    "Backend",
+    "State",
+    "backend_of_keras",
+    "number_in",
+]
 
 _MODULES = {
     "tensorflow": "tdbg.hooks.keras.backend_tensorflow",
@@ -51,6 +58,16 @@ class Answer(NamedTuple):
         return (self.tensors, *self.others)
 
 
+class AsyncBackend(Protocol):
+    """A backend whose calls return before a step is computed."""
+
+    def copies(self, tensors: Sequence[Any]) -> list[Any]:
+        """These tensors, such that the next step leaves them what they are."""
+
+    def computed(self, tensors: Sequence[Any]) -> AsyncResult:
+        """That these are computed, for which nobody waits."""
+
+
 class Backend(Protocol):
     """A backend of Keras.
 
@@ -58,14 +75,14 @@ class Backend(Protocol):
         name: Its name in Keras.
         version: The version of Keras, and its own.
         operations: ``keras.ops``.
-        is_async: Whether a call returns before the step is computed, so that reading
-            a number waits for it.
+        as_async: Itself, if a call returns before the step is computed, so that
+            reading a number waits for it; else None.
     """
 
     name: str
     version: str
     operations: Any
-    is_async: bool
+    as_async: AsyncBackend | None
 
     def is_tensor(self, value: Any) -> bool:
         """Whether it is a tensor of the backend, symbolic ones of a trace included."""
@@ -85,8 +102,8 @@ class Backend(Protocol):
     def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
         """The counts of the rows of a sparse tensor; None: it is none."""
 
-    def copies(self, tensors: Sequence[Any]) -> list[Any]:
-        """These tensors, such that the next step leaves them what they are."""
+    def computed(self, tensors: Sequence[Any]) -> AsyncResult:
+        """That these tensors are computed, which need not be so yet."""
 
     def state_before(self, model: Any, args: tuple[Any, ...]) -> State:
         """The state that a call of a step function is given."""

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.capture.adapter import ComputedRow
+from tdbg.capture.adapter import AsyncResult, ComputedRow
 from tdbg.hooks.keras.backend import Answer, State
 from tdbg.hooks.keras.tracing import Patches, Taps
 
@@ -38,10 +38,13 @@ class JaxBackend:
     """JAX as Keras uses it."""
 
     name = "jax"
-    is_async = True
 
     def __init__(self, keras_version: str) -> None:
         self._jax: Any = import_module("jax")
+        self.as_async = self
+        copy = self._jax.numpy.copy
+        # Compiled, a tenth of the time: one call for all.
+        self._copy = self._jax.jit(lambda tensors: [copy(each) for each in tensors])
         self.operations: Any = import_module("keras").ops
         self.version = f"{keras_version} (JAX {self._jax.__version__})"
         self._places: WeakKeyDictionary[Any, dict[int, tuple[str, int]]]
@@ -75,9 +78,14 @@ class JaxBackend:
         del tensor
         return None
 
+    def computed(self, tensors: Sequence[Any]) -> AsyncResult:
+        """As ``Backend``."""
+        return _Computed(tensors)
+
     def copies(self, tensors: Sequence[Any]) -> list[Any]:
         """As ``Backend``: the next step is given the memory of this one's state."""
-        return [self._jax.numpy.copy(each) for each in tensors]
+        copied: list[Any] = self._copy(tensors)
+        return copied
 
     # ---- state -----------------------------------------------------------------
 
@@ -173,6 +181,19 @@ class JaxBackend:
         """As ``Backend``."""
         is_eager = bool(model.run_eagerly) or not model.jit_compile
         return is_eager or isinstance(error, self._jax.errors.JaxRuntimeError)
+
+
+class _Computed:
+    """That arrays are computed."""
+
+    n_bytes = 0
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self._arrays = [each for each in arrays if hasattr(each, "is_ready")]
+
+    def is_there(self) -> bool:
+        """As ``AsyncResult``."""
+        return all(each.is_ready() for each in self._arrays)
 
 
 class _State:

@@ -35,7 +35,7 @@ class TensorFlowBackend:
     """TensorFlow as Keras uses it."""
 
     name = "tensorflow"
-    is_async = False
+    as_async = None
 
     def __init__(self, keras_version: str) -> None:
         self._tf: Any = import_module("tensorflow")
@@ -91,10 +91,6 @@ class TensorFlowBackend:
             return None
         indices, values = np.asarray(tensor.indices), np.asarray(tensor.values)
         return units_of_slices(indices, values, _rows_of(tensor))
-
-    def copies(self, tensors: Sequence[Any]) -> list[Any]:
-        """As ``Backend``."""
-        return list(tensors)
 
     # ---- state -----------------------------------------------------------------
 

@@ -24,7 +24,7 @@ class TorchBackend:
     """PyTorch as Keras uses it."""
 
     name = "torch"
-    is_async = False
+    as_async = None
 
     def __init__(self, keras_version: str) -> None:
         self._torch: Any = import_module("torch")
@@ -67,10 +67,6 @@ class TorchBackend:
         """None, likewise."""
         del tensor
         return None
-
-    def copies(self, tensors: Sequence[Any]) -> list[Any]:
-        """As ``Backend``."""
-        return list(tensors)
 
     # ---- state -----------------------------------------------------------------
 

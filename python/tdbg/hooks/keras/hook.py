@@ -95,8 +95,6 @@ class Hook(HookBase):
 
     def _detach(self) -> None:
         self._session.run(self._model_info.conclude)
-        for watched in self._watched:
-            self._session.run(watched.loss_records.record_late)
         for functions in self._functions.values():
             for function in functions:
                 function.remove()

@@ -9,8 +9,7 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.backend import Backend, State, number_in
-from tdbg.hooks.keras.losses import Losses, Tracker
+from tdbg.hooks.keras.losses import Losses, Totals, Tracker, growth
 from tdbg.hooks.keras.replica_losses import ReplicaTracker
 from tdbg.hooks.keras.tracing import tap_key
 from tdbg.modes import ModeKeys
@@ -31,8 +30,8 @@ __all__ = ["LossRecords"]
 class LossRecords:
     """Records the losses of the steps of one model.
 
-    Where steps are computed asynchronously a loss is recorded with the step after it,
-    which has begun by then: no step is waited for.
+    Where steps are computed asynchronously a step that is over ends when its losses
+    have been computed: nobody waits for them.
 
     Args:
         session: Receives them.
@@ -44,8 +43,6 @@ class LossRecords:
         self._session = session
         self._backend = backend
         self._losses = losses
-        # What is to be done when numbers have been computed.
-        self._late: list[Callable[[], None]] = []
 
     def step_begins(self, mode: ModeKeys, state: State, *, has_taps: bool) -> None:
         """Know what trackers hold before a step, as far as its losses follow from it.
@@ -60,8 +57,7 @@ class LossRecords:
                 continue
             if not self._session.may_capture(Role.LOSS):
                 return
-            numbers = state.read([tracker.metric.total, tracker.metric.count])
-            self._when_computed(numbers, functools.partial(self._note, tracker))
+            tracker.begin(self._totals(tracker, state))
 
     def step_ended(
         self,
@@ -78,7 +74,6 @@ class LossRecords:
             tensors: What taps hold of it.
             state: The variables as it has left them.
         """
-        self.record_late()
         mode = context.step.mode
         for tracker in self._losses.trackers:
             entry = self._session.entry(self._losses.name_of(model, tracker), Role.LOSS)
@@ -93,48 +88,50 @@ class LossRecords:
             elif isinstance(tracker, ReplicaTracker):
                 tracker.record(self._session, context, entry)
             else:
-                numbers = state.read([tracker.metric.total, tracker.metric.count])
-                record = functools.partial(self._record, context, tracker, entry)
-                self._when_computed(numbers, record)
-
-    @property
-    def has_late(self) -> bool:
-        """Whether the losses of the step before are yet to be recorded."""
-        return bool(self._late)
-
-    def record_late(self) -> None:
-        """Record the losses of the step before."""
-        late, self._late = self._late, []
-        for each in late:
-            each()
+                before, after = tracker.before, self._totals(tracker, state)
+                tracker.begin(after)
+                self._record(context, entry, before, after)
 
     def metrics_are_reset(self) -> None:
         """Keras has reset its metrics."""
-        self.record_late()
         for tracker in self._losses.trackers:
             tracker.begin((0.0, 0.0))
 
-    def _when_computed(
-        self, numbers: Sequence[Any], use: Callable[[Sequence[Any]], None]
-    ) -> None:
-        if self._backend.is_async:
-            copies = self._backend.copies(numbers)
-            self._late.append(functools.partial(use, copies))
-        else:
-            use(numbers)
+    def _totals(self, tracker: Tracker, state: State) -> Totals:
+        """What a tracker holds; where it is yet computed, copies of that."""
+        numbers = state.read([tracker.metric.total, tracker.metric.count])
+        as_async = self._backend.as_async
+        total, count = as_async.copies(numbers) if as_async else self._numbers(numbers)
+        return total, count
 
-    def _note(self, tracker: Tracker, numbers: Sequence[Any]) -> None:
-        total, count = (number_in(self._backend, each) for each in numbers)
-        tracker.begin((total, count))
+    def _numbers(self, totals: Sequence[Any]) -> tuple[float, float]:
+        total, count = (number_in(self._backend, each) for each in totals)
+        return total, count
 
     def _record(
         self,
         context: StepContext,
-        tracker: Tracker,
         entry: TensorEntry,
-        numbers: Sequence[Any],
+        before: Totals | None,
+        after: Totals,
     ) -> None:
-        loss = tracker.grown(*(number_in(self._backend, each) for each in numbers))
-        if loss is not None:
-            array = np.asarray(loss, np.float32)
-            self._session.recorder.capture(context, entry, array)
+        if before is None:
+            return
+        recorder = self._session.recorder
+        flags = context.step_plan.of_entry(entry)
+        micro_batch = context.step.micro_batch
+
+        def deliver() -> None:
+            loss = growth(self._numbers(before), self._numbers(after))
+            if loss is not None:
+                context.note_data(recorder.pending)
+                arrays = (np.asarray(loss, np.float32),)
+                recorder.take(context, (entry,), arrays, (flags,), 0, micro_batch)
+
+        as_async = self._backend.as_async
+        if as_async is not None:
+            context.note_data(recorder.pending)  # Its record waits for the result.
+            result = as_async.computed((*before, *after))
+            recorder.pending.expect(context.step, result, deliver)
+        else:
+            deliver()

@@ -23,13 +23,20 @@ from tdbg.modes import ModeKeys
 __all__ = [
     "LossFunction",
     "Losses",
+    "Totals",
     "Tracker",
+    "growth",
     "labels_as_given",
     "reader_of",
     "trackers_of",
 ]
 
 _DEFAULT = "loss"
+
+
+# The sum of the losses in a metric, and that of their weights: numbers, or what the
+# backend has not computed yet.
+Totals = tuple[Any, Any]
 
 
 class _Key(Protocol):
@@ -62,22 +69,23 @@ class Tracker:
         metric: As given.
         name: Its name in Keras.
         tapped_in: The modes in which taps see what it is given.
+        before: What its totals are before the next step; None: nobody knows.
     """
 
     def __init__(self, metric: Any) -> None:
         self.metric = metric
         self.name = str(metric.name)
         self.tapped_in: set[ModeKeys] = set()
-        self._before: tuple[float, float] | None = None
+        self.before: Totals | None = None
 
     @property
     def is_known(self) -> bool:
         """Whether it is known what its totals are before the next step."""
-        return self._before is not None
+        return self.before is not None
 
-    def begin(self, before: tuple[float, float] | None) -> None:
+    def begin(self, before: Totals | None) -> None:
         """Note what its totals are before the next step; None: nobody knows."""
-        self._before = before
+        self.before = before
 
     def grown(self, total: float, count: float) -> float | None:
         """The mean loss of what was added since the last call; None: nobody knows.
@@ -86,14 +94,16 @@ class Tracker:
             total: The sum of the losses in the metric.
             count: The sum of their weights.
         """
-        before = self._before
-        self._before = total, count
-        if before is None:
-            return None
-        if count <= before[1]:  # It was reset in between.
-            before = (0.0, 0.0)
-        added = count - before[1]
-        return (total - before[0]) / added if added > 0 else None
+        before, self.before = self.before, (total, count)
+        return None if before is None else growth(before, self.before)
+
+
+def growth(before: Totals, after: Totals) -> float | None:
+    """The mean loss of what was added to totals; None: nothing was."""
+    if after[1] <= before[1]:  # They were reset in between.
+        before = (0.0, 0.0)
+    added = after[1] - before[1]
+    return (after[0] - before[0]) / added if added > 0 else None
 
 
 class Losses:

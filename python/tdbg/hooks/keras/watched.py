@@ -289,7 +289,7 @@ class WatchedModel:
         Where steps are computed asynchronously, reading their losses would wait.
         """
         model, session = self.model, self.session
-        if n_replicas_of(model) > 1 or self.loss_records.has_late:
+        if n_replicas_of(model) > 1:
             return None
         optimizers = self.optimizers()
         if len(optimizers) != 1 or accumulates_over(inner_of(optimizers[0])) > 1:
@@ -302,7 +302,7 @@ class WatchedModel:
         captured = [each for each in entries if plan.of_entry(each)]
         read = None
         if captured:
-            if self.backend.is_async or len(captured) != len(entries):
+            if self.backend.as_async or len(captured) != len(entries):
                 return None
             named = list(zip(entries, self.losses.trackers, strict=True))
             state = self.backend.state_after(model, None)
