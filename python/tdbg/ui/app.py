@@ -49,8 +49,11 @@ MAX_TAB = 64
 # What a server says for itself that nobody waited for.
 CLIENT_GONE = 499
 # A stream looks so often at the runs that it is about, and proves so often that it
-# lives; a page is about one run, and the screen of all of them about all.
-LOOK_SECONDS = 0.025
+# lives; a page is about one run, and the screen of all of them about all.  Where nothing
+# has changed for a while, it looks less often.
+LOOK_SECONDS = 0.01
+REST_SECONDS = 0.05
+LIVELY_SECONDS = 2.0
 LIST_SECONDS = 1.0
 HEARTBEAT_SECONDS = 15.0
 MAX_WATCHED = 64
@@ -431,7 +434,7 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
     known: dict[str, tuple[int, int, int]] = {}
     listed: list[str] | None = None
     clock = asyncio.get_running_loop().time
-    next_list = spoke = clock()
+    next_list = spoke = changed_at = clock()
     yield "retry: 1000\n\n"
     while True:
         now = clock()
@@ -446,14 +449,15 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
         if changed:
             for i, what in enumerate(("changed", "last", "epoch")):
                 said[what] = {id_: found[i] for id_, found in changed.items()}
-            known = versions
+            known, changed_at = versions, now
         if said:
             spoke = now
             yield f"data: {json.dumps(said)}\n\n"
         elif now - spoke >= HEARTBEAT_SECONDS:
             spoke = now
             yield ": still here\n\n"
-        await asyncio.sleep(LOOK_SECONDS)
+        is_lively = now - changed_at < LIVELY_SECONDS
+        await asyncio.sleep(LOOK_SECONDS if is_lively else REST_SECONDS)
 
 
 def _versions(runs: Runs, watched: list[str]) -> dict[str, tuple[int, int, int]]:

@@ -31,7 +31,7 @@ __all__ = ["OpenRun", "Runs"]
 
 # Folders are listed again at most so often, a run is looked at, too.
 LIST_SECONDS = 1.0
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.008
 STATUS_SECONDS = 0.5
 MAX_OPEN = 256
 # Of training: what comes after these are files that were not there.
@@ -66,8 +66,8 @@ class OpenRun:
     def version(self) -> int:
         """A number that grows when anything of the run has changed.
 
-        A look that finds nothing costs some 50 us, and there are at most 20 a second,
-        however many ask.
+        A look that finds nothing costs some 50 us, and there is one in LOOK_SECONDS at
+        most, however many ask.
         """
         with self._looking:
             now = time.monotonic()

@@ -1,5 +1,5 @@
 /** Whether gradients reach every layer: one bar a layer, first to last, at one step. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { sharp } from "./canvas";
 import { BAD, VIRIDIS_TABLE, themed } from "./colors";
 import { count, number, plain } from "./format";
@@ -51,7 +51,7 @@ export function Flow(props: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useTheme();
   const [hovered, setHovered] = useState(-1);
-  const found = bars(props);
+  const found = useMemo(() => bars(props), [props.grid, props.order, props.step]);
   const positive = found.flatMap((each) => [each.value, each.low, each.high]).filter((v) => v > 0 && Number.isFinite(v));
   const bottom = positive.length ? Math.floor(Math.log10(Math.min(...positive)) - 0.05) : -1;
   const top = positive.length ? Math.max(bottom + 1, Math.ceil(Math.log10(Math.max(...positive)) + 0.05)) : 0;
@@ -72,6 +72,8 @@ export function Flow(props: Props) {
       ctx.fillStyle = themed("ink-soft");
       ctx.fillText(number(10 ** power), LEFT - 8, y(10 ** power));
     }
+    // To ask for a colour costs as much as to draw a bar.
+    const [range, ink, error] = ["range", "ink", "error"].map(themed);
     found.forEach((bar, i) => {
       const left = LEFT + i * each;
       const thick = Math.max(1, each - (each > 6 ? 3 : each > 3 ? 1 : 0));
@@ -80,7 +82,7 @@ export function Flow(props: Props) {
         ctx.fillRect(left, 0, thick, 8);
       }
       if (bar.low > 0 || bar.high > 0) {
-        ctx.fillStyle = themed("range");
+        ctx.fillStyle = range;
         const low = bar.low > 0 ? y(bar.low) : floor;
         ctx.fillRect(left, y(bar.high), thick, Math.max(1, low - y(bar.high)));
       }
@@ -90,14 +92,14 @@ export function Flow(props: Props) {
         ctx.fillStyle = `rgb(${n & 255},${(n >> 8) & 255},${(n >> 16) & 255})`;
         const inset = thick > 8 ? thick * 0.2 : 0;
         ctx.fillRect(left + inset, y(bar.value), thick - 2 * inset, floor - y(bar.value));
-        ctx.fillStyle = themed("ink");
+        ctx.fillStyle = ink;
         ctx.fillRect(left, y(bar.value) - 1, thick, 2);
       } else if (!bar.bad) {
-        ctx.fillStyle = themed("error");
+        ctx.fillStyle = error;
         ctx.fillRect(left, floor - 3, thick, 3);
       }
       if (i === hovered) {
-        ctx.strokeStyle = themed("ink");
+        ctx.strokeStyle = ink;
         ctx.strokeRect(left - 1, 4, thick + 2, floor - 4);
       }
     });
