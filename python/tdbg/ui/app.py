@@ -49,8 +49,8 @@ MAX_TAB = 64
 # What a server says for itself that nobody waited for.
 CLIENT_GONE = 499
 # A stream looks so often at the runs that it is about, and proves so often that it
-# lives; a page is about one run, and the screen of all of them about all.  Where nothing
-# has changed for a while, it looks less often.
+# lives; a page is about one run, and the screen of all of them about all.  Where
+# nothing has changed for a while, it looks less often.
 LOOK_SECONDS = 0.01
 REST_SECONDS = 0.05
 LIVELY_SECONDS = 2.0
