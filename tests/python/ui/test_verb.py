@@ -6,6 +6,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 
 from run_builder import simple_run
 from tdbg.cli import _tdbg
+from tdbg.ui import server
 from tdbg.ui.runs import Runs
 
 
@@ -139,3 +141,13 @@ def test_a_url_of_this_machine_is_its_path(tmp_path: Path) -> None:
     with started("--no-browser", address, folder=tmp_path) as (_, lines):
         assert ask(lines, "/api/runs") == 200
     assert [*Runs([address]).found().values()] == [tmp_path / "one"]
+
+
+def test_an_answer_does_not_wait_for_the_receipt_of_its_headers() -> None:
+    # With Nagle's algorithm, the body of each answer would come 40 ms later.
+    with (
+        server._listen(server.Settings(port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
