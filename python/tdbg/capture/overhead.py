@@ -213,7 +213,7 @@ AUTO_HORIZON_NS = 60_000_000_000
 LEAST_PART = 0.2
 # Steps that are only counted take no more than this part of it, so that something is
 # left for what is captured, however short they are.
-COUNTED_PART = 0.5
+COUNTED_PART = 0.6
 # Levels that are taken at once, at most: an eighth is captured then.
 MOST_LEVELS = 6
 
@@ -395,7 +395,7 @@ PAUSE = 100
 # What a training feels of the time that it spends in tdbg, where AUTO keeps the budget:
 # its own code and data are out of the caches afterwards, which no clock inside of tdbg
 # sees.  Measured at steps of 0.8 ms: 2 to 3 times (docs/overhead.md).
-FELT = 2.5
+FELT = 3.0
 # And of a step that is only counted, in which no clock is read.
 FELT_COUNTED_NS = 25_000
 
