@@ -47,7 +47,7 @@ from benchmarks.keras.fit import BATCH, COLLECTIONS, N_TENSORS, images, network
 from tdbg.trial import create_trial
 
 WAYS = ("eager", "function", "compiled", "xla")
-BLOCK = 20
+BLOCK = 40
 NEVER = 10**9
 #: Collections that are captured, and at every which step their statistics are.
 CAPTURED: dict[str, tuple[list[str], int]] = {

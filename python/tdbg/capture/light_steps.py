@@ -26,7 +26,7 @@ from tdbg.modes import ModeKeys
 if TYPE_CHECKING:
     from tdbg.capture.session import Session
 
-__all__ = ["LightSteps"]
+__all__ = ["LightSteps", "Numbers"]
 
 # So long, and so many steps, does the session wait for them: what is recorded of a step
 # can be read so much later.

@@ -36,7 +36,7 @@ def ran(tmp_path_factory: Any) -> Ran:
 
 def test_tdbg_meets_no_error_of_its_own(ran: Ran) -> None:
     counted = {k: v["counters"] for k, v in ran.report.items() if "counters" in v}
-    assert len(counted) == 13
+    assert len(counted) == 14
     for name, counters in counted.items():
         assert counters["internal_errors"] == 0, name
         assert counters["repeated_rows"] == 0, name
@@ -178,3 +178,16 @@ def test_what_can_never_work_is_refused(ran: Ran) -> None:
 def test_a_stop_ends_a_loop_and_says_why(ran: Ran) -> None:
     assert ran.report["stopped eager"] == "enough"
     assert "TrainingStopped: enough" in ran.report["stopped graph"]
+
+
+def test_steps_that_have_only_their_loss_are_told_many_at_once(ran: Ran) -> None:
+    trial, report = ran.trial("rarely"), ran.report["rarely"]
+    loss = trial.tensor("loss_output_0")
+    assert report["errors"] == [20]
+    # The step with the error was a forward that the next one goes on with.
+    assert loss.steps(mode=TRAIN) == list(range(23))
+    found = [loss.stats(step, mode=TRAIN).mean for step in range(23)]
+    assert found == pytest.approx(report["losses"], rel=1e-6)
+    assert trial.tensor("gradient/d1/kernel").steps(mode=TRAIN) == [0, 16]
+    assert trial.steps(mode=EVAL) == [0]
+    assert len(report["told"]) < 16

@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from tdbg.capture.light_steps import LightSteps, Numbers
 from tdbg.capture.recorder import StepContext
+from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.backend import Answer
+from tdbg.hooks.keras.optimizers import accumulates_over, inner_of
 from tdbg.hooks.keras.watched import Stepping
 from tdbg.hooks.tensorflow.forwards import Collector, Forwards
 from tdbg.hooks.tensorflow.optimizers import OptimizerSteps
@@ -89,6 +92,8 @@ class CompiledStep:
         self._tapped: Callable[..., Any] | None = None
         self._applied: frozenset[int] = frozenset()
         self._has_worked = self._is_refused = False
+        # While nothing but losses is captured: the steps since the last event.
+        self._light: LightSteps | None = None
         self.n_traces = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -98,20 +103,27 @@ class CompiledStep:
             TrainingStopped: If somebody asked for it.
         """
         session, steps = self._loop.steps.session, self._loop.steps
+        mode = self._mode or self._loop.mode.said or TRAIN
+        light = self._light
+        if light is not None:
+            if mode is TRAIN and light.goes_on():
+                return self._run_light(light, args, kwargs)
+            self._light = None
         if not session.is_live:
             return self.plain(*args, **kwargs)
-        mode = self._mode or self._loop.mode.said or TRAIN
         session.run(steps.obey, mode)
         context = session.run(steps.begin_forward, mode)
         steppings: dict[int, Stepping] = {}
         if mode is TRAIN and context is not None:
             steppings = session.run(self._begin, context) or {}
-        if level_of(context) == ALL and not self._is_refused:
-            result, held = self._run_tapped(args, kwargs)
+        is_plain = level_of(context) < ALL or self._is_refused
+        if is_plain:
+            result, held = self._run_plain(args, kwargs), _Held()
         else:
-            with self._collecting(Collector(None)):
-                result, held = self.plain(*args, **kwargs), _Held()
+            result, held = self._run_tapped(args, kwargs)
         session.run(self._end, context, mode, result, held, steppings)
+        if is_plain and steppings:
+            self._light = session.run(self._begin_light, steppings, result)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -173,6 +185,49 @@ class CompiledStep:
             watched.end_training(context, answer, state, stepping)
         self._loop.reports.refresh()
 
+    def _run_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._collecting(Collector(None)):
+            return self.plain(*args, **kwargs)
+
+    def _begin_light(
+        self, steppings: Mapping[int, Stepping], result: Any
+    ) -> LightSteps | None:
+        """Begin to count steps like this one; None: there is more to tell of the next.
+
+        Args:
+            steppings: The steps of optimizers that this one has made.
+            result: What it returned.
+        """
+        optimizers, steps = self._loop.optimizers, self._loop.steps
+        if len(optimizers) != 1 or self._applied != {id(optimizers[0])}:
+            return None
+        stepping = steppings.get(id(optimizers[0]))
+        if stepping is None or accumulates_over(inner_of(stepping.optimizer)) > 1:
+            return None
+        read, session = None, steps.session
+        if self._loss_of(result) is not None:
+            entry = session.entry(_LOSS, Role.LOSS)
+            if session.next_plan(TRAIN).of_entry(entry):
+                read = functools.partial(self._numbers_of, entry)
+        return steps.begin_light(stepping.key, read)
+
+    def _numbers_of(self, loss: TensorEntry, result: Any) -> Numbers:
+        value = self._loss_of(result)
+        return () if value is None else ((loss, value),)
+
+    def _run_light(
+        self, light: LightSteps, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a step of which nothing but the loss is captured, as the one before."""
+        try:
+            result = self._run_plain(args, kwargs)
+        except BaseException:
+            self._light, steps = None, self._loop.steps
+            steps.session.run(steps.begin_forward, TRAIN)
+            raise
+        light.add(result)
+        return result
+
     def _loss_of(self, result: Any) -> Any:
         """The first number with a fraction that the function returns, or None."""
         tf = self._tf
@@ -195,8 +250,7 @@ class CompiledStep:
             if self._has_worked or isinstance(error, self._tf.errors.OpError):
                 raise
             self._refuse(error)
-            with self._collecting(Collector(None)):
-                return self.plain(*args, **kwargs), _Held()
+            return self._run_plain(args, kwargs), _Held()
         self._has_worked = True
         if self.n_traces > n_traces:
             session = self._loop.steps.session

@@ -9,10 +9,11 @@ Thread safety: the training's thread, and threads of TensorFlow, one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from tdbg.capture.light_steps import LightSteps, Numbers
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
@@ -83,6 +84,20 @@ class LoopSteps:
                 each.model_info.forward_begins(has_optimizer=True, has_gradients=True)
                 break
         return context
+
+    def begin_light(
+        self, optimizer: Hashable, read: Callable[[Any], Numbers] | None
+    ) -> LightSteps | None:
+        """Begin to count training steps; None: the session is to be told each.
+
+        Args:
+            optimizer: The key of the optimizer that ends them.
+            read: As of ``LightSteps``.
+        """
+        ended = self._models[0].model_info.steps_ended
+        return LightSteps.begin(
+            self.session, id(self), optimizer, TRAIN, read=read, ended=ended
+        )
 
     def obey(self, mode: ModeKeys) -> None:
         """Do what requests ask for, between two steps.

@@ -125,6 +125,46 @@ def changes_before(name: str) -> None:
 changes_before("changes")
 
 
+def rarely(name: str) -> None:
+    """A loop of which most steps have nothing but their loss, with an error in one."""
+    model, optimizer, loss_of = simple(), keras.optimizers.SGD(0.1), entropy()
+    every = tt.SaveConfig(save_interval=16, statistics_interval=16)
+    made = watch(name, model, optimizer, save_config=every)
+    made.get_collection("losses").save_config = EVERY
+    told, begin = [], LoopSteps.begin_forward
+
+    @made.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        variables = model.trainable_variables
+        grads = tape.gradient(loss, variables)
+        with tf.control_dependencies([tf.debugging.assert_less(loss, 1e6)]):
+            optimizer.apply([tf.identity(each) for each in grads], variables)
+        return loss
+
+    def counted(steps: LoopSteps, mode: tt.ModeKeys) -> Any:
+        told.append(mode.name)
+        return begin(steps, mode)
+
+    losses, errors = [], []
+    LoopSteps.begin_forward = counted
+    try:
+        for i, (x, y) in enumerate(batches(24)):
+            try:
+                losses.append(float(step(x * (1e30 if i == 20 else 1), y)))
+            except tf.errors.InvalidArgumentError:
+                errors.append(i)
+            if i == 10:
+                model(x, training=False)
+    finally:
+        LoopSteps.begin_forward = begin
+    close(name, made, losses=losses, errors=errors, told=told)
+
+
+rarely("rarely")
+
+
 # ---- tapes of every sort -----------------------------------------------------------
 
 
