@@ -34,6 +34,11 @@ class Model(NamedTuple):
     n_words: int
     labels: tuple[int, ...]
 
+    def of_batches(self, n: int) -> Model:
+        """The same model, with batches of *n* rows."""
+        shape, labels = (n, *self.shape[1:]), (n, *self.labels[1:])
+        return self._replace(shape=shape, labels=labels)
+
 
 def _normal(key: int, *shape: int) -> Any:
     fan_in = np.prod(shape[:-1])

@@ -1,6 +1,6 @@
 """What capture costs the steps of a compiled training in JAX.
 
-    python -m benchmarks.jax.slowdown [cnn|transformer] [--quick]
+    python -m benchmarks.jax.slowdown [cnn|transformer] [--batch N] [--quick]
 
 Equal trainings take turns in one process, in blocks of steps: plain ones, and those of
 hooks that capture nothing, statistics of weights and gradients (every step, every
@@ -118,6 +118,7 @@ def check_rows(model: Model, folder: Path) -> None:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("model", nargs="?", default="transformer", choices=MODELS)
+    parser.add_argument("--batch", type=int, help="the rows of a step")
     parser.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="jax-"))
@@ -130,6 +131,8 @@ def main() -> None:
 def measure(given: Any, folder: Path) -> Report:
     """All contenders, verified."""
     model, tx = MODELS[given.model], optax.adam(RATE)
+    if given.batch is not None:
+        model = model.of_batches(given.batch)
     plain = jax.jit(step_of(model, tx))
     makers: dict[str, Callable[[], list[float]]] = {
         "plain": Training(model, plain, tx),
@@ -171,7 +174,8 @@ def measure(given: Any, folder: Path) -> Report:
     table.add("plain / plain", str(samples.control()))
     table.note = (
         "Processor time of all threads; medians with their 95 % intervals. "
-        f"A plain step takes {1e3 * samples.seconds_of('plain') / BLOCK:.1f} ms."
+        f"A plain step, of a batch of {model.shape[0]}, takes "
+        f"{1e3 * samples.seconds_of('plain') / BLOCK:.1f} ms."
     )
     return Report(
         f"jax/slowdown_{given.model}",

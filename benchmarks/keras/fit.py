@@ -1,6 +1,6 @@
 """What capture costs ``fit`` of Keras, beside callbacks of others.
 
-    [KERAS_BACKEND=jax] python -m benchmarks.keras.fit [--jit] [--quick] [--seconds 120]
+    [KERAS_BACKEND=jax] python -m benchmarks.keras.fit [--jit] [--batch 32] [--quick]
 
 It runs on TensorFlow, with ``--jit`` compiled by XLA, or on JAX, which always is.
 
@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +90,11 @@ def network(*, jit: bool) -> Any:
     return model
 
 
-def images(n_steps: int = STEPS) -> tuple[Any, Any]:
+def images(n_steps: int = STEPS, batch: int = BATCH) -> tuple[Any, Any]:
     """Random images and labels, always the same."""
     generator = np.random.default_rng(0)
-    x = generator.normal(size=(n_steps * BATCH, SIDE, SIDE, 3)).astype("float32")
-    return x, generator.integers(10, size=n_steps * BATCH)
+    x = generator.normal(size=(n_steps * batch, SIDE, SIDE, 3)).astype("float32")
+    return x, generator.integers(10, size=n_steps * batch)
 
 
 def hook(folder: Path, name: str) -> tk.Hook:
@@ -129,15 +129,16 @@ def peers(folder: Path) -> dict[str, Any]:
 class Training:
     """A training that goes on by epochs."""
 
-    def __init__(self, callbacks: list[Any], *, jit: bool) -> None:
+    def __init__(self, callbacks: list[Any], *, jit: bool, batch: int) -> None:
         self._model = network(jit=jit)
         self._callbacks = callbacks
-        self._data = images()
+        self._batch = batch
+        self._data = images(batch=batch)
 
     def __call__(self) -> float:
         history = self._model.fit(
             *self._data,
-            batch_size=BATCH,
+            batch_size=self._batch,
             verbose=0,
             shuffle=False,
             callbacks=self._callbacks,
@@ -158,6 +159,7 @@ def main() -> None:
     """Measure, check what was recorded, and print the tables."""
     parser = options(__doc__)
     parser.add_argument("--jit", action="store_true", help="compile by XLA")
+    parser.add_argument("--batch", type=int, default=BATCH, help="longer steps")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--peak", help="train as this contender, print the peak in MiB")
     given = parser.parse_args()
@@ -166,7 +168,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="keras-"))
     try:
         if given.peak:
-            print_peak(given.peak, folder, jit=given.jit)
+            print_peak(given, folder)
         else:
             measure(given, folder).save()
     finally:
@@ -179,7 +181,10 @@ def measure(given: Any, folder: Path) -> Report:
     callbacks = {"plain": [], "control": []} | {
         name: [each] for name, each in (hooks | peers(folder)).items()
     }
-    runs = {name: Training(each, jit=given.jit) for name, each in callbacks.items()}
+    runs = {
+        name: Training(each, jit=given.jit, batch=given.batch)
+        for name, each in callbacks.items()
+    }
     for _ in range(2):  # Compiles.
         check_losses({name: run() for name, run in runs.items()})
     samples = interleave(
@@ -204,7 +209,7 @@ def measure(given: Any, folder: Path) -> Report:
     table.add("plain / plain", str(samples.control()))
     table.note = (
         f"Processor time of all threads, epochs of {STEPS} steps; medians with their "
-        "95 % intervals. A plain step takes "
+        f"95 % intervals. A plain step, of a batch of {given.batch}, takes "
         f"{1e3 * samples.seconds_of('plain') / STEPS:.1f} ms."
     )
     return Report(
@@ -239,12 +244,12 @@ def check_run(folder: Path, name: str, n_steps: int) -> None:
 
 def compilations(given: Any, folder: Path) -> Table:
     """What the first step takes that is compiled plainly, and with taps."""
-    data = images(1)
+    data = images(1, given.batch)
 
     def first_step(callbacks: list[Any]) -> float:
         model = network(jit=given.jit)
         began = time.process_time()
-        model.fit(*data, batch_size=BATCH, verbose=0, callbacks=callbacks)
+        model.fit(*data, batch_size=given.batch, verbose=0, callbacks=callbacks)
         return time.process_time() - began
 
     def tapped(i: int) -> float:
@@ -273,18 +278,16 @@ def peaks(given: Any) -> Table:
     table = Table("Peak of memory", ("training", "MiB"))
     for name in ("plain", *CAPTURED):
         command = [sys.executable, "-m", "benchmarks.keras.fit", "--peak", name]
-        command += ["--jit"] if given.jit else []
+        command += ["--batch", str(given.batch), *(["--jit"] if given.jit else [])]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         table.add(name, done.stdout.split()[-1])
     return table
 
 
-def print_peak(name: str, folder: Path, *, jit: bool) -> None:
+def print_peak(given: Any, folder: Path) -> None:
     """In a process of its own: train, and print the peak."""
-    callbacks: list[Callable[..., Any]] = []
-    if name != "plain":
-        callbacks = [hook(folder, name)]
-    run = Training(callbacks, jit=jit)
+    callbacks = [] if given.peak == "plain" else [hook(folder, given.peak)]
+    run = Training(callbacks, jit=given.jit, batch=given.batch)
     for _ in range(2):
         run()
     for each in callbacks:
