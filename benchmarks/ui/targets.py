@@ -44,6 +44,9 @@ WHAT = ("screen", "zoom", "hover", "scrub", "runs", "heap", "cost", "report")
 ROWS = "document.querySelectorAll('.run-list li').length"
 # Steps of a training that is watched, and how long it is watched at a time.
 PERIOD_SECONDS = 1.5
+WATCHED, ALONE, SPUN = KINDS = ("watched", "alone", "beside a program that spins")
+# Of a program that is to stand still, or to go on.
+SIGNALS = (signal.SIGSTOP, signal.SIGCONT)
 
 
 def main() -> None:
@@ -51,7 +54,10 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(WHAT), help="what to measure")
     parser.add_argument("--folder", type=Path, help="of runs, kept")
     parser.add_argument("--train", type=Path, help="(inside) a training, there")
+    parser.add_argument("--spin", type=float, help="(inside) keep a processor busy")
     given = parser.parse_args()
+    if given.spin:
+        spin(given.spin)
     if given.train:
         train(given.train)
         return
@@ -446,57 +452,82 @@ def train(path: Path) -> None:
     capture.close()
 
 
+def spin(share: float) -> None:
+    """Compute for this share of the time, without memory, until killed."""
+    while True:
+        until = time.perf_counter() + share * 0.05
+        while time.perf_counter() < until:
+            pass
+        time.sleep((1 - share) * 0.05)
+
+
 def cost(
     found: Browser, folder: Path, rounds: int, data: dict[str, Any]
 ) -> list[tuple[str, str]]:
-    """Steps of a training while a page looks, beside steps while the server rests."""
+    """Steps of a training while a page looks, beside steps while the server rests.
+
+    What a busy processor costs the one beside it, whoever keeps it busy, is told by a
+    program that spins for as long as the server and the page compute.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    order = [sys.executable, "-m", "benchmarks.ui.targets", "--train"]
+    order = [sys.executable, "-m", "benchmarks.ui.targets"]
     output = folder.with_suffix(".times")
-    spans: list[tuple[float, float, bool]] = []
+    spans: list[tuple[float, float, str]] = []
     with output.open("w") as lines:
         process = subprocess.Popen(
-            [*order, str(folder / "run")],
+            [*order, "--train", str(folder / "run")],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=lines,
             text=True,
         )
+        spinner: subprocess.Popen[bytes] | None = None
         try:
             while len(output.read_text().splitlines()) < 20:
                 check(process.poll() is None, "the training ended")
                 time.sleep(0.1)
             with dashboard(found, folder) as (server, visit):
-                cpu, since = server.cpu_seconds(), time.time()
-                visit.page.wait_for_timeout(1e3 * PERIOD_SECONDS)
-                share = (server.cpu_seconds() - cpu) / (time.time() - since)
+                cpu, since = busy_seconds(found, server), time.time()
+                visit.page.wait_for_timeout(2e3 * PERIOD_SECONDS)
+                share = (busy_seconds(found, server) - cpu) / (time.time() - since)
+                spinner = subprocess.Popen([*order, "--spin", str(share)], cwd=ROOT)
                 for _ in range(rounds):
-                    for watches in (True, False):
-                        number = signal.SIGCONT if watches else signal.SIGSTOP
-                        os.killpg(server.session, number)
+                    for kind in KINDS:
+                        os.killpg(server.session, SIGNALS[kind == WATCHED])
+                        spinner.send_signal(SIGNALS[kind == SPUN])
                         started = time.time()
                         visit.page.wait_for_timeout(1e3 * PERIOD_SECONDS)
-                        spans.append((started, time.time(), watches))
+                        spans.append((started, time.time(), kind))
                 os.killpg(server.session, signal.SIGCONT)
             cast("IO[str]", process.stdin).close()
             process.wait(60)
         finally:
-            process.kill()
-            process.wait()
+            for each in (process, spinner):
+                if each is not None:
+                    each.kill()
+                    each.wait()
     steps = np.loadtxt(output, ndmin=2)
-    medians: dict[bool, list[float]] = {True: [], False: []}
-    for begin, end, watches in spans:
+    medians: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for begin, end, kind in spans:
         inside = steps[(steps[:, 0] > begin + 0.2) & (steps[:, 0] < end), 1]
         check(len(inside) > 2, "the training made no steps")
-        medians[watches].append(float(np.median(inside)))
-    pairs = zip(medians[True], medians[False], strict=True)
-    ratio = Ratio.of([watched / alone for watched, alone in pairs])
-    data["cost"] = {"watched": medians[True], "alone": medians[False], "share": share}
+        medians[kind].append(float(np.median(inside)))
+    data["cost"] = {**medians, "share": share}
+    watched, spun = (
+        Ratio.of([a / b for a, b in zip(medians[kind], medians[ALONE], strict=True)])
+        for kind in (WATCHED, SPUN)
+    )
     return [
-        ("step with a viewer / without, processor time", str(ratio)),
-        ("server's share of a processor meanwhile", f"{100 * share:.0f} %"),
+        ("step with a viewer / without, processor time", str(watched)),
+        ("step beside a program that only spins / without", str(spun)),
+        ("server's and page's share of a processor", f"{100 * share:.0f} %"),
     ]
+
+
+def busy_seconds(found: Browser, server: Server) -> float:
+    """Processor time that the server and the page have taken."""
+    return server.cpu_seconds() + renderers(found)[0]
 
 
 FIRST_PAINT = """() => new Promise((done) => new PerformanceObserver((list) => {
