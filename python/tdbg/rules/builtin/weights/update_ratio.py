@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
@@ -218,7 +219,7 @@ class WeightUpdateRatio(Rule):
             if still[i, j]:
                 return self._too_slow(found, n_judged, float(largest[j]))
             return self._too_small(
-                found, n_judged, float(ratio[i, j]), float(middle[j])
+                found, n_judged, float(ratio[i, j]), middle[: j + 1], weights.steps
             )
 
         return weights.judge(severities, describe, severities != UNKNOWN)
@@ -281,13 +282,28 @@ class WeightUpdateRatio(Rule):
         )
 
     def _too_small(
-        self, found: list[str], n_judged: int, ratio: float, middle: float
+        self,
+        found: list[str],
+        n_judged: int,
+        ratio: float,
+        middles: Floats,
+        steps: NDArray[np.int64],
     ) -> Description:
+        middle, largest = float(middles[-1]), int(np.argmax(np.nan_to_num(middles)))
+        # The rate was sound once: what made it fall is the cause, and not the set-up.
+        fell = middle < self.slow_threshold <= middles[largest]
         limit = self.small_threshold
         patience = self.patience
         if ratio >= limit:
             limit, patience = self.slow_threshold, SLOW_ROWS
-        if middle < self.slow_threshold:
+        if fell:
+            advice = (
+                f"half of the weights changed by {middles[largest]:.1g} of themselves "
+                f"at step {steps[largest]}, and by {middle:.1g} now: see whether the "
+                "schedule of the learning rate ends too soon (one in epochs that is "
+                "stepped in each batch), and else whether gradients have vanished"
+            )
+        elif middle < self.slow_threshold:
             advice = _raise(middle)
         else:
             advice = (
@@ -303,7 +319,11 @@ class WeightUpdateRatio(Rule):
             value=ratio,
             threshold=limit,
             advice=advice,
-            stage=Stage.RATE if middle < self.slow_threshold else Stage.STANDSTILL,
+            stage=(
+                Stage.RATE
+                if middle < self.slow_threshold and not fell
+                else Stage.STANDSTILL
+            ),
         )
 
     def _too_slow(self, found: list[str], n_judged: int, largest: float) -> Description:

@@ -158,6 +158,20 @@ def test_late_in_a_schedule_updates_may_be_small():
     assert len(judge(updated({"a": ratios}), WeightUpdateRatio(until=40))) == 1
 
 
+def test_updates_that_became_small_are_the_work_of_what_made_them_small():
+    """So a schedule that ran out is the cause, and no advice is to raise the rate."""
+    (finding,) = judge(
+        updated({"a": [1e-3] * 20 + [1e-9] * 20, "b": [2e-3] * 20 + [2e-9] * 20}),
+        WeightUpdateRatio(),
+    )
+    assert finding.stage is Stage.STANDSTILL
+    assert "changed by 0.002 of themselves at step 0" in finding.advice
+    assert "schedule of the learning rate ends too soon" in finding.advice
+    assert "raise" not in finding.advice
+    (always,) = judge(updated({"a": [1e-9] * 9, "b": [2e-9] * 9}), WeightUpdateRatio())
+    assert always.stage is Stage.RATE
+
+
 def test_one_layer_far_behind_the_others_is_reported_whenever_it_is():
     run = updated({"a": [1e-3] * 9, "b": [1e-3] * 9, "c": [1e-8] * 9})
     (finding,) = judge(run, WeightUpdateRatio(until=5))
