@@ -87,7 +87,16 @@ def _end_with_multiprocessing(_: object) -> None:
     util.Finalize(None, _end, exitpriority=0)
 
 
+def _is_child_of_multiprocessing() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
 atexit.register(_end)
+# One that was forked before this module was imported, as by a server of forks, which
+# is how Python 3.14 starts them: it has run what it does after the fork.
+if _is_child_of_multiprocessing():
+    _end_with_multiprocessing(None)
 os.register_at_fork(after_in_child=_disarm_child)
 
 
