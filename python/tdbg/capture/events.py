@@ -472,7 +472,8 @@ class StepWriter:
         rest_ns = max(context.last_ns - context.start_ns - own_ns, 0)
         charge = self.meter.end_step(rest_ns, spent_ns)
         if self._throttling is not None:
-            change = self._throttling.end_step(step, charge, rest_ns)
+            once_ns, self.meter.once_ns = self.meter.once_ns, 0
+            change = self._throttling.end_step(step, charge, rest_ns, once_ns=once_ns)
             if change is not None:
                 write_event(recorder, EventKind.CHANGE, change, number)
         is_recorded = (

@@ -78,10 +78,12 @@ class OverheadMeter:
 
     Attributes:
         total_ns: Time of the calls that do reach Python; each adds to it on exit.
+        once_ns: What of it was spent once, such as for a compilation, since it was
+            taken out last.
     """
 
     def __init__(self, core: BatchCapture | None = None) -> None:
-        self.total_ns = 0
+        self.total_ns = self.once_ns = 0
         self._core = core
         self._charged = 0
         self._step_time = 0
@@ -93,6 +95,11 @@ class OverheadMeter:
         """Time spent in all calls so far, without the call that is under way."""
         core = self._core
         return self.total_ns if core is None else self.total_ns + core.spent_ns
+
+    def spend_once(self, spent_ns: int) -> None:
+        """Add time that no other step will take."""
+        self.total_ns += spent_ns
+        self.once_ns += spent_ns
 
     def end_step(self, rest_ns: int, spent_ns: int, n: int = 1) -> int:
         """Return the time to charge to the step that ends, in nanoseconds.
@@ -450,9 +457,17 @@ class Throttling:
         return self.throttle.text(interval)
 
     def end_step(
-        self, step: Step, capture_ns: int, rest_ns: int, n: int = 1
+        self, step: Step, capture_ns: int, rest_ns: int, n: int = 1, once_ns: int = 0
     ) -> dict[str, Any] | None:
-        """Take the cost of *n* steps into account; return a change as an event."""
+        """Take the cost of *n* steps into account; return a change as an event.
+
+        Args:
+            step: The last of them.
+            capture_ns: What they cost.
+            rest_ns: The time that the rest of them took.
+            n: How many they are.
+            once_ns: What of the cost was spent once.  Nothing more is felt of it.
+        """
         policy, mode = self._policy, step.mode
         if policy.asked or self.is_proposed:
             return None  # Whoever asked for a capture has it, whatever it costs.
@@ -468,7 +483,9 @@ class Throttling:
             and policy.is_beginning(mode, step.mode_step)
         )
         period = policy.periods.get(mode) or policy.period(mode)
-        felt_ns = round(FELT * capture_ns) if self.is_auto else capture_ns
+        felt_ns = capture_ns
+        if self.is_auto:
+            felt_ns = once_ns + round(FELT * (capture_ns - once_ns))
         change = controller.end_step(felt_ns, rest_ns, period, is_excused=is_dense, n=n)
         if is_dense and controller.has_overspent:
             self._keeps_beginning = False

@@ -437,6 +437,17 @@ def test_a_beginning_that_costs_all_of_the_first_minute_is_given_up() -> None:
     assert 19 <= sum(step < 50 for step in training.captured) <= 24
 
 
+def test_of_a_compilation_a_training_feels_no_more_than_its_time() -> None:
+    """Sabotaged: counted threefold it takes all of the minute, beginning included."""
+    training = Training("auto", dense_ms=1.0, rest_ms=5.0)
+    step, compiled_ns = Step(0, TRAIN, 0), int(1.2 * SECOND)
+    rest_ns = training.rest_ns
+    training.throttling.end_step(step, compiled_ns, rest_ns, once_ns=compiled_ns)
+    training.n_steps = 1
+    training.run(1.0)
+    assert training.captured[:49] == list(range(1, 50))
+
+
 def test_by_default_much_is_left_out_at_once_where_much_was_spent() -> None:
     """Sabotaged: level by level, a window each, the minute is over before."""
     training = Training("auto", dense_ms=40.0, rest_ms=4.0)

@@ -295,7 +295,7 @@ class StepFunction:
 
     def _tell(self, spent_ns: int) -> None:
         """Count the second compilation as overhead, and say so."""
-        self.session.meter.total_ns += spent_ns
+        self.session.meter.spend_once(spent_ns)
         with contextlib.suppress(Exception):
             _log.info(
                 "tdbg has compiled the %s of %s a second time, for steps that are "

@@ -254,7 +254,7 @@ class CompiledStep:
         self._has_worked = True
         if self.n_traces > n_traces:
             session = self._loop.steps.session
-            session.meter.total_ns += time.perf_counter_ns() - start_ns
+            session.meter.spend_once(time.perf_counter_ns() - start_ns)
         return result, _Held(forwards, gradients)
 
     def _refuse(self, error: Exception) -> None:
