@@ -4,20 +4,23 @@
 of the models of CatBoost, which its ``train`` calls, are given a hook for the length of
 the call.  Where CatBoost takes no callback (on a GPU, and in ``cv``), what the call
 returns is recorded.  Each call has a run of its own.  A call that is given a hook by
-the program stays as it is.
+the program stays as it is.  Rounds that a program makes itself, by ``Booster.update``,
+are counted only, and told.
 
 Errors: none reach the script.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,8 @@ _ENTRIES = {
         "cv",
     ),
 }
+# What makes a round, of those of which a program calls it itself.
+_ROUNDS = {"xgboost": ("update", "boost"), "lightgbm": ("update",)}
 _CALLBACKS = "callbacks"
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
@@ -89,6 +94,8 @@ class BoostingSearch:
         self._is_first = is_first
         self._facts = summary.Facts()
         self._replaced: list[tuple[Any, str, Any]] = []
+        self._inside = threading.local()  # Of a call that trains, or makes a round.
+        self._n_by_hand = 0
         self.runs: list[summary.Run] = []
 
     def start(self) -> None:
@@ -108,8 +115,14 @@ class BoostingSearch:
             wrapped = self._wrapped(original)
             for owner in owners:
                 if getattr(owner, "__dict__", {}).get(name) is original:
-                    setattr(owner, name, wrapped)
-                    self._replaced.append((owner, name, original))
+                    self._replace(owner, name, original, wrapped)
+        for name in _ROUNDS.get(self._framework, ()):
+            original = getattr(package.Booster, name)
+            self._replace(package.Booster, name, original, self._counted(original))
+
+    def _replace(self, owner: Any, name: str, original: Any, by: Any) -> None:
+        setattr(owner, name, by)
+        self._replaced.append((owner, name, original))
 
     def stop(self) -> None:
         """Put the functions of the framework back."""
@@ -119,6 +132,11 @@ class BoostingSearch:
 
     def print_summary(self) -> None:
         """Print what was captured."""
+        if self._n_by_hand:
+            sys.stderr.write(
+                f"tdbg: {self._n_by_hand} rounds were made by Booster.update, of which "
+                f"tdbg run captures nothing: it captures {self._framework}.train\n"
+            )
         if self.runs:
             for line in summary.captured(self.runs, self._facts):
                 sys.stderr.write(f"tdbg: {line}\n")
@@ -138,8 +156,7 @@ class BoostingSearch:
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         signature = _by_order(original)
 
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def trains(*args: Any, **kwargs: Any) -> Any:
             try:
                 arguments = signature.bind(*args, **kwargs).arguments
             except TypeError:
@@ -161,7 +178,33 @@ class BoostingSearch:
                             self._note(hook)
             return original(*args, **kwargs)
 
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._entered():
+                return trains(*args, **kwargs)
+
         return call
+
+    def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that makes a round, and counts those that nothing else makes."""
+
+        @functools.wraps(original)
+        def makes_round(*args: Any, **kwargs: Any) -> Any:
+            if not getattr(self._inside, "depth", 0):
+                self._n_by_hand += 1
+            with self._entered():
+                return original(*args, **kwargs)
+
+        return makes_round
+
+    @contextlib.contextmanager
+    def _entered(self) -> Iterator[None]:
+        inside = self._inside
+        inside.depth = getattr(inside, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            inside.depth -= 1
 
     def _record(self, hook: Any, arguments: Mapping[str, Any], result: Any) -> None:
         """Record what a training of CatBoost, which took no hook, has returned."""

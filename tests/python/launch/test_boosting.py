@@ -254,3 +254,29 @@ def test_a_call_that_is_wrong_raises_what_it_raises_without_tdbg(
     result = tdbg_run(run_dir, sys.executable, "-c", code)
     assert "missing" in result.stdout
     assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("framework", ["xgboost", "lightgbm"])
+def test_rounds_that_a_script_makes_itself_are_told(
+    run_dir: Path, framework: str
+) -> None:
+    """Those within ``train`` are not; the model stays what it is."""
+    data = "X, y = make_classification(200, random_state=0)\n"
+    text = {
+        "xgboost": "import xgboost as xgb\nfrom sklearn.datasets import *\n"
+        + data
+        + "D = xgb.DMatrix(X, y)\nxgb.train({}, D, 3)\n"
+        "booster = xgb.Booster({'objective': 'binary:logistic'}, [D])\n"
+        "for i in range(5): booster.update(D, i)\n"
+        "print(booster.num_boosted_rounds())\n",
+        "lightgbm": "import lightgbm as lgb\nfrom sklearn.datasets import *\n"
+        + data
+        + "D = lgb.Dataset(X, y)\nlgb.train({'verbose': -1}, D, 3)\n"
+        "booster = lgb.Booster({'objective': 'binary', 'verbose': -1}, D)\n"
+        "for _ in range(5): booster.update()\n"
+        "print(booster.current_iteration())\n",
+    }
+    done = tdbg_run(run_dir, sys.executable, "-c", text[framework])
+    assert done.stdout.split() == ["5"]
+    assert "5 rounds were made by Booster.update" in done.stderr
+    assert "captured 3 steps" in done.stderr
