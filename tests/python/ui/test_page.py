@@ -401,6 +401,27 @@ def test_hostile_names_and_messages_are_only_text(
         assert page.locator("img, script:not([src])").count() == 0
 
 
+@pytest.mark.parametrize("greatest", [2.8e12, 3e38])
+def test_a_tensor_that_explodes_is_drawn_on_a_logarithmic_axis(
+    browser: Browser, tmp_path: Path, greatest: float
+) -> None:
+    """Sabotaged: uPlot's own ticks begin at an end that is no power, and never end."""
+    with RunBuilder(tmp_path / "runs" / "explodes") as builder:
+        for step, mean in enumerate(np.geomspace(0.012749274, greatest, 20)):
+            values = np.full(3, mean, np.float32)
+            builder.step(step, {"gradient/w": values}, what="statistics")
+    state = {"screen": "tensor", "tensor": "gradient/w", "field": "mean"}
+    with (
+        dashboard(tmp_path / "runs") as served,
+        new_page(browser, at(served)) as watched,
+    ):
+        for scale in ("log", "linear"):
+            address = at(served, served.run_name(), **state, scale=scale)
+            watched.page.goto(address)
+            expect(watched.page.locator("[data-drawn='0 20']")).to_be_visible()
+            watched.check()
+
+
 def test_a_script_that_got_into_the_page_would_not_run(
     browser: Browser,
     served: Dashboard,

@@ -97,7 +97,7 @@ export function LineChart(props: Props) {
         },
         axes: [
           { stroke: ink, font: FONT, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 26, gap: 3, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? (latest.current.place ?? count)(t) : "")) },
-          { stroke: ink, font: FONT, filter: (u, ticks) => (log ? spaced(powers(ticks), u.bbox.height / devicePixelRatio) : ticks), grid: { stroke: rule, width: 1, filter: (_, ticks) => (log ? powers(ticks) : ticks) }, ticks: { show: false }, size: 56, gap: 6, values: (_, ticks) => ticks.map((t) => (t === null ? "" : number(t))) },
+          { stroke: ink, font: FONT, splits: log ? (_, __, low, high) => decades(low, high) : undefined, filter: (u, ticks) => (log ? spaced(ticks, u.bbox.height / devicePixelRatio) : ticks), grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 56, gap: 6, values: (_, ticks) => ticks.map((t) => (t === null ? "" : number(t))) },
         ],
         series: [
           {},
@@ -168,17 +168,22 @@ function mark(host: HTMLElement, { lines, from, to, limits }: Props): void {
   host.dataset.drawn = `${from} ${to}`;
 }
 
-/** Of ticks of a logarithmic axis, the powers of ten, if there are enough of them. */
-function powers(ticks: number[]): (number | null)[] {
-  const isPower = (tick: number) => Math.abs(Math.log10(tick) - Math.round(Math.log10(tick))) < 1e-9;
-  return ticks.filter(isPower).length > 1 ? ticks.map((tick) => (isPower(tick) ? tick : null)) : ticks;
+/** Ticks of a logarithmic axis: powers of ten, and where there are not two of them, what lies between.  uPlot's own never end where one end is no power. */
+function decades(low: number, high: number): number[] {
+  const multiples = (n: number) => {
+    const found: number[] = [];
+    for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10)
+      for (let i = 1; i <= n; i++) if (i * power >= low && i * power <= high) found.push(i * power);
+    return found;
+  };
+  const powers = multiples(1);
+  return powers.length > 1 ? powers : multiples(9);
 }
 
 /** Of labels so many as a chart of that height has room for. */
-function spaced(ticks: (number | null)[], height: number): (number | null)[] {
-  const every = Math.ceil(ticks.filter((tick) => tick !== null).length / Math.max(2, height / LABEL_HEIGHT));
-  let n = 0;
-  return ticks.map((tick) => (tick !== null && n++ % every === 0 ? tick : null));
+function spaced(ticks: number[], height: number): (number | null)[] {
+  const every = Math.ceil(ticks.length / Math.max(2, height / LABEL_HEIGHT));
+  return ticks.map((tick, i) => (i % every ? null : tick));
 }
 
 function extent(low: number, high: number, log: boolean, limits: Limit[] = []): [number, number] {

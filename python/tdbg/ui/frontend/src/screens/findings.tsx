@@ -114,7 +114,7 @@ function FoundGroup({ run, group, version }: { run: Run; group: Group; version: 
         </div>
         <div class="side evidence">
           <p class="soft">{isCurve ? shorten(first.tensor, 40) : FIELD_NAMES[field]}</p>
-          {!grid.error && <LineChart lines={lines} title={`Evidence: ${plain(first.tensor)}`} from={from} to={to} log={!isCurve && grid.data !== null && spans(grid.data, limits) > 30} height={170} flags={flags} limits={limits} />}
+          {!grid.error && <LineChart lines={lines} title={`Evidence: ${plain(first.tensor)}`} from={from} to={to} log={grid.data !== null && spans(grid.data, limits) > 30} height={170} flags={flags} limits={limits} />}
           <Link class="button filled" to={place}>
             Show me
           </Link>
