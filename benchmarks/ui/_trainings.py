@@ -19,7 +19,9 @@ __all__ = ["TRAININGS", "Training"]
 #: What becomes a run, by its name.
 Training = Callable[[Path], None]
 
-STEPS, BATCH = 600, 128
+STEPS, BATCH = 600, 1024
+# Of the inputs, so that they cannot be learned by heart.
+NOISE = 0.7
 # Between steps of evaluation.
 EVALUATION = 60
 RANKS, ODD_RANK, ODD_FROM = 4, 2, 90
@@ -67,7 +69,9 @@ def residual(path: Path, rate: float, growth: float) -> None:
     optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9)
     names = ["losses", "gradients", "weights", "outputs", "updates", "scalars"]
     save = tdbg.SaveConfig(save_interval=40, statistics_interval=1)
+    rarely = tdbg.SaveConfig(save_interval=40, statistics_interval=10)
     with td.Hook(path, include_collections=names, save_config=save) as hook:
+        hook.get_collection("outputs").save_config = rarely
         register(hook, model, criterion)
         for step in range(STEPS):
             for group in optimizer.param_groups:
@@ -75,7 +79,8 @@ def residual(path: Path, rate: float, growth: float) -> None:
             model.train()
             chosen = torch.randint(0, 1500, (BATCH,))
             optimizer.zero_grad()
-            criterion(model(images[chosen]), labels[chosen]).backward()
+            noisy = images[chosen] + NOISE * torch.randn(BATCH, 64)
+            criterion(model(noisy), labels[chosen]).backward()
             optimizer.step()
             if step % EVALUATION == EVALUATION - 1:
                 model.eval()

@@ -60,7 +60,7 @@ PICTURES = {
     "runs-light": Picture("", height=420),
     "runs-dark": Picture("", is_dark=True, height=420),
     "tensor-dark": Picture(
-        f"run={{resnet-warmup}}&screen=tensor&tensor={SICK}&at=325&field=l2", True
+        f"run={{resnet-warmup}}&screen=tensor&tensor={SICK}&at=375&field=l2", True
     ),
     "tensor-light": Picture(f"run={{resnet-warmup}}&screen=tensor&tensor={SICK}"),
     "ranks-light": Picture(_RANKS),
