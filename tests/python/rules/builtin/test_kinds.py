@@ -13,6 +13,7 @@ from tdbg.rules import (
     PoorWeightInitialization,
     Rule,
     SaturatedActivation,
+    TensorVariance,
 )
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
@@ -67,6 +68,17 @@ def test_targets_of_a_regression() -> None:
             run.step(step, {"FitLoss_input_1": targets})
             run.tensor_of("FitLoss_input_1").dtype = "float32"
         assert rules_of(run, NotNormalizedData()) == expected
+
+
+def test_nodes_without_features_are_ones() -> None:
+    """An input of another constant is one that lacks its data."""
+    for value, expected in ((1.0, []), (0.5, ["Model_input_0"])):
+        run = run_of()
+        for step in range(6):
+            run.step(step, {"Model_input_0": np.full(600, value, np.float32)})
+            run.tensor_of("Model_input_0").dtype = "float32"
+        for rule in (NotNormalizedData(), TensorVariance()):
+            assert rules_of(run, rule) == expected
 
 
 def test_what_a_loss_is_given() -> None:

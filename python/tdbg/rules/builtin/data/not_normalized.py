@@ -58,7 +58,8 @@ class NotNormalizedData(Rule):
 
     Or tables of which most columns hardly vary beside the widest one.  Only
     floating-point numbers are judged, no inputs of a model that begins with a
-    normalization, and no input of one whole number a sample, as a time or a length.
+    normalization, no input of one whole number a sample, as a time or a length, and
+    none of ones only, as nodes of a graph have that have no features.
     Rows are merged until there are ``min_elements`` of them.
 
     Args:
@@ -151,6 +152,9 @@ class NotNormalizedData(Rule):
         with np.errstate(invalid="ignore"):
             far = np.abs(mean) > self.max_mean * scale
             far |= (std > self.max_std * scale) | (std < self.min_std / scale)
+        if table.roles[i] != "label":
+            # Ones stand for no features, or for a mask that hides nothing.
+            far &= (mean != 1) | (std > 0)
         drowned, of = self._drowned(table, i)
         bad = far | (2 * drowned > of)
         severities = np.where(bad & ~normalized, int(Severity.WARNING), OK)

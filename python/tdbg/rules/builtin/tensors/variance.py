@@ -149,8 +149,9 @@ class TensorVariance(LastingRule):
     """Report tensors whose variance is out of bounds, or next to nothing.
 
     Without bounds, a tensor is reported whose elements are all alike: whose standard
-    deviation is less than ``relative`` times their root mean square.  So are
-    predictions that have become the same for all samples.
+    deviation is less than ``relative`` times their root mean square, but for inputs of
+    ones only, as nodes of a graph have that have no features.  So are predictions that
+    have become the same for all samples.
 
     Args:
         max_threshold: A variance above this is reported; None: no bound.
@@ -244,6 +245,9 @@ class TensorVariance(LastingRule):
         if self.relative is not None:
             # AllZero reports zeros.
             small = (square > 0) & (variance < self.relative**2 * square)
+            # Ones stand for no features, or for a mask that hides nothing.
+            is_input = np.array([role == "model_input" for role in table.roles])
+            small &= ~(is_input[:, np.newaxis] & (variance == 0) & (table["mean"] == 1))
         bad = small.copy()
         if self.min_threshold is not None:
             bad |= variance < self.min_threshold
