@@ -386,6 +386,16 @@ def test_where_values_were_kept_rows_alone_do_not_say_unchanged(
     assert len(judge(run, UnchangedTensor(atol=2.0))) == 1
 
 
+@pytest.mark.parametrize(("first", "n_findings"), [(1.0, 0), (1e-7, 1)])
+def test_a_weight_that_has_arrived_stays(first: float, n_findings: int) -> None:
+    """Its gradient was larger at first; one that never was is a fault."""
+    run = FakeRun(every=10)
+    for step in range(5):
+        gradient = first if step == 0 else 1e-7
+        run.step(step, {"a.weight": [1.0, 2.0], "gradient/a.weight": [gradient]})
+    assert len(judge(run, UnchangedTensor())) == n_findings
+
+
 def test_what_no_optimizer_has_is_not_said_to_be_unchanged() -> None:
     run = repeated(4, **{"a.weight": [1.0], "gradient/a.weight": [1.0]})
     for optimizer, complete, n_findings in (

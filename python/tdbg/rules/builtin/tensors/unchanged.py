@@ -34,6 +34,9 @@ __all__ = ["UnchangedTensor"]
 
 Value = TypeVar("Value", bound=np.generic)
 
+# A training has arrived where the gradient's norm is this share of the weight's, and
+# of what the gradient was at first.
+NEXT_TO_NOTHING, FALLEN = 1e-5, 1e-2
 NO_UPDATE = (
     "see that the optimizer was given these parameters, that its learning rate is not "
     "zero, and that updates are not below the precision of the weights (bfloat16: "
@@ -53,7 +56,8 @@ class UnchangedTensor(TensorRule):
 
     All fields of the row must be equal; where values were captured too, these.  A
     weight or bias is judged only at steps at which it received a gradient, so that
-    frozen parameters are not reported; or where its optimizer steps and no parameter
+    frozen parameters are not reported, and which has not fallen to next to nothing, as
+    at the end of a training by LBFGS; or where its optimizer steps and no parameter
     has received any.
 
     Args:
@@ -91,6 +95,11 @@ class UnchangedTensor(TensorRule):
     def lookback(self) -> int:
         """The rows that a new one is compared with."""
         return rows_of_lasting(self.num_steps)
+
+    @property
+    def head_rows(self) -> int:
+        """The first gradient, which later ones are compared with."""
+        return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select the tensors of the collections or the expression, and gradients."""
@@ -188,6 +197,8 @@ class UnchangedTensor(TensorRule):
         wall = np.maximum.accumulate(np.where(broken, at, -1))
         compared = known & (before > wall)
         compared &= _at_row_before(known, before)
+        # The first row is kept for longer than those that follow.
+        compared &= _at_row_before(table.ordinal, before) == table.ordinal - 1
         # Compare norms first: they nearly always differ, so few other fields are read.
         norm = table["l2"]
         old = _at_row_before(norm, before)
@@ -234,13 +245,23 @@ class UnchangedTensor(TensorRule):
 
 
 def _trained(table: Table, chosen: NDArray[np.intp]) -> Bools:
-    """Where a row is of no parameter, or its parameter has a gradient."""
+    """Where a row is of no parameter, or its parameter has a gradient to follow.
+
+    None is left where the training has arrived: LBFGS stays at the minimum it found.
+    """
     index = {name: i for i, name in enumerate(table.names)}
     result = np.ones((len(chosen), len(table.steps)), dtype=bool)
     for row, i in enumerate(chosen.tolist()):
         if table.roles[i] in {"weight", "bias"}:
             gradient = index.get(GRADIENT + table.names[i])
-            result[row] = False if gradient is None else table.present[gradient]
+            if gradient is None:
+                result[row] = False
+                continue
+            weights, norms = table["l2"][[i, gradient]]
+            first = norms[table.present[gradient] & (table.ordinal[gradient] == 1)]
+            began = float(first[0]) if len(first) else 0.0
+            arrived = (norms <= NEXT_TO_NOTHING * weights) & (norms < FALLEN * began)
+            result[row] = table.present[gradient] & ~arrived
     return result
 
 
