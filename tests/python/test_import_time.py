@@ -62,3 +62,9 @@ def test_reading_imports_no_framework() -> None:
         "assert not found, found"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_hook_of_keras_chooses_no_backend() -> None:
+    """A program does, by its variable, before it imports Keras."""
+    loaded = roots_loaded_by("tdbg.keras")
+    assert loaded & {"keras", "tensorflow", "jax", "torch"} == set()
