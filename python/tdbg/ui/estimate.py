@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from tdbg.config.collections import BUILT_IN, Role
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import ConfigurationError
@@ -23,8 +25,12 @@ __all__ = ["Estimate", "estimate"]
 
 # A row of statistics with its place in the index: 2.4 GB for 1e7 of them.
 ROW_BYTES = 240
-# Steps by which the time of an element is measured.
-RECENT_STEPS = 32
+# Among so many of the newest steps are those by which an element's time is measured:
+# the newest at which much was captured, or at least half as many tensors as at any.
+RECENT_STEPS = 1024
+MEASURED_STEPS = 8
+# Nothing follows for what has a hundred times as many elements as were measured.
+LEAST_SHARE = 0.01
 BITS = re.compile(r"(\d+)")
 
 
@@ -79,8 +85,10 @@ def estimate(
     n_bytes = times * len(asked) * ROW_BYTES
     if raw:
         n_bytes += times * sum(n * width for n, width in asked)
-    per_element, duration = _measured(trial)
-    seconds = None if per_element is None else per_element * n_elements
+    measured, duration = _measured(trial)
+    seconds = None
+    if measured is not None and measured.elements >= LEAST_SHARE * n_elements:
+        seconds = measured.seconds / measured.elements * n_elements
     share = seconds / duration if seconds is not None and duration else None
     return Estimate(len(asked), n_bytes, seconds, share)
 
@@ -125,15 +133,34 @@ def _width(dtype: str) -> int:
     return max(1, int(bits[1]) // 8) if bits else 1
 
 
-def _measured(trial: Trial) -> tuple[float | None, float]:
-    """Seconds that an element took to capture lately, and seconds of a step."""
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What capturing took at a step: seconds for so many elements."""
+
+    seconds: float
+    elements: int
+
+
+def _measured(trial: Trial) -> tuple[_Measured | None, float]:
+    """What a step took lately at which much was captured, and seconds of any step.
+
+    Most steps of a training may have nothing but losses: they say what an element
+    costs as little as the first, which prepares everything else.  Medians leave out
+    single steps at which something else took time.
+    """
     table = trial.step_table()[-RECENT_STEPS:]
     table = table[table["duration_ns"] > 0]
     if not len(table):
         return None, 0.0
-    duration = float(table["duration_ns"].mean() - table["capture_ns"].mean()) / 1e9
-    first, stop = int(table["step"][0]), int(table["step"][-1]) + 1
-    n_elements = int(trial.statistics(start=first, end=stop).count.sum())
+    duration = float(np.median(table["duration_ns"] - table["capture_ns"])) / 1e9
+    is_full = table["offered"] * 2 >= table["offered"].max()
+    # What capture takes where there is next to nothing to capture.
+    base = 0.0 if is_full.all() else float(np.median(table["capture_ns"][~is_full]))
+    full = table[is_full][-MEASURED_STEPS:]
+    steps = [int(step) for step in full["step"]]
+    counts = [trial.statistics(start=at, end=at + 1).count.sum() for at in steps]
+    n_elements = int(np.median(counts))
     if not n_elements:
         return None, duration
-    return float(table["capture_ns"].sum()) / 1e9 / n_elements, duration
+    seconds = max(0.0, float(np.median(full["capture_ns"])) - base) / 1e9
+    return _Measured(seconds, n_elements), duration

@@ -22,6 +22,8 @@ from reference_reader import masked_crc
 from run_builder import RunBuilder
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 from tdbg.run.schema import EventKind
+from tdbg.trial import create_trial
+from tdbg.ui.estimate import estimate
 
 WRITER = Path(__file__).parents[1] / "helpers/programs/write_and_wait.py"
 SLOTS, SLOT_BYTES, HEARTBEAT = 64, 64, 24
@@ -179,6 +181,45 @@ def test_what_a_capture_would_cost_is_estimated_from_what_is_known(
     assert both["tensors"] == 2  # type: ignore[index]
     assert both["bytes"] == 10 * 2 * (240 + 4000)  # type: ignore[index]
     assert ask("collection=outputs")["tensors"] == 0  # type: ignore[index]
+
+
+def test_steps_that_have_little_do_not_make_what_is_asked_dear(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with RunBuilder(run) as builder:
+        for step in range(200):
+            builder.save(step, "loss", np.ones(1, np.float32))
+            # The first step prepares everything; of the others each 40th has weights.
+            is_full = step % 40 == 0
+            for k in range(10 * is_full):
+                builder.save(step, f"fc{k}.weight", np.ones((10, 10), np.float32))
+            spent = 60_000_000 if step == 0 else 2_500_000 if is_full else 500_000
+            builder.end_step(step, capture_ns=spent, duration_ns=10_000_000 + spent)
+    trial = create_trial(str(run))
+    found = estimate(
+        trial, collections=(), regex=["fc"], interval=1, steps=5, raw=False
+    )
+    assert found.tensors == 10
+    assert found.seconds == pytest.approx(0.002, rel=0.01)
+    assert found.share == pytest.approx(0.2, rel=0.01)
+
+
+def test_of_losses_nothing_follows_for_what_is_a_thousand_times_as_much(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    with RunBuilder(run) as builder:
+        builder.save(0, "w", np.ones(1000, np.float32))
+        builder.end_step(0, capture_ns=0, duration_ns=0)
+        for step in range(1, 50):
+            builder.save(step, "loss", np.ones(1, np.float32))
+            builder.end_step(step, capture_ns=500_000, duration_ns=10_000_000)
+    trial = create_trial(str(run))
+    found = estimate(
+        trial, collections=(), regex=["^w$"], interval=1, steps=5, raw=False
+    )
+    assert found.tensors == 1
+    assert found.seconds is None
+    assert found.share is None
 
 
 @pytest.mark.parametrize("query", ["regex=(", "collection=nothing", "interval=-1"])
