@@ -24,7 +24,7 @@ _BEGINNINGS = {
     "closed": "Trained for {}",
     "dead": "Killed after {}",
 }
-_OF_OTHERS = "{} recorded; how the training ended is not known"
+_OF_OTHERS = "{} of training; how it ended is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def verdict_of(
 
     Args:
         status: State of the training, as ``Trial.status``.
-        n_steps: How many steps were recorded.
+        n_steps: How many steps it has trained for, recorded or not.
         judgement: What rules said.
         stopped: Why the training was asked to stop, if it was.
         step_word: What a step is called: "round" of boosted trees.

@@ -21,6 +21,7 @@ from tdbg.modes import ModeKeys
 from tdbg.report.problems import Judged, Verdict, verdict_of
 from tdbg.run.json_values import mapping_of
 from tdbg.trial import Trial
+from tdbg.trial.reports import n_trained, stop_reason
 
 __all__ = ["Subject"]
 
@@ -77,9 +78,9 @@ class Subject:
     @cached_property
     def verdict(self) -> Verdict:
         """How it does, in one sentence."""
-        n = len(self.table)
+        n = n_trained(self.table)
         if self.are_trees and n:
-            # Not every round is recorded, and a round may be a step of two modes.
+            # A round may be a step of two modes.
             n = int(self.table["mode_step"].max()) + 1
         return verdict_of(
             self.trial.status, n, self.judgement, self.stopped, self.step_word
@@ -99,11 +100,8 @@ class Subject:
 
     @cached_property
     def stopped(self) -> str | None:
-        """Why somebody asked the training to stop; None: nobody did."""
-        for event in self.trial.events():
-            if event.data.get("what") == "stop":
-                return str(event.data.get("reason", ""))
-        return None
+        """Why the training was stopped; None: it was not."""
+        return stop_reason(self.trial.events("status"))
 
     @cached_property
     def configuration(self) -> dict[str, Any]:

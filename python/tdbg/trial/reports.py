@@ -34,10 +34,12 @@ __all__ = [
     "events",
     "findings",
     "model_info",
+    "n_trained",
     "overhead",
     "rule_statuses",
     "scalars",
     "selected",
+    "stop_reason",
 ]
 
 
@@ -76,6 +78,26 @@ def events(run: RunState, kind: str | None = None) -> list[EventRecord]:
         if kind is None or event.kind == kind
     ]
     return sorted(found, key=lambda event: event.wall_ns)
+
+
+def stop_reason(found: Iterable[EventRecord]) -> str | None:
+    """Why a training was stopped, by its events; None: it was not."""
+    told = [e.data for e in found if e.data.get("training") == "stopped"]
+    if not told:
+        return None
+    return str(told[-1].get("reason") or "somebody asked it to stop")
+
+
+def n_trained(table: NDArray[np.void]) -> int:
+    """How many steps a training took: from the first that was recorded to the last.
+
+    More than were recorded where it records every tenth only.
+
+    Args:
+        table: As ``Trial.step_table``.
+    """
+    steps = table["step"]
+    return int(steps[-1] - steps[0]) + 1 if len(steps) else 0
 
 
 def findings(run: RunState) -> list[Finding]:

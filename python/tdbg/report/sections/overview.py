@@ -174,7 +174,7 @@ def _state(subject: Subject) -> str:
     status = subject.trial.status
     text = f"{status}: {words.get(status, status)}"
     if subject.stopped is not None:
-        text += f"; it was asked to stop: {subject.stopped}"
+        text += f"; it was stopped: {subject.stopped}"
     return text
 
 

@@ -416,6 +416,18 @@ def test_a_run_that_goes_on_says_so(tmp_path: Path) -> None:
     run.close()
 
 
+def test_a_training_that_was_stopped_says_so_and_why(tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "run") as builder:
+        for step in range(0, 30, 10):
+            builder.step(step, {"fc.weight": np.ones(4, np.float32)})
+        told = {"training": "stopped", "reason": "seen enough"}
+        content = json.dumps(told).encode()
+        builder.capture.event(-1, EventKind.STATUS, 0, content)
+    found = rendered(tmp_path / "run")
+    assert "Trained for 21 steps, then stopped;" in found.verdict
+    assert "it was stopped: seen enough" in found.section("run").text
+
+
 def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
     simple_run(tmp_path / "run", range(200))
     (shard,) = (tmp_path / "run").rglob("*.tds")
