@@ -14,6 +14,7 @@ from tdbg.compare import Axis
 from tdbg.errors import TdbgError
 from tdbg.run.findings import Severity
 from tdbg.trial import Trial, in_forward_order
+from tdbg.trial.reports import n_trained, stop_reason
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
 from tdbg.ui.verdict import episodes_of, verdict
@@ -95,31 +96,25 @@ def _head(trial: Trial) -> dict[str, Any]:
     steps = table["step"]
     wall = table["wall_ns"][-RATE_STEPS:]
     seconds = float(wall[-1] - wall[0]) / 1e9 if len(wall) > 1 else 0.0
+    n_lately = n_trained(table[-RATE_STEPS:])
     overhead = trial.overhead()
     return {
         "status": trial.status,
-        "steps": len(steps),
+        "steps": n_trained(table),
+        "recorded": len(steps),
         "first_step": int(steps[0]) if len(steps) else None,
         "last_step": int(steps[-1]) if len(steps) else None,
         # Where its steps end, on the axes that runs are compared on.
         "ends": {axis.value: axis.end(table) for axis in Axis},
         "wall": float(wall[-1]) / 1e9 if len(wall) else None,
-        "rate": (len(wall) - 1) / seconds if seconds > 0 else None,
+        "rate": (n_lately - 1) / seconds if seconds > 0 else None,
         "cost": overhead.share if overhead.is_telling else None,
         "created": trial.created,
-        "stopped": _stopped(trial),
+        "stopped": stop_reason(trial.events("status")),
         "problems": len(trial.problems()),
         "lost": trial.losses().records,
         "bytes": trial.n_bytes,
     }
-
-
-def _stopped(trial: Trial) -> str | None:
-    """Why the training was stopped; None: it was not."""
-    for event in reversed(trial.events("status")):
-        if event.data.get("training") == "stopped":
-            return str(event.data.get("reason") or "somebody asked it to stop")
-    return None
 
 
 def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def verdict(
 
     Args:
         status: State of the training, as ``Trial.status``.
-        n_steps: Steps recorded so far.
+        n_steps: How many steps it has trained for, recorded or not.
         episodes: As ``episodes_of`` sorts them.
         rules: What was last said of each rule that judges; empty: none does.
         stopped: Why the training was stopped, if it was.

@@ -17,6 +17,7 @@ from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding, Severity
 from tdbg.trial import create_trial
+from tdbg.ui.documents import described
 from tdbg.ui.packing import pack, unpack
 from tdbg.ui.verdict import episodes_of, verdict
 
@@ -254,6 +255,21 @@ def test_a_verdict_without_findings_says_whether_anybody_looked() -> None:
     assert verdict("running", 5, [], {})["tone"] == "unjudged"
     assert verdict("running", 0, [], {})["sentence"] == "Waiting for the first step."
     assert verdict("closed", 0, [], {})["sentence"] == "Nothing was recorded."
+
+
+def test_a_verdict_tells_all_steps_where_every_tenth_is_recorded(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    with RunBuilder(run) as builder:
+        for step in range(0, 400, 10):
+            builder.step(step, {"w": np.ones(2, np.float32)})
+    trial = create_trial(run)
+    found = described(trial)
+    assert found["verdict"]["sentence"].startswith("Trained for 391 steps.")
+    assert (found["steps"], found["recorded"]) == (391, 40)
+    wall = trial.step_table()["wall_ns"]
+    assert found["rate"] == pytest.approx(390e9 / (wall[-1] - wall[0]))
 
 
 def test_what_is_over_is_wrong_no_more(tmp_path: Path) -> None:

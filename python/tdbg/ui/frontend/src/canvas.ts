@@ -13,14 +13,14 @@ export function sharp(canvas: HTMLCanvasElement, width: number, height: number):
   return ctx;
 }
 
-/** Round places between two, about one for every 90 pixels. */
-export function ticks(from: number, to: number, width: number): number[] {
+/** Round places between two, about one for every 90 pixels, and no closer than *least*. */
+export function ticks(from: number, to: number, width: number, least = 1): number[] {
   const most = Math.max(2, Math.floor(width / 90));
-  const raw = Math.max(1, (to - from) / most);
+  const raw = Math.max(least, (to - from) / most);
   const power = 10 ** Math.floor(Math.log10(raw));
-  const unit = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw)!);
+  const unit = Math.max(least, [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw)!);
   const found: number[] = [];
-  for (let at = Math.ceil(from / unit) * unit; at < to; at += unit) found.push(at);
+  for (let k = Math.ceil(from / unit); k * unit < to; k++) found.push(k * unit);
   return found;
 }
 

@@ -172,21 +172,31 @@ export function lastWithRows(grid: Grid, row: number, column: number): number {
   return -1;
 }
 
-/**
- * For how many columns a cell stands: until the next recorded step.
- *
- * Where every tenth step is captured, nine of ten columns have no rows, which is no gap.  What
- * is longer than twice the usual distance is one, and stays empty.
- */
-export function usualDistance(grid: Grid): number {
-  const filled: number[] = [];
-  for (let j = 0; j < grid.columns; j++)
-    for (let i = 0; i < grid.names.length; i++)
-      if (grid.rows[i * grid.columns + j]) {
-        filled.push(j);
-        break;
-      }
+/** The columns in which any of these rows has something, in order. */
+export function filledColumns(grid: Grid, rows = grid.names.map((_, i) => i)): number[] {
+  const found: number[] = [];
+  for (let j = 0; j < grid.columns; j++) if (rows.some((i) => grid.rows[i * grid.columns + j])) found.push(j);
+  return found;
+}
+
+/** How far recorded columns are usually apart, at most. */
+export function usualDistance(filled: number[]): number {
   const distances = filled.slice(1).map((j, k) => j - filled[k]);
   distances.sort((a, b) => a - b);
-  return distances.length ? distances[Math.floor(distances.length * 0.9)] : 1;
+  return distances[Math.floor(distances.length * 0.9)] ?? 1;
+}
+
+/**
+ * For how many columns the cell at each of *filled* stands: until the next one.
+ *
+ * Where every tenth step is captured, nine of ten columns have no rows, which is no gap, nor is
+ * it one where a training begins to capture less often.  What is longer than twice the usual
+ * distance, and than twice the distances before and after it, is one, and stays empty.
+ */
+export function standing(filled: number[], columns: number, usual: number): number[] {
+  const distance = (k: number) => (filled[k + 1] ?? columns) - filled[k] || 0;
+  return filled.map((_, k) => {
+    const most = 2 * Math.max(usual, distance(k - 1));
+    return distance(k) > Math.max(most, 2 * distance(k + 1)) ? most : distance(k);
+  });
 }

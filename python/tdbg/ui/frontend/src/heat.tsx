@@ -1,7 +1,7 @@
 /** The distribution of a tensor over steps: how many elements have which value, and quantiles. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Packed } from "./api";
-import { drawAxis, sharp } from "./canvas";
+import { drawAxis, sharp, ticks } from "./canvas";
 import { BAD, VIRIDIS_TABLE, themed } from "./colors";
 import { count, number } from "./format";
 import { useSize, useTheme } from "./hooks";
@@ -77,10 +77,7 @@ export function Heat({ packed, from, to, height }: { packed: Packed; from: numbe
     ctx.font = "11px system-ui, sans-serif";
     ctx.textAlign = "right";
     ctx.textBaseline = "middle";
-    for (let k = 0; k <= 4; k++) {
-      const value = low + ((high - low) * k) / 4;
-      ctx.fillText(number(value), LEFT - 8, Math.max(TOP + 4, Math.min(floor - 4, y(value))));
-    }
+    for (const value of ticks(low, high, floor * 2.5, 0)) ctx.fillText(number(value), LEFT - 8, Math.max(TOP + 4, Math.min(floor - 4, y(value))));
     drawAxis(ctx, [from, to], LEFT, width, floor, count);
   }, [packed, from, to, size.width, height, hovered, theme]);
 

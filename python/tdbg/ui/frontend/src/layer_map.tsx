@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { BAD, BEYOND_COLOR, VIRIDIS_TABLE, themed } from "./colors";
 import { count, counted, number, percent, plain, steps as stepsText } from "./format";
-import { folded, grouped, lastWithRows, outstanding, placesOf, usualDistance, type Grid } from "./grid";
+import { filledColumns, folded, grouped, lastWithRows, outstanding, placesOf, standing, usualDistance, type Grid } from "./grid";
 import { MapCanvas, READABLE_ROW, mostRows, useFrame, type Name, type Named, type Plot } from "./map_canvas";
 import { treeRows, type Row } from "./tree";
 import type { Finding, RankField } from "./types";
@@ -100,22 +100,19 @@ function extentOf(grid: Grid, rows: number[], field: RankField): Extent {
 /** Colours of the cells, rows in order: 0 where there is nothing, 1 where there are no numbers. */
 function paint(props: MapProps, rows: number[], whole: Extent, pixels: Uint32Array): void {
   const { grid, field, scale } = props;
-  const distance = usualDistance(grid);
+  const usual = usualDistance(filledColumns(grid));
   rows.forEach((i, y) => {
     const { low, high } = scale === "row" ? extentOf(grid, [i], field) : whole;
     const at = scaler(field, low, high);
-    let color = 0;
-    let age = distance;
-    for (let j = 0; j < grid.columns; j++) {
-      const cell = i * grid.columns + j;
-      if (grid.rows[cell]) {
-        // The greatest: a spike of one step is not lost among many.
-        const value = field === "mean" && -grid.low[cell] > grid.high[cell] ? grid.low[cell] : grid.high[cell];
-        color = Number.isNaN(value) ? 0 : value > high ? BEYOND_COLOR : VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
-        age = 0;
-      } else if (++age >= 2 * distance) color = 0;
-      pixels[y * grid.columns + j] = color;
-    }
+    const filled = filledColumns(grid, [i]);
+    standing(filled, grid.columns, usual).forEach((n, k) => {
+      const cell = i * grid.columns + filled[k];
+      // The greatest: a spike of one step is not lost among many.
+      const value = field === "mean" && -grid.low[cell] > grid.high[cell] ? grid.low[cell] : grid.high[cell];
+      const color = Number.isNaN(value) ? 0 : value > high ? BEYOND_COLOR : VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
+      const first = y * grid.columns + filled[k];
+      pixels.fill(color, first, first + n);
+    });
   });
 }
 

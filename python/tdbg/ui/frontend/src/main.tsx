@@ -5,8 +5,8 @@ import { Refused, takeToken, useToken } from "./api";
 import { CaptureButton, StopButton } from "./controls";
 import { start, watch } from "./doorbell";
 import { ago, count, number, percent, plain, shorten } from "./format";
-import { go, useLink, useRoute } from "./hooks";
-import { KeyHelp, useKeys } from "./keys";
+import { go, useLink, useRoute, useTheme } from "./hooks";
+import { useKeys } from "./keys";
 import { Link, Notice, State } from "./parts";
 import { useRare } from "./rare";
 import { useRun } from "./run_data";
@@ -20,13 +20,16 @@ import type { Run } from "./types";
 function App() {
   const link = useLink();
   const route = useRoute();
+  // Colours are in what screens have computed: of another theme all is made anew.
+  const theme = useTheme();
   const [isHelp, setHelp] = useState(false);
+  const rare = useRare(isHelp).data;
   useKeys(() => setHelp((before) => !before));
   if (link === "refused") return <Token />;
   return (
     <>
-      {route.run ? <OneRun key={route.run} id={route.run} /> : route.screen === "compare" ? <Compared /> : <AllRuns />}
-      {isHelp && <KeyHelp onClose={() => setHelp(false)} />}
+      {route.run ? <OneRun key={route.run + theme} id={route.run} /> : route.screen === "compare" ? <Compared key={theme} /> : <AllRuns />}
+      {isHelp && rare && <rare.KeyHelp onClose={() => setHelp(false)} />}
     </>
   );
 }

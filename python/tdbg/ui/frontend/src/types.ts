@@ -22,7 +22,9 @@ export interface Head {
   id: string;
   name: string;
   status: string;
+  /** So many it has trained for; of some of them nothing was recorded. */
   steps: number;
+  recorded: number;
   first_step: number | null;
   last_step: number | null;
   /** The place after its last step, on each axis that runs are compared on. */

@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { BAD, isDark } from "../colors";
 import { count, plain, shorten } from "../format";
-import { grouped, placesOf, usualDistance, type Grid } from "../grid";
+import { filledColumns, grouped, placesOf, standing, usualDistance, type Grid } from "../grid";
 import { useTheme } from "../hooks";
 import { MapCanvas, mostRows, useFrame, type Plot } from "../map_canvas";
 import { placeText, timesText, type By } from "./alignment";
@@ -83,7 +83,9 @@ export function RatioMap(props: Props) {
     () => ({ ctx, x, columnWidth, rowHeight }: Plot) => {
       const middle = isDark() ? [44, 50, 60] : [247, 247, 247];
       const apart = isDark() ? BEYOND_DARK : BEYOND_LIGHT;
-      const distance = usualDistance(grid);
+      const filled = filledColumns(grid);
+      const columns: number[] = [];
+      standing(filled, grid.columns, usualDistance(filled)).forEach((n, k) => (columns[filled[k]] = n));
       rows.forEach((members, y) => {
         for (let j = 0; j < grid.columns; j++) {
           const i = furthest(grid, members, j);
@@ -95,7 +97,7 @@ export function RatioMap(props: Props) {
           const side = value > 0 ? 1 : 0;
           const isApart = Math.abs(value) > limit * BEYOND;
           ctx.fillStyle = grid.bad[at] ? BAD : isApart ? apart[side] : `rgb(${middle.map((m, k) => Math.round(m + (ENDS[side][k] - m) * share)).join()})`;
-          ctx.fillRect(Math.floor(x(grid.start + j * grid.width)), y * rowHeight, Math.max(grid.bad[at] || isApart ? 3 : 1, Math.ceil(columnWidth * distance)), rowHeight > 9 ? rowHeight - 1 : rowHeight);
+          ctx.fillRect(Math.floor(x(grid.start + j * grid.width)), y * rowHeight, Math.max(grid.bad[at] || isApart ? 3 : 1, Math.ceil(columnWidth * columns[j])), rowHeight > 9 ? rowHeight - 1 : rowHeight);
         }
       });
     },

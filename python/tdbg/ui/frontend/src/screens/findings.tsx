@@ -16,6 +16,8 @@ const SAID: Record<string, string> = { NoIssuesFound: "nothing found", IssuesFou
 export function FindingsScreen({ run, version }: { run: Run; version: number }) {
   const route = useRoute();
   const found = groups(run.findings).filter((group) => !route.find || group.rule === route.find);
+  const all = found.flatMap((group) => group.findings);
+  const following = all.filter((each) => each.cause).length;
   const judged = Object.entries(run.rules);
   const isBlind = ([, { status, message }]: (typeof judged)[number]) => status === "NoIssuesFound" && message !== "";
   const blind = judged.filter(isBlind);
@@ -23,7 +25,7 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
     <main class="findings">
       <header class="tensor-head">
         <h1>
-          {route.find ? plain(route.find) : "Findings"} <span class="soft">{count(found.reduce((sum, each) => sum + each.findings.length, 0))}</span>
+          {route.find ? plain(route.find) : "Findings"} <span class="soft">{count(all.length)}{following > 0 && `, of which ${count(following)} follow from others`}</span>
         </h1>
         {route.find && (
           <Link class="button" to={{ run: run.id, screen: "findings" }}>

@@ -226,7 +226,7 @@ function Charts({ run, tensors, range, route, version }: { run: Run; tensors: Te
 
 /** As many columns of a map as are read at once: nothing is left out of wider ones, either. */
 function firstColumns(run: Run, { from, to }: Range, tensors: number): number {
-  const bucket = (BUCKET * ((run.last_step ?? 0) + 1 - (run.first_step ?? 0))) / Math.max(1, run.steps);
+  const bucket = (BUCKET * ((run.last_step ?? 0) + 1 - (run.first_step ?? 0))) / Math.max(1, run.recorded);
   const buckets = (to - from) / bucket;
   return tensors * buckets * BUCKET > MANY_ROWS && columnWidth(from, to, MAP_COLUMNS) < bucket ? Math.floor(buckets) + 2 : MAP_COLUMNS;
 }
