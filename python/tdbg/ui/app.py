@@ -326,7 +326,8 @@ def _rows(asked: _Question) -> object:
     stop = asked.number("stop")
     stop = start + 1 if stop is None else stop
     trial, name = asked.run.trial, asked.text("name")
-    return series.rows(trial, name, start, stop, asked.worker)
+    around = asked.number("around")
+    return series.rows(trial, name, start, stop, asked.worker, around)
 
 
 def _values(asked: _Question) -> object:

@@ -10,6 +10,7 @@ where what is asked for can never be answered.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -48,6 +49,8 @@ MAX_PLACE = 1 << 61
 MAX_NAMES = 64
 MAX_HISTOGRAMS = 200
 MAX_ROWS = 500
+# Rows that are looked at around a step.
+ROWS_AROUND = 15
 # Histograms without a number that are looked through for one that has some.
 MOST_EMPTY = 20
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
@@ -387,11 +390,25 @@ def marks_of(
 
 
 def rows(
-    trial: Trial, name: str, start: int, stop: int, worker: str | None = None
+    trial: Trial,
+    name: str,
+    start: int,
+    stop: int,
+    worker: str | None = None,
+    around: int | None = None,
 ) -> dict[str, Any]:
     """Exact rows of a tensor at the steps in ``start <= step < stop``.
 
     Of several workers they are merged, unless one is asked for.
+
+    Args:
+        trial: The run.
+        name: The tensor.
+        start: The first step.
+        stop: The step after the last one.
+        worker: Of this one alone.
+        around: Only the recorded steps next to this one, on both sides of it, however
+            far away they are.
 
     Raises:
         TensorUnavailable: If the name is unknown.
@@ -400,8 +417,14 @@ def rows(
     tensor = trial.tensor(name)
     saved = tensor.steps(what="any", worker=worker)
     steps = [step for step in saved if start <= step < stop]
+    first, most = 0, MAX_ROWS
+    if around is not None:
+        place = bisect_right(steps, around)
+        # As many as there are, where one side has fewer.
+        first = max(0, min(place - 1 - ROWS_AROUND // 2, len(steps) - ROWS_AROUND))
+        most = ROWS_AROUND
     found = []
-    for step in steps[:MAX_ROWS]:
+    for step in steps[first : first + most]:
         try:
             stats = tensor.stats(step, worker=worker)
         except QueryError:

@@ -97,6 +97,16 @@ def test_rows_are_exact_and_say_what_is_no_number(served: Dashboard) -> None:
     assert rows[1]["mode"] == "TRAIN"
 
 
+@pytest.mark.parametrize(("around", "first"), [(0, 0), (45, 38), (99, 85), (1000, 85)])
+def test_rows_around_a_step_are_those_next_to_it(
+    served: Dashboard, around: int, first: int
+) -> None:
+    query = f"run={served.run_id()}&name=fc.weight&start=0&stop=100&around={around}"
+    found = served.ask(f"/api/rows?{query}").json
+    assert [row["step"] for row in found["rows"]] == list(range(first, first + 15))
+    assert found["n_steps"] == 100
+
+
 def test_a_row_without_numbers_has_none(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with RunBuilder(run) as builder:

@@ -104,6 +104,31 @@ def test_a_time_in_which_nothing_was_recorded_stays_empty(
     assert empty != recorded
 
 
+def test_rows_are_there_however_far_the_last_is_behind_the_cursor(
+    show: Show, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run_of(run, range(0, STEPS, 100))
+    page = show(run, screen="tensor", tensor=GRADIENT, at=399)
+    rows = page.locator(".rows tbody tr")
+    expect(rows).to_have_count(4)
+    expect(rows.last).to_contain_text("300")
+
+
+def test_the_row_of_the_cursor_is_in_sight(show: Show, tmp_path: Path) -> None:
+    page = show(
+        run_of(tmp_path / "run", range(STEPS)),
+        screen="tensor",
+        tensor=GRADIENT,
+        at=200,
+    )
+    row = page.locator(".rows tr.current")
+    expect(row).to_contain_text("200")
+    row.scroll_into_view_if_needed()
+    box = page.locator(".scroll", has=row)
+    assert box.evaluate("(host) => host.scrollTop") == 0
+
+
 def test_charts_take_the_colours_of_another_theme(show: Show, tmp_path: Path) -> None:
     page = show(run_of(tmp_path / "run", range(20)), screen="tensor", tensor=GRADIENT)
     assert page.evaluate(GETS_COLOR, BLUE)
@@ -130,6 +155,23 @@ def test_the_verdict_has_the_room_beside_its_mark_in_a_narrow_window(
     box = page.locator(".verdict h1").bounding_box()
     assert box is not None
     assert box["x"] < 90
+
+
+def test_the_end_of_a_long_name_can_be_read_in_a_narrow_window(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for name in ("healthy", "sick"):
+        run_of(tmp_path / "sweeps" / "learning-rates-of-the-third-week" / name, [0])
+    run_of(tmp_path / "other", [0])
+    size = {"width": 390, "height": 844}
+    with (
+        dashboard(tmp_path) as served,
+        new_page(browser, served.address, viewport=size) as watched,
+    ):
+        names = watched.page.locator(".run-name b")
+        expect(names).to_have_count(3)
+        cut = "all => all.filter(b => b.scrollWidth > b.clientWidth).length"
+        assert names.evaluate_all(cut) == 0
 
 
 def test_how_many_findings_follow_from_others_is_told(

@@ -1,6 +1,6 @@
 /** All runs: the state, the course of the loss, and what is wrong, a row each. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { count, number, percent, plain } from "../format";
+import { count, number, percent, plain, shorten } from "../format";
 import { go, useRoute } from "../hooks";
 import { Link, Mark, Notice, Sparkline, State } from "../parts";
 import type { ListedRun, RunList } from "../types";
@@ -82,14 +82,14 @@ export function Runs({ list }: { list: RunList }) {
               <Link to={{ run: run.id }} class="run-row">
                 <span />
                 <span class="run-name">
-                  <b>{plain(run.name)}</b>
+                  <b>{shorten(run.name, 90)}</b>
                 </span>
               </Link>
             ) : (
               <Link to={{ run: run.id }} class="run-row">
                 <Mark tone={run.verdict.tone} size={18} />
                 <span class="run-name">
-                  <b>{plain(run.name)}</b>
+                  <b>{shorten(run.name, 90)}</b>
                   <span class="soft">
                     {count(run.steps)} step{run.steps !== 1 && "s"}
                     {run.status === "running" && run.rate ? ` · ${number(run.rate)}/s` : ""}

@@ -15,7 +15,6 @@ import type { Field, Finding, Lost, Row, Run, Tensor } from "../types";
 import { FIELDS, FIELD_NAMES, findingsOf } from "./run";
 
 const COLUMNS = ["mean", "std", "rms", "min", "max", "zero", "nan", "count"];
-const MOST_ROWS = 40;
 const MOST_SAVED = 100_000;
 
 export function TensorScreen({ run, version }: { run: Run; version: number }) {
@@ -182,9 +181,8 @@ function Distribution({ run, tensor, worker, from, to, at, version }: { run: Run
 /** The rows around the cursor, exactly as they were recorded. */
 function Rows({ run, tensor, worker, at, from, to, version }: { run: Run; tensor: Tensor; worker: string | undefined; at: number; from: number; to: number; version: number }) {
   const [saved, setSaved] = useState("");
-  const start = Math.max(from, at - MOST_ROWS / 2);
-  const answer = useAnswer<{ rows: Row[] }>(`rows ${run.id} ${tensor.name} ${worker} ${start}`, version, (signal) => getJson("rows", { run: run.id, name: tensor.name, worker, start, stop: start + 10 * MOST_ROWS }, signal));
-  const rows = (answer.data?.rows ?? []).slice(0, MOST_ROWS);
+  const answer = useAnswer<{ rows: Row[] }>(`rows ${run.id} ${tensor.name} ${worker} ${from} ${to} ${at}`, version, (signal) => getJson("rows", { run: run.id, name: tensor.name, worker, start: from, stop: to, around: at }, signal));
+  const rows = answer.data?.rows ?? [];
   if (!rows.length) return null;
   const save = async () => {
     const all: Row[] = [];
