@@ -275,8 +275,8 @@ class WeightUpdateRatio(Rule):
             value=ratio,
             threshold=self.large_threshold,
             advice=(
-                f"lower the learning rate, by {ratio / BEARABLE:.0g} times or so (a "
-                f"ratio of about {TYPICAL:g} is usual, up to 0.1 at the first steps "
+                f"lower the learning rate, by {_about(ratio / BEARABLE)} times or so "
+                f"(a ratio of about {TYPICAL:g} is usual, up to 0.1 at the first steps "
                 "of Adam), or warm it up, and clip gradients"
             ),
         )
@@ -292,6 +292,9 @@ class WeightUpdateRatio(Rule):
         middle, largest = float(middles[-1]), int(np.argmax(np.nan_to_num(middles)))
         # The rate was sound once: what made it fall is the cause, and not the set-up.
         fell = middle < self.slow_threshold <= middles[largest]
+        # Far behind the others, whose updates are none too small: not for the rate.
+        is_alone = ratio < self.relative * middle and middle >= self.small_threshold
+        is_rate = middle < self.slow_threshold and not fell and not is_alone
         limit = self.small_threshold
         patience = self.patience
         if ratio >= limit:
@@ -303,7 +306,7 @@ class WeightUpdateRatio(Rule):
                 "schedule of the learning rate ends too soon (one in epochs that is "
                 "stepped in each batch), and else whether gradients have vanished"
             )
-        elif middle < self.slow_threshold:
+        elif is_rate:
             advice = _raise(middle)
         else:
             advice = (
@@ -319,11 +322,7 @@ class WeightUpdateRatio(Rule):
             value=ratio,
             threshold=limit,
             advice=advice,
-            stage=(
-                Stage.RATE
-                if middle < self.slow_threshold and not fell
-                else Stage.STANDSTILL
-            ),
+            stage=Stage.RATE if is_rate else Stage.STANDSTILL,
         )
 
     def _too_slow(self, found: list[str], n_judged: int, largest: float) -> Description:
@@ -367,10 +366,15 @@ class _Losses:
 
 def _raise(ratio: float) -> str:
     return (
-        f"raise the learning rate, up to {TYPICAL / ratio:.0g} times (a ratio of about "
-        f"{TYPICAL:g} is usual): at this rate a weight needs {0.01 / ratio:.0g} steps "
-        "in one direction to change by 1 %"
+        f"raise the learning rate, up to {_about(TYPICAL / ratio)} times (a ratio of "
+        f"about {TYPICAL:g} is usual): at this rate a weight needs "
+        f"{_about(0.01 / ratio)} steps in one direction to change by 1 %"
     )
+
+
+def _about(factor: float) -> str:
+    """One digit of a number, written out where it is not too long: 200, not 2e+02."""
+    return f"{float(f'{factor:.0e}'):,g}"
 
 
 def _initial(weights: Table) -> Floats:

@@ -134,7 +134,7 @@ def test_slow_updates_are_reported_where_the_loss_has_not_come_down_either():
     (finding,) = judge(with_loss([5e-5] * 60, LEVEL), WeightUpdateRatio())
     assert (finding.step, finding.stage) == (49, Stage.RATE)
     assert "no loss has come down" in finding.message
-    assert "raise the learning rate, up to 2e+01 times" in finding.advice
+    assert "raise the learning rate, up to 20 times" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -179,6 +179,24 @@ def test_one_layer_far_behind_the_others_is_reported_whenever_it_is():
     assert "others change by 0.001" in finding.advice
     near = updated({"a": [1e-4] * 9, "b": [1e-4] * 9, "c": [9e-7] * 9})
     assert judge(near, WeightUpdateRatio()) == []
+
+
+def test_a_layer_far_behind_slow_ones_follows_from_what_keeps_it_back():
+    """So in a network whose gradients vanish towards its first layers."""
+    ratios = {"a": [6e-13] * 9, "b": [3e-6] * 9, "c": [2e-3] * 9}
+    (finding,) = judge(updated(ratios), WeightUpdateRatio())
+    assert finding.tensor == "a.weight"
+    assert finding.stage is Stage.STANDSTILL
+    assert "how large its gradient is" in finding.advice
+    assert "raise" not in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("ratio", "factor"), [(2.0, "200"), (30.0, "3,000"), (1e7, "1e+09")]
+)
+def test_the_factor_of_a_rate_is_written_out(ratio: float, factor: str):
+    (finding,) = judge(updated({"a": [1e-3], "b": [ratio]}), WeightUpdateRatio())
+    assert f"by {factor} times or so" in finding.advice
 
 
 def test_scales_embeddings_and_single_units_are_left_out():
