@@ -190,11 +190,13 @@ def _measure_cost(digits: Digits, run: Path, screen: Console) -> dict[str, Any]:
 
 def _look_further(folder: Path, tensor: str, screen: Console) -> None:
     _heading("Look further", screen)
-    for verb, what in (
+    commands = (
         (f"check {folder}/sick", "judge the run again, offline"),
         (f"show {folder}/sick {tensor}", "the history of a tensor"),
         (f"ls {folder}", "all runs of the demo"),
         (f"fsck {folder}/healthy", "verify every checksum"),
-        (f"ui {folder}", "look at both in the browser: every layer, every step"),
-    ):
-        screen.print(f"  tdbg {verb:<56} [dim]{what}[/dim]", soft_wrap=True)
+        (f"ui {folder}", "look at them in the browser: every layer, every step"),
+    )
+    longest = max(len(verb) for verb, _ in commands)
+    for verb, what in commands:
+        screen.print(f"  tdbg {verb:<{longest}}  [dim]{what}[/dim]", soft_wrap=True)

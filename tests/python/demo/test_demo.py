@@ -39,6 +39,9 @@ def trained(framework: str, n_steps: int, folder: Path, **environment: str) -> A
     )
     assert finished.returncode == 0, finished.stderr
     assert "Traceback" not in finished.stderr
+    # The last line opens the page on what was recorded.
+    last = finished.stderr.rstrip().splitlines()[-1]
+    assert last.split()[:3] == ["tdbg", "ui", str(folder / "demo")]
     return json.loads(finished.stdout)
 
 
