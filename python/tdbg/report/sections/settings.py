@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
+from typing import Any
 
 from tdbg.compare import flattened
 from tdbg.drawing.markup import Child, Markup, join, shortened, tag
 from tdbg.report.page import Section, table
 from tdbg.report.problems import accused_tensors
 from tdbg.report.subject import Subject
+from tdbg.run.json_values import mapping_of
 
 __all__ = ["reproduce", "settings"]
 
@@ -17,9 +19,9 @@ MOST = 300
 
 
 def settings(subject: Subject) -> Section:
-    """The configuration of the hook, a row a setting."""
-    hook = subject.configuration.get("hook", subject.configuration)
-    rows = list(flattened(hook))
+    """The configuration of the hook, a row a setting, and a row a rule."""
+    hook = mapping_of(subject.configuration.get("hook", subject.configuration))
+    rows = [row for key, value in hook.items() for row in _rows(key, value)]
     if not rows:
         text = "The run does not tell how it was captured."
         return Section("settings", "Settings", tag("p", text, class_="quiet"))
@@ -31,6 +33,18 @@ def settings(subject: Subject) -> Section:
             tag("p", f"{len(rows) - MOST} more are not listed.", class_="quiet")
         )
     return Section("settings", "Settings", content)
+
+
+def _rows(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Path and words of a setting; of what a list has, such as a rule, one row each."""
+    entries = value if isinstance(value, list | tuple) else ()
+    if not entries or not all(isinstance(each, Mapping) for each in entries):
+        yield from flattened(value, key)
+        return
+    for i, each in enumerate(entries):
+        rest = {name: held for name, held in each.items() if name != "name"}
+        named = f"{key}[{i}]" if "name" not in each else f"{key}: {each['name']}"
+        yield named, "; ".join(f"{path} {text}" for path, text in flattened(rest))
 
 
 def reproduce(subject: Subject) -> Section:
