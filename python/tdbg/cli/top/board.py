@@ -73,7 +73,7 @@ class WatchedRun:
         name: What it is called on the screen.
         state: Of the training, as ``Trial.status``; or ``unreadable``.
         error: Why it cannot be read.
-        n_steps: How many steps of training are recorded.
+        n_steps: For how many steps it has trained, recorded or not.
         last_step: The newest global step; -1 if there is none.
         rate: Steps of training per second, lately; None: unknown.
         cost: What capture costs, in words.
@@ -133,7 +133,8 @@ class WatchedRun:
             return False
         steps = trial.steps(show_incomplete_steps=True)
         self.last_step = steps[-1] if steps else -1
-        self.n_steps = trial.count_steps(TRAIN)
+        trained = trial.steps(mode=TRAIN, show_incomplete_steps=True)
+        self.n_steps = trained[-1] - trained[0] + 1 if trained else 0
         self._note_rate(time.monotonic())
         self.cost = str(trial.overhead())
         self._read_findings(trial)

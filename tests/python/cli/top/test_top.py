@@ -140,6 +140,18 @@ def test_magnitudes_are_told_from_zero_and_from_nothing() -> None:
     assert on_log_scale(np.array([0.0, 0.0])).tolist() == [0, 0]
 
 
+def test_steps_are_those_of_the_training_where_every_tenth_is_recorded(
+    tmp_path: Path,
+) -> None:
+    with RunBuilder(tmp_path / "run") as builder:
+        for step in range(0, 400, 10):
+            weight = {"w": np.ones(2, np.float32)}
+            builder.step(step, weight, mode_step=step, what="statistics")
+    run = looked(tmp_path / "run")
+    lines = lines_of([run], View(is_open=True), 80, 24)
+    assert lines[1].startswith("391 steps of training;")
+
+
 def test_a_finding_stands_first_with_its_advice(spiked: Path, tmp_path: Path) -> None:
     judged = tmp_path / "spiked"
     shutil.copytree(spiked, judged)
