@@ -20,8 +20,7 @@ from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.report.problems import Judged, Verdict, verdict_of
 from tdbg.run.json_values import mapping_of
-from tdbg.trial import Trial
-from tdbg.trial.reports import n_trained, stop_reason
+from tdbg.trial import Trial, n_trained, stop_reason
 
 __all__ = ["Subject"]
 

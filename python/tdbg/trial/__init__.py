@@ -10,7 +10,7 @@ from tdbg.trial.envelope import ENVELOPE_FIELDS, Envelope
 from tdbg.trial.forward_order import in_forward_order
 from tdbg.trial.losses import RunLosses, WriterLosses, losses_of
 from tdbg.trial.overview import TensorDescription, TensorOverview
-from tdbg.trial.reports import RunOverhead, ScalarSeries
+from tdbg.trial.reports import RunOverhead, ScalarSeries, n_trained, stop_reason
 from tdbg.trial.selection import StepState
 from tdbg.trial.statistics import Statistics
 from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
@@ -43,5 +43,7 @@ __all__ = [
     "default_mapping",
     "in_forward_order",
     "losses_of",
+    "n_trained",
+    "stop_reason",
     "waiting_for_steps",
 ]

@@ -13,8 +13,7 @@ from typing import Any
 from tdbg.compare import Axis
 from tdbg.errors import TdbgError
 from tdbg.run.findings import Severity
-from tdbg.trial import Trial, in_forward_order
-from tdbg.trial.reports import n_trained, stop_reason
+from tdbg.trial import Trial, in_forward_order, n_trained, stop_reason
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
 from tdbg.ui.verdict import episodes_of, verdict

@@ -172,7 +172,7 @@ NAMED = [
     Named("raw_targets", "NotNormalizedData", "MSELoss_input_1", WARNING, (0, 20),
           "the mean is far from 0", "turn predictions back"),
     Named("raw_targets", "WeightUpdateRatio", "0.weight", ERROR, (0, 10),
-          "times the weight it changes", "lower the learning rate, by 3e+04 times"),
+          "times the weight it changes", "lower the learning rate, by 30,000 times"),
     Named("raw_targets", "ExplodingGradient", "gradient/0.weight", ERROR, (1, 10),
           "times its median of the last 20 recorded steps", "max_norm="),
     Named("rare_disease", "ClassImbalance", LABELS, WARNING, (5, 59),
