@@ -12,6 +12,8 @@ from tdbg.rules.columns import is_bias
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number, check_switch
 from tdbg.rules.window import (
+    OK,
+    Bools,
     Description,
     Evaluation,
     Table,
@@ -23,6 +25,20 @@ from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["VanishingGradient"]
 
+# A gradient below this share of the largest is what float32 leaves of a zero.
+ROUNDING = float(np.finfo(np.float32).eps)
+DEPTH = (
+    "{} do not learn: use ReLU or GELU in place of sigmoid or tanh, add normalization "
+    "or residual connections between the layers, initialize for the activation in use "
+    "(He, Glorot), or make the network shallower"
+)
+NO_EFFECT = (
+    "the layers before it and behind it are well: this is what rounding leaves of "
+    "zero, and the loss does not depend on this weight.  So it is where the weight "
+    "adds the same to all that a softmax compares, or to all that a normalization "
+    "centres; it can be left out.  Otherwise see what saturates behind it"
+)
+
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +47,11 @@ class VanishingGradient(Rule):
 
     The mean of |g| is taken over the elements that are not zero, so that embeddings
     and other sparse gradients are judged by the rows that were used.
+
+    What vanishes with depth is small for several layers in a row, up to the first.  One
+    weight between two that are well, whose gradient is no more than the rounding of a
+    zero, is not told as an error: the loss does not depend on it, as on what adds the
+    same to all that a softmax compares.
 
     Args:
         threshold: A mean of |g| below this has vanished.
@@ -45,7 +66,7 @@ class VanishingGradient(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
-    severities = (Severity.ERROR,)
+    severities = (Severity.INFO, Severity.ERROR)
     stage = Stage.GRADIENTS
 
     threshold: float = 1e-7
@@ -94,6 +115,10 @@ class VanishingGradient(Rule):
         if self.relative is not None:
             small &= mean < self.relative * largest[np.newaxis, :]
         lasting = table.lasts(small, known, rows=self.patience)
+        without_effect = _between(known & ~small) & (mean > 0)
+        without_effect &= mean < ROUNDING * largest[np.newaxis, :]
+        severities = np.where(without_effect, Severity.INFO, Severity.ERROR)
+        severities = np.where(lasting, severities, OK)
 
         def describe(i: int, j: int) -> Description:
             top = int(np.argmax(np.where(known[:, j], mean[:, j], -1.0)))
@@ -104,16 +129,23 @@ class VanishingGradient(Rule):
                 largest=float(mean[top, j]),
                 largest_name=table.names[top],
                 affected=f"{affected} of {present} layers",
+                has_effect=not without_effect[i, j],
             )
 
-        return table.judge_lasting(small, lasting, Severity.ERROR, describe, known)
+        return table.judge(severities, describe, known & (lasting | ~small))
 
     @property
     def _evidence(self) -> Evidence:
         return Evidence("abs_mean", self.threshold)
 
     def _describe(
-        self, *, mean: float, largest: float, largest_name: str, affected: str
+        self,
+        *,
+        mean: float,
+        largest: float,
+        largest_name: str,
+        affected: str,
+        has_effect: bool,
     ) -> Description:
         if mean == 0:
             return Description(
@@ -142,10 +174,12 @@ class VanishingGradient(Rule):
             value=mean,
             threshold=self.threshold,
             evidence=self._evidence,
-            advice=(
-                f"{affected} do not learn: use ReLU or GELU in place of sigmoid or "
-                "tanh, add normalization or residual connections between the layers, "
-                "initialize for the activation in use (He, Glorot), or make the "
-                "network shallower"
-            ),
+            advice=DEPTH.format(affected) if has_effect else NO_EFFECT,
         )
+
+
+def _between(sound: Bools) -> Bools:
+    """Where the weight before is sound, and the one behind, if there is any."""
+    before, behind = np.zeros_like(sound), np.ones_like(sound)
+    before[1:], behind[:-1] = sound[:-1], sound[1:]
+    return before & behind
