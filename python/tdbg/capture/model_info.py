@@ -30,6 +30,8 @@ _SOONEST, _LATEST = 10, 100
 # A pass over all data for another purpose is longer, and then the optimizer steps
 # again: only when there are more of them than in all steps before is the step over.
 _SURELY_STOPPED, _TIMES_USUAL = 200, 20
+# At the end of a training so many are enough, if they are most of all: no step follows.
+_STOPPED_AT_END = 50
 # A model that changes so often between being trained in evaluation mode and not does
 # so on purpose; and that is not to be written at every step.
 _MOST_MODE_CHANGES = 64
@@ -128,10 +130,7 @@ class ModelInfoWriter:
         n, most = self._n_since_step, self._most_for_step
         if n < _SURELY_STOPPED or not n > _TIMES_USUAL * most > 0:
             return
-        if not self._has_stopped:
-            self._has_stopped = True
-            self.changed()
-            self._update()
+        self._stop()
         if n > self._n_in_steps:
             self._session.optimizers_stop()
 
@@ -145,7 +144,17 @@ class ModelInfoWriter:
 
     def conclude(self) -> None:
         """Write what was not written yet: training ends, perhaps after one step."""
-        if self._n_forwards and self._written is None:
+        n, usual = self._n_since_step, _TIMES_USUAL * self._most_for_step
+        if n >= _STOPPED_AT_END and n > max(usual, self._n_in_steps) and usual:
+            self._stop()
+        elif self._n_forwards and self._written is None:
+            self._update()
+
+    def _stop(self) -> None:
+        """Write that the optimizers have stopped."""
+        if not self._has_stopped:
+            self._has_stopped = True
+            self.changed()
             self._update()
 
     def _mode_changed(self) -> None:

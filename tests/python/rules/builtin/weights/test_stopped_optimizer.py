@@ -67,7 +67,15 @@ def backward_too(training: Training) -> None:
         training.loss()
 
 
-@pytest.mark.parametrize("loop", [only_the_optimizer, backward_too])
+def the_larger_part_of_a_short_training(training: Training) -> None:
+    training.steps(20)
+    for _ in range(50):
+        training.loss().backward()
+
+
+@pytest.mark.parametrize(
+    "loop", [only_the_optimizer, backward_too, the_larger_part_of_a_short_training]
+)
 def test_an_optimizer_that_steps_no_more_is_named(run_dir: Path, loop: Loop) -> None:
     (finding,) = judged(run_dir, loop)
     assert (finding.rule, finding.step) == ("StoppedOptimizer", 20)
@@ -117,6 +125,13 @@ def accumulated(training: Training) -> None:
         training.loss().backward()
 
 
+def the_smaller_part_of_a_short_training(training: Training) -> None:
+    """As a test set that is gone through in training mode."""
+    training.steps(60)
+    for _ in range(50):
+        training.loss()
+
+
 def ever_longer_episodes(training: Training) -> None:
     """Of a game that is played better and better: a step for each."""
     for n_moves in (10, 60, LONG, 300):
@@ -148,6 +163,7 @@ def never_stepped(training: Training) -> None:
     "loop",
     [
         accumulated,
+        the_smaller_part_of_a_short_training,
         ever_longer_episodes,
         evaluated,
         evaluated_in_training_mode,
