@@ -311,7 +311,8 @@ bench-report: ## tables of all results; plots into docs/images
 # On a machine with a GPU, without a network: docs/gpu.md.  Uses $(PYTHON) as it is.
 .PHONY: gpu-check gpu-kernels
 gpu-check: ## build, test and measure on a GPU: make gpu-check PYTHON=python3 SECONDS=540
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/python $(PYTHON) -m benchmarks.gpu.check \
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} \
+	  $(PYTHON) -m benchmarks.gpu.check \
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(STAGES),--stages $(STAGES))
 
 gpu-kernels: $(STAMPS)/tools ## registers of the CUDA kernels, on later GPUs too; fails on a spill
