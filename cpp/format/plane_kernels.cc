@@ -161,14 +161,14 @@ const PlaneKernels* Avx2PlaneKernels() {
 }
 
 const PlaneKernels& PlaneKernelsInUse() {
-  static const PlaneKernels& in_use = []() -> const PlaneKernels& {
+  static const PlaneKernels* const in_use = [] {
     const char* forced = std::getenv("TDBG_FORCE_IMPLEMENTATION");
     const bool is_plain =
         forced != nullptr && std::string_view(forced) == "portable";
     const PlaneKernels* best = Avx2PlaneKernels();
-    return is_plain || best == nullptr ? kPortable : *best;
+    return is_plain || best == nullptr ? &kPortable : best;
   }();
-  return in_use;
+  return *in_use;
 }
 
 }  // namespace tdbg

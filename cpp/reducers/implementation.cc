@@ -97,11 +97,11 @@ Result<const Implementation*> ActiveImplementation() {
 }
 
 const Implementation& ImplementationInUse() {
-  static const Implementation& in_use = []() -> const Implementation& {
+  static const Implementation* const in_use = [] {
     const Result<const Implementation*> active = ActiveImplementation();
-    return active.ok() ? *active.value() : kImplementations[0];
+    return active.ok() ? active.value() : &kImplementations[0];
   }();
-  return in_use;
+  return *in_use;
 }
 
 }  // namespace tdbg
