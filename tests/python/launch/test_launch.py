@@ -157,6 +157,49 @@ def test_a_module_and_the_users_own_sitecustomize_are_run(
     assert not run_dir.exists()
 
 
+# It finds torch by itself, and does not ask the finders that come after it.
+SELFISH = """
+import importlib.machinery, sys
+
+class Selfish:
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            return importlib.machinery.PathFinder.find_spec(name, path)
+
+sys.meta_path.insert(0, Selfish)
+"""
+FIVE_STEPS = """
+import torch
+{later}
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("site", "job", "last"),
+    [
+        (SELFISH, FIVE_STEPS.format(later=""), "5 steps"),
+        ("", SELFISH + FIVE_STEPS.format(later="import colorsys"), "5 steps"),
+        ("", SELFISH + "import torch", "nothing was captured: torch was imported by"),
+    ],
+)
+def test_an_import_hook_that_asks_no_other_one_hides_no_training(
+    run_dir: Path, tmp_path: Path, site: str, job: str, last: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(site)
+    (tmp_path / "job.py").write_text(job)
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    result = tdbg_run(
+        run_dir, "-m", "job", env={**os.environ, "PYTHONPATH": path, "COLUMNS": "80"}
+    )
+    assert result.returncode == 0, result.stderr
+    assert last in result.stderr.splitlines()[-1]
+
+
 def test_a_loss_that_is_a_function_and_a_signal_that_reaches_the_script(
     run_dir: Path,
 ) -> None:

@@ -74,7 +74,8 @@ class _Finder:
     """Begins the search for trainings when a framework has been imported.
 
     It stays until that has been executed: programs ask ``importlib.util.find_spec``
-    whether there is a torch long before they import it, if they ever do.
+    whether there is a torch long before they import it, if they ever do.  A framework
+    that a finder before it has found by itself is noticed at the next import of all.
 
     Args:
         framework: Name of the framework's package.
@@ -82,13 +83,17 @@ class _Finder:
     """
 
     def __init__(self, framework: str, is_first: bool) -> None:
-        self._framework = framework
+        self.framework = framework
         self._is_first = is_first
         self._asking: set[int] = set()
         self.has_begun = False
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != self._framework or self.has_begun or get_ident() in self._asking:
+        if name != self.framework:
+            if not self.has_begun and self.is_imported():
+                self._search()  # Not begin(): the list of finders is in use.
+            return None
+        if self.has_begun or get_ident() in self._asking:
             return None
         self._asking.add(get_ident())  # Other finders may ask all finders in turn, too.
         try:
@@ -115,38 +120,54 @@ class _Finder:
                 return spec
         return None
 
+    def is_imported(self) -> bool:
+        """Whether the framework is there, and as a whole.
+
+        Asking a module that ``importlib.util.LazyLoader`` has made would load it.
+        """
+        module = sys.modules.get(self.framework)
+        try:
+            spec = object.__getattribute__(module, "__spec__")
+        except AttributeError:
+            return False
+        is_lazy = type(module).__name__ == "_LazyModule"
+        return not (is_lazy or spec is None or getattr(spec, "_initializing", False))
+
     def begin(self) -> None:
-        """Begin the search, once."""
+        """Begin the search, once, and look for no imports any more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        self._search()
+
+    def _search(self) -> None:
         if self.has_begun:
             return
         self.has_begun = True
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
         try:
-            if self._framework == "torch":
+            if self.framework == "torch":
                 from tdbg.launch.discovery import begin
 
                 begin(is_first=self._is_first)
-            elif self._framework == "keras":
+            elif self.framework == "keras":
                 from tdbg.launch import fitting
 
                 fitting.begin(is_first=self._is_first)
-            elif self._framework == "jax":
+            elif self.framework == "jax":
                 from tdbg.launch import compiled
 
                 compiled.begin(is_first=self._is_first)
-            elif self._framework in _LIBRARIES:
+            elif self.framework in _LIBRARIES:
                 from tdbg.launch import compiled
 
-                compiled.library_imported(self._framework)
-            elif self._framework == "mxnet":
+                compiled.library_imported(self.framework)
+            elif self.framework == "mxnet":
                 from tdbg.launch import gluon
 
                 gluon.begin(is_first=self._is_first)
             else:
                 from tdbg.launch import boosting
 
-                boosting.begin(self._framework, is_first=self._is_first)
+                boosting.begin(self.framework, is_first=self._is_first)
         except Exception as error:  # noqa: BLE001, RUF100 - the script runs as without us
             _print_why(error)
 
@@ -157,6 +178,13 @@ def _explain(finders: list[_Finder]) -> None:
     if getattr(sys, "last_type", None) is KeyboardInterrupt:
         return
     if any(finder.has_begun for finder in finders):
+        return
+    hidden = [finder.framework for finder in finders if finder.is_imported()]
+    if hidden:
+        sys.stderr.write(
+            f"tdbg: nothing was captured: {hidden[0]} was imported by an import hook "
+            "of the program, which asked no other one\n"
+        )
         return
     try:
         from tdbg.launch.summary import explain_no_framework
@@ -174,7 +202,7 @@ def _print_why(error: Exception) -> None:
     sys.stderr.write(f"tdbg: nothing is captured: {why}\n")
 
 
-def _watch_frameworks() -> None:
+def _watch_frameworks() -> list[_Finder]:
     is_first = _claim_first()
     names = (*_FRAMEWORKS, *_LIBRARIES)
     finders = [_Finder(name, is_first) for name in names]
@@ -189,6 +217,17 @@ def _watch_frameworks() -> None:
         str(os.getppid()),
     }:
         atexit.register(_explain, finders)
+    return finders
+
+
+def _lead(finders: list[_Finder]) -> None:
+    """Put these before finders that the user's own ``sitecustomize`` has added.
+
+    One that finds a framework by itself would hide it from all that come after it.
+    """
+    waiting = [finder for finder in finders if not finder.has_begun]
+    others = [finder for finder in sys.meta_path if finder not in waiting]
+    sys.meta_path[:] = [*waiting, *others]
 
 
 def _chain() -> None:
@@ -210,5 +249,8 @@ def _chain() -> None:
 
 
 if os.environ.get("TDBG_DISABLED", "0") in {"", "0"} and not _is_launcher():
-    _watch_frameworks()
-_chain()
+    _finders = _watch_frameworks()
+    _chain()
+    _lead(_finders)
+else:
+    _chain()
