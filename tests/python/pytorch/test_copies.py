@@ -120,4 +120,43 @@ def test_a_watched_model_is_converted_as_any_other(
         train(model, criterion, optimizer, digits(8), 2)
         assert hook.counters()["internal_errors"] == 0
     assert vars(nn.Module)["__getstate__"] is state
+    assert "__reduce_ex__" not in vars(nn.Module)
     assert len(td.create_trial(run_dir).tensor("1_output_0").steps(mode="TRAIN")) >= 4
+
+
+class Counted:
+    """A base with a state of its own."""
+
+    def __getstate__(self) -> object:
+        return {**self.__dict__, "n_copies": 1}
+
+
+class Tagger(Counted, nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(64, 8, batch_first=True)
+        self.last = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(self.lstm(x.unsqueeze(1))[0][:, -1])
+        return out
+
+
+def test_modules_with_a_state_of_their_own_are_saved_as_without_tdbg(
+    run_dir: Path,
+) -> None:
+    # torch.nn.RNNBase has a __getstate__ since its weights are weakly referenced.
+    model, criterion = Tagger(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with td.watch(model, criterion, out=run_dir, save_config=EVERYTHING):
+        train(model, criterion, optimizer, digits(8), 2)
+        buffer = io.BytesIO()
+        torch.save(model, buffer)
+        buffer.seek(0)
+        with torch.serialization.safe_globals([Tagger, nn.LSTM, nn.Linear]):
+            loaded = torch.load(buffer, weights_only=True)
+        copied = copy.deepcopy(model)
+        for each in (loaded, copied):
+            assert torch.equal(each(X), model(X))
+            assert not any(part._forward_hooks for part in each.modules())
+        assert copied.n_copies == 1

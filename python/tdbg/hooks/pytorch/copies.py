@@ -7,8 +7,8 @@ while it reads a module.
 
 Thread safety: hooks are opened and closed by the training's thread.
 
-Errors: none; a module with a ``__getstate__`` of its own has callbacks in its copies
-that do nothing (``callbacks.Inert``).
+Errors: none; a module that reduces itself, or whose state is no dictionary, has
+callbacks in its copies that do nothing (``callbacks.Inert``).
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def leave_out_of_copies(session: Session) -> None:
     session.on_close.append(closed)
     session.on_rest.append(closed)
     _replace(nn.Module, "__getstate__", _state)
+    # Classes with a __getstate__ of their own, as LSTM and DistributedDataParallel.
+    _replace(nn.Module, "__reduce_ex__", _reduced)
     scripting = sys.modules.get("torch.jit._recursive")
     if hasattr(scripting, "create_script_module"):
         _replace(scripting, "create_script_module", _create_script_module)
@@ -86,9 +88,29 @@ def _create_script_module(
 
 def _state(original: Callable[[nn.Module], Any] | None, module: nn.Module) -> Any:
     """The state of a module for its copy, without callbacks."""
-    get: Any = original or object.__getstate__
-    state = get(module)
-    own: Any = state[0] if isinstance(state, tuple) else state
+    of_next: Any = super(nn.Module, module)
+    return _cleaned(of_next.__getstate__() if original is None else original(module))
+
+
+def _reduced(
+    original: Callable[[nn.Module, Any], Any] | None, module: nn.Module, protocol: Any
+) -> Any:
+    """What a module is rebuilt from, without callbacks in its state."""
+    of_next = super(nn.Module, module)
+    reduced = (
+        of_next.__reduce_ex__(protocol)
+        if original is None
+        else original(module, protocol)
+    )
+    if not isinstance(reduced, tuple) or len(reduced) < 3:
+        return reduced
+    make, arguments, state, *others = reduced
+    return (make, arguments, _cleaned(state), *others)
+
+
+def _cleaned(state: Any) -> Any:
+    """The state of a module without callbacks; itself where there are none."""
+    own: Any = state[0] if isinstance(state, tuple) and state else state
     if not isinstance(own, dict):
         return state
     keys = _keys_of_callbacks(own)
