@@ -243,7 +243,9 @@ def dead_relu(rule: DeadRelu, run: FakeRun) -> Verdicts:
             math.comb(n, k) * share**k * (1 - share) ** (n - k)
             for k in range(int(dead.sum()), n + 1)
         )
-        return WARNING if chance <= 0.05 or dead.all() else OK
+        if chance > 0.05 and not dead.all():
+            return OK
+        return WARNING if 100 * dead.mean() > rule.warning_layer else int(Severity.INFO)
 
     return units(rule, run, level)
 

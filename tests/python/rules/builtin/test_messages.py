@@ -213,7 +213,7 @@ def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
         (underfits(), Underfitting(), 1.0, 30.0,
          ["flat at 1.98, and 1.9 in validation: only 1 % below 2, where"]),
         (of_units("3_output_0", [0, 0, 0, 0, 0, 0, 1, 9], [0] * 8), DeadRelu(), 87.5,
-         50, ["7 of 8 units (88 %)", "less than 1 %", "last 3 recorded steps, 6 of "]),
+         80, ["7 of 8 units (88 %)", "less than 1 %", "last 3 recorded steps, 6 of "]),
         (of_units("1_output_0", [9] * 8, [200] * 6 + [0] * 2), SaturatedActivation(),
          75, 50, ["6 of 8 units (75 %)", "more than 90 %", "last 3 recorded steps",
                   "75 % of all values"]),

@@ -42,24 +42,27 @@ class DeadRelu(UnitRule):
         threshold_inactivity: A unit that is active for less than this percentage of
             the values it was given is dead.
         threshold_layer: A layer with more than this percentage of dead units, surely
-            (binomial test, 5 %) or all of them, is reported, as a warning.
+            (binomial test, 5 %) or all of them, is reported.
+        warning_layer: As a warning, if that many are dead; as an info otherwise.
         error_layer: As an error, if this percentage of units was never active.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
 
-    severities = (Severity.WARNING, Severity.ERROR)
+    severities = (Severity.INFO, Severity.WARNING, Severity.ERROR)
     stage = Stage.UNITS
     modules = frozenset({Kind.RELU})
 
     threshold_inactivity: float = 1.0
     threshold_layer: float = 50.0
+    warning_layer: float = 80.0
     error_layer: float = 90.0
 
     def __post_init__(self) -> None:
         check_number(self, "threshold_inactivity", above=0.0, most=100.0)
         UnitRule.__post_init__(self)
+        check_number(self, "warning_layer", least=0.0, most=100.0)
         check_number(self, "error_layer", least=self.threshold_layer, most=100.0)
 
     def applies(self, model_info: ModelInfo | None, name: str) -> bool:
@@ -76,9 +79,9 @@ class DeadRelu(UnitRule):
         gone = recent.percent(recent.part == 0)
         n_units = table.active.shape[1]
         severities = np.full(len(dead), OK, dtype=np.int8)
-        severities[(dead > self.threshold_layer) & self._is_surely(dead, n_units)] = (
-            Severity.WARNING
-        )
+        reported = (dead > self.threshold_layer) & self._is_surely(dead, n_units)
+        severities[reported] = Severity.INFO
+        severities[reported & (dead > self.warning_layer)] = Severity.WARNING
         severe = (dead > self.threshold_layer) & (gone >= self.error_layer)
         severities[severe] = Severity.ERROR
         severities[np.isnan(dead)] = UNKNOWN
@@ -94,13 +97,13 @@ class DeadRelu(UnitRule):
                     "never"
                 ),
                 value=float(dead[j]),
-                threshold=self.threshold_layer,
+                threshold=max(self.threshold_layer, self.warning_layer)
+                if severities[j] == Severity.WARNING
+                else self.threshold_layer,
                 evidence=Evidence("zero_share"),
-                advice=(
-                    "dead units get no gradient and do not come back: restart with a "
-                    "lower learning rate, initialize biases at zero and weights by "
-                    "He, normalize before the activation, or use LeakyReLU or GELU"
-                ),
+                advice=_OF_SOME + _ADVICE
+                if severities[j] == Severity.INFO
+                else _ADVICE,
             )
 
         return table.judge(severities, describe)
@@ -114,6 +117,14 @@ class DeadRelu(UnitRule):
         counts = np.rint(np.nan_to_num(dead) * n_units / 100.0)
         surely: Bools = counts >= _least_beyond(n_units, self.threshold_layer / 100.0)
         return surely
+
+
+_ADVICE = (
+    "units that are dead for all data get no gradient and do not come back: restart "
+    "with a lower learning rate, initialize biases at zero and weights by He, "
+    "normalize before the activation, or use LeakyReLU or GELU"
+)
+_OF_SOME = "as long as the loss falls the other units do the work; if it does not, "
 
 
 @lru_cache(maxsize=256)

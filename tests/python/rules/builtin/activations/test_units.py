@@ -148,6 +148,28 @@ def test_a_layer_is_dead_beyond_chance_however_wide(n_units: int, limit: int):
     assert [said(limit - 1), said(limit)] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("n_dead", "threshold", "severity"),
+    [
+        # What healthy trainings have: VAEs, images with black borders, wide layers.
+        (60, 50.0, Severity.INFO),
+        (80, 50.0, Severity.INFO),
+        (81, 50.0, Severity.WARNING),
+        (89, 82.0, Severity.WARNING),
+    ],
+)
+def test_a_layer_of_which_enough_units_are_left_is_an_info(
+    n_dead: int, threshold: float, severity: Severity
+):
+    run = FakeRun(every=10)
+    for step in range(12):
+        run.units(step, "act_output_0", [0] * n_dead + [32] * (100 - n_dead), 64)
+        run.step(step)
+    (finding,) = judge(run, DeadRelu(threshold_layer=threshold))
+    assert finding.severity is severity
+    assert ("as long as the loss falls" in finding.advice) is (n_dead <= 80)
+
+
 def embedded(
     n_used: int, n_rows: int = 100, share: float = 0.5, n_steps: int = 25
 ) -> FakeRun:
@@ -232,8 +254,9 @@ def run_with(
         (7, 12, None),
         (38, 64, None),
         (4, 4, Severity.ERROR),
-        (15, 20, Severity.WARNING),
-        (40, 64, Severity.WARNING),
+        (15, 20, Severity.INFO),
+        (17, 20, Severity.WARNING),
+        (40, 64, Severity.INFO),
         (9, 10, Severity.ERROR),
         (10, 10, Severity.ERROR),
     ],
@@ -274,7 +297,7 @@ def test_a_unit_that_is_active_now_and_then_lives():
 def test_it_becomes_an_error_when_the_rest_die():
     run = FakeRun(every=10)
     for step in range(12):
-        n_dead = 15 if step < 6 else 20
+        n_dead = 17 if step < 6 else 20
         run.units(step, "1_output_0", [0] * n_dead + [9] * (20 - n_dead), 64)
         run.step(step)
     begin, worse = judge(run, DeadRelu())
