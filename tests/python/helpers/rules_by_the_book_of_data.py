@@ -56,16 +56,16 @@ def not_normalized(rule: NotNormalizedData, run: FakeRun) -> Verdicts:
                 seen.append(entry.rows[name])
                 merged = _merged(seen[-rule.num_steps :], rule.min_elements)
                 if merged is not None:
-                    mean, std = merged
+                    mean, std, size = merged
                     far = abs(mean) > rule.max_mean
-                    far |= not rule.min_std <= std <= rule.max_std
+                    far |= std > rule.max_std or size < rule.min_std
                     result[mode, name, entry.step] = WARNING if far else OK
     return result
 
 
-def _merged(rows: list[Row], enough: int) -> tuple[float, float] | None:
-    """Mean and deviation of as few of the last rows as hold enough numbers."""
-    counts, sums, squares = 0.0, 0.0, 0.0
+def _merged(rows: list[Row], enough: int) -> tuple[float, float, float] | None:
+    """Mean, deviation and size of as few of the last rows as hold enough numbers."""
+    counts, sums, squares, zeros = 0.0, 0.0, 0.0, 0.0
     if rows[-1]["count"] == not_finite(rows[-1]):
         return None
     for row in reversed(rows):
@@ -74,9 +74,13 @@ def _merged(rows: list[Row], enough: int) -> tuple[float, float] | None:
             counts += n
             sums += n * row["mean"]
             squares += row["m2"] + n * row["mean"] ** 2
+            zeros += row["zero"]
         if counts >= enough:
             mean = sums / counts
-            return mean, math.sqrt(max(squares / counts - mean**2, 0.0))
+            std = math.sqrt(max(squares / counts - mean**2, 0.0))
+            if not counts / 2 < zeros < counts:
+                return mean, std, std
+            return mean, std, math.sqrt(squares / (counts - zeros))
     return None
 
 

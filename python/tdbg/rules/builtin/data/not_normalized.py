@@ -59,7 +59,8 @@ class NotNormalizedData(Rule):
     Or tables of which most columns hardly vary beside the widest one.  Only
     floating-point numbers are judged, no inputs of a model that begins with a
     normalization, no input of one whole number a sample, as a time or a length, and
-    none of ones only, as nodes of a graph have that have no features.
+    none of ones only, as nodes of a graph have that have no features.  Where most
+    numbers are zero, as in one-hot codes, the others say whether they are tiny.
     Rows are merged until there are ``min_elements`` of them.
 
     Args:
@@ -148,10 +149,10 @@ class NotNormalizedData(Rule):
     def _judge(self, table: Table, i: int, *, normalized: bool) -> Evaluation:
         scale = self.target_scale if table.roles[i] == "label" else 1.0
         new = np.arange(table.start, len(table.steps))
-        mean, std = self._merged(table, i, new)
+        mean, std, size = self._merged(table, i, new)
         with np.errstate(invalid="ignore"):
             far = np.abs(mean) > self.max_mean * scale
-            far |= (std > self.max_std * scale) | (std < self.min_std / scale)
+            far |= (std > self.max_std * scale) | (size < self.min_std / scale)
         if table.roles[i] != "label":
             # Ones stand for no features, or for a mask that hides nothing.
             far &= (mean != 1) | (std > 0)
@@ -169,8 +170,12 @@ class NotNormalizedData(Rule):
 
     def _merged(
         self, table: Table, i: int, columns: NDArray[np.intp]
-    ) -> tuple[Floats, Floats]:
-        """Mean and deviation up to each column; NaN where there are too few values."""
+    ) -> tuple[Floats, Floats, Floats]:
+        """Mean, deviation and size up to each column; NaN where there are few values.
+
+        The size is the deviation; or, if most values are zero, the root mean square of
+        those that are not.
+        """
         known = table.known[i]
         # ExplodingTensor reports NaN and Inf; this rule judges finite values.
         is_target = table.roles[i] == "label"
@@ -180,9 +185,10 @@ class NotNormalizedData(Rule):
         m2 = np.where(n > 0, table["m2"][i], 0.0)
         means = np.full(len(columns), np.nan)
         deviations = np.full(len(columns), np.nan)
+        sizes = np.full(len(columns), np.nan)
         judged = np.flatnonzero(n[columns] > 0)
         if not len(judged):
-            return means, deviations
+            return means, deviations, sizes
         rows = np.flatnonzero(known)
         at = np.searchsorted(rows, columns[judged])
         # Columns x rows up to each, the last one first.
@@ -197,7 +203,12 @@ class NotNormalizedData(Rule):
         spread = m2[last] * used + counts * (mean[last] - middle[:, np.newaxis]) ** 2
         means[judged] = middle
         deviations[judged] = np.sqrt(spread.sum(axis=1) / total)
-        return means, deviations
+        n_zero = (table["zero"][i][last] * used).sum(axis=1)
+        squares = spread.sum(axis=1) + total * middle**2
+        is_sparse = (2 * n_zero > total) & (n_zero < total)
+        of_others = np.sqrt(squares / np.where(is_sparse, total - n_zero, 1.0))
+        sizes[judged] = np.where(is_sparse, of_others, deviations[judged])
+        return means, deviations, sizes
 
     def _describe(
         self, table: Table, i: int, mean: float, std: float, scale: float

@@ -33,10 +33,21 @@ def fed(
     [
         lambda random: random.integers(0, 256, (32, 64)),
         lambda random: random.uniform(0, 1, (32, 64)) / 255,
+        lambda random: random.uniform(-4, 1, (32, 64)).clip(0) / 255,
+        lambda random: np.full((32, 64), 0.5) + random.normal(0, 1e-3, (32, 64)),
+        lambda random: 0 * random.random((32, 64)),
         lambda random: random.normal(10, 1, (32, 64)),
         lambda random: random.normal(0, 1, (32, 13)) * ([1.0] * 12 + [300.0]),
     ],
-    ids=["raw pixels", "divided twice", "shifted", "a large column"],
+    ids=[
+        "raw pixels",
+        "divided twice",
+        "black with pixels divided twice",
+        "alike",
+        "zeros",
+        "shifted",
+        "a large column",
+    ],
 )
 def test_data_that_were_not_normalized_are_a_warning_at_once(make: Any):
     (finding,) = judge(fed(make, n_steps=9), NotNormalizedData())
@@ -53,8 +64,10 @@ def test_data_that_were_not_normalized_are_a_warning_at_once(make: Any):
         lambda random: random.uniform(-1, 1, (32, 64)),
         lambda random: random.random((32, 64)) < 0.1,
         lambda random: random.standard_t(4, (32, 64)),
+        lambda random: np.eye(5000)[random.integers(0, 5000, 32)],
+        lambda random: (random.random((99, 900)) < 0.02) / 18,
     ],
-    ids=["normal", "unit", "centred", "one-hot", "heavy tails"],
+    ids=["normal", "unit", "centred", "few ones", "heavy tails", "one-hot", "words"],
 )
 def test_data_that_train_well_are_silent(make: Any):
     assert judge(fed(make), NotNormalizedData()) == []
