@@ -49,6 +49,8 @@ DROWNED = 100.0
 # Some dozens of numbers have a range of about four deviations (Tippett 1925).
 DEVIATIONS = 4.0
 MIN_SAMPLES = 8
+# Numbers whose deviation is less than this share of their mean are one number.
+ALIKE = 1e-6
 
 
 @register
@@ -153,7 +155,10 @@ class NotNormalizedData(Rule):
         with np.errstate(invalid="ignore"):
             far = np.abs(mean) > self.max_mean * scale
             far |= (std > self.max_std * scale) | (size < self.min_std / scale)
-        if table.roles[i] != "label":
+        if table.roles[i] == "label":
+            # Targets that are all alike are the word of an adversary: real, or false.
+            far &= (std > ALIKE * np.abs(mean)) | (np.abs(mean) > self.max_mean * scale)
+        else:
             # Ones stand for no features, or for a mask that hides nothing.
             far &= (mean != 1) | (std > 0)
         drowned, of = self._drowned(table, i)

@@ -117,14 +117,18 @@ def gradients_change(step: FirstStep, threshold: float) -> Found | None:
         step: The step.
         threshold: By how much their root mean square may change over a chain.
     """
-    sizes = {
-        GRADIENT + name: step.root(GRADIENT + name)
-        for name in step.matrices
-        if step.model_info.kind_of(name) in WEIGHTED
-    }
-    chain = chain_of_most_change(sizes, threshold)
-    if not chain:
+    # What another optimizer steps may follow another loss, as an adversary does.
+    optimizers: dict[int | None, dict[str, float]] = {}
+    for name in step.matrices:
+        if step.model_info.kind_of(name) in WEIGHTED:
+            facts = step.model_info.parameters[name]
+            of_one = optimizers.setdefault(facts.optimizer, {})
+            of_one[GRADIENT + name] = step.root(GRADIENT + name)
+    chains = (chain_of_most_change(sizes, threshold) for sizes in optimizers.values())
+    chain = next(filter(None, chains), None)
+    if chain is None:
         return None
+    sizes = {name: step.root(name) for name in chain}
     first, last = sizes[chain[0]], sizes[chain[-1]]
     ratio = max(first, last) / min(first, last)
     return Found(

@@ -153,6 +153,12 @@ def test_targets_of_a_regression_have_wider_limits():
     assert at(150.0, "PoissonNLLLoss") == []
 
 
+@pytest.mark.parametrize(("given", "n_findings"), [(1.0, 0), (0.9, 0), (99.0, 1)])
+def test_targets_may_be_the_word_of_an_adversary(given: float, n_findings: int):
+    run = fed(lambda random: given + 0 * random.random((64, 1)), TARGET)
+    assert len(judge(run, NotNormalizedData())) == n_findings
+
+
 def test_the_columns_that_are_largest_are_named():
     run = fed(lambda random: random.normal(0, 1, (99, 4)) * [1.0, 1.0, 700.0, 1.0])
     run.value(0, INPUT, np.random.default_rng(0).normal(0, 1, (99, 4)) * [1, 1, 700, 1])

@@ -131,6 +131,23 @@ def test_what_becomes_of_gradients_is_told(sizes: list[float], says: str) -> Non
     assert finding.value == pytest.approx(8000.0)
 
 
+def test_gradients_of_two_optimizers_are_no_chain() -> None:
+    """A critic and a generator: each has a loss of its own."""
+    ones = np.resize([1.0, -1.0], 8)
+    sizes = [8000.0, 400.0, 20.0, 1.0]
+    rows = {f"gradient/{i}.weight": size * ones for i, size in enumerate(sizes)}
+    known = model_info(4)
+    of_two = {
+        name: replace(facts, optimizer=int(i > 1))
+        for i, (name, facts) in enumerate(known.parameters.items())
+    }
+    assert found(begun(replace(known, parameters=of_two), sound(4) | rows)) == []
+    of_one = {
+        name: replace(facts, optimizer=0) for name, facts in known.parameters.items()
+    }
+    assert len(found(begun(replace(known, parameters=of_one), sound(4) | rows))) == 1
+
+
 def shifted(n_sick: int, n_layers: int, by: float) -> dict[str, object]:
     """Outputs of deviation 1, of which some are so far away from zero."""
     ones = np.resize([1.0, -1.0], 8)
