@@ -7,6 +7,7 @@ cmake_minimum_required(VERSION 3.22)
 
 set(PROJECT_BINARY_DIR "${FOLDER}")
 set(CMAKE_CXX_COMPILER c++)
+set(ENV{TDBG_CUDA} ON) # What is asked for, whatever builds are given.
 include("${CMAKE_CURRENT_LIST_DIR}/TdbgCuda.cmake")
 tdbg_find_nvcc(nvcc version reason)
 if(NOT nvcc)

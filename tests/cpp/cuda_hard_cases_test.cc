@@ -71,6 +71,21 @@ TDBG_TEST(AFewElementsThatOutweighTheOthersKeepTheBound) {
   }
 }
 
+// What tiles begin with, of which the shift is made, is like nothing else in
+// them: the sum of squares about the shift is many times that about the mean.
+TDBG_TEST(ATileThatBeginsUnlikeItsRestKeepsTheBound) {
+  constexpr std::size_t kElements = 17U << 20;  // Tiles of 64 KiB.
+  std::vector<float> values(kElements);
+  for (std::size_t i = 0; i < kElements; ++i) {
+    values[i] = i % 16384 < 1024 ? 1.7F : 1.1F;
+  }
+  std::vector<std::byte> elements(4 * kElements);
+  std::memcpy(elements.data(), values.data(), elements.size());
+  ExpectRow(CudaReduce(elements.data(), kElements, DType::kFloat32),
+            ReferenceRow(elements, DType::kFloat32), DType::kFloat32,
+            "tiles that begin unlike their rest");
+}
+
 // Squares beyond the range of float64, in some tiles or all; the others must
 // not disappear, nor count where they do not.
 TDBG_TEST(Float64OutOfRangeIsBroughtIntoIt) {

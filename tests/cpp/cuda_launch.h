@@ -60,7 +60,7 @@ class CudaTable {
                     &rows_data};
     EXPECT_TRUE(cuda_emulator::RunKernel(
         is_inline ? cuda::kInlineStatisticsKernel : cuda::kStatisticsKernel,
-        {n_blocks}, {cuda::kBlockThreads}, 0, args));
+        {n_blocks}, {cuda::kStatisticsThreads}, 0, args));
     for (const std::uint32_t counter : counters) EXPECT_EQ(counter, 0U);
     return rows;
   }

@@ -83,14 +83,14 @@ TDBG_TEST(ATableInTheParametersGivesTheSameRows) {
   }
 }
 
-// More tiles than one level of merging takes: groups of groups.
+// More tiles than two levels of merging take: groups of groups of groups.
 TDBG_TEST(ManyTilesInWhateverOrderGiveTheSameBits) {
-  const std::size_t n = 2100000;  // 257 tiles of 32 KiB.
+  const std::size_t n = 8400000;  // 1026 tiles of 32 KiB.
   const std::vector<std::byte> elements =
       Make(DType::kFloat32, Values::kNormal, n);
   CudaTable table;
   table.Add(elements.data(), n, DType::kFloat32);
-  EXPECT_EQ(table.n_tiles(), 257U);
+  EXPECT_EQ(table.n_tiles(), 1026U);
   const std::vector<cuda::DeviceRow> rows = table.Run(1);
   cuda_emulator::SetSeed(7);
   EXPECT_TRUE(SameBits(rows[0], table.Run(6)[0]));

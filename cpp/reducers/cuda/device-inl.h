@@ -24,6 +24,7 @@ namespace {  // NOLINT(google-build-namespaces): kernels are one unit.
 constexpr std::uint32_t kLanes = 32;
 constexpr std::uint32_t kAllLanes = 0xffffffffU;
 constexpr std::uint32_t kWarps = kBlockThreads / kLanes;
+constexpr std::uint32_t kStatisticsWarps = kStatisticsThreads / kLanes;
 
 __device__ inline std::uint32_t Lane() { return threadIdx.x % kLanes; }
 __device__ inline std::uint32_t Warp() { return threadIdx.x / kLanes; }
@@ -65,6 +66,14 @@ __device__ inline T LoadShared(const T* p) {
   T value;
   std::memcpy(&value, words, sizeof(value));
   return value;
+}
+
+// Orders what this thread did before and after for all others of the device, as
+// acq_rel does.  (__threadfence is sequentially consistent.)
+__device__ inline void Fence() {
+#ifdef __CUDACC__
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
 }
 
 // --- Sums and extremes over a warp: all lanes --------------------------------

@@ -16,6 +16,12 @@ constexpr std::array<const char*, 4> kKernelNames = {
     kStatisticsKernel, kInlineStatisticsKernel, kUnitCountsKernel,
     kHistogramKernel};
 
+unsigned BlockThreads(Kernel kernel) {
+  return kernel == Kernel::kStatistics || kernel == Kernel::kInlineStatistics
+             ? kStatisticsThreads
+             : kBlockThreads;
+}
+
 Result<std::vector<char>> ReadImage(const char* path) {
   std::ifstream file(path, std::ios::binary);
   std::vector<char> image{std::istreambuf_iterator<char>(file), {}};
@@ -121,10 +127,11 @@ Status Device::LoadKernels() {
                                                     kKernelNames[i]),
                        "cuModuleGetFunction"));
     int n_blocks = 0;
-    TDBG_RETURN_IF_ERROR(
-        driver_->Check(driver_->occupancy(&n_blocks, kernel.function,
-                                          static_cast<int>(kBlockThreads), 0),
-                       "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
+    TDBG_RETURN_IF_ERROR(driver_->Check(
+        driver_->occupancy(
+            &n_blocks, kernel.function,
+            static_cast<int>(BlockThreads(static_cast<Kernel>(i))), 0),
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
     kernel.n_blocks =
         static_cast<unsigned>(std::max(1, n_blocks * n_processors));
   }
@@ -154,10 +161,10 @@ Status Device::Launch(Kernel kernel, std::uint64_t n_tiles, Stream stream,
   const Loaded& loaded = kernels_[static_cast<std::size_t>(kernel)];
   const auto n_blocks = static_cast<unsigned>(
       std::clamp<std::uint64_t>(n_tiles, 1, loaded.n_blocks));
-  return driver_->Check(
-      driver_->launch_kernel(loaded.function, n_blocks, 1, 1, kBlockThreads, 1,
-                             1, 0, stream, arguments, nullptr),
-      "cuLaunchKernel");
+  return driver_->Check(driver_->launch_kernel(loaded.function, n_blocks, 1, 1,
+                                               BlockThreads(kernel), 1, 1, 0,
+                                               stream, arguments, nullptr),
+                        "cuLaunchKernel");
 }
 
 Result<DeviceAddress> Device::Allocate(std::size_t n) {

@@ -1,4 +1,4 @@
-// A warp's share of a tile, element by element in double: for what the quick
+// A tile, element by element in double: for what the quick
 // sums cannot do, such as NaN among the elements.
 //
 // Three passes: what there is, the mean, and the deviations from it, the
@@ -40,21 +40,20 @@ __device__ inline double ValueAt(std::uint32_t dtype, std::uint64_t address) {
   }
 }
 
-// Calls use(value) with each element of the calling thread: 16 bytes of every
-// kBlockThreads times 16, and one of those that fill no 16 bytes.
+// Calls use(value) with each element of the calling lane: 16 bytes of every
+// kLanes times 16, and one of those that fill no 16 bytes.
 template <typename Use>
 __device__ __forceinline__ void ForEachOwn(const Part& part,
                                            std::uint32_t dtype,
                                            std::uint32_t size, Use use) {
   const std::uint32_t n_in_vec = 16 / size;
   const std::uint32_t n_vecs = part.n / n_in_vec;
-  const std::uint32_t own_vecs =
-      (n_vecs + kBlockThreads - 1 - threadIdx.x) / kBlockThreads;
-  const std::uint32_t last = n_vecs * n_in_vec + threadIdx.x;
+  const std::uint32_t own_vecs = (n_vecs + kLanes - 1 - Lane()) / kLanes;
+  const std::uint32_t last = n_vecs * n_in_vec + Lane();
   const std::uint32_t n = own_vecs * n_in_vec;
 #pragma unroll 1
   for (std::uint32_t s = 0; s < n + (last < part.n ? 1U : 0U); ++s) {
-    const std::uint32_t vec = threadIdx.x + s / n_in_vec * kBlockThreads;
+    const std::uint32_t vec = Lane() + s / n_in_vec * kLanes;
     const std::uint32_t i = s < n ? vec * n_in_vec + s % n_in_vec : last;
     use(ValueAt(dtype, AddressOf(part, i, size)));
   }
@@ -132,7 +131,7 @@ __device__ __forceinline__ void TakeExactly(const Part& part,
     });
     SetSums(n, mean, WarpSum(off), WarpSum(squares), WarpSum(l1), &m);
   }
-  if (Lane() == 0) *row = {m, exponent, 1.0};
+  *row = {m, exponent, 1.0};
 }
 
 }  // namespace

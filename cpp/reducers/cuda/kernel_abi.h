@@ -13,10 +13,10 @@
 //   tdbg_unit_counts        UnitEntry entry
 //   tdbg_histogram          BinEntry entry
 //
-// All are launched with kBlockThreads threads in a block, no dynamic shared
-// memory, and as many blocks as are resident at once or as there are tiles,
-// whichever is less (at least 1): blocks take tiles until there are none.  The
-// grid changes no bit of the result.
+// All are launched with kBlockThreads threads in a block, those of statistics
+// with kStatisticsThreads, no dynamic shared memory, and as many blocks as are
+// resident at once or as there are tiles, whichever is less (at least 1): they
+// take tiles until there are none.  The grid changes no bit of the result.
 //
 // Launches that share partials and counters must follow one another (a stream).
 
@@ -36,6 +36,9 @@ inline constexpr char kUnitCountsKernel[] = "tdbg_unit_counts";
 inline constexpr char kHistogramKernel[] = "tdbg_histogram";
 
 inline constexpr std::uint32_t kBlockThreads = 256;
+// Of the statistics kernels: blocks share nothing but a multiprocessor, and
+// five such have 96 registers a thread.
+inline constexpr std::uint32_t kStatisticsThreads = 128;
 
 // A strided tensor has at most this many dimensions, after those that lie
 // seamlessly in one another were merged.
@@ -85,41 +88,52 @@ static_assert(sizeof(DeviceRow) == 14 * 8);
 
 // --- Tiles -------------------------------------------------------------------
 //
-// A tile is the unit of work and of merging.  Its size depends on the tensor's
-// alone, so that bits depend on the data and on nothing else.  Small tensors
-// have small tiles, to occupy the device; large ones have larger tiles, because
-// each tile costs a merge.
+// A tile is the unit of work, of one warp, and of merging.  Its size depends on
+// the tensor's alone, so that bits depend on the data and on nothing else.
+// Small tensors have small tiles, to occupy the device; large ones have larger
+// tiles, because each costs a microsecond or two besides its reading.
 
-[[nodiscard]] TDBG_HOST_DEVICE constexpr std::uint32_t TileBytes(
+[[nodiscard]] TDBG_HOST_DEVICE constexpr std::uint32_t TileLog2(
     std::uint64_t n_bytes) {
-  if (n_bytes < (std::uint64_t{1} << 20)) return 16384;
-  return n_bytes < (std::uint64_t{32} << 20) ? 32768 : 65536;
+  if (n_bytes < (std::uint64_t{1} << 20)) return 13;
+  if (n_bytes < (std::uint64_t{4} << 20)) return 14;
+  return n_bytes < (std::uint64_t{64} << 20) ? 15 : 16;
 }
 
 // REQUIRES: item_size is 1, 2, 4 or 8.
 [[nodiscard]] TDBG_HOST_DEVICE constexpr std::uint32_t TileElements(
     std::uint64_t count, std::uint32_t item_size) {
-  return TileBytes(count * item_size) / item_size;
+  return (std::uint32_t{1} << TileLog2(count * item_size)) / item_size;
 }
 
 // At least one, so that an empty tensor, too, has its row written.
 [[nodiscard]] TDBG_HOST_DEVICE constexpr std::uint64_t TileCount(
     std::uint64_t count, std::uint32_t item_size) {
-  const std::uint64_t tile = TileElements(count, item_size);
-  return count == 0 ? 1 : (count + tile - 1) / tile;
+  const std::uint64_t n_bytes = count * item_size;
+  return n_bytes == 0 ? 1 : ((n_bytes - 1) >> TileLog2(n_bytes)) + 1;
 }
 
 // Tiles of a launch: no more; DeviceRows of `partials`: as many as tiles.
 inline constexpr std::uint32_t kMaxTiles = std::uint32_t{1} << 24;
 
-// Tiles whose partial rows are merged first; then those of all groups are.
-inline constexpr std::uint32_t kTilesInGroup = 128;
+// So many rows are merged at once: of tiles, then of groups of tiles, and so
+// on.
+inline constexpr std::uint32_t kGroup = 32;
+// How often, of kMaxTiles.
+inline constexpr std::uint32_t kMaxLevels = 5;
+
+// The groups of all levels of the entries before `entry`, at most: of n tiles
+// there are no more than n / 32 + 1, n / 1024 + 1, ...
+[[nodiscard]] TDBG_HOST_DEVICE constexpr std::uint32_t FirstGroup(
+    std::uint32_t first_tile, std::uint32_t entry) {
+  return first_tile / (kGroup - 1) + entry * kMaxLevels;
+}
 
 // How many counters a launch needs.  They are zero before the first launch;
 // each launch leaves them zero.
 [[nodiscard]] TDBG_HOST_DEVICE constexpr std::size_t CounterCount(
     std::uint32_t n_entries, std::uint32_t n_tiles) {
-  return std::size_t{2} + std::size_t{2} * n_entries + n_tiles / kTilesInGroup;
+  return std::size_t{2} + FirstGroup(n_tiles, n_entries);
 }
 
 // --- The opt-in kernels ------------------------------------------------------

@@ -9,15 +9,15 @@
 
 namespace tdbg::cuda {
 
-// Three blocks in a multiprocessor: 80 registers a thread.
-extern "C" __global__ void __launch_bounds__(kBlockThreads, 3)
+// Five blocks in a multiprocessor: 96 registers a thread.
+extern "C" __global__ void __launch_bounds__(kStatisticsThreads, 5)
     tdbg_statistics(const TensorEntry* table, std::uint32_t n_entries,
                     std::uint32_t n_tiles, DeviceRow* partials,
                     std::uint32_t* counters, DeviceRow* rows) {
   TakeTiles(table, n_entries, n_tiles, partials, counters, rows);
 }
 
-extern "C" __global__ void __launch_bounds__(kBlockThreads, 3)
+extern "C" __global__ void __launch_bounds__(kStatisticsThreads, 5)
     tdbg_statistics_inline(const __grid_constant__ InlineTable table,
                            std::uint32_t n_entries, std::uint32_t n_tiles,
                            DeviceRow* partials, std::uint32_t* counters,

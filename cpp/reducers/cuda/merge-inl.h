@@ -1,11 +1,12 @@
-// How the rows of warps, tiles and groups of tiles become that of a tensor.
+// How the rows of tiles and of groups of tiles become that of a tensor.
 //
-// In trees whose shape depends on the number of tiles alone, whichever block
+// In trees whose shape depends on the number of tiles alone, whichever warp
 // does it: so bits depend on the data only.
 
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "reducers/cuda/device-inl.h"
 #include "reducers/row_math-inl.h"
@@ -21,23 +22,14 @@
 namespace tdbg::cuda {
 namespace {  // NOLINT(google-build-namespaces): kernels are one unit.
 
-// Memory that the threads of a block share.
-struct BlockState {
-  DeviceRow rows[kTilesInGroup];
-  std::uint32_t next_tile;
-  std::uint32_t is_last;
-};
-
 // The counters of a launch, all zero before and after it.
 struct Counters {
   std::uint32_t* next_tile;
-  std::uint32_t* n_done;  // Blocks.
-  std::uint32_t* groups;  // Of each entry: groups that are merged.
-  std::uint32_t* tiles;   // Of each group: tiles that are.
+  std::uint32_t* n_done;  // Warps.
+  std::uint32_t* groups;  // Of each group: what of it is merged.
 };
-__device__ __forceinline__ Counters CountersOf(std::uint32_t* counters,
-                                               std::uint32_t n_entries) {
-  return {counters, counters + 1, counters + 2, counters + 2 + n_entries};
+__device__ __forceinline__ Counters CountersOf(std::uint32_t* counters) {
+  return {counters, counters + 1, counters + 2};
 }
 
 __device__ __forceinline__ bool IsNothing(const Moments& m) {
@@ -71,63 +63,58 @@ __device__ __forceinline__ void MergeRow(DeviceRow* part, ExtremeClass extremes,
   MergeMoments(part->moments, extremes, &row->moments);
 }
 
-// Merges rows[1] to rows[n - 1], in shared memory, into rows[0].  All threads;
-// the rows were written before a barrier, the result is there after the next.
-// REQUIRES: n <= kTilesInGroup.
-__device__ __forceinline__ void MergeRows(std::uint32_t n,
-                                          ExtremeClass extremes,
-                                          DeviceRow* rows) {
-#pragma unroll 1
-  for (std::uint32_t half = kTilesInGroup / 2; half > 0; half /= 2) {
-    if (half >= n) continue;
-    if (threadIdx.x < half && threadIdx.x + half < n) {
-      MergeRow(&rows[threadIdx.x + half], extremes, &rows[threadIdx.x]);
-    }
-    if (half > kLanes / 2) {
-      __syncthreads();
-    } else if (Warp() == 0) {
-      __syncwarp();
-    }
+// The row of another lane.
+__device__ __forceinline__ DeviceRow OfLane(const DeviceRow& row,
+                                            std::uint32_t distance) {
+  constexpr std::uint32_t kWords = sizeof(DeviceRow) / 8;
+  unsigned long long words[kWords];
+  std::memcpy(words, &row, sizeof(row));
+#pragma unroll
+  for (std::uint32_t i = 0; i < kWords; ++i) {
+    words[i] = __shfl_xor_sync(kAllLanes, words[i], distance);
   }
+  DeviceRow other;
+  std::memcpy(&other, words, sizeof(other));
+  return other;
 }
 
-// Merges `n` rows in device memory, `stride` apart, into state->rows[0].  All
-// threads.
-__device__ __forceinline__ void MergeStored(const DeviceRow* rows,
-                                            std::uint32_t n,
-                                            std::uint32_t stride,
-                                            ExtremeClass extremes,
-                                            BlockState* state) {
-  if (threadIdx.x < kTilesInGroup && threadIdx.x < n) {
-    DeviceRow* row = &state->rows[threadIdx.x];
-    *row = LoadShared(rows + std::uint64_t{threadIdx.x} * stride);
+// The row of `n` rows in device memory, `stride` apart, for lane 0.  All lanes.
+// REQUIRES: 0 < n <= kGroup.
+__device__ __forceinline__ DeviceRow MergeStored(const DeviceRow* stored,
+                                                 std::uint32_t n,
+                                                 std::uint32_t stride,
+                                                 ExtremeClass extremes) {
+  static_assert(kGroup == kLanes);
+  DeviceRow row;
+  Clear(extremes, &row.moments);
+  row.exponent = 0;
+  row.scale = 1.0;
+  if (Lane() < n) row = LoadShared(stored + std::uint64_t{Lane()} * stride);
 #pragma unroll 1
-    for (std::uint32_t i = threadIdx.x + kTilesInGroup; i < n;
-         i += kTilesInGroup) {
-      DeviceRow part = LoadShared(rows + std::uint64_t{i} * stride);
-      MergeRow(&part, extremes, row);
-    }
+  for (std::uint32_t half = kLanes / 2; half > 0; half /= 2) {
+    DeviceRow part = OfLane(row, half);
+    MergeRow(&part, extremes, &row);
   }
-  __syncthreads();
-  MergeRows(n < kTilesInGroup ? n : kTilesInGroup, extremes, state->rows);
+  return row;
 }
 
-// Stores state->rows[0] and counts it; returns whether it is the last of `n`
-// that are counted there.  All threads.
-__device__ __forceinline__ bool StoreAndCount(DeviceRow* where,
+// Stores `row`, which lane 0 has, and counts it; returns whether it is the last
+// of `n` that are counted there, whose rows can then be read.  All lanes.
+__device__ __forceinline__ bool StoreAndCount(const DeviceRow& row,
+                                              DeviceRow* where,
                                               std::uint32_t* counter,
-                                              std::uint32_t n,
-                                              BlockState* state) {
-  if (threadIdx.x == 0) {
-    *where = state->rows[0];
-    __threadfence();
-    const bool is_last = atomicAdd(counter, 1U) + 1 == n;
-    if (is_last) *counter = 0;
-    state->is_last = is_last ? 1 : 0;
-    __threadfence();
+                                              std::uint32_t n) {
+  bool is_last = false;
+  if (Lane() == 0) {
+    *where = row;
+    Fence();
+    is_last = atomicAdd(counter, 1U) + 1 == n;
+    if (is_last) {
+      *counter = 0;
+      Fence();
+    }
   }
-  __syncthreads();
-  return state->is_last != 0;
+  return __ballot_sync(kAllLanes, is_last) != 0;
 }
 
 // A tile, and which tiles are its tensor's.
@@ -138,35 +125,34 @@ struct Tiles {
   std::uint32_t n;
 };
 
-// Adds the tile whose row is state->rows[0] to its tensor; true where it was
-// the last one, and state->rows[0] now holds the row of the tensor.  All
-// threads.
+// Adds the tile whose row is `*row` to its tensor; true where it was the last
+// one, and lane 0 now has the row of the tensor.  All lanes.
 __device__ __forceinline__ bool Publish(const Tiles& tiles,
                                         ExtremeClass extremes,
                                         const Counters& counters,
-                                        DeviceRow* partials,
-                                        BlockState* state) {
-  if (tiles.n == 1) return true;
-  const std::uint32_t group = (tiles.tile - tiles.first) / kTilesInGroup;
-  const std::uint32_t first = tiles.first + group * kTilesInGroup;
-  const std::uint32_t left = tiles.first + tiles.n - first;
-  const std::uint32_t n_tiles = left < kTilesInGroup ? left : kTilesInGroup;
-  // Groups before those of this tensor are no more than that.
-  const std::uint32_t counter =
-      tiles.first / kTilesInGroup + tiles.entry + group;
-  if (!StoreAndCount(partials + tiles.tile, counters.tiles + counter, n_tiles,
-                     state)) {
-    return false;
+                                        DeviceRow* partials, DeviceRow* row) {
+  DeviceRow* const stored = partials + tiles.first;
+  std::uint32_t* count = counters.groups + FirstGroup(tiles.first, tiles.entry);
+  std::uint32_t i = tiles.tile - tiles.first;
+  std::uint32_t n = tiles.n;
+  // The row of a group is stored in place of its first one.
+  std::uint32_t stride = 1;
+#pragma unroll 1
+  while (n > 1) {
+    const std::uint32_t group = i / kGroup;
+    const std::uint32_t left = n - group * kGroup;
+    const std::uint32_t n_rows = left < kGroup ? left : kGroup;
+    if (!StoreAndCount(*row, stored + std::uint64_t{i} * stride, count + group,
+                       n_rows)) {
+      return false;
+    }
+    *row = MergeStored(stored + std::uint64_t{group} * kGroup * stride, n_rows,
+                       stride, extremes);
+    n = (n + kGroup - 1) / kGroup;
+    count += n;
+    i = group;
+    stride *= kGroup;
   }
-  MergeStored(partials + first, n_tiles, 1, extremes, state);
-  const std::uint32_t n_groups = (tiles.n + kTilesInGroup - 1) / kTilesInGroup;
-  if (n_groups == 1) return true;
-  // In place of the group's first tile.
-  if (!StoreAndCount(partials + first, counters.groups + tiles.entry, n_groups,
-                     state)) {
-    return false;
-  }
-  MergeStored(partials + tiles.first, n_groups, kTilesInGroup, extremes, state);
   return true;
 }
 

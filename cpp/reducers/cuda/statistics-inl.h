@@ -1,10 +1,11 @@
-// The statistics kernel: blocks that stay, and take tiles of all tensors of a
+// The statistics kernel: warps that stay, and take tiles of all tensors of a
 // table until there are none.  Implements cpp/reducers/cuda/README.md.
 
 #pragma once
 
 #include <cstdint>
 
+#include "reducers/cuda/ahead-inl.h"
 #include "reducers/cuda/device-inl.h"
 #include "reducers/cuda/elements-inl.h"
 #include "reducers/cuda/exact-inl.h"
@@ -16,122 +17,141 @@
 namespace tdbg::cuda {
 namespace {  // NOLINT(google-build-namespaces): kernels are one unit.
 
-// 16-byte loads of a thread that are in flight together, twice: one lot is
-// fetched while the other is summed.
-constexpr int kLot = 2;
+// Rows of 16 bytes for each lane that the shift is made of, where there are so
+// many.
+constexpr std::uint32_t kSampledRows = 8;
+static_assert(kSampledRows == kLots * kLotRows);
 
-__device__ __forceinline__ void LoadLot(const Part& part, std::uint32_t row,
-                                        Vec (&lot)[kLot]) {
-#pragma unroll
-  for (int k = 0; k < kLot; ++k) {
-    const std::uint32_t i =
-        (row + static_cast<std::uint32_t>(k)) * kBlockThreads + threadIdx.x;
-    lot[k] = LoadVec(part.address + static_cast<std::uint64_t>(i) * 16);
+// The sum of what is sampled of row(0), row(1) and so on.  By twos, so that the
+// mean of equal elements is exactly that.
+template <typename L, typename Row>
+__device__ __forceinline__ auto SampleRows(Row row) {
+  using Sum = decltype(L::Sample(Vec{}));
+  Sum one = 0;
+  Sum two = 0;
+  Sum four = 0;
+#pragma unroll 1
+  for (std::uint32_t k = 0; k < kSampledRows; ++k) {
+    Sum sum = L::Sample(row(k));
+    if (k % 2 == 0) {
+      one = sum;
+      continue;
+    }
+    sum += one;
+    if (k % 4 == 1) {
+      two = sum;
+      continue;
+    }
+    sum += two;
+    if (k == 3) {
+      four = sum;
+    } else {
+      four += sum;
+    }
   }
+  return four;
 }
 
+// The sums of a tile, by one warp; false where it must be taken exactly.  All
+// lanes.
 template <typename L>
-__device__ __forceinline__ void AddLot(const Vec (&lot)[kLot], L* lanes) {
-#pragma unroll
-  for (int k = 0; k < kLot; ++k) lanes->Add(lot[k]);
-}
-
-// A warp's share of a part, into `*row` (which all lanes may read after the
-// next barrier); false where it must be taken exactly.  All lanes.
-template <typename L>
-__device__ __forceinline__ bool TakeShare(const Part& part, DeviceRow* row) {
+__device__ __forceinline__ bool TakeQuickly(const Part& part,
+                                            const Stretch& own, Loads* loads,
+                                            Moments* m) {
   using Bits = typename L::Element::Bits;
   const std::uint32_t n_vecs = part.n / L::kElements;
   const bool is_plain = part.n_dims == 0 && part.address % 16 == 0;
-  // Rows of 16 bytes for each thread, all of them there.
-  const std::uint32_t n_lots = is_plain ? n_vecs / kBlockThreads / kLot : 0;
   const auto vec = [&](std::uint32_t i) {
     return is_plain ? LoadVec(part.address + static_cast<std::uint64_t>(i) * 16)
                     : GatherVec<Bits>(part, i);
   };
-  const std::uint32_t own = threadIdx.x;
-  std::uint32_t n = 0;
   L lanes;
-  std::uint32_t i = own;
-  if (n_lots > 0) {
-    Vec a[kLot];
-    Vec b[kLot];
-    LoadLot(part, 0, a);
-    if (n_lots > 1) LoadLot(part, kLot, b);
-    lanes.SetShift(a[0], true);
-    for (std::uint32_t lot = 0;;) {
-      AddLot(a, &lanes);
-      if (++lot == n_lots) break;
-      if (lot + 1 < n_lots) LoadLot(part, (lot + 1) * kLot, a);
-      AddLot(b, &lanes);
-      if (++lot == n_lots) break;
-      if (lot + 1 < n_lots) LoadLot(part, (lot + 1) * kLot, b);
-    }
-    n = n_lots * kLot * L::kElements;
-    i += n_lots * kLot * kBlockThreads;
+  if (n_vecs >= kSampledRows * kLanes) {
+    const bool has_lots = own.n_lots > 0;
+    if (has_lots) WaitForLots();
+    const auto row = [&](std::uint32_t k) {
+      return has_lots ? loads->Row(k % kLotRows, k / kLotRows)
+                      : vec(k * kLanes + Lane());
+    };
+    lanes.SetShift(SampleRows<L>(row), true, L::kSampled * kSampledRows);
   } else {
-    const bool has = own < n_vecs;
-    const Vec first = has ? vec(own) : Vec{};
-    lanes.SetShift(first, has);
+    const bool has = Lane() < n_vecs;
+    lanes.SetShift(L::Sample(has ? vec(Lane()) : Vec{}), has, L::kSampled);
   }
 #pragma unroll 1
-  for (; i < n_vecs; i += kBlockThreads) {
-    lanes.Add(vec(i));
-    n += L::kElements;
+  for (std::uint32_t lot = 0; lot < own.n_lots; ++lot) {
+    WaitForLot();
+#pragma unroll(L::kElements == 16 ? 1 : kLotRows)
+    for (std::uint32_t k = 0; k < kLotRows; ++k) lanes.Add(loads->Row(k));
+    loads->Leave(own, lot);
   }
-  const std::uint32_t last = n_vecs * L::kElements + own;
+#pragma unroll 1
+  for (std::uint32_t i = own.n_lots * kLotRows * kLanes + Lane(); i < n_vecs;
+       i += kLanes) {
+    lanes.Add(vec(i));
+  }
+  const std::uint32_t last = n_vecs * L::kElements + Lane();
   if (last < part.n) {
     lanes.AddOne(Load<Bits>(AddressOf(part, last, sizeof(Bits))));
-    ++n;
   }
-  n = WarpSum32(n);
-  Moments m{};
-  bool ok = true;
-  if (n == 0) {
-    Clear(L::kExtremes, &m);
-  } else {
-    ok = lanes.Finish(n, &m);
-    m.finite = n;
+  if (part.n == 0) {
+    Clear(L::kExtremes, m);
+    return true;
   }
-  if (Lane() == 0) *row = {m, 0, 1.0};
-  return ok;
+  *m = {};
+  m->finite = part.n;
+  return lanes.Finish(part.n, m);
 }
 
-__device__ __forceinline__ bool TakeShareOf(std::uint32_t dtype,
-                                            const Part& part, DeviceRow* row) {
+__device__ __forceinline__ bool TakeQuicklyOf(std::uint32_t dtype,
+                                              const Part& part,
+                                              const Stretch& own, Loads* loads,
+                                              Moments* m) {
   switch (static_cast<DType>(dtype)) {
     case DType::kBool:
-      return TakeShare<ShortLanes<TruthElement>>(part, row);
+      return TakeQuickly<ShortLanes<TruthElement>>(part, own, loads, m);
     case DType::kUInt8:
-      return TakeShare<ShortLanes<UInt8Element>>(part, row);
+      return TakeQuickly<ShortLanes<UInt8Element>>(part, own, loads, m);
     case DType::kInt8:
-      return TakeShare<ShortLanes<Int8Element>>(part, row);
+      return TakeQuickly<ShortLanes<Int8Element>>(part, own, loads, m);
     case DType::kUInt16:
-      return TakeShare<ShortLanes<UInt16Element>>(part, row);
+      return TakeQuickly<ShortLanes<UInt16Element>>(part, own, loads, m);
     case DType::kInt16:
-      return TakeShare<ShortLanes<Int16Element>>(part, row);
+      return TakeQuickly<ShortLanes<Int16Element>>(part, own, loads, m);
     case DType::kUInt32:
-      return TakeShare<DoubleLanes<UInt32Element>>(part, row);
+      return TakeQuickly<DoubleLanes<UInt32Element>>(part, own, loads, m);
     case DType::kInt32:
-      return TakeShare<DoubleLanes<Int32Element>>(part, row);
+      return TakeQuickly<DoubleLanes<Int32Element>>(part, own, loads, m);
     case DType::kUInt64:
-      return TakeShare<DoubleLanes<UInt64Element>>(part, row);
+      return TakeQuickly<DoubleLanes<UInt64Element>>(part, own, loads, m);
     case DType::kInt64:
-      return TakeShare<DoubleLanes<Int64Element>>(part, row);
+      return TakeQuickly<DoubleLanes<Int64Element>>(part, own, loads, m);
     case DType::kFloat64:
-      return TakeShare<DoubleLanes<Float64Element>>(part, row);
+      return TakeQuickly<DoubleLanes<Float64Element>>(part, own, loads, m);
     case DType::kFloat32:
-      return TakeShare<FloatLanes>(part, row);
+      return TakeQuickly<FloatLanes>(part, own, loads, m);
     case DType::kFloat16:
-      return TakeShare<Float16Lanes>(part, row);
+      return TakeQuickly<Float16Lanes>(part, own, loads, m);
     case DType::kBFloat16:
-      return TakeShare<BFloat16Lanes>(part, row);
+      return TakeQuickly<BFloat16Lanes>(part, own, loads, m);
     case DType::kFloat8E4M3Fn:
-      return TakeShare<Float8Lanes<E4M3Halves>>(part, row);
+      return TakeQuickly<Float8Lanes<E4M3Halves>>(part, own, loads, m);
     case DType::kFloat8E5M2:
-      return TakeShare<Float8Lanes<E5M2Halves>>(part, row);
-    default:  // float8 with patterns that float16 lacks.
+      return TakeQuickly<Float8Lanes<E5M2Halves>>(part, own, loads, m);
+    default:  // IsQuick is false.
       return false;
+  }
+}
+
+// Not float8 with patterns that float16 lacks.
+__device__ __forceinline__ bool IsQuick(std::uint32_t dtype) {
+  switch (static_cast<DType>(dtype)) {
+    case DType::kFloat8E4M3FnUz:
+    case DType::kFloat8E5M2FnUz:
+    case DType::kFloat8E8M0Fnu:
+      return false;
+    default:
+      return true;
   }
 }
 
@@ -186,6 +206,17 @@ __device__ __forceinline__ Part PartOf(const TensorEntry& entry,
           entry.strides};
 }
 
+// What of `tile` is loaded ahead.
+__device__ __forceinline__ Stretch StretchOf(const TensorEntry& entry,
+                                             std::uint32_t tile) {
+  const std::uint32_t size = ItemSizeOf(entry.dtype);
+  const Part part = PartOf(entry, tile, size);
+  if (part.n_dims != 0 || part.address % 16 != 0 || !IsQuick(entry.dtype)) {
+    return {};
+  }
+  return {part.address + Lane() * 16, part.n * size / kLotBytes};
+}
+
 __device__ __forceinline__ double ScaleOf(double scale,
                                           std::uint64_t divisor_address) {
   if (divisor_address == 0) return scale;
@@ -196,38 +227,56 @@ __device__ __forceinline__ double ScaleOf(double scale,
 __device__ __forceinline__ void TakeTiles(
     const TensorEntry* table, std::uint32_t n_entries, std::uint32_t n_tiles,
     DeviceRow* partials, std::uint32_t* counters, DeviceRow* rows) {
-  TDBG_SHARED(BlockState, state);
-  const Counters of = CountersOf(counters, n_entries);
-  std::uint32_t entry_index = 0;
-  std::uint32_t tile = blockIdx.x;
-  while (tile < n_tiles) {
+  TDBG_SHARED(LoadBuffer, buffer);
+  const Counters of = CountersOf(counters);
+  const std::uint32_t n_warps = gridDim.x * kStatisticsWarps;
+  // Few tiles go to as many multiprocessors as there are.
+  std::uint32_t tile = Warp() * gridDim.x + blockIdx.x;
+  if (tile >= n_tiles) return;
+  std::uint32_t index = EntryOf(table, n_entries, tile, 0);
+  Loads loads(&buffer);
+  Stretch own = StretchOf(table[index], tile);
+  loads.Enter({}, own);
+  std::uint32_t next = tile + n_warps;
+  // The first two tiles of each warp are not taken from the counter.
+  const bool is_counted = n_tiles > 2 * n_warps;
+  for (;;) {
     // Asked for early: the answer takes as long as the tile.
-    std::uint32_t next = 0;
-    if (threadIdx.x == 0) next = gridDim.x + atomicAdd(of.next_tile, 1U);
-    entry_index = EntryOf(table, n_entries, tile, entry_index);
-    const TensorEntry& entry = table[entry_index];
+    std::uint32_t later = 0;
+    const bool is_last = next >= n_tiles;
+    if (is_counted && !is_last && Lane() == 0) {
+      later = atomicAdd(of.next_tile, 1U);
+    }
+    std::uint32_t next_index = index;
+    Stretch ahead;
+    if (!is_last) {
+      next_index = EntryOf(table, n_entries, next, index);
+      ahead = StretchOf(table[next_index], next);
+    }
+    loads.Enter(own, ahead);
+    const TensorEntry& entry = table[index];
     const std::uint32_t size = ItemSizeOf(entry.dtype);
     const ExtremeClass extremes = ExtremesOf(static_cast<DType>(entry.dtype));
     const Part part = PartOf(entry, tile, size);
-    DeviceRow* share = &state.rows[Warp()];
-    if (!TakeShareOf(entry.dtype, part, share)) {
-      TakeExactly(part, entry.dtype, size, share);
+    DeviceRow row;
+    row.exponent = 0;
+    row.scale = 1.0;
+    if (!TakeQuicklyOf(entry.dtype, part, own, &loads, &row.moments)) {
+      TakeExactly(part, entry.dtype, size, &row);
     }
-    if (threadIdx.x == 0) state.next_tile = next;
-    __syncthreads();
-    MergeRows(kWarps, extremes, state.rows);
-    const Tiles tiles{tile, entry_index, entry.first_tile,
+    const Tiles tiles{tile, index, entry.first_tile,
                       static_cast<std::uint32_t>(TileCount(entry.count, size))};
-    const bool is_whole = Publish(tiles, extremes, of, partials, &state);
-    if (is_whole && threadIdx.x == 0) {
-      DeviceRow row = state.rows[0];
+    if (Publish(tiles, extremes, of, partials, &row) && Lane() == 0) {
       row.scale = ScaleOf(entry.scale, entry.divisor_address);
       rows[entry.row] = row;
     }
-    tile = state.next_tile;
-    __syncthreads();
+    if (is_last) break;
+    tile = next;
+    index = next_index;
+    own = ahead;
+    next = is_counted ? 2 * n_warps + WarpSum32(later) : n_tiles;
   }
-  if (threadIdx.x == 0 && atomicAdd(of.n_done, 1U) + 1 == gridDim.x) {
+  if (is_counted && Lane() == 0 && atomicAdd(of.n_done, 1U) + 1 == n_warps) {
     *of.next_tile = 0;
     *of.n_done = 0;
   }

@@ -4,17 +4,20 @@
 // Each class L has
 //   kElements     elements of 16 bytes
 //   kExtremes     class of the extremes
-//   SetShift(v, has)  all lanes: chooses what is subtracted before squaring
+//   kSampled, Sample(v)  elements of 16 bytes of which the shift is made, and
+//                 their sum
+//   SetShift(sampled, has, n)  all lanes: chooses what is subtracted before
+//                 squaring, from the sums of `n` elements of those that `has`
 //   Add(v)        16 bytes of elements
 //   AddOne(bits)  one element
 //   Finish(n, &m) all lanes: the moments of the `n` > 0 elements of the warp;
 //                 false where they must be taken exactly (exact-inl.h).
 //
-// The shift is the mean of the first 16 bytes of every lane, so of elements of
-// this very warp.  By Cauchy's inequality the sum of squares about it exceeds
-// that about the mean at most by the factor 1 + n/k, k being the elements it is
-// the mean of, whatever the elements are; for elements in no order it is 1 +
-// 1/k.  So there is no shift to be tried and thrown away.
+// The shift is the mean of the first 16 bytes of every lane, of tiles of 4 KiB
+// and more of the first eight times that, so of elements of this very tile.  By
+// Cauchy's inequality the sum of squares about it exceeds that about the mean
+// at most by the factor 1 + n/k, k being the elements it is the mean of,
+// whatever the elements are; for elements in no order it is 1 + 1/k.
 
 #pragma once
 
@@ -32,6 +35,9 @@ namespace {  // NOLINT(google-build-namespaces): kernels are one unit.
 constexpr double kLeastSquare = 1e-28;
 constexpr std::uint32_t kShortShare = 128;
 constexpr double kFewElements = 64;
+// The sum of squares about the shift, of that about the mean: beyond this the
+// roundings of floats would count too much.
+constexpr double kFarShift = 4;
 
 // The moments but extremes and counts, from sums about a shift.
 __device__ inline void SetSums(double n, double shift, double sum,
@@ -88,7 +94,7 @@ struct FloatSums {
   }
 
   // All lanes.  False where floats do not do: NaN, Inf, squares out of range,
-  // few elements, or a few that outweigh the others.
+  // few elements, a few that outweigh the others, or a shift far from the mean.
   __device__ bool Finish(std::uint32_t n, float shift, bool is_constant,
                          Moments* m) {
     const double s = WarpSum(sum);
@@ -97,7 +103,8 @@ struct FloatSums {
     SetSums(n, static_cast<double>(shift), s, q, a, m);
     return n > kShortShare && q < __builtin_huge_val() &&
            q * kFewElements <= a * a &&
-           (q >= static_cast<double>(n) * kLeastSquare || is_constant);
+           (is_constant || (q >= static_cast<double>(n) * kLeastSquare &&
+                            q <= kFarShift * m->m2));
   }
 };
 
@@ -135,10 +142,14 @@ struct FloatLanes {
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = __int_as_float(static_cast<int>(v.w[i]));
   }
-  __device__ void SetShift(const Vec& v, bool has) {
+  static constexpr std::uint32_t kSampled = 4;
+  __device__ static float Sample(const Vec& v) {
     float x[4];
     Unpack(v, x);
-    shift = MeanOfLanes(FloatSums::Tree(x), has, kElements);
+    return FloatSums::Tree(x);
+  }
+  __device__ void SetShift(float sampled, bool has, std::uint32_t n) {
+    shift = MeanOfLanes(sampled, has, n);
   }
   __device__ void Add(const Vec& v) {
     float x[4];
@@ -190,10 +201,14 @@ struct HalfLanes {
       x[2 * i + 1] = Pair::High(v.w[i]);
     }
   }
-  __device__ void SetShift(const Vec& v, bool has) {
+  static constexpr std::uint32_t kSampled = 8;
+  __device__ static float Sample(const Vec& v) {
     float x[8];
     Unpack(v, x);
-    shift = MeanOfLanes(FloatSums::Tree(x), has, kElements);
+    return FloatSums::Tree(x);
+  }
+  __device__ void SetShift(float sampled, bool has, std::uint32_t n) {
+    shift = MeanOfLanes(sampled, has, n);
   }
   __device__ static std::uint32_t Least(std::uint32_t a, std::uint32_t b) {
     return MinOf<Pair>(a, b);
@@ -267,23 +282,32 @@ struct Float8Lanes {
 
   Float16Lanes halves;
 
-  // The first and the second 8 of 16 bytes.
-  __device__ static Vec Half(const Vec& v, int which) {
+  // The first 8 of 16 bytes.
+  __device__ static Vec Half(const Vec& v) {
     Vec half;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const std::uint32_t w = v.w[2 * which + i];
+      const std::uint32_t w = v.w[i];
       half.w[2 * i] = F::Halves((w & 0xffU) << 8 | (w & 0xff00U) << 16);
       half.w[2 * i + 1] = F::Halves((w & 0xff0000U) >> 8 | (w & 0xff000000U));
     }
     return half;
   }
-  __device__ void SetShift(const Vec& v, bool has) {
-    halves.SetShift(Half(v, 0), has);
+  static constexpr std::uint32_t kSampled = Float16Lanes::kSampled;
+  __device__ static float Sample(const Vec& v) {
+    return Float16Lanes::Sample(Half(v));
   }
-  __device__ void Add(const Vec& v) {
-    halves.Add(Half(v, 0));
-    halves.Add(Half(v, 1));
+  __device__ void SetShift(float sampled, bool has, std::uint32_t n) {
+    halves.SetShift(sampled, has, n);
+  }
+  __device__ void Add(Vec v) {
+    // Side by side they need too many registers.
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {
+      halves.Add(Half(v));
+      v.w[0] = v.w[2];
+      v.w[1] = v.w[3];
+    }
   }
   __device__ void AddOne(std::uint32_t bits) {
     halves.AddOne(F::Halves(bits << 8));

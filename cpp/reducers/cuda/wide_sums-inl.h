@@ -75,13 +75,17 @@ struct DoubleLanes {
       return v.w[i];
     }
   }
-  __device__ void SetShift(const Vec& v, bool has) {
+  static constexpr std::uint32_t kSampled = kElements;
+  __device__ static double Sample(const Vec& v) {
     double x = 0;
 #pragma unroll
     for (int i = 0; i < static_cast<int>(kElements); ++i) {
       x += static_cast<double>(E::ToNumber(BitsAt(v, i)));
     }
-    shift = MeanOfLanes(x, has, kElements);
+    return x;
+  }
+  __device__ void SetShift(double sampled, bool has, std::uint32_t n) {
+    shift = MeanOfLanes(sampled, has, n);
   }
   __device__ void Add(const Vec& v) {
 #pragma unroll
@@ -131,7 +135,7 @@ struct ShortLanes {
   static constexpr ExtremeClass kExtremes =
       std::is_signed_v<T> ? ExtremeClass::kInt64 : ExtremeClass::kUInt64;
 
-  // A thread has at most 256 elements of a tile: sums fit.
+  // A thread has at most 2 KiB of a tile: sums fit.
   std::int32_t sum = 0;
   std::uint32_t l1 = 0;
   unsigned long long squares = 0;
@@ -140,7 +144,10 @@ struct ShortLanes {
   std::uint32_t abs_min = 0xffffffffU;
   std::uint32_t zeros = 0;
 
-  __device__ void SetShift(const Vec& /*v*/, bool /*has*/) {}
+  static constexpr std::uint32_t kSampled = 1;
+  __device__ static float Sample(const Vec& /*v*/) { return 0; }
+  __device__ void SetShift(float /*sampled*/, bool /*has*/,
+                           std::uint32_t /*n*/) {}
   __device__ void Add(const Vec& v) {
     constexpr int kPerWord = 4 / sizeof(Bits);
 #pragma unroll
@@ -166,7 +173,8 @@ struct ShortLanes {
     SetIntegerExtremes(min, max, m);
     m->abs_min = static_cast<double>(WarpLeast32(abs_min));
     m->zero = WarpSum32(zeros);
-    // A warp has at most 8192 elements: the products are below 2^63.
+    // A tile has at most 32768 elements of 16 bits, twice as many of 8: the
+    // products are below 2^63.
     const long long s = WarpSum(static_cast<long long>(sum));
     const auto q = static_cast<long long>(WarpSum(squares));
     const auto count = static_cast<double>(n);
