@@ -229,18 +229,6 @@ def test_what_only_looks_like_a_tensor_is_refused(run_dir: Path) -> None:
     assert hook.counters()["internal_errors"] == 0
 
 
-def test_inside_a_function_transform_nothing_is_captured_and_nothing_breaks(
-    run_dir: Path,
-) -> None:
-    model, inputs = mlp(), torch.ones(4, 64)
-    expected = torch.func.vmap(model)(inputs)
-    with make_hook(run_dir) as hook:
-        hook.register_module(model)
-        assert torch.equal(torch.func.vmap(model)(inputs), expected)
-    assert hook.counters()["internal_errors"] == 0
-    assert hook.counters()["refused_tensors"] > 0
-
-
 def test_a_plain_subclass_is_captured(run_dir: Path) -> None:
     class Named(torch.Tensor):
         pass

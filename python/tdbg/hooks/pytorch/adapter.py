@@ -13,7 +13,7 @@ from tdbg.config.options import SessionOptions
 from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
 from tdbg.hooks.pytorch.distributed import TorchStore, process_group_rank
 from tdbg.hooks.pytorch.kinds import kind_of
-from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor, local_of
+from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor, local_of, plain_of
 from tdbg.hooks.pytorch.torch_statistics import sparse_row, sparse_units
 from tdbg.run.schema import PlacementKind
 
@@ -71,10 +71,14 @@ class TorchAdapter(FrameworkAdapter):
         return number_of(value, self.cuda)
 
     def local_shard(self, tensor: torch.Tensor) -> Local | None:
-        """As ``FrameworkAdapter``; the result is kept for DTensors of one kind."""
+        """As ``FrameworkAdapter``; also what transforms of ``torch.func`` have wrapped.
+
+        What DTensors of one kind share is looked up once.
+        """
         kind = type(tensor)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            return None
+            plain = plain_of(tensor)
+            return None if plain is tensor else Local(plain)
         shared: Any = tensor
         spec = getattr(shared, "_spec", None)
         known = self._known.get(id(spec))

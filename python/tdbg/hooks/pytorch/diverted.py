@@ -24,12 +24,14 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import compiler
 from torch.compiler import is_dynamo_compiling
+
+from tdbg.hooks.pytorch.compile import never_compiled
 
 if TYPE_CHECKING:
     from tdbg._core import CountedCall, StepCounter
@@ -75,9 +77,12 @@ class Listener:
 
     Attributes:
         is_on: Whether it is told now.
+        sees_all: Whether iterators that a function is given are made tuples, which
+            are still there when it has returned.
     """
 
     is_on = False
+    sees_all = False
 
     def called(self, call: FunctionCall) -> None:
         """A function was called and has returned; must not raise."""
@@ -235,6 +240,9 @@ def _calling(original: _Function, name: str, listener: Listener) -> _Function:
         thread = threading.get_ident()
         if thread in _calling_now:
             return original(*args, **kwargs)
+        if listener.sees_all:
+            args = tuple(map(_kept, args))
+            kwargs = {key: _kept(value) for key, value in kwargs.items()}
         _calling_now.add(thread)
         try:
             result = original(*args, **kwargs)
@@ -244,4 +252,11 @@ def _calling(original: _Function, name: str, listener: Listener) -> _Function:
         listener.called(FunctionCall(name, args, kwargs, result, sys._getframe(2)))
         return result
 
+    # It is no part of what the compiler compiles around it.
+    never_compiled(call)
     return call
+
+
+def _kept(given: Any) -> Any:
+    """Return what can be gone through twice, in the place of an iterator."""
+    return tuple(given) if isinstance(given, Iterator) else given

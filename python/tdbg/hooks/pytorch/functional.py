@@ -41,6 +41,7 @@ from tdbg.hooks.pytorch.diverted import (
     code_of,
     place_of,
 )
+from tdbg.hooks.pytorch.gradient_calls import is_in_transform
 from tdbg.hooks.pytorch.losses import (
     BackwardRoots,
     LossCapture,
@@ -156,7 +157,7 @@ class FunctionCalls:
         self.is_following = self.follows_losses = True
         _diverted.follow_losses(self)
         counter = self.session.counted.counter_of_core
-        self._backward = BackwardRoots(self._backward_begins, counter)
+        self._backward = BackwardRoots(self.backward_begins, counter)
 
     def remove(self) -> None:
         """Follow nothing any longer."""
@@ -239,6 +240,7 @@ class FunctionCalls:
             or result.dtype is not torch.float32
             or not (result.requires_grad and result.is_cpu)
             or result.dim()
+            or is_in_transform()
         ):
             return False
         start_ns = time.perf_counter_ns()
@@ -342,7 +344,7 @@ class FunctionCalls:
             frame = frame.f_back
         return False
 
-    def _backward_begins(self, root: torch.Tensor) -> None:
+    def backward_begins(self, root: torch.Tensor) -> None:
         """Record the number that a backward begins at, once for a forward.
 
         Unless it is one of the losses that were captured; of several it is the total.

@@ -32,7 +32,7 @@ from tdbg.hooks.pytorch.copies import leave_out_of_copies
 from tdbg.hooks.pytorch.counting import CountingHooks
 from tdbg.hooks.pytorch.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.functional import FunctionCalls
-from tdbg.hooks.pytorch.gradients import AccumulatedGradients
+from tdbg.hooks.pytorch.gradients import AccumulatedGradients, ReturnedGradients
 from tdbg.hooks.pytorch.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.kinds import loss_name
 from tdbg.hooks.pytorch.loss_watch import LossWatch
@@ -87,6 +87,7 @@ class Hook(HookBase):
         self._losses: list[LossCapture] = []
         self._registered_losses: list[tuple[weakref.ref[Any], LossCapture]] = []
         self._gradients: list[AccumulatedGradients] = []
+        self._returned: ReturnedGradients | None = None
         self._functions: FunctionCalls | None = None
         self._model = TorchModel(self._module_captures, self._losses)
         self._model_info = ModelInfoWriter(session, self._model)
@@ -261,7 +262,15 @@ class Hook(HookBase):
             self._session, self._torch_mode, self._module_captures, watch
         )
         self._by_hand = UpdatesByHand(self._parameters, watch.gradients_are_kept)
+        self._returned = ReturnedGradients(
+            self._session, self._module_captures, self._torch_mode, self._loss_is_known
+        )
         return watch
+
+    def _loss_is_known(self, loss: torch.Tensor) -> None:
+        """A function has computed the gradients of *loss*."""
+        if self._functions is not None and self._functions.follows_losses:
+            self._functions.backward_begins(loss)
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         for module_capture in self._module_captures:
@@ -327,6 +336,8 @@ class Hook(HookBase):
             self._watch.search()
             if self._by_hand is not None:
                 self._by_hand.forward_begins()
+            if self._returned is not None:
+                self._returned.forward_begins()
             requested = self._session.may_capture(Role.GRADIENT)
             if requested and not self._session.optimizers:
                 known = {each.module_capture for each in self._gradients}
@@ -348,8 +359,9 @@ class Hook(HookBase):
         hooks: list[Any] = [*self._module_captures, *self._losses, *self._gradients]
         for each in hooks:
             each.remove()
-        watches = (self._watch, self._graphs, self._model.loss_watch, self._by_hand)
-        for watch in watches:
+        watches = (self._watch, self._graphs, self._model.loss_watch)
+        by_hand = (self._by_hand, self._returned)
+        for watch in (*watches, *by_hand):
             if watch is not None:
                 watch.remove()
 

@@ -365,6 +365,8 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         return call(*args, **kwargs)
 
     setattr(backward, _CALL, call)
+    # Behind a break of a graph it is called, and would be compiled by itself.
+    never_compiled(followed, backward)
     return backward
 
 

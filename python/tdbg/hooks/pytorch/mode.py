@@ -14,6 +14,7 @@ from torch import nn
 
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.gradient_calls import is_in_transform
 from tdbg.hooks.pytorch.module_tree import named_modules
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
@@ -26,6 +27,10 @@ class TorchMode(CurrentMode):
     Args:
         session: As for ``CurrentMode``.
         roots: The registered modules; grows.
+
+    Attributes:
+        is_functional: Whether the training is one by transforms of ``torch.func``:
+            then no forward outside of them is part of it.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class TorchMode(CurrentMode):
     ) -> None:
         super().__init__(session)
         self._roots = roots
+        self.is_functional = False
 
     def now(self) -> ModeKeys:
         """The mode that a forward would have now."""
@@ -46,6 +52,8 @@ class TorchMode(CurrentMode):
             if module.training:
                 if machine.trains_in_evaluation:
                     self._trains_in_training()
+                if self.is_functional and not is_in_transform():
+                    return EVAL
                 return TRAIN
             if not torch.is_grad_enabled():
                 return EVAL

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._C import _functorch as transforms
 
 from tdbg.capture.adapter import Local, Part, TensorRef
 from tdbg.run.schema import PlacementKind
@@ -22,6 +23,7 @@ __all__ = [
     "is_whole",
     "local_of",
     "name_of",
+    "plain_of",
     "warn_of_flat_parameters",
 ]
 
@@ -138,6 +140,16 @@ _NAMES = {
 def name_of(dtype: torch.dtype) -> str | None:
     """NumPy's or ml_dtypes' name of an element type; None where there is none."""
     return _NAMES.get(dtype)
+
+
+def plain_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor inside the wrappers of ``torch.func``, or the tensor itself.
+
+    Inside ``vmap`` that has all samples, along a dimension of their own.
+    """
+    while transforms.is_functorch_wrapped_tensor(tensor):
+        tensor = transforms.get_unwrapped(tensor)
+    return tensor
 
 
 def is_tensor(value: Any) -> bool:
