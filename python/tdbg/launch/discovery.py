@@ -2,9 +2,11 @@
 
 A training has *roots*, the modules that the program calls from outside of any other:
 those that own parameters of an optimizer, or, where there is no optimizer of PyTorch,
-those whose calls a backward pass has followed.  Where backward passes follow no call,
-the program calls ``forward()`` itself; then these calls are made visible.  The hook is
-made when the first root is called, before the root has run.  When all optimizers of the
+those whose calls a backward pass has followed, or a function that returns gradients of
+their parameters.  Where backward passes follow no call, the program calls ``forward()``
+itself; then these calls are made visible.  The hook is made when the first root is
+called, before the root has run, or, of returned gradients, when it has; and before a
+function is compiled that may call it.  When all optimizers of the
 training have stepped, it has *settled* and the search ends: everything but the hook is
 removed from modules and optimizers.  The search begins again with an optimizer of other
 parameters, and with a backward pass that no forward of a known root came before: that
@@ -26,7 +28,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,15 @@ from tdbg.capture.process import at_exit
 from tdbg.capture.ranks import launched_rank
 from tdbg.config.schedules import SaveConfig
 from tdbg.errors import TdbgError, TrainingStopped
+from tdbg.hooks.pytorch.compile import hooks_may_go, now
 from tdbg.hooks.pytorch.direct_calls import DirectCalls, make_visible
 from tdbg.hooks.pytorch.distributed import process_group_rank
+from tdbg.hooks.pytorch.gradient_calls import (
+    GradientCall,
+    GradientCalls,
+    is_in_transform,
+    outside_transforms,
+)
 from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import registered_session
 from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
@@ -61,6 +70,9 @@ MOST_ROOTS = 16
 _STEPS_TO_SETTLE = 2
 # So many backward passes follow no call of a module before `forward()` is looked at.
 _MOST_UNCALLED = 2
+# So often one steps of which no root was called: of some the calls are found late, and
+# some are made when they step for the first time.
+_STEPS_WITHOUT_ROOT = _MOST_UNCALLED + 2
 # After so many steps of the optimizers of a training, another one's begin the next.
 _STEPS_ALONE = 20
 # How often a backward pass without a known root begins the search in vain.
@@ -132,12 +144,27 @@ class _Candidate:
 
     Attributes:
         module: The module.
+        parameters: Those that it had when it was called last, perhaps lent to it, by
+            identity.
         was_followed: Whether a backward pass has begun since it was called.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
+        self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self.was_followed = False
+        self.called(module)
+
+    def called(self, module: nn.Module) -> None:
+        """Note that it is called."""
+        self.parameters = {id(each): weakref.ref(each) for each in module.parameters()}
+
+    def has_one_of(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether one of these was its parameter."""
+        return any(
+            id(each) in self.parameters and self.parameters[id(each)]() is each
+            for each in tensors
+        )
 
 
 class Discovery:
@@ -173,9 +200,12 @@ class Discovery:
         self._handles: list[Any] = []
         self._step_handle: Any = None
         self._backward: BackwardRoots | None = None
+        self._gradient_calls: GradientCalls | None = None
         self._make: Callable[..., None] | None = None
+        self._make_compiled: Any = None
         self._filter: Any = None
         self._facts = summary.Facts()
+        self.born = now()
 
     def start(self) -> None:
         """Begin to search."""
@@ -188,7 +218,18 @@ class Discovery:
 
         functools.update_wrapper(init, make)
         Optimizer.__init__ = init  # type: ignore[method-assign, assignment]
+        make_compiled: Any = torch.compile
+        self._make_compiled = make_compiled
+
+        @functools.wraps(make_compiled)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            result = make_compiled(*args, **kwargs)
+            me._run(me._compiler_is_loaded)
+            return result
+
+        torch.compile = compiled
         self._backward = BackwardRoots(self._backward_begins)
+        self._gradient_calls = GradientCalls(lambda call: me._run(me._returned, call))
 
         def stepped(optimizer: Optimizer, *_: Any) -> None:
             # First of all: nothing of the rest is traced.
@@ -218,10 +259,14 @@ class Discovery:
             calls.remove()
         if self._make is not None:
             Optimizer.__init__ = self._make  # type: ignore[method-assign]
+            torch.compile = self._make_compiled
             self._make = None
         if self._backward is not None:
             self._backward.remove()
             self._backward = None
+        if self._gradient_calls is not None:
+            self._gradient_calls.remove()
+            self._gradient_calls = None
 
     @property
     def hooks(self) -> list[Any]:
@@ -281,10 +326,30 @@ class Discovery:
             self._new.add(optimizer)
         self._waiting.add(optimizer)
         self._search()
+        self._compiler_is_loaded()
+
+    def _compiler_is_loaded(self) -> None:
+        """Be told before anything is traced; until it is loaded nothing tells."""
+        self.born = now()
+        hooks_may_go(self)
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Find roots before the compiler traces: inside a graph no call is seen."""
+        if is_idle or not self._handles or is_taken():
+            return
+        try:
+            # Of a module that is compiled by itself the call was seen before.
+            for module in _outermost(self._owners()):
+                if self._new:
+                    self._found_root(module, None)
+        except Exception as error:
+            self._give_up(error)
 
     def _called(self, module: nn.Module, args: Any) -> None:
         """Torch calls this before every call of a module, during a search."""
-        self._facts.has_transforms = self._facts.has_transforms or _is_in_transform()
+        for candidate in self._candidates:
+            if candidate.module() is module:
+                candidate.called(module)
         if self._passed.get(id(module)) is module or not self._may_be_root(module):
             return
         if isinstance(module, _Loss):
@@ -297,7 +362,10 @@ class Discovery:
         n_steps = self._n_steps[optimizer] = self._n_steps.get(optimizer, 0) + 1
         if not self._trainings:
             return
-        if n_steps >= (1 if len(self._trainings) == 1 else _STEPS_TO_SETTLE):
+        least = 1 if len(self._trainings) == 1 else _STEPS_TO_SETTLE
+        if optimizer in self._new:
+            least = _STEPS_WITHOUT_ROOT
+        if n_steps >= least:
             self._waiting.discard(optimizer)
         if not self._waiting:
             self._settle()
@@ -336,6 +404,28 @@ class Discovery:
             self._n_searches += 1
             if len(self._trainings) < MOST_TRAININGS:
                 self._search()
+
+    def _returned(self, call: GradientCall) -> None:
+        """Gradients of a single number were returned, which is as a backward pass.
+
+        The first time its roots are found: outside of their calls they have parameters
+        of their own.
+        """
+        followed = [each for each in self._candidates if each.has_one_of(call.inputs)]
+        for candidate in followed:
+            module = candidate.module()
+            if module is not None:
+                with outside_transforms():
+                    self._found_root(module, None)
+        trained = (
+            training
+            for training in self._trainings
+            if training.hook.n_forwards != training.n_forwards
+        )
+        if followed or next(trained, None) is not None:
+            self._backward_begins(call.root)
+        elif is_in_transform():
+            self._facts.n_transforms += 1
 
     def _forked(self) -> None:
         """Search anew in a forked child: the trainings are the parent's."""
@@ -383,6 +473,8 @@ class Discovery:
                 trained.update(n for each in current.optimizers for n in _held(each))
             if not (own - known).isdisjoint(trained):
                 return True
+            if not _has_own_parameters(module):
+                return self._is_trained_by_hand(module, own)
             if self._new or not self._is_next_a_training():
                 self._passed[id(module)] = module
                 return False
@@ -404,6 +496,7 @@ class Discovery:
         return False
 
     def _found_root(self, module: nn.Module, args: Any) -> None:
+        """A root was found: while it is called, with *args*, or afterwards (None)."""
         inside, own = unwrapped(module), _ids(module)
         relatives = [
             each for each in self._trainings if not own.isdisjoint(each.parameters())
@@ -426,12 +519,12 @@ class Discovery:
             self._trainings[-1].hook.register_module(module)
         training = self._trainings[-1]
         training.roots.append(weakref.ref(module))
-        self._candidates.clear()
+        self._candidates = []  # Perhaps somebody goes through those before.
         for optimizer in list(self._new):
             if not _held(optimizer).isdisjoint(own):
                 training.add(optimizer)
                 self._new.discard(optimizer)
-        if inside is module:
+        if inside is module and args is not None:
             # The hook just put on the root only sees its next call; this one has begun.
             training.hook.begin_call(inside, args)
 
@@ -495,13 +588,20 @@ class Discovery:
 
     def _look_at_forwards(self) -> None:
         """See calls of ``forward()`` of all modules that new optimizers train."""
+        for each in self._owners():
+            calls = make_visible(each)
+            if calls is not None:
+                self._direct_calls.append(calls)
+
+    def _owners(self) -> list[nn.Module]:
+        """All modules that have parameters of new optimizers."""
         trained = {number for each in self._new for number in _held(each)}
-        for each in gc.get_objects():
+        return [
+            each
+            for each in gc.get_objects()
             # By type: isinstance would wake lazy proxies.
-            if issubclass(type(each), nn.Module) and not trained.isdisjoint(_ids(each)):
-                calls = make_visible(each)
-                if calls is not None:
-                    self._direct_calls.append(calls)
+            if issubclass(type(each), nn.Module) and not trained.isdisjoint(_ids(each))
+        ]
 
     # ---- the search ----------------------------------------------------------
 
@@ -557,11 +657,15 @@ class Discovery:
         self._end()
 
 
-def _is_in_transform() -> bool:
-    """Whether a transform of ``torch.func`` is calling."""
-    transforms: Any = getattr(torch._C, "_functorch", None)
-    peek = getattr(transforms, "peek_interpreter_stack", None)
-    return peek is not None and peek() is not None
+def _has_own_parameters(module: nn.Module) -> bool:
+    """Whether it has parameters, and not tensors that stand in for them in a call."""
+    return all(isinstance(each, nn.Parameter) for each in module.parameters())
+
+
+def _outermost(modules: list[nn.Module]) -> list[nn.Module]:
+    """Those that are inside of no other one."""
+    inside = {id(each) for one in modules for each in one.modules() if each is not one}
+    return [each for each in modules if id(each) not in inside]
 
 
 def _ids(module: nn.Module) -> set[int]:

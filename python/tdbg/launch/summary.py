@@ -46,8 +46,8 @@ class Facts:
         n_unseen: How many of these followed no forward that was captured.
         n_gradients: Of JAX: how often something was differentiated in what is no step.
         n_left_out: How many trainings were not captured because there were too many.
-        has_transforms: Whether a module was called inside a transform of ``torch.func``
-            (grad, vmap).
+        n_transforms: How often a transform of ``torch.func`` has computed gradients of
+            something else than parameters of modules.
         has_given_up: Whether the search ended with a warning.
     """
 
@@ -56,7 +56,7 @@ class Facts:
     n_unseen: int = 0
     n_gradients: int = 0
     n_left_out: int = 0
-    has_transforms: bool = False
+    n_transforms: int = 0
     has_given_up: bool = False
 
 
@@ -116,11 +116,15 @@ def why(facts: Facts) -> list[str]:
     if error:
         return [f"nothing was captured: the program ended by {error} before it trained"]
     advice = "tdbg.pytorch.watch(model) in the program captures what was not found"
-    if facts.has_transforms and not facts.n_backwards:
+    if facts.n_transforms and not facts.n_backwards:
         reason = (
-            "gradients are computed by torch.func (grad, vmap), which hides tensors"
+            f"torch.func computed gradients {_times(facts.n_transforms)}, but of no "
+            "parameters that a module was called with"
         )
-        advice = "loss.backward(), or torch.autograd.grad and watch, make them readable"
+        advice = (
+            "torch.func.functional_call(model, parameters, inputs) inside the function "
+            "that is differentiated shows tdbg which they are"
+        )
     elif facts.n_optimizers:
         reason = "no module was called that has parameters of an optimizer"
     elif facts.n_backwards:
@@ -209,6 +213,10 @@ def _error() -> str:
 
 def _steps(number: int) -> str:
     return "1 step" if number == 1 else f"{number} steps"
+
+
+def _times(number: int) -> str:
+    return "1 time" if number == 1 else f"{number} times"
 
 
 def _shown(path: Path) -> str:

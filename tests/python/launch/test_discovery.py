@@ -37,6 +37,8 @@ def discovery(run_dir: Path) -> Iterator[Discovery]:
     assert is_untouched()
     assert not hasattr(Optimizer.__init__, "__wrapped__")
     assert not hasattr(torch.autograd.backward, "_tdbg_original")
+    assert not hasattr(torch.compile, "__wrapped__")
+    assert "CountedCall" not in str(torch.autograd.grad.__code__.co_consts)
 
 
 def is_untouched() -> bool:
@@ -181,16 +183,111 @@ def test_what_the_first_call_is_given_comes_before_what_it_computes(
     assert finding.tensor == "_ByKeyword_input_0"
 
 
-def test_a_training_by_transforms_is_told_why_nothing_is_captured(
-    discovery: Discovery, capsys: pytest.CaptureFixture[str]
+def test_a_training_by_transforms_is_captured_from_its_second_step_on(
+    run_dir: Path, discovery: Discovery
 ) -> None:
-    model, (inputs, labels) = mlp(), next(digits(8))
+    model, batches = mlp(), digits(8)
     parameters = {name: each.detach() for name, each in model.named_parameters()}
 
-    def loss_of(given: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(
+        given: dict[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
         answer = torch.func.functional_call(model, given, (inputs,))
         return nn.functional.cross_entropy(answer, labels)
 
-    torch.func.grad(loss_of)(parameters)
+    for _ in range(4):
+        found = torch.func.grad(loss_of)(parameters, *next(batches))
+        parameters = {
+            name: each - 0.1 * found[name] for name, each in parameters.items()
+        }
+    (hook,) = discovery.hooks
+    assert hook.close()
+    trial = create_trial(run_dir)
+    for name in ("fc1.weight", "gradient/fc1.weight", "cross_entropy_output_0"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2], name
+
+
+@pytest.mark.filterwarnings("ignore:.*vmap")
+def test_gradients_by_transforms_that_an_optimizer_uses_make_steps_of_it(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    model, batches = mlp(), digits(8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(
+        given: dict[str, torch.Tensor], one: torch.Tensor, label: torch.Tensor
+    ) -> torch.Tensor:
+        answer = torch.func.functional_call(model, given, (one[None],))
+        return nn.functional.cross_entropy(answer, label[None])
+
+    for _ in range(3):
+        given = {name: each.detach() for name, each in model.named_parameters()}
+        found = torch.func.vmap(torch.func.grad(loss_of), (None, 0, 0))(
+            given, *next(batches)
+        )
+        for name, parameter in model.named_parameters():
+            parameter.grad = found[name].mean(0)
+        optimizer.step()
+        optimizer.zero_grad()
+    (hook,) = discovery.hooks
+    assert hook.close()
+    trial = create_trial(run_dir)
+    for name in ("fc1.weight", "gradient/fc1.weight"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2], name
+
+
+def test_a_training_by_returned_gradients_is_captured_from_its_second_step_on(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    model, batches = mlp(), digits(8)
+    for _ in range(4):
+        inputs, labels = next(batches)
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        found = torch.autograd.grad(loss, model.parameters())
+        with torch.no_grad():
+            for parameter, each in zip(model.parameters(), found, strict=True):
+                parameter.sub_(0.1 * each)
+    (hook,) = discovery.hooks
+    assert hook.close()
+    trial = create_trial(run_dir)
+    for name in ("fc1.weight", "gradient/fc1.weight", "cross_entropy_output_0"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2], name
+
+
+def test_gradients_of_plain_tensors_by_transforms_are_told(
+    discovery: Discovery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.func.grad(lambda given: given.square().sum())(torch.ones(3))
     discovery.print_summary()
-    assert "gradients are computed by torch.func" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "torch.func computed gradients 1 time, but of no parameters" in told
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # The compiler's own.
+@pytest.mark.parametrize("of_all", [False, True])
+def test_a_training_in_a_compiled_function_is_captured(
+    run_dir: Path, discovery: Discovery, of_all: bool
+) -> None:
+    torch.compiler.reset()
+    model, batches = mlp(), digits(8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(inputs), labels)
+
+    def step(inputs: torch.Tensor, labels: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss_of(inputs, labels).backward()
+        optimizer.step()
+
+    if of_all:
+        step = torch.compile(step, backend="eager")
+    else:
+        loss_of = torch.compile(loss_of, backend="eager")
+    for _ in range(3):
+        step(*next(batches))
+    (hook,) = discovery.hooks
+    assert hook.close()
+    trial = create_trial(run_dir)
+    for name in ("fc1.weight", "gradient/fc1.weight", "cross_entropy_output_0"):
+        assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2], name
