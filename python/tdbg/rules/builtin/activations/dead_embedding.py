@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,6 +107,7 @@ class DeadEmbedding(Rule):
         are_places = np.zeros(n_new, dtype=bool)
         used = np.zeros(n_rows, dtype=np.int64)
         usable = np.flatnonzero(table.usable)
+        starts = [_block_start(table.active[at] > 0) for at in usable.tolist()]
         for k, at in enumerate(usable.tolist()):
             used += table.active[at] > 0
             if k >= self.max_steps:
@@ -116,7 +117,9 @@ class DeadEmbedding(Rule):
             if j >= 0 and n_steps >= self.min_steps:
                 taken[j], seen[j] = n_steps, np.count_nonzero(used)
                 unused[j] = 100.0 * _share_unused(used, n_steps, self.threshold / 100.0)
-                are_places[j] = several[at] and _are_places(used, n_steps)
+                are_places[j] = several[at] and _are_places(
+                    used, starts[k + 1 - n_steps : k + 1], n_steps
+                )
         severities = np.full(n_new, UNKNOWN, dtype=np.int8)
         severities[unused <= self.threshold] = OK
         severities[unused > self.threshold] = Severity.WARNING
@@ -146,9 +149,9 @@ class DeadEmbedding(Rule):
     def _places(self, n_seen: int, n_rows: int, unused: float) -> Description:
         return Description(
             message=(
-                f"the first {n_seen} of {n_rows} rows had a gradient at every recorded "
-                "step and no other had any, as of a table of places that is made for "
-                "longer texts"
+                f"{n_seen} of {n_rows} rows had a gradient, at every recorded step the "
+                "same or a row of neighbors from the same one on, as of a table of "
+                "places or distances that is made for longer texts"
             ),
             value=unused,
             threshold=self.threshold,
@@ -164,10 +167,22 @@ def _n_embeddings(model_info: ModelInfo) -> int:
     return sum(kind == Kind.EMBEDDING for kind in kinds)
 
 
-def _are_places(used: NDArray[np.int64], n_steps: int) -> bool:
-    """Whether all steps used the same first rows: positions do, tokens do not."""
-    n_seen = int(np.count_nonzero(used))
-    return bool((used[:n_seen] == n_steps).all())
+def _block_start(used: Bools) -> int:
+    """Where the used rows begin, if no row between them is unused; otherwise -1."""
+    rows = np.flatnonzero(used)
+    is_block = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
+    return int(rows[0]) if is_block else -1
+
+
+def _are_places(used: NDArray[np.int64], starts: Sequence[int], n_steps: int) -> bool:
+    """Whether the steps used rows as positions do, and tokens do not.
+
+    Of texts of one length all steps use the same rows (of distances, in the order of
+    their buckets, these are no neighbors); of others they use neighbors from the same
+    row on, as many as the longest text of a batch has tokens.
+    """
+    is_same = bool(((used == 0) | (used == n_steps)).all())
+    return is_same or (starts[0] >= 0 and len(set(starts)) == 1)
 
 
 def _share_unused(used: NDArray[np.int64], n_steps: int, limit: float) -> float:

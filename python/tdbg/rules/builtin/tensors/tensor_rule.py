@@ -27,6 +27,7 @@ from tdbg.rules.window import (
     Window,
     rows_of_lasting,
 )
+from tdbg.run.model_info import ModelInfo
 
 __all__ = ["INPUTS", "LastingRule", "TensorRule"]
 
@@ -106,11 +107,18 @@ class LastingRule(TensorRule):
         for table in window.tables(*TRAINING):
             judged = table.known & (table["count"] >= self.min_count)
             judged &= _are_judged(table, self.tensor_regex)[:, np.newaxis]
-            yield self.judge(table, judged)
+            model_info = window.model_info_at(int(table.steps[-1]))
+            yield self.judge(table, judged, model_info)
 
     @abstractmethod
-    def judge(self, table: Table, judged: Bools) -> Evaluation:
+    def judge(
+        self, table: Table, judged: Bools, model_info: ModelInfo | None
+    ) -> Evaluation:
         """Judge the rows that are *judged*."""
+
+    def is_chosen(self, name: str) -> bool:
+        """Whether the expression matches a name: then it is judged in any case."""
+        return self.tensor_regex is not None and finds(self.tensor_regex, name)
 
 
 def _are_judged(table: Table, regex: str | None) -> Bools:

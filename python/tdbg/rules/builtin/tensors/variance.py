@@ -25,6 +25,7 @@ from tdbg.rules.window import (
     Window,
 )
 from tdbg.run.findings import Evidence, Severity, Stage
+from tdbg.run.model_info import ModelInfo
 
 __all__ = ["TensorVariance", "judge_collapse", "spread_of"]
 
@@ -72,7 +73,8 @@ def judge_collapse(
         i: Row of the tensor.
         limit: A batch with less spread has collapsed, if the spread was ten times this
             or more at the first batch.  Otherwise all samples must be the same but for
-            rounding, which no model does that depends on its samples.
+            rounding, which no model does that depends on its samples; unless the loss
+            is called again: the first answers to a sequence need not depend on it yet.
         patience: Steps in a row at which this must hold.
         lookback: Rows before each step that count.
     """
@@ -95,6 +97,8 @@ def judge_collapse(
         return table.judge_one(name, severities, nothing_to_describe)
     if began < FALL * limit:
         limit = ROUNDING
+        if _is_called_again(table, name):
+            return table.judge_one(name, severities, nothing_to_describe)
 
     def is_alike(column: int) -> bool | None:
         now = spread(column)
@@ -137,6 +141,12 @@ def judge_collapse(
         )
 
     return table.judge_one(name, severities, describe)
+
+
+def _is_called_again(table: Table, name: str) -> bool:
+    """Whether there is a tensor of the next call of the same loss."""
+    base, _, call = name.partition("@")
+    return f"{base}@{int(call or 1) + 1}" in table.names
 
 
 # Interval of the values of predictions, the same as that of ClassifierRule.
@@ -233,7 +243,9 @@ class TensorVariance(LastingRule):
             dtype=bool,
         )
 
-    def judge(self, table: Table, judged: Bools) -> Evaluation:
+    def judge(
+        self, table: Table, judged: Bools, _model_info: ModelInfo | None
+    ) -> Evaluation:
         """Judge the variance of each row."""
         judged = judged & self._named(table)[:, np.newaxis]
         count = table["count"]

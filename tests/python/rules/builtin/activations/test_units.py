@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import pytest
 
@@ -214,9 +216,41 @@ def test_places_for_longer_texts_are_information():
     run.known_facts = [ModelInfo(step=0, modules=both)]
     (places,) = judge(run, DeadEmbedding())
     assert places.severity is Severity.INFO
-    assert "the first 5 of 100 rows had a gradient at every" in places.message
+    assert "5 of 100 rows had a gradient, at every recorded" in places.message
     (tokens,) = judge(embedded(5), DeadEmbedding())
     assert tokens.severity is Severity.WARNING
+
+
+def uses(rows_of: Callable[[int], Iterable[int]], n_rows: int = 64) -> FakeRun:
+    """An embedding beside that of the tokens, of which each step uses these rows."""
+    run = FakeRun(every=10)
+    both = {"": "Net", "e": "Embedding", "tokens": "Embedding"}
+    run.known_facts = [ModelInfo(step=0, modules=both)]
+    for step in range(25):
+        used = np.isin(np.arange(n_rows), list(rows_of(step)))
+        run.units(step, "gradient/e.weight", used * 8, 8)
+        run.step(step)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "severity"),
+    [
+        # Texts of several lengths; positions that begin behind a padding row.
+        (lambda step: range(2, 6 + step % 9), Severity.INFO),
+        # Distances in both directions, in buckets.
+        (lambda _: [*range(7), *range(17, 23)], Severity.INFO),
+        # Tokens: neighbors by chance; all that there are but for one, now and then.
+        (lambda step: range(step % 3, 12), Severity.WARNING),
+        (lambda step: {*range(12)} - {3 + step % 5}, Severity.WARNING),
+    ],
+    ids=["positions", "distances", "neighbors", "tokens"],
+)
+def test_rows_that_are_used_as_places_are_are_information(
+    rows_of: Callable[[int], Iterable[int]], severity: Severity
+):
+    (finding,) = judge(uses(rows_of), DeadEmbedding())
+    assert finding.severity is severity
 
 
 def test_summaries_of_gradients_are_not_for_relus():

@@ -13,6 +13,7 @@ from tdbg.rules import (
     TensorVariance,
 )
 from tdbg.rules.builtin.tensors.variance import spread_of
+from tdbg.run.model_info import ModelInfo
 
 
 def repeated(n_steps: int = 5, **rows: object) -> FakeRun:
@@ -41,6 +42,26 @@ def test_masks_scalars_and_states_are_left_out_unless_named():
     assert len(judge(run, AllZero(tensor_regex="^m_"))) == 1
     assert len(judge(run, AllZero(min_count=1))) == 1
     assert len(judge(repeated(Model_input_0=ZERO), AllZero())) == 1
+
+
+def test_a_further_output_may_be_zero_where_the_first_is_not():
+    """A bias of positions that a layer hands on, a state, a mask of floats."""
+    assert judge(repeated(a_output_0=RAMP, a_output_1=ZERO), AllZero()) == []
+    both = judge(repeated(a_output_0=ZERO, a_output_1=ZERO), AllZero())
+    assert [each.tensor for each in both] == ["a_output_0", "a_output_1"]
+    assert len(judge(repeated(b_output_0=RAMP, a_output_1=ZERO), AllZero())) == 1
+
+
+def test_the_first_steps_in_time_may_give_nothing_yet():
+    """Neurons that collect their input before they spike."""
+    calls = {"a_output_0": ZERO, "a_output_0@2": ZERO, "a_output_0@3": RAMP}
+    run = repeated(**calls)
+    assert judge(run, AllZero()) == []
+    assert len(judge(run, AllZero(tensor_regex="^a_"))) == 2
+    assert len(judge(repeated(**{**calls, "a_output_0@3": ZERO}), AllZero())) == 3
+    # Called in several places it is several layers.
+    run.known_facts = [ModelInfo(step=0, modules={"": "Net", "a": "ReLU"})]
+    assert len(judge(run, AllZero())) == 2
 
 
 @pytest.mark.parametrize(
@@ -136,6 +157,17 @@ def test_what_was_the_same_but_for_rounding_from_the_beginning_is_a_warning():
     assert finding.step == 9
     assert finding.threshold == 1e-6
     assert "over the batch" in finding.advice
+
+
+def test_the_first_answers_to_a_sequence_need_not_depend_on_it_yet():
+    """A loss at each step in time, before anything has arrived at the output."""
+    run, later = embedded(lambda _: 1e-8, 20), embedded(lambda _: 0.5, 20)
+    called_again = run.tensor_of(f"{GIVEN}@2")
+    called_again.role = "prediction"
+    for step, values in later.tensor_of(GIVEN).values.items():
+        called_again.values[step] = values
+        called_again.rows[step] = later.tensor_of(GIVEN).rows[step]
+    assert judge(run, TensorVariance()) == []
 
 
 @pytest.mark.parametrize(
