@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from tdbg.config.kinds import NORMS, REGRESSIONS, Kind
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.modes import TRAINING
+from tdbg.rules.builtin.loss.loss_series import FIRST
+from tdbg.rules.builtin.loss.moving_goals import have_moved
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number, check_regex, finds
@@ -121,8 +123,8 @@ class NotNormalizedData(Rule):
 
     @property
     def head_rows(self) -> int:
-        """The first batch, which may have values."""
-        return 1
+        """The first batch, which may have values, and the first targets."""
+        return FIRST
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select inputs and targets; model info says which are of regressions."""
@@ -137,7 +139,7 @@ class NotNormalizedData(Rule):
             for i in range(len(table.names)):
                 if "float" in table.dtypes[i] and self._is_judged(model_info, table, i):
                     normalized = table.roles[i] != "label" and (
-                        _begins_normalized(model_info) or _counts(table, i)
+                        _begins_normalized(model_info) or _are_counts(table, i)
                     )
                     yield self._judge(table, i, normalized=normalized)
 
@@ -163,6 +165,11 @@ class NotNormalizedData(Rule):
             far &= (mean != 1) | (std > 0)
         drowned, of = self._drowned(table, i)
         bad = far | (2 * drowned > of)
+        if table.roles[i] == "label":
+            rows = np.flatnonzero(table.known[i])
+            for j in np.flatnonzero(bad).tolist():
+                upto = np.searchsorted(rows, new[j], side="right")
+                bad[j] = not have_moved(table, i, rows[max(0, upto - FIRST) : upto])
         severities = np.where(bad & ~normalized, int(Severity.WARNING), OK)
         severities[np.isnan(mean)] = UNKNOWN
 
@@ -301,12 +308,19 @@ def _first_table(table: Table, i: int) -> Floats | None:
     return None
 
 
-def _counts(table: Table, i: int) -> bool:
-    """Whether an input has one whole number for each sample, as a time or an index."""
+def _are_counts(table: Table, i: int) -> bool:
+    """Whether an input is of integers, or of one whole number for each sample.
+
+    Tokens, times and indices are.  The type of an input may be another one in
+    evaluation, where other arguments come in its place; the first values decide.
+    """
     for step in table.steps[table.ordinal[i] == 1].tolist():
         values = table.value(table.names[i], step)
         if values is not None:
-            return values.ndim == 1 and bool((values == np.rint(values)).all())
+            is_whole = values.dtype.kind in "iub"
+            return is_whole or (
+                values.ndim == 1 and bool((values == np.rint(values)).all())
+            )
     return False
 
 

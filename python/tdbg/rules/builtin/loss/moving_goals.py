@@ -12,7 +12,7 @@ from tdbg.rules.builtin.loss.loss_series import FIRST, losses_of
 from tdbg.rules.columns import median_and_deviation, model_info_of_steps
 from tdbg.rules.window import Bools, Floats, Table, Window
 
-__all__ = ["need_not_fall"]
+__all__ = ["have_moved", "need_not_fall"]
 
 # The number that a backward begins at, if it is no loss that was called.
 TOTAL = "loss_output_0"
@@ -60,7 +60,7 @@ def need_not_fall(
         last = rows[max(0, k + 1 - n) : k + 1]
         result[j] |= _has_both_signs(loss[np.union1d(first, last)])
         if at is not None and len(last) >= FIRST:
-            result[j] |= _has_moved(table, at, last[-FIRST:])
+            result[j] |= have_moved(table, at, last[-FIRST:])
     return result[among]
 
 
@@ -80,8 +80,14 @@ def _has_both_signs(loss: Floats) -> bool:
     return bool(min(below, len(known) - below) > OTHER_SIGN * len(known))
 
 
-def _has_moved(table: Table, label: int, last: np.ndarray) -> bool:
-    """Whether the targets are other ones than at the beginning."""
+def have_moved(table: Table, label: int, last: NDArray[np.intp]) -> bool:
+    """Whether targets are other ones than at the beginning: a model makes them itself.
+
+    Args:
+        table: Has the first ``FIRST`` rows of the targets.
+        label: Row of the targets.
+        last: The columns to compare with these, of as many rows.
+    """
     if "float" not in table.dtypes[label]:
         return False
     known = table.known[label] & (table["count"][label] > 0)

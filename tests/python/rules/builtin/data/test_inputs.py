@@ -111,6 +111,14 @@ def test_integers_are_not_judged():
     assert judge(run, NotNormalizedData()) == []
 
 
+def test_tokens_that_are_something_else_in_evaluation_are_not_judged():
+    """What generates text is given other arguments, of another type, in their place."""
+    run = fed(lambda random: random.integers(0, 500, (32, 64)))
+    run.value(0, INPUT, np.random.default_rng(0).integers(0, 500, (32, 64)))
+    run.tensor_of(INPUT).dtype = "float32"
+    assert judge(run, NotNormalizedData()) == []
+
+
 def test_one_whole_number_a_sample_is_no_measurement():
     """Times of a diffusion, lengths: a model makes of them what it needs."""
 
@@ -151,6 +159,26 @@ def test_targets_of_a_regression_have_wider_limits():
     assert "target" in at(150.0, "L1Loss")[0].advice
     assert at(20.0, "MSELoss") == []
     assert at(150.0, "PoissonNLLLoss") == []
+
+
+def targets(mean: Callable[[int], float], n_steps: int = 80) -> FakeRun:
+    """Targets of which the mean is that of their step."""
+    run = FakeRun()
+    random = np.random.default_rng(0)
+    for step in range(n_steps):
+        run.step(step, {TARGET: random.normal(mean(step), 8.0, 64)})
+    return run
+
+
+def test_targets_that_a_model_makes_itself_need_no_scale():
+    """The values of states grow from nothing to what a policy earns."""
+    run, rule = targets(lambda step: -min(90.0, 1.5 * step)), NotNormalizedData()
+    assert judge(run, rule) == []
+    assert judge_in_parts(run, range(0, 80, 7), rule) == []
+    still = targets(lambda _: -90.0)
+    (finding,) = judge(still, rule)
+    assert finding.step == 1
+    assert judge_in_parts(still, range(0, 80, 7), rule) == [finding]
 
 
 @pytest.mark.parametrize(("given", "n_findings"), [(1.0, 0), (0.9, 0), (99.0, 1)])
