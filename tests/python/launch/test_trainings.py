@@ -411,3 +411,60 @@ def test_a_forward_whose_module_has_hooks_of_the_script_stays_as_it_is(
     assert seen == []
     discovery.print_summary()
     assert "nothing was captured: no module was called" in capsys.readouterr().err
+
+
+class Called(nn.Module):
+    """The base class of a library whose modules are called past all hooks."""
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.forward(*inputs)  # type: ignore[no-any-return]
+
+
+class CalledLayer(Called):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.1 * torch.randn(10, 64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return functional.linear(inputs, self.weight)
+
+
+def test_a_module_with_a_call_of_its_own_is_captured(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    """As all of GPyTorch are; also those of a later training."""
+    models = CalledLayer(), CalledLayer()
+    for model in models:
+        fit(model, 9)
+        assert not discovery.is_searching
+    first, second = steps_of(run_dir, discovery)
+    assert min(len(first), len(second)) >= 5
+    for number in (1, 2):
+        trial = create_trial(run_of(run_dir, number))
+        assert trial.has_tensor("gradient/weight")
+        assert trial.has_tensor("CalledLayer_output_0")
+    discovery.stop()
+    assert all("forward" not in vars(model) for model in models)
+    copied = copy.deepcopy(models[0])
+    inputs = torch.randn(2, 64)
+    torch.testing.assert_close(copied(inputs), models[0](inputs), rtol=0, atol=0)
+
+
+def test_optimizers_that_are_made_when_they_step_begin_a_training(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    """As Pyro makes one of each parameter that it meets."""
+    fit(mlp(), 5)
+    model = mlp()
+    made: dict[nn.Parameter, torch.optim.Optimizer] = {}
+    for _, (inputs, labels) in zip(range(5), digits(8), strict=False):
+        loss: torch.Tensor = functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        for parameter in model.parameters():
+            if parameter not in made:
+                made[parameter] = torch.optim.SGD([parameter], lr=0.1)
+            made[parameter].step()
+            made[parameter].zero_grad()
+    assert not discovery.is_searching
+    first, second = steps_of(run_dir, discovery)
+    assert (len(first), len(second)) == (5, 4)

@@ -1,8 +1,9 @@
 """Calls of a module's ``forward()`` by the program itself, which no hook reports.
 
 Layers that train each by itself are often called so (``self.forward(x)`` in a method
-that trains).  Where a module is made visible, such a call becomes a call of the module,
-as PyTorch's documentation asks for; hooks then see it.
+that trains), and all modules of a library whose base class has a ``__call__`` of its
+own.  Where a module is made visible, such a call becomes a call as by ``__call__`` of
+PyTorch's modules, as its documentation asks for; hooks then see it.
 
 Thread safety: modules are made visible by the training's thread; calls of any thread.
 
@@ -57,7 +58,8 @@ class DirectCalls(Inert):
         is_called = sys._getframe(1).f_code in _CALLERS
         if is_called or _has_hooks_of_others(module):
             return type(module).forward(module, *args, **kwargs)
-        return module(*args, **kwargs)
+        # Not `__call__` of its class: it may be what calls `forward`, past all hooks.
+        return nn.Module.__call__(module, *args, **kwargs)
 
     @property
     def module(self) -> nn.Module | None:
@@ -95,6 +97,8 @@ class DirectCalls(Inert):
 def make_visible(module: nn.Module) -> DirectCalls | None:
     """Make direct calls of a module's ``forward()`` calls of the module.
 
+    Also those that a ``__call__`` of its class makes in the place of PyTorch's.
+
     Returns:
         What takes it back; None if it cannot be done: the module is scripted or
         compiled, has no ``forward`` of its own or another one than its class, or hooks
@@ -103,7 +107,6 @@ def make_visible(module: nn.Module) -> DirectCalls | None:
     kind = type(module)
     if (
         isinstance(module, torch.jit.ScriptModule)
-        or kind.__call__ is not nn.Module.__call__
         or kind.forward is nn.Module.forward
         or "forward" in vars(module)
         or _has_hooks_of_others(module)
