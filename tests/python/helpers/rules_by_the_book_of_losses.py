@@ -102,17 +102,14 @@ def trends(run: FakeRun, name: str, mode: ModeKeys, n: int) -> Iterator[Trend]:
         values = [value for _, value in known[k + 1 - 2 * n : k + 1]]
         parts = values[:n], values[n:]
         before, now = map(middle_of, parts)
-        errors = [
-            max(
-                1.2533
-                * MAD_TO_DEVIATION
-                * middle_of([abs(v - m) for v in part])
-                / math.sqrt(n),
-                half_of_distance(part),
-            )
-            for part, m in zip(parts, (before, now), strict=True)
-        ]
-        yield entry, before, now, math.hypot(*errors)
+        yield entry, before, now, math.hypot(*map(error_of, parts))
+
+
+def error_of(values: list[float]) -> float:
+    """The standard error of the median."""
+    middle = middle_of(values)
+    deviation = MAD_TO_DEVIATION * middle_of([abs(v - middle) for v in values])
+    return max(1.2533 * deviation / math.sqrt(len(values)), half_of_distance(values))
 
 
 def half_of_distance(values: list[float]) -> float:
@@ -129,6 +126,7 @@ def not_decreasing(rule: LossNotDecreasing, run: FakeRun) -> Verdicts:
         for name in of_role(run, "loss"):
             start = losses(run, name, mode)[1](min(rule.window, 10))
             risen, n = rises(run, name, mode), rule.window
+            fell = falls(run, name, mode, n)
             halves = trends(run, name, mode, n // 2)
             for whole, half in zip(trends(run, name, mode, n), halves, strict=True):
                 step = whole[0].step
@@ -148,7 +146,8 @@ def not_decreasing(rule: LossNotDecreasing, run: FakeRun) -> Verdicts:
                 if learned or (fall >= requested and fall > 2 * error):
                     result[mode, name, step] = OK
                     continue
-                sure = 2 if now > start - 0.1 * abs(start) else 4
+                near = now > start - 0.1 * abs(start)
+                sure = 2 if near and step not in fell else 4
                 if fall + sure * error < requested or early or step in risen:
                     result[mode, name, step] = WARNING
     return result
@@ -169,6 +168,25 @@ def rises(run: FakeRun, name: str, mode: ModeKeys) -> set[int]:
         above = all(value > max(first) for value in last)
         if above and median(last) - median(first) > 0.1 * abs(median(first)):
             found.add(later[k][0].step)
+    return found
+
+
+def falls(run: FakeRun, name: str, mode: ModeKeys, n: int) -> set[int]:
+    """Steps at which the loss is surely below its first n values, or was before."""
+    present = [entry for entry in entries(run, mode) if name in entry.rows]
+    known, _ = losses(run, name, mode)
+    early = {entry.step for entry in present[:n]}
+    first = [value for entry, value in known if entry.step in early]
+    if len(first) < n:
+        return set()
+    origin, of_origin = middle_of(first), error_of(first)
+    found = set()
+    for k in range(2 * n - 1, len(known)):
+        both = [value for _, value in known[k + 1 - 2 * n : k + 1]]
+        for part in (both, both[:n]):
+            error = math.hypot(of_origin, error_of(part))
+            if origin - middle_of(part) > 2 * error:
+                found.add(known[k][0].step)
     return found
 
 

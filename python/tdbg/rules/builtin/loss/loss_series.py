@@ -17,6 +17,7 @@ from tdbg.rules.rule import Rule
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
+    Bools,
     Description,
     Evaluation,
     Floats,
@@ -84,6 +85,8 @@ class Trend:
         now: Median of the last stretch.
         error: Standard error of their difference.
         start: Median of the very first losses.
+        fell: Whether the loss has surely been below the first *n* losses: over both
+            stretches together, or over the first of them.
     """
 
     n: int
@@ -92,6 +95,7 @@ class Trend:
     now: Floats
     error: Floats
     start: float
+    fell: Bools
 
 
 def trend_of(table: Table, i: int, n: int) -> Trend | None:
@@ -100,7 +104,8 @@ def trend_of(table: Table, i: int, n: int) -> Trend | None:
     Each stretch has *n* rows.  The start is the median of the first ``FIRST`` rows, or
     of the first *n* if these are fewer.
 
-    REQUIRES: the table looks back 2 n - 1 rows, and has these first ones.
+    REQUIRES: the table looks back 2 n - 1 rows, and has these first ones; all first
+    *n*, or ``fell`` is False.
     """
     rows = np.flatnonzero(table.known[i])
     new = rows[rows >= table.start]
@@ -112,13 +117,23 @@ def trend_of(table: Table, i: int, n: int) -> Trend | None:
     # both stretches.
     ends = np.searchsorted(rows, new) + 1
     full = ends >= 2 * n
+    ordinals = table.ordinal[i, rows]
+    first = loss[ordinals <= n]
+    fell = np.zeros(len(new), dtype=bool)
     if full.any():
         both = sliding_window_view(loss, 2 * n)[ends[full] - 2 * n]
         before[full], before_error = _sure_median(both[:, :n])
         now[full], now_error = _sure_median(both[:, n:])
         error[full] = np.hypot(before_error, now_error)
-    start = float(median(loss[table.ordinal[i, rows] <= min(n, FIRST)]))
-    return Trend(n, new, before, now, error, start)
+        if len(first) == n:
+            origin, of_origin = _sure_median(first[np.newaxis])
+            middle, of_middle = _sure_median(both)
+            # Comparisons with NaN are false: of what is unknown nothing is sure.
+            fell[full] = (
+                origin - middle > _CERTAINTY * np.hypot(of_origin, of_middle)
+            ) | (origin - before[full] > _CERTAINTY * np.hypot(of_origin, before_error))
+    start = float(median(loss[ordinals <= min(n, FIRST)]))
+    return Trend(n, new, before, now, error, start, fell)
 
 
 def rise_of(table: Table, i: int, least: float) -> Floats:

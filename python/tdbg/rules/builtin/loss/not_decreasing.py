@@ -99,7 +99,7 @@ class LossNotDecreasing(LossRule):
     @property
     def head_rows(self) -> int:
         """The first rows, at which the loss began."""
-        return FIRST
+        return max(self.window, FIRST)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select losses, by name if requested."""
@@ -155,7 +155,9 @@ class LossNotDecreasing(LossRule):
         has_learned = trend.now <= start - self.learned_percent / 100.0 * abs(start)
         # Only a significant fall is OK, so that noise does not end an episode.
         falls = (fall >= requested) & (fall > CERTAINTY * error)
-        sure = np.where(_is_near(trend), CERTAINTY, OF_LEARNED)
+        # What has fallen, and is back where it began, may be so by its noise.
+        is_level = _is_near(trend) & ~trend.fell
+        sure = np.where(is_level, CERTAINTY, OF_LEARNED)
         severities = np.full(len(fall), UNKNOWN, dtype=np.int8)
         severities[fall + sure * error < requested] = Severity.WARNING
         severities[falls | has_learned] = OK
