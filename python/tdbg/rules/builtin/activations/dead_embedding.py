@@ -36,6 +36,11 @@ SINGLES = 0.1
 # Chao's estimate of unseen rows is a lower bound: where many rows were used once, the
 # upper bound is this many times the estimate.
 MARGIN = 20.0
+# Bytes that no text has, but for the first one, which may be its padding.
+N_BYTES = 256
+NEVER_IN_TEXT = np.array([*range(1, 9), *range(14, 32), 127])
+# So many small letters are in any text.
+FEW = 10
 
 
 @register
@@ -104,7 +109,7 @@ class DeadEmbedding(Rule):
         unused = np.full(n_new, np.nan)
         seen = np.zeros(n_new, dtype=np.int64)
         taken = np.zeros(n_new, dtype=np.int64)
-        are_places = np.zeros(n_new, dtype=bool)
+        are_places, are_bytes = np.zeros((2, n_new), dtype=bool)
         used = np.zeros(n_rows, dtype=np.int64)
         usable = np.flatnonzero(table.usable)
         starts = [_block_start(table.active[at] > 0) for at in usable.tolist()]
@@ -120,14 +125,18 @@ class DeadEmbedding(Rule):
                 are_places[j] = several[at] and _are_places(
                     used, starts[k + 1 - n_steps : k + 1], n_steps
                 )
+                are_bytes[j] = _are_bytes(used)
         severities = np.full(n_new, UNKNOWN, dtype=np.int8)
         severities[unused <= self.threshold] = OK
         severities[unused > self.threshold] = Severity.WARNING
-        severities[(unused > self.threshold) & are_places] = Severity.INFO
+        is_meant = are_places | are_bytes
+        severities[(unused > self.threshold) & is_meant] = Severity.INFO
 
         def describe(j: int) -> Description:
             if are_places[j]:
                 return self._places(int(seen[j]), n_rows, float(unused[j]))
+            if are_bytes[j]:
+                return self._bytes(int(seen[j]), float(unused[j]))
             return Description(
                 message=(
                     f"{seen[j]} of {n_rows} rows had a gradient in the last {taken[j]} "
@@ -161,6 +170,17 @@ class DeadEmbedding(Rule):
             ),
         )
 
+    def _bytes(self, n_seen: int, unused: float) -> Description:
+        return Description(
+            message=(
+                f"{n_seen} of 256 rows had a gradient in the last steps: those "
+                "of letters and signs, as of the bytes of a text"
+            ),
+            value=unused,
+            threshold=self.threshold,
+            advice="nothing, if tokens are bytes: no text has all of them",
+        )
+
 
 def _n_embeddings(model_info: ModelInfo) -> int:
     kinds = map(model_info.kind_of_class, model_info.modules.values())
@@ -183,6 +203,15 @@ def _are_places(used: NDArray[np.int64], starts: Sequence[int], n_steps: int) ->
     """
     is_same = bool(((used == 0) | (used == n_steps)).all())
     return is_same or (starts[0] >= 0 and len(set(starts)) == 1)
+
+
+def _are_bytes(used: NDArray[np.int64]) -> bool:
+    """Whether rows are used as the bytes of a text are: letters, no control signs."""
+    if len(used) != N_BYTES:
+        return False
+    seen = used > 0
+    n_letters = np.count_nonzero(seen[ord("a") : ord("z") + 1])
+    return not seen[NEVER_IN_TEXT].any() and bool(seen[ord(" ")]) and n_letters >= FEW
 
 
 def _share_unused(used: NDArray[np.int64], n_steps: int, limit: float) -> float:

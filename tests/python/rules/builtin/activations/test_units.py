@@ -253,6 +253,16 @@ def test_rows_that_are_used_as_places_are_are_information(
     assert finding.severity is severity
 
 
+def test_bytes_of_a_text_need_not_be_all_that_there_are():
+    text = b"No text has all of them, and the quick brown fox least.\n"
+    (finding,) = judge(uses(lambda step: text[step % 7 :], 256), DeadEmbedding())
+    assert finding.severity is Severity.INFO
+    assert "as of the bytes of a text" in finding.message
+    # Of other tokens some are where bytes have control signs.
+    others = uses(lambda step: [*text[step % 7 :], 5, 20], 256)
+    assert judge(others, DeadEmbedding())[0].severity is Severity.WARNING
+
+
 def test_summaries_of_gradients_are_not_for_relus():
     assert judge(embedded(5), DeadRelu()) == []
 
