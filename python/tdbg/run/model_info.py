@@ -53,6 +53,9 @@ class ParameterFacts:
             depends on it through such ones alone; None: it does not.
         unit_axis: The dimension of a weight that numbers the units of its layer: 0 in
             PyTorch, usually the last one in Keras and JAX.
+        package_model: The path of the largest model around it of which all classes come
+            with installed packages, if the program did not put its layer together
+            itself; None: it did, or nobody has looked.
     """
 
     shape: tuple[int, ...]
@@ -63,6 +66,7 @@ class ParameterFacts:
     has_gradient: bool | None = None
     cut_by: str | None = None
     unit_axis: int = 0
+    package_model: str | None = None
 
     @property
     def n_units(self) -> int:
@@ -345,6 +349,7 @@ def _to_json(parameter: ParameterFacts) -> dict[str, Any]:
         "has_gradient": parameter.has_gradient,
         "cut_by": parameter.cut_by,
         "unit_axis": parameter.unit_axis,
+        "package_model": parameter.package_model,
     }
 
 
@@ -353,7 +358,7 @@ def _from_json(value: object) -> ParameterFacts | None:
     given = mapping_of(value)
     shape, optimizer = given.get("shape"), given.get("optimizer")
     has_gradient, cut_by = given.get("has_gradient"), given.get("cut_by")
-    axis = given.get("unit_axis", 0)
+    axis, package_model = given.get("unit_axis", 0), given.get("package_model")
     is_shape = isinstance(shape, list) and all(map(is_integer, shape))
     dtype, module = given.get("dtype"), given.get("module", "")
     if not (is_shape and isinstance(dtype, str) and isinstance(module, str)):
@@ -368,4 +373,5 @@ def _from_json(value: object) -> ParameterFacts | None:
         has_gradient=has_gradient if isinstance(has_gradient, bool) else None,
         cut_by=cut_by if isinstance(cut_by, str) else None,
         unit_axis=axis if has_axis else 0,
+        package_model=package_model if isinstance(package_model, str) else None,
     )

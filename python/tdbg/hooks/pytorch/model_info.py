@@ -23,9 +23,10 @@ from tdbg.hooks.pytorch.mode import evaluating
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
 from tdbg.hooks.pytorch.module_tree import class_name, named_modules
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
+from tdbg.hooks.pytorch.package_models import package_models_in
 from tdbg.hooks.pytorch.parameters import TrackedParameter
 from tdbg.hooks.pytorch.tensors import name_of
-from tdbg.run.model_info import ModelInfo, ParameterFacts
+from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 
 __all__ = ["TorchModel"]
 
@@ -90,6 +91,7 @@ class TorchModel:
         }
         cut = {} if self.loss_watch is None else self.loss_watch.cut()
         modules: dict[str, str] = {}
+        package_models: dict[str, str] = {}
         kinds = {loss.name: loss.kind for loss in self._losses}
         roots = [
             (module_capture, module_capture.module)
@@ -100,6 +102,12 @@ class TorchModel:
                 name = module_capture.prefix + path if path else module_capture.name
                 modules.setdefault(name, class_name(module))
                 kinds.setdefault(class_name(module), kind_of(module))
+            if root is not None:
+                found = package_models_in(root)
+                prefix = module_capture.prefix
+                package_models.update(
+                    (prefix + path, prefix + model) for path, model in found.items()
+                )
         parameters: dict[str, ParameterFacts] = {}
         for tracked in all_tracked:
             parameter = tracked.parameter()
@@ -112,6 +120,7 @@ class TorchModel:
                         _of(tracked, parameter, optimizer),
                         has_gradient=name in self._with_gradient,
                         cut_by=cut.get(id(parameter)),
+                        package_model=package_models.get(owner_of(name)),
                     )
         return ModelInfo(
             evaluating=tuple(self._evaluating(trained_in_evaluation, held)),

@@ -211,7 +211,8 @@ def _are_bytes(used: NDArray[np.int64]) -> bool:
         return False
     seen = used > 0
     n_letters = np.count_nonzero(seen[ord("a") : ord("z") + 1])
-    return not seen[NEVER_IN_TEXT].any() and bool(seen[ord(" ")]) and n_letters >= FEW
+    is_text = not seen[NEVER_IN_TEXT].any() and seen[ord(" ")]
+    return bool(is_text and n_letters >= FEW)
 
 
 def _share_unused(used: NDArray[np.int64], n_steps: int, limit: float) -> float:

@@ -28,12 +28,17 @@ __all__ = ["MissingGradient"]
 class MissingGradient(ModelInfoRule):
     """Report parameters that require a gradient and never get one, while others do.
 
+    Information, where a model of an installed package leaves a small part of itself
+    unused.
+
     Args:
         patience: Recorded steps with gradients of others that must have passed.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    severities = (Severity.INFO, Severity.WARNING)
 
     patience: int = 5
 
@@ -81,18 +86,29 @@ class MissingGradient(ModelInfoRule):
             rows_since = np.cumsum(has_rows & (table.steps >= since))
             passed = table.steps - since + 1 >= min_span(self.patience)
             missing[late] &= (passed & (rows_since >= self.patience))[steps]
-        yield evaluate_first(
+        by_design = _by_design(names, had, missing, model_info)
+        evaluation = evaluate_first(
             table,
             steps,
             [GRADIENT + name for name in names],
             bad=missing,
             decided=judged & (had | missing),
             severity=Severity.WARNING,
-            describe=lambda j: self._describe(names, missing[:, j], model_info),
+            describe=lambda j: self._describe(
+                names, missing[:, j], model_info, by_design=bool(by_design[j])
+            ),
         )
+        found = evaluation.severities == Severity.WARNING
+        evaluation.severities[found & by_design[np.newaxis, :]] = Severity.INFO
+        yield evaluation
 
     def _describe(
-        self, names: Sequence[str], missing: Bools, model_info: ModelInfo
+        self,
+        names: Sequence[str],
+        missing: Bools,
+        model_info: ModelInfo,
+        *,
+        by_design: bool,
     ) -> Description:
         found = [name for name, bad in zip(names, missing, strict=True) if bad]
         first = model_info.parameters[found[0]]
@@ -104,6 +120,13 @@ class MissingGradient(ModelInfoRule):
             "the loss cuts it off; what is not to be trained needs no gradient: "
             "requires_grad_(False)"
         )
+        if by_design:
+            why = ", which a model of an installed package leaves unused"
+            advice = (
+                "nothing, if what they compute is not what you want of this model; "
+                "requires_grad_(False) leaves them out of the optimizer, and "
+                "data-parallel training needs that or find_unused_parameters=True"
+            )
         if first.cut_by is not None:
             what, why = "none but zeros", f", behind {first.cut_by}"
             advice = (
@@ -141,6 +164,28 @@ def _had(table: Table, names: Sequence[str], model_info: ModelInfo) -> Bools:
             result[row] |= table.present[i] & ((table["l2"][i] != 0.0) | (not is_cut))
     had: Bools = np.logical_or.accumulate(result, axis=1)
     return had
+
+
+def _by_design(
+    names: Sequence[str], had: Bools, missing: Bools, model_info: ModelInfo
+) -> Bools:
+    """The steps at which all that is missing is a part that a package leaves unused.
+
+    Of a model that learns otherwise; what is cut off by a program is all of it.
+    """
+    parameters = model_info.parameters
+    models = [parameters[name].package_model for name in names]
+    result: Bools = 2 * np.count_nonzero(missing, axis=0) < len(names)
+    learns: dict[str | None, Bools] = {
+        each: np.logical_or.reduce(had[[model == each for model in models]], axis=0)
+        for each in set(models)
+    }
+    for row, (name, model) in enumerate(zip(names, models, strict=True)):
+        if model is None or parameters[name].cut_by is not None:
+            result &= ~missing[row]
+        else:
+            result &= ~missing[row] | learns[model]
+    return result
 
 
 def _is_most(names: Sequence[str], found: Sequence[str], model_info: ModelInfo) -> bool:

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import tdbg.pytorch as td
 from tdbg.rules import MissingGradient, UnchangedTensor, check
-from tdbg.run.findings import Finding, Stage
+from tdbg.run.findings import Finding, Severity, Stage
 from torch_helpers import digits
 
 N_STEPS = 24
@@ -154,3 +154,67 @@ def test_what_has_gradients_is_silent(run_dir: Path, name: str) -> None:
         else steps_of_adversaries(is_cut=False)
     )
     assert findings(run_dir, *training) == ()
+
+
+class Averaged(nn.Module):
+    """The tokens of an encoder, averaged, below a head of the program's own."""
+
+    def __init__(self, *, is_cut: bool) -> None:
+        transformers = pytest.importorskip("transformers")
+        super().__init__()
+        config = transformers.BertConfig(
+            vocab_size=16,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=8,
+        )
+        self.encoder = transformers.BertModel(config)
+        self.head = nn.Linear(8, 2)
+        self.is_cut = is_cut
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with torch.set_grad_enabled(not self.is_cut):
+            hidden: Tensor = self.encoder(tokens).last_hidden_state
+        scores: Tensor = self.head(hidden.mean(dim=1))
+        return scores
+
+
+def steps_of_a_reader(
+    *, is_cut: bool = False, has_unused: bool = False
+) -> tuple[nn.Module, Iterator[None]]:
+    model = Averaged(is_cut=is_cut)
+    if has_unused:
+        model.unused = nn.Linear(8, 8)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+    def steps() -> Iterator[None]:
+        while True:
+            tokens = torch.randint(16, (16, 8))
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(tokens), (tokens[:, 0] > 7).long())
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            yield
+
+    return model, steps()
+
+
+def test_what_a_library_s_model_leaves_unused_is_information(run_dir: Path) -> None:
+    """The pooler of BERT is of use for its first token alone."""
+    (finding,) = findings(run_dir, *steps_of_a_reader())
+    assert finding.rule == "MissingGradient"
+    assert finding.severity is Severity.INFO
+    assert "encoder.pooler.dense.weight" in finding.message
+    assert "2 of " in finding.message
+    assert finding.message.endswith("a model of an installed package leaves unused")
+
+
+@pytest.mark.parametrize("mistake", ["is_cut", "has_unused"])
+def test_what_a_program_cuts_off_or_does_not_use_is_a_warning(
+    run_dir: Path, mistake: str
+) -> None:
+    first, *_ = findings(run_dir, *steps_of_a_reader(**{mistake: True}))
+    assert first.rule == "MissingGradient"
+    assert first.severity is Severity.WARNING
