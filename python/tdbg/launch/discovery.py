@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import json
 import logging
 import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +56,15 @@ from tdbg.hooks.pytorch.module_hooks import registered_session
 from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
 from tdbg.launch.taken import is_taken
+from tdbg.launch.training import (
+    Candidate,
+    Training,
+    has_own_parameters,
+    held_ids,
+    outermost,
+    owners,
+    parameter_ids,
+)
 
 __all__ = ["MOST_ROOTS", "MOST_TRAININGS", "Discovery", "begin"]
 
@@ -94,79 +102,6 @@ def begin(*, is_first: bool) -> None:
     discovery.start()
 
 
-class _Training:
-    """A training that was found.
-
-    Attributes:
-        hook: What captures it.
-        path: The directory of its run.
-        roots: Its roots.
-        optimizers: Those whose parameters its roots own.
-        held: The ids of the parameters that they hold, or held.
-        losses: The modules that compute its loss.
-        has_settled: Whether everything that belongs to it was found.
-        n_left_out: How many roots it has beyond ``MOST_ROOTS``.
-        n_forwards: The forwards that it had made when the last backward pass began.
-    """
-
-    def __init__(self, hook: Any, path: Path) -> None:
-        self.hook = hook
-        self.path = path
-        self.roots: list[weakref.ref[nn.Module]] = []
-        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self.held: set[int] = set()
-        self.losses: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self.has_settled = False
-        self.n_left_out = 0
-        self.n_forwards = -1
-
-    def add(self, optimizer: Optimizer) -> None:
-        """Add an optimizer of its roots."""
-        self.optimizers.add(optimizer)
-        self.held |= _held(optimizer)
-
-    def is_followed_by(self, held: set[int]) -> bool:
-        """Whether an optimizer of these parameters begins another training.
-
-        REQUIRES: they are of its roots.
-        """
-        is_over = self.has_settled and self.held and not self.optimizers
-        return bool(is_over) and held != self.held
-
-    def parameters(self) -> set[int]:
-        """The ids of all parameters of its roots."""
-        found = (root() for root in self.roots)
-        return {number for root in found if root is not None for number in _ids(root)}
-
-
-class _Candidate:
-    """A module that was called from outside of others, and that no optimizer trains.
-
-    Attributes:
-        module: The module.
-        parameters: Those that it had when it was called last, perhaps lent to it, by
-            identity.
-        was_followed: Whether a backward pass has begun since it was called.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = weakref.ref(module)
-        self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
-        self.was_followed = False
-        self.called(module)
-
-    def called(self, module: nn.Module) -> None:
-        """Note that it is called."""
-        self.parameters = {id(each): weakref.ref(each) for each in module.parameters()}
-
-    def has_one_of(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Whether one of these was its parameter."""
-        return any(
-            id(each) in self.parameters and self.parameters[id(each)]() is each
-            for each in tensors
-        )
-
-
 class Discovery:
     """Searches for the trainings of a script.
 
@@ -180,7 +115,7 @@ class Discovery:
     def __init__(self, settings: dict[str, Any], *, is_first: bool = True) -> None:
         self._settings = settings
         self._is_first = is_first
-        self._trainings: list[_Training] = []
+        self._trainings: list[Training] = []
         # Optimizers of which no root was called yet, and those that are to step before
         # the training has settled.
         self._new: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -192,7 +127,7 @@ class Discovery:
         self._n_backwards = 0
         self._n_uncalled = 0
         self._direct_calls: list[DirectCalls] = []
-        self._candidates: list[_Candidate] = []
+        self._candidates: list[Candidate] = []
         # Modules that are no roots, by id, until an optimizer is made.
         self._passed: weakref.WeakValueDictionary[int, nn.Module]
         self._passed = weakref.WeakValueDictionary()
@@ -310,7 +245,7 @@ class Discovery:
         self._facts.n_optimizers += 1
         self._n_uncalled = 0
         self._passed.clear()
-        current, held = self._current(), _held(optimizer)
+        current, held = self._current(), held_ids(optimizer)
         if (
             current is not None
             and held <= current.parameters()
@@ -339,7 +274,7 @@ class Discovery:
             return
         try:
             # Of a module that is compiled by itself the call was seen before.
-            for module in _outermost(self._owners()):
+            for module in outermost(self._owners()):
                 if self._new:
                     self._found_root(module, None)
         except Exception as error:
@@ -379,7 +314,7 @@ class Discovery:
         self._n_backwards += 1
         for candidate in self._candidates:
             candidate.was_followed = True
-        training: _Training | None = None  # That made a forward since the last one.
+        training: Training | None = None  # That made a forward since the last one.
         for each in self._trainings:
             n_forwards = each.hook.n_forwards
             if n_forwards != each.n_forwards:
@@ -434,7 +369,7 @@ class Discovery:
 
     # ---- roots and losses ----------------------------------------------------
 
-    def _current(self) -> _Training | None:
+    def _current(self) -> Training | None:
         return self._trainings[-1] if self._trainings else None
 
     def _is_next_a_training(self) -> bool:
@@ -442,7 +377,7 @@ class Discovery:
         current = self._current()
         return current is None or current.has_settled or self._has_gone_on(current)
 
-    def _has_gone_on(self, training: _Training) -> bool:
+    def _has_gone_on(self, training: Training) -> bool:
         """Whether a training has made many steps without the optimizers that are left.
 
         Layers that are trained one after the other are several trainings.
@@ -464,16 +399,17 @@ class Discovery:
 
     def _is_root(self, module: nn.Module) -> bool:
         """Whether a module that is called is a root; note it if it never will be."""
-        own = _ids(module)
+        own = parameter_ids(module)
         current = self._current()
         if self._new or (current is not None and current.optimizers):
-            known, trained = set[int](), {n for each in self._new for n in _held(each)}
+            trained = {number for each in self._new for number in held_ids(each)}
+            known = set[int]()
             if current is not None and not current.has_settled:
                 known = current.parameters()
-                trained.update(n for each in current.optimizers for n in _held(each))
+                trained.update(n for each in current.optimizers for n in held_ids(each))
             if not (own - known).isdisjoint(trained):
                 return True
-            if not _has_own_parameters(module):
+            if not has_own_parameters(module):
                 return self._is_trained_by_hand(module, own)
             if self._new or not self._is_next_a_training():
                 self._passed[id(module)] = module
@@ -488,16 +424,16 @@ class Discovery:
             if candidate is module:  # Otherwise nobody would have asked.
                 return True
             if candidate is not None:
-                known |= _ids(candidate)
+                known |= parameter_ids(candidate)
         if own <= known:
             self._passed[id(module)] = module
         elif any(parameter.requires_grad for parameter in module.parameters()):
-            self._candidates.append(_Candidate(module))
+            self._candidates.append(Candidate(module))
         return False
 
     def _found_root(self, module: nn.Module, args: Any) -> None:
         """A root was found: while it is called, with *args*, or afterwards (None)."""
-        inside, own = unwrapped(module), _ids(module)
+        inside, own = unwrapped(module), parameter_ids(module)
         relatives = [
             each for each in self._trainings if not own.isdisjoint(each.parameters())
         ]
@@ -521,7 +457,7 @@ class Discovery:
         training.roots.append(weakref.ref(module))
         self._candidates = []  # Perhaps somebody goes through those before.
         for optimizer in list(self._new):
-            if not _held(optimizer).isdisjoint(own):
+            if not held_ids(optimizer).isdisjoint(own):
                 training.add(optimizer)
                 self._new.discard(optimizer)
         if inside is module and args is not None:
@@ -536,7 +472,7 @@ class Discovery:
             before = self._settings.get("existing", {})
             path = family.claim(out, before, may_join=self._is_first)
         try:
-            training = _Training(self._make_hook(module, path), path)
+            training = Training(self._make_hook(module, path), path)
         except BaseException:
             with contextlib.suppress(OSError):  # It is not empty.
                 path.rmdir()
@@ -555,8 +491,8 @@ class Discovery:
             if given.get(name) is not None
         }
         # Where optimizers have parameters of others too, each root goes by its name.
-        own, inside = _ids(module), unwrapped(module)
-        is_alone = all(_held(optimizer) <= own for optimizer in self._new)
+        own, inside = parameter_ids(module), unwrapped(module)
+        is_alone = all(held_ids(optimizer) <= own for optimizer in self._new)
         hook = pytorch.watch(
             module,
             out=path,
@@ -595,13 +531,7 @@ class Discovery:
 
     def _owners(self) -> list[nn.Module]:
         """All modules that have parameters of new optimizers."""
-        trained = {number for each in self._new for number in _held(each)}
-        return [
-            each
-            for each in gc.get_objects()
-            # By type: isinstance would wake lazy proxies.
-            if issubclass(type(each), nn.Module) and not trained.isdisjoint(_ids(each))
-        ]
+        return owners({number for each in self._new for number in held_ids(each)})
 
     # ---- the search ----------------------------------------------------------
 
@@ -645,7 +575,7 @@ class Discovery:
             if id(calls.module) not in roots:
                 calls.remove()
 
-    def _see_backwards_of(self, training: _Training | None) -> None:
+    def _see_backwards_of(self, training: Training | None) -> None:
         """Be told of no backward pass of its steps that are only counted, or of all."""
         if self._backward is not None:
             counter = None if training is None else training.hook.step_counter
@@ -655,25 +585,6 @@ class Discovery:
         _log.warning("tdbg captures nothing: %s", why)
         self._facts.has_given_up = True
         self._end()
-
-
-def _has_own_parameters(module: nn.Module) -> bool:
-    """Whether it has parameters, and not tensors that stand in for them in a call."""
-    return all(isinstance(each, nn.Parameter) for each in module.parameters())
-
-
-def _outermost(modules: list[nn.Module]) -> list[nn.Module]:
-    """Those that are inside of no other one."""
-    inside = {id(each) for one in modules for each in one.modules() if each is not one}
-    return [each for each in modules if id(each) not in inside]
-
-
-def _ids(module: nn.Module) -> set[int]:
-    return {id(parameter) for parameter in module.parameters()}
-
-
-def _held(optimizer: Optimizer) -> set[int]:
-    return {id(item) for group in optimizer.param_groups for item in group["params"]}
 
 
 def _rank_and_size() -> tuple[int, int]:

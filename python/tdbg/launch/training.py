@@ -1,0 +1,136 @@
+"""A training that a search has found, and modules that may become part of one.
+
+Thread safety: the training's thread.  Errors: none.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+__all__ = [
+    "Candidate",
+    "Training",
+    "has_own_parameters",
+    "held_ids",
+    "outermost",
+    "owners",
+    "parameter_ids",
+]
+
+
+class Training:
+    """A training that was found.
+
+    Attributes:
+        hook: What captures it.
+        path: The directory of its run.
+        roots: Its roots.
+        optimizers: Those whose parameters its roots own.
+        held: The ids of the parameters that they hold, or held.
+        losses: The modules that compute its loss.
+        has_settled: Whether everything that belongs to it was found.
+        n_left_out: How many roots it has beyond ``MOST_ROOTS``.
+        n_forwards: The forwards that it had made when the last backward pass began.
+    """
+
+    def __init__(self, hook: Any, path: Path) -> None:
+        self.hook = hook
+        self.path = path
+        self.roots: list[weakref.ref[nn.Module]] = []
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.held: set[int] = set()
+        self.losses: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.has_settled = False
+        self.n_left_out = 0
+        self.n_forwards = -1
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Add an optimizer of its roots."""
+        self.optimizers.add(optimizer)
+        self.held |= held_ids(optimizer)
+
+    def is_followed_by(self, held: set[int]) -> bool:
+        """Whether an optimizer of these parameters begins another training.
+
+        REQUIRES: they are of its roots.
+        """
+        is_over = self.has_settled and self.held and not self.optimizers
+        return bool(is_over) and held != self.held
+
+    def parameters(self) -> set[int]:
+        """The ids of all parameters of its roots."""
+        found = (root() for root in self.roots)
+        return {
+            number
+            for root in found
+            if root is not None
+            for number in parameter_ids(root)
+        }
+
+
+class Candidate:
+    """A module that was called from outside of others, and that no optimizer trains.
+
+    Attributes:
+        module: The module.
+        parameters: Those that it had when it was called last, perhaps lent to it, by
+            identity.
+        was_followed: Whether a backward pass has begun since it was called.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = weakref.ref(module)
+        self.parameters: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.was_followed = False
+        self.called(module)
+
+    def called(self, module: nn.Module) -> None:
+        """Note that it is called."""
+        self.parameters = {id(each): weakref.ref(each) for each in module.parameters()}
+
+    def has_one_of(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether one of these was its parameter."""
+        return any(
+            id(each) in self.parameters and self.parameters[id(each)]() is each
+            for each in tensors
+        )
+
+
+def has_own_parameters(module: nn.Module) -> bool:
+    """Whether it has parameters, and not tensors that stand in for them in a call."""
+    return all(isinstance(each, nn.Parameter) for each in module.parameters())
+
+
+def outermost(modules: list[nn.Module]) -> list[nn.Module]:
+    """Those that are inside of no other one."""
+    inside = {id(each) for one in modules for each in one.modules() if each is not one}
+    return [each for each in modules if id(each) not in inside]
+
+
+def owners(parameters: set[int]) -> list[nn.Module]:
+    """All modules of the process that have one of these parameters, by identity."""
+    return [
+        each
+        for each in gc.get_objects()
+        # By type: isinstance would wake lazy proxies.
+        if issubclass(type(each), nn.Module)
+        and not parameters.isdisjoint(parameter_ids(each))
+    ]
+
+
+def parameter_ids(module: nn.Module) -> set[int]:
+    """The ids of its parameters, and of those inside."""
+    return {id(parameter) for parameter in module.parameters()}
+
+
+def held_ids(optimizer: Optimizer) -> set[int]:
+    """The ids of the parameters that it trains."""
+    return {id(item) for group in optimizer.param_groups for item in group["params"]}
