@@ -339,6 +339,20 @@ def test_a_training_that_is_dropped_is_not_kept_alive(run_dir: Path) -> None:
     assert hook() is None
 
 
+def test_a_model_that_is_gone_keeps_no_steps_from_being_counted(run_dir: Path) -> None:
+    """What made the data of an equation: a module that was called and dropped."""
+    training = Training(run_dir)
+    hook = training.hook
+    truth = nn.Linear(4, 4)
+    hook.register_module(truth, name="truth")
+    truth(torch.ones(2, 4))
+    del truth
+    gc.collect()
+    training.run(5 * EVERY)
+    assert hook.counters()["internal_errors"] == 0
+    hook.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -106,10 +106,14 @@ class CountingHooks:
                 hooks[key] = hook.stands_for
 
     def _replace_modules(self) -> None:
-        roots = [weakref.ref(each.module) for each in self._module_captures]
-        for capture, root in zip(self._module_captures, roots, strict=True):
+        living = [
+            (capture, weakref.ref(module))
+            for capture in self._module_captures
+            if (module := capture.module) is not None
+        ]
+        for capture, root in living:
             for name, key, hook in _hooks_of(root(), _OF_MODULES):
-                references = root, roots[0]
+                references = root, living[0][1]
                 if isinstance(hook, End):
                     self._put(root, name, key, _FORWARD_ENDS, capture.ends)
                 elif isinstance(hook, Begin):
