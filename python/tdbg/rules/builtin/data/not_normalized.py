@@ -15,7 +15,7 @@ from tdbg.config.kinds import NORMS, REGRESSIONS, Kind
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import FIRST
-from tdbg.rules.builtin.loss.moving_goals import have_moved
+from tdbg.rules.builtin.loss.moving_goals import has_moved_to
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number, check_regex, finds
@@ -166,10 +166,8 @@ class NotNormalizedData(Rule):
         drowned, of = self._drowned(table, i)
         bad = far | (2 * drowned > of)
         if table.roles[i] == "label":
-            rows = np.flatnonzero(table.known[i])
             for j in np.flatnonzero(bad).tolist():
-                upto = np.searchsorted(rows, new[j], side="right")
-                bad[j] = not have_moved(table, i, rows[max(0, upto - FIRST) : upto])
+                bad[j] = not has_moved_to(table, i, float(mean[j]), int(new[j]))
         severities = np.where(bad & ~normalized, int(Severity.WARNING), OK)
         severities[np.isnan(mean)] = UNKNOWN
 

@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.rules.builtin.loss.loss_series import FIRST, losses_of
-from tdbg.rules.columns import median_and_deviation, model_info_of_steps
+from tdbg.rules.columns import (
+    MAD_TO_DEVIATION,
+    median_and_deviation,
+    model_info_of_steps,
+)
 from tdbg.rules.window import Bools, Floats, Table, Window
 
-__all__ = ["have_moved", "need_not_fall"]
+__all__ = ["has_moved_to", "need_not_fall"]
 
 # The number that a backward begins at, if it is no loss that was called.
 TOTAL = "loss_output_0"
@@ -60,7 +64,7 @@ def need_not_fall(
         last = rows[max(0, k + 1 - n) : k + 1]
         result[j] |= _has_both_signs(loss[np.union1d(first, last)])
         if at is not None and len(last) >= FIRST:
-            result[j] |= have_moved(table, at, last[-FIRST:])
+            result[j] |= _have_moved(table, at, last[-FIRST:])
     return result[among]
 
 
@@ -80,7 +84,31 @@ def _has_both_signs(loss: Floats) -> bool:
     return bool(min(below, len(known) - below) > OTHER_SIGN * len(known))
 
 
-def have_moved(table: Table, label: int, last: NDArray[np.intp]) -> bool:
+def has_moved_to(table: Table, label: int, mean: float, column: int) -> bool:
+    """Whether targets have another mean at a column than at first, beyond chance.
+
+    Unlike for a loss, one batch may be all that is known of now.
+
+    Args:
+        table: Has the first ``FIRST`` rows of the targets.
+        label: Row of the targets.
+        mean: Their mean at the column, of one batch or more.
+        column: The column.
+    """
+    known = table.known[label] & (table["count"][label] > 0)
+    first = np.flatnonzero(known & (table.ordinal[label] <= FIRST))
+    if len(first) < FIRST or first[-1] >= column:
+        return False
+    means = table["mean"][label, first]
+    # Of one batch and the next: the targets may have begun to move.
+    noise = MAD_TO_DEVIATION * float(np.median(np.abs(np.diff(means)))) / np.sqrt(2.0)
+    spreads = table["m2"][label, first] / table["count"][label, first]
+    deviation = float(np.sqrt(np.median(spreads)))
+    moved = abs(mean - float(np.median(means)))
+    return bool(moved > CERTAINTY * noise and moved > MOVED * deviation)
+
+
+def _have_moved(table: Table, label: int, last: NDArray[np.intp]) -> bool:
     """Whether targets are other ones than at the beginning: a model makes them itself.
 
     Args:

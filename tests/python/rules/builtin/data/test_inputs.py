@@ -175,6 +175,9 @@ def test_targets_that_a_model_makes_itself_need_no_scale():
     run, rule = targets(lambda step: -min(90.0, 1.5 * step)), NotNormalizedData()
     assert judge(run, rule) == []
     assert judge_in_parts(run, range(0, 80, 7), rule) == []
+    # As a budget keeps the rows: one, late, is all that is known of now.
+    sparse = targets(lambda step: -5.0 if step < 25 else -90.0, 26)
+    assert judge(sparse, rule) == []
     still = targets(lambda _: -90.0)
     (finding,) = judge(still, rule)
     assert finding.step == 1
