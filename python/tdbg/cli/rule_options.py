@@ -210,7 +210,8 @@ def print_findings(
     Findings of one rule, step and severity are one problem in several tensors: the
     first one, which is the worst or the first in execution order, is printed in full,
     the others by name.  Findings that follow from another one are named below it, or
-    below a line that names it if it was printed before.
+    below a line that names it if it was printed before.  Warnings that are over
+    come after what goes on, and infos last, but for changes, printed as they come.
 
     Args:
         findings: The findings.
@@ -229,7 +230,10 @@ def print_findings(
             continue
         kind = (finding["rule"], finding["severity"], finding.get("phase"))
         groups.setdefault((*kind, finding["step"]), []).append(finding)
-    for group in groups.values():
+    printed = list(groups.values())
+    if not live:  # What is no fault, or over, does not stand before what is.
+        printed.sort(key=lambda group: _rank(group[0]))
+    for group in printed:
         _print_group(group, out)
         following = [
             each
@@ -242,6 +246,14 @@ def print_findings(
             _print_consequences(following, "it", how, out)
     for (rule, _, step), following in consequences.items():
         _print_consequences(following, f"{rule} at step {step}", how, out)
+
+
+def _rank(finding: Mapping[str, Any]) -> int:
+    """Later are warnings that are over, and infos; an error leaves its harm behind."""
+    if finding["severity"] == Severity.INFO.label:
+        return 2
+    is_over = finding.get("phase") == "end"
+    return int(is_over and finding["severity"] == Severity.WARNING.label)
 
 
 def _print_consequences(

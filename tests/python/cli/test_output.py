@@ -6,8 +6,10 @@ import io
 
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 
 from tdbg.cli import output
+from tdbg.cli.rule_options import print_findings
 
 ROWS = [
     ("layer.weight", "weight", "12"),
@@ -58,3 +60,32 @@ def test_names_are_shortened_in_the_middle_so_that_their_ends_tell_them_apart() 
         assert "enco\N{HORIZONTAL ELLIPSIS}norm1.bias  1.25" in printed
     assert output.shortened("\N{CJK UNIFIED IDEOGRAPH-5C64}" * 9, 8).endswith("\u5c64")
     assert all(cell_len(output.shortened("\u5c64" * 9, n)) <= n for n in range(3, 12))
+
+
+def test_what_goes_on_is_printed_before_infos_and_what_is_over() -> None:
+    def finding(rule: str, severity: str, step: int, phase: str) -> dict[str, object]:
+        place = {"tensor": "a", "step": step, "first_step": step, "mode": "TRAIN"}
+        said = {"message": "as it is", "advice": ""}
+        return {"rule": rule, "severity": severity, "phase": phase, **place, **said}
+
+    found = [
+        finding("RepeatedData", "info", 0, "begin"),
+        finding("NotNormalizedData", "warning", 3, "end"),
+        finding("ExplodingTensor", "error", 4, "end"),
+        finding("GradientsNotCleared", "error", 6, "begin"),
+    ]
+
+    rules = [str(each["rule"]) for each in found]
+
+    def order(*, live: bool) -> list[str]:
+        text = io.StringIO()
+        print_findings(found, Console(file=text, width=200), live=live)
+        return [
+            rule
+            for line in text.getvalue().splitlines()
+            for rule in rules
+            if f"{rule} at step" in line
+        ]
+
+    assert order(live=False) == [*rules[2:], rules[1], rules[0]]
+    assert order(live=True) == rules, "changes are printed as they come"
