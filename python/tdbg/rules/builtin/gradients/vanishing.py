@@ -38,6 +38,11 @@ NO_EFFECT = (
     "adds the same to all that a softmax compares, or to all that a normalization "
     "centres; it can be left out.  Otherwise see what saturates behind it"
 )
+LITTLE_EFFECT = (
+    "the layers before it and behind it are well, so it is not for the depth: the loss "
+    "hardly depends on this weight.  If it should, see what scales down what it adds, "
+    "or saturates behind it; if not, nothing"
+)
 
 
 @register
@@ -49,9 +54,9 @@ class VanishingGradient(Rule):
     and other sparse gradients are judged by the rows that were used.
 
     What vanishes with depth is small for several layers in a row, up to the first.  One
-    weight between two that are well, whose gradient is no more than the rounding of a
-    zero, is not told as an error: the loss does not depend on it, as on what adds the
-    same to all that a softmax compares.
+    weight between two that are well is not told as an error, unless nothing at all
+    reaches it: the loss hardly depends on it, as on a few keys that attention has
+    beside many, or not at all, as on what adds the same to all that a softmax compares.
 
     Args:
         threshold: A mean of |g| below this has vanished.
@@ -115,9 +120,8 @@ class VanishingGradient(Rule):
         if self.relative is not None:
             small &= mean < self.relative * largest[np.newaxis, :]
         lasting = table.lasts(small, known, rows=self.patience)
-        without_effect = _between(known & ~small) & (mean > 0)
-        without_effect &= mean < ROUNDING * largest[np.newaxis, :]
-        severities = np.where(without_effect, Severity.INFO, Severity.ERROR)
+        is_alone = _between(known & ~small) & (mean > 0)
+        severities = np.where(is_alone, Severity.INFO, Severity.ERROR)
         severities = np.where(lasting, severities, OK)
 
         def describe(i: int, j: int) -> Description:
@@ -129,7 +133,7 @@ class VanishingGradient(Rule):
                 largest=float(mean[top, j]),
                 largest_name=table.names[top],
                 affected=f"{affected} of {present} layers",
-                has_effect=not without_effect[i, j],
+                is_alone=bool(is_alone[i, j]),
             )
 
         return table.judge(severities, describe, known & (lasting | ~small))
@@ -145,7 +149,7 @@ class VanishingGradient(Rule):
         largest: float,
         largest_name: str,
         affected: str,
-        has_effect: bool,
+        is_alone: bool,
     ) -> Description:
         if mean == 0:
             return Description(
@@ -163,6 +167,9 @@ class VanishingGradient(Rule):
                     "underflows without a loss scale"
                 ),
             )
+        advice = DEPTH.format(affected)
+        if is_alone:
+            advice = NO_EFFECT if mean < ROUNDING * largest else LITTLE_EFFECT
         less = f", {largest / mean:.2g} times less than {largest_name}"
         return Description(
             message=(
@@ -174,7 +181,7 @@ class VanishingGradient(Rule):
             value=mean,
             threshold=self.threshold,
             evidence=self._evidence,
-            advice=DEPTH.format(affected) if has_effect else NO_EFFECT,
+            advice=advice,
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -40,25 +42,27 @@ def test_a_layer_far_below_the_others_is_an_error_at_the_third_step():
 @pytest.mark.parametrize(
     ("scales", "severities"),
     [
-        # Beside it all is well, and so little is the rounding of a zero.
+        # Beside it all is well: so little is the rounding of a zero, or nearly none.
         ([1e-3, 1e-11, 1e-2], [Severity.INFO]),
         ([1e-3, 1e-2, 1e-11], [Severity.INFO]),
-        ([1e-3, 1e-8, 1e-2], [Severity.ERROR]),
+        ([1e-3, 1e-8, 1e-2], [Severity.INFO]),
         ([1e-3, 0.0, 1e-2], [Severity.ERROR]),
         # Nothing is known to reach what is before it.
         ([1e-11, 1e-2, 1e-2], [Severity.ERROR]),
         ([1e-2, 1e-11, 1e-10, 1e-2], [Severity.ERROR] * 2),
     ],
 )
-def test_a_weight_without_effect_on_the_loss_is_no_error_of_depth(
+def test_a_weight_with_little_effect_on_the_loss_is_no_error_of_depth(
     scales: list[float], severities: list[Severity]
 ):
     run = run_with({f"{i}.weight": [scale] * 3 for i, scale in enumerate(scales)})
     findings = judge(run, VanishingGradient())
     assert [finding.severity for finding in findings] == severities
     for finding in findings:
-        told = "does not depend on this weight" in finding.advice
-        assert told == (finding.severity is Severity.INFO)
+        is_error = finding.severity is Severity.ERROR
+        depends = re.search("loss (hardly|does not) depend", finding.advice)
+        assert (depends is None) == is_error
+        assert is_error or (depends[1] == "hardly") == (finding.value > 1e-9)
 
 
 def test_without_comparison_the_absolute_threshold_decides_alone():
