@@ -11,7 +11,7 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import NamedTuple, Protocol
 
 from tdbg.capture.session import Session
@@ -73,11 +73,19 @@ class ModelInfoWriter:
     Args:
         session: Where it is written.
         source: Describes the model.
+        stands_still: Returns whether parameters are what they were when it was called
+            first; None: nobody knows.
     """
 
-    def __init__(self, session: Session, source: ModelSource) -> None:
+    def __init__(
+        self,
+        session: Session,
+        source: ModelSource,
+        stands_still: Callable[[], bool] | None = None,
+    ) -> None:
         self._session = session
         self._source = source
+        self._stands_still = stands_still
         self._countdown = 1
         self._n_forwards = 0
         # Forwards in training since an optimizer has stepped; the most before, and all.
@@ -98,6 +106,11 @@ class ModelInfoWriter:
         self.changed()
         self._update(self._session.machine.evaluation)
         self.changed()
+
+    def evaluation_begins(self) -> None:
+        """Write what is known, if nothing was written: it is evaluated first."""
+        if self._written is None:
+            self.evaluation_changed()
 
     def optimizer_stepped(self) -> None:
         """Count the step of an optimizer, whose own step is not over yet."""
@@ -127,6 +140,8 @@ class ModelInfoWriter:
                 self._update()
             return
         self._n_since_step += has_gradients
+        if self._n_since_step == 1 and not self._n_in_steps and self._stands_still:
+            self._stands_still()
         n, most = self._n_since_step, self._most_for_step
         if n < _SURELY_STOPPED or not n > _TIMES_USUAL * most > 0:
             return
@@ -145,7 +160,9 @@ class ModelInfoWriter:
     def conclude(self) -> None:
         """Write what was not written yet: training ends, perhaps after one step."""
         n, usual = self._n_since_step, _TIMES_USUAL * self._most_for_step
-        if n >= _STOPPED_AT_END and n > max(usual, self._n_in_steps) and usual:
+        # One that has never stepped may be there for a program that steps by itself.
+        may_stop = usual or (self._stands_still is not None and self._stands_still())
+        if n >= _STOPPED_AT_END and n > max(usual, self._n_in_steps) and may_stop:
             self._stop()
         elif self._n_forwards and self._written is None:
             self._update()

@@ -100,6 +100,24 @@ def test_facts_are_written_at_the_end_of_the_first_step(tmp_path: Path) -> None:
     assert model_info.module_of("relu_output_0") == "ReLU"
 
 
+def test_an_evaluation_before_the_first_step_is_told_what_is_evaluated(
+    tmp_path: Path,
+) -> None:
+    """As that of an untrained model, with which a loop begins."""
+    model = mlp()
+    hook, criterion = begin(tmp_path, model)
+    inputs, labels = next(digits(8))
+    model.eval()
+    criterion(model(inputs), labels)
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step(model, criterion, optimizer)
+    first, *others = model_info_of(hook, tmp_path)
+    assert first.step == 0
+    assert first.modules["fc1"] == "Linear"
+    assert others[-1].optimizers == ("SGD",)
+
+
 def test_a_parameter_that_is_unfrozen_later_is_told(tmp_path: Path) -> None:
     model = mlp()
     model.fc1.requires_grad_(False)  # type: ignore[operator]
@@ -421,4 +439,4 @@ def test_a_model_that_the_step_has_not_called_is_not_what_is_trained(run_dir: Pa
         learner(generator(torch.randn(8, 4)).detach()).sum().backward()
         optimizer.step()
     hook.close()
-    assert [each.evaluating for each in create_trial(run_dir).model_info()] == [()]
+    assert {each.evaluating for each in create_trial(run_dir).model_info()} == {()}

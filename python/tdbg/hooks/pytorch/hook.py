@@ -90,7 +90,9 @@ class Hook(HookBase):
         self._returned: ReturnedGradients | None = None
         self._functions: FunctionCalls | None = None
         self._model = TorchModel(self._module_captures, self._losses)
-        self._model_info = ModelInfoWriter(session, self._model)
+        self._model_info = ModelInfoWriter(
+            session, self._model, self._model.stands_still
+        )
         self._watch: OptimizerWatch | None = None
         self._by_hand: UpdatesByHand | None = None
         self._graphs: GraphCapture | None = None
@@ -143,6 +145,7 @@ class Hook(HookBase):
             prefix,
             self._torch_mode,
             self._before_training_forward,
+            self._model_info.evaluation_begins,
             self._functions,
         )
         self._module_captures.append(module_capture)

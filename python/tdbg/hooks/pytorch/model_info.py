@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import weakref
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 import torch
@@ -29,6 +30,9 @@ from tdbg.hooks.pytorch.tensors import name_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 
 __all__ = ["TorchModel"]
+
+# Numbers of a parameter by which it is seen to change.
+_SAMPLE = 64
 
 
 class TorchModel:
@@ -54,10 +58,28 @@ class TorchModel:
         # Those that were seen to have a gradient, by name.
         self._with_gradient: set[str] = set()
         self.functions: FunctionCalls | None = None
+        # A parameter that is trained, and numbers of it.
+        self._first: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
     @property
     def _optimizers(self) -> list[Optimizer]:
         return [] if self.watch is None else self.watch.optimizers()
+
+    def stands_still(self) -> bool:
+        """Whether parameters are what they were when this was called first."""
+        if not self._first:
+            trained = [
+                parameter
+                for each in self._tracked()
+                if (parameter := each.parameter()) is not None
+                and parameter.requires_grad
+            ]
+            self._first = [(weakref.ref(each), _sample(each)) for each in trained[-1:]]
+        found = [(each(), sample) for each, sample in self._first]
+        return bool(found) and all(
+            each is not None and torch.equal(_sample(each), sample)
+            for each, sample in found
+        )
 
     def marks(self) -> ModelMarks:
         """Count what there is, and which parameters are trained."""
@@ -160,6 +182,10 @@ class TorchModel:
             } & held.keys()
             for path in evaluating(root, trained):
                 yield module_capture.prefix + path if path else module_capture.name
+
+
+def _sample(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.detach().flatten()[:_SAMPLE].clone()
 
 
 def _of(

@@ -185,6 +185,7 @@ class ModuleCapture:
         prefix: Goes before all names inside it.
         mode: The present mode.
         before_training: Called before a forward in training begins.
+        in_evaluation: Called when one of evaluation has begun.
         functions: Captures the functions called inside; None: nothing does.
 
     Attributes:
@@ -202,6 +203,7 @@ class ModuleCapture:
         prefix: str,
         mode: TorchMode,
         before_training: Callable[[], None],
+        in_evaluation: Callable[[], None],
         functions: FunctionCalls | None = None,
     ) -> None:
         self._session = session
@@ -210,6 +212,7 @@ class ModuleCapture:
         self._name = name
         self.prefix = prefix
         self._before_training = before_training
+        self._in_evaluation = in_evaluation
         self._functions = functions
         # The exception under way at the beginning of each call that goes on.
         self._calls: list[BaseException | None] = []
@@ -330,8 +333,8 @@ class ModuleCapture:
             and session.machine.depth == 1
         ):
             functions.forward_begins(self._name, mode)
-        if context is not None and not is_training:
-            context.step.may_train = self._mode.may_train()
+        if not is_training:
+            self._evaluation_begins(context)
         self._calls.append(None if is_counted else sys.exception())
         self.part = module if is_part else None
         session.counted.events.append(self.begins)
@@ -345,6 +348,11 @@ class ModuleCapture:
             self.buffers.capture(context)
         else:
             self.parameters.begin_values(context)
+
+    def _evaluation_begins(self, context: StepContext | None) -> None:
+        self._in_evaluation()
+        if context is not None:
+            context.step.may_train = self._mode.may_train()
 
     def begin_late(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin the call under way, which the hooks came too late for."""

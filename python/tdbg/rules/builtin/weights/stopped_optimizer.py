@@ -35,11 +35,12 @@ class StoppedOptimizer(ModelStateRule):
     def describe(self, model_info: ModelInfo, since: int) -> Description:
         """Say since when."""
         optimizers = ", ".join(model_info.optimizers)
+        # The first step is one that has ended.
+        when = f"has not stepped since step {since}" if since else "has never stepped"
         return Description(
             message=(
-                f"the optimizer ({optimizers}) has not stepped since step {since}, "
-                "though the model is called in training as before: nothing is learned "
-                "any more"
+                f"the optimizer ({optimizers}) {when}, though the model is called in "
+                "training: nothing is learned"
             ),
             value=0.0,
             threshold=1.0,

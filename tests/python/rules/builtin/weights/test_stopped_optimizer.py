@@ -85,6 +85,16 @@ def test_an_optimizer_that_steps_no_more_is_named(run_dir: Path, loop: Loop) -> 
     assert "optimizer.step()" in finding.advice
 
 
+def test_an_optimizer_that_never_steps_is_named_at_the_end(run_dir: Path) -> None:
+    def loop(training: Training) -> None:
+        for _ in range(60):
+            training.optimizer.zero_grad()
+            training.loss().backward()
+
+    (finding,) = judged(run_dir, loop)
+    assert "(SGD) has never stepped" in finding.message
+
+
 def test_a_pause_after_which_the_optimizer_steps_again_is_forgotten(
     run_dir: Path,
 ) -> None:
@@ -157,6 +167,11 @@ def never_stepped(training: Training) -> None:
     """As by an optimizer that somebody else wrote."""
     for _ in range(LONG):
         training.loss().backward()
+        with torch.no_grad():
+            for parameter in training.model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(0.05 * parameter.grad)
+                parameter.grad = None
 
 
 @pytest.mark.parametrize(
