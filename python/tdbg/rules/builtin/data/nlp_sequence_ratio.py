@@ -34,8 +34,18 @@ Ints = NDArray[np.int64]
 INTERVAL = 10
 # The least number of tokens besides the watched ones.
 MIN_OTHERS = 100
+# The usual padding, which rows of labels count; and the share of it that is left there
+# of what inputs have, at most, where the loss ignores it.
+PADDING = 0
+OF_IGNORED = 0.5
 # Significance of a share of few tokens, as a quantile of the normal distribution.
 CERTAINTY = 1.96
+
+
+OF_TIME = (
+    "the labels hardly have it, so the loss ignores it as padding: batch sequences of "
+    "like length, or pack them, to save the time that it takes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,9 @@ class _Tokens:
 class NLPSequenceRatio(Rule):
     """Report token sequences of which one token makes up too much.
 
+    Information, where labels show that the loss ignores the padding: then it only costs
+    time.
+
     Args:
         token_values: Tokens to watch, as padding.
         token_thresholds_percent: The largest percentage of each of them; one number
@@ -76,7 +89,9 @@ class NLPSequenceRatio(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
-    token_values: tuple[int, ...] = (0,)
+    severities = (Severity.INFO, Severity.WARNING)
+
+    token_values: tuple[int, ...] = (PADDING,)
     token_thresholds_percent: tuple[float, ...] = (60.0,)
     any_percent: float = 60.0
     min_vocabulary: int = 10
@@ -137,10 +152,10 @@ class NLPSequenceRatio(Rule):
         return self.max_steps * INTERVAL - 1
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select inputs; model info says which of them are of embeddings."""
+        """Select inputs, of which model info says what is of embeddings; and labels."""
         if self.tensor_regex is not None:
             return finds(self.tensor_regex, tensor.name)
-        return tensor.role in {"input", "model_input"}
+        return tensor.role in {"input", "model_input", "label"}
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge the steps of training."""
@@ -187,7 +202,8 @@ class NLPSequenceRatio(Rule):
             j = int(rows[at]) - table.start
             found = self._worst(tokens)
             if found is not None:
-                severities[j] = int(Severity.WARNING)
+                is_ignored = found.token == PADDING and _is_ignored(table, last, found)
+                severities[j] = Severity.INFO if is_ignored else Severity.WARNING
                 worst[j] = found
             elif len(tokens.values) >= self.min_tokens:
                 severities[j] = OK
@@ -201,7 +217,9 @@ class NLPSequenceRatio(Rule):
                 ),
                 value=found.percent,
                 threshold=found.limit,
-                advice=(
+                advice=OF_TIME
+                if severities[j] == Severity.INFO
+                else (
                     f"if {found.token} is padding: batch sequences of like length, "
                     "pack them, cut what is too long, and mask padding in attention "
                     "and loss; if it is the unknown token, the vocabulary does not fit "
@@ -264,6 +282,19 @@ class NLPSequenceRatio(Rule):
                 > each.limit
             ]
         return max(found, key=lambda each: each.percent - each.limit, default=None)
+
+
+def _is_ignored(table: Table, columns: NDArray[np.intp], found: _Frequent) -> bool:
+    """Whether labels of these steps have much less of the padding than inputs."""
+    labels = [
+        i
+        for i, role in enumerate(table.roles)
+        if role == "label" and "int" in table.dtypes[i]
+    ]
+    known = table.known[labels][:, columns]
+    count = table["count"][labels][:, columns][known].sum()
+    zero = table["zero"][labels][:, columns][known].sum()
+    return bool(count > 0 and 100.0 * zero / count < OF_IGNORED * found.percent)
 
 
 def _at_least(share: float, n: int) -> float:

@@ -11,10 +11,11 @@ import pytest
 from rules_fake import FakeRun, judge, judge_in_parts
 from tdbg.modes import ModeKeys
 from tdbg.rules import NLPSequenceRatio, NotNormalizedData
+from tdbg.run.findings import Severity
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 INPUT, TARGET = "Model_input_0", "MSELoss_input_1"
-TOKENS = "embedding_input_0"
+TOKENS, LABELS = "embedding_input_0", "CrossEntropyLoss_input_1"
 
 
 def fed(
@@ -251,6 +252,22 @@ def test_padding_that_makes_up_most_is_a_warning():
     assert finding.threshold == 60.0
     assert finding.step == 1
     assert "token 0" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("ignored", "severity"), [(-100, Severity.INFO), (0, Severity.WARNING)]
+)
+def test_padding_that_the_loss_ignores_only_costs_time(
+    ignored: int, severity: Severity
+):
+    run = sequences(padded)
+    for step in range(8):
+        labels = np.where(padded(np.random.default_rng(step)) == 0, ignored, 7)
+        run.step(step, {TOKENS: [7], LABELS: labels})
+    run.tensor_of(LABELS).dtype = "int64"
+    (finding,) = judge(run, NLPSequenceRatio())
+    assert finding.severity is severity
+    assert ("save the time" in finding.advice) == (severity is Severity.INFO)
 
 
 def test_rows_between_the_steps_that_are_kept_take_no_place():
