@@ -36,6 +36,7 @@ from tdbg.run.findings import Severity
 __all__ = [
     "BOOKS",
     "ERROR",
+    "INFO",
     "TRAINING",
     "WARNING",
     "Entry",
@@ -49,7 +50,8 @@ __all__ = [
 ]
 
 TRAINING = (ModeKeys.TRAIN, ModeKeys.GLOBAL)
-WARNING, ERROR = int(Severity.WARNING), int(Severity.ERROR)
+INFO, WARNING = int(Severity.INFO), int(Severity.WARNING)
+ERROR = int(Severity.ERROR)
 
 Row = dict[str, float]
 Verdicts = dict[tuple[ModeKeys, str, int], int]
@@ -222,7 +224,18 @@ def vanishing(rule: VanishingGradient, run: FakeRun) -> Verdicts:
         return own < rule.threshold and own < rule.relative * largest
 
     names = of_role(run, "gradient")
-    return lasting(run, bad, names, rule.patience, ERROR, tuple(ModeKeys))
+    result = lasting(run, bad, names, rule.patience, ERROR, tuple(ModeKeys))
+    for mode in ModeKeys:
+        for entry in entries(run, mode):
+            # Sound ones are known, and not bad.
+            sound = {n for n in entry.rows if n in names and bad(entry, n) is False}
+            for i, name in enumerate(names):
+                is_alone = i > 0 and names[i - 1] in sound
+                is_alone &= i + 1 == len(names) or names[i + 1] in sound
+                is_bad = result.get((mode, name, entry.step)) == ERROR
+                if is_bad and is_alone and mean(entry.rows[name]) > 0:
+                    result[mode, name, entry.step] = INFO
+    return result
 
 
 def updates_lost(rule: PrecisionLoss, run: FakeRun) -> Verdicts:

@@ -63,8 +63,15 @@ def need_not_fall(
             continue
         last = rows[max(0, k + 1 - n) : k + 1]
         result[j] |= _has_both_signs(loss[np.union1d(first, last)])
-        if at is not None and len(last) >= FIRST:
+        if at is None:
+            continue
+        if len(last) >= FIRST:
             result[j] |= _have_moved(table, at, last[-FIRST:])
+        # Statistics of the targets may be rarer than losses, or end before.
+        known = np.flatnonzero(table.known[at, : j + 1])
+        if not result[j] and len(known) and "float" in table.dtypes[at]:
+            mean = float(table["mean"][at, known[-1]])
+            result[j] |= has_moved_to(table, at, mean, int(known[-1]))
     return result[among]
 
 

@@ -161,3 +161,17 @@ def test_only_the_gradient_that_grew_most_is_reported_if_it_carries_the_norm():
     assert "2 of 2 gradients" in finding.message
     small = norms([1e-4] * 9 + [1e-1], calm)
     assert judge(small, ExplodingGradient()) == []
+
+
+@pytest.mark.parametrize(
+    ("total", "severity"), [(10.0, Severity.INFO), (10.13, Severity.WARNING)]
+)
+def test_growth_up_to_the_norm_that_all_are_clipped_to_is_information(
+    total: float, severity: Severity
+):
+    """Targets of a Q-network grow as rewards come in; it clips at 10, by default."""
+    last = [0.8 * total, 0.6 * total]
+    run = norms([0.03] * 30 + last[:1], [0.02] * 30 + last[1:])
+    (finding,) = judge(run, ExplodingGradient())
+    assert finding.severity is severity
+    assert ("the program clips them" in finding.advice) == (total == 10.0)
