@@ -22,9 +22,12 @@ from tdbg.hooks.pytorch.loss_watch import LossWatch
 from tdbg.hooks.pytorch.losses import LossCapture
 from tdbg.hooks.pytorch.mode import evaluating
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
-from tdbg.hooks.pytorch.module_tree import class_name, named_modules
+from tdbg.hooks.pytorch.module_tree import (
+    class_name,
+    named_modules,
+    package_models_in,
+)
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
-from tdbg.hooks.pytorch.package_models import package_models_in
 from tdbg.hooks.pytorch.parameters import TrackedParameter
 from tdbg.hooks.pytorch.tensors import name_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of

@@ -9,9 +9,12 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -28,6 +31,7 @@ __all__ = [
     "end_replica",
     "is_fully_sharded",
     "named_modules",
+    "package_models_in",
     "places_of",
     "unwrapped",
     "wrapped_parts",
@@ -204,3 +208,42 @@ def _parameters(replica: nn.Module) -> Iterator[torch.Tensor]:
         for value in vars(module).values():
             if isinstance(value, torch.Tensor):
                 yield value
+
+
+def package_models_in(root: nn.Module) -> dict[str, str]:
+    """Paths of modules that models of packages have made, each with its model's path.
+
+    A part that such a model leaves unused (the pooler of an encoder whose tokens are
+    averaged) is no mistake of the program; one in a module of the program may be.
+
+    PyTorch's own modules belong to what is around them: anybody puts them together.
+    The model is the outermost module below which nothing is of the program.
+    """
+    result: dict[str, str] = {}
+    makers: dict[str, str | None] = {"": None}
+    for path, module in named_modules(root):
+        parent = path.rpartition(".")[0]
+        maker = makers.get(parent) if path else None
+        package = type(module).__module__.partition(".")[0]
+        if package != "torch":
+            is_installed = _is_installed(package)
+            maker = (path if maker is None else maker) if is_installed else None
+        makers[path] = maker
+        if maker is not None:
+            result[path] = maker
+    return result
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(package: str) -> bool:
+    """Whether a package lies in a folder to which an installer has put packages."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if package == "__main__" or not file:
+        return False
+    folder = Path(file).parent
+    if Path(file).stem == "__init__":
+        folder = folder.parent
+    try:
+        return any(each.name.endswith(".dist-info") for each in folder.iterdir())
+    except OSError:
+        return False
