@@ -67,12 +67,12 @@ def unchanged() -> FakeRun:
 
 
 def grown() -> FakeRun:
-    """Gradients of norm 3 and 4, and one of norm 1, then 300 times as large but one."""
+    """Gradients of norm 3 and 4, and one of 30, then 300 times as large but one."""
     run = FakeRun(every=10)
     for step in range(10):
         scale = 300.0 if step == 9 else 1.0
         rows = {f"gradient/{i}.weight": [scale * norm] for i, norm in enumerate((3, 4))}
-        run.step(step, rows | {"gradient/2.weight": [1.0]})
+        run.step(step, rows | {"gradient/2.weight": [30.0]})
     return run
 
 
@@ -239,7 +239,7 @@ def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
         (sorted_in_halves(), UnshuffledData(), 400 / 5.25, 50,
          ["76 % of the variance of the labels is between batches"]),
         (known(has_stopped=True), StoppedOptimizer(), 0, 1,
-         ["(Adam) has not stepped since step 0"]),
+         ["(Adam) has never stepped"]),
         (untrained(("Net.layers[0].weight", True), (None, False)),
          UnregisteredParameter(), 2, 0,
          ["2 parameters", "Net.layers[0].weight, one of shape (4, 8)", "ModuleList"]),

@@ -124,8 +124,8 @@ class MissingGradient(ModelInfoRule):
             why = ", which a model of an installed package leaves unused"
             advice = (
                 "nothing, if what they compute is not what you want of this model; "
-                "requires_grad_(False) leaves them out of the optimizer, and "
-                "data-parallel training needs that or find_unused_parameters=True"
+                "what is not to be trained needs no gradient: requires_grad_(False), "
+                "which data-parallel training may ask for"
             )
         if first.cut_by is not None:
             what, why = "none but zeros", f", behind {first.cut_by}"
