@@ -138,6 +138,7 @@ class Discovery:
         self._gradient_calls: GradientCalls | None = None
         self._make: Callable[..., None] | None = None
         self._make_compiled: Any = None
+        self._compile: Any = None
         self._filter: Any = None
         self._facts = summary.Facts()
         self.born = now()
@@ -162,7 +163,7 @@ class Discovery:
             me._run(me._compiler_is_loaded)
             return result
 
-        torch.compile = compiled
+        torch.compile = self._compile = compiled
         self._backward = BackwardRoots(self._backward_begins)
         self._gradient_calls = GradientCalls(lambda call: me._run(me._returned, call))
 
@@ -194,8 +195,10 @@ class Discovery:
             calls.remove()
         if self._make is not None:
             Optimizer.__init__ = self._make  # type: ignore[method-assign]
-            torch.compile = self._make_compiled
             self._make = None
+            # Somebody else may have wrapped it since, as Lightning does.
+            if torch.compile is self._compile:
+                torch.compile = self._make_compiled
         if self._backward is not None:
             self._backward.remove()
             self._backward = None

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def discovery(run_dir: Path) -> Iterator[Discovery]:
+    compile_before = torch.compile
     found = Discovery({"out_dir": str(run_dir), "statistics_interval": 1})
     found.start()
     yield found
@@ -37,7 +38,7 @@ def discovery(run_dir: Path) -> Iterator[Discovery]:
     assert is_untouched()
     assert not hasattr(Optimizer.__init__, "__wrapped__")
     assert not hasattr(torch.autograd.backward, "_tdbg_original")
-    assert not hasattr(torch.compile, "__wrapped__")
+    assert torch.compile is compile_before
     assert "CountedCall" not in str(torch.autograd.grad.__code__.co_consts)
 
 

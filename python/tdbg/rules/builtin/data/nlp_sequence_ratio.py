@@ -202,8 +202,8 @@ class NLPSequenceRatio(Rule):
             j = int(rows[at]) - table.start
             found = self._worst(tokens)
             if found is not None:
-                is_ignored = found.token == PADDING and _is_ignored(table, last, found)
-                severities[j] = Severity.INFO if is_ignored else Severity.WARNING
+                ignored = found.token == PADDING and _is_ignored(table, i, last, found)
+                severities[j] = Severity.INFO if ignored else Severity.WARNING
                 worst[j] = found
             elif len(tokens.values) >= self.min_tokens:
                 severities[j] = OK
@@ -284,17 +284,25 @@ class NLPSequenceRatio(Rule):
         return max(found, key=lambda each: each.percent - each.limit, default=None)
 
 
-def _is_ignored(table: Table, columns: NDArray[np.intp], found: _Frequent) -> bool:
-    """Whether labels of these steps have much less of the padding than inputs."""
-    labels = [
-        i
-        for i, role in enumerate(table.roles)
-        if role == "label" and "int" in table.dtypes[i]
-    ]
-    known = table.known[labels][:, columns]
-    count = table["count"][labels][:, columns][known].sum()
-    zero = table["zero"][labels][:, columns][known].sum()
-    return bool(count > 0 and 100.0 * zero / count < OF_IGNORED * found.percent)
+def _is_ignored(
+    table: Table, i: int, columns: NDArray[np.intp], found: _Frequent
+) -> bool:
+    """Whether labels of each token have much less of the padding than inputs.
+
+    REQUIRES: the tokens are in row *i*.
+    """
+    tokens = table["count"][i, columns][table.known[i, columns]]
+    for label, role in enumerate(table.roles):
+        if role != "label" or "int" not in table.dtypes[label]:
+            continue
+        known = table.known[label, columns]
+        count = table["count"][label, columns][known]
+        zero = table["zero"][label, columns][known].sum()
+        # Labels of whole texts are fewer than the tokens.
+        is_of_tokens = len(count) and len(tokens) and count.max() >= tokens.min()
+        if is_of_tokens and 100.0 * zero < OF_IGNORED * found.percent * count.sum():
+            return True
+    return False
 
 
 def _at_least(share: float, n: int) -> float:

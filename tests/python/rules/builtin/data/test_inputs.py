@@ -262,12 +262,22 @@ def test_padding_that_the_loss_ignores_only_costs_time(
 ):
     run = sequences(padded)
     for step in range(8):
-        labels = np.where(padded(np.random.default_rng(step)) == 0, ignored, 7)
-        run.step(step, {TOKENS: [7], LABELS: labels})
+        tokens = padded(np.random.default_rng(step))
+        labels = np.where(tokens == 0, ignored, 7)
+        run.step(step, {TOKENS: tokens, LABELS: labels})
     run.tensor_of(LABELS).dtype = "int64"
     (finding,) = judge(run, NLPSequenceRatio())
     assert finding.severity is severity
     assert ("save the time" in finding.advice) == (severity is Severity.INFO)
+
+
+def test_labels_of_whole_texts_say_nothing_about_their_padding():
+    run = sequences(padded)
+    for step in range(8):
+        run.step(step, {TOKENS: padded(np.random.default_rng(step)), LABELS: [7] * 16})
+    run.tensor_of(LABELS).dtype = "int64"
+    (finding,) = judge(run, NLPSequenceRatio())
+    assert finding.severity is Severity.WARNING
 
 
 def test_rows_between_the_steps_that_are_kept_take_no_place():
