@@ -24,7 +24,7 @@ from tdbg.hooks.pytorch.module_hooks import ModuleCapture
 from tdbg.hooks.pytorch.module_tree import class_name, named_modules
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
 
-__all__ = ["LossWatch"]
+__all__ = ["LossWatch", "sample_of"]
 
 # Backward passes of a training whose graphs are read, and those of other trainings
 # that are read in vain: a step may have several losses.
@@ -145,7 +145,7 @@ class LossWatch:
                 continue
             if len(self._watched) < _MOST_PARAMETERS:
                 self._watched[id(leaf)] = _Watched(
-                    weakref.ref(leaf), _sample(leaf), max(0, self._step())
+                    weakref.ref(leaf), sample_of(leaf), max(0, self._step())
                 )
 
     def _find_untrained(self) -> Iterator[UntrainedParameter]:
@@ -153,7 +153,7 @@ class LossWatch:
             id(parameter): parameter
             for each in self._watched.values()
             if (parameter := each.parameter()) is not None
-            and torch.equal(_sample(parameter), each.sample)
+            and torch.equal(sample_of(parameter), each.sample)
         }
         if not left:
             return
@@ -195,7 +195,8 @@ def _parameters_in(value: Any, path: str, depth: int) -> Iterator[tuple[int, str
             yield from _parameters_in(each, f"{path}[{key!r}]", depth - 1)
 
 
-def _sample(parameter: torch.Tensor) -> torch.Tensor:
+def sample_of(parameter: torch.Tensor) -> torch.Tensor:
+    """Some numbers of a parameter, by which it is seen to change."""
     return parameter.detach().reshape(-1)[:_SAMPLE].clone()
 
 

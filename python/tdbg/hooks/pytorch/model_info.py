@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from tdbg.capture.model_info import ModelMarks
 from tdbg.hooks.pytorch.functional import FunctionCalls
 from tdbg.hooks.pytorch.kinds import kind_of
-from tdbg.hooks.pytorch.loss_watch import LossWatch
+from tdbg.hooks.pytorch.loss_watch import LossWatch, sample_of
 from tdbg.hooks.pytorch.losses import LossCapture
 from tdbg.hooks.pytorch.mode import evaluating
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
@@ -33,9 +33,6 @@ from tdbg.hooks.pytorch.tensors import name_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 
 __all__ = ["TorchModel"]
-
-# Numbers of a parameter by which it is seen to change.
-_SAMPLE = 64
 
 
 class TorchModel:
@@ -77,10 +74,12 @@ class TorchModel:
                 if (parameter := each.parameter()) is not None
                 and parameter.requires_grad
             ]
-            self._first = [(weakref.ref(each), _sample(each)) for each in trained[-1:]]
+            self._first = [
+                (weakref.ref(each), sample_of(each)) for each in trained[-1:]
+            ]
         found = [(each(), sample) for each, sample in self._first]
         return bool(found) and all(
-            each is not None and torch.equal(_sample(each), sample)
+            each is not None and torch.equal(sample_of(each), sample)
             for each, sample in found
         )
 
@@ -185,10 +184,6 @@ class TorchModel:
             } & held.keys()
             for path in evaluating(root, trained):
                 yield module_capture.prefix + path if path else module_capture.name
-
-
-def _sample(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.detach().flatten()[:_SAMPLE].clone()
 
 
 def _of(
