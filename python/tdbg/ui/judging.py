@@ -50,12 +50,14 @@ class Judge:
         Whoever asks while it is under way asks for the same.
         """
         with self._lock:
-            if run.judging is None or run.judging.state in ("judged", "failed"):
-                run.judging = Judging("waiting")
+            judging = run.judging
+            if judging is None or judging.state in ("judged", "failed"):
+                # Returned below as it was begun: a small run may be judged by then.
+                judging = run.judging = Judging("waiting")
                 threading.Thread(
                     target=self._judge, args=(run,), name="tdbg-judge", daemon=True
                 ).start()
-            return run.judging.to_json()
+            return judging.to_json()
 
     def _judge(self, run: OpenRun) -> None:
         with self._turn:
