@@ -109,8 +109,14 @@ class ModelInfo:
             that `loss_facts` has all that is wrong there.
         is_surrogate: Whether a loss weighs logarithms of probabilities by how good it
             was what they are of, as policy gradients do: it need not fall.
+        logit_scale: The largest number that logits are multiplied by before a softmax,
+            as those of cosines are.
+        makes_targets: Whether the model makes its targets, with copies of itself that
+            are moved after it.
         untrained: Parameters outside of the model that a loss depends on, and that
             nobody trains.
+        made_inputs: Names of what models are given that other ones have made, and no
+            data.
         evaluates: Of losses that other data than those of training have under names of
             their own, the loss of training that each is compared with, by name.
             Where both have one name, the mode says which is which.
@@ -131,7 +137,10 @@ class ModelInfo:
     loss_facts: tuple[LossFact, ...] = ()
     is_loss_open: bool = False
     is_surrogate: bool = False
+    logit_scale: float = 1.0
+    makes_targets: bool = False
     untrained: tuple[UntrainedParameter, ...] = ()
+    made_inputs: tuple[str, ...] = ()
     evaluates: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -198,8 +207,9 @@ class ModelInfo:
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
         document = {item.name: getattr(self, item.name) for item in _FIELDS}
-        for name in ("models", "losses", "optimizers", "evaluating", "dropping"):
-            document[name] = list(document[name])
+        for name, value in document.items():
+            if isinstance(value, tuple):
+                document[name] = list(value)
         for name in ("loss_facts", "untrained"):
             document[name] = [each.to_json() for each in document[name]]
         document["modules"] = dict(self.modules)
@@ -242,7 +252,10 @@ class ModelInfo:
             loss_facts=_values(LossFact.from_json, document.get("loss_facts")),
             is_loss_open=document.get("is_loss_open") is True,
             is_surrogate=document.get("is_surrogate") is True,
+            logit_scale=_number(document.get("logit_scale"), 1.0),
+            makes_targets=document.get("makes_targets") is True,
             untrained=_values(UntrainedParameter.from_json, document.get("untrained")),
+            made_inputs=tuple(texts_of(document.get("made_inputs"))),
             evaluates=_texts(mapping_of(document.get("evaluates"))),
         )
 
@@ -324,6 +337,12 @@ def _values(
     """What can be read of a list of documents."""
     values = (read(mapping_of(each)) for each in list_of(documents))
     return tuple(value for value in values if value is not None)
+
+
+def _number(given: object, otherwise: float) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return otherwise
+    return float(given)
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:

@@ -250,3 +250,34 @@ def test_what_only_operations_without_a_slope_reach_is_cut() -> None:
     graph = read_loss_graph(loss)
     cut = {id(leaf): cut for leaf, cut in zip(graph.leaves, graph.cut, strict=True)}
     assert cut == {id(one): "round", id(other): "", id(third): ""}
+
+
+def test_what_logits_are_multiplied_by_is_read() -> None:
+    cosines = F.normalize(Batch().scores)
+    labels = torch.zeros(N, dtype=torch.long)
+    margin = F.one_hot(labels, 3) * 0.5
+    learned = torch.ones((), requires_grad=True)
+    for logits, scale in (
+        (cosines * 64.0, 64.0),
+        (30 * (cosines - margin), 30.0),
+        ((cosines / 0.5 * 4).view(-1, 3), 8.0),
+        (cosines / 10, 1.0),
+        (cosines * torch.ones(3) * 2, 2.0),
+        (cosines * learned, 1.0),
+        (cosines * float("inf"), 1.0),
+        (F.linear(cosines * 5, torch.ones(3, 3)), 1.0),
+    ):
+        graph = read_loss_graph(F.cross_entropy(logits, labels))
+        assert graph.logit_scale == pytest.approx(scale)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_distance"),
+    [
+        (lambda batch: F.smooth_l1_loss(batch.numbers[:, 0], batch.targets), True),
+        (lambda batch: (batch.numbers[:, 0] - batch.targets).pow(2).mean(), True),
+        (lambda batch: F.cross_entropy(batch.scores, batch.classes), False),
+    ],
+)
+def test_a_distance_of_numbers_is_told(loss: Loss, is_distance: bool) -> None:
+    assert read_loss_graph(loss(Batch())).is_distance is is_distance

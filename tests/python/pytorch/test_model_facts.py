@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
 from tdbg.config import Needs
 from tdbg.hooks.pytorch.mode import evaluating
 from tdbg.modes import ModeKeys
-from tdbg.pytorch import Hook
+from tdbg.pytorch import Hook, watch
 from tdbg.rules import Evaluation, Rule, Window
 from tdbg.run.model_info import ModelInfo
 from tdbg.trial import Trial, create_trial
@@ -295,6 +297,52 @@ def test_the_features_of_a_frozen_trunk_are_to_stay_as_they_are(run_dir: Path):
     assert told(run_dir, model, nn.Module.eval, *model[4].parameters()) == ()
 
 
+class Dropping(nn.Module):
+    """Drops by a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, 10)
+
+    def forward(this, x: torch.Tensor) -> torch.Tensor:  # noqa: N805
+        out: torch.Tensor = this.fc(F.dropout(x, 0.1, training=this.training))
+        return out
+
+
+def test_a_model_that_drops_by_a_function_is_named(run_dir: Path, tmp_path: Path):
+    for path, prepare, expected in (
+        (run_dir, nn.Module.eval, ("0",)),
+        (tmp_path / "train", nn.Module.train, ()),
+    ):
+        model = nn.Sequential(Dropping())
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        with watch(model, out=path):
+            for inputs, labels in itertools.islice(digits(8), 3):
+                prepare(model)
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+        assert create_trial(path).model_info()[-1].evaluating == expected
+
+
+def test_inputs_that_another_model_made_are_told(run_dir: Path):
+    encoder, decoder = nn.Sequential(nn.Linear(64, 4)), nn.Sequential(nn.Linear(4, 64))
+    judge = nn.Sequential(nn.Linear(64, 1))
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], 0.01)
+    with watch(encoder, out=run_dir) as hook:
+        hook.register_module(decoder, name="d")
+        hook.register_module(judge, name="j")
+        for inputs, _ in itertools.islice(digits(8), 3):
+            decoded = decoder(encoder(inputs))
+            # One that is given both, as a discriminator is, is given data.
+            loss = (judge(decoded) - judge(inputs)).pow(2).mean()
+            optimizer.zero_grad()
+            (loss + (decoded - inputs).pow(2).mean()).backward()
+            optimizer.step()
+        assert hook.counters()["internal_errors"] == 0
+    made = create_trial(run_dir).model_info()[-1].made_inputs
+    assert made == ("d_input_0",)
+
+
 class Block(nn.Module):
     """Layers that mind, or do not, by how they are made."""
 
@@ -319,8 +367,8 @@ def test_a_model_that_trains_has_chosen_which_layers_do_not():
     model = normed()[:3]
     model[1].eval()
     parameters = {id(each) for each in model.parameters()}
-    assert evaluating(model, parameters) == []
-    assert evaluating(model.eval(), parameters) == ["1"]
+    assert evaluating(model, parameters, set()) == []
+    assert evaluating(model.eval(), parameters, set()) == ["1"]
 
 
 def test_which_layers_mind(run_dir: Path):

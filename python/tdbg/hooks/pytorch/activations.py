@@ -12,6 +12,7 @@ from torch._C import _current_graph_task_id
 
 from tdbg.capture.activations import CallPlans
 from tdbg.capture.adapter import UnitSummarySpec
+from tdbg.capture.naming import activation_name, tensors_in
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
@@ -19,7 +20,14 @@ from tdbg.hooks.pytorch.callbacks import NOT_IN_BACKWARD
 from tdbg.hooks.pytorch.tensors import is_tensor
 from tdbg.modes import ModeKeys
 
-__all__ = ["OF_ROWS", "Activations", "take_both", "unit_range", "unit_range_of"]
+__all__ = [
+    "OF_ROWS",
+    "Activations",
+    "ModelInputs",
+    "take_both",
+    "unit_range",
+    "unit_range_of",
+]
 
 
 _Tensor = torch.Tensor
@@ -107,6 +115,35 @@ class Activations(CallPlans):
             return None  # A checkpointed forward is computed again.
         session = self._session
         return session.forward_context or session.module_called(self._mode(), self.key)
+
+
+# Calls of a model at which it is seen who made its inputs.
+_LOOKS = 16
+
+
+class ModelInputs(Activations):
+    """Captures what a model is given.
+
+    Attributes:
+        made: Names of inputs that were the result of operations with a gradient at all
+            of the first calls: another model made them.
+    """
+
+    _n_calls = 0
+    made: frozenset[str] = frozenset()
+
+    def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
+        """Capture what a call was given, and see who made it."""
+        if self._n_calls < _LOOKS:
+            made = frozenset(
+                activation_name(self._path, "input", index, 0)
+                for index, tensor in enumerate(tensors_in(value, is_tensor))
+                if tensor.grad_fn is not None
+            )
+            self.made = self.made & made if self._n_calls else made
+            self._n_calls += 1
+            quick = None  # The core is not to take the next call by itself.
+        super().take(value, quick, mode)
 
 
 def take_both(

@@ -111,6 +111,7 @@ class FunctionCalls:
         follows_losses: Whether losses are captured.
         thread: The thread that called the root last.
         dropping: Classes of modules in evaluation that call dropout without saying so.
+        not_dropping: Those that say that it is not to drop then, with gradients.
         on_dropping: Called when there is another one.
     """
 
@@ -140,6 +141,7 @@ class FunctionCalls:
         self._nodes: set[int] = set()
         self._may_be_followed = False
         self.dropping: tuple[str, ...] = ()
+        self.not_dropping: frozenset[str] = frozenset()
         self.on_dropping: Callable[[], None] | None = None
         session.on_close.append(self.remove)
         session.on_rest.append(self.remove)
@@ -261,14 +263,19 @@ class FunctionCalls:
         return True
 
     def take_dropout(self, call: FunctionCall) -> None:
-        """Note who calls dropout in evaluation without saying so."""
-        if "training" in call.kwargs or len(call.args) > _BEFORE_TRAINING:
+        """Note who calls dropout in evaluation: without saying so, or to train."""
+        is_said = "training" in call.kwargs or len(call.args) > _BEFORE_TRAINING
+        if is_said and not torch.is_grad_enabled():
             return  # Whoever says so means it.
-        module = call.caller.f_locals.get("self")
+        # The first argument, whatever its name.
+        names = call.caller.f_code.co_varnames[: call.caller.f_code.co_argcount]
+        module = call.caller.f_locals.get(names[0]) if names else None
         if not isinstance(module, nn.Module) or module.training:
             return
         name = class_name(module)
-        if name not in self.dropping and len(self.dropping) < _MOST_DROPPING:
+        if is_said:
+            self.not_dropping |= {name}
+        elif name not in self.dropping and len(self.dropping) < _MOST_DROPPING:
             self.dropping += (name,)
             if self.on_dropping is not None:
                 self.on_dropping()

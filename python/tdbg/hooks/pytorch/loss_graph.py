@@ -71,6 +71,8 @@ _DISTANCES = {
     "SmoothL1Loss": "smooth_l1_loss",
     "HuberLoss": "huber_loss",
 }
+# What compares numbers.
+_OF_NUMBERS = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "Abs", "Pow"})
 _SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
 # Operations whose gradient is zero wherever there is one.
 _FLAT = frozenset({"Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc"})
@@ -135,6 +137,9 @@ class LossGraph(NamedTuple):
             compiled graph, or a function of the author's own, hides what it does.
         is_surrogate: Whether it weighs logarithms of probabilities by how good it was
             what they are of, as policy gradients do.
+        is_distance: Whether it is the mean of distances between numbers.
+        logit_scale: The largest number that logits are multiplied by before a softmax,
+            and 1 at least.
         leaves: The tensors on which the loss depends, as far as they were read.
         cut: For each of them an operation whose gradient is zero everywhere, if no way
             from the loss avoids such ones; "": one does.
@@ -143,6 +148,8 @@ class LossGraph(NamedTuple):
     facts: tuple[LossFact, ...]
     is_open: bool
     is_surrogate: bool
+    is_distance: bool
+    logit_scale: float
     leaves: tuple[torch.Tensor, ...]
     cut: tuple[str, ...]
 
@@ -165,18 +172,23 @@ def read_loss_graph(loss: torch.Tensor) -> LossGraph:
         is_leaf = loss.requires_grad
         facts = (LossFact(LossFault.NO_GRAPH, "tensor"),) if is_leaf else ()
         leaves, cut = ((loss,), ("",)) if is_leaf else ((), ())
-        return LossGraph(facts, True, False, leaves, cut)
+        return LossGraph(facts, True, False, False, 1.0, leaves, cut)
     found = dict.fromkeys(_sign(root))
-    is_open, is_surrogate = True, False
+    is_open, is_surrogate, is_distance, scale = True, False, False, 1.0
     for node, name, is_whole in _end_of(root):
         is_open &= not isinstance(node, torch.autograd.function.BackwardCFunction)
         found.update(dict.fromkeys(_faults(node, name, is_whole=is_whole)))
         is_surrogate |= name == "Mul" and _weighs_chances(node)
+        is_distance |= name in _OF_NUMBERS
+        if name == "LogSoftmax":
+            scale = max(scale, _scale_of_logits(node))
     every = list(_leaves(root))
     return LossGraph(
         tuple(found),
         is_open,
         is_surrogate,
+        is_distance,
+        scale,
         tuple(leaf for leaf, _ in every),
         tuple(by for _, by in every),
     )
@@ -413,6 +425,23 @@ def _weighs_chances(node: Any) -> bool:
     return least < 0 or (is_varied and least > 0 and "Gather" in found)
 
 
+def _scale_of_logits(node: Any) -> float:
+    """The number by which the logits of a softmax were multiplied; 1: by none."""
+    scale = 1.0
+    for _ in range(_MOST_OF_CHANCE):
+        below = _operands(node)
+        if not below:
+            break
+        node = below[0]
+        name = _name(node)
+        factor = _factor(node) if name in {"Div", "Mul"} else None
+        if factor and math.isfinite(factor):
+            scale *= abs(factor) if name == "Mul" else 1.0 / abs(factor)
+        elif name not in _SHAPING and name not in {"Add", "Sub"}:
+            break
+    return scale
+
+
 def _name(node: Any) -> str:
     return _ENDING.sub("", node.name())
 
@@ -465,4 +494,4 @@ def _factor(node: Any) -> float | None:
     other = getattr(node, "_saved_other", None)
     if not isinstance(other, torch.Tensor) or other.numel() != 1 or other.is_cuda:
         return None
-    return float(other)
+    return float(other.detach())

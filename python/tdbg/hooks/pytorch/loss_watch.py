@@ -9,7 +9,6 @@ Thread safety: the training's thread.  Errors: none; what cannot be read is not.
 from __future__ import annotations
 
 import contextlib
-import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,9 +21,11 @@ from tdbg.hooks.pytorch.loss_graph import read_loss_graph
 from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
 from tdbg.hooks.pytorch.module_tree import class_name, named_modules
+from tdbg.hooks.pytorch.target_networks import TargetNetworks
+from tdbg.hooks.pytorch.tensors import living, sample_of
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
 
-__all__ = ["LossWatch", "sample_of"]
+__all__ = ["LossWatch"]
 
 # Backward passes of a training whose graphs are read, and those of other trainings
 # that are read in vain: a step may have several losses.
@@ -32,8 +33,6 @@ _MOST_GRAPHS = 8
 _MOST_IN_VAIN = 10
 # The look at which the optimizers have stepped often enough.
 _LOOKS = 2
-# Numbers of a parameter by which it is seen to change.
-_SAMPLE = 64
 # Parameters that are watched, and told, at most.
 _MOST_PARAMETERS = 100
 # How deep lists in lists are searched for modules.
@@ -60,6 +59,7 @@ class LossWatch:
         facts: What is wrong with the losses so far.
         is_open: Whether graphs were read, and hide nothing.
         is_surrogate: Whether one of them is a policy gradient's.
+        logit_scale: The largest number that one multiplies logits by.
         untrained: Parameters that a loss depends on and that nobody trains.
     """
 
@@ -70,6 +70,7 @@ class LossWatch:
         self._step = step
         self.facts: tuple[LossFact, ...] = ()
         self.is_open = self.is_surrogate = False
+        self.logit_scale = 1.0
         self.untrained: tuple[UntrainedParameter, ...] = ()
         self._watched: dict[int, _Watched] = {}
         # Parameters that a loss reaches, and those that it cannot, with what cuts.
@@ -78,6 +79,7 @@ class LossWatch:
         self._n_read = self._n_in_vain = 0
         self._n_looks = 0
         self._is_first = True
+        self._targets: TargetNetworks | None = None
         self._roots: BackwardRoots | None = BackwardRoots(self._begins)
 
     def begin_anew(self) -> None:
@@ -97,7 +99,12 @@ class LossWatch:
                 self.untrained = tuple(self._find_untrained())
             self._watched.clear()
         found = len(self.facts), self.is_surrogate, len(self.untrained)
-        return *found, len(self.cut())
+        return *found, len(self.cut()), self.makes_targets
+
+    @property
+    def makes_targets(self) -> bool:
+        """Whether copies of the model make its targets."""
+        return self._targets is not None and self._targets.exist
 
     def cut(self) -> dict[int, str]:
         """The operations that cut parameters off from all losses, by identity."""
@@ -107,6 +114,8 @@ class LossWatch:
         """Read no more."""
         self._watched.clear()
         self._stop_reading()
+        if self._targets is not None:
+            self._targets.remove()
 
     def _stop_reading(self) -> None:
         if self._roots is not None:
@@ -135,6 +144,11 @@ class LossWatch:
             self._is_first = False
             self._n_read += 1
             self.is_surrogate |= graph.is_surrogate
+            self.logit_scale = max(self.logit_scale, graph.logit_scale)
+            if graph.is_distance and self._targets is None:
+                self._targets = TargetNetworks(self._step)
+                roots = [each.module for each in self._module_captures]
+                self._targets.search(each for each in roots if each is not None)
             self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))
         if self._n_read >= _MOST_GRAPHS or self._n_in_vain >= _MOST_IN_VAIN:
             self._stop_reading()
@@ -195,24 +209,13 @@ def _parameters_in(value: Any, path: str, depth: int) -> Iterator[tuple[int, str
             yield from _parameters_in(each, f"{path}[{key!r}]", depth - 1)
 
 
-def sample_of(parameter: torch.Tensor) -> torch.Tensor:
-    """Some numbers of a parameter, by which it is seen to change."""
-    return parameter.detach().reshape(-1)[:_SAMPLE].clone()
-
-
 def _owned() -> tuple[set[int], set[int]]:
-    """What any optimizer has, and what modules in evaluation mode have.
-
-    One pass over all objects of the process, which takes a tenth of a second for a
-    million of them.
-    """
+    """What any optimizer has, and what modules in evaluation mode have."""
     held, evaluating = set[int](), set[int]()
-    for each in gc.get_objects():
-        # By type: isinstance would wake lazy proxies.
-        kind = type(each)
-        if issubclass(kind, Optimizer):
+    for each in living(Optimizer, nn.Module):
+        if isinstance(each, Optimizer):
             for group in each.param_groups:
                 held.update(map(id, group["params"]))
-        elif issubclass(kind, nn.Module) and not each.training:
+        elif not each.training:
             evaluating.update(map(id, each._parameters.values()))
     return held, evaluating

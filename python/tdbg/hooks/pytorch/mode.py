@@ -15,7 +15,7 @@ from torch import nn
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.gradient_calls import is_in_transform
-from tdbg.hooks.pytorch.module_tree import named_modules
+from tdbg.hooks.pytorch.module_tree import class_name, named_modules
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
 __all__ = ["TorchMode", "evaluating"]
@@ -102,7 +102,9 @@ class TorchMode(CurrentMode):
 MOST = 1000
 
 
-def evaluating(root: nn.Module, trained: AbstractSet[int]) -> list[str]:
+def evaluating(
+    root: nn.Module, trained: AbstractSet[int], dropping: AbstractSet[str]
+) -> list[str]:
     """The paths of layers that compute something else in training than in evaluation.
 
     None if any of them is in training mode, or most of what is trained is elsewhere.
@@ -110,10 +112,11 @@ def evaluating(root: nn.Module, trained: AbstractSet[int]) -> list[str]:
     Args:
         root: The model.
         trained: Ids of the parameters that optimizers train.
+        dropping: Classes of modules that call dropout as a function in training.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).eval()
-        >>> evaluating(model, {id(item) for item in model.parameters()})
+        >>> evaluating(model, {id(item) for item in model.parameters()}, set())
         ['1']
     """
     if root.training:
@@ -121,7 +124,7 @@ def evaluating(root: nn.Module, trained: AbstractSet[int]) -> list[str]:
     found: list[str] = []
     modules = dict(named_modules(root))
     for path, module in modules.items():
-        if not _differs(module):
+        if not (_differs(module) or class_name(module) in dropping):
             continue
         if module.training:
             return []

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from tdbg.capture.model_info import ModelMarks
 from tdbg.hooks.pytorch.functional import FunctionCalls
 from tdbg.hooks.pytorch.kinds import kind_of
-from tdbg.hooks.pytorch.loss_watch import LossWatch, sample_of
+from tdbg.hooks.pytorch.loss_watch import LossWatch
 from tdbg.hooks.pytorch.losses import LossCapture
 from tdbg.hooks.pytorch.mode import evaluating
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
@@ -29,7 +29,7 @@ from tdbg.hooks.pytorch.module_tree import (
 )
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.parameters import TrackedParameter
-from tdbg.hooks.pytorch.tensors import name_of
+from tdbg.hooks.pytorch.tensors import name_of, sample_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 
 __all__ = ["TorchModel"]
@@ -98,6 +98,7 @@ class TorchModel:
             if parameter is not None and parameter.grad is not None:
                 self._with_gradient.add(tracked.weight.name)
         found.append(len(self._with_gradient))
+        found.append(len(self._made_inputs()))
         if self.loss_watch is not None:
             found += self.loss_watch.look()
         return ModelMarks(len(all_tracked), tuple(found))
@@ -161,8 +162,15 @@ class TorchModel:
             loss_facts=() if self.loss_watch is None else self.loss_watch.facts,
             is_loss_open=self.loss_watch is not None and self.loss_watch.is_open,
             is_surrogate=self.loss_watch is not None and self.loss_watch.is_surrogate,
+            logit_scale=1.0 if self.loss_watch is None else self.loss_watch.logit_scale,
+            makes_targets=self.loss_watch is not None and self.loss_watch.makes_targets,
             untrained=() if self.loss_watch is None else self.loss_watch.untrained,
+            made_inputs=self._made_inputs(),
         )
+
+    def _made_inputs(self) -> tuple[str, ...]:
+        found = (each.made_inputs for each in self._module_captures)
+        return tuple(sorted(frozenset[str]().union(*found)))
 
     def _tracked(self) -> list[TrackedParameter]:
         return [
@@ -175,6 +183,7 @@ class TorchModel:
         self, roots: Collection[Hashable], held: Mapping[int, int]
     ) -> Iterator[str]:
         """The layers of these roots that compute something else in training."""
+        dropping = set() if self.functions is None else self.functions.not_dropping
         for module_capture in self._module_captures:
             root = module_capture.module
             if root is None or id(module_capture) not in roots:
@@ -182,7 +191,7 @@ class TorchModel:
             trained = {
                 id(each) for each in root.parameters() if each.requires_grad
             } & held.keys()
-            for path in evaluating(root, trained):
+            for path in evaluating(root, trained, dropping):
                 yield module_capture.prefix + path if path else module_capture.name
 
 

@@ -250,6 +250,11 @@ class ModuleCapture:
         return self._inside.n_unseen
 
     @property
+    def made_inputs(self) -> frozenset[str]:
+        """Names of inputs of the root that another model made."""
+        return self._inside.made_inputs
+
+    @property
     def module(self) -> nn.Module | None:
         """The root, if it lives."""
         return self._module()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import itertools
 import weakref
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.kept_gradients import KeptGradients
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture, remove_all
 from tdbg.hooks.pytorch.optimizer_state import OptimizerStep
+from tdbg.hooks.pytorch.tensors import living
 from tdbg.modes import ModeKeys
 
 __all__ = [
@@ -224,10 +224,9 @@ class OptimizerWatch:
         if self._searches == 0 or self._session.optimizers:
             return
         self._searches -= 1
-        for item in gc.get_objects():
-            # By type: isinstance would wake lazy proxies.
-            if issubclass(type(item), Optimizer) and self._holds_ours(item):
-                self.add(item)
+        for optimizer in living(Optimizer):
+            if self._holds_ours(optimizer):
+                self.add(optimizer)
 
     def optimizers(self) -> list[Optimizer]:
         """The optimizers that are watched, in the order in which they were found."""

@@ -11,7 +11,12 @@ from torch.compiler import is_dynamo_compiling
 
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
-from tdbg.hooks.pytorch.activations import Activations, take_both, unit_range
+from tdbg.hooks.pytorch.activations import (
+    Activations,
+    ModelInputs,
+    take_both,
+    unit_range,
+)
 from tdbg.hooks.pytorch.callbacks import Callback
 from tdbg.hooks.pytorch.compile import (
     hooks_may_go,
@@ -241,8 +246,14 @@ class SubmoduleHooks:
         self._hooked: dict[int, _Hooked] = {}
         self._gradients = GradientHooks()
         self._root_input: _Input | None = None
+        self._model_inputs: ModelInputs | None = None
         self._is_new = False
         self.n_unseen = 0
+
+    @property
+    def made_inputs(self) -> frozenset[str]:
+        """Names of inputs of the root that another model made."""
+        return frozenset() if self._model_inputs is None else self._model_inputs.made
 
     def take_root_input(self, args: Any, kwargs: Any) -> None:
         """Capture what the root was given, by a call that began before it had hooks."""
@@ -361,7 +372,7 @@ class SubmoduleHooks:
             return self._mode.of_part(place())
 
         captured = {
-            role: Activations(
+            role: (ModelInputs if role is Role.MODEL_INPUT else Activations)(
                 session,
                 mode,
                 paths[0],
@@ -375,6 +386,8 @@ class SubmoduleHooks:
         }
         takes += captured.values()
         inputs = captured.get(Role.MODEL_INPUT if is_root else Role.INPUT)
+        if isinstance(inputs, ModelInputs):
+            self._model_inputs = inputs
         outputs = captured.get(Role.OUTPUT)
         register = module.register_forward_hook
         if inputs is not None and outputs is not None and _leaves_inputs_alone(module):

@@ -62,9 +62,10 @@ class NotNormalizedData(Rule):
 
     Or tables of which most columns hardly vary beside the widest one.  Only
     floating-point numbers are judged, no inputs of a model that begins with a
-    normalization, no input of one whole number a sample, as a time or a length, and
-    none of ones only, as nodes of a graph have that have no features.  Where most
-    numbers are zero, as in one-hot codes, the others say whether they are tiny.
+    normalization, none that another model has made, no input of one whole number a
+    sample, as a time or a length, none of ones only, as nodes of a graph have that
+    have no features, and none of zeros beside another one, as a first state is.  Where
+    most numbers are zero, as in one-hot codes, the others say whether they are tiny.
     Rows are merged until there are ``min_elements`` of them.
 
     Args:
@@ -144,9 +145,11 @@ class NotNormalizedData(Rule):
                     yield self._judge(table, i, normalized=normalized)
 
     def _is_judged(self, model_info: ModelInfo | None, table: Table, i: int) -> bool:
-        """Whether a tensor is an input, or a target of a regression."""
-        if self.tensor_regex is not None or table.roles[i] != "label":
+        """Whether a tensor is data that a model is given, or a regression's target."""
+        if self.tensor_regex is not None:
             return True
+        if table.roles[i] != "label":
+            return model_info is None or table.names[i] not in model_info.made_inputs
         kind = kind_of(model_info, table.names[i])
         return kind in REGRESSIONS if kind else bool(REGRESSION.search(table.names[i]))
 
@@ -161,8 +164,10 @@ class NotNormalizedData(Rule):
             # Targets that are all alike are the word of an adversary: real, or false.
             far &= (std > ALIKE * np.abs(mean)) | (np.abs(mean) > self.max_mean * scale)
         else:
-            # Ones stand for no features, or for a mask that hides nothing.
-            far &= (mean != 1) | (std > 0)
+            # Ones stand for no features, or for a mask that hides nothing; zeros
+            # beside other inputs, for a state before there is one.
+            plain = {1.0} if i == table.roles.index(table.roles[i]) else {0.0, 1.0}
+            far &= ~np.isin(mean, list(plain)) | (std > 0)
         drowned, of = self._drowned(table, i)
         bad = far | (2 * drowned > of)
         if table.roles[i] == "label":

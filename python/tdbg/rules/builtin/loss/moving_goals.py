@@ -38,7 +38,8 @@ def need_not_fall(
     - A policy gradient is no measure of success: its loss is a means to a gradient.
     - What is above and below zero in turn is no distance.
     - Of several losses that are added up only the total must fall.
-    - Targets that move, as those that a model makes itself, move the loss.
+    - Targets that move, as those that a model makes itself, move the loss: copies of
+      it make them, or their statistics have changed.
 
     Args:
         window: Has the model info.
@@ -81,7 +82,9 @@ def _by_model(window: Window, table: Table) -> Bools:
     for model_info, steps in model_info_of_steps(window, table):
         if model_info is not None:
             are_adversaries = has_several and model_info.has_several_optimizers
-            result[steps] = are_adversaries or model_info.is_surrogate
+            result[steps] = (
+                are_adversaries or model_info.is_surrogate or model_info.makes_targets
+            )
     return result
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from tdbg.config.needs import Needs
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import LossRule, losses_of
 from tdbg.rules.builtin.loss.moving_goals import need_not_fall
+from tdbg.rules.builtin.weights.zero_learning_rate import RATE
 from tdbg.rules.columns import median, median_and_deviation, streak_of_known
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
@@ -20,6 +22,7 @@ from tdbg.rules.window import (
     Description,
     Evaluation,
     Table,
+    TensorInfo,
     Window,
 )
 from tdbg.run.findings import Evidence, Severity, Stage
@@ -29,12 +32,26 @@ __all__ = ["LossSpike"]
 
 # Rows whose median is the start of the loss.
 N_START = 10
+# A learning rate has been searched for if it is so many times the first one, was so
+# many times that so many rows ago, and grew faster since than with the square of the
+# steps: a warm-up is linear.
+RANGE = 100.0
+EARLY = 10.0
+LATEST = 25
+POWER = 2.0
+OF_SEARCH = (
+    "nothing, if this is a search for the learning rate (a range test): it rose from "
+    "{:.2g} to {:.2g}; take a tenth of that, or less"
+)
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSpike(LossRule):
     """Report losses that jump far above what they had come to.
+
+    Information, where the learning rate grows faster than a warm-up does: a search for
+    the highest one ends so.
 
     Args:
         num_steps: Recorded steps before, whose median the loss is compared with.
@@ -52,6 +69,7 @@ class LossSpike(LossRule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.LEARNING
 
     num_steps: int = 50
@@ -71,6 +89,17 @@ class LossSpike(LossRule):
         check_number(self, "of_tails", least=0.0)
         check_number(self, "at_once", above=1.0)
         check_number(self, "patience", least=1, most=self.num_steps // 2, whole=True)
+
+    @property
+    def needs(self) -> tuple[Needs, ...]:
+        """Rows of losses, and learning rates."""
+        return tuple(
+            Needs(collections=frozenset({each})) for each in ("losses", "scalars")
+        )
+
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select losses, labels, and learning rates."""
+        return LossRule.selects(self, tensor) or RATE.match(tensor.name) is not None
 
     @property
     def first_verdict(self) -> str:
@@ -136,8 +165,13 @@ class LossSpike(LossRule):
         found = np.flatnonzero(severities > OK)
         free = need_not_fall(window, table, i, self.num_steps, found)
         severities[found[free]] = UNKNOWN
+        searched = {j: _searched_from(table, j) for j in found.tolist()}
+        for j, rates in searched.items():
+            if rates is not None and severities[j] > OK:
+                severities[j] = Severity.INFO
 
         def describe(j: int) -> Description:
+            rates = searched[j + table.start]
             k = int(np.searchsorted(rows, j + table.start))
             return Description(
                 message=(
@@ -149,7 +183,9 @@ class LossSpike(LossRule):
                 evidence=Evidence(
                     "mean", float(level[k] + np.fmax(limit[k], tails[k]))
                 ),
-                advice=(
+                advice=OF_SEARCH.format(*rates)
+                if rates is not None
+                else (
                     "look at the batches of these steps; go back to a checkpoint "
                     "before and skip them, clip gradients, lower the learning rate or "
                     "warm it up longer, and with Adam lower beta2 (0.95) or raise "
@@ -158,3 +194,26 @@ class LossSpike(LossRule):
             )
 
         return table.judge_one(table.names[i], severities[table.start :], describe)
+
+
+def _searched_from(table: Table, j: int) -> tuple[float, float] | None:
+    """The first learning rate and that at a column, if it grew as in a range test.
+
+    Such a test multiplies the rate at each step, over decades, as those of fastai and
+    of Lightning do; None: it does not.
+    """
+    for i, name in enumerate(table.names):
+        if not RATE.match(name):
+            continue
+        rows = np.flatnonzero(table.known[i, : j + 1])
+        if len(rows) < 3 or table.ordinal[i, rows[0]] != 1:
+            continue
+        rates, steps = table["mean"][i, rows], table.steps[rows]
+        middle = max(1, len(rows) - 1 - LATEST)
+        share = (steps[middle] - steps[0]) / (steps[-1] - steps[0])
+        first, then, now = (float(rates[k]) for k in (0, middle, -1))
+        rises = bool((np.diff(rates) >= 0).all())
+        is_long = now > RANGE * first > 0 and then > EARLY * first
+        if rises and is_long and then < share**POWER * now:
+            return first, now
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from tdbg.rules.window import (
     Description,
     Evaluation,
     Table,
+    TensorInfo,
     Window,
 )
 from tdbg.run.findings import Severity, Stage
@@ -35,12 +37,18 @@ __all__ = ["Underfitting"]
 
 # Significance, in standard errors.
 CERTAINTY = 2.0
+# Means and deviations of normal numbers are surely as near to 0 and 1, in standard
+# errors.
+NORMAL = 5.0
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Underfitting(LossRule):
     """Report models whose losses of training and validation stay high, and flat.
+
+    A denoiser is not judged: how much of the noise can be told from the rest is in the
+    data.
 
     Args:
         num_steps: Recorded steps in each of the two stretches of training that are
@@ -80,6 +88,10 @@ class Underfitting(LossRule):
         """The first rows, at which the loss began."""
         return FIRST
 
+    def selects(self, tensor: TensorInfo) -> bool:
+        """Select losses, labels, and inputs, which tell a denoiser."""
+        return LossRule.selects(self, tensor) or tensor.role == "model_input"
+
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each loss of training, together with that of validation."""
         evaluated = window.table(ModeKeys.EVAL)
@@ -97,6 +109,8 @@ class Underfitting(LossRule):
                         window, table, i, 2 * self.num_steps, trend.columns[found]
                     )
                     severities[found[free]] = UNKNOWN
+                    if _are_of_noise(table, i):
+                        severities[severities > OK] = UNKNOWN
                     yield judged
 
     def _validation(
@@ -167,3 +181,32 @@ class Underfitting(LossRule):
             )
 
         return Evaluation.of_one(name, steps, mode, severities, describe)
+
+
+def _are_of_noise(table: Table, loss: int) -> bool:
+    """Whether the loss is of a model that tells noise from what it was added to.
+
+    Such a model is given what is noisy, and one number for each sample, which is how
+    much, or a time; its targets have the shape of the first and are normal.
+
+    REQUIRES: the table has the first ``FIRST`` rows.
+    """
+    name = table.names[loss].removesuffix("_output_0") + "_input_1"
+    if name not in table.names:
+        return False
+    label = table.names.index(name)
+    shape = table.shapes[label]
+    inputs = [
+        table.shapes[k] for k, role in enumerate(table.roles) if role == "model_input"
+    ]
+    if len(shape) < 2 or shape not in inputs:
+        return False
+    inputs.remove(shape)
+    if not any(each[:1] == shape[:1] == (math.prod(each),) for each in inputs):
+        return False
+    first = np.flatnonzero(table.known[label] & (table.ordinal[label] <= FIRST))
+    n = table["count"][label, first]
+    deviation = np.sqrt(table["m2"][label, first] / n)
+    is_normal = np.abs(table["mean"][label, first]) * np.sqrt(n) < NORMAL
+    is_normal &= np.abs(deviation - 1.0) * np.sqrt(2.0 * n) < NORMAL
+    return len(first) > 0 and bool(is_normal.all())

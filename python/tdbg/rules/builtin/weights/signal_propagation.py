@@ -187,7 +187,8 @@ def first_loss(step: FirstStep, excess: float) -> Found | None:
     """Check for a first cross-entropy above that of guessing, which is log(classes).
 
     Scores grow with the inputs of a model: what is above is taken for inputs of the
-    size of one, since larger ones are a fault of the data (NotNormalizedData).
+    size of one, since larger ones are a fault of the data (NotNormalizedData).  So do
+    they with a number by which a program multiplies them, as it does cosines.
 
     Args:
         step: The step.
@@ -200,7 +201,8 @@ def first_loss(step: FirstStep, excess: float) -> Found | None:
         if given is None:
             continue
         loss, guess = step.field(name, "mean"), math.log(given.n_classes)
-        above = (loss - guess) / _size_of_inputs(step)
+        scale = step.model_info.logit_scale * _size_of_inputs(step)
+        above = (loss - guess) / scale
         # A mean cannot exceed this: a larger loss is a sum.
         if above > excess and loss <= guess + given.spread:
             return Found(

@@ -57,6 +57,20 @@ def test_data_that_were_not_normalized_are_a_warning_at_once(make: Any):
     assert "mean" in finding.message
 
 
+def test_zeros_beside_data_are_a_state_and_what_a_model_made_is_no_data():
+    run = fed(lambda random: random.normal(0, 1, (32, 64)))
+    for step in range(6):
+        run.step(step, {"Model_input_1": np.zeros((32, 16))})
+        run.step(step, {"Other_input_0": np.full((32, 64), 9.0)})
+    for name in ("Model_input_1", "Other_input_0"):
+        run.tensor_of(name).role = "model_input"
+    assert {each.tensor for each in judge(run, NotNormalizedData())} == {
+        "Other_input_0"
+    }
+    run.known_facts = [ModelInfo(step=0, made_inputs=("Other_input_0",))]
+    assert judge(run, NotNormalizedData()) == []
+
+
 @pytest.mark.parametrize(
     "make",
     [

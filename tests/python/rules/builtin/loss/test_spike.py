@@ -8,6 +8,7 @@ import pytest
 from rules_fake import FakeRun, judge, judge_in_parts
 from tdbg.rules import LossSpike
 from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo
 
 LOSS = "CrossEntropyLoss_output_0"
 
@@ -63,3 +64,44 @@ def test_the_cut_into_windows_changes_no_spike():
     whole = judge(run, rule)
     assert len(whole) >= 2
     assert judge_in_parts(run, range(300), rule) == whole
+
+
+@pytest.mark.parametrize("makes_targets", [False, True])
+def test_a_loss_jumps_where_a_model_makes_its_targets(makes_targets: bool):
+    losses = curve()
+    losses[200:220] = 2.0
+    run = run_of(losses)
+    run.known_facts = [ModelInfo(step=10, makes_targets=makes_targets)]
+    assert bool(judge(run, LossSpike())) is not makes_targets
+
+
+def searched(rates: np.ndarray) -> FakeRun:
+    """The loss falls, and then rises with the learning rate."""
+    losses = 2.3 - 0.02 * np.minimum(np.arange(len(rates)), 60)
+    losses[70:] = 20.0
+    run = run_of(losses)
+    for step, rate in enumerate(rates.tolist()):
+        run.step(step, {"scalar/optimizer/group_0/lr": [rate]})
+    return run
+
+
+def test_the_end_of_a_search_for_the_learning_rate_is_information():
+    run = searched(1e-7 * 1.2 ** np.arange(80.0))
+    (finding,) = judge(run, LossSpike())
+    assert finding.severity is Severity.INFO
+    assert "from 1e-07 to 0.035" in finding.advice
+    assert judge_in_parts(run, range(80), LossSpike()) == [finding]
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        np.linspace(1e-6, 1.0, 80),  # a warm-up
+        np.full(80, 0.1),
+        1e-7 * 1.2 ** np.arange(80.0)[::-1],
+        np.where(np.arange(80) < 70, 1e-3, 1.0),  # one that was raised by a thousand
+    ],
+)
+def test_a_rate_that_is_not_searched_for_excuses_no_spike(rates: np.ndarray):
+    finding = judge(searched(rates), LossSpike())[0]
+    assert finding.severity is Severity.WARNING

@@ -139,6 +139,31 @@ def test_what_was_learned_in_the_first_steps_counts():
     assert "flat at 1.5: only 35 % below 2.3, where it began" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("shapes", "scale", "is_denoiser"),
+    [
+        ({"Model_input_0": (40, 2), "Model_input_1": (40,)}, 1.0, True),
+        ({"Model_input_0": (40, 2), "Model_input_1": (40, 1)}, 1.0, True),
+        ({"Model_input_0": (40, 2), "Model_input_1": (40,)}, 0.5, False),
+        ({"Model_input_0": (40, 2)}, 1.0, False),
+        ({"Model_input_0": (40, 3), "Model_input_1": (40,)}, 1.0, False),
+    ],
+)
+def test_a_denoiser_cannot_tell_all_noise(
+    shapes: dict[str, tuple[int, ...]], scale: float, is_denoiser: bool
+):
+    random = np.random.default_rng(0)
+    run = FakeRun()
+    for step in range(300):
+        rows = {"MSELoss_output_0": [0.9]}
+        if step % 10 == 0:
+            rows["MSELoss_input_1"] = scale * random.standard_normal((40, 2))
+            for name, shape in shapes.items():
+                rows[name] = random.standard_normal(shape)
+        run.step(step, rows)
+    assert bool(judge(run, Underfitting())) is not is_denoiser
+
+
 def test_a_loss_above_its_start_is_not_said_to_be_below_it():
     run = FakeRun()
     for step in range(300):

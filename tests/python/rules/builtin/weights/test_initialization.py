@@ -253,6 +253,13 @@ def test_a_model_that_was_trained_before_may_be_sure_at_first() -> None:
         assert len(found(run)) == (not is_frozen)
 
 
+def test_logits_that_a_program_multiplies_may_be_large_at_first() -> None:
+    run = guessed(TEN + 60.0, 10, 128.0)
+    for scale in (1.0, 11.0, 64.0):
+        run.known_facts = [replace(model_info(2), logit_scale=scale)]
+        assert len(found(run)) == (scale < 12)
+
+
 def test_only_the_very_first_loss_is() -> None:
     good, bad = guessed(TEN, 10, 20.0), guessed(TEN + 9.0, 10, 20.0)
     for name, tensor in good.tensors.items():
