@@ -298,8 +298,11 @@ class Discovery:
     def _stepped(self, optimizer: Optimizer) -> None:
         """Torch calls this after every step of an optimizer, during a search."""
         n_steps = self._n_steps[optimizer] = self._n_steps.get(optimizer, 0) + 1
-        if not self._trainings:
+        current = self._current()
+        if current is None:
             return
+        if optimizer in current.optimizers:
+            current.n_steps = max(current.n_steps, n_steps)
         least = 1 if len(self._trainings) == 1 else _STEPS_TO_SETTLE
         if optimizer in self._new:
             least = _STEPS_WITHOUT_ROOT
@@ -378,15 +381,10 @@ class Discovery:
     def _is_next_a_training(self) -> bool:
         """Whether a root that is found now begins a training of its own."""
         current = self._current()
-        return current is None or current.has_settled or self._has_gone_on(current)
-
-    def _has_gone_on(self, training: Training) -> bool:
-        """Whether a training has made many steps without the optimizers that are left.
-
-        Layers that are trained one after the other are several trainings.
-        """
-        made = (self._n_steps.get(each, 0) for each in training.optimizers)
-        return max(made, default=0) >= _STEPS_ALONE
+        if current is None or current.has_settled:
+            return True
+        # Layers that are trained one after the other are several trainings.
+        return current.n_steps >= _STEPS_ALONE
 
     def _may_be_root(self, module: nn.Module) -> bool:
         """Whether it is worth looking at: a program that infers calls many modules."""

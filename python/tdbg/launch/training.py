@@ -36,6 +36,8 @@ class Training:
         optimizers: Those whose parameters its roots own.
         held: The ids of the parameters that they hold, or held.
         losses: The modules that compute its loss.
+        n_steps: The most that one of these, which may be gone, has made while it was
+            looked at.
         has_settled: Whether everything that belongs to it was found.
         n_left_out: How many roots it has beyond ``MOST_ROOTS``.
         n_forwards: The forwards that it had made when the last backward pass began.
@@ -48,6 +50,7 @@ class Training:
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.held: set[int] = set()
         self.losses: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.n_steps = 0
         self.has_settled = False
         self.n_left_out = 0
         self.n_forwards = -1

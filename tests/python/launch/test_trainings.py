@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -468,3 +469,30 @@ def test_optimizers_that_are_made_when_they_step_begin_a_training(
     assert not discovery.is_searching
     first, second = steps_of(run_dir, discovery)
     assert (len(first), len(second)) == (5, 4)
+
+
+class Sharpness(torch.optim.Optimizer):
+    """Steps by a base optimizer of its own, and never itself, as SAM does."""
+
+    def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.1)
+
+    def second_step(self) -> None:
+        self.base.step()
+
+
+def test_an_optimizer_that_never_steps_itself_does_not_join_the_next_training(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    """It is gone by then, and the base with it."""
+    for _ in range(2):
+        model = mlp()
+        optimizer = Sharpness(model.parameters())
+        for _, (inputs, labels) in zip(range(30), digits(8), strict=False):
+            functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.second_step()
+            optimizer.zero_grad()
+        del model, optimizer
+        gc.collect()
+    assert steps_of(run_dir, discovery) == [[*range(30)], [*range(30)]]
