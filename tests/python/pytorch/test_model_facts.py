@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from tdbg.config import Needs
 from tdbg.hooks.pytorch.mode import evaluating
+from tdbg.hooks.pytorch.module_tree import package_models_in
 from tdbg.modes import ModeKeys
 from tdbg.pytorch import Hook, watch
 from tdbg.rules import Evaluation, Rule, Window
@@ -341,6 +343,44 @@ def test_inputs_that_another_model_made_are_told(run_dir: Path):
         assert hook.counters()["internal_errors"] == 0
     made = create_trial(run_dir).model_info()[-1].made_inputs
     assert made == ("d_input_0",)
+
+
+PACKAGE = """
+from torch import nn
+
+class Encoder(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.body = nn.Sequential(*layers)
+        self.pooler = nn.Linear(2, 2)
+"""
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+@pytest.mark.parametrize("has_init", [True, False])
+def test_what_a_package_has_made_of_a_model_is_known(
+    has_init: bool,
+    is_installed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    package = f"encoders_{has_init}_{is_installed}"
+    folder = tmp_path / package
+    folder.mkdir()
+    (folder / "encoder.py").write_text(PACKAGE)
+    if has_init:
+        (folder / "__init__.py").touch()
+    if is_installed:
+        (tmp_path / f"{package}-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    encoder = importlib.import_module(f"{package}.encoder").Encoder(nn.Linear(2, 2))
+    model = nn.ModuleDict({"encoder": encoder, "head": nn.Linear(2, 2)})
+    paths = ("encoder", "encoder.body", "encoder.body.0", "encoder.pooler")
+    expected = dict.fromkeys(paths, "encoder") if is_installed else {}
+    assert package_models_in(model) == expected
+    # Of what the program put in the package has made nothing.
+    encoder.body.append(Dropping())
+    assert not package_models_in(model).keys() & {"encoder.body.1"}
 
 
 class Block(nn.Module):

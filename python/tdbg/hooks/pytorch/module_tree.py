@@ -237,12 +237,12 @@ def package_models_in(root: nn.Module) -> dict[str, str]:
 @functools.lru_cache(maxsize=1024)
 def _is_installed(package: str) -> bool:
     """Whether a package lies in a folder to which an installer has put packages."""
-    file = getattr(sys.modules.get(package), "__file__", None)
-    if package == "__main__" or not file:
+    module = sys.modules.get(package)
+    # Of a package this is the folder itself, also without an __init__.py.
+    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+    if package == "__main__" or not places[0]:
         return False
-    folder = Path(file).parent
-    if Path(file).stem == "__init__":
-        folder = folder.parent
+    folder = Path(places[0]).parent
     try:
         return any(each.name.endswith(".dist-info") for each in folder.iterdir())
     except OSError:
