@@ -5,7 +5,6 @@ Thread safety: the training's thread.  Errors: none.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
+
+from tdbg.hooks.pytorch.tensors import living
 
 __all__ = [
     "Candidate",
@@ -122,10 +123,8 @@ def owners(parameters: set[int]) -> list[nn.Module]:
     """All modules of the process that have one of these parameters, by identity."""
     return [
         each
-        for each in gc.get_objects()
-        # By type: isinstance would wake lazy proxies.
-        if issubclass(type(each), nn.Module)
-        and not parameters.isdisjoint(parameter_ids(each))
+        for each in living(nn.Module)
+        if not parameters.isdisjoint(parameter_ids(each))
     ]
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from tdbg.capture.recorder import Recorder
+from tdbg.pytorch import watch
+from tdbg.trial import create_trial
 from torch_helpers import Recorded, bits, digits, make_hook, mlp, parts, train
 
 pytestmark = pytest.mark.torch
@@ -337,3 +339,25 @@ def test_what_an_optimizer_will_use_is_a_gradient_of_the_step_whoever_made_it(
     for name in ("gradient/weight", "update/weight"):
         assert rows_of(recorded, name) == [[0, 1, 2]]
     assert not recorded.rows("gradient/bias")
+
+
+def test_what_an_update_made_stands_for_a_parameter_without_a_warning(
+    run_dir: Path,
+) -> None:
+    """As in meta-learning: it has no gradient, and to ask it for one warns."""
+    model, rate = nn.Linear(64, 10), torch.ones((), requires_grad=True)
+    outer = torch.optim.SGD([rate], lr=0.1)
+    weight = model.weight.detach()
+    batches = digits(8)
+    with watch(model, out=run_dir) as hook:
+        for _ in range(20):
+            model._parameters["weight"] = weight * rate  # type: ignore[assignment]
+            inputs, labels = next(batches)
+            loss: torch.Tensor = nn.functional.cross_entropy(model(inputs), labels)
+            loss.backward()
+            outer.step()
+            outer.zero_grad()
+        assert hook.counters()["internal_errors"] == 0
+    trial = create_trial(run_dir)
+    assert "gradient/bias" in trial.tensor_names()
+    assert "gradient/weight" not in trial.tensor_names()

@@ -42,7 +42,7 @@ from tdbg.hooks.pytorch.mode import TorchMode
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
 from tdbg.hooks.pytorch.module_tree import is_fully_sharded
 from tdbg.hooks.pytorch.parameters import TrackedParameter
-from tdbg.hooks.pytorch.tensors import TYPES
+from tdbg.hooks.pytorch.tensors import TYPES, gradient_of
 from tdbg.modes import ModeKeys
 
 __all__ = ["AccumulatedGradients", "ReturnedGradients", "UnclippedGradients"]
@@ -141,7 +141,8 @@ class UnclippedGradients:
                 ):
                     continue
                 copy = self._copies.pop(entry, None)
-                if copy is None or parameter.grad is None or entry in context.done:
+                has_none = gradient_of(parameter) is None
+                if copy is None or has_none or entry in context.done:
                     continue
                 entries.append(entry)
                 tensors.append(copy)
@@ -212,7 +213,7 @@ class UnclippedGradients:
                 parameter = tracked.parameter()
                 if parameter is None or not parameter.requires_grad:
                     continue  # What a frozen one holds is of a backward before.
-                gradient = parameter.grad
+                gradient = gradient_of(parameter)
                 if gradient is not None and entry not in context.done:
                     self._keep(context, entry, gradient.detach())
         if not self._session.optimizers:
@@ -304,7 +305,7 @@ class AccumulatedGradients:
         if session.optimizers:
             return
         context = session.module_called(ModeKeys.TRAIN)
-        gradient = parameter.grad
+        gradient = gradient_of(parameter)
         if context is None or gradient is None or entry in context.done:
             return
         context.done.add(entry)

@@ -250,7 +250,9 @@ class Hook(HookBase):
 
     def _watch_optimizers(self) -> OptimizerWatch:
         losses = self._model.loss_watch = LossWatch(
-            self._module_captures, lambda: self._session.latest_step(ModeKeys.TRAIN)[0]
+            self._module_captures,
+            lambda: self._session.latest_step(ModeKeys.TRAIN)[0],
+            self._session.meter,
         )
         watch = self._watch = OptimizerWatch(
             self._session,

@@ -20,6 +20,8 @@ import torch
 from torch.compiler import is_compiling
 from torch.utils.weak import TensorWeakRef
 
+from tdbg.hooks.pytorch.tensors import gradient_of
+
 __all__ = ["KeptGradients", "UpdatesByHand"]
 
 # Steps with gradients that were kept, from the first on, that are enough.
@@ -187,7 +189,7 @@ class UpdatesByHand:
 
 def _is_plain(parameter: torch.Tensor) -> bool:
     """Whether it is a tensor whose gradient is what backward passes give it."""
-    gradient = parameter.grad
+    gradient = gradient_of(parameter)
     return (
         type(parameter) in {torch.Tensor, torch.nn.Parameter}
         and type(gradient) is torch.Tensor

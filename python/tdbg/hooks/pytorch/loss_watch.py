@@ -9,6 +9,7 @@ Thread safety: the training's thread.  Errors: none; what cannot be read is not.
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdbg.capture.overhead import OverheadMeter
 from tdbg.hooks.pytorch.loss_graph import read_loss_graph
 from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
@@ -54,6 +56,7 @@ class LossWatch:
     Args:
         module_captures: Those of the registered modules; grows.
         step: Returns the global step of training.
+        meter: Is told what it costs.
 
     Attributes:
         facts: What is wrong with the losses so far.
@@ -64,10 +67,14 @@ class LossWatch:
     """
 
     def __init__(
-        self, module_captures: Sequence[ModuleCapture], step: Callable[[], int]
+        self,
+        module_captures: Sequence[ModuleCapture],
+        step: Callable[[], int],
+        meter: OverheadMeter,
     ) -> None:
         self._module_captures = module_captures
         self._step = step
+        self._meter = meter
         self.facts: tuple[LossFact, ...] = ()
         self.is_open = self.is_surrogate = False
         self.logit_scale = 1.0
@@ -124,6 +131,13 @@ class LossWatch:
 
     def _begins(self, root: torch.Tensor) -> None:
         """A backward pass begins at *root*."""
+        start = time.perf_counter_ns()
+        try:
+            self._read(root)
+        finally:
+            self._meter.spend_once(time.perf_counter_ns() - start)
+
+    def _read(self, root: torch.Tensor) -> None:
         graph = read_loss_graph(root)
         ours = set[int]().union(
             *(each.parameters.identities() for each in self._module_captures)

@@ -29,7 +29,7 @@ from tdbg.hooks.pytorch.module_tree import (
 )
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.parameters import TrackedParameter
-from tdbg.hooks.pytorch.tensors import name_of, sample_of
+from tdbg.hooks.pytorch.tensors import gradient_of, name_of, sample_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 
 __all__ = ["TorchModel"]
@@ -95,7 +95,7 @@ class TorchModel:
         for tracked in all_tracked:
             parameter = tracked.parameter()
             found.append(-1 if parameter is None else parameter.requires_grad)
-            if parameter is not None and parameter.grad is not None:
+            if parameter is not None and gradient_of(parameter) is not None:
                 self._with_gradient.add(tracked.weight.name)
         found.append(len(self._with_gradient))
         found.append(len(self._made_inputs()))

@@ -366,7 +366,7 @@ class ParameterTable:
             if requested and weight not in done:
                 add(weight, parameter, requested)
             if gradients and of_gradient and gradient not in done:
-                tensor = parameter.grad
+                tensor = tensors.gradient_of(parameter)
                 if tensor is not None and gradient not in left:
                     add_gradient(gradient, tensor, of_gradient)
         for batch, factor in ((plain, 1.0), (scaled, scale)):

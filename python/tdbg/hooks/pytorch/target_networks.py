@@ -55,8 +55,7 @@ class TargetNetworks:
     def search(self, roots: Iterable[nn.Module]) -> None:
         """Look for copies of what is trained of some modules, and then at their calls.
 
-        To be called before the first update.  One pass over all objects of the
-        process, which takes a tenth of a second for a million of them.
+        To be called before the first update.
         """
         if not hooks_may_go(self):
             return  # They are in a compiled graph, where no call is seen.

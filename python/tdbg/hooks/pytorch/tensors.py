@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import logging
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from tdbg.run.schema import PlacementKind
 __all__ = [
     "TYPES",
     "describe",
+    "gradient_of",
     "is_on_device",
     "is_tensor",
     "is_whole",
@@ -212,17 +214,30 @@ def _dispatches(kind: type[torch.Tensor]) -> bool:
     return getattr(kind, "__torch_dispatch__", plain) is not plain
 
 
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Its gradient; None if a backward gives it none: to ask for that one warns.
+
+    What stands for a parameter may be the result of an update (meta-learning).
+    """
+    return parameter.grad if parameter.is_leaf or parameter.retains_grad else None
+
+
 def sample_of(tensor: torch.Tensor) -> torch.Tensor:
     """Some numbers of a tensor, by which it is seen to change."""
     return tensor.detach().reshape(-1)[:_SAMPLE].clone()
 
 
-def living(*classes: type) -> Iterator[Any]:
-    """All objects of the process of some classes.
+def living(*classes: type) -> list[Any]:
+    """All objects of the process of some classes and their subclasses.
 
-    One pass over all objects, which takes a tenth of a second for a million of them.
+    One pass over all objects, which takes some 50 ms for a million of them.
     """
-    for each in gc.get_objects():
-        # By type: isinstance would wake lazy proxies.
-        if issubclass(type(each), classes):
-            yield each
+    kinds, waiting = set[type](), [*classes]
+    while waiting:
+        kind = waiting.pop()
+        if kind not in kinds:
+            kinds.add(kind)
+            waiting += kind.__subclasses__()
+    every = gc.get_objects()
+    # By type: isinstance would wake lazy proxies.
+    return list(itertools.compress(every, map(kinds.__contains__, map(type, every))))

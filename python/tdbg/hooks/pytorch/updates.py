@@ -19,7 +19,7 @@ from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
 from tdbg.hooks.pytorch.parameters import TrackedParameter
-from tdbg.hooks.pytorch.tensors import TYPES
+from tdbg.hooks.pytorch.tensors import TYPES, gradient_of
 
 __all__ = ["OptimizerUpdates"]
 
@@ -80,7 +80,7 @@ class OptimizerUpdates(Updates):
             if parameter is None or id(parameter) not in held:
                 continue
             # Optimizers leave a parameter without a gradient alone.
-            if parameter.grad is not None or has_closure:
+            if has_closure or gradient_of(parameter) is not None:
                 found.append((entry, parameter, requested))
         self.prepare(key, context, found)
 
