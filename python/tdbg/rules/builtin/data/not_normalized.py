@@ -51,6 +51,21 @@ DROWNED = 100.0
 # Some dozens of numbers have a range of about four deviations (Tippett 1925).
 DEVIATIONS = 4.0
 MIN_SAMPLES = 8
+# Layers with weights, to which the scale of what they are given matters.
+WEIGHTED = frozenset(
+    {
+        Kind.LINEAR,
+        Kind.BILINEAR,
+        Kind.CONV,
+        Kind.CONV_TRANSPOSE,
+        Kind.RNN,
+        Kind.GRU,
+        Kind.LSTM,
+    }
+)
+# A layer whose input is of another size than the model's, by this factor, is given
+# something else.
+OTHER_SIZE = 2.0
 # Numbers whose deviation is less than this share of their mean are one number.
 ALIKE = 1e-6
 
@@ -62,7 +77,8 @@ class NotNormalizedData(Rule):
 
     Or tables of which most columns hardly vary beside the widest one.  Only
     floating-point numbers are judged, no inputs of a model that begins with a
-    normalization, none that another model has made, no input of one whole number a
+    normalization, none that no layer is given in its size (the model normalizes it, or
+    passes it on), none that another model has made, no input of one whole number a
     sample, as a time or a length, none of ones only, as nodes of a graph have that
     have no features, and none of zeros beside another one, as a first state is.  Where
     most numbers are zero, as in one-hot codes, the others say whether they are tiny.
@@ -115,6 +131,7 @@ class NotNormalizedData(Rule):
         return (
             *with_beginning(Needs(collections=inputs | {"labels"})),
             Needs(collections=inputs, statistics=False, raw=True, first_steps=1),
+            Needs(collections=frozenset({"inputs"}), first_steps=1),
         )
 
     @property
@@ -131,7 +148,7 @@ class NotNormalizedData(Rule):
         """Select inputs and targets; model info says which are of regressions."""
         if self.tensor_regex is not None:
             return finds(self.tensor_regex, tensor.name)
-        return tensor.role in {"label", "model_input"}
+        return tensor.role in {"label", "model_input", "input"}
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge the steps of training."""
@@ -140,7 +157,9 @@ class NotNormalizedData(Rule):
             for i in range(len(table.names)):
                 if "float" in table.dtypes[i] and self._is_judged(model_info, table, i):
                     normalized = table.roles[i] != "label" and (
-                        _begins_normalized(model_info) or _are_counts(table, i)
+                        _begins_normalized(model_info)
+                        or _are_counts(table, i)
+                        or _is_changed(table, i, model_info)
                     )
                     yield self._judge(table, i, normalized=normalized)
 
@@ -148,7 +167,9 @@ class NotNormalizedData(Rule):
         """Whether a tensor is data that a model is given, or a regression's target."""
         if self.tensor_regex is not None:
             return True
-        if table.roles[i] != "label":
+        if table.roles[i] == "input":
+            return False
+        if table.roles[i] == "model_input":
             return model_info is None or table.names[i] not in model_info.made_inputs
         kind = kind_of(model_info, table.names[i])
         return kind in REGRESSIONS if kind else bool(REGRESSION.search(table.names[i]))
@@ -325,6 +346,29 @@ def _are_counts(table: Table, i: int) -> bool:
                 values.ndim == 1 and bool((values == np.rint(values)).all())
             )
     return False
+
+
+def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:
+    """Whether no layer was given an input of the model in its size, at the first step.
+
+    The model normalizes it by operations of its own, or gives it to a loss.
+    """
+    first = np.flatnonzero(table.known[i] & (table.ordinal[i] == 1))
+    if model_info is None or not len(first):
+        return False
+    layers = [
+        k
+        for k, (name, role) in enumerate(zip(table.names, table.roles, strict=True))
+        if role == "input"
+        and "float" in table.dtypes[k]
+        and table.known[k, first[0]]
+        and model_info.kind_of(name) in WEIGHTED
+    ]
+    count = np.maximum(table["count"][:, first[0]], 1.0)
+    sizes = table["l2"][:, first[0]] / np.sqrt(count)
+    given = sizes[layers]
+    is_like = (given * OTHER_SIZE > sizes[i]) & (given < OTHER_SIZE * sizes[i])
+    return len(layers) > 0 and not is_like.any()
 
 
 def _begins_normalized(model_info: ModelInfo | None) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.tensors.tensor_rule import INPUTS, LastingRule
@@ -149,6 +150,25 @@ def _is_called_again(table: Table, name: str) -> bool:
     return f"{base}@{int(call or 1) + 1}" in table.names
 
 
+def _is_of_one_row(name: str, model_info: ModelInfo | None) -> bool:
+    """Whether all weights of a module are embeddings with a single row.
+
+    Of a feature with one category: what it gives is the same for all samples.
+    """
+    path, is_output, _ = name.rpartition("_output_")
+    if model_info is None or not is_output:
+        return False
+    weights = [
+        parameter
+        for each, parameter in model_info.parameters.items()
+        if each.startswith(f"{path}.")
+    ]
+    return bool(weights) and all(
+        model_info.kind_of_leaf(each.module) == Kind.EMBEDDING and each.shape[0] == 1
+        for each in weights
+    )
+
+
 # Interval of the values of predictions, the same as that of ClassifierRule.
 INTERVAL = 5
 
@@ -160,8 +180,9 @@ class TensorVariance(LastingRule):
 
     Without bounds, a tensor is reported whose elements are all alike: whose standard
     deviation is less than ``relative`` times their root mean square, but for inputs of
-    ones only, as nodes of a graph have that have no features.  So are predictions that
-    have become the same for all samples.
+    ones only, as nodes of a graph have that have no features, and but for what is made
+    of embeddings with a single row.  So are predictions that have become the same for
+    all samples.
 
     Args:
         max_threshold: A variance above this is reported; None: no bound.
@@ -244,10 +265,11 @@ class TensorVariance(LastingRule):
         )
 
     def judge(
-        self, table: Table, judged: Bools, _model_info: ModelInfo | None
+        self, table: Table, judged: Bools, model_info: ModelInfo | None
     ) -> Evaluation:
         """Judge the variance of each row."""
-        judged = judged & self._named(table)[:, np.newaxis]
+        varies = [not _is_of_one_row(name, model_info) for name in table.names]
+        judged = judged & (self._named(table) & varies)[:, np.newaxis]
         count = table["count"]
         judged = judged & (table.not_finite == 0)
         with np.errstate(divide="ignore", invalid="ignore"):

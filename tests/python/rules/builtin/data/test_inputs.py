@@ -57,6 +57,30 @@ def test_data_that_were_not_normalized_are_a_warning_at_once(make: Any):
     assert "mean" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("of_layer", "kind", "dtype", "n_findings"),
+    [
+        (1.0, "Linear", "float32", 1),
+        (0.6, "LSTM", "float32", 1),
+        (0.01, "Linear", "float32", 0),
+        (0.01, "Conv2d", "float32", 0),
+        (0.01, "ReLU", "float32", 1),
+        (1.0, "Linear", "int64", 1),
+        (100.0, "Linear", "float32", 0),
+    ],
+)
+def test_data_that_a_model_normalizes_itself_are_silent(
+    of_layer: float, kind: str, dtype: str, n_findings: int
+):
+    """No layer with weights is given anything of their size."""
+    run = fed(lambda random: random.integers(0, 256, (32, 64)))
+    layer = np.full((32, 64), of_layer * run.tensors[INPUT].rows[0]["l2"] / 45.25)
+    run.step(0, {"fc_input_0": layer})
+    run.tensor_of("fc_input_0").dtype = dtype
+    run.known_facts = [ModelInfo(step=0, modules={"fc": kind})]
+    assert len(judge(run, NotNormalizedData())) == n_findings
+
+
 def test_zeros_beside_data_are_a_state_and_what_a_model_made_is_no_data():
     run = fed(lambda random: random.normal(0, 1, (32, 64)))
     for step in range(6):

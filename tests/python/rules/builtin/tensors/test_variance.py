@@ -13,7 +13,7 @@ from tdbg.rules import (
     TensorVariance,
 )
 from tdbg.rules.builtin.tensors.variance import spread_of
-from tdbg.run.model_info import ModelInfo
+from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 
 def repeated(n_steps: int = 5, **rows: object) -> FakeRun:
@@ -204,3 +204,20 @@ def test_who_looks_for_it_has_the_values_of_predictions_kept():
 
     assert kept(TensorVariance()) == {"predictions"}
     assert kept(TensorVariance(collapsed=None)) == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "n_rows", "n_findings"),
+    [("Embedding", 1, 0), ("Embedding", 2, 2), ("Linear", 1, 2)],
+)
+def test_embeddings_of_a_single_row_give_the_same_for_all_samples(
+    module: str, n_rows: int, n_findings: int
+):
+    """And so does what is made of nothing else."""
+    ones = np.full(8, 1.1)
+    run = repeated(**{"e_output_0": ones, "e.0_output_0": ones})
+    weight = ParameterFacts(
+        shape=(n_rows, 1), dtype="float32", requires_grad=True, module=module
+    )
+    run.known_facts = [ModelInfo(step=0, parameters={"e.0.weight": weight})]
+    assert len(judge(run, TensorVariance())) == n_findings
