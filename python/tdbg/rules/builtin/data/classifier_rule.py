@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.kinds import REGRESSIONS
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.rules.builtin.data.classifier_batches import (
     Pair,
@@ -17,7 +20,9 @@ from tdbg.rules.builtin.data.classifier_batches import (
     pairs_of,
     recent_batches,
 )
+from tdbg.rules.columns import kind_of
 from tdbg.rules.rule import Rule, check_number, check_regex, finds
+from tdbg.rules.table import nothing_to_describe
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
@@ -47,6 +52,8 @@ IMPROVEMENT_OF_ALL = 0.05
 # Steps that mistakes must last.  While every step is recorded, half of the steps
 # is a few back, and classes are learned one after the other.
 LASTS = 30
+# Axes of a model's input that labels may be along.
+MOST_AXES = 6
 # How many classes or pairs a message names.
 SHOWN = 5
 
@@ -54,6 +61,8 @@ SHOWN = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierRule(Rule):
     """Base class of rules about the labels and predictions of a classifier.
+
+    A detector's are not judged: it proposes places itself, most of them empty.
 
     Args:
         learned: Share of right predictions of all other classes from which on these
@@ -108,9 +117,9 @@ class ClassifierRule(Rule):
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select inputs of losses, or the tensors that the expressions match."""
+        """Select inputs of losses and models, or what the expressions match."""
         given = {"label": self.labels_regex, "prediction": self.predictions_regex}
-        return any(
+        return tensor.role == "model_input" or any(
             tensor.role == role if regex is None else finds(regex, tensor.name)
             for role, regex in given.items()
         )
@@ -124,6 +133,10 @@ class ClassifierRule(Rule):
     def _judge(self, window: Window, table: Table, pair: Pair) -> Evaluation:
         severities = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
         found: dict[int, RecentBatches] = {}
+        name = table.names[pair.label]
+        info = window.model_info_at(int(table.steps[-1]))
+        if self.labels_regex is None and _are_of_proposals(table, pair.label, info):
+            return table.judge_one(name, severities, nothing_to_describe)
         for recent in recent_batches(
             table,
             pair,
@@ -144,7 +157,6 @@ class ClassifierRule(Rule):
             else:
                 sick, well = self.is_sick(recent), OK
             severities[j] = Severity.WARNING if sick else well
-        name = table.names[pair.label]
         return table.judge_one(name, severities, lambda j: self.describe(found[j]))
 
     @abstractmethod
@@ -166,6 +178,33 @@ class ClassifierRule(Rule):
     @abstractmethod
     def describe(self, recent: RecentBatches) -> Description:
         """Describe the fault."""
+
+
+def _are_of_proposals(table: Table, label: int, model_info: ModelInfo | None) -> bool:
+    """Whether labels are of places that a detector has proposed itself.
+
+    Beside their classes it learns where they are, by a regression, and they are as many
+    as none of its inputs has samples, tokens or pixels.
+    """
+    detects = any(
+        role == "label" and kind_of(model_info, name) in REGRESSIONS
+        for name, role in zip(table.names, table.roles, strict=True)
+    )
+    shapes = [
+        shape[:MOST_AXES]
+        for shape, role in zip(table.shapes, table.roles, strict=True)
+        if role == "model_input" and shape
+    ]
+    if not detects or not shapes:
+        return False
+    n_labels, first = math.prod(table.shapes[label]), table.shapes[label][:1]
+    sizes = {
+        math.prod((shape[0], *others))
+        for shape in shapes
+        for n in range(len(shape))
+        for others in itertools.combinations(shape[1:], n)
+    }
+    return not ({n_labels, *first} & sizes)
 
 
 def lasting(recent: RecentBatches, bad: Callable[[Ints], Bools]) -> Bools:

@@ -58,6 +58,28 @@ def test_numbers_that_are_all_one_are_no_class_of_a_regression():
         assert len(judge(run, ClassImbalance())) == n_findings
 
 
+@pytest.mark.parametrize(
+    ("images", "regression", "n_findings"),
+    [
+        ((2, 3, 9, 9), "smooth_l1_loss", 0),
+        ((2, 3, 9, 9), "huber_loss", 0),
+        ((2, 3, 9, 9), "cross_entropy", 1),  # no places are learned
+        ((BATCH, 3, 9, 9), "smooth_l1_loss", 1),  # one label for each sample
+        ((2, BATCH // 2), "smooth_l1_loss", 1),  # or for each token
+        (None, "smooth_l1_loss", 1),
+    ],
+)
+def test_places_that_a_detector_proposes_are_mostly_empty(
+    images: tuple[int, ...] | None, regression: str, n_findings: int
+):
+    run = run_of(RARE)
+    run.step(0, {f"{regression}_input_1": np.zeros((3, 4))})
+    run.tensor_of(f"{regression}_input_1").role = "label"
+    if images is not None:
+        run.step(0, {"Model_input_0": np.zeros(images)})
+    assert len(judge(run, ClassImbalance())) == n_findings
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("shares", [BALANCED, [1.0, 3.0], [3.0] * 5 + [1.0] * 5])
 def test_mild_imbalance_is_silent(shares: list[float], seed: int):
