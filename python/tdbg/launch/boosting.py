@@ -142,10 +142,8 @@ class BoostingSearch:
                 sys.stderr.write(f"tdbg: {line}\n")
         elif self._is_first and not self._appeared():
             entries = sorted({x.rpartition(".")[2] for x in _ENTRIES[self._framework]})
-            sys.stderr.write(
-                f"tdbg: nothing was captured: {self._framework} was imported, and "
-                f"neither {' nor '.join(reversed(entries))} was called\n"
-            )
+            for line in summary.why_of_boosting(self._framework, entries[::-1]):
+                sys.stderr.write(f"tdbg: {line}\n")
 
     def _appeared(self) -> list[Path]:
         existing = self._settings.get("existing", {})

@@ -129,8 +129,12 @@ class StepSearch:
 
     def start(self) -> None:
         """Look at functions that are compiled from now on."""
-        for name in ("jax", *LIBRARIES):
-            if name in sys.modules:
+        self.add_library("jax")
+        for name in LIBRARIES:
+            module = sys.modules.get(name)
+            spec = getattr(module, "__spec__", None)
+            # Of one that has just imported JAX itself we are told when it is complete.
+            if module is not None and not getattr(spec, "_initializing", False):
                 self.add_library(name)
 
     def add_library(self, name: str) -> None:

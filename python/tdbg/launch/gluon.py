@@ -105,10 +105,8 @@ class GluonSearch:
             for line in summary.captured(self.runs, self._facts):
                 sys.stderr.write(f"tdbg: {line}\n")
         elif self._is_first and not self._is_idle:
-            sys.stderr.write(
-                "tdbg: nothing was captured: mxnet was imported, and no gluon.Trainer "
-                "was made for the parameters of a block\n"
-            )
+            for line in summary.why_of_gluon():
+                sys.stderr.write(f"tdbg: {line}\n")
 
     # ---- what the program makes ----------------------------------------------------
 

@@ -24,6 +24,8 @@ __all__ = [
     "end_quietly",
     "explain_no_framework",
     "why",
+    "why_of_boosting",
+    "why_of_gluon",
     "why_of_jax",
     "why_of_keras",
 ]
@@ -112,9 +114,8 @@ def why(facts: Facts) -> list[str]:
     """The line about a program that imported torch, where nothing was captured."""
     if facts.has_given_up:
         return []  # The warning said why.
-    error = _error()
-    if error:
-        return [f"nothing was captured: the program ended by {error} before it trained"]
+    if _error():
+        return _ended_by_error()
     advice = "tdbg.pytorch.watch(model) in the program captures what was not found"
     if facts.n_transforms and not facts.n_backwards:
         reason = (
@@ -136,9 +137,8 @@ def why(facts: Facts) -> list[str]:
 
 def why_of_keras() -> list[str]:
     """The line about a program that imported Keras, where nothing was captured."""
-    error = _error()
-    if error:
-        return [f"nothing was captured: the program ended by {error} before it trained"]
+    if _error():
+        return _ended_by_error()
     reason = (
         "keras was imported, and no model was trained by fit, train_on_batch or a loop "
         "that can be captured"
@@ -146,11 +146,34 @@ def why_of_keras() -> list[str]:
     return [f"nothing was captured: {reason}"]
 
 
+def why_of_boosting(framework: str, entries: Sequence[str]) -> list[str]:
+    """The line about a program that imported a framework of boosted trees.
+
+    Args:
+        framework: Its name.
+        entries: The names of its functions that train.
+    """
+    if _error():
+        return _ended_by_error()
+    reason = f"{framework} was imported, and neither {' nor '.join(entries)} was called"
+    return [f"nothing was captured: {reason}"]
+
+
+def why_of_gluon() -> list[str]:
+    """The line about a program that imported MXNet, where nothing was captured."""
+    if _error():
+        return _ended_by_error()
+    reason = (
+        "mxnet was imported, and no gluon.Trainer was made for the parameters of a "
+        "block"
+    )
+    return [f"nothing was captured: {reason}"]
+
+
 def why_of_jax(facts: Facts) -> list[str]:
     """The line about a program that imported JAX, where nothing was captured."""
-    error = _error()
-    if error:
-        return [f"nothing was captured: the program ended by {error} before it trained"]
+    if _error():
+        return _ended_by_error()
     if facts.n_gradients:
         reason = (
             f"gradients were computed {facts.n_gradients} times, but not in a function "
@@ -209,6 +232,21 @@ def _error() -> str:
     # Set by the interpreter when it has printed the traceback.
     kind = getattr(sys, "last_type", None)
     return "" if kind is None else kind.__name__
+
+
+# The exception of which it was said that it ended the program.
+_told: list[BaseException | None] = []
+
+
+def _ended_by_error() -> list[str]:
+    """The line about the exception that ends the program.
+
+    None if it was said before: a program may have imported several frameworks.
+    """
+    if _told and _told[-1] is sys.last_value:
+        return []
+    _told[:] = [sys.last_value]
+    return [f"nothing was captured: the program ended by {_error()} before it trained"]
 
 
 def _steps(number: int) -> str:

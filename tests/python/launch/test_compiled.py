@@ -178,6 +178,16 @@ def test_the_script_prints_what_it_prints_by_itself(
     assert by_jit[0].replace("traced\n", "") == plain.replace("traced\n", "")
 
 
+@pytest.mark.parametrize("first", ["optax", "equinox", "flax.nnx"])
+def test_a_library_that_imports_jax_itself_may_be_imported_first(
+    first: str, tmp_path: Path
+):
+    """It is not complete when JAX is, and the search begins."""
+    text = f"import {first}\n{TRAINED_BY_JIT}"
+    _, told, _ = launched(text, tmp_path)
+    assert "tdbg: captured 2 trainings, a run each:" in told
+
+
 def test_a_step_with_a_train_state_is_captured_from_its_first_call(
     by_jit: tuple[str, str, Path],
 ):

@@ -381,6 +381,16 @@ def test_a_program_without_a_framework_is_told_apart(
     assert line == f"tdbg: nothing was captured: {expected}"
 
 
+def test_that_a_program_has_ended_by_an_error_is_said_once(run_dir: Path) -> None:
+    """Whatever it has imported."""
+    text = "import torch, lightgbm; int('one')"
+    result = tdbg_run(run_dir, PYTHON, "-c", text)
+    lines = [each for each in result.stderr.splitlines() if each.startswith("tdbg: ")]
+    assert lines[1:] == [
+        "tdbg: nothing was captured: the program ended by ValueError before it trained"
+    ]
+
+
 def test_options_of_python_by_which_nothing_can_be_captured_are_named(
     run_dir: Path,
 ) -> None:
