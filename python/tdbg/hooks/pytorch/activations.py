@@ -134,16 +134,25 @@ class ModelInputs(Activations):
 
     def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
         """Capture what a call was given, and see who made it."""
-        if self._n_calls < _LOOKS:
+        is_recomputed = _current_graph_task_id() != NOT_IN_BACKWARD
+        if self._n_calls < _LOOKS and not is_recomputed:
             made = frozenset(
                 activation_name(self._path, "input", index, 0)
                 for index, tensor in enumerate(tensors_in(value, is_tensor))
-                if tensor.grad_fn is not None
+                if _is_made(tensor)
             )
             self.made = self.made & made if self._n_calls else made
             self._n_calls += 1
             quick = None  # The core is not to take the next call by itself.
         super().take(value, quick, mode)
+
+
+def _is_made(tensor: torch.Tensor) -> bool:
+    """Whether it is the result of an operation with a gradient."""
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:  # A view that was changed where it must not be.
+        return False
 
 
 def take_both(

@@ -77,7 +77,7 @@ class NotNormalizedData(Rule):
 
     Or tables of which most columns hardly vary beside the widest one.  Only
     floating-point numbers are judged, no inputs of a model that begins with a
-    normalization, none that no layer is given in its size (the model normalizes it, or
+    normalization, none that no layer is given as it is (the model normalizes it, or
     passes it on), none that another model has made, no input of one whole number a
     sample, as a time or a length, none of ones only, as nodes of a graph have that
     have no features, and none of zeros beside another one, as a first state is.  Where
@@ -349,7 +349,7 @@ def _are_counts(table: Table, i: int) -> bool:
 
 
 def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:
-    """Whether no layer was given an input of the model in its size, at the first step.
+    """Whether no layer was given an input of the model as it is, at the first step.
 
     The model normalizes it by operations of its own, or gives it to a loss.
     """
@@ -364,10 +364,14 @@ def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:
         and table.known[k, first[0]]
         and model_info.kind_of(name) in WEIGHTED
     ]
-    count = np.maximum(table["count"][:, first[0]], 1.0)
-    sizes = table["l2"][:, first[0]] / np.sqrt(count)
+    column = {name: table[name][:, first[0]] for name in ("count", "l2", "min", "max")}
+    sizes = column["l2"] / np.sqrt(np.maximum(column["count"], 1.0))
     given = sizes[layers]
     is_like = (given * OTHER_SIZE > sizes[i]) & (given < OTHER_SIZE * sizes[i])
+    # Beside something else (torch.cat) it has its extremes.
+    for name in ("min", "max"):
+        extremes = column[name]
+        is_like |= (extremes[layers] == extremes[i]) & (extremes[i] != 0)
     return len(layers) > 0 and not is_like.any()
 
 

@@ -79,6 +79,10 @@ def test_data_that_a_model_normalizes_itself_are_silent(
     run.tensor_of("fc_input_0").dtype = dtype
     run.known_facts = [ModelInfo(step=0, modules={"fc": kind})]
     assert len(judge(run, NotNormalizedData())) == n_findings
+    # Beside many small numbers they have another size, and their extremes.
+    layer[0, 0] = run.tensors[INPUT].rows[0]["max"]
+    run.step(0, {"fc_input_0": layer})
+    assert len(judge(run, NotNormalizedData())) == (of_layer < 2)
 
 
 def test_zeros_beside_data_are_a_state_and_what_a_model_made_is_no_data():
