@@ -135,7 +135,8 @@ class ModelInputs(Activations):
     def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
         """Capture what a call was given, and see who made it."""
         is_recomputed = _current_graph_task_id() != NOT_IN_BACKWARD
-        if self._n_calls < _LOOKS and not is_recomputed:
+        is_open = self._n_calls == 0 or (self.made and self._n_calls < _LOOKS)
+        if is_open and not is_recomputed:
             made = frozenset(
                 activation_name(self._path, "input", index, 0)
                 for index, tensor in enumerate(tensors_in(value, is_tensor))
@@ -143,7 +144,8 @@ class ModelInputs(Activations):
             )
             self.made = self.made & made if self._n_calls else made
             self._n_calls += 1
-            quick = None  # The core is not to take the next call by itself.
+            if self.made:
+                quick = None  # The core is not to take the next call by itself.
         super().take(value, quick, mode)
 
 

@@ -367,7 +367,7 @@ def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:
     column = {name: table[name][:, first[0]] for name in ("count", "l2", "min", "max")}
     sizes = column["l2"] / np.sqrt(np.maximum(column["count"], 1.0))
     given = sizes[layers]
-    is_like = (given * OTHER_SIZE > sizes[i]) & (given < OTHER_SIZE * sizes[i])
+    is_like = (given * OTHER_SIZE >= sizes[i]) & (given <= OTHER_SIZE * sizes[i])
     # Beside something else (torch.cat) it has its extremes.
     for name in ("min", "max"):
         extremes = column[name]
