@@ -114,8 +114,6 @@ def why(facts: Facts) -> list[str]:
     """The line about a program that imported torch, where nothing was captured."""
     if facts.has_given_up:
         return []  # The warning said why.
-    if _error():
-        return _ended_by_error()
     advice = "tdbg.pytorch.watch(model) in the program captures what was not found"
     if facts.n_transforms and not facts.n_backwards:
         reason = (
@@ -132,18 +130,16 @@ def why(facts: Facts) -> list[str]:
         reason = "gradients were computed, but of no module that was called twice"
     else:
         reason = "no optimizer was made, and no backward pass began"
-    return [f"nothing was captured: {reason}; {advice}"]
+    return _nothing(f"{reason}; {advice}")
 
 
 def why_of_keras() -> list[str]:
     """The line about a program that imported Keras, where nothing was captured."""
-    if _error():
-        return _ended_by_error()
     reason = (
         "keras was imported, and no model was trained by fit, train_on_batch or a loop "
         "that can be captured"
     )
-    return [f"nothing was captured: {reason}"]
+    return _nothing(reason)
 
 
 def why_of_boosting(framework: str, entries: Sequence[str]) -> list[str]:
@@ -153,27 +149,21 @@ def why_of_boosting(framework: str, entries: Sequence[str]) -> list[str]:
         framework: Its name.
         entries: The names of its functions that train.
     """
-    if _error():
-        return _ended_by_error()
     reason = f"{framework} was imported, and neither {' nor '.join(entries)} was called"
-    return [f"nothing was captured: {reason}"]
+    return _nothing(reason)
 
 
 def why_of_gluon() -> list[str]:
     """The line about a program that imported MXNet, where nothing was captured."""
-    if _error():
-        return _ended_by_error()
     reason = (
         "mxnet was imported, and no gluon.Trainer was made for the parameters of a "
         "block"
     )
-    return [f"nothing was captured: {reason}"]
+    return _nothing(reason)
 
 
 def why_of_jax(facts: Facts) -> list[str]:
     """The line about a program that imported JAX, where nothing was captured."""
-    if _error():
-        return _ended_by_error()
     if facts.n_gradients:
         reason = (
             f"gradients were computed {facts.n_gradients} times, but not in a function "
@@ -189,7 +179,7 @@ def why_of_jax(facts: Facts) -> list[str]:
             "computes gradients (pmap is not searched)"
         )
         advice = "tdbg.jax.Hook(...).jit(step) in the program captures a step"
-    return [f"nothing was captured: {reason}; {advice}"]
+    return _nothing(f"{reason}; {advice}")
 
 
 def end_quietly() -> None:
@@ -238,15 +228,19 @@ def _error() -> str:
 _told: list[BaseException | None] = []
 
 
-def _ended_by_error() -> list[str]:
-    """The line about the exception that ends the program.
+def _nothing(reason: str) -> list[str]:
+    """The line about a program of which nothing was captured.
 
-    None if it was said before: a program may have imported several frameworks.
+    An error that has ended the program is the reason whatever else is, and is said
+    once: the program may have imported several frameworks.
     """
-    if _told and _told[-1] is sys.last_value:
-        return []
-    _told[:] = [sys.last_value]
-    return [f"nothing was captured: the program ended by {_error()} before it trained"]
+    error = _error()
+    if error:
+        if _told and _told[-1] is sys.last_value:
+            return []
+        _told[:] = [sys.last_value]
+        reason = f"the program ended by {error} before it trained"
+    return [f"nothing was captured: {reason}"]
 
 
 def _steps(number: int) -> str:

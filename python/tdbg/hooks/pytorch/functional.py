@@ -111,7 +111,8 @@ class FunctionCalls:
         follows_losses: Whether losses are captured.
         thread: The thread that called the root last.
         dropping: Classes of modules in evaluation that call dropout without saying so.
-        not_dropping: Those that say that it is not to drop then, with gradients.
+        not_dropping: Classes of modules in evaluation that tell dropout not to drop, in
+            a forward with gradients.
         on_dropping: Called when there is another one.
     """
 

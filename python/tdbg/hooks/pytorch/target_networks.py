@@ -12,6 +12,7 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -115,7 +116,9 @@ class _Called(Inert):
 
     def __call__(self, *_: Any) -> None:
         if not (is_dynamo_compiling() or compiler._is_compiling_flag):
-            self._networks.called()
+            # Nothing reaches the training.
+            with contextlib.suppress(Exception):
+                self._networks.called()
 
 
 never_compiled(_Called.__call__)

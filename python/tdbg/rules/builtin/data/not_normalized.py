@@ -16,6 +16,7 @@ from tdbg.config.needs import Needs, with_beginning
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import FIRST
 from tdbg.rules.builtin.loss.moving_goals import has_moved_to
+from tdbg.rules.builtin.weights.first_step import WEIGHTED
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number, check_regex, finds
@@ -52,17 +53,7 @@ DROWNED = 100.0
 DEVIATIONS = 4.0
 MIN_SAMPLES = 8
 # Layers with weights, to which the scale of what they are given matters.
-WEIGHTED = frozenset(
-    {
-        Kind.LINEAR,
-        Kind.BILINEAR,
-        Kind.CONV,
-        Kind.CONV_TRANSPOSE,
-        Kind.RNN,
-        Kind.GRU,
-        Kind.LSTM,
-    }
-)
+SCALED = WEIGHTED | {Kind.RNN, Kind.GRU, Kind.LSTM}
 # A layer whose input is of another size than the model's, by this factor, is given
 # something else.
 OTHER_SIZE = 2.0
@@ -362,7 +353,7 @@ def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:
         if role == "input"
         and "float" in table.dtypes[k]
         and table.known[k, first[0]]
-        and model_info.kind_of(name) in WEIGHTED
+        and model_info.kind_of(name) in SCALED
     ]
     column = {name: table[name][:, first[0]] for name in ("count", "l2", "min", "max")}
     sizes = column["l2"] / np.sqrt(np.maximum(column["count"], 1.0))
