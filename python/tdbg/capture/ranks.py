@@ -51,6 +51,7 @@ from tdbg.config.options import KeyValueStore
 from tdbg.errors import ConfigurationError
 from tdbg.run.aside import Aside, Unanswered
 from tdbg.run.directory import Run, writer_directories
+from tdbg.run.json_values import load_json
 from tdbg.run.requests import Request
 
 __all__ = [
@@ -471,7 +472,7 @@ def _encode(agreed: _Agreed) -> bytes:
 def _decode(text: bytes) -> _Agreed | None:
     """Parse what a leader has published; None for anything else."""
     try:
-        content = json.loads(text)
+        content = load_json(text)
         clock, at = str(content["clock"]), int(content["at"])
         if "period" in content:
             period = int(content["period"])
@@ -484,7 +485,7 @@ def _decode(text: bytes) -> _Agreed | None:
             body=dict(content["body"]),
         )
         return _Agreed(clock, at, request)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdbg.errors import ConfigurationError, NotARun, StorageError, UnsupportedFeature
+from tdbg.run.json_values import load_json
 
 __all__ = [
     "NO_MAP_VARIABLE",
@@ -204,13 +205,13 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     except OSError as error:
         raise StorageError.of(error, "read", file) from error
     try:
-        content = json.loads(text)
+        content = load_json(text)
         if content["format"] != FORMAT:
             raise ValueError(content["format"])
         version = int(content["version"])
         identity = uuid.UUID(hex=content["uuid"]).bytes
         created = str(content["created"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         msg = f"{file} is not the description of a run"
         raise NotARun(msg, file=str(file), kind="damage") from error
     if version != VERSION:

@@ -41,6 +41,7 @@ from tdbg.run.directory import (
     write_new_file,
     writer_directories,
 )
+from tdbg.run.json_values import load_json
 
 __all__ = [
     "CaptureRequest",
@@ -294,7 +295,7 @@ class RequestListener:
     def _parse(self, text: bytes) -> Request | None:
         """The request in a file; None unless this process is to obey it."""
         try:
-            content = json.loads(text)
+            content = load_json(text)
             if content["format"] != FORMAT or content["version"] != VERSION:
                 return None
             request = Request(
@@ -308,14 +309,7 @@ class RequestListener:
                 body=dict(content["body"]),
             )
             run = content["run"]
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
         if run != self._run:
             return None

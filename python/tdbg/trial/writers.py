@@ -306,7 +306,7 @@ class WriterReader:
     def _add_event(self, event: Event) -> None:
         try:
             data = parse_document(event.json)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             data = error
         if not isinstance(data, dict):
             message = f"event {event.sequence} holds no JSON object"

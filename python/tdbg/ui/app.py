@@ -30,6 +30,7 @@ from tdbg.compare import Axis
 from tdbg.config.messages import check_known
 from tdbg.errors import ConfigurationError, QueryError, TdbgError
 from tdbg.modes import ModeKeys
+from tdbg.run.json_values import load_json
 from tdbg.trial import DURATION_FIELD
 from tdbg.ui import comparison, control, documents, elements, series
 from tdbg.ui.estimate import estimate
@@ -214,8 +215,8 @@ def _endpoint(
         body: object = None
         if request.method == "POST":
             try:
-                body = json.loads(await request.body())
-            except (ValueError, RecursionError):
+                body = load_json(await request.body())
+            except ValueError:
                 return _error(400, "the body is not JSON")
         reading = Reading()
         question = _Question(runs, access, request, body, reading.check)
