@@ -54,13 +54,13 @@ from tdbg.hooks.pytorch.gradient_calls import (
 from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import registered_session
 from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
+from tdbg.hooks.pytorch.objects import held_ids
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
 from tdbg.launch.taken import is_taken
 from tdbg.launch.training import (
     Candidate,
     Training,
     has_own_parameters,
-    held_ids,
     outermost,
     owners,
     parameter_ids,

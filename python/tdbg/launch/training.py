@@ -14,13 +14,12 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from tdbg.hooks.pytorch.tensors import living
+from tdbg.hooks.pytorch.objects import held_ids, living
 
 __all__ = [
     "Candidate",
     "Training",
     "has_own_parameters",
-    "held_ids",
     "outermost",
     "owners",
     "parameter_ids",
@@ -131,8 +130,3 @@ def owners(parameters: set[int]) -> list[nn.Module]:
 def parameter_ids(module: nn.Module) -> set[int]:
     """The ids of its parameters, and of those inside."""
     return {id(parameter) for parameter in module.parameters()}
-
-
-def held_ids(optimizer: Optimizer) -> set[int]:
-    """The ids of the parameters that it trains."""
-    return {id(item) for group in optimizer.param_groups for item in group["params"]}

@@ -413,3 +413,73 @@ def test_one_number_is_recorded_by_an_expression(run_dir: Path) -> None:
         hook.register_module(model)
         train(model, criterion, optimizer, batches, 1)
     assert Recorded(run_dir).names == {"scalar/optimizer/group_0/lr"}
+
+
+class Foreign:
+    """An optimizer that is none of PyTorch's, with groups as fastai's has them."""
+
+    def __init__(self, parameters: Any, **numbers: float) -> None:
+        self.parameters, self.numbers = list(parameters), numbers
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [{"params": self.parameters, **self.numbers}]
+
+    def zero_grad(self) -> None:
+        for each in self.parameters:
+            each.grad = None
+
+    def step(self) -> None:
+        with torch.no_grad():
+            for each in self.parameters:
+                each.add_(each.grad, alpha=-self.numbers["lr"])
+
+
+class Unrelated:
+    """Something else with a step, which nobody may ask for anything."""
+
+    def step(self) -> None:
+        raise AssertionError
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+def test_numbers_of_an_optimizer_that_is_not_pytorchs_are_followed(
+    run_dir: Path,
+) -> None:
+    model, criterion, batches = mlp(), nn.CrossEntropyLoss(), digits(16)
+    optimizer = Foreign(model.parameters(), lr=0.5, mom=0.9)
+    others = [Unrelated(), Foreign(mlp().parameters(), lr=3.0)]
+    with make_hook(
+        run_dir, include_collections=["scalars"], save_config=SaveConfig()
+    ) as hook:
+        hook.register_module(model)
+        for number in range(4):
+            optimizer.numbers["lr"] = 0.5 if number < 2 else 0.25
+            inputs, labels = next(batches)
+            criterion(model(inputs), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert others
+    recorded = Recorded(run_dir)
+    assert lr_of(recorded) == [(0, 0.5), (2, 0.25)]
+    assert recorded.scalars("scalar/optimizer/group_0/mom") == [(0, 0.9)]
+    assert {name for name in recorded.names if name.startswith("scalar/")} == {
+        f"scalar/optimizer/group_0/{key}" for key in ("lr", "mom")
+    }
+    assert hook.counters()["internal_errors"] == 0
+
+
+def test_where_pytorchs_optimizer_trains_what_wraps_it_is_not_read(
+    run_dir: Path,
+) -> None:
+    model, criterion, optimizer, batches = parts()
+    wrapper = Foreign(model.parameters(), lr=7.0)
+    with make_hook(
+        run_dir, include_collections=["scalars"], save_config=SaveConfig()
+    ) as hook:
+        hook.register_module(model)
+        train(model, criterion, optimizer, batches, 3)
+    assert wrapper.numbers == {"lr": 7.0}
+    assert lr_of(Recorded(run_dir)) == [(0, optimizer.param_groups[0]["lr"])]

@@ -145,6 +145,7 @@ class Hook(HookBase):
             prefix,
             self._torch_mode,
             self._before_training_forward,
+            self._training_forward_begins,
             self._model_info.evaluation_begins,
             self._functions,
         )
@@ -353,6 +354,10 @@ class Hook(HookBase):
                 ]
                 self._watch_gradients()
 
+    def _training_forward_begins(self, context: StepContext) -> None:
+        if self._watch is not None:
+            self._watch.others_have(context)
+
     def _watch_gradients(self) -> None:
         """Watch for a step without an optimizer, if one begins."""
         step_plan = self._session.next_plan(self._current_mode())
@@ -373,6 +378,8 @@ class Hook(HookBase):
     def _capture_before_forward(
         self, context: StepContext, *, is_training: bool
     ) -> None:
+        if is_training and not self._session.optimizers:
+            self._training_forward_begins(context)
         for module_capture in self._module_captures:
             if not is_training or not self._session.optimizers:
                 module_capture.parameters.capture(context, gradients=False)

@@ -23,8 +23,9 @@ from tdbg.hooks.pytorch.loss_graph import read_loss_graph
 from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
 from tdbg.hooks.pytorch.module_tree import class_name, named_modules
+from tdbg.hooks.pytorch.objects import held_ids, living
 from tdbg.hooks.pytorch.target_networks import TargetNetworks
-from tdbg.hooks.pytorch.tensors import living, sample_of
+from tdbg.hooks.pytorch.tensors import sample_of
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
 
 __all__ = ["LossWatch"]
@@ -228,8 +229,7 @@ def _owned() -> tuple[set[int], set[int]]:
     held, evaluating = set[int](), set[int]()
     for each in living(Optimizer, nn.Module):
         if isinstance(each, Optimizer):
-            for group in each.param_groups:
-                held.update(map(id, group["params"]))
+            held |= held_ids(each)
         elif not each.training:
             evaluating.update(map(id, each._parameters.values()))
     return held, evaluating

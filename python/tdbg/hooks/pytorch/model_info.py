@@ -27,6 +27,7 @@ from tdbg.hooks.pytorch.module_tree import (
     named_modules,
     package_models_in,
 )
+from tdbg.hooks.pytorch.objects import parameters_of
 from tdbg.hooks.pytorch.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.parameters import TrackedParameter
 from tdbg.hooks.pytorch.tensors import gradient_of, name_of, sample_of
@@ -111,8 +112,7 @@ class TorchModel:
         held = {
             id(parameter): i
             for i, optimizer in enumerate(optimizers)
-            for group in optimizer.param_groups
-            for parameter in group["params"]
+            for parameter in parameters_of(optimizer)
         }
         cut = {} if self.loss_watch is None else self.loss_watch.cut()
         modules: dict[str, str] = {}

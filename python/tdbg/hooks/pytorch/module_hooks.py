@@ -185,6 +185,8 @@ class ModuleCapture:
         prefix: Goes before all names inside it.
         mode: The present mode.
         before_training: Called before a forward in training begins.
+        in_training: Called with the step when one has begun in training that has no
+            optimizer of PyTorch's.
         in_evaluation: Called when one of evaluation has begun.
         functions: Captures the functions called inside; None: nothing does.
 
@@ -203,6 +205,7 @@ class ModuleCapture:
         prefix: str,
         mode: TorchMode,
         before_training: Callable[[], None],
+        in_training: Callable[[StepContext], None],
         in_evaluation: Callable[[], None],
         functions: FunctionCalls | None = None,
     ) -> None:
@@ -212,6 +215,7 @@ class ModuleCapture:
         self._name = name
         self.prefix = prefix
         self._before_training = before_training
+        self._in_training = in_training
         self._in_evaluation = in_evaluation
         self._functions = functions
         # The exception under way at the beginning of each call that goes on.
@@ -338,8 +342,8 @@ class ModuleCapture:
             and session.machine.depth == 1
         ):
             functions.forward_begins(self._name, mode)
-        if not is_training:
-            self._evaluation_begins(context)
+        if not (is_training and session.optimizers):
+            self._tell(context, is_training=is_training)
         self._calls.append(None if is_counted else sys.exception())
         self.part = module if is_part else None
         session.counted.events.append(self.begins)
@@ -354,9 +358,14 @@ class ModuleCapture:
         else:
             self.parameters.begin_values(context)
 
-    def _evaluation_begins(self, context: StepContext | None) -> None:
-        self._in_evaluation()
-        if context is not None:
+    def _tell(self, context: StepContext | None, *, is_training: bool) -> None:
+        if not is_training:
+            self._in_evaluation()
+        if context is None:
+            return
+        if is_training:
+            self._in_training(context)
+        else:
             context.step.may_train = self._mode.may_train()
 
     def begin_late(self, module: nn.Module, args: Any, kwargs: Any) -> None:

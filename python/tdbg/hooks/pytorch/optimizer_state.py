@@ -196,15 +196,21 @@ class OptimizerStep:
         """Capture before the optimizer steps; the step has its parameters already."""
         if context is None:
             return
-        if self.has_scalars:
-            scalars = self._scalars.get(key) or self._scalars_of(key)
-            scalars.take(context, optimizer.param_groups)
+        self.take_scalars(key, context, optimizer.param_groups)
         if context.step_plan.is_light or not context.step_plan.is_active:
             return
         if self._has_states or self._has_updates:
             self.contexts[key] = context
         if self._has_updates:
             self._updates.begin(key, context)
+
+    def take_scalars(
+        self, key: int, context: StepContext, groups: Sequence[Any]
+    ) -> None:
+        """Record the numbers of an optimizer's groups that have changed."""
+        if self.has_scalars:
+            scalars = self._scalars.get(key) or self._scalars_of(key)
+            scalars.take(context, groups)
 
     def has_news(self, key: int, optimizer: Optimizer) -> bool:
         """Whether numbers of the optimizer have changed, which is to be recorded."""

@@ -30,8 +30,13 @@ from tdbg.hooks.pytorch.compile_checks import SilentModel
 from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.kept_gradients import KeptGradients
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture, remove_all
+from tdbg.hooks.pytorch.objects import (
+    foreign_optimizers,
+    held_ids,
+    living,
+    parameters_of,
+)
 from tdbg.hooks.pytorch.optimizer_state import OptimizerStep
-from tdbg.hooks.pytorch.tensors import living
 from tdbg.modes import ModeKeys
 
 __all__ = [
@@ -160,6 +165,9 @@ class OptimizerWatch:
         self._foreign: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
+        # Those that are none of PyTorch's, with their keys.
+        self._others: list[tuple[int, Any]] = []
+        self._n_others_told = -1
         self._numbers = itertools.count()
         self._searches = SEARCHES
         self._has_stepped = False
@@ -227,6 +235,25 @@ class OptimizerWatch:
         for optimizer in living(Optimizer):
             if self._holds_ours(optimizer):
                 self.add(optimizer)
+        if not (self._session.optimizers or self._others):
+            with contextlib.suppress(TypeError):  # Not all can be referred to.
+                self._others = [
+                    (next(self._numbers), weakref.ref(each))
+                    for each in foreign_optimizers()
+                    if self._trains_ours(each)
+                ]
+
+    def others_have(self, context: StepContext) -> None:
+        """Record the numbers of optimizers that are none of PyTorch's.
+
+        To be called as the first forward of a step begins: schedules change the
+        numbers between steps.
+        """
+        step, self._n_others_told = self._n_others_told, context.step.number
+        for key, found in self._others if context.step.number != step else ():
+            optimizer = found()
+            if optimizer is not None:
+                self.around.take_scalars(key, context, optimizer.param_groups)
 
     def optimizers(self) -> list[Optimizer]:
         """The optimizers that are watched, in the order in which they were found."""
@@ -245,9 +272,7 @@ class OptimizerWatch:
 
     def _held(self) -> frozenset[int]:
         """Return the ids of all parameters that they hold."""
-        return frozenset(
-            item for each in self.optimizers() for item in _identities(each)
-        )
+        return frozenset[int]().union(*map(held_ids, self.optimizers()))
 
     def remove(self) -> None:
         """Watch no longer."""
@@ -292,6 +317,9 @@ class OptimizerWatch:
     def _holds_ours(self, optimizer: Optimizer) -> bool:
         if "_optimizer_step_pre_hooks" not in vars(optimizer):
             return False  # It stands for another one (Lightning's, accelerate's).
+        return self._trains_ours(optimizer)
+
+    def _trains_ours(self, optimizer: Any) -> bool:
         # As a forward begins, a sharded module may hold other parameters than its
         # optimizer does.
         ours = set[int]().union(
@@ -300,7 +328,7 @@ class OptimizerWatch:
                 for module_capture in self._module_captures
             )
         )
-        return not ours.isdisjoint(_identities(optimizer))
+        return not ours.isdisjoint(held_ids(optimizer))
 
     def _begin(self, key: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Capture before the step; return other arguments, or None to keep them."""
@@ -349,7 +377,7 @@ class OptimizerWatch:
             if key in self.around.contexts:
                 self.around.end(key, optimizer, skipped=skipped is True)
             if key in self._kept and not self._has_closure:
-                self._kept[key].step_ends(_parameters(optimizer))
+                self._kept[key].step_ends(parameters_of(optimizer))
             self._model_info.optimizer_stepped()
         finally:
             self._session.counted.events.append(self._events[key].ends)
@@ -390,7 +418,7 @@ class OptimizerWatch:
             return
         # The defining optimizer's step is the last chance for all parameters.
         is_last = self._session.machine.defines_step(key)
-        only = None if is_last else frozenset(_identities(optimizer))
+        only = None if is_last else frozenset(held_ids(optimizer))
         # Fused optimizers divide by the loss scale themselves.
         factor = getattr(optimizer, "grad_scale", None)
         scale = 1.0 if factor is None else scale_of(factor)
@@ -426,7 +454,7 @@ class OptimizerWatch:
             # What a closure leaves is there when it is evaluated once more.
             self._look_at_kept(key)
             if key in self._kept:
-                self._kept[key].step_ends(_parameters(optimizer))
+                self._kept[key].step_ends(parameters_of(optimizer))
             return loss
 
         return evaluate
@@ -470,11 +498,3 @@ def _forget(
         report = each()
         if report is not None:
             report(key)
-
-
-def _identities(optimizer: Optimizer) -> list[int]:
-    return [id(item) for item in _parameters(optimizer)]
-
-
-def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [item for group in optimizer.param_groups for item in group["params"]]

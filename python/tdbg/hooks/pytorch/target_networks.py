@@ -24,7 +24,8 @@ from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.callbacks import Inert
 from tdbg.hooks.pytorch.compile import hooks_may_go, never_compiled, now
-from tdbg.hooks.pytorch.tensors import living, sample_of
+from tdbg.hooks.pytorch.objects import held_ids, living
+from tdbg.hooks.pytorch.tensors import sample_of
 
 __all__ = ["TargetNetworks"]
 
@@ -65,8 +66,7 @@ class TargetNetworks:
             if isinstance(each, nn.Module):
                 modules.append(each)
             else:
-                for group in each.param_groups:
-                    held.update(map(id, group["params"]))
+                held |= held_ids(each)
         trained: dict[_Kind, list[nn.Module]] = {}
         for root in roots:
             for module in root.modules():

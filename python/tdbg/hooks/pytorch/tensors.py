@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
-import itertools
 import logging
 import math
 import sys
@@ -24,7 +22,6 @@ __all__ = [
     "is_on_device",
     "is_tensor",
     "is_whole",
-    "living",
     "local_of",
     "name_of",
     "plain_of",
@@ -225,19 +222,3 @@ def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
 def sample_of(tensor: torch.Tensor) -> torch.Tensor:
     """Some numbers of a tensor, by which it is seen to change."""
     return tensor.detach().reshape(-1)[:_SAMPLE].clone()
-
-
-def living(*classes: type) -> list[Any]:
-    """All objects of the process of some classes and their subclasses.
-
-    One pass over all objects, which takes some 50 ms for a million of them.
-    """
-    kinds, waiting = set[type](), [*classes]
-    while waiting:
-        kind = waiting.pop()
-        if kind not in kinds:
-            kinds.add(kind)
-            waiting += kind.__subclasses__()
-    every = gc.get_objects()
-    # By type: isinstance would wake lazy proxies.
-    return list(itertools.compress(every, map(kinds.__contains__, map(type, every))))

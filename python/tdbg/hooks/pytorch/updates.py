@@ -18,6 +18,7 @@ from tdbg.capture.session import Session
 from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture
+from tdbg.hooks.pytorch.objects import held_ids
 from tdbg.hooks.pytorch.parameters import TrackedParameter
 from tdbg.hooks.pytorch.tensors import TYPES, gradient_of
 
@@ -71,9 +72,7 @@ class OptimizerUpdates(Updates):
         if not chosen:
             self.forget(key)
             return
-        held = {
-            id(item) for group in optimizer.param_groups for item in group["params"]
-        }
+        held = held_ids(optimizer)
         found = []
         for tracked, entry, requested in chosen:
             parameter = tracked.parameter()
