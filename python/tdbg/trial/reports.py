@@ -374,13 +374,18 @@ class RunOverhead:
     @property
     def share(self) -> float:
         """Time in tdbg, relative to the steps without it."""
-        rest = self.step_seconds - self.capture_seconds
+        rest = self.rest_seconds
         return self.capture_seconds / rest if rest > 0 else 0.0
+
+    @property
+    def rest_seconds(self) -> float:
+        """What the steps took without the time in tdbg."""
+        return self.step_seconds - self.capture_seconds
 
     @property
     def is_telling(self) -> bool:
         """Whether the training was long enough for ``share`` to mean something."""
-        seconds = self.step_seconds
+        seconds = self.rest_seconds
         is_long = self.steps >= LEAST_STEPS and seconds >= LEAST_SECONDS
         return is_long or seconds >= ENOUGH_SECONDS
 
@@ -400,8 +405,12 @@ class RunOverhead:
     def __str__(self) -> str:
         text = f"measured cost: steps take {100 * self.share:.1f} % longer"
         if not self.is_telling:
-            n, seconds = self.steps, self.step_seconds
-            text = f"measured cost: too short to tell ({n} steps, {seconds:.1f} s)"
+            rest, capture = (
+                f"{self.rest_seconds:.1f} s",
+                f"{self.capture_seconds:.1f} s",
+            )
+            text = f"measured cost: too short to tell ({self.steps} steps of {rest} "
+            text += f"in all, and {capture} in tdbg)"
         if self.budget is not None:
             text += f", budget {100 * self.budget:g} %"
         if self.changes:

@@ -306,12 +306,16 @@ def test_the_cost_and_the_losses_of_capture_are_summed_up(run_dir: Path) -> None
     assert (cost.steps, cost.capture_seconds, cost.step_seconds) == (4, 1e-7, 4e-6)
     assert cost.share == pytest.approx(100 / 3900)
     assert trial.overhead("train").share == pytest.approx(60 / 2940)
-    assert str(cost) == "measured cost: too short to tell (4 steps, 0.0 s)"
+    assert str(cost) == (
+        "measured cost: too short to tell (4 steps of 0.0 s in all, and 0.0 s in tdbg)"
+    )
     assert not cost.to_json()["is_telling"]
     assert str(RunOverhead(100, 0.1, 1.1)) == "measured cost: steps take 10.0 % longer"
     assert RunOverhead(5, 6.0, 66.0).is_telling
     assert not RunOverhead(99, 5.0, 55.0).is_telling
     assert not RunOverhead(1000, 0.4, 0.9).is_telling
+    # Nor where most of that time was tdbg's, as in the first steps of any training.
+    assert not RunOverhead(200, 0.9, 1.1).is_telling
     counters = trial.counters()
     assert counters["dropped"] == 3
     assert counters["failed"] == 0
