@@ -329,6 +329,7 @@ def _role(name: str) -> str:
         ("Model_input_", "model_input"),
         ("update/", "update"),
         ("scalar/", "scalar"),
+        ("loss_", "loss"),
     ):
         if name.startswith(prefix):
             return role

@@ -149,6 +149,67 @@ def test_a_function_is_named_after_the_module_that_finished_before_it(
     assert judge(run_dir, *rules) == [], "the answer may be sure"
 
 
+def _game(run_dir: Path, *, n_optimizers: int, in_one_line: bool) -> Trial:
+    """Train two networks against each other, with losses computed by hand."""
+    torch.manual_seed(5)
+    generator = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 4))
+    critic = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
+    nets = [generator, critic]
+    held = [[*each.parameters()] for each in nets]
+    if n_optimizers == 1:
+        held = [[*held[0], *held[1]]]
+    optimizers = [torch.optim.Adam(each, lr=1e-3) for each in held]
+
+    def update(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    with td.watch(generator, out=run_dir, save_config=EVERYTHING) as hook:
+        hook.register_module(critic)
+        for _ in range(6):
+            fake = generator(torch.randn(8, 5))
+            loss = (1.0 - critic(fake)).log().mean()
+            if in_one_line:
+                update(optimizers[0], loss)
+            else:
+                optimizers[0].zero_grad()
+                loss.backward()
+                optimizers[0].step()
+            right, wrong = critic(torch.ones(8, 4)), critic(fake.detach())
+            loss = -(right.log() + (1.0 - wrong).log()).mean()
+            if in_one_line:
+                update(optimizers[-1], loss)
+            else:
+                optimizers[-1].zero_grad()
+                loss.backward()
+                optimizers[-1].step()
+    return create_trial(run_dir)
+
+
+def test_of_several_optimizers_each_line_that_a_backward_begins_at_is_a_loss(
+    run_dir: Path,
+) -> None:
+    """Sabotage that it caught: one name for all."""
+    trial = _game(run_dir, n_optimizers=2, in_one_line=False)
+    assert losses(trial) == {"loss_output_0", "loss_2_output_0"}
+    of_generator, of_critic = (
+        trial.tensor(each) for each in ("loss_output_0", "loss_2_output_0")
+    )
+    assert len(of_generator.steps()) == len(of_critic.steps()) == 6
+    assert all(of_generator.reduction_value(n, "max") < 0 for n in of_generator.steps())
+    assert all(of_critic.reduction_value(n, "min") > 1 for n in of_critic.steps())
+
+
+def test_passes_that_begin_at_one_line_or_for_one_optimizer_are_one_loss(
+    tmp_path: Path,
+) -> None:
+    trial = _game(tmp_path / "line", n_optimizers=2, in_one_line=True)
+    assert losses(trial) == {"loss_output_0"}
+    trial = _game(tmp_path / "optimizer", n_optimizers=1, in_one_line=False)
+    assert losses(trial) == {"loss_output_0"}
+
+
 def _squares(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (output[torch.arange(16), labels] - 1.0).square().mean()
 

@@ -18,7 +18,15 @@ __all__ = ["CallSites"]
 
 # Further places count as the last one.
 _MOST = 8
-_LIBRARIES = ("torch.", "tdbg.")
+_OWN = ("torch.", "tdbg.")
+# What calls a backward for its user.
+TRAINERS = (
+    *_OWN,
+    "accelerate.",
+    "lightning.",
+    "lightning_fabric.",
+    "pytorch_lightning.",
+)
 
 
 class CallSites:
@@ -26,10 +34,14 @@ class CallSites:
 
     Args:
         mode: Returns the present mode.
+        libraries: Whose code is not the author's.
     """
 
-    def __init__(self, mode: Callable[[], ModeKeys]) -> None:
+    def __init__(
+        self, mode: Callable[[], ModeKeys], libraries: tuple[str, ...] = _OWN
+    ) -> None:
         self._mode = mode
+        self._libraries = libraries
         self._numbers: dict[tuple[types.CodeType, int], int] = {}
         self._n_of_mode: dict[ModeKeys, int] = {}
 
@@ -42,7 +54,7 @@ class CallSites:
         # Every loss of every step comes here: no calls of functions for a known place.
         while frame is not None:
             name = frame.f_globals.get("__name__")
-            if name.__class__ is not str or not name.startswith(_LIBRARIES):
+            if name.__class__ is not str or not name.startswith(self._libraries):
                 break
             frame = frame.f_back
         if frame is None:

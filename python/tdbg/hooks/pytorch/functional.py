@@ -14,6 +14,7 @@ Errors: none into the training but ``TrainingStopped``, as of all hooks.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import types
@@ -31,7 +32,7 @@ from tdbg.capture.session import Session
 from tdbg.config.class_kinds import ACTIVATION_FUNCTIONS, kind_of_class
 from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.activations import Activations, unit_range_of
-from tdbg.hooks.pytorch.call_sites import CallSites
+from tdbg.hooks.pytorch.call_sites import TRAINERS, CallSites
 from tdbg.hooks.pytorch.compile import hooks_may_go, now
 from tdbg.hooks.pytorch.diverted import (
     DivertedCodes,
@@ -138,6 +139,7 @@ class FunctionCalls:
         self._sites: dict[str, CallSites] = {}
         self.follows_losses = False
         self._backward: BackwardRoots | None = None
+        self._backward_sites = CallSites(mode.now, TRAINERS)
         # Numbers of the autograd nodes of the losses since the last backward.
         self._nodes: set[int] = set()
         self._may_be_followed = False
@@ -356,6 +358,7 @@ class FunctionCalls:
         """Record the number that a backward begins at, once for a forward.
 
         Unless it is one of the losses that were captured; of several it is the total.
+        Where several optimizers train, those that begin elsewhere are other losses.
         """
         nodes, self._nodes = self._nodes, set()
         may_be_followed, self._may_be_followed = self._may_be_followed, False
@@ -369,8 +372,11 @@ class FunctionCalls:
         is_loss = node is not None and node._sequence_nr() in nodes
         if not is_unseen and (is_loss or _begins_at(node, nodes)):
             return
-        number, mode = unscaled(root), self._mode.now()
-        self.session.run(self.session.record, mode, "loss_output_0", Role.LOSS, number)
+        session, name = self.session, "loss_output_0"
+        if len(session.optimizers) > 1:
+            n_others = self._backward_sites.number(sys._getframe(1))
+            name = f"loss_{n_others + 1}_output_0" if n_others else name
+        session.run(session.record, self._mode.now(), name, Role.LOSS, unscaled(root))
 
 
 class _Activations(Listener):

@@ -102,10 +102,13 @@ def test_what_noise_can_do_is_not_called_a_direction():
 def test_in_a_game_of_several_optimizers_and_losses_none_need_fall():
     """The losses of generator and critic: what one wins the other loses."""
 
-    def found(n_losses: int, *owners: int | None) -> list[Severity]:
+    def found(
+        n_losses: int, *owners: int | None, total: list[float] | None = None
+    ) -> list[Severity]:
         run = FakeRun()
         for step in range(240):
-            run.step(step, {f"Loss_{i}_output_0": [2.3] for i in range(n_losses)})
+            losses = {f"Loss_{i}_output_0": [2.3] for i in range(n_losses)}
+            run.step(step, {"loss_output_0": total} if total else losses)
         parameters = {
             f"{i}.weight": ParameterFacts(
                 shape=(4, 4),
@@ -122,6 +125,9 @@ def test_in_a_game_of_several_optimizers_and_losses_none_need_fall():
 
     assert found(2, 0, 1) == []
     assert found(1, 0, 1) == [Severity.WARNING] * 2
+    assert found(0, 0, 1, total=[2.3]) == [Severity.WARNING] * 2
+    assert found(0, 0, 1, total=[0.3, 2.3]) == [], "one line begins both passes"
+    assert found(0, 0, 0, total=[0.3, 2.3]) == [Severity.WARNING] * 2, "micro-batches"
     assert found(2, 0, 0) == found(2, 0, None) == [Severity.WARNING] * 4
 
 
