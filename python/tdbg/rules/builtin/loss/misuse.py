@@ -158,8 +158,11 @@ class LossMisuse(LossRule):
         known = np.flatnonzero(table.known[i])
         loss = np.where(table.known[i], table["mean"][i], np.nan)
         finite = losses_of(table, i)
-        start = float(median(finite[known][table.ordinal[i, known] <= FIRST]))
-        failed: Bools = table.known[i] & ~(np.abs(loss) <= self.risen * abs(start))
+        beginning = finite[known][table.ordinal[i, known] <= FIRST]
+        start = float(median(beginning))
+        # The first losses of a training that learns at once are far above the others.
+        highest = max(abs(start), *np.abs(beginning[:1]))
+        failed: Bools = table.known[i] & ~(np.abs(loss) <= self.risen * highest)
         if len(known) >= FIRST:
             last = np.median(sliding_window_view(finite[known], FIRST), axis=1)
             late = known[FIRST - 1 :]

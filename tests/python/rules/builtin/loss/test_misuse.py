@@ -99,6 +99,16 @@ def test_a_sum_over_the_batch_is_a_warning_where_it_does_harm(
     assert "about 32 times" in found[0].message
 
 
+def test_a_sum_that_falls_at_once_does_no_harm(tmp_path: Path) -> None:
+    """Sabotage that it caught: its first value compared with the next ones only."""
+    found = trained(
+        tmp_path / "run",
+        lambda s, _: F.mse_loss(s, torch.full_like(s, 10.0), reduction="sum"),
+        rate=0.0002,
+    )
+    assert {each.severity for each in found} == {Severity.INFO}
+
+
 def likelihood(scores: Tensor, labels: Tensor) -> Tensor:
     """The mean logarithm of a Gaussian density of the labels, but for a constant."""
     off = F.one_hot(labels, 10) - scores
