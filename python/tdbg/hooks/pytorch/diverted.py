@@ -32,6 +32,7 @@ from torch import compiler
 from torch.compiler import is_dynamo_compiling
 
 from tdbg.hooks.pytorch.compile import never_compiled
+from tdbg.hooks.pytorch.warned_lines import WarnedLines
 
 if TYPE_CHECKING:
     from tdbg._core import CountedCall, StepCounter
@@ -112,14 +113,17 @@ class DivertedCode(NamedTuple):
         codes: Its own code, and that which diverts its calls: its ``__code__`` is set
             to either.
         call: What the latter calls; its ``counter`` says when it need not be followed.
+        lines: Keeps its warnings at the lines of its callers.
     """
 
     function: Any  # Typed, it would be taken for a method.
     codes: tuple[types.CodeType, types.CodeType]
     call: CountedCall
+    lines: WarnedLines
 
     def remove(self) -> None:
         """Leave the function as it was."""
+        self.lines.end()
         self.function.__code__ = self.codes[False]
         for attribute in ("__signature__", _DIVERTED):
             vars(self.function).pop(attribute, None)
@@ -152,6 +156,7 @@ class DivertedCodes:
         """Add one."""
         self._codes.append(code)
         code.call.counter = self._counter
+        code.lines.begin()
         code.function.__code__ = code.codes[self.are_diverted]
 
     def exchange(self, are_diverted: bool) -> None:
@@ -187,9 +192,8 @@ def code_of(
         code, function.__globals__, name, function.__defaults__
     )
     original.__kwdefaults__ = function.__kwdefaults__
-    call = import_module("tdbg._core").CountedCall(
-        original, _calling(original, name, listener)
-    )
+    followed = _calling(original, name, listener)
+    call = import_module("tdbg._core").CountedCall(original, followed)
 
     def template(*args: Any, **kwargs: Any) -> Any:
         call: Any = "what is called"
@@ -209,7 +213,8 @@ def code_of(
     vars(function).update(
         {"__signature__": inspect.signature(function), _DIVERTED: True}
     )
-    return DivertedCode(function, (code, diverted), call)
+    lines = WarnedLines(function.__globals__, (diverted, followed.__code__))
+    return DivertedCode(function, (code, diverted), call, lines)
 
 
 def place_of(owner: types.ModuleType, name: str, listener: Listener) -> Place | None:
