@@ -328,7 +328,7 @@ def exploding(rule: ExplodingGradient, run: FakeRun) -> Verdicts:
                 past = last[name][-rule.window :]
                 if sound:
                     norms[name] = norm
-                    found = _growth(rule, norm, past, median(first[name]))
+                    found = _growth(rule, norm, past, first[name])
                     if found is not None:
                         growth[name] = found
                 if len(first[name]) < rule.window:
@@ -349,12 +349,12 @@ def exploding(rule: ExplodingGradient, run: FakeRun) -> Verdicts:
 
 
 def _growth(
-    rule: ExplodingGradient, norm: float, past: list[float], first: float
+    rule: ExplodingGradient, norm: float, past: list[float], early: list[float]
 ) -> tuple[float, float] | None:
     """By how much it has grown, and by how much at least; None: it has not."""
     if norm > 1e18:
         return math.inf, math.inf
-    usual = median(past)
+    usual, first = median(past), median(early)
     sound = [each for each in past if not math.isnan(each)]
     if len(sound) < rule.min_rows:
         highest = max(sound, default=0.0)
@@ -366,7 +366,9 @@ def _growth(
     logs = [math.log(each) for each in past if each > 0]
     spread = median([abs(each - math.log(usual)) for each in logs])
     noise = math.exp(rule.deviations * 1.4826 * spread)
-    if norm > max(usual * max(rule.factor, noise), first * rule.first_factor):
+    opening = median(early[: rule.min_rows])
+    at_first = first if math.isnan(opening) else max(first, opening)
+    if norm > max(usual * max(rule.factor, noise), at_first * rule.first_factor):
         return norm / usual, min(norm / usual, norm / first)
     return None
 

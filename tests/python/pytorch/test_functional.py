@@ -214,6 +214,10 @@ def _squares(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (output[torch.arange(16), labels] - 1.0).square().mean()
 
 
+def _legacy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.nll_loss(output, labels, size_average=False)
+
+
 def _variational(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.nll_loss(output, labels) + output.square().mean()
 
@@ -233,12 +237,14 @@ def _unregistered(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     ("loss_of", "expected"),
     [
         (F.nll_loss, {"nll_loss_output_0"}),
+        (_legacy, {"nll_loss_sum_output_0"}),
         (_squares, {"loss_output_0"}),
         (_variational, {"nll_loss_output_0", "loss_output_0"}),
         (_accumulated, {"nll_loss_none_output_0"}),
         (_unregistered, {"NLLLoss_output_0"}),
     ],
 )
+@pytest.mark.filterwarnings("ignore:size_average and reduce args:UserWarning")
 def test_each_loss_is_recorded_once(
     run_dir: Path, loss_of: Any, expected: set[str]
 ) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn._reduction import legacy_get_string
 
 from tdbg.capture.naming import UniqueNames
 from tdbg.capture.recorder import StepContext
@@ -575,6 +576,10 @@ def _is_of_a_module(caller: types.FrameType) -> bool:
 def _reduction(call: FunctionCall) -> Any:
     """How a loss was asked to put its parts together."""
     given = call.kwargs.get("reduction")
+    # What older programs say instead.
+    average, reduces = (call.kwargs.get(name) for name in ("size_average", "reduce"))
+    if isinstance(average, bool) or isinstance(reduces, bool):
+        return legacy_get_string(average, reduces, emit_warning=False)
     if given is None and len(call.args) > 2:
         given = next((each for each in call.args[2:] if isinstance(each, str)), None)
     return given

@@ -50,7 +50,8 @@ class ExplodingGradient(Rule):
 
     Args:
         factor: By how much the norm must exceed the median of the last rows.
-        first_factor: By how much it must exceed the median of the first rows.
+        first_factor: By how much it must exceed the median of the first rows, and
+            that of the first ``min_rows``.
         deviations: How many deviations it must be above the last rows, as logarithms.
         error_factor: Beyond this many times both medians it is an error; and beyond
             this many times the highest of fewer rows than ``min_rows`` a warning.
@@ -184,6 +185,9 @@ class ExplodingGradient(Rule):
         early = np.where(table.ordinal <= self.window, norm, np.nan)[rows]
         usual[i, j] = np.nanmedian(last, axis=1)
         first[i, j] = _median_before(early, inverse, j)
+        # What comes back from next to nothing has not exploded.
+        opening = np.where(table.ordinal <= self.min_rows, norm, np.nan)[rows]
+        at_first = np.fmax(first[i, j], median(opening)[inverse])
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(np.where(last > 0, last, np.nan))
             middle = np.log(usual[i, j])
@@ -194,7 +198,7 @@ class ExplodingGradient(Rule):
             (usual[i, j] > 0) & (first[i, j] > 0) & np.isfinite(noise),
             np.maximum(
                 usual[i, j] * np.fmax(self.factor, noise),
-                first[i, j] * self.first_factor,
+                at_first * self.first_factor,
             ),
             np.inf,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -37,6 +38,13 @@ NO_EFFECT = (
     "zero, and the loss does not depend on this weight.  So it is where the weight "
     "adds the same to all that a softmax compares, or to all that a normalization "
     "centres; it can be left out.  Otherwise see what saturates behind it"
+)
+# The recurrent weights of the reverse direction of a layer of PyTorch's or Keras's.
+REVERSE = re.compile(r"weight_hh_l\d+_reverse$|backward_\w+/recurrent_kernel$")
+LAST_PLACE = (
+    "of a bidirectional layer the program seems to use the last place only (out[:, "
+    "-1]): there the reverse direction has read one element.  Use its final state (h_n "
+    "of both directions), its output at the first place, or a mean over all places"
 )
 LITTLE_EFFECT = (
     "the layers before it and behind it are well, so it is not for the depth: the loss "
@@ -134,6 +142,7 @@ class VanishingGradient(Rule):
                 largest_name=table.names[top],
                 affected=f"{affected} of {present} layers",
                 is_alone=bool(is_alone[i, j]),
+                is_reverse=REVERSE.search(table.names[i]) is not None,
             )
 
         return table.judge(severities, describe, known & (lasting | ~small))
@@ -150,6 +159,7 @@ class VanishingGradient(Rule):
         largest_name: str,
         affected: str,
         is_alone: bool,
+        is_reverse: bool,
     ) -> Description:
         if mean == 0:
             return Description(
@@ -160,7 +170,9 @@ class VanishingGradient(Rule):
                 value=mean,
                 threshold=self.threshold,
                 evidence=self._evidence,
-                advice=(
+                advice=LAST_PLACE
+                if is_reverse
+                else (
                     f"nothing reaches this layer ({affected} are affected): see "
                     "whether it is used in the forward, whether a detach() cuts it "
                     "off, whether all ReLUs behind it are dead, and whether float16 "

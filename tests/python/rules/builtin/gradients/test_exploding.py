@@ -175,3 +175,10 @@ def test_growth_up_to_the_norm_that_all_are_clipped_to_is_information(
     (finding,) = judge(run, ExplodingGradient())
     assert finding.severity is severity
     assert ("the program clips them" in finding.advice) == (total == 10.0)
+
+
+def test_a_gradient_that_comes_back_from_next_to_nothing_has_not_exploded():
+    """As of an autoencoder of saturated units, which learned after all."""
+    vanished = [1e-4, 1e-3, 1e-4, *[1e-8] * 29]
+    assert severities(norms([*vanished, 9e-4])) == [0] * 33
+    assert severities(norms([*vanished, 2e-3]))[-1] == ERROR

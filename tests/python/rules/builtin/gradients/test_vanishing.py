@@ -91,6 +91,16 @@ def test_an_all_zero_gradient_beside_others_has_vanished():
     assert finding.value == 0
 
 
+def test_of_a_reverse_direction_that_is_all_zero_the_last_place_is_named():
+    name = "gradient/lstm.weight_hh_l1_reverse"
+    run = FakeRun()
+    for step in range(12):
+        run.step(step, {name: [0.0] * 4, "gradient/lstm.weight_hh_l0": [0.1] * 4})
+    (finding,) = judge(run, VanishingGradient())
+    assert finding.tensor == name
+    assert "out[:, -1]" in finding.advice
+
+
 def test_a_sparse_gradient_is_judged_by_what_is_not_zero():
     run = FakeRun(every=10)
     embedding = np.zeros(1_000_000)
