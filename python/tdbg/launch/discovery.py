@@ -3,16 +3,16 @@
 A training has *roots*, the modules that the program calls from outside of any other:
 those that own parameters of an optimizer, or, where there is no optimizer of PyTorch,
 those whose calls a backward pass has followed, or a function that returns gradients of
-their parameters.  Where backward passes follow no call, the program calls ``forward()``
-itself; then these calls are made visible.  The hook is made when the first root is
-called, before the root has run, or, of returned gradients, when it has; and before a
-function is compiled that may call it.  When all optimizers of the
-training have stepped, it has *settled* and the search ends: everything but the hook is
-removed from modules and optimizers.  The search begins again with an optimizer of other
-parameters, and with a backward pass that no forward of a known root came before: that
-is a further training, and a run of its own.  So is one by an optimizer that has waited
-while others made many steps, and one by an optimizer of another part of the model when
-those before are gone, as fine-tuning after pre-training.
+their parameters.  Where backward passes follow no call, or a call is inside of one of
+``forward()``, the program calls that itself; then these calls are made visible.  The
+hook is made when the first root is called, before the root has run, or, of returned
+gradients, when it has; and before a function is compiled that may call it.  When all
+optimizers of the training have stepped, it has *settled* and the search ends:
+everything but the hook is removed from modules and optimizers.  The search begins again
+with an optimizer of other parameters, and with a backward pass that no forward of a
+known root came before: that is a further training, and a run of its own.  So is one by
+an optimizer that has waited while others made many steps, and one by an optimizer of
+another part of the model when those before are gone, as fine-tuning after pre-training.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -40,10 +40,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from tdbg.capture.process import at_exit
 from tdbg.capture.ranks import launched_rank
-from tdbg.config.schedules import SaveConfig
 from tdbg.errors import TdbgError, TrainingStopped
 from tdbg.hooks.pytorch.compile import hooks_may_go, now
-from tdbg.hooks.pytorch.direct_calls import DirectCalls, make_visible
+from tdbg.hooks.pytorch.direct_calls import DirectCalls, direct_caller, make_visible
 from tdbg.hooks.pytorch.distributed import process_group_rank
 from tdbg.hooks.pytorch.gradient_calls import (
     GradientCall,
@@ -51,9 +50,10 @@ from tdbg.hooks.pytorch.gradient_calls import (
     is_in_transform,
     outside_transforms,
 )
+from tdbg.hooks.pytorch.loss_graph import read_loss_graph
 from tdbg.hooks.pytorch.losses import BackwardRoots
 from tdbg.hooks.pytorch.module_hooks import registered_session
-from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
+from tdbg.hooks.pytorch.module_tree import unwrapped
 from tdbg.hooks.pytorch.objects import held_ids
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
 from tdbg.launch.taken import is_taken
@@ -61,6 +61,7 @@ from tdbg.launch.training import (
     Candidate,
     Training,
     has_own_parameters,
+    make_hook,
     outermost,
     owners,
     parameter_ids,
@@ -125,7 +126,8 @@ class Discovery:
         self._n_steps: weakref.WeakKeyDictionary[Optimizer, int]
         self._n_steps = weakref.WeakKeyDictionary()
         self._n_backwards = 0
-        self._n_uncalled = 0
+        self._n_uncalled = self._n_unfollowed = 0
+        self._are_others = False
         self._direct_calls: list[DirectCalls] = []
         self._candidates: list[Candidate] = []
         # Modules that are no roots, by id, until an optimizer is made.
@@ -293,7 +295,13 @@ class Discovery:
         if isinstance(module, _Loss):
             self._found_loss(module, args)
         elif self._is_root(module):
-            self._found_root(module, args)
+            owner = direct_caller(module)
+            calls = None if owner is None else make_visible(owner)
+            if owner is None or calls is None:
+                self._found_root(module, args)
+            else:
+                self._direct_calls.append(calls)
+                self._found_root(owner, None)
 
     def _stepped(self, optimizer: Optimizer) -> None:
         """Torch calls this after every step of an optimizer, during a search."""
@@ -311,7 +319,7 @@ class Discovery:
         if not self._waiting:
             self._settle()
 
-    def _backward_begins(self, _: torch.Tensor) -> None:
+    def _backward_begins(self, root: torch.Tensor) -> None:
         """A backward pass begins at a single number."""
         # In every step, also after the search: few calls.
         if is_taken():
@@ -326,12 +334,14 @@ class Discovery:
             if n_forwards != each.n_forwards:
                 each.n_forwards = n_forwards
                 training = each
-        self._facts.n_unseen += training is None
+        if training is None:
+            self._facts.n_unseen += self._is_of_another_model(root)
         if self._handles:
             if training is None and self._new:
                 self._n_uncalled += 1
                 if self._n_uncalled == _MOST_UNCALLED:
-                    self._look_at_forwards()
+                    found = map(make_visible, self._owners())
+                    self._direct_calls += [each for each in found if each is not None]
             current = self._current()
             # Without optimizers, passes are counted in their place.
             is_by_hand = current is not None and not current.optimizers
@@ -345,6 +355,19 @@ class Discovery:
             self._n_searches += 1
             if len(self._trainings) < MOST_TRAININGS:
                 self._search()
+
+    def _is_of_another_model(self, root: torch.Tensor) -> bool:
+        """Whether a backward pass that no forward came before is of no known root.
+
+        Of a policy gradient many passes follow many forwards.  Looked at are the first
+        one, the second, the fourth and so on: the others count as the latest of these.
+        """
+        self._n_unfollowed += 1
+        if self._n_unfollowed & (self._n_unfollowed - 1) == 0:
+            ours = set[int]().union(*(each.parameters() for each in self._trainings))
+            leaves = read_loss_graph(root).leaves
+            self._are_others = ours.isdisjoint(map(id, leaves))
+        return self._are_others
 
     def _returned(self, call: GradientCall) -> None:
         """Gradients of a single number were returned, which is as a backward pass.
@@ -473,7 +496,8 @@ class Discovery:
             before = self._settings.get("existing", {})
             path = family.claim(out, before, may_join=self._is_first)
         try:
-            training = Training(self._make_hook(module, path), path)
+            hook = make_hook(self._settings, module, path, self._new)
+            training = Training(hook, path)
         except BaseException:
             with contextlib.suppress(OSError):  # It is not empty.
                 path.rmdir()
@@ -481,35 +505,6 @@ class Discovery:
         self._trainings.append(training)
         self._n_steps.clear()
         self._n_backwards = self._n_searches = 0
-
-    def _make_hook(self, module: nn.Module, path: Path) -> Any:
-        from tdbg import pytorch
-
-        given = self._settings
-        intervals = {
-            name: given[name]
-            for name in ("save_interval", "statistics_interval")
-            if given.get(name) is not None
-        }
-        # Where optimizers have parameters of others too, each root goes by its name.
-        own, inside = parameter_ids(module), unwrapped(module)
-        is_alone = all(held_ids(optimizer) <= own for optimizer in self._new)
-        hook = pytorch.watch(
-            module,
-            out=path,
-            name=None if is_alone else class_name(inside),
-            rules=None if given.get("rules") is None else given["rules"],
-            save_config=SaveConfig(**intervals) if intervals else None,
-            budget=given.get("budget"),
-        )
-        for name in given.get("include_collections") or ():
-            collection = hook.get_collection(name)
-            if given.get("save_interval") is not None:
-                collection.reduction_config = pytorch.ReductionConfig(
-                    save_raw_tensor=True
-                )
-            hook.add_collection(collection)
-        return hook
 
     def _found_loss(self, module: nn.Module, args: Any) -> None:
         current = self._current()
@@ -522,13 +517,6 @@ class Discovery:
         """The runs of all processes of this launch."""
         existing = self._settings.get("existing", {})
         return family.appeared(Path(self._settings["out_dir"]), existing)
-
-    def _look_at_forwards(self) -> None:
-        """See calls of ``forward()`` of all modules that new optimizers train."""
-        for each in self._owners():
-            calls = make_visible(each)
-            if calls is not None:
-                self._direct_calls.append(calls)
 
     def _owners(self) -> list[nn.Module]:
         """All modules that have parameters of new optimizers."""

@@ -6,7 +6,7 @@ Thread safety: the training's thread.  Errors: none.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from tdbg.config.schedules import SaveConfig
+from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
 from tdbg.hooks.pytorch.objects import held_ids, living
 
 __all__ = [
     "Candidate",
     "Training",
     "has_own_parameters",
+    "make_hook",
     "outermost",
     "owners",
     "parameter_ids",
@@ -77,6 +80,46 @@ class Training:
             if root is not None
             for number in parameter_ids(root)
         }
+
+
+def make_hook(
+    settings: Mapping[str, Any],
+    module: nn.Module,
+    path: Path,
+    optimizers: Iterable[Optimizer],
+) -> Any:
+    """Make the hook of a training.
+
+    Args:
+        settings: As of ``Discovery``.
+        module: The first root.
+        path: The directory of the run.
+        optimizers: What it may be trained by.
+    """
+    from tdbg import pytorch
+
+    intervals = {
+        name: settings[name]
+        for name in ("save_interval", "statistics_interval")
+        if settings.get(name) is not None
+    }
+    # Where optimizers have parameters of others too, each root goes by its name.
+    own, inside = parameter_ids(module), unwrapped(module)
+    is_alone = all(held_ids(optimizer) <= own for optimizer in optimizers)
+    hook = pytorch.watch(
+        module,
+        out=path,
+        name=None if is_alone else class_name(inside),
+        rules=settings.get("rules"),
+        save_config=SaveConfig(**intervals) if intervals else None,
+        budget=settings.get("budget"),
+    )
+    for name in settings.get("include_collections") or ():
+        collection = hook.get_collection(name)
+        if settings.get("save_interval") is not None:
+            collection.reduction_config = pytorch.ReductionConfig(save_raw_tensor=True)
+        hook.add_collection(collection)
+    return hook
 
 
 class Candidate:

@@ -23,7 +23,7 @@ from torch import nn
 
 from tdbg.hooks.pytorch.callbacks import Inert
 
-__all__ = ["DirectCalls", "make_visible"]
+__all__ = ["DirectCalls", "direct_caller", "make_visible"]
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks")
 
@@ -115,6 +115,29 @@ def make_visible(module: nn.Module) -> DirectCalls | None:
     calls = DirectCalls(module)
     module.__dict__["forward"] = calls
     return calls
+
+
+def direct_caller(module: nn.Module) -> nn.Module | None:
+    """The outermost module whose ``forward()`` the program has called by itself.
+
+    To be called while *module*, which is a part of it, is being called.
+    """
+    found, parameters = None, set(map(id, module.parameters()))
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "forward" and code.co_argcount:
+            owner = frame.f_locals.get(code.co_varnames[0])
+            if (
+                isinstance(owner, nn.Module)
+                and owner is not module
+                and parameters <= set(map(id, owner.parameters()))
+            ):
+                caller = frame.f_back
+                is_called = caller is not None and caller.f_code in _CALLERS
+                found = None if is_called else owner
+        frame = frame.f_back
+    return found
 
 
 def _has_hooks_of_others(module: nn.Module) -> bool:

@@ -187,6 +187,9 @@ class LossWatch:
         if not left:
             return
         held, evaluating = _owned()
+        if self._targets is not None:
+            # A copy that makes targets is not meant to be trained.
+            held |= self._targets.parameters
         names = dict(self._in_containers())
         for identity, parameter in left.items():
             if identity not in held:

@@ -43,6 +43,7 @@ class TargetNetworks:
 
     Attributes:
         exist: Whether one was called in several steps.
+        parameters: The ids of those of all copies.
         born: When it was made, for the compiler.
     """
 
@@ -52,6 +53,7 @@ class TargetNetworks:
         self._steps: set[int] = set()
         self._n_calls = 0
         self.exist = False
+        self.parameters: set[int] = set()
         self.born = now()
 
     def search(self, roots: Iterable[nn.Module]) -> None:
@@ -85,6 +87,7 @@ class TargetNetworks:
                 break
             if any(_is_copy(each, of) for of in alike):
                 parts.update(map(id, each.modules()))
+                self.parameters |= _identities(each)
                 self._handles.append(each.register_forward_pre_hook(_Called(self)))
 
     def set_idle(self, is_idle: bool) -> None:
