@@ -62,6 +62,7 @@ from tdbg.launch.training import (
     Training,
     has_own_parameters,
     make_hook,
+    name_in_model,
     outermost,
     owners,
     parameter_ids,
@@ -476,7 +477,8 @@ class Discovery:
             self._passed[id(module)] = module
             return
         else:
-            self._trainings[-1].hook.register_module(module)
+            name = name_in_model(module)
+            self._trainings[-1].hook.register_module(module, name=name)
         training = self._trainings[-1]
         training.roots.append(weakref.ref(module))
         self._candidates = []  # Perhaps somebody goes through those before.

@@ -5,6 +5,8 @@ Thread safety: the training's thread.  Errors: none.
 
 from __future__ import annotations
 
+import sys
+import types
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,6 +25,7 @@ __all__ = [
     "Training",
     "has_own_parameters",
     "make_hook",
+    "name_in_model",
     "outermost",
     "owners",
     "parameter_ids",
@@ -109,7 +112,7 @@ def make_hook(
     hook = pytorch.watch(
         module,
         out=path,
-        name=None if is_alone else class_name(inside),
+        name=None if is_alone else name_in_model(inside) or class_name(inside),
         rules=settings.get("rules"),
         save_config=SaveConfig(**intervals) if intervals else None,
         budget=settings.get("budget"),
@@ -120,6 +123,30 @@ def make_hook(
             collection.reduction_config = pytorch.ReductionConfig(save_raw_tensor=True)
         hook.add_collection(collection)
     return hook
+
+
+def name_in_model(module: nn.Module) -> str | None:
+    """What a layer is called that a method of the model around it calls: ``PPO.fc1``.
+
+    To be called while the layer is.
+
+    Returns:
+        None: It is no single layer, or no method of such a model calls it.
+    """
+    if next(module.children(), None) is not None:
+        return None
+    owner: nn.Module | None = None
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(first, nn.Module) and first is not module:
+            owner = first if any(e is module for e in first.modules()) else owner
+        frame = frame.f_back
+    if owner is None:
+        return None
+    path = next(path for path, each in owner.named_modules() if each is module)
+    return f"{class_name(owner)}.{path}"
 
 
 class Candidate:

@@ -96,6 +96,44 @@ def test_a_model_that_acts_by_its_forward_before_it_learns_is_the_root(
     assert info.untrained == ()
 
 
+class ActorCritic(nn.Module):
+    """A model without a forward: its methods call its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 16)
+        self.heads = nn.ModuleDict(
+            {"actor": nn.Linear(16, 2), "critic": nn.Linear(16, 1)}
+        )
+
+    def actor(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.heads["actor"](functional.relu(self.body(x)))
+        return scores
+
+    def critic(self, x: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = self.heads["critic"](functional.relu(self.body(x)))
+        return value
+
+
+def test_layers_that_methods_of_a_model_call_have_their_names_in_the_model(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    torch.manual_seed(0)
+    model = ActorCritic()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(4):
+        x = torch.randn(8, 4)
+        loss = model.critic(x).square().mean() - model.actor(x).log_softmax(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert names_of(run_dir, discovery) == {
+        "ActorCritic.body.weight",
+        "ActorCritic.heads.actor.weight",
+        "ActorCritic.heads.critic.weight",
+    }
+
+
 def test_many_backward_passes_behind_many_forwards_are_no_other_model(
     discovery: Discovery, capsys: pytest.CaptureFixture[str]
 ) -> None:
