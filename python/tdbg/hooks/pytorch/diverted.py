@@ -213,7 +213,7 @@ def code_of(
     vars(function).update(
         {"__signature__": inspect.signature(function), _DIVERTED: True}
     )
-    lines = WarnedLines(function.__globals__, (diverted, followed.__code__))
+    lines = WarnedLines(function.__globals__, diverted, followed)
     return DivertedCode(function, (code, diverted), call, lines)
 
 

@@ -24,34 +24,36 @@ _NAME = "warnings"
 
 
 class WarnedLines:
-    """The frames that are not counted, and the module in which they are not.
+    """The frames of a diverted function, which are not counted.
 
     Args:
-        namespace: The module's.
-        codes: Of the frames between a diverted function and its caller.
+        namespace: That of the function's module.
+        diverted: The code that it has while it is diverted.
+        followed: What that calls, which calls the function.
     """
 
     def __init__(
-        self, namespace: dict[str, Any], codes: tuple[types.CodeType, ...]
+        self, namespace: dict[str, Any], diverted: types.CodeType, followed: Any
     ) -> None:
-        self._namespace, self._codes = namespace, codes
+        self._namespace, self._diverted = namespace, diverted
+        _following.add(followed.__code__)
 
     def begin(self) -> None:
         """Count them no longer."""
-        _between.update((id(code), code) for code in self._codes)
+        _diverted[id(self._diverted)] = self._diverted
         if self._namespace.get(_NAME) is warnings:
             self._namespace[_NAME] = _stand_in
 
     def end(self) -> None:
         """Count as ever, where no other function of the module is diverted."""
-        for code in self._codes:
-            _between.pop(id(code), None)
-        if not _between and self._namespace.get(_NAME) is _stand_in:
+        _diverted.pop(id(self._diverted), None)
+        if not _diverted and self._namespace.get(_NAME) is _stand_in:
             self._namespace[_NAME] = warnings
 
 
 # By identity: to compare two codes takes their constants, which are what is called.
-_between: dict[int, types.CodeType] = {}
+_diverted: dict[int, types.CodeType] = {}
+_following: set[types.CodeType] = set()  # One, of all functions.
 
 
 def _warn(
@@ -62,7 +64,9 @@ def _warn(
     n_frames = stacklevel + 1  # With this one.
     for _ in range(1, stacklevel):
         frame = None if frame is None else frame.f_back
-        while frame is not None and id(frame.f_code) in _between:
+        while frame is not None and (
+            id(frame.f_code) in _diverted or frame.f_code in _following
+        ):
             n_frames += 1
             frame = frame.f_back
     warnings.warn(message, category, n_frames, *args, **kwargs)
