@@ -162,7 +162,11 @@ MIN_INPUTS = 16
 
 def units_alike(step: FirstStep) -> Found | None:
     """Check for layers whose units all have equal weights: they learn the same."""
-    alike = [name for name in step.matrices if step.has_equal_units(name)]
+    alike = [
+        name
+        for name in step.matrices
+        if step.has_equal_units(name) and not _is_scale(step, name)
+    ]
     nonzero = [name for name in alike if step.field(name, "l2") > 0]
     if not nonzero:
         return None
@@ -188,6 +192,18 @@ def units_alike(step: FirstStep) -> Found | None:
                 "kaiming_normal_ for ReLU, xavier_normal_ for tanh and sigmoid)"
             ),
         ),
+    )
+
+
+def _is_scale(step: FirstStep, name: str) -> bool:
+    """Whether an author's own module has it beside weights that are drawn at random.
+
+    What that multiplies one by one may begin alike.
+    """
+    module = step.model_info.parameters[name].module
+    return step.model_info.kind_of_class(module) is None and any(
+        owner_of(other) == owner_of(name) and not step.has_equal_units(other)
+        for other in step.matrices
     )
 
 

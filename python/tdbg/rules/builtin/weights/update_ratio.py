@@ -39,6 +39,7 @@ from tdbg.rules.window import (
     rows_of_lasting,
 )
 from tdbg.run.findings import Severity, Stage
+from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 __all__ = ["WeightUpdateRatio"]
 
@@ -402,7 +403,8 @@ def _ratios(weights: Table, updates: Table, judged: Bools) -> tuple[Floats, Floa
 def _judged(window: Window, table: Table) -> Bools:
     """Where a weight has several units with several weights each.
 
-    Only some rows of an embedding are used in a step, so it is left out.
+    Only some rows of an embedding are used in a step, so it is left out. So is what an
+    LBFGS trains, which makes some twenty updates in a step, of lengths that it finds.
     """
     result = np.zeros((len(table.names), len(table.steps)), dtype=bool)
     for model_info, steps in model_info_of_steps(window, table):
@@ -413,5 +415,16 @@ def _judged(window: Window, table: Table) -> Bools:
                 parameter = parameter_of(model_info, name)
                 if parameter is not None:
                     kind = model_info.kind_of_leaf(parameter.module)
-                    result[i, steps] = is_matrix(parameter) and kind != Kind.EMBEDDING
+                    result[i, steps] = (
+                        is_matrix(parameter)
+                        and kind != Kind.EMBEDDING
+                        and not _is_minimized(model_info, parameter)
+                    )
     return result
+
+
+def _is_minimized(model_info: ModelInfo, parameter: ParameterFacts) -> bool:
+    """Whether an optimizer trains it that finds a minimum in each step."""
+    i = parameter.optimizer
+    names = model_info.optimizers
+    return i is not None and i < len(names) and "LBFGS" in names[i]

@@ -286,6 +286,34 @@ def test_equal_weights_are_an_error_side_by_side(
     assert f"in {len(alike)} of 3 layers" in finding.message
 
 
+@pytest.mark.parametrize(("beside", "n_findings"), [("drawn", 0), ("alike", 1)])
+def test_scales_beside_weights_that_are_drawn_may_begin_alike(
+    beside: str, n_findings: int
+) -> None:
+    """As in the layers of a Kolmogorov-Arnold network."""
+    own = ParameterFacts(
+        shape=(9, 9), dtype="float32", requires_grad=True, module="KANLayer"
+    )
+    names = ("coef", "scale")
+    known = ModelInfo(
+        step=0,
+        modules={"0": "KANLayer"},
+        parameters={f"0.{name}": own for name in names},
+    )
+    rows = sound(2)
+    drawn = rows["0.weight"] if beside == "drawn" else EQUAL
+    run = begun(
+        known,
+        {
+            "0.coef": drawn,
+            "0.scale": EQUAL,
+            "gradient/0.coef": rows["gradient/0.weight"],
+            "gradient/0.scale": rows["gradient/1.weight"],
+        },
+    )
+    assert len(found(run)) == n_findings
+
+
 def test_units_are_alike_only_if_all_are() -> None:
     values = np.tile(np.arange(9.0), (9, 1))
     run = begun(model_info(1), sound(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,20 @@ def test_an_update_larger_than_its_weight_is_reported_at_once(
         assert (found[0].tensor, found[0].step) == ("b.weight", 0)
         assert found[0].severity is Severity.WARNING
         assert "1 of 2 weights" in found[0].message
+
+
+@pytest.mark.parametrize(("optimizer", "n_findings"), [("SGD", 1), ("LBFGS", 0)])
+def test_of_what_finds_a_minimum_in_each_step_updates_have_any_length(
+    optimizer: str, n_findings: int
+):
+    run = updated({"a": [1e-3] * 5, "b": [8.0] * 5})
+    held = {
+        name: dataclasses.replace(each, optimizer=0)
+        for name, each in THREE.parameters.items()
+    }
+    info = dataclasses.replace(THREE, parameters=held, optimizers=(optimizer,))
+    run.known_facts = [info]
+    assert len(judge(run, WeightUpdateRatio())) == n_findings
 
 
 @pytest.mark.parametrize(
