@@ -42,7 +42,12 @@ from tdbg.capture.process import at_exit
 from tdbg.capture.ranks import launched_rank
 from tdbg.errors import TdbgError, TrainingStopped
 from tdbg.hooks.pytorch.compile import hooks_may_go, now
-from tdbg.hooks.pytorch.direct_calls import DirectCalls, direct_caller, make_visible
+from tdbg.hooks.pytorch.direct_calls import (
+    DirectCalls,
+    direct_caller,
+    make_visible,
+    name_in_model,
+)
 from tdbg.hooks.pytorch.distributed import process_group_rank
 from tdbg.hooks.pytorch.gradient_calls import (
     GradientCall,
@@ -62,7 +67,6 @@ from tdbg.launch.training import (
     Training,
     has_own_parameters,
     make_hook,
-    name_in_model,
     outermost,
     owners,
     parameter_ids,
@@ -296,13 +300,11 @@ class Discovery:
         if isinstance(module, _Loss):
             self._found_loss(module, args)
         elif self._is_root(module):
-            owner = direct_caller(module)
-            calls = None if owner is None else make_visible(owner)
-            if owner is None or calls is None:
-                self._found_root(module, args)
+            model = direct_caller(module)
+            if model is not None and self._see_forwards_of(model):
+                self._found_root(model, None)
             else:
-                self._direct_calls.append(calls)
-                self._found_root(owner, None)
+                self._found_root(module, args)
 
     def _stepped(self, optimizer: Optimizer) -> None:
         """Torch calls this after every step of an optimizer, during a search."""
@@ -341,8 +343,8 @@ class Discovery:
             if training is None and self._new:
                 self._n_uncalled += 1
                 if self._n_uncalled == _MOST_UNCALLED:
-                    found = map(make_visible, self._owners())
-                    self._direct_calls += [each for each in found if each is not None]
+                    for owner in self._owners():
+                        self._see_forwards_of(owner)
             current = self._current()
             # Without optimizers, passes are counted in their place.
             is_by_hand = current is not None and not current.optimizers
@@ -519,6 +521,13 @@ class Discovery:
         """The runs of all processes of this launch."""
         existing = self._settings.get("existing", {})
         return family.appeared(Path(self._settings["out_dir"]), existing)
+
+    def _see_forwards_of(self, module: nn.Module) -> bool:
+        """See calls of its ``forward()`` by the program, if that can be done."""
+        calls = make_visible(module)
+        if calls is not None:
+            self._direct_calls.append(calls)
+        return calls is not None
 
     def _owners(self) -> list[nn.Module]:
         """All modules that have parameters of new optimizers."""

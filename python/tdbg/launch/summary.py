@@ -45,7 +45,8 @@ class Facts:
     Attributes:
         n_optimizers: How many optimizers were made.
         n_backwards: How many backward passes began at a single number.
-        n_unseen: How many of these followed no forward that was captured.
+        n_unseen: How many of these followed no forward that was captured, and reached
+            no parameter of a model that is.
         n_gradients: Of JAX: how often something was differentiated in what is no step.
         n_left_out: How many trainings were not captured because there were too many.
         n_transforms: How often a transform of ``torch.func`` has computed gradients of

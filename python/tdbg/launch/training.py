@@ -1,12 +1,10 @@
-"""A training that a search has found, and modules that may become part of one.
+"""A training that a search has found, its hook, and modules that may belong to one.
 
 Thread safety: the training's thread.  Errors: none.
 """
 
 from __future__ import annotations
 
-import sys
-import types
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from tdbg.config.schedules import SaveConfig
+from tdbg.hooks.pytorch.direct_calls import name_in_model
 from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
 from tdbg.hooks.pytorch.objects import held_ids, living
 
@@ -25,7 +24,6 @@ __all__ = [
     "Training",
     "has_own_parameters",
     "make_hook",
-    "name_in_model",
     "outermost",
     "owners",
     "parameter_ids",
@@ -123,30 +121,6 @@ def make_hook(
             collection.reduction_config = pytorch.ReductionConfig(save_raw_tensor=True)
         hook.add_collection(collection)
     return hook
-
-
-def name_in_model(module: nn.Module) -> str | None:
-    """What a layer is called that a method of the model around it calls: ``PPO.fc1``.
-
-    To be called while the layer is.
-
-    Returns:
-        None: It is no single layer, or no method of such a model calls it.
-    """
-    if next(module.children(), None) is not None:
-        return None
-    owner: nn.Module | None = None
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(first, nn.Module) and first is not module:
-            owner = first if any(e is module for e in first.modules()) else owner
-        frame = frame.f_back
-    if owner is None:
-        return None
-    path = next(path for path, each in owner.named_modules() if each is module)
-    return f"{class_name(owner)}.{path}"
 
 
 class Candidate:

@@ -15,15 +15,16 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from tdbg.hooks.pytorch.callbacks import Inert
+from tdbg.hooks.pytorch.module_tree import class_name
 
-__all__ = ["DirectCalls", "direct_caller", "make_visible"]
+__all__ = ["DirectCalls", "direct_caller", "make_visible", "name_in_model"]
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks")
 
@@ -122,22 +123,47 @@ def direct_caller(module: nn.Module) -> nn.Module | None:
 
     To be called while *module*, which is a part of it, is being called.
     """
-    found, parameters = None, set(map(id, module.parameters()))
+    found = None
+    for frame, model in _models_around(module):
+        if frame.f_code.co_name == "forward":
+            caller = frame.f_back
+            is_called = caller is not None and caller.f_code in _CALLERS
+            found = None if is_called else model
+    return found
+
+
+def name_in_model(layer: nn.Module) -> str | None:
+    """What a layer is called that a method of the model around it calls: ``PPO.fc1``.
+
+    To be called while the layer is being called.
+
+    Returns:
+        None: It is no single layer, or no method of such a model calls it.
+    """
+    if next(layer.children(), None) is not None:
+        return None
+    models = [model for _, model in _models_around(layer)]
+    if not models:
+        return None
+    path = next(path for path, each in models[-1].named_modules() if each is layer)
+    return f"{class_name(models[-1])}.{path}"
+
+
+def _models_around(
+    module: nn.Module,
+) -> Iterator[tuple[types.FrameType, nn.Module]]:
+    """The methods under way of models that a module is a part of, the inner first."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "forward" and code.co_argcount:
-            owner = frame.f_locals.get(code.co_varnames[0])
-            if (
-                isinstance(owner, nn.Module)
-                and owner is not module
-                and parameters <= set(map(id, owner.parameters()))
-            ):
-                caller = frame.f_back
-                is_called = caller is not None and caller.f_code in _CALLERS
-                found = None if is_called else owner
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if (
+            isinstance(first, nn.Module)
+            and first is not module
+            and any(each is module for each in first.modules())
+        ):
+            yield frame, first
         frame = frame.f_back
-    return found
 
 
 def _has_hooks_of_others(module: nn.Module) -> bool:
