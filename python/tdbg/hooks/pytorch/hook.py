@@ -356,7 +356,7 @@ class Hook(HookBase):
 
     def _training_forward_begins(self, context: StepContext) -> None:
         if self._watch is not None:
-            self._watch.others_have(context)
+            self._watch.record_custom(context)
 
     def _watch_gradients(self) -> None:
         """Watch for a step without an optimizer, if one begins."""

@@ -359,6 +359,7 @@ class ModuleCapture:
             self.parameters.begin_values(context)
 
     def _tell(self, context: StepContext | None, *, is_training: bool) -> None:
+        """Tell of a forward of evaluation, or of training without an optimizer."""
         if not is_training:
             self._in_evaluation()
         if context is None:

@@ -9,13 +9,14 @@ import contextlib
 import gc
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-__all__ = ["foreign_optimizers", "held_ids", "living", "parameters_of"]
+__all__ = ["custom_optimizers", "held_ids", "living", "parameters_of"]
 
 
 def living(*classes: type) -> list[Any]:
@@ -39,7 +40,7 @@ def _of_kinds(objects: list[Any], kinds: set[type]) -> list[Any]:
     )
 
 
-def foreign_optimizers() -> Iterator[Any]:
+def custom_optimizers() -> list[weakref.ref[Any]]:
     """All optimizers of the process that are none of PyTorch's, such as fastai's.
 
     They have a method ``step`` and parameter groups as PyTorch's have. Nothing of
@@ -52,12 +53,14 @@ def foreign_optimizers() -> Iterator[Any]:
         if not issubclass(kind, Optimizer)
         and any("step" in vars(base) for base in kind.__mro__)
     }
+    found = []
     for each in _of_kinds(every, kinds):
         with contextlib.suppress(Exception):
             if inspect.getattr_static(each, "param_groups", None) is not None:
                 groups = list(each.param_groups)
                 if groups and all(map(_is_group, groups)):
-                    yield each
+                    found.append(weakref.ref(each))
+    return found
 
 
 def _is_group(group: object) -> bool:

@@ -31,7 +31,7 @@ from tdbg.hooks.pytorch.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.kept_gradients import KeptGradients
 from tdbg.hooks.pytorch.module_hooks import ModuleCapture, remove_all
 from tdbg.hooks.pytorch.objects import (
-    foreign_optimizers,
+    custom_optimizers,
     held_ids,
     living,
     parameters_of,
@@ -166,8 +166,8 @@ class OptimizerWatch:
             weakref.WeakKeyDictionary()
         )
         # Those that are none of PyTorch's, with their keys.
-        self._others: list[tuple[int, Any]] = []
-        self._n_others_told = -1
+        self._custom: list[tuple[int, weakref.ref[Any]]] = []
+        self._custom_step = -1  # At which their numbers were recorded last.
         self._numbers = itertools.count()
         self._searches = SEARCHES
         self._has_stepped = False
@@ -235,22 +235,23 @@ class OptimizerWatch:
         for optimizer in living(Optimizer):
             if self._holds_ours(optimizer):
                 self.add(optimizer)
-        if not (self._session.optimizers or self._others):
-            with contextlib.suppress(TypeError):  # Not all can be referred to.
-                self._others = [
-                    (next(self._numbers), weakref.ref(each))
-                    for each in foreign_optimizers()
-                    if self._trains_ours(each)
-                ]
+        if not (self._session.optimizers or self._custom):
+            self._custom = [
+                (next(self._numbers), found)
+                for found in custom_optimizers()
+                if self._trains_ours(found())
+            ]
 
-    def others_have(self, context: StepContext) -> None:
+    def record_custom(self, context: StepContext) -> None:
         """Record the numbers of optimizers that are none of PyTorch's.
 
         To be called as the first forward of a step begins: schedules change the
         numbers between steps.
         """
-        step, self._n_others_told = self._n_others_told, context.step.number
-        for key, found in self._others if context.step.number != step else ():
+        if context.step.number == self._custom_step:
+            return
+        self._custom_step = context.step.number
+        for key, found in self._custom:
             optimizer = found()
             if optimizer is not None:
                 self.around.take_scalars(key, context, optimizer.param_groups)
@@ -328,7 +329,7 @@ class OptimizerWatch:
                 for module_capture in self._module_captures
             )
         )
-        return not ours.isdisjoint(held_ids(optimizer))
+        return optimizer is not None and not ours.isdisjoint(held_ids(optimizer))
 
     def _begin(self, key: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Capture before the step; return other arguments, or None to keep them."""
