@@ -78,16 +78,15 @@ def need_not_fall(
 
 def _by_model(window: Window, table: Table) -> Bools:
     result = np.zeros(len(table.steps), dtype=bool)
-    has_several = table.roles.count("loss") > 1
+    has_several = np.full(len(table.steps), table.roles.count("loss") > 1)
     if TOTAL in table.names:
         # Backward passes that begin at one place, in a function, for each optimizer.
-        has_several |= bool((table["count"][table.names.index(TOTAL)] > 1).any())
+        has_several |= table["count"][table.names.index(TOTAL)] > 1
     for model_info, steps in model_info_of_steps(window, table):
         if model_info is not None:
-            are_adversaries = has_several and model_info.has_several_optimizers
-            result[steps] = (
-                are_adversaries or model_info.is_surrogate or model_info.makes_targets
-            )
+            is_free = model_info.is_surrogate or model_info.makes_targets
+            are_adversaries = has_several[steps] & model_info.has_several_optimizers
+            result[steps] = are_adversaries | is_free
     return result
 
 
