@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,24 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tdbg.capture import process
 from tdbg.launch.discovery import Discovery
 from tdbg.modes import TRAIN
 from tdbg.pytorch import create_trial
 from torch_helpers import digits
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def discovery(run_dir: Path) -> Iterator[Discovery]:
-    found = Discovery({"out_dir": str(run_dir), "statistics_interval": 1})
-    found.start()
-    yield found
-    found.stop()
-    process._callbacks.remove(found.print_summary)
-    for hook in found.hooks:
-        hook.close()
 
 
 class Network(nn.Module):

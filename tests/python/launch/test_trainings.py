@@ -25,17 +25,6 @@ from torch_helpers import digits, mlp, train
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture
-def discovery(run_dir: Path) -> Iterator[Discovery]:
-    found = Discovery({"out_dir": str(run_dir), "statistics_interval": 1})
-    found.start()
-    yield found
-    found.stop()
-    process._callbacks.remove(found.print_summary)
-    for hook in found.hooks:
-        hook.close()
-
-
 def run_of(run_dir: Path, number: int) -> Path:
     return run_dir if number == 1 else run_dir.with_name(f"{run_dir.name}-{number}")
 
