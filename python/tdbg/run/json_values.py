@@ -27,7 +27,7 @@ __all__ = [
     "texts_of",
 ]
 
-# What tdbg writes has at most a tenth of these levels.
+# Far more levels than anything has that tdbg writes.
 MAX_NESTING = 100
 
 # Digits of the longest integers that are sure to have 64 bits.

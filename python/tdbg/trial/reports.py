@@ -405,12 +405,11 @@ class RunOverhead:
     def __str__(self) -> str:
         text = f"measured cost: steps take {100 * self.share:.1f} % longer"
         if not self.is_telling:
-            rest, capture = (
-                f"{self.rest_seconds:.1f} s",
-                f"{self.capture_seconds:.1f} s",
+            text = (
+                f"measured cost: too short to tell ({self.steps} steps of "
+                f"{self.rest_seconds:.1f} s in all, and {self.capture_seconds:.1f} s "
+                "in tdbg)"
             )
-            text = f"measured cost: too short to tell ({self.steps} steps of {rest} "
-            text += f"in all, and {capture} in tdbg)"
         if self.budget is not None:
             text += f", budget {100 * self.budget:g} %"
         if self.changes:

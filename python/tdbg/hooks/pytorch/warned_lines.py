@@ -53,7 +53,8 @@ class WarnedLines:
 
 # By identity: to compare two codes takes their constants, which are what is called.
 _diverted: dict[int, types.CodeType] = {}
-_following: set[types.CodeType] = set()  # One, of all functions.
+# The code of what follows these, which all of them share.
+_following: set[types.CodeType] = set()
 
 
 def _warn(

@@ -39,8 +39,8 @@ NO_EFFECT = (
     "adds the same to all that a softmax compares, or to all that a normalization "
     "centres; it can be left out.  Otherwise see what saturates behind it"
 )
-# The recurrent weights of the reverse direction of a layer of PyTorch's or Keras's.
-REVERSE = re.compile(r"weight_hh_l\d+_reverse$|backward_\w+/recurrent_kernel$")
+# The recurrent weights of the reverse direction of a layer of PyTorch's.
+REVERSE = re.compile(r"weight_hh_l\d+_reverse$")
 LAST_PLACE = (
     "of a bidirectional layer the program seems to use the last place only (out[:, "
     "-1]): there the reverse direction has read one element.  Use its final state (h_n "
