@@ -51,10 +51,19 @@ function address(path: string, params: Params): string {
   return `api/${path}${text ? `?${text}` : ""}`;
 }
 
-export async function ask(path: string, params: Params = {}, more: RequestInit = {}): Promise<Response> {
+export async function ask(
+  path: string,
+  params: Params = {},
+  more: RequestInit = {},
+): Promise<Response> {
   const headers: Record<string, string> = { "X-Tdbg-Token": token, "X-Tdbg-Tab": TAB };
   if (more.body) headers["Content-Type"] = "application/json";
-  const response = await fetch(address(path, params), { ...more, headers, credentials: "omit", cache: "no-store" });
+  const response = await fetch(address(path, params), {
+    ...more,
+    headers,
+    credentials: "omit",
+    cache: "no-store",
+  });
   if (response.ok) return response;
   let reason = `the server answered ${response.status}`;
   try {
@@ -65,7 +74,11 @@ export async function ask(path: string, params: Params = {}, more: RequestInit =
   throw new Refused(response.status, reason);
 }
 
-export async function getJson<T>(path: string, params: Params = {}, signal?: AbortSignal): Promise<T> {
+export async function getJson<T>(
+  path: string,
+  params: Params = {},
+  signal?: AbortSignal,
+): Promise<T> {
   return (await (await ask(path, params, { signal })).json()) as T;
 }
 
@@ -83,7 +96,11 @@ const VIEWS: Record<string, (b: ArrayBuffer, at: number, n: number) => Numbers> 
 };
 
 /** Arrays as they came, without a copy: python/tdbg/ui/packing.py has the layout. */
-export async function getArrays(path: string, params: Params, signal?: AbortSignal): Promise<Packed> {
+export async function getArrays(
+  path: string,
+  params: Params,
+  signal?: AbortSignal,
+): Promise<Packed> {
   return unpack(await (await ask(path, params, { signal })).arrayBuffer());
 }
 

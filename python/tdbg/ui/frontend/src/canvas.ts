@@ -4,7 +4,11 @@ import { themed } from "./colors";
 export const FONT = "11.5px system-ui, sans-serif";
 
 /** An empty canvas that has as many pixels as the screen has below it. */
-export function sharp(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
+export function sharp(
+  canvas: HTMLCanvasElement,
+  width: number,
+  height: number,
+): CanvasRenderingContext2D {
   const ratio = devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
@@ -25,7 +29,14 @@ export function ticks(from: number, to: number, width: number, least = 1): numbe
 }
 
 /** Draw the ticks of an axis at *top*, from the pixel *left* on for *width*; no text leaves it. */
-export function drawAxis(ctx: CanvasRenderingContext2D, [from, to]: [number, number], left: number, width: number, top: number, text: (place: number) => string): void {
+export function drawAxis(
+  ctx: CanvasRenderingContext2D,
+  [from, to]: [number, number],
+  left: number,
+  width: number,
+  top: number,
+  text: (place: number) => string,
+): void {
   ctx.font = FONT;
   ctx.fillStyle = themed("ink-soft");
   ctx.textBaseline = "top";

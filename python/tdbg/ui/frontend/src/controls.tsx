@@ -17,7 +17,12 @@ interface Reply {
 const LONG_MS = 20_000;
 
 /** Ask, and follow what becomes of it. */
-function useRequest(run: string): { reply: Reply | null; error: string; isSlow: boolean; send: (path: string, body: object) => Promise<void> } {
+function useRequest(run: string): {
+  reply: Reply | null;
+  error: string;
+  isSlow: boolean;
+  send: (path: string, body: object) => Promise<void>;
+} {
   const [reply, setReply] = useState<Reply | null>(null);
   const [error, setError] = useState("");
   const [isSlow, setSlow] = useState(false);
@@ -48,13 +53,26 @@ function useRequest(run: string): { reply: Reply | null; error: string; isSlow: 
   return { reply, error, isSlow, send };
 }
 
-function Dialog({ title, onClose, children }: { title: string; onClose: () => void; children: ComponentChildren }) {
+function Dialog({
+  title,
+  onClose,
+  children,
+}: {
+  title: string;
+  onClose: () => void;
+  children: ComponentChildren;
+}) {
   const ref = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     ref.current!.showModal();
   }, []);
   return (
-    <dialog ref={ref} onClose={onClose} aria-label={title} onClick={(event) => event.target === ref.current && event.currentTarget.close()}>
+    <dialog
+      ref={ref}
+      onClose={onClose}
+      aria-label={title}
+      onClick={(event) => event.target === ref.current && event.currentTarget.close()}
+    >
       <form method="dialog">
         <h2>{title}</h2>
         {children}
@@ -71,15 +89,28 @@ const REPLIES: Record<string, string> = {
   refused: "The training refused",
 };
 
-function Outcome({ reply, error, isSlow }: { reply: Reply | null; error: string; isSlow: boolean }) {
+function Outcome({
+  reply,
+  error,
+  isSlow,
+}: {
+  reply: Reply | null;
+  error: string;
+  isSlow: boolean;
+}) {
   if (!reply && !error) return null;
   const text = reply ? (REPLIES[reply.state] ?? reply.state) : "";
-  const at = reply?.state === "accepted" && reply.until ? `, until step ${count(reply.until)}.` : "";
+  const at =
+    reply?.state === "accepted" && reply.until ? `, until step ${count(reply.until)}.` : "";
   const why = reply?.state === "refused" && reply.reason ? `: ${plain(reply.reason)}` : "";
   return (
-    <p class={`outcome ${error || reply?.state === "refused" ? "bad" : (reply?.state ?? "")}`} role="status">
+    <p
+      class={`outcome ${error || reply?.state === "refused" ? "bad" : (reply?.state ?? "")}`}
+      role="status"
+    >
       {error ? plain(error) : text + at + why}
-      {isSlow && " It has not answered yet; one that was started with TDBG_NO_STOP=1 never stops on request."}
+      {isSlow &&
+        " It has not answered yet; one that was started with TDBG_NO_STOP=1 never stops on request."}
     </p>
   );
 }
@@ -92,23 +123,42 @@ export function StopButton({ run }: { run: Run }) {
   const worst = run.findings.find((each) => !each.over);
   return (
     <>
-      {run.status === "running" && <button type="button" class="stop" onClick={() => (setOpen(true), setReason(worst ? `${worst.rule} in ${worst.tensor}` : ""))}>
-        Stop
-      </button>}
+      {run.status === "running" && (
+        <button
+          type="button"
+          class="stop"
+          onClick={() => (
+            setOpen(true), setReason(worst ? `${worst.rule} in ${worst.tensor}` : "")
+          )}
+        >
+          Stop
+        </button>
+      )}
       {isOpen && (
         <Dialog title="Stop this training?" onClose={() => setOpen(false)}>
           <p>
-            It ends at its next forward, all ranks at the same step. What was captured stays, and so do the checkpoints that it has written.
+            It ends at its next forward, all ranks at the same step. What was captured stays, and so
+            do the checkpoints that it has written.
           </p>
           <label>
             Why, in one sentence
-            <input name="reason" maxLength={400} value={reason} onInput={(event) => setReason(event.currentTarget.value)} placeholder="the run's history will say it" />
+            <input
+              name="reason"
+              maxLength={400}
+              value={reason}
+              onInput={(event) => setReason(event.currentTarget.value)}
+              placeholder="the run's history will say it"
+            />
           </label>
           <Outcome reply={reply} error={error} isSlow={isSlow} />
           <div class="buttons">
             <button type="submit">{reply ? "Close" : "Keep training"}</button>
             {!reply && (
-              <button type="button" class="stop filled" onClick={() => void send("stop", { reason })}>
+              <button
+                type="button"
+                class="stop filled"
+                onClick={() => void send("stop", { reason })}
+              >
                 Stop the training
               </button>
             )}
@@ -120,10 +170,23 @@ export function StopButton({ run }: { run: Run }) {
 }
 
 /** What a request would cost, before it is made. */
-function Cost({ run, body }: { run: Run; body: { collections?: string[]; regex?: string[]; interval: number; steps: number; raw: boolean } }) {
+function Cost({
+  run,
+  body,
+}: {
+  run: Run;
+  body: { collections?: string[]; regex?: string[]; interval: number; steps: number; raw: boolean };
+}) {
   const { collections, regex, interval, steps, raw } = body;
-  const { data, error } = useAnswer<Estimated>(`estimate ${run.id} ${JSON.stringify(body)}`, 0, (signal) =>
-    getJson("estimate", { run: run.id, collection: collections, regex, interval, steps, raw: String(raw) }, signal),
+  const { data, error } = useAnswer<Estimated>(
+    `estimate ${run.id} ${JSON.stringify(body)}`,
+    0,
+    (signal) =>
+      getJson(
+        "estimate",
+        { run: run.id, collection: collections, regex, interval, steps, raw: String(raw) },
+        signal,
+      ),
   );
   if (error) return <p class="cost bad">{plain(error.message)}</p>;
   if (!data) return <p class="cost soft">…</p>;
@@ -144,9 +207,24 @@ interface Estimated {
   share: number | null;
 }
 
-const WHAT = { gradients: "gradients", weights: "weights", biases: "biases", outputs: "outputs of layers", inputs: "inputs of layers", losses: "losses" };
+const WHAT = {
+  gradients: "gradients",
+  weights: "weights",
+  biases: "biases",
+  outputs: "outputs of layers",
+  inputs: "inputs of layers",
+  losses: "losses",
+};
 
-export function CaptureButton({ run, tensor, label = "Capture now" }: { run: Run; tensor?: string; label?: string }) {
+export function CaptureButton({
+  run,
+  tensor,
+  label = "Capture now",
+}: {
+  run: Run;
+  tensor?: string;
+  label?: string;
+}) {
   const [isOpen, setOpen] = useState(false);
   const [what, setWhat] = useState("gradients");
   const [pattern, setPattern] = useState("");
@@ -178,7 +256,11 @@ export function CaptureButton({ run, tensor, label = "Capture now" }: { run: Run
             <div class="fields">
               <label>
                 What
-                <select value={what} disabled={pattern !== ""} onChange={(event) => setWhat(event.currentTarget.value)}>
+                <select
+                  value={what}
+                  disabled={pattern !== ""}
+                  onChange={(event) => setWhat(event.currentTarget.value)}
+                >
                   {Object.entries(WHAT).map(([value, text]) => (
                     <option key={value} value={value}>
                       {text}
@@ -188,22 +270,43 @@ export function CaptureButton({ run, tensor, label = "Capture now" }: { run: Run
               </label>
               <label>
                 or names that this expression finds
-                <input value={pattern} maxLength={256} placeholder="attention.*weight" onInput={(event) => setPattern(event.currentTarget.value)} />
+                <input
+                  value={pattern}
+                  maxLength={256}
+                  placeholder="attention.*weight"
+                  onInput={(event) => setPattern(event.currentTarget.value)}
+                />
               </label>
             </div>
           )}
           <div class="fields">
             <label>
               Every … steps
-              <input type="number" min={1} value={interval} onInput={(event) => setInterval(Math.max(1, event.currentTarget.valueAsNumber || 1))} />
+              <input
+                type="number"
+                min={1}
+                value={interval}
+                onInput={(event) =>
+                  setInterval(Math.max(1, event.currentTarget.valueAsNumber || 1))
+                }
+              />
             </label>
             <label>
               For … steps
-              <input type="number" min={1} value={steps} onInput={(event) => setSteps(Math.max(1, event.currentTarget.valueAsNumber || 1))} />
+              <input
+                type="number"
+                min={1}
+                value={steps}
+                onInput={(event) => setSteps(Math.max(1, event.currentTarget.valueAsNumber || 1))}
+              />
             </label>
           </div>
           <label class="check">
-            <input type="checkbox" checked={raw} onChange={(event) => setRaw(event.currentTarget.checked)} />
+            <input
+              type="checkbox"
+              checked={raw}
+              onChange={(event) => setRaw(event.currentTarget.checked)}
+            />
             values as well, not statistics only: costs disk and time
           </label>
           {!reply && <Cost run={run} body={body} />}

@@ -163,7 +163,10 @@ async function listen(control: AbortController): Promise<void> {
       if (link !== "live") setLink("live");
       text += value;
       for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
-        const line = text.slice(0, end).split("\n").find((each) => each.startsWith("data: "));
+        const line = text
+          .slice(0, end)
+          .split("\n")
+          .find((each) => each.startsWith("data: "));
         text = text.slice(end + 2);
         if (!line) continue;
         const heard = JSON.parse(line.slice(6)) as Ring;

@@ -12,12 +12,35 @@ const MOST_HEIGHT = 260;
 const BELOW = [0, 114, 178];
 const ABOVE = [230, 120, 0];
 
-export function Elements({ run, name, worker, at, version }: { run: Run; name: string; worker: string | undefined; at: number; version: number }) {
-  const { data } = useAnswer<Packed>(`values ${run.id} ${epochOf(run.id)} ${name} ${worker} ${at}`, version, (signal) => getArrays("values", { run: run.id, name, worker, at }, signal));
+export function Elements({
+  run,
+  name,
+  worker,
+  at,
+  version,
+}: {
+  run: Run;
+  name: string;
+  worker: string | undefined;
+  at: number;
+  version: number;
+}) {
+  const { data } = useAnswer<Packed>(
+    `values ${run.id} ${epochOf(run.id)} ${name} ${worker} ${at}`,
+    version,
+    (signal) => getArrays("values", { run: run.id, name, worker, at }, signal),
+  );
   // A single number is in the chart and in the rows.
   if (!data?.header.n_steps || data.arrays.extreme.length < 2) return null;
   return (
-    <Card title={`Values at step ${count(data.header.step)}`} aside={<span class="soft">{shape(data.header.shape)}, saved at {counted(data.header.n_steps, "step")}</span>}>
+    <Card
+      title={`Values at step ${count(data.header.step)}`}
+      aside={
+        <span class="soft">
+          {shape(data.header.shape)}, saved at {counted(data.header.n_steps, "step")}
+        </span>
+      }
+    >
       <Picture packed={data} />
     </Card>
   );
@@ -37,7 +60,10 @@ function Picture({ packed }: { packed: Packed }) {
   const isTurned = rows > columns;
   const [down, right] = isTurned ? [columns, rows] : [rows, columns];
   const place = (y: number, x: number) => (isTurned ? x * columns + y : y * columns + x);
-  const side = Math.max(1, Math.min(24, Math.floor(size.width / right), Math.floor(MOST_HEIGHT / down)));
+  const side = Math.max(
+    1,
+    Math.min(24, Math.floor(size.width / right), Math.floor(MOST_HEIGHT / down)),
+  );
   // Pictures of more cells than pixels are scaled down as a whole.
   const width = Math.min(size.width, side * right);
   const height = Math.max(18, side * down);
@@ -51,14 +77,17 @@ function Picture({ packed }: { packed: Packed }) {
     for (let k = 0; k < rows * columns; k++) {
       const i = place(Math.floor(k / right), k % right);
       const share = Math.sqrt(Math.abs(extreme[i]) / (most || 1));
-      const color = bad[i] ? rgb(BAD) : ground.map((g, k) => g + ((extreme[i] < 0 ? BELOW : ABOVE)[k] - g) * share);
+      const color = bad[i]
+        ? rgb(BAD)
+        : ground.map((g, k) => g + ((extreme[i] < 0 ? BELOW : ABOVE)[k] - g) * share);
       image.data.set([...color, 255], 4 * k);
     }
     element.getContext("2d")!.putImageData(image, 0, 0);
   }, [packed, theme]);
 
   const at = cell ? place(...cell) : -1;
-  const span = (i: number, n: number, what: string) => (n === 1 ? `${what} ${count(i)}` : `${what}s ${count(i * n)}–${count(i * n + n - 1)}`);
+  const span = (i: number, n: number, what: string) =>
+    n === 1 ? `${what} ${count(i)}` : `${what}s ${count(i * n)}–${count(i * n + n - 1)}`;
   const n = bad.filter(Boolean).length;
   return (
     <div ref={host}>
@@ -69,10 +98,20 @@ function Picture({ packed }: { packed: Packed }) {
         tabIndex={0}
         aria-label={`${count(rows)} by ${count(columns)} cells, furthest from zero ${number(most)}; ${count(n)} cells not finite. Arrow keys read them.`}
         style={{ width: `${width}px`, height: `${height}px` }}
-        onPointerMove={(event) => setCell([clamp(Math.floor((event.offsetY / height) * down), down), clamp(Math.floor((event.offsetX / width) * right), right)])}
+        onPointerMove={(event) =>
+          setCell([
+            clamp(Math.floor((event.offsetY / height) * down), down),
+            clamp(Math.floor((event.offsetX / width) * right), right),
+          ])
+        }
         onPointerLeave={() => setCell(null)}
         onKeyDown={(event) => {
-          const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+          const by = {
+            ArrowUp: [-1, 0],
+            ArrowDown: [1, 0],
+            ArrowLeft: [0, -1],
+            ArrowRight: [0, 1],
+          }[event.key];
           if (!by) return;
           event.preventDefault();
           event.stopPropagation();
@@ -86,14 +125,17 @@ function Picture({ packed }: { packed: Packed }) {
             <b>
               {span(Math.floor(at / columns), tall, "row")}, {span(at % columns, wide, "column")}
             </b>
-            {tall * wide > 1 && <span class="soft"> furthest from zero:</span>} <em>{String(extreme[at])}</em>
+            {tall * wide > 1 && <span class="soft"> furthest from zero:</span>}{" "}
+            <em>{String(extreme[at])}</em>
             {bad[at] > 0 && <strong class="bad"> NaN or Inf</strong>}
           </span>
         ) : (
           <span class="soft">
-            {isTurned && rows > 1 ? "rows go to the right · " : ""}blue: below zero · orange: above{most > 0 && ` · full colour: ${number(most)}`}
+            {isTurned && rows > 1 ? "rows go to the right · " : ""}blue: below zero · orange: above
+            {most > 0 && ` · full colour: ${number(most)}`}
             {n > 0 && " · magenta: not finite"}
-            {tall * wide > 1 && ` · a cell is ${count(tall)} × ${count(wide)} elements, and shows the one furthest from zero`}
+            {tall * wide > 1 &&
+              ` · a cell is ${count(tall)} × ${count(wide)} elements, and shows the one furthest from zero`}
           </span>
         )}
       </p>

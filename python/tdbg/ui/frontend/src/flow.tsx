@@ -1,9 +1,9 @@
 /** Whether gradients reach every layer: one bar a layer, first to last, at one step. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { sharp } from "./canvas";
-import { BAD, VIRIDIS_TABLE, themed } from "./colors";
+import { BAD, themed, VIRIDIS_TABLE } from "./colors";
 import { count, number, plain } from "./format";
-import { columnOf, lastWithRows, placesOf, type Grid } from "./grid";
+import { columnOf, type Grid, lastWithRows, placesOf } from "./grid";
 import { useSize, useTheme } from "./hooks";
 
 interface Props {
@@ -40,7 +40,14 @@ function bars({ grid, order, step }: Props): Bar[] {
       low = Math.min(low, grid.low[k]);
       high = Math.max(high, grid.high[k]);
     }
-    found.push({ name: grid.names[i], value: grid.mean[at], low, high, step: grid.start + j * grid.width, bad: grid.bad[at] > 0 });
+    found.push({
+      name: grid.names[i],
+      value: grid.mean[at],
+      low,
+      high,
+      step: grid.start + j * grid.width,
+      bad: grid.bad[at] > 0,
+    });
   }
   return found;
 }
@@ -52,16 +59,21 @@ export function Flow(props: Props) {
   const theme = useTheme();
   const [hovered, setHovered] = useState(-1);
   const found = useMemo(() => bars(props), [props.grid, props.order, props.step]);
-  const positive = found.flatMap((each) => [each.value, each.low, each.high]).filter((v) => v > 0 && Number.isFinite(v));
+  const positive = found
+    .flatMap((each) => [each.value, each.low, each.high])
+    .filter((v) => v > 0 && Number.isFinite(v));
   const bottom = positive.length ? Math.floor(Math.log10(Math.min(...positive)) - 0.05) : -1;
-  const top = positive.length ? Math.max(bottom + 1, Math.ceil(Math.log10(Math.max(...positive)) + 0.05)) : 0;
+  const top = positive.length
+    ? Math.max(bottom + 1, Math.ceil(Math.log10(Math.max(...positive)) + 0.05))
+    : 0;
   const width = Math.max(1, size.width - LEFT - 8);
   const each = width / Math.max(1, found.length);
 
   useEffect(() => {
     const ctx = sharp(canvas.current!, size.width, height);
     const floor = height - FOOT;
-    const y = (value: number) => floor - ((Math.log10(value) - bottom) / (top - bottom)) * (floor - 10);
+    const y = (value: number) =>
+      floor - ((Math.log10(value) - bottom) / (top - bottom)) * (floor - 10);
     ctx.font = "11px system-ui, sans-serif";
     ctx.textAlign = "right";
     ctx.textBaseline = "middle";
@@ -146,7 +158,10 @@ export function Flow(props: Props) {
         {bar ? (
           <span>
             <b>{plain(bar.name)}</b> step {count(bar.step)} <em>{number(bar.value)}</em>
-            <span class="soft"> · over the range {number(bar.low)} to {number(bar.high)}</span>
+            <span class="soft">
+              {" "}
+              · over the range {number(bar.low)} to {number(bar.high)}
+            </span>
           </span>
         ) : (
           <span class="soft">bar: now · pale: least to greatest of the range</span>

@@ -42,27 +42,60 @@ export function columnWidth(from: number, to: number, most: number): number {
   return width;
 }
 
-export async function loadGrid(question: GridQuestion, before: Grid | null, signal: AbortSignal): Promise<Grid> {
+export async function loadGrid(
+  question: GridQuestion,
+  before: Grid | null,
+  signal: AbortSignal,
+): Promise<Grid> {
   const { path, params, from, to, most, sure } = question;
   const width = columnWidth(from, to, most);
   const start = Math.floor(from / width) * width;
   const columns = Math.max(1, Math.ceil(to / width) - start / width);
-  const keeps = before !== null && before.width === width && before.start === start && before.columns <= columns;
-  const kept = keeps ? Math.max(0, Math.floor(Math.min(before.sure, before.end, to) / width) - start / width) : 0;
+  const keeps =
+    before !== null &&
+    before.width === width &&
+    before.start === start &&
+    before.columns <= columns;
+  const kept = keeps
+    ? Math.max(0, Math.floor(Math.min(before.sure, before.end, to) / width) - start / width)
+    : 0;
   const part = await getArrays(
     path,
-    { ...params, start: start + kept * width, stop: start + columns * width, columns: columns - kept },
+    {
+      ...params,
+      start: start + kept * width,
+      stop: start + columns * width,
+      columns: columns - kept,
+    },
     signal,
   );
   const names: string[] = part.header.names ?? [String(params.name)];
-  if (kept && (names.length !== before!.names.length || names.some((name, i) => name !== before!.names[i])))
+  if (
+    kept &&
+    (names.length !== before!.names.length || names.some((name, i) => name !== before!.names[i]))
+  )
     return loadGrid(question, null, signal);
-  const grid: Grid = { names, start, width, columns, end: to, sure, ...empty(names.length * columns) };
+  const grid: Grid = {
+    names,
+    start,
+    width,
+    columns,
+    end: to,
+    sure,
+    ...empty(names.length * columns),
+  };
   const found = columns - kept;
   for (const field of ["low", "high", "mean", "rows", "bad"] as const)
     for (let i = 0; i < names.length; i++) {
-      if (kept) grid[field].set(before![field].subarray(i * before!.columns, i * before!.columns + kept), i * columns);
-      grid[field].set(part.arrays[field].subarray(i * found, (i + 1) * found) as never, i * columns + kept);
+      if (kept)
+        grid[field].set(
+          before![field].subarray(i * before!.columns, i * before!.columns + kept),
+          i * columns,
+        );
+      grid[field].set(
+        part.arrays[field].subarray(i * found, (i + 1) * found) as never,
+        i * columns + kept,
+      );
     }
   return grid;
 }
@@ -75,12 +108,20 @@ export async function loadGrid(question: GridQuestion, before: Grid | null, sign
 export function coarsened(grid: Grid, most: number): Grid {
   let factor = 1;
   const width = () => grid.width * factor;
-  const span = () => Math.ceil((grid.start + grid.columns * grid.width) / width()) - Math.floor(grid.start / width());
+  const span = () =>
+    Math.ceil((grid.start + grid.columns * grid.width) / width()) -
+    Math.floor(grid.start / width());
   while (span() > Math.max(1, most)) factor *= 2;
   if (factor === 1) return grid;
   const start = Math.floor(grid.start / width()) * width();
   const columns = span();
-  const made: Grid = { ...grid, start, width: width(), columns, ...empty(grid.names.length * columns) };
+  const made: Grid = {
+    ...grid,
+    start,
+    width: width(),
+    columns,
+    ...empty(grid.names.length * columns),
+  };
   made.low.fill(NaN);
   made.high.fill(NaN);
   made.mean.fill(NaN);
@@ -94,7 +135,9 @@ export function coarsened(grid: Grid, most: number): Grid {
         const before = Number.isNaN(made.mean[to]) ? 0 : made.rows[to];
         made.low[to] = before ? Math.min(made.low[to], grid.low[from]) : grid.low[from];
         made.high[to] = before ? Math.max(made.high[to], grid.high[from]) : grid.high[from];
-        made.mean[to] = ((before ? made.mean[to] * before : 0) + grid.mean[from] * grid.rows[from]) / (before + grid.rows[from]);
+        made.mean[to] =
+          ((before ? made.mean[to] * before : 0) + grid.mean[from] * grid.rows[from]) /
+          (before + grid.rows[from]);
       }
       made.rows[to] += grid.rows[from];
       made.bad[to] += grid.bad[from];
@@ -104,7 +147,11 @@ export function coarsened(grid: Grid, most: number): Grid {
 
 /** Neighbouring tensors as one row each: what is least and greatest in any of them. */
 export function folded(grid: Grid, bands: number[][]): Grid {
-  const made: Grid = { ...grid, names: bands.map((band) => grid.names[band[0]]), ...empty(bands.length * grid.columns) };
+  const made: Grid = {
+    ...grid,
+    names: bands.map((band) => grid.names[band[0]]),
+    ...empty(bands.length * grid.columns),
+  };
   made.low.fill(NaN);
   made.high.fill(NaN);
   made.mean.fill(NaN);
@@ -175,7 +222,8 @@ export function lastWithRows(grid: Grid, row: number, column: number): number {
 /** The columns in which any of these rows has something, in order. */
 export function filledColumns(grid: Grid, rows = grid.names.map((_, i) => i)): number[] {
   const found: number[] = [];
-  for (let j = 0; j < grid.columns; j++) if (rows.some((i) => grid.rows[i * grid.columns + j])) found.push(j);
+  for (let j = 0; j < grid.columns; j++)
+    if (rows.some((i) => grid.rows[i * grid.columns + j])) found.push(j);
   return found;
 }
 

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Packed } from "./api";
 import { drawAxis, sharp, ticks } from "./canvas";
-import { BAD, VIRIDIS_TABLE, themed } from "./colors";
+import { BAD, themed, VIRIDIS_TABLE } from "./colors";
 import { count, number } from "./format";
 import { useSize, useTheme } from "./hooks";
 
@@ -12,7 +12,17 @@ const TOP = 10;
 /** Which of the server's quantiles are drawn as lines: 10 %, median, 90 %. */
 const LINES = [1, 3, 5];
 
-export function Heat({ packed, from, to, height }: { packed: Packed; from: number; to: number; height: number }) {
+export function Heat({
+  packed,
+  from,
+  to,
+  height,
+}: {
+  packed: Packed;
+  from: number;
+  to: number;
+  height: number;
+}) {
   const [host, size] = useSize();
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useTheme();
@@ -27,7 +37,9 @@ export function Heat({ packed, from, to, height }: { packed: Packed; from: numbe
   const floor = height - FOOT;
   const x = (step: number) => LEFT + ((step - from) / Math.max(1, to - from)) * width;
   const y = (value: number) => floor - ((value - low) / (high - low || 1)) * (floor - TOP);
-  const ends = Array.from(steps, (_, j) => (j + 1 < n ? steps[j + 1] : Math.min(to, steps[j] + (j ? steps[j] - steps[j - 1] : to - from))));
+  const ends = Array.from(steps, (_, j) =>
+    j + 1 < n ? steps[j + 1] : Math.min(to, steps[j] + (j ? steps[j] - steps[j - 1] : to - from)),
+  );
 
   useEffect(() => {
     const ctx = sharp(canvas.current!, size.width, height);
@@ -45,7 +57,10 @@ export function Heat({ packed, from, to, height }: { packed: Packed; from: numbe
       for (let k = 0; k < bins; k++) {
         if (!column[k]) continue;
         // Small counts stay visible beside the peak: by the logarithm.
-        const rgba = VIRIDIS_TABLE[Math.round(255 * (0.15 + (0.85 * Math.log1p(column[k])) / Math.log1p(most)))];
+        const rgba =
+          VIRIDIS_TABLE[
+            Math.round(255 * (0.15 + (0.85 * Math.log1p(column[k])) / Math.log1p(most)))
+          ];
         ctx.fillStyle = `rgb(${rgba & 255},${(rgba >> 8) & 255},${(rgba >> 16) & 255})`;
         ctx.fillRect(left, y(edges[k + 1]), wide, y(edges[k]) - y(edges[k + 1]) + 0.5);
       }
@@ -77,7 +92,8 @@ export function Heat({ packed, from, to, height }: { packed: Packed; from: numbe
     ctx.font = "11px system-ui, sans-serif";
     ctx.textAlign = "right";
     ctx.textBaseline = "middle";
-    for (const value of ticks(low, high, floor * 2.5, 0)) ctx.fillText(number(value), LEFT - 8, Math.max(TOP + 4, Math.min(floor - 4, y(value))));
+    for (const value of ticks(low, high, floor * 2.5, 0))
+      ctx.fillText(number(value), LEFT - 8, Math.max(TOP + 4, Math.min(floor - 4, y(value))));
     drawAxis(ctx, [from, to], LEFT, width, floor, count);
   }, [packed, from, to, size.width, height, hovered, theme]);
 
@@ -90,7 +106,11 @@ export function Heat({ packed, from, to, height }: { packed: Packed; from: numbe
           class="heat"
           role="img"
           tabIndex={0}
-          aria-label={n ? `Histograms at ${n} columns of steps, values from ${number(low)} to ${number(high)}; newest median ${q(n - 1, 3)}` : "No histograms"}
+          aria-label={
+            n
+              ? `Histograms at ${n} columns of steps, values from ${number(low)} to ${number(high)}; newest median ${q(n - 1, 3)}`
+              : "No histograms"
+          }
           style={{ height: `${height}px` }}
           onPointerMove={(event) => {
             const step = from + ((event.offsetX - LEFT) / width) * (to - from);
@@ -111,7 +131,9 @@ export function Heat({ packed, from, to, height }: { packed: Packed; from: numbe
       <p class="reading" aria-live="polite">
         {hovered >= 0 && hovered < n ? (
           <span>
-            <b>from step {count(steps[hovered])}</b> 1 % <em>{q(hovered, 0)}</em> 10 % <em>{q(hovered, 1)}</em> median <em>{q(hovered, 3)}</em> 90 % <em>{q(hovered, 5)}</em> 99 % <em>{q(hovered, 6)}</em>
+            <b>from step {count(steps[hovered])}</b> 1 % <em>{q(hovered, 0)}</em> 10 %{" "}
+            <em>{q(hovered, 1)}</em> median <em>{q(hovered, 3)}</em> 90 % <em>{q(hovered, 5)}</em>{" "}
+            99 % <em>{q(hovered, 6)}</em>
             {bad[hovered] > 0 && <strong class="bad"> {count(bad[hovered])} not finite</strong>}
           </span>
         ) : (

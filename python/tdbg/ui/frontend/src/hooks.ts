@@ -1,6 +1,6 @@
 /** What components share: the address as state, and answers that follow the runs. */
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { onLink, onRing, type Link } from "./doorbell";
+import { type Link, onLink, onRing } from "./doorbell";
 
 /** All state of the page, as the address holds it. */
 export interface Route {
@@ -39,7 +39,9 @@ export function readRoute(): Route {
 /** Change the address: undefined takes a part away.  *quiet* leaves no entry to go back to. */
 export function go(change: Partial<Route>, { quiet = false, fresh = false } = {}): void {
   const next: Route = { ...(fresh ? {} : readRoute()), ...change };
-  const query = new URLSearchParams(Object.entries(next).filter(([, v]) => v !== undefined && v !== "") as [string, string][]);
+  const query = new URLSearchParams(
+    Object.entries(next).filter(([, v]) => v !== undefined && v !== "") as [string, string][],
+  );
   const address = `${location.pathname}${query.size ? `?${query}` : ""}`;
   if (address === location.pathname + location.search) return;
   if (quiet) history.replaceState(null, "", address);
@@ -89,7 +91,10 @@ export function useLink(): Link {
 /** A number that grows when the run has changed. */
 export function useVersion(run: string): number {
   const [version, setVersion] = useState(0);
-  useEffect(() => onRing(({ changed }) => changed && run in changed && setVersion((before) => before + 1)), [run]);
+  useEffect(
+    () => onRing(({ changed }) => changed && run in changed && setVersion((before) => before + 1)),
+    [run],
+  );
   return version;
 }
 
@@ -106,7 +111,11 @@ export interface Answer<T> {
  * One question is under way at a time; what rings meanwhile is asked once, afterwards.  An old
  * answer stays until the new one is there.
  */
-export function useAnswer<T>(key: string, version: number, fetcher: (signal: AbortSignal) => Promise<T>): Answer<T> {
+export function useAnswer<T>(
+  key: string,
+  version: number,
+  fetcher: (signal: AbortSignal) => Promise<T>,
+): Answer<T> {
   const [answer, setAnswer] = useState<Answer<T>>({ data: null, error: null, key: "" });
   const state = useRef({ busy: "", due: false, control: new AbortController(), latest: fetcher });
   state.current.latest = fetcher;
@@ -126,7 +135,8 @@ export function useAnswer<T>(key: string, version: number, fetcher: (signal: Abo
         const data = await held.latest(control.signal);
         if (!control.signal.aborted) setAnswer({ data, error: null, key });
       } catch (error) {
-        if (!control.signal.aborted) setAnswer((before) => ({ ...before, error: error as Error, key }));
+        if (!control.signal.aborted)
+          setAnswer((before) => ({ ...before, error: error as Error, key }));
       }
       if (control.signal.aborted) return;
       held.busy = "";

@@ -17,7 +17,8 @@ export function useKeys(toggleHelp: () => void): void {
       if (wasGo) {
         if (event.key === "r" || event.key === "l") go({}, { fresh: true });
         else if (event.key === "o" && route.run) go({ run: route.run }, { fresh: true });
-        else if (event.key === "f" && route.run) go({ run: route.run, screen: "findings" }, { fresh: true });
+        else if (event.key === "f" && route.run)
+          go({ run: route.run, screen: "findings" }, { fresh: true });
         return;
       }
       switch (event.key) {

@@ -1,10 +1,28 @@
 /** All layers over all steps in one picture: a cell is a tensor within some steps. */
 import { useMemo } from "preact/hooks";
-import { BAD, BEYOND_COLOR, VIRIDIS_TABLE, themed } from "./colors";
+import { BAD, BEYOND_COLOR, themed, VIRIDIS_TABLE } from "./colors";
 import { count, counted, number, percent, plain, steps as stepsText } from "./format";
-import { filledColumns, folded, grouped, lastWithRows, outstanding, placesOf, standing, usualDistance, type Grid } from "./grid";
-import { MapCanvas, READABLE_ROW, mostRows, useFrame, type Name, type Named, type Plot } from "./map_canvas";
-import { treeRows, type Row } from "./tree";
+import {
+  filledColumns,
+  folded,
+  type Grid,
+  grouped,
+  lastWithRows,
+  outstanding,
+  placesOf,
+  standing,
+  usualDistance,
+} from "./grid";
+import {
+  MapCanvas,
+  mostRows,
+  type Name,
+  type Named,
+  type Plot,
+  READABLE_ROW,
+  useFrame,
+} from "./map_canvas";
+import { type Row, treeRows } from "./tree";
 import type { Finding, RankField } from "./types";
 
 export type Scale = "all" | "row";
@@ -78,7 +96,9 @@ function extentOf(grid: Grid, rows: number[], field: RankField): Extent {
   let greatest = -Infinity;
   // Of many cells some say where most of them are; the greatest is of all.
   const stride = Math.ceil((rows.length * grid.columns) / SAMPLES);
-  const sample = new Float32Array(Math.ceil((rows.length * grid.columns) / Math.max(1, stride)) + 1);
+  const sample = new Float32Array(
+    Math.ceil((rows.length * grid.columns) / Math.max(1, stride)) + 1,
+  );
   let n = 0;
   let k = 0;
   for (const i of rows)
@@ -108,8 +128,13 @@ function paint(props: MapProps, rows: number[], whole: Extent, pixels: Uint32Arr
     standing(filled, grid.columns, usual).forEach((n, k) => {
       const cell = i * grid.columns + filled[k];
       // The greatest: a spike of one step is not lost among many.
-      const value = field === "mean" && -grid.low[cell] > grid.high[cell] ? grid.low[cell] : grid.high[cell];
-      const color = Number.isNaN(value) ? 0 : value > high ? BEYOND_COLOR : VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
+      const value =
+        field === "mean" && -grid.low[cell] > grid.high[cell] ? grid.low[cell] : grid.high[cell];
+      const color = Number.isNaN(value)
+        ? 0
+        : value > high
+          ? BEYOND_COLOR
+          : VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
       const first = y * grid.columns + filled[k];
       pixels.fill(color, first, first + n);
     });
@@ -120,27 +145,59 @@ export function LayerMap(props: MapProps) {
   const { field, scale, order, findings } = props;
   const frame = useFrame(props.grid, props.from, props.to);
   const whole = frame.grid;
-  const toggled = useMemo(() => new Set((props.fold ?? "").split(",").filter(Boolean).map(decodeURIComponent)), [props.fold]);
+  const toggled = useMemo(
+    () => new Set((props.fold ?? "").split(",").filter(Boolean).map(decodeURIComponent)),
+    [props.fold],
+  );
   const names = namesOf(whole);
   const isRead = props.each || toggled.size > 0;
   const tree = useMemo(() => {
     const known = placesOf(whole, order);
-    const rows = treeRows(known.map((i) => props.label(whole.names[i])), props.each ? Infinity : MOST_READABLE, toggled);
+    const rows = treeRows(
+      known.map((i) => props.label(whole.names[i])),
+      props.each ? Infinity : MOST_READABLE,
+      toggled,
+    );
     return rows.map((row) => ({ ...row, members: row.members.map((k) => known[k]) }));
   }, [names, order, props.each, toggled]);
   const inOrder = useMemo(
     // All layers at once: neighbours share a row where there are more than fit.
-    () => grouped(tree, isRead ? Infinity : MOST_ROWS).map((rows): Band => ({ ...rows[0], first: rows[0], members: rows.flatMap((row) => row.members) })),
+    () =>
+      grouped(tree, isRead ? Infinity : MOST_ROWS).map(
+        (rows): Band => ({
+          ...rows[0],
+          first: rows[0],
+          members: rows.flatMap((row) => row.members),
+        }),
+      ),
     [tree, isRead],
   );
-  const bands = useMemo(() => (props.worst ? worstFirst(inOrder, whole, findings) : inOrder), [inOrder, props.worst, props.worst && whole, props.worst && findings]);
-  const grid = useMemo(() => folded(whole, bands.map((band) => band.members)), [whole, bands]);
+  const bands = useMemo(
+    () => (props.worst ? worstFirst(inOrder, whole, findings) : inOrder),
+    [inOrder, props.worst, props.worst && whole, props.worst && findings],
+  );
+  const grid = useMemo(
+    () =>
+      folded(
+        whole,
+        bands.map((band) => band.members),
+      ),
+    [whole, bands],
+  );
   const rows = useMemo(() => bands.map((_, y) => y), [bands]);
-  const rowOf = useMemo(() => new Map(bands.flatMap((band, y) => band.members.map((i): [string, number] => [whole.names[i], y]))), [names, bands]);
+  const rowOf = useMemo(
+    () =>
+      new Map(
+        bands.flatMap((band, y) => band.members.map((i): [string, number] => [whole.names[i], y])),
+      ),
+    [names, bands],
+  );
   const indent = bands.some((row) => row.inside !== undefined) ? INDENT : 0;
   const hasBranches = tree.some((row) => row.branch !== undefined);
   const shown = { ...props, grid, to: frame.to };
-  const accused = new Set(findings.filter((each) => !each.over).map((each) => rowOf.get(each.tensor)));
+  const accused = new Set(
+    findings.filter((each) => !each.over).map((each) => rowOf.get(each.tensor)),
+  );
 
   const extent = useMemo(() => extentOf(grid, rows, field), [grid, rows, field]);
   const picture = useMemo(() => {
@@ -155,36 +212,70 @@ export function LayerMap(props: MapProps) {
   }, [grid, rows, field, scale]);
 
   const cells = useMemo(
-    () => ({ ctx, x, columnWidth, rowHeight, offset, visible }: Plot) => {
-      if (!picture) return;
-      ctx.imageSmoothingEnabled = false;
-      const left = x(grid.start);
-      const n = Math.min(visible, rows.length - offset);
-      ctx.drawImage(picture, 0, offset, grid.columns, n, left, 0, columnWidth * grid.columns, n * rowHeight);
-      ctx.fillStyle = BAD;
-      for (let y = 0; y < n; y++)
-        for (let j = 0; j < grid.columns; j++)
-          if (grid.bad[(y + offset) * grid.columns + j]) ctx.fillRect(left + j * columnWidth, y * rowHeight, Math.max(3, columnWidth), Math.max(2, rowHeight - 1));
-      ctx.fillStyle = themed("surface");
-      if (rowHeight >= 14) for (let y = 1; y < visible; y++) ctx.fillRect(x(frame.from), y * rowHeight - 1, frame.width, 1);
-      ctx.lineWidth = 2;
-      for (const finding of findings) {
-        const y = (rowOf.get(finding.tensor) ?? -1) - offset;
-        if (y < 0 || y >= visible) continue;
-        const a = Math.max(x(frame.from) + 2, x(finding.first_step));
-        const b = Math.min(x(frame.to) - 2, x(finding.over ? finding.last_step + 1 : props.end));
-        ctx.strokeStyle = themed(finding.severity);
-        // Around what it marks, which it must not hide.
-        ctx.strokeRect(a - 2, y * rowHeight, Math.max(columnWidth, b - a) + 4, Math.max(3, rowHeight - 1));
-      }
-    },
+    () =>
+      ({ ctx, x, columnWidth, rowHeight, offset, visible }: Plot) => {
+        if (!picture) return;
+        ctx.imageSmoothingEnabled = false;
+        const left = x(grid.start);
+        const n = Math.min(visible, rows.length - offset);
+        ctx.drawImage(
+          picture,
+          0,
+          offset,
+          grid.columns,
+          n,
+          left,
+          0,
+          columnWidth * grid.columns,
+          n * rowHeight,
+        );
+        ctx.fillStyle = BAD;
+        for (let y = 0; y < n; y++)
+          for (let j = 0; j < grid.columns; j++)
+            if (grid.bad[(y + offset) * grid.columns + j])
+              ctx.fillRect(
+                left + j * columnWidth,
+                y * rowHeight,
+                Math.max(3, columnWidth),
+                Math.max(2, rowHeight - 1),
+              );
+        ctx.fillStyle = themed("surface");
+        if (rowHeight >= 14)
+          for (let y = 1; y < visible; y++)
+            ctx.fillRect(x(frame.from), y * rowHeight - 1, frame.width, 1);
+        ctx.lineWidth = 2;
+        for (const finding of findings) {
+          const y = (rowOf.get(finding.tensor) ?? -1) - offset;
+          if (y < 0 || y >= visible) continue;
+          const a = Math.max(x(frame.from) + 2, x(finding.first_step));
+          const b = Math.min(x(frame.to) - 2, x(finding.over ? finding.last_step + 1 : props.end));
+          ctx.strokeStyle = themed(finding.severity);
+          // Around what it marks, which it must not hide.
+          ctx.strokeRect(
+            a - 2,
+            y * rowHeight,
+            Math.max(columnWidth, b - a) + 4,
+            Math.max(3, rowHeight - 1),
+          );
+        }
+      },
     [picture, findings],
   );
 
   const name = (row: number): Name => {
     const { branch, first, members } = bands[row];
-    const more = branch !== undefined ? ` (${count(first.members.length)})` : members.length > 1 ? ` +${members.length - 1}` : "";
-    return { text: branch ?? props.label(whole.names[members[0]]), more, left: indent + (branch === undefined ? 0 : INDENT - 2), isAccused: accused.has(row) };
+    const more =
+      branch !== undefined
+        ? ` (${count(first.members.length)})`
+        : members.length > 1
+          ? ` +${members.length - 1}`
+          : "";
+    return {
+      text: branch ?? props.label(whole.names[members[0]]),
+      more,
+      left: indent + (branch === undefined ? 0 : INDENT - 2),
+      isAccused: accused.has(row),
+    };
   };
 
   /** Triangles at branches that are folded, and the extent of those that can be. */
@@ -192,9 +283,11 @@ export function LayerMap(props: MapProps) {
     ctx.fillStyle = themed("ink-soft");
     bands.slice(offset, offset + visible).forEach(({ branch, inside }, y) => {
       const middle = y * rowHeight + rowHeight / 2;
-      if (branch !== undefined) triangle(ctx, [indent + 1, middle - 3.5], [indent + 6, middle], [indent + 1, middle + 3.5]);
+      if (branch !== undefined)
+        triangle(ctx, [indent + 1, middle - 3.5], [indent + 6, middle], [indent + 1, middle + 3.5]);
       if (inside === undefined) return;
-      if (bands[y + offset - 1]?.inside !== inside) triangle(ctx, [0, middle - 2.5], [7, middle - 2.5], [3.5, middle + 2.5]);
+      if (bands[y + offset - 1]?.inside !== inside)
+        triangle(ctx, [0, middle - 2.5], [7, middle - 2.5], [3.5, middle + 2.5]);
       else ctx.fillRect(3, y * rowHeight, 1, rowHeight);
     });
   };
@@ -217,7 +310,9 @@ export function LayerMap(props: MapProps) {
       place={count}
       held={held}
       // The margin is that of the branch around; a name unfolds its own, if it is one.
-      unfolds={(row, px) => bands[row].branch !== undefined && !(px < indent && bands[row].inside !== undefined)}
+      unfolds={(row, px) =>
+        bands[row].branch !== undefined && !(px < indent && bands[row].inside !== undefined)
+      }
       onName={(at) => {
         const path = branchAt(at);
         if (path === undefined) return false;
@@ -228,7 +323,10 @@ export function LayerMap(props: MapProps) {
       }}
       onOpen={({ row, column }) => {
         const at = held(row, column);
-        props.onOpen(whole.names[outstanding(whole, bands[row].members, at)], grid.start + at * grid.width);
+        props.onOpen(
+          whole.names[outstanding(whole, bands[row].members, at)],
+          grid.start + at * grid.width,
+        );
       }}
       reading={(cell, named) => {
         const branch = named ? branchAt(named) : undefined;
@@ -236,10 +334,21 @@ export function LayerMap(props: MapProps) {
           return (
             <span>
               <b>{plain(branch)}</b>
-              {named!.unfolds ? ` ${count(bands[named!.row].first.members.length)} tensors in one row, which shows the worst of them; a click unfolds it` : " a click folds it into one row"}
+              {named!.unfolds
+                ? ` ${count(bands[named!.row].first.members.length)} tensors in one row, which shows the worst of them; a click unfolds it`
+                : " a click folds it into one row"}
             </span>
           );
-        return cell ? <Reading grid={whole} field={field} band={bands[cell.row].members} column={held(cell.row, cell.column)} /> : <Legend {...extent} field={field} scale={scale} />;
+        return cell ? (
+          <Reading
+            grid={whole}
+            field={field}
+            band={bands[cell.row].members}
+            column={held(cell.row, cell.column)}
+          />
+        ) : (
+          <Legend {...extent} field={field} scale={scale} />
+        );
       }}
     />
   );
@@ -250,7 +359,11 @@ const GRAVITY = { info: 1, warning: 2, error: 3 };
 /** Rows with findings, the gravest first; then those with what is not finite; then the greatest. */
 function worstFirst(bands: Band[], grid: Grid, findings: Finding[]): Band[] {
   const gravity = new Map<string, number>();
-  for (const each of findings) gravity.set(each.tensor, Math.max(gravity.get(each.tensor) ?? 0, GRAVITY[each.severity] - (each.over ? 0.5 : 0)));
+  for (const each of findings)
+    gravity.set(
+      each.tensor,
+      Math.max(gravity.get(each.tensor) ?? 0, GRAVITY[each.severity] - (each.over ? 0.5 : 0)),
+    );
   const weighed = bands.map((band) => {
     let [grave, bad, most] = [0, 0, -Infinity];
     for (const i of band.members) {
@@ -276,7 +389,11 @@ function triangle(ctx: CanvasRenderingContext2D, ...[[x, y], ...rest]: [number, 
 }
 
 function shownBy(field: RankField): (value: number) => string {
-  return field === "zero_share" ? percent : field === "seconds" ? (value) => `${number(value)} s` : number;
+  return field === "zero_share"
+    ? percent
+    : field === "seconds"
+      ? (value) => `${number(value)} s`
+      : number;
 }
 
 /** The names of a grid, as one that is the same as long as they are. */
@@ -285,11 +402,26 @@ function namesOf(grid: Grid): string {
 }
 
 /** The cell under the cursor, exactly: what was recorded, never what lies between. */
-function Reading({ grid, band, column, field }: { grid: Grid; field: RankField; band: number[]; column: number }) {
+function Reading({
+  grid,
+  band,
+  column,
+  field,
+}: {
+  grid: Grid;
+  field: RankField;
+  band: number[];
+  column: number;
+}) {
   const row = outstanding(grid, band, column);
   const held = lastWithRows(grid, row, column);
   const name = plain(grid.names[row]);
-  if (held < 0) return <span><b>{name}</b> nothing recorded so far</span>;
+  if (held < 0)
+    return (
+      <span>
+        <b>{name}</b> nothing recorded so far
+      </span>
+    );
   const at = row * grid.columns + held;
   const show = shownBy(field);
   const first = grid.start + held * grid.width;
@@ -298,9 +430,12 @@ function Reading({ grid, band, column, field }: { grid: Grid; field: RankField; 
     <span>
       {band.length > 1 && <span class="soft">of {count(band.length)} </span>}
       <b>{name}</b> {stepsText(first, first + grid.width - 1)}
-      {n === 1 ? <em>{show(grid.mean[at])}</em> : (
+      {n === 1 ? (
+        <em>{show(grid.mean[at])}</em>
+      ) : (
         <>
-          <span class="soft"> · {count(n)} rows ·</span> low <em>{show(grid.low[at])}</em> mean <em>{show(grid.mean[at])}</em> high <em>{show(grid.high[at])}</em>
+          <span class="soft"> · {count(n)} rows ·</span> low <em>{show(grid.low[at])}</em> mean{" "}
+          <em>{show(grid.mean[at])}</em> high <em>{show(grid.high[at])}</em>
         </>
       )}
       {grid.bad[at] > 0 && <strong class="bad"> NaN or Inf in {count(grid.bad[at])}</strong>}

@@ -41,20 +41,26 @@ const FONT = "11px system-ui, sans-serif";
 const LABEL_HEIGHT = 26;
 
 /** Columns of all lines on one axis: uPlot's data, low, high and mean of each. */
-function aligned(lines: Line[], log: boolean): { data: uPlot.AlignedData; bad: { x: number; width: number; n: number }[] } {
+function aligned(
+  lines: Line[],
+  log: boolean,
+): { data: uPlot.AlignedData; bad: { x: number; width: number; n: number }[] } {
   const xs = new Set<number>();
   const bad: { x: number; width: number; n: number }[] = [];
   for (const { grid } of lines)
     for (let j = 0; j < grid.columns; j++)
       if (grid.rows[j]) {
         xs.add(grid.start + j * grid.width);
-        if (grid.bad[j]) bad.push({ x: grid.start + j * grid.width, width: grid.width, n: grid.bad[j] });
+        if (grid.bad[j])
+          bad.push({ x: grid.start + j * grid.width, width: grid.width, n: grid.bad[j] });
       }
   const sorted = [...xs].sort((a, b) => a - b);
   const place = new Map(sorted.map((x, i) => [x, i]));
   const data: (number | null | undefined)[][] = [sorted];
   for (const { grid } of lines) {
-    const columns: (number | null | undefined)[][] = [0, 1, 2].map(() => new Array(sorted.length).fill(undefined));
+    const columns: (number | null | undefined)[][] = [0, 1, 2].map(() =>
+      new Array(sorted.length).fill(undefined),
+    );
     for (let j = 0; j < grid.columns; j++) {
       const at = place.get(grid.start + j * grid.width);
       if (at === undefined || !grid.rows[j]) continue;
@@ -92,26 +98,76 @@ export function LineChart(props: Props) {
         padding: [STRIP + 6, 12, 0, 4],
         legend: { show: false },
         scales: {
-          x: { time: false, range: () => [latest.current.from, Math.max(latest.current.from + 1, latest.current.to - 1)] },
-          y: { distr: log ? 3 : 1, range: (_, low, high) => extent(low, high, log, latest.current.limits) },
+          x: {
+            time: false,
+            range: () => [
+              latest.current.from,
+              Math.max(latest.current.from + 1, latest.current.to - 1),
+            ],
+          },
+          y: {
+            distr: log ? 3 : 1,
+            range: (_, low, high) => extent(low, high, log, latest.current.limits),
+          },
         },
         axes: [
-          { stroke: ink, font: FONT, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 26, gap: 3, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? (latest.current.place ?? count)(t) : "")) },
-          { stroke: ink, font: FONT, splits: log ? (_, __, low, high) => decades(low, high) : undefined, filter: (u, ticks) => (log ? spaced(ticks, u.bbox.height / devicePixelRatio) : ticks), grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 56, gap: 6, values: (_, ticks) => ticks.map((t) => (t === null ? "" : number(t))) },
+          {
+            stroke: ink,
+            font: FONT,
+            grid: { show: false },
+            ticks: { stroke: rule, size: 4 },
+            size: 26,
+            gap: 3,
+            values: (_, ticks) =>
+              ticks.map((t) => (Number.isInteger(t) ? (latest.current.place ?? count)(t) : "")),
+          },
+          {
+            stroke: ink,
+            font: FONT,
+            splits: log ? (_, __, low, high) => decades(low, high) : undefined,
+            filter: (u, ticks) => (log ? spaced(ticks, u.bbox.height / devicePixelRatio) : ticks),
+            grid: { stroke: rule, width: 1 },
+            ticks: { show: false },
+            size: 56,
+            gap: 6,
+            values: (_, ticks) => ticks.map((t) => (t === null ? "" : number(t))),
+          },
         ],
         series: [
           {},
           ...lines.flatMap((line): uPlot.Series[] => [
             { stroke: "transparent", points: { show: false }, spanGaps: false },
             { stroke: "transparent", points: { show: false }, spanGaps: false },
-            { stroke: line.color, width: 1.75, points: { size: 4, fill: line.color }, spanGaps: false },
+            {
+              stroke: line.color,
+              width: 1.75,
+              points: { size: 4, fill: line.color },
+              spanGaps: false,
+            },
           ]),
         ],
-        bands: lines.map((line, i) => ({ series: [3 * i + 2, 3 * i + 1] as [number, number], fill: faded(line.color, 0.25) })),
-        cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false }, focus: { prox: 30 } },
+        bands: lines.map((line, i) => ({
+          series: [3 * i + 2, 3 * i + 1] as [number, number],
+          fill: faded(line.color, 0.25),
+        })),
+        cursor: {
+          y: false,
+          points: { size: 7 },
+          drag: { x: true, y: false, setScale: false },
+          focus: { prox: 30 },
+        },
         hooks: {
           drawClear: [(u) => drawFlags(u, latest.current.flags ?? [])],
-          draw: [(u) => (drawExtremes(u, latest.current.lines), log && drawBelow(u, latest.current.lines), drawLimits(u, latest.current.limits, log), drawBad(u, held.current), drawCursor(u, latest.current.cursor), mark(host, latest.current))],
+          draw: [
+            (u) => (
+              drawExtremes(u, latest.current.lines),
+              log && drawBelow(u, latest.current.lines),
+              drawLimits(u, latest.current.limits, log),
+              drawBad(u, held.current),
+              drawCursor(u, latest.current.cursor),
+              mark(host, latest.current)
+            ),
+          ],
           setSelect: [
             (u) => {
               if (u.select.width < 4) return;
@@ -141,7 +197,10 @@ export function LineChart(props: Props) {
       const middle = made.posToVal(event.clientX - rect.left, "x");
       const factor = event.deltaY > 0 ? 1.4 : 1 / 1.4;
       const { from: a, to: b } = latest.current;
-      latest.current.onRange(Math.max(0, Math.round(middle - (middle - a) * factor)), Math.round(middle + Math.max(2, (b - middle) * factor)));
+      latest.current.onRange(
+        Math.max(0, Math.round(middle - (middle - a) * factor)),
+        Math.round(middle + Math.max(2, (b - middle) * factor)),
+      );
     };
     over.addEventListener("click", click);
     over.addEventListener("dblclick", reset);
@@ -156,8 +215,14 @@ export function LineChart(props: Props) {
   useEffect(() => plot.current?.redraw(false), [props.cursor, props.flags]);
 
   return (
-    <div class="chart" ref={ref} role="img" aria-label={sentence(props)} style={{ height: `${height}px` }} data-chart={props.title}>
-    </div>
+    <div
+      class="chart"
+      ref={ref}
+      role="img"
+      aria-label={sentence(props)}
+      style={{ height: `${height}px` }}
+      data-chart={props.title}
+    ></div>
   );
 }
 
@@ -238,7 +303,12 @@ function drawBelow(u: uPlot, lines: Line[]): void {
       if (!grid.rows[j] || !(grid.low[j] <= 0)) continue;
       const left = u.valToPos(grid.start + (j - 0.5) * grid.width, "x", true);
       const right = u.valToPos(grid.start + (j + 0.5) * grid.width, "x", true);
-      ctx.fillRect(left, bbox.top + bbox.height - height, Math.max(3 * devicePixelRatio, right - left), height);
+      ctx.fillRect(
+        left,
+        bbox.top + bbox.height - height,
+        Math.max(3 * devicePixelRatio, right - left),
+        height,
+      );
     }
   }
   ctx.restore();
@@ -282,7 +352,12 @@ function drawBad(u: uPlot, bad: { x: number; width: number }[]): void {
     const left = u.valToPos(x, "x", true);
     const right = u.valToPos(x + width, "x", true);
     if (right < u.bbox.left || left > u.bbox.left + u.bbox.width + 1) continue;
-    ctx.fillRect(left, u.bbox.top - (STRIP + 3) * ratio, Math.max(3 * ratio, right - left), STRIP * ratio);
+    ctx.fillRect(
+      left,
+      u.bbox.top - (STRIP + 3) * ratio,
+      Math.max(3 * ratio, right - left),
+      STRIP * ratio,
+    );
   }
   ctx.restore();
 }
@@ -328,7 +403,9 @@ function sentence({ lines, title, from, to, limits }: Props): string {
       high = Math.max(high, grid.high[j]);
       last = grid.mean[j];
     }
-    const what = Number.isNaN(last) ? "no numbers" : `from ${number(low)} to ${number(high)}, last ${number(last)}`;
+    const what = Number.isNaN(last)
+      ? "no numbers"
+      : `from ${number(low)} to ${number(high)}, last ${number(last)}`;
     return `${label}: ${what}${bad ? `, ${count(bad)} rows not finite` : ""}`;
   });
   return `${title}, ${stepsText(from, Math.max(from, to - 1))}. ${[...parts, ...(limits ?? []).map((each) => each.label)].join("; ")}`;

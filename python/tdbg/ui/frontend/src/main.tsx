@@ -10,9 +10,9 @@ import { useKeys } from "./keys";
 import { Link, Notice, State } from "./parts";
 import { useRare } from "./rare";
 import { useRun } from "./run_data";
+import { useRunList } from "./run_list";
 import { FindingsScreen } from "./screens/findings";
 import { RunScreen } from "./screens/run";
-import { useRunList } from "./run_list";
 import { Runs } from "./screens/runs";
 import { TensorScreen } from "./screens/tensor";
 import type { Run } from "./types";
@@ -28,7 +28,13 @@ function App() {
   if (link === "refused") return <Token />;
   return (
     <>
-      {route.run ? <OneRun key={route.run + theme} id={route.run} /> : route.screen === "compare" ? <Compared key={theme} /> : <AllRuns />}
+      {route.run ? (
+        <OneRun key={route.run + theme} id={route.run} />
+      ) : route.screen === "compare" ? (
+        <Compared key={theme} />
+      ) : (
+        <AllRuns />
+      )}
       {isHelp && rare && <rare.KeyHelp onClose={() => setHelp(false)} />}
     </>
   );
@@ -39,18 +45,29 @@ const MOST_WATCHED = 64;
 
 function AllRuns() {
   const { data, error } = useRunList();
-  const ids = data?.runs.slice(0, MOST_WATCHED).map((run) => run.id).join() ?? "";
+  const ids =
+    data?.runs
+      .slice(0, MOST_WATCHED)
+      .map((run) => run.id)
+      .join() ?? "";
   const route = useRoute();
   useEffect(() => watch(ids ? ids.split(",") : []), [ids]);
   useEffect(() => {
     document.title = "Runs · tdbg";
     // A single run needs no list; whoever goes back to the list sees it.
-    if (data?.runs.length === 1 && !route.find && !hasShownRun) go({ run: data.runs[0].id }, { quiet: true });
+    if (data?.runs.length === 1 && !route.find && !hasShownRun)
+      go({ run: data.runs[0].id }, { quiet: true });
   }, [ids]);
   return (
     <>
       <TopBar />
-      {data ? <Runs list={data} /> : error ? <Failure error={error} /> : <main class="empty soft">reading …</main>}
+      {data ? (
+        <Runs list={data} />
+      ) : error ? (
+        <Failure error={error} />
+      ) : (
+        <main class="empty soft">reading …</main>
+      )}
     </>
   );
 }
@@ -68,7 +85,13 @@ function Compared() {
   return (
     <>
       <TopBar />
-      {rare ? <rare.CompareScreen /> : error ? <Failure error={error} /> : <main class="empty soft">reading …</main>}
+      {rare ? (
+        <rare.CompareScreen />
+      ) : error ? (
+        <Failure error={error} />
+      ) : (
+        <main class="empty soft">reading …</main>
+      )}
     </>
   );
 }
@@ -88,14 +111,27 @@ function OneRun({ id }: { id: string }) {
     <>
       <TopBar run={run} />
       {gone && (
-        <Notice title={run ? "This run was deleted; what is shown is what was there last" : "There is no such run, or not any more"} tone="warning">
+        <Notice
+          title={
+            run
+              ? "This run was deleted; what is shown is what was there last"
+              : "There is no such run, or not any more"
+          }
+          tone="warning"
+        >
           <Link to={{}}>All runs</Link>
         </Notice>
       )}
       {run ? (
         <>
           <StateNotice run={run} />
-          {route.screen === "findings" ? <FindingsScreen run={run} version={version} /> : route.screen === "tensor" ? <TensorScreen run={run} version={version} /> : <RunScreen run={run} version={version} />}
+          {route.screen === "findings" ? (
+            <FindingsScreen run={run} version={version} />
+          ) : route.screen === "tensor" ? (
+            <TensorScreen run={run} version={version} />
+          ) : (
+            <RunScreen run={run} version={version} />
+          )}
         </>
       ) : error && !gone ? (
         <Failure error={error} />
@@ -120,7 +156,9 @@ function StateNotice({ run }: { run: Run }) {
     return () => clearInterval(timer);
   }, []);
   const age = run.wall ? now + ahead - run.wall : 0;
-  const since = run.wall ? `; step ${count(run.last_step ?? 0)}, the last one, ended ${ago(age)}, at ${new Date((run.wall - ahead) * 1000).toLocaleTimeString()}` : "";
+  const since = run.wall
+    ? `; step ${count(run.last_step ?? 0)}, the last one, ended ${ago(age)}, at ${new Date((run.wall - ahead) * 1000).toLocaleTimeString()}`
+    : "";
   const isHalted = run.rate !== null && age > Math.max(HALT_SECONDS, HALTS / run.rate);
   const said: Record<string, string | false> = {
     stalled: `The process is there, but has shown no sign of life for 10 s or longer${since}.`,
@@ -142,7 +180,11 @@ function Failure({ error }: { error: Error }) {
   return (
     <main>
       <Notice title={isGone ? "The server does not answer" : "This cannot be shown"} tone="error">
-        <p>{isGone ? "Start it again with tdbg ui; the page goes on by itself." : plain(error.message)}</p>
+        <p>
+          {isGone
+            ? "Start it again with tdbg ui; the page goes on by itself."
+            : plain(error.message)}
+        </p>
       </Notice>
     </main>
   );
@@ -167,7 +209,10 @@ function TopBar({ run }: { run?: Run | null }) {
               <Link to={{ run: run.id }} class={route.screen ? "" : "current"}>
                 {shorten(run.name, 36)}
               </Link>
-              <Link to={{ run: run.id, screen: "findings" }} class={route.screen === "findings" ? "current" : ""}>
+              <Link
+                to={{ run: run.id, screen: "findings" }}
+                class={route.screen === "findings" ? "current" : ""}
+              >
                 Findings{run.n_findings > 0 && <i class="badge">{count(run.n_findings)}</i>}
               </Link>
             </nav>
@@ -179,7 +224,11 @@ function TopBar({ run }: { run?: Run | null }) {
                 </span>
               )}
               {run.rate !== null && run.status === "running" && <span>{number(run.rate)}/s</span>}
-              {run.cost !== null && <span title="How much longer steps take because they are captured">cost +{percent(run.cost)}</span>}
+              {run.cost !== null && (
+                <span title="How much longer steps take because they are captured">
+                  cost +{percent(run.cost)}
+                </span>
+              )}
             </p>
           </>
         )}
@@ -202,7 +251,9 @@ function TopBar({ run }: { run?: Run | null }) {
 }
 
 function Lamp({ link }: { link: string }) {
-  const text = { live: "live", lost: "server gone", connecting: "connecting", refused: "refused" }[link];
+  const text = { live: "live", lost: "server gone", connecting: "connecting", refused: "refused" }[
+    link
+  ];
   return (
     <span class={`lamp ${link}`} role="status">
       <i aria-hidden="true" />
@@ -216,7 +267,10 @@ function Token() {
   return (
     <main class="token">
       <Notice title="Open the address that tdbg ui printed" tone="info">
-        <p>It ends with a token, which this page needs and does not have: a new server has a new one. Paste the address, or what follows #t= in it.</p>
+        <p>
+          It ends with a token, which this page needs and does not have: a new server has a new one.
+          Paste the address, or what follows #t= in it.
+        </p>
         <form
           onSubmit={(event) => {
             event.preventDefault();
@@ -226,7 +280,14 @@ function Token() {
         >
           <label>
             <span class="hidden">Address or token</span>
-            <input class="search" value={given} autocomplete="off" spellcheck={false} onInput={(event) => setGiven(event.currentTarget.value)} placeholder="http://127.0.0.1:8321/#t=…" />
+            <input
+              class="search"
+              value={given}
+              autocomplete="off"
+              spellcheck={false}
+              onInput={(event) => setGiven(event.currentTarget.value)}
+              placeholder="http://127.0.0.1:8321/#t=…"
+            />
           </label>
           <button type="submit" class="filled">
             Open

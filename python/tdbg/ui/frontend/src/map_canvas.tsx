@@ -4,7 +4,7 @@
  */
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { FONT, drawAxis, sharp } from "./canvas";
+import { drawAxis, FONT, sharp } from "./canvas";
 import { themed } from "./colors";
 import { shorten } from "./format";
 import { coarsened, columnOf, type Grid } from "./grid";
@@ -120,7 +120,10 @@ export function MapCanvas(props: Props) {
   const [named, setNamed] = useState<Named | null>(null);
   const [top, setTop] = useState(0);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
-  const rowHeight = Math.max(props.leastRow ?? LEAST_ROW, Math.min(MOST_ROW, mostRows(props.mostHeight, Math.max(1, rows))));
+  const rowHeight = Math.max(
+    props.leastRow ?? LEAST_ROW,
+    Math.min(MOST_ROW, mostRows(props.mostHeight, Math.max(1, rows))),
+  );
   const height = Math.min(props.mostHeight, rows * rowHeight + AXIS);
   const visible = mostRows(height, rowHeight);
   const offset = Math.max(0, Math.min(top, rows - visible));
@@ -151,7 +154,11 @@ export function MapCanvas(props: Props) {
       const { text, more = "", left = 0, isAccused } = props.name(y + offset);
       const isAt = cell?.row === y + offset || named?.row === y + offset;
       ctx.fillStyle = themed(isAccused ? "error" : isAt ? "ink" : "ink-soft");
-      ctx.fillText(shorten(text, longest - more.length) + more, left, Math.max(6, y * rowHeight + rowHeight / 2));
+      ctx.fillText(
+        shorten(text, longest - more.length) + more,
+        left,
+        Math.max(6, y * rowHeight + rowHeight / 2),
+      );
     }
     props.beside?.(plot);
     drawAxis(ctx, [from, to], labels, width, bottom, props.place);
@@ -163,11 +170,21 @@ export function MapCanvas(props: Props) {
       ctx.strokeStyle = themed("ink");
       ctx.lineWidth = 1.5;
       const left = x(grid.start + held(cell.row, cell.column) * grid.width);
-      ctx.strokeRect(left - 0.5, (cell.row - offset) * rowHeight, Math.max(4, columnWidth + 1), rowHeight - 1);
+      ctx.strokeRect(
+        left - 0.5,
+        (cell.row - offset) * rowHeight,
+        Math.max(4, columnWidth + 1),
+        rowHeight - 1,
+      );
     }
     if (drag) {
       ctx.fillStyle = themed("accent-soft");
-      ctx.fillRect(Math.min(x(drag.from), x(drag.to)), 0, Math.abs(x(drag.to) - x(drag.from)), bottom);
+      ctx.fillRect(
+        Math.min(x(drag.from), x(drag.to)),
+        0,
+        Math.abs(x(drag.to) - x(drag.from)),
+        bottom,
+      );
     }
   }, [props.cells, size.width, height, offset, from, to, cursor, cell, named, drag, theme]);
 
@@ -177,18 +194,23 @@ export function MapCanvas(props: Props) {
   };
   const cellAt = (event: PointerEvent): Cell | null => {
     const row = rowAt(event);
-    return event.offsetX < labels || row < 0 ? null : { row, column: columnOf(grid, placeAt(event.offsetX)) };
+    return event.offsetX < labels || row < 0
+      ? null
+      : { row, column: columnOf(grid, placeAt(event.offsetX)) };
   };
   const nameAt = (event: PointerEvent): Named | null => {
     const row = rowAt(event);
-    return !props.unfolds || event.offsetX >= labels || row < 0 ? null : { row, unfolds: props.unfolds(row, event.offsetX) };
+    return !props.unfolds || event.offsetX >= labels || row < 0
+      ? null
+      : { row, unfolds: props.unfolds(row, event.offsetX) };
   };
   const choose = (name: Named) => props.onName?.(name) && setCell(null);
   const move = (dr: number, dc: number) => {
     const now = cell ?? { row: 0, column: columnOf(grid, cursor ?? props.home) };
     const row = Math.max(0, Math.min(rows - 1, now.row + dr));
     let column = Math.max(0, Math.min(grid.columns - 1, now.column + dc));
-    while (dc && column > 0 && column < grid.columns - 1 && held(row, column) !== column) column += dc;
+    while (dc && column > 0 && column < grid.columns - 1 && held(row, column) !== column)
+      column += dc;
     setCell({ row, column });
     if (row < offset) setTop(row);
     else if (row >= offset + visible) setTop(row - visible + 1);
@@ -227,7 +249,8 @@ export function MapCanvas(props: Props) {
             setDrag(null);
             const [a, b] = [drag.from, drag.to].sort((p, q) => p - q);
             const at = cellAt(event);
-            if (x(b) - x(a) > 6) props.onRange(Math.max(from, Math.floor(a)), Math.min(to, Math.ceil(b)));
+            if (x(b) - x(a) > 6)
+              props.onRange(Math.max(from, Math.floor(a)), Math.min(to, Math.ceil(b)));
             else if (at) props.onOpen(at);
           }}
           onPointerLeave={() => (setCell(null), setNamed(null))}
@@ -238,19 +261,28 @@ export function MapCanvas(props: Props) {
             setTop(Math.max(0, Math.min(rows - visible, offset + Math.sign(event.deltaY) * 3)));
           }}
           onKeyDown={(event) => {
-            const by: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+            const by: Record<string, [number, number]> = {
+              ArrowUp: [-1, 0],
+              ArrowDown: [1, 0],
+              ArrowLeft: [0, -1],
+              ArrowRight: [0, 1],
+            };
             if (by[event.key]) {
               event.preventDefault();
               event.stopPropagation();
               move(...by[event.key]);
             } else if (!cell) return;
             else if (event.key === "Enter") props.onOpen(cell);
-            else if (event.key === "+" || event.key === "-") choose({ row: cell.row, unfolds: event.key === "+" });
+            else if (event.key === "+" || event.key === "-")
+              choose({ row: cell.row, unfolds: event.key === "+" });
           }}
         />
       </div>
       <p class="reading" aria-live="polite">
-        {props.reading(cell && cell.row < rows ? cell : null, named && named.row < rows ? named : null)}
+        {props.reading(
+          cell && cell.row < rows ? cell : null,
+          named && named.row < rows ? named : null,
+        )}
       </p>
     </div>
   );

@@ -1,13 +1,13 @@
 /** A run that is watched in a cell of a notebook: what python/tdbg/notebook sends is drawn. */
 import { render as draw } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import { unpack, type Packed } from "./api";
+import { type Packed, unpack } from "./api";
 import { series, themed, themedBy } from "./colors";
 import { count, plain, shorten, steps } from "./format";
 import type { Grid } from "./grid";
 import { LayerMap } from "./layer_map";
 import { LineChart } from "./line_chart";
-import { LineKeys, Mark, State, groups, tensorsText } from "./parts";
+import { groups, LineKeys, Mark, State, tensorsText } from "./parts";
 import type { Field, Finding, Verdict } from "./types";
 
 declare const STYLE: string;
@@ -64,8 +64,17 @@ function grid(packed: Packed, which: "curve" | "layer", names: string[]): Grid {
 
 /** One row of a grid as a grid of its own. */
 function rowOf(all: Grid, i: number): Grid {
-  const cut = <T extends Float32Array | Uint32Array>(values: T) => values.subarray(i * all.columns, (i + 1) * all.columns) as T;
-  return { ...all, names: [all.names[i]], low: cut(all.low), high: cut(all.high), mean: cut(all.mean), rows: cut(all.rows), bad: cut(all.bad) };
+  const cut = <T extends Float32Array | Uint32Array>(values: T) =>
+    values.subarray(i * all.columns, (i + 1) * all.columns) as T;
+  return {
+    ...all,
+    names: [all.names[i]],
+    low: cut(all.low),
+    high: cut(all.high),
+    mean: cut(all.mean),
+    rows: cut(all.rows),
+    bad: cut(all.bad),
+  };
 }
 
 function Live({ packed }: { packed: Packed }) {
@@ -76,13 +85,25 @@ function Live({ packed }: { packed: Packed }) {
   const [from, to] = range ?? [header.from, Math.max(header.from + 1, header.to)];
   const lines = useMemo(() => {
     const all = grid(packed, "curve", header.curves);
-    return header.curves.map((label, i) => ({ label: shorten(label), color: series(i), grid: rowOf(all, i) }));
+    return header.curves.map((label, i) => ({
+      label: shorten(label),
+      color: series(i),
+      grid: rowOf(all, i),
+    }));
   }, [packed]);
   const layers = useMemo(() => grid(packed, "layer", header.layers), [packed]);
   const flags = header.findings
     .filter((each) => header.curves.some((label) => label.startsWith(each.tensor)))
-    .map((each) => ({ from: each.first_step, to: each.last_step + 1, color: themed(each.severity) }));
-  const follow = { onRange: (a: number, b: number) => setRange([a, b]), onReset: () => setRange(null), cursor };
+    .map((each) => ({
+      from: each.first_step,
+      to: each.last_step + 1,
+      color: themed(each.severity),
+    }));
+  const follow = {
+    onRange: (a: number, b: number) => setRange([a, b]),
+    onReset: () => setRange(null),
+    cursor,
+  };
   const map = {
     grid: layers,
     field: header.field,
@@ -112,7 +133,16 @@ function Live({ packed }: { packed: Packed }) {
       {lines.length > 0 && (
         <section>
           <h3>Losses</h3>
-          <LineChart lines={lines} title="Losses" from={from} to={to} log={runsFar(lines.map((line) => line.grid))} height={190} flags={flags} {...follow} />
+          <LineChart
+            lines={lines}
+            title="Losses"
+            from={from}
+            to={to}
+            log={runsFar(lines.map((line) => line.grid))}
+            height={190}
+            flags={flags}
+            {...follow}
+          />
           <p class="reading">
             <LineKeys lines={lines} />
           </p>
@@ -144,7 +174,8 @@ function Findings({ header }: { header: Header }) {
             <li class="problem" key={`${group.rule} ${group.severity} ${group.over}`}>
               <Mark tone={group.over ? "ok" : group.severity} /> <b>{plain(group.rule)}</b>{" "}
               <span class="soft">
-                {group.findings.length > 1 ? tensorsText(group) : shorten(tensor)} · {steps(group.first, group.last)}
+                {group.findings.length > 1 ? tensorsText(group) : shorten(tensor)} ·{" "}
+                {steps(group.first, group.last)}
                 {group.over && " · gone"}
               </span>
               <p>{plain(message)}</p>
@@ -153,20 +184,26 @@ function Findings({ header }: { header: Header }) {
           );
         })}
       </ul>
-      {found.length > MOST_GROUPS && <p class="soft">and {found.length - MOST_GROUPS} more rules</p>}
+      {found.length > MOST_GROUPS && (
+        <p class="soft">and {found.length - MOST_GROUPS} more rules</p>
+      )}
     </section>
   );
 }
 
 /** Whether a linear axis would show nothing of the small values. */
 function runsFar(grids: Grid[]): boolean {
-  const means = grids.flatMap((each) => [...each.mean].filter((value, j) => each.rows[j] && value > 0));
+  const means = grids.flatMap((each) =>
+    [...each.mean].filter((value, j) => each.rows[j] && value > 0),
+  );
   return means.length > 0 && Math.max(...means) > 50 * Math.min(...means);
 }
 
 /** Dark where the text around is light: hosts of notebooks have themes of their own. */
 function themeOf(element: HTMLElement): "dark" | "light" {
-  const [r, g, b] = (getComputedStyle(element).color.match(/[\d.]+/g) ?? ["0", "0", "0"]).map(Number);
+  const [r, g, b] = (getComputedStyle(element).color.match(/[\d.]+/g) ?? ["0", "0", "0"]).map(
+    Number,
+  );
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 127 ? "dark" : "light";
 }
 

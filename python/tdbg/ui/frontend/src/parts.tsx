@@ -1,11 +1,11 @@
 /** Small parts of screens. */
 import type { ComponentChildren } from "preact";
-import { isDark, themed } from "./colors";
-import type { Field, Finding, Severity, Spark, Tone } from "./types";
-import { count, number, shorten } from "./format";
-import type { Limit } from "./line_chart";
-import { go, href, setter, useSize, useTheme, type Route } from "./hooks";
 import { useEffect, useRef } from "preact/hooks";
+import { isDark, themed } from "./colors";
+import { count, number, shorten } from "./format";
+import { go, href, type Route, setter, useSize, useTheme } from "./hooks";
+import type { Limit } from "./line_chart";
+import type { Field, Finding, Severity, Spark, Tone } from "./types";
 
 /** A severity by its shape, and by its colour for who sees it. */
 export function Mark({ tone, size = 16 }: { tone: Tone; size?: number }) {
@@ -17,9 +17,23 @@ export function Mark({ tone, size = 16 }: { tone: Tone; size?: number }) {
     unjudged: <circle class="stroke" cx="8" cy="8" r="5.4" />,
     starting: <circle class="stroke dashed" cx="8" cy="8" r="5.4" />,
   };
-  const label = { ok: "all is well", unjudged: "not judged", starting: "starting", error: "error", warning: "warning", info: "information" }[tone];
+  const label = {
+    ok: "all is well",
+    unjudged: "not judged",
+    starting: "starting",
+    error: "error",
+    warning: "warning",
+    info: "information",
+  }[tone];
   return (
-    <svg class={`mark ${tone}`} width={size} height={size} viewBox="0 0 16 16" role="img" aria-label={label}>
+    <svg
+      class={`mark ${tone}`}
+      width={size}
+      height={size}
+      viewBox="0 0 16 16"
+      role="img"
+      aria-label={label}
+    >
       {shapes[tone]}
     </svg>
   );
@@ -35,12 +49,23 @@ const STATES: Record<string, [string, string]> = {
 };
 
 export function State({ status, stopped }: { status: string; stopped?: string | null }) {
-  const [text, tone] = stopped && status === "closed" ? ["stopped", "warning"] : (STATES[status] ?? [status, "calm"]);
+  const [text, tone] =
+    stopped && status === "closed" ? ["stopped", "warning"] : (STATES[status] ?? [status, "calm"]);
   return <span class={`state ${tone}`}>{text}</span>;
 }
 
 /** A link whose target is a state of this page; other tabs can have it, too. */
-export function Link({ to, children, ...more }: { to: Route; children: ComponentChildren; class?: string; title?: string; "aria-label"?: string }) {
+export function Link({
+  to,
+  children,
+  ...more
+}: {
+  to: Route;
+  children: ComponentChildren;
+  class?: string;
+  title?: string;
+  "aria-label"?: string;
+}) {
   return (
     <a
       href={href(to)}
@@ -57,11 +82,28 @@ export function Link({ to, children, ...more }: { to: Route; children: Component
   );
 }
 
-export function Chips<T extends string>({ label, options, value, onChange, names }: { label: string; options: readonly T[]; value: T; onChange: (value: T) => void; names?: Partial<Record<T, string>> }) {
+export function Chips<T extends string>({
+  label,
+  options,
+  value,
+  onChange,
+  names,
+}: {
+  label: string;
+  options: readonly T[];
+  value: T;
+  onChange: (value: T) => void;
+  names?: Partial<Record<T, string>>;
+}) {
   return (
     <div class="chips" role="group" aria-label={label}>
       {options.map((each) => (
-        <button key={each} type="button" aria-pressed={each === value} onClick={() => onChange(each)}>
+        <button
+          key={each}
+          type="button"
+          aria-pressed={each === value}
+          onClick={() => onChange(each)}
+        >
           {names?.[each] ?? each}
         </button>
       ))}
@@ -70,13 +112,39 @@ export function Chips<T extends string>({ label, options, value, onChange, names
 }
 
 export function AxisChips({ isLog }: { isLog: boolean }) {
-  return <Chips label="Axis" options={["linear", "log"] as const} value={isLog ? "log" : "linear"} onChange={setter("axis")} />;
+  return (
+    <Chips
+      label="Axis"
+      options={["linear", "log"] as const}
+      value={isLog ? "log" : "linear"}
+      onChange={setter("axis")}
+    />
+  );
 }
 
 /** One of many: each option by its text, or by its shortened self. */
-export function Select({ label, options, value, onChange, names, class: name }: { label: string; options: readonly string[]; value: string; onChange: (value: string) => void; names?: Record<string, string>; class?: string }) {
+export function Select({
+  label,
+  options,
+  value,
+  onChange,
+  names,
+  class: name,
+}: {
+  label: string;
+  options: readonly string[];
+  value: string;
+  onChange: (value: string) => void;
+  names?: Record<string, string>;
+  class?: string;
+}) {
   return (
-    <select class={name} aria-label={label} value={value} onChange={(event) => onChange(event.currentTarget.value)}>
+    <select
+      class={name}
+      aria-label={label}
+      value={value}
+      onChange={(event) => onChange(event.currentTarget.value)}
+    >
       {options.map((each) => (
         <option key={each} value={each}>
           {names?.[each] ?? shorten(each, 44)}
@@ -100,7 +168,17 @@ export function LineKeys({ lines }: { lines: { label: string; color: string }[] 
   );
 }
 
-export function Card({ title, aside, children, class: name }: { title?: ComponentChildren; aside?: ComponentChildren; children: ComponentChildren; class?: string }) {
+export function Card({
+  title,
+  aside,
+  children,
+  class: name,
+}: {
+  title?: ComponentChildren;
+  aside?: ComponentChildren;
+  children: ComponentChildren;
+  class?: string;
+}) {
   return (
     <section class={`card ${name ?? ""}`}>
       {title && (
@@ -131,13 +209,15 @@ export function Sparkline({ spark, label }: { spark: Spark | null; label: string
     const low = Math.min(...values);
     const high = Math.max(...values);
     const n = spark.mean.length;
-    const y = (v: number) => canvas.height - 3 * ratio - ((v - low) / (high - low || 1)) * (canvas.height - 9 * ratio);
+    const y = (v: number) =>
+      canvas.height - 3 * ratio - ((v - low) / (high - low || 1)) * (canvas.height - 9 * ratio);
     const x = (j: number) => ((j + 0.5) / n) * canvas.width;
     ctx.lineJoin = "round";
     ctx.fillStyle = isDark() ? "rgba(86,180,233,.28)" : "rgba(0,114,178,.2)";
     for (let j = 0; j < n; j++) {
       const [a, b] = [spark.low[j], spark.high[j]];
-      if (a !== null && b !== null) ctx.fillRect((j / n) * canvas.width, y(b), canvas.width / n, Math.max(ratio, y(a) - y(b)));
+      if (a !== null && b !== null)
+        ctx.fillRect((j / n) * canvas.width, y(b), canvas.width / n, Math.max(ratio, y(a) - y(b)));
     }
     ctx.strokeStyle = themed("line");
     ctx.lineWidth = 1.5 * ratio;
@@ -151,7 +231,11 @@ export function Sparkline({ spark, label }: { spark: Spark | null; label: string
     });
     ctx.stroke();
     ctx.fillStyle = "#cc79a7";
-    spark.bad.forEach((bad, j) => bad && ctx.fillRect((j / n) * canvas.width, 0, Math.max(2 * ratio, canvas.width / n), 4 * ratio));
+    spark.bad.forEach(
+      (bad, j) =>
+        bad &&
+        ctx.fillRect((j / n) * canvas.width, 0, Math.max(2 * ratio, canvas.width / n), 4 * ratio),
+    );
   }, [spark, size.width, size.height, theme]);
   return (
     <div class="spark" ref={host} role="img" aria-label={label}>
@@ -179,7 +263,15 @@ export function groups(findings: Finding[]): Group[] {
       group.findings.push(each);
       group.first = Math.min(group.first, each.first_step);
       group.last = Math.max(group.last, each.last_step);
-    } else found.set(key, { rule: each.rule, severity: each.severity, over: each.over, findings: [each], first: each.first_step, last: each.last_step });
+    } else
+      found.set(key, {
+        rule: each.rule,
+        severity: each.severity,
+        over: each.over,
+        findings: [each],
+        first: each.first_step,
+        last: each.last_step,
+      });
   }
   return [...found.values()];
 }
@@ -197,7 +289,7 @@ export function placeOf(run: string, finding: Finding, last: number | null): Rou
     screen: "tensor",
     tensor: finding.tensor,
     from: String(Math.max(0, finding.first_step - margin)),
-    to: String(Math.min(finding.last_step + margin, (last ?? finding.last_step)) + 1),
+    to: String(Math.min(finding.last_step + margin, last ?? finding.last_step) + 1),
     at: String(finding.first_step),
     field: fieldOf(finding) === "rms" ? undefined : fieldOf(finding),
   };
@@ -213,8 +305,15 @@ export function fieldOf(finding: Finding): Field {
 export function limitsOf(findings: Finding[], field: Field): Limit[] {
   const found = new Map<number, Limit>();
   for (const { evidence } of findings)
-    if (evidence && evidence.limit !== null && (evidence.statistic === field || (evidence.statistic === "abs_mean" && field === "rms")))
-      found.set(evidence.limit, { value: evidence.limit, label: `threshold ${number(evidence.limit)}${evidence.statistic === field ? "" : " of mean |x|"}` });
+    if (
+      evidence &&
+      evidence.limit !== null &&
+      (evidence.statistic === field || (evidence.statistic === "abs_mean" && field === "rms"))
+    )
+      found.set(evidence.limit, {
+        value: evidence.limit,
+        label: `threshold ${number(evidence.limit)}${evidence.statistic === field ? "" : " of mean |x|"}`,
+      });
   return [...found.values()].slice(0, 3);
 }
 
@@ -233,7 +332,15 @@ export function Measured({ finding }: { finding: Finding }) {
   );
 }
 
-export function Notice({ title, children, tone = "info" }: { title: string; children?: ComponentChildren; tone?: Tone }) {
+export function Notice({
+  title,
+  children,
+  tone = "info",
+}: {
+  title: string;
+  children?: ComponentChildren;
+  tone?: Tone;
+}) {
   return (
     <div class="notice" role="status">
       <Mark tone={tone} size={22} />

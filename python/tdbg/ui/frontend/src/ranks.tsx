@@ -2,12 +2,12 @@
 import { useMemo } from "preact/hooks";
 import { series, themed } from "./colors";
 import { compareNames, count, number, percent, plain } from "./format";
-import { columnOf, folded, lastWithRows, type Grid } from "./grid";
+import { columnOf, folded, type Grid, lastWithRows } from "./grid";
 import { adjust, setCursor, setter } from "./hooks";
 import { LayerMap } from "./layer_map";
 import { LineChart } from "./line_chart";
 import { Card, LineKeys, Select } from "./parts";
-import { useGrid, type Range } from "./run_data";
+import { type Range, useGrid } from "./run_data";
 import type { Field, Finding, RankField, Run } from "./types";
 
 /** More lines nobody tells apart: those of the others are one band. */
@@ -29,23 +29,37 @@ export function standings(grid: Grid): Standing[] {
   let columns = 0;
   for (let j = 0; j < grid.columns; j++) {
     const at = Array.from({ length: n }, (_, i) => i * grid.columns + j);
-    const means = at.filter((k) => grid.rows[k] && !Number.isNaN(grid.mean[k])).map((k) => grid.mean[k]);
+    const means = at
+      .filter((k) => grid.rows[k] && !Number.isNaN(grid.mean[k]))
+      .map((k) => grid.mean[k]);
     at.forEach((k, i) => grid.bad[k] && (off[i] = Infinity));
     if (means.length < 2) continue;
     means.sort((a, b) => a - b);
     const median = (means[(means.length - 1) >> 1] + means[means.length >> 1]) / 2;
     usual += Math.abs(median);
     columns++;
-    at.forEach((k, i) => grid.rows[k] && (off[i] = Math.max(off[i], Math.abs(grid.mean[k] - median) || 0)));
+    at.forEach(
+      (k, i) => grid.rows[k] && (off[i] = Math.max(off[i], Math.abs(grid.mean[k] - median) || 0)),
+    );
   }
   const scale = usual / Math.max(1, columns) || 1;
-  return Array.from(off, (value, rank) => ({ rank, off: value / scale })).sort((a, b) => b.off - a.off || a.rank - b.rank);
+  return Array.from(off, (value, rank) => ({ rank, off: value / scale })).sort(
+    (a, b) => b.off - a.off || a.rank - b.rank,
+  );
 }
 
 /** Which rank is looked at alone. */
 export function RankSelect({ run, rank }: { run: Run; rank: string | undefined }) {
   const names = Object.keys(run.workers).sort(compareNames);
-  return <Select label="Rank" options={["", ...names]} names={{ "": "all ranks" }} value={rank ?? ""} onChange={setter("rank", "")} />;
+  return (
+    <Select
+      label="Rank"
+      options={["", ...names]}
+      names={{ "": "all ranks" }}
+      value={rank ?? ""}
+      onChange={setter("rank", "")}
+    />
+  );
 }
 
 interface Shown {
@@ -56,12 +70,25 @@ interface Shown {
 }
 
 /** What each rank has, and who stands out. */
-function useRanks({ run, range, version }: Shown, field: RankField, name?: string): [Grid | null, Standing[]] {
-  const { data } = useGrid({ path: "ranks", run: run.id, name, field, from: range.from, to: range.to, most: 400 }, version);
+function useRanks(
+  { run, range, version }: Shown,
+  field: RankField,
+  name?: string,
+): [Grid | null, Standing[]] {
+  const { data } = useGrid(
+    { path: "ranks", run: run.id, name, field, from: range.from, to: range.to, most: 400 },
+    version,
+  );
   return [data, useMemo(() => (data ? standings(data) : []), [data])];
 }
 
-function RankMap({ grid, order, field, range, cursor }: Shown & { grid: Grid; order: Standing[]; field: RankField }) {
+function RankMap({
+  grid,
+  order,
+  field,
+  range,
+  cursor,
+}: Shown & { grid: Grid; order: Standing[]; field: RankField }) {
   const names = useMemo(() => order.map(({ rank }) => grid.names[rank]), [order]);
   return (
     <LayerMap
@@ -93,21 +120,34 @@ export function StepTimes(props: Shown) {
   const [grid, order] = useRanks(props, "seconds");
   if (!grid?.rows.some(Boolean)) return null;
   return (
-    <Card title="Step time of each rank" class="step-times" aside={<span class="soft">who stands out most comes first</span>}>
+    <Card
+      title="Step time of each rank"
+      class="step-times"
+      aside={<span class="soft">who stands out most comes first</span>}
+    >
       <RankMap {...props} grid={grid} order={order} field="seconds" />
     </Card>
   );
 }
 
-export function Ranks(props: Shown & { name: string; field: Field; label: string; at: number; log: boolean }) {
+export function Ranks(
+  props: Shown & { name: string; field: Field; label: string; at: number; log: boolean },
+) {
   const { name, field, label, range, at, log } = props;
   const [grid, order] = useRanks(props, field, name);
   const lines = useMemo(() => {
     if (!grid) return [];
     const chosen = order.slice(0, MOST_LINES);
-    const found = chosen.map(({ rank }, i) => ({ label: plain(grid.names[rank]), color: series(i), grid: only(grid, [rank]) }));
+    const found = chosen.map(({ rank }, i) => ({
+      label: plain(grid.names[rank]),
+      color: series(i),
+      grid: only(grid, [rank]),
+    }));
     if (order.length > chosen.length) {
-      const all = only(grid, order.map(({ rank }) => rank));
+      const all = only(
+        grid,
+        order.map(({ rank }) => rank),
+      );
       all.mean.fill(NaN);
       found.unshift({ label: "all ranks", color: themed("ink-soft"), grid: all });
     }
@@ -116,10 +156,27 @@ export function Ranks(props: Shown & { name: string; field: Field; label: string
   if (!grid) return null;
   const column = columnOf(grid, at);
   return (
-    <Card title="Ranks" aside={<span class="soft">{count(order.length)} ranks, {label}; who stands out most comes first</span>}>
+    <Card
+      title="Ranks"
+      aside={
+        <span class="soft">
+          {count(order.length)} ranks, {label}; who stands out most comes first
+        </span>
+      }
+    >
       <div class="with-side ranks">
         <div>
-          <LineChart lines={lines} title={`Ranks: ${label}`} from={range.from} to={range.to} log={log} height={220} cursor={at} onRange={range.set} onReset={range.reset} />
+          <LineChart
+            lines={lines}
+            title={`Ranks: ${label}`}
+            from={range.from}
+            to={range.to}
+            log={log}
+            height={220}
+            cursor={at}
+            onRange={range.set}
+            onReset={range.reset}
+          />
           <p class="reading">
             <LineKeys lines={lines} />
           </p>
@@ -141,7 +198,9 @@ export function Ranks(props: Shown & { name: string; field: Field; label: string
                   <tr key={rank}>
                     <td>{plain(grid.names[rank])}</td>
                     <td>{held < 0 ? "–" : number(grid.mean[rank * grid.columns + held])}</td>
-                    <td class={off === Infinity ? "bad" : ""}>{off === Infinity ? "NaN or Inf" : percent(off)}</td>
+                    <td class={off === Infinity ? "bad" : ""}>
+                      {off === Infinity ? "NaN or Inf" : percent(off)}
+                    </td>
                   </tr>
                 );
               })}
@@ -155,6 +214,7 @@ export function Ranks(props: Shown & { name: string; field: Field; label: string
 
 function only(grid: Grid, ranks: number[]): Grid {
   const made = folded(grid, [ranks]);
-  if (ranks.length === 1) made.mean.set(grid.mean.subarray(ranks[0] * grid.columns, (ranks[0] + 1) * grid.columns));
+  if (ranks.length === 1)
+    made.mean.set(grid.mean.subarray(ranks[0] * grid.columns, (ranks[0] + 1) * grid.columns));
   return made;
 }

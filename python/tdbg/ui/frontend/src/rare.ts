@@ -1,5 +1,5 @@
 /** What most visits do not need: it is a file of its own, which comes when it is first asked for. */
-import { useAnswer, type Answer } from "./hooks";
+import { type Answer, useAnswer } from "./hooks";
 
 type Rare = typeof import("./rare_screens");
 

@@ -1,9 +1,9 @@
 /** What the screens of one run share: the range, the run, its tensors, its envelopes. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { getJson } from "./api";
-import { loadGrid, type Grid } from "./grid";
 import { completeOf, epochOf, onRing } from "./doorbell";
-import { go, useAnswer, type Answer, type Route } from "./hooks";
+import { type Grid, loadGrid } from "./grid";
+import { type Answer, go, type Route, useAnswer } from "./hooks";
 import type { Run, Tensor } from "./types";
 
 export interface Range {
@@ -17,23 +17,44 @@ export interface Range {
 
 export function useRun(id: string): Answer<Run> & { version: number } {
   const [{ version, last }, ring] = useState({ version: 0, last: -1 });
-  useEffect(() => onRing(({ changed, last }) => changed && id in changed && ring(({ version }) => ({ version: version + 1, last: last?.[id] ?? -1 }))), [id]);
+  useEffect(
+    () =>
+      onRing(
+        ({ changed, last }) =>
+          changed &&
+          id in changed &&
+          ring(({ version }) => ({ version: version + 1, last: last?.[id] ?? -1 })),
+      ),
+    [id],
+  );
   const before = useRef<Run | null>(null);
   const answer = useAnswer<Run>(id && `run ${id}`, version, async (signal) => {
     const found = await getJson<Run>("run", { run: id }, signal);
     // What is the same stays the same object, and is not drawn again.
     for (const part of ["findings", "changes"] as const)
-      if (JSON.stringify(found[part]) === JSON.stringify(before.current?.[part])) found[part] = before.current![part] as never;
+      if (JSON.stringify(found[part]) === JSON.stringify(before.current?.[part]))
+        found[part] = before.current![part] as never;
     return (before.current = found);
   });
   // The charts ask for a new step when the bell rings, and need not wait for what else is new.
-  const data = useMemo(() => (answer.data && last > (answer.data.last_step ?? -1) ? { ...answer.data, last_step: last } : answer.data), [answer.data, last]);
+  const data = useMemo(
+    () =>
+      answer.data && last > (answer.data.last_step ?? -1)
+        ? { ...answer.data, last_step: last }
+        : answer.data,
+    [answer.data, last],
+  );
   return { ...answer, data, version };
 }
 
 export function useTensors(run: Run | null): Tensor[] {
   const key = run ? `tensors ${run.id} ${run.n_tensors} ${run.attempts}` : "";
-  const answer = useAnswer<Tensor[]>(key, 0, async (signal) => (await getJson<{ tensors: Tensor[] }>("tensors", { run: run!.id }, signal)).tensors);
+  const answer = useAnswer<Tensor[]>(
+    key,
+    0,
+    async (signal) =>
+      (await getJson<{ tensors: Tensor[] }>("tensors", { run: run!.id }, signal)).tensors,
+  );
   return answer.data ?? [];
 }
 
@@ -55,7 +76,8 @@ export function rangeOn(first: number, end: number, route: Route): Range {
     from,
     to: Math.max(from + 1, to),
     follows: route.to === undefined,
-    set: (a, b) => go({ from: a <= first ? undefined : String(a), to: b >= end ? undefined : String(b) }),
+    set: (a, b) =>
+      go({ from: a <= first ? undefined : String(a), to: b >= end ? undefined : String(b) }),
     reset: () => go({ from: undefined, to: undefined }),
   };
 }
@@ -99,15 +121,36 @@ const LATE_MS = 60_000;
 /** Envelopes that follow a run: only what is new is asked for, an old picture stays meanwhile. */
 export function useGrid(request: GridRequest | null, version: number): Answer<Grid> {
   const held = useRef<{ key: string; grid: Grid | null }>({ key: "", grid: null });
-  const { path, run, name, role, field, mode, worker, from, to, most, other, by } = request ?? ({} as GridRequest);
-  const what = request ? JSON.stringify([path, run, other, epochOf(run, other), by, name, role, field, mode, worker, from]) : "";
+  const { path, run, name, role, field, mode, worker, from, to, most, other, by } =
+    request ?? ({} as GridRequest);
+  const what = request
+    ? JSON.stringify([
+        path,
+        run,
+        other,
+        epochOf(run, other),
+        by,
+        name,
+        role,
+        field,
+        mode,
+        worker,
+        from,
+      ])
+    : "";
   const key = request ? `${what} ${most}` : "";
   const answer = useAnswer<Grid>(key, version * 1e7 + (to ?? 0), async (signal) => {
     const isStep = by === undefined || by === "step";
-    const heard = isStep ? Math.min(completeOf(run), other === undefined ? Infinity : completeOf(other)) : -1;
+    const heard = isStep
+      ? Math.min(completeOf(run), other === undefined ? Infinity : completeOf(other))
+      : -1;
     const sure = heard >= 0 ? heard + 1 : to - (by === "time" ? LATE_MS : LATE);
     const before = held.current.key === what ? held.current.grid : null;
-    const grid = await loadGrid({ path, params: { run, other, by, name, role, field, mode, worker }, from, to, most, sure }, before, signal);
+    const grid = await loadGrid(
+      { path, params: { run, other, by, name, role, field, mode, worker }, from, to, most, sure },
+      before,
+      signal,
+    );
     held.current = { key: what, grid };
     return grid;
   });

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { getJson } from "./api";
 import { onRing } from "./doorbell";
-import { useAnswer, type Answer } from "./hooks";
+import { type Answer, useAnswer } from "./hooks";
 import type { ListedRun, RunList } from "./types";
 
 /** Of so many runs is asked at a time, the newest first. */
@@ -13,8 +13,13 @@ export function useRunList(): Answer<RunList> {
   const [told, tell] = useState(new Map<string, ListedRun>());
   const due = useRef(new Set<string>());
   const isAsking = useRef(false);
-  const answer = useAnswer<RunList>("runs", version, (signal) => getJson<RunList>("runs", {}, signal));
-  const take = (runs: ListedRun[]) => tell((before) => new Map([...before, ...runs.map((run): [string, ListedRun] => [run.id, run])]));
+  const answer = useAnswer<RunList>("runs", version, (signal) =>
+    getJson<RunList>("runs", {}, signal),
+  );
+  const take = (runs: ListedRun[]) =>
+    tell(
+      (before) => new Map([...before, ...runs.map((run): [string, ListedRun] => [run.id, run])]),
+    );
   const ask = async () => {
     if (isAsking.current) return;
     isAsking.current = true;

@@ -2,8 +2,8 @@
 import { useRef, useState } from "preact/hooks";
 import { ticks } from "./canvas";
 import { count, plain, steps as stepsText } from "./format";
-import { Mark, groups, tensorsText, type Group } from "./parts";
 import { useSize } from "./hooks";
+import { type Group, groups, Mark, tensorsText } from "./parts";
 import type { Change, Finding } from "./types";
 
 interface Props {
@@ -28,7 +28,10 @@ export function Timeline(props: Props) {
   const x = (step: number) => 1 + ((step - first) / Math.max(1, end - first)) * width;
   const stepAt = (event: PointerEvent) => {
     const rect = track.current!.getBoundingClientRect();
-    return Math.max(first, Math.min(end, first + ((event.clientX - rect.left) / width) * (end - first)));
+    return Math.max(
+      first,
+      Math.min(end, first + ((event.clientX - rect.left) / width) * (end - first)),
+    );
   };
   const isWhole = from <= first && to >= end;
   const flags = byRule(props.findings);
@@ -39,18 +42,23 @@ export function Timeline(props: Props) {
       <div class="flags" style={{ height: flags.length ? `${depth * 26 + 2}px` : "0" }}>
         {flags.map((group, i) => {
           const { left, right, lane, isLeftward } = places[i];
-          return <button
-            type="button"
-            key={`${group.rule}${group.severity}${group.over}`}
-            class={`flag ${group.severity}${group.over ? " over" : ""}${isLeftward ? " leftward" : ""}`}
-            style={{ top: `${lane * 26}px`, ...(isLeftward ? { right: `${size.width - right}px` } : { left: `${left}px` }) }}
-            title={`${plain(group.rule)}: ${tensorsText(group)}, ${stepsText(group.first, group.last)}`}
-            onClick={() => props.onFinding(group)}
-          >
-            <Mark tone={group.severity} size={11} />
-            {plain(group.rule)}
-            {group.findings.length > 1 && <i>×{count(group.findings.length)}</i>}
-          </button>;
+          return (
+            <button
+              type="button"
+              key={`${group.rule}${group.severity}${group.over}`}
+              class={`flag ${group.severity}${group.over ? " over" : ""}${isLeftward ? " leftward" : ""}`}
+              style={{
+                top: `${lane * 26}px`,
+                ...(isLeftward ? { right: `${size.width - right}px` } : { left: `${left}px` }),
+              }}
+              title={`${plain(group.rule)}: ${tensorsText(group)}, ${stepsText(group.first, group.last)}`}
+              onClick={() => props.onFinding(group)}
+            >
+              <Mark tone={group.severity} size={11} />
+              {plain(group.rule)}
+              {group.findings.length > 1 && <i>×{count(group.findings.length)}</i>}
+            </button>
+          );
         })}
       </div>
       <svg
@@ -69,21 +77,51 @@ export function Timeline(props: Props) {
           if (!drag) return;
           const [a, b] = [drag.from, drag.to].sort((p, q) => p - q);
           setDrag(null);
-          if (x(b) - x(a) > 5) props.onRange(Math.floor(a), Math.max(Math.floor(a) + 1, Math.ceil(b)));
+          if (x(b) - x(a) > 5)
+            props.onRange(Math.floor(a), Math.max(Math.floor(a) + 1, Math.ceil(b)));
         }}
         onDblClick={props.onReset}
       >
         <rect class="track" x="1" y="4" width={width} height="8" rx="4" />
-        {!isWhole && <rect class="range" x={x(from)} y="2" width={Math.max(3, x(to) - x(from))} height="12" rx="4" />}
+        {!isWhole && (
+          <rect
+            class="range"
+            x={x(from)}
+            y="2"
+            width={Math.max(3, x(to) - x(from))}
+            height="12"
+            rx="4"
+          />
+        )}
         {[...props.findings].sort(bySeverity).map((each) => (
-          <rect key={`${each.rule}${each.tensor}${each.first_step}`} class={`stretch ${each.severity}`} x={x(each.first_step)} y="5" height="6" width={Math.max(3, x(each.over ? each.last_step + 1 : end) - x(each.first_step))} />
+          <rect
+            key={`${each.rule}${each.tensor}${each.first_step}`}
+            class={`stretch ${each.severity}`}
+            x={x(each.first_step)}
+            y="5"
+            height="6"
+            width={Math.max(3, x(each.over ? each.last_step + 1 : end) - x(each.first_step))}
+          />
         ))}
         {props.changes.map((each) => (
           <path key={each.request} class="change" d={`M${x(each.step)} 0v16`} />
         ))}
-        {drag && <rect class="drag" x={x(Math.min(drag.from, drag.to))} y="0" width={Math.abs(x(drag.to) - x(drag.from))} height="16" />}
+        {drag && (
+          <rect
+            class="drag"
+            x={x(Math.min(drag.from, drag.to))}
+            y="0"
+            width={Math.abs(x(drag.to) - x(drag.from))}
+            height="16"
+          />
+        )}
         {ticks(first, end, width).map((step) => (
-          <text key={step} x={Math.min(width - 2, Math.max(1, x(step)))} y="29" text-anchor={x(step) < 20 ? "start" : x(step) > width - 20 ? "end" : "middle"}>
+          <text
+            key={step}
+            x={Math.min(width - 2, Math.max(1, x(step)))}
+            y="29"
+            text-anchor={x(step) < 20 ? "start" : x(step) > width - 20 ? "end" : "middle"}
+          >
             {count(step)}
           </text>
         ))}
@@ -129,7 +167,11 @@ function placesOf(flags: Group[], x: (step: number) => number, width: number): P
     const left = isLeftward ? Math.max(0, at - wide) : at;
     const right = left + wide;
     let lane = 0;
-    while (lane < MOST_LANES - 1 && taken.some((each) => each.lane === lane && each.left < right && left < each.right)) lane++;
+    while (
+      lane < MOST_LANES - 1 &&
+      taken.some((each) => each.lane === lane && each.left < right && left < each.right)
+    )
+      lane++;
     taken.push({ left, right, lane, isLeftward });
   }
   return taken;

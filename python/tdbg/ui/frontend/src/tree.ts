@@ -38,9 +38,12 @@ function rowsTo(depth: number, root: Node, toggled: Set<string>): Row[] {
   const rows: Row[] = [];
   const add = (node: Node, level: number, inside: string | undefined) => {
     // Where there is nothing to choose from, there is no level.
-    while (node.members.length > 1 && node.children.size === 1) node = node.children.values().next().value!;
-    if (node.members.length === 1 || !node.children.size) rows.push({ members: node.members, inside });
-    else if (level < depth !== toggled.has(node.path)) for (const child of node.children.values()) add(child, level + 1, node.path);
+    while (node.members.length > 1 && node.children.size === 1)
+      node = node.children.values().next().value!;
+    if (node.members.length === 1 || !node.children.size)
+      rows.push({ members: node.members, inside });
+    else if (level < depth !== toggled.has(node.path))
+      for (const child of node.children.values()) add(child, level + 1, node.path);
     else rows.push({ members: node.members, branch: node.path, inside });
   };
   for (const child of root.children.values()) add(child, root.children.size > 1 ? 1 : 0, undefined);

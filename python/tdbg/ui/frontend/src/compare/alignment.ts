@@ -4,7 +4,11 @@ import type { Run } from "../types";
 
 export const AXES = ["step", "training", "time"] as const;
 export type By = (typeof AXES)[number];
-export const AXIS_NAMES: Record<By, string> = { step: "step", training: "training step", time: "time" };
+export const AXIS_NAMES: Record<By, string> = {
+  step: "step",
+  training: "training step",
+  time: "time",
+};
 
 /** Places of time are milliseconds. */
 export function placeText(by: By, place: number): string {
@@ -27,6 +31,9 @@ export function timesText(logarithm: number): string {
   if (Math.abs(logarithm) >= 40) return logarithm > 0 ? "∞ ×" : "0 ×";
   const times = 2 ** Math.abs(logarithm);
   const digits = times < 1.1 ? 4 : 3;
-  const text = times >= 1e5 ? times.toExponential(1).replace("+", "") : String(Number(times.toPrecision(digits)));
+  const text =
+    times >= 1e5
+      ? times.toExponential(1).replace("+", "")
+      : String(Number(times.toPrecision(digits)));
   return logarithm < 0 && text !== "1" ? `1/${text} ×` : `${text} ×`;
 }

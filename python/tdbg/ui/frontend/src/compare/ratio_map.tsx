@@ -2,10 +2,10 @@
 import { useMemo } from "preact/hooks";
 import { BAD, isDark } from "../colors";
 import { count, plain, shorten } from "../format";
-import { filledColumns, grouped, placesOf, standing, usualDistance, type Grid } from "../grid";
+import { filledColumns, type Grid, grouped, placesOf, standing, usualDistance } from "../grid";
 import { useTheme } from "../hooks";
-import { MapCanvas, mostRows, useFrame, type Plot } from "../map_canvas";
-import { placeText, timesText, type By } from "./alignment";
+import { MapCanvas, mostRows, type Plot, useFrame } from "../map_canvas";
+import { type By, placeText, timesText } from "./alignment";
 
 interface Props {
   /** Binary logarithms: low, high and mean. */
@@ -80,27 +80,39 @@ export function RatioMap(props: Props) {
   }, [grid, rows]);
 
   const cells = useMemo(
-    () => ({ ctx, x, columnWidth, rowHeight }: Plot) => {
-      const middle = isDark() ? [44, 50, 60] : [247, 247, 247];
-      const apart = isDark() ? BEYOND_DARK : BEYOND_LIGHT;
-      const filled = filledColumns(grid);
-      const columns: number[] = [];
-      standing(filled, grid.columns, usualDistance(filled)).forEach((n, k) => (columns[filled[k]] = n));
-      rows.forEach((members, y) => {
-        for (let j = 0; j < grid.columns; j++) {
-          const i = furthest(grid, members, j);
-          if (i < 0) continue;
-          const at = i * grid.columns + j;
-          const value = valueOf(grid, at);
-          if (Number.isNaN(value) && !grid.bad[at]) continue;
-          const share = Math.min(1, Math.abs(value) / limit);
-          const side = value > 0 ? 1 : 0;
-          const isApart = Math.abs(value) > limit * BEYOND;
-          ctx.fillStyle = grid.bad[at] ? BAD : isApart ? apart[side] : `rgb(${middle.map((m, k) => Math.round(m + (ENDS[side][k] - m) * share)).join()})`;
-          ctx.fillRect(Math.floor(x(grid.start + j * grid.width)), y * rowHeight, Math.max(grid.bad[at] || isApart ? 3 : 1, Math.ceil(columnWidth * columns[j])), rowHeight > 9 ? rowHeight - 1 : rowHeight);
-        }
-      });
-    },
+    () =>
+      ({ ctx, x, columnWidth, rowHeight }: Plot) => {
+        const middle = isDark() ? [44, 50, 60] : [247, 247, 247];
+        const apart = isDark() ? BEYOND_DARK : BEYOND_LIGHT;
+        const filled = filledColumns(grid);
+        const columns: number[] = [];
+        standing(filled, grid.columns, usualDistance(filled)).forEach(
+          (n, k) => (columns[filled[k]] = n),
+        );
+        rows.forEach((members, y) => {
+          for (let j = 0; j < grid.columns; j++) {
+            const i = furthest(grid, members, j);
+            if (i < 0) continue;
+            const at = i * grid.columns + j;
+            const value = valueOf(grid, at);
+            if (Number.isNaN(value) && !grid.bad[at]) continue;
+            const share = Math.min(1, Math.abs(value) / limit);
+            const side = value > 0 ? 1 : 0;
+            const isApart = Math.abs(value) > limit * BEYOND;
+            ctx.fillStyle = grid.bad[at]
+              ? BAD
+              : isApart
+                ? apart[side]
+                : `rgb(${middle.map((m, k) => Math.round(m + (ENDS[side][k] - m) * share)).join()})`;
+            ctx.fillRect(
+              Math.floor(x(grid.start + j * grid.width)),
+              y * rowHeight,
+              Math.max(grid.bad[at] || isApart ? 3 : 1, Math.ceil(columnWidth * columns[j])),
+              rowHeight > 9 ? rowHeight - 1 : rowHeight,
+            );
+          }
+        });
+      },
     [grid, rows, limit, theme],
   );
 
@@ -114,7 +126,10 @@ export function RatioMap(props: Props) {
       mostHeight={MOST_HEIGHT}
       home={frame.from}
       cells={cells}
-      name={(row) => ({ text: props.label(grid.names[rows[row][0]]), more: rows[row].length > 1 ? ` +${rows[row].length - 1}` : "" })}
+      name={(row) => ({
+        text: props.label(grid.names[rows[row][0]]),
+        more: rows[row].length > 1 ? ` +${rows[row].length - 1}` : "",
+      })}
       place={(place) => placeText(by, place)}
       onOpen={({ row, column }) => {
         const i = furthest(grid, rows[row], column);
@@ -156,7 +171,8 @@ function Reading({ grid, members, column, by }: Props & { members: number[]; col
       {grid.high[at] > grid.low[at] && (
         <span class="soft">
           {" "}
-          of the means; from {timesText(grid.low[at])} to {timesText(grid.high[at])} of the least and the greatest
+          of the means; from {timesText(grid.low[at])} to {timesText(grid.high[at])} of the least
+          and the greatest
         </span>
       )}
       {grid.bad[at] > 0 && <strong class="bad"> NaN or Inf in {count(grid.bad[at])}</strong>}

@@ -4,14 +4,32 @@ import { series, themed } from "../colors";
 import { count, plain, shorten, steps as stepsText } from "../format";
 import { useRoute } from "../hooks";
 import { LineChart } from "../line_chart";
-import { Card, Link, Mark, Measured, Notice, fieldOf, groups, limitsOf, placeOf, type Group } from "../parts";
+import {
+  Card,
+  fieldOf,
+  type Group,
+  groups,
+  Link,
+  limitsOf,
+  Mark,
+  Measured,
+  Notice,
+  placeOf,
+} from "../parts";
 import { spans, useGrid } from "../run_data";
 import type { Run } from "../types";
-import { FIELD_NAMES, JudgeButton } from "./run";
+import { FIELD_NAMES } from "./layers";
+import { JudgeButton } from "./verdict";
 
 const MOST_TENSORS = 24;
 /** What a rule's status says, in words. */
-const SAID: Record<string, string> = { NoIssuesFound: "nothing found", IssuesFound: "found something", InProgress: "judging", Stopped: "stopped", Error: "failed" };
+const SAID: Record<string, string> = {
+  NoIssuesFound: "nothing found",
+  IssuesFound: "found something",
+  InProgress: "judging",
+  Stopped: "stopped",
+  Error: "failed",
+};
 
 export function FindingsScreen({ run, version }: { run: Run; version: number }) {
   const route = useRoute();
@@ -19,13 +37,18 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
   const all = found.flatMap((group) => group.findings);
   const following = all.filter((each) => each.cause).length;
   const judged = Object.entries(run.rules);
-  const isBlind = ([, { status, message }]: (typeof judged)[number]) => status === "NoIssuesFound" && message !== "";
+  const isBlind = ([, { status, message }]: (typeof judged)[number]) =>
+    status === "NoIssuesFound" && message !== "";
   const blind = judged.filter(isBlind);
   return (
     <main class="findings">
       <header class="tensor-head">
         <h1>
-          {route.find ? plain(route.find) : "Findings"} <span class="soft">{count(all.length)}{following > 0 && `, of which ${count(following)} follow from others`}</span>
+          {route.find ? plain(route.find) : "Findings"}{" "}
+          <span class="soft">
+            {count(all.length)}
+            {following > 0 && `, of which ${count(following)} follow from others`}
+          </span>
         </h1>
         {route.find && (
           <Link class="button" to={{ run: run.id, screen: "findings" }}>
@@ -34,25 +57,44 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
         )}
       </header>
       {!found.length && (
-        <Notice title={judged.length ? "Rules have judged this run, and found nothing" : "No rule has judged this run yet"} tone={judged.length ? "ok" : "unjudged"}>
+        <Notice
+          title={
+            judged.length
+              ? "Rules have judged this run, and found nothing"
+              : "No rule has judged this run yet"
+          }
+          tone={judged.length ? "ok" : "unjudged"}
+        >
           {!judged.length && <JudgeButton run={run} />}
           {!judged.length && (
             <p>
-              <code>tdbg check {shorten(run.path, 90)}</code> judges it now; <code>tdbg watch</code> does while it trains.
+              <code>tdbg check {shorten(run.path, 90)}</code> judges it now; <code>tdbg watch</code>{" "}
+              does while it trains.
             </p>
           )}
         </Notice>
       )}
       {found.map((group) => (
-        <FoundGroup key={`${group.rule}${group.severity}${group.over}`} run={run} group={group} version={version} />
+        <FoundGroup
+          key={`${group.rule}${group.severity}${group.over}`}
+          run={run}
+          group={group}
+          version={version}
+        />
       ))}
-      {run.n_findings > run.findings.length && <p class="soft">The first {count(run.findings.length)} of {count(run.n_findings)} are shown.</p>}
+      {run.n_findings > run.findings.length && (
+        <p class="soft">
+          The first {count(run.findings.length)} of {count(run.n_findings)} are shown.
+        </p>
+      )}
       {judged.length > 0 && (
         <Card title="Rules that judge this run">
           <RuleList rules={judged.filter((each) => !isBlind(each))} />
           {blind.length > 0 && (
             <details>
-              <summary>{count(blind.length)} had too little to judge by, or not all that they need</summary>
+              <summary>
+                {count(blind.length)} had too little to judge by, or not all that they need
+              </summary>
               <RuleList rules={blind} />
             </details>
           )}
@@ -67,7 +109,14 @@ function RuleList({ rules }: { rules: [string, { status: string; message: string
     <ul class="rules">
       {rules.map(([name, { status, message }]) => (
         <li key={name}>
-          <b>{plain(name)}</b> <span class="soft">{plain(message && status === "NoIssuesFound" ? message : [SAID[status] ?? status, message].filter(Boolean).join(": "))}</span>
+          <b>{plain(name)}</b>{" "}
+          <span class="soft">
+            {plain(
+              message && status === "NoIssuesFound"
+                ? message
+                : [SAID[status] ?? status, message].filter(Boolean).join(": "),
+            )}
+          </span>
         </li>
       ))}
     </ul>
@@ -81,10 +130,30 @@ function FoundGroup({ run, group, version }: { run: Run; group: Group; version: 
   const to = Number(place.to);
   const field = fieldOf(first);
   const isCurve = run.curves.includes(first.tensor);
-  const grid = useGrid({ path: isCurve ? "curve" : "envelope", run: run.id, name: first.tensor, ...(isCurve ? {} : { field }), from, to, most: 400 }, group.over ? 0 : version);
-  const lines = useMemo(() => (grid.data ? [{ label: plain(first.tensor), color: series(0), grid: grid.data }] : []), [grid.data]);
-  const limits = useMemo(() => limitsOf(group.findings.slice(0, 1), isCurve ? "mean" : field), [first]);
-  const flags = useMemo(() => [{ from: first.first_step, to: first.last_step + 1, color: themed(first.severity) }], [first]);
+  const grid = useGrid(
+    {
+      path: isCurve ? "curve" : "envelope",
+      run: run.id,
+      name: first.tensor,
+      ...(isCurve ? {} : { field }),
+      from,
+      to,
+      most: 400,
+    },
+    group.over ? 0 : version,
+  );
+  const lines = useMemo(
+    () => (grid.data ? [{ label: plain(first.tensor), color: series(0), grid: grid.data }] : []),
+    [grid.data],
+  );
+  const limits = useMemo(
+    () => limitsOf(group.findings.slice(0, 1), isCurve ? "mean" : field),
+    [first],
+  );
+  const flags = useMemo(
+    () => [{ from: first.first_step, to: first.last_step + 1, color: themed(first.severity) }],
+    [first],
+  );
   return (
     <Card class={`found ${group.severity}${group.over ? " over" : ""}`}>
       <div class="with-side">
@@ -110,13 +179,30 @@ function FoundGroup({ run, group, version }: { run: Run; group: Group; version: 
                 <span class="soft">{stepsText(each.first_step, each.last_step)}</span>
               </li>
             ))}
-            {group.findings.length > MOST_TENSORS && <li class="soft">and {count(group.findings.length - MOST_TENSORS)} more</li>}
+            {group.findings.length > MOST_TENSORS && (
+              <li class="soft">and {count(group.findings.length - MOST_TENSORS)} more</li>
+            )}
           </ul>
-          {first.cause && <p class="soft">follows from {plain(first.cause.rule)} in {shorten(first.cause.tensor, 60)}</p>}
+          {first.cause && (
+            <p class="soft">
+              follows from {plain(first.cause.rule)} in {shorten(first.cause.tensor, 60)}
+            </p>
+          )}
         </div>
         <div class="side evidence">
           <p class="soft">{isCurve ? shorten(first.tensor, 40) : FIELD_NAMES[field]}</p>
-          {!grid.error && <LineChart lines={lines} title={`Evidence: ${plain(first.tensor)}`} from={from} to={to} log={grid.data !== null && spans(grid.data, limits) > 30} height={170} flags={flags} limits={limits} />}
+          {!grid.error && (
+            <LineChart
+              lines={lines}
+              title={`Evidence: ${plain(first.tensor)}`}
+              from={from}
+              to={to}
+              log={grid.data !== null && spans(grid.data, limits) > 30}
+              height={170}
+              flags={flags}
+              limits={limits}
+            />
+          )}
           <Link class="button filled" to={place}>
             Show me
           </Link>

@@ -34,7 +34,10 @@ export function Runs({ list }: { list: RunList }) {
   const end = useRef<HTMLLIElement>(null);
   useEffect(() => {
     if (!end.current) return;
-    const observer = new IntersectionObserver(([entry]) => entry.isIntersecting && setMost((before) => before + MORE), { rootMargin: "600px" });
+    const observer = new IntersectionObserver(
+      ([entry]) => entry.isIntersecting && setMost((before) => before + MORE),
+      { rootMargin: "600px" },
+    );
     observer.observe(end.current);
     return () => observer.disconnect();
   }, [most, shown.length]);
@@ -45,17 +48,33 @@ export function Runs({ list }: { list: RunList }) {
         <h1>
           {count(list.runs.length)} run{list.runs.length > 1 && "s"}
           <span class="soft">
-            {running ? `${count(running)} in training` : "none in training"} · {sick ? `${count(sick)} with errors` : "no errors"}
+            {running ? `${count(running)} in training` : "none in training"} ·{" "}
+            {sick ? `${count(sick)} with errors` : "no errors"}
             {unread > 0 && ` · reading ${count(unread)} more …`}
           </span>
         </h1>
         <div class="tools">
           {chosen.size > 1 && (
-            <button type="button" class="filled" onClick={() => go({ screen: "compare", runs: [...chosen].join(",") }, { fresh: true })}>
+            <button
+              type="button"
+              class="filled"
+              onClick={() =>
+                go({ screen: "compare", runs: [...chosen].join(",") }, { fresh: true })
+              }
+            >
               Compare {chosen.size}
             </button>
           )}
-          <input type="search" class="search" placeholder="Filter: name state:running finding:error" aria-label="Filter runs" value={filter} onInput={(event) => go({ find: event.currentTarget.value || undefined }, { quiet: true })} />
+          <input
+            type="search"
+            class="search"
+            placeholder="Filter: name state:running finding:error"
+            aria-label="Filter runs"
+            value={filter}
+            onInput={(event) =>
+              go({ find: event.currentTarget.value || undefined }, { quiet: true })
+            }
+          />
         </div>
       </header>
       <ul class="run-list">
@@ -98,7 +117,12 @@ export function Runs({ list }: { list: RunList }) {
                   </span>
                 </span>
                 <State status={run.status} stopped={run.stopped} />
-                <Sparkline spark={run.loss} label={run.loss ? `${plain(run.loss.name)} over ${count(run.steps)} steps` : "no loss"} />
+                <Sparkline
+                  spark={run.loss}
+                  label={
+                    run.loss ? `${plain(run.loss.name)} over ${count(run.steps)} steps` : "no loss"
+                  }
+                />
                 <span class="run-what">{plain(run.verdict.sentence.replace(/^[^.]*\. /, ""))}</span>
               </Link>
             )}
@@ -116,7 +140,8 @@ function NoRuns({ places }: { places: string[] }) {
     <main>
       <Notice title="No run yet" tone="starting">
         <p>
-          Looking in <code>{places.map(plain).join(", ")}</code>. A run appears here by itself, as soon as a training begins:
+          Looking in <code>{places.map(plain).join(", ")}</code>. A run appears here by itself, as
+          soon as a training begins:
         </p>
         <pre>{`import tdbg.pytorch as td
 

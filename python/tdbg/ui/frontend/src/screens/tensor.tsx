@@ -3,16 +3,16 @@ import { useMemo, useState } from "preact/hooks";
 import { getArrays, getJson, type Packed } from "../api";
 import { series, themed } from "../colors";
 import { CaptureButton } from "../controls";
+import { Elements } from "../elements";
 import { count, counted, number, percent, plain, shape, shorten } from "../format";
 import { Heat } from "../heat";
 import { adjust, setCursor, useAnswer, useRoute } from "../hooks";
-import { Elements } from "../elements";
-import { LineChart, hasBelow } from "../line_chart";
-import { AxisChips, Card, Chips, Link, Mark, Measured, Notice, limitsOf } from "../parts";
+import { hasBelow, LineChart } from "../line_chart";
+import { AxisChips, Card, Chips, Link, limitsOf, Mark, Measured, Notice } from "../parts";
 import { useRare } from "../rare";
 import { cursorOf, hasRanks, rangeOf, rankOf, spans, useGrid, useTensors } from "../run_data";
 import type { Field, Finding, Lost, Row, Run, Tensor } from "../types";
-import { FIELDS, FIELD_NAMES, findingsOf } from "./run";
+import { FIELD_NAMES, FIELDS } from "./layers";
 
 const COLUMNS = ["mean", "std", "rms", "min", "max", "zero", "nan", "count"];
 const MOST_SAVED = 100_000;
@@ -22,17 +22,47 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
   const tensors = useTensors(run);
   const name = route.tensor ?? "";
   const tensor = tensors.find((each) => each.name === name);
-  const peers = useMemo(() => tensors.filter((each) => each.role === tensor?.role), [tensors, tensor]);
+  const peers = useMemo(
+    () => tensors.filter((each) => each.role === tensor?.role),
+    [tensors, tensor],
+  );
   const range = rangeOf(run, route);
   const field = (FIELDS.includes(route.field as Field) ? route.field : "rms") as Field;
   const rank = rankOf(run, route);
   const rare = useRare(hasRanks(run)).data;
-  const grid = useGrid(tensor ? { path: "envelope", run: run.id, name, field, worker: rank, from: range.from, to: range.to, most: 1000 } : null, version);
+  const grid = useGrid(
+    tensor
+      ? {
+          path: "envelope",
+          run: run.id,
+          name,
+          field,
+          worker: rank,
+          from: range.from,
+          to: range.to,
+          most: 1000,
+        }
+      : null,
+    version,
+  );
   const found = findingsOf(run, name);
   const limits = useMemo(() => limitsOf(found, field), [run.findings, name, field]);
-  const isLog = route.axis ? route.axis === "log" : grid.data !== null && spans(grid.data, limits) > 30;
-  const lines = useMemo(() => (grid.data ? [{ label: FIELD_NAMES[field], color: series(0), grid: grid.data }] : []), [grid.data, field]);
-  const flags = useMemo(() => found.map((each) => ({ from: each.first_step, to: each.last_step + 1, color: themed(each.severity) })), [run.findings, name]);
+  const isLog = route.axis
+    ? route.axis === "log"
+    : grid.data !== null && spans(grid.data, limits) > 30;
+  const lines = useMemo(
+    () => (grid.data ? [{ label: FIELD_NAMES[field], color: series(0), grid: grid.data }] : []),
+    [grid.data, field],
+  );
+  const flags = useMemo(
+    () =>
+      found.map((each) => ({
+        from: each.first_step,
+        to: each.last_step + 1,
+        color: themed(each.severity),
+      })),
+    [run.findings, name],
+  );
   const at = cursorOf(route);
   if (!tensors.length) return <main class="empty soft">reading …</main>;
   if (!tensor)
@@ -56,7 +86,14 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
         <div>
           <h1>{shorten(tensor.name, 160)}</h1>
           <p class="soft">
-            {[tensor.role.replace("_", " "), tensor.dtype, shape(tensor.shape), tensor.module && plain(tensor.module)].filter(Boolean).join(" · ")}
+            {[
+              tensor.role.replace("_", " "),
+              tensor.dtype,
+              shape(tensor.shape),
+              tensor.module && plain(tensor.module),
+            ]
+              .filter(Boolean)
+              .join(" · ")}
           </p>
         </div>
         <nav aria-label="Tensors of the same role">
@@ -72,14 +109,47 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
         aside={
           <div class="settings">
             {rare && <rare.RankSelect run={run} rank={rank} />}
-            <Chips label="Statistic" options={FIELDS} value={field} names={FIELD_NAMES} onChange={(value) => adjust({ field: value === "rms" ? undefined : value, axis: undefined })} />
+            <Chips
+              label="Statistic"
+              options={FIELDS}
+              value={field}
+              names={FIELD_NAMES}
+              onChange={(value) =>
+                adjust({ field: value === "rms" ? undefined : value, axis: undefined })
+              }
+            />
             <AxisChips isLog={isLog} />
           </div>
         }
       >
-        {grid.error ? <Notice title="It cannot be drawn" tone="error">{plain(grid.error.message)}</Notice> : <LineChart lines={lines} title={`${FIELD_NAMES[field]} of ${plain(name)}`} from={range.from} to={range.to} log={isLog} height={280} cursor={at} flags={flags} limits={limits} onRange={range.set} onReset={range.reset} onCursor={setCursor} />}
+        {grid.error ? (
+          <Notice title="It cannot be drawn" tone="error">
+            {plain(grid.error.message)}
+          </Notice>
+        ) : (
+          <LineChart
+            lines={lines}
+            title={`${FIELD_NAMES[field]} of ${plain(name)}`}
+            from={range.from}
+            to={range.to}
+            log={isLog}
+            height={280}
+            cursor={at}
+            flags={flags}
+            limits={limits}
+            onRange={range.set}
+            onReset={range.reset}
+            onCursor={setCursor}
+          />
+        )}
         <p class="reading">
-          {bad > 0 ? <strong class="bad">NaN or Inf in {count(bad)} rows</strong> : <span class="soft">line: mean · band: least to greatest of a column · nothing is left out</span>}
+          {bad > 0 ? (
+            <strong class="bad">NaN or Inf in {count(bad)} rows</strong>
+          ) : (
+            <span class="soft">
+              line: mean · band: least to greatest of a column · nothing is left out
+            </span>
+          )}
           {isLog && hasBelow(lines) && <span class="soft"> at the foot: zero or below</span>}
           {(route.from || route.to) && (
             <button type="button" class="small" onClick={range.reset}>
@@ -88,10 +158,46 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
           )}
         </p>
       </Card>
-      {rare && <rare.Ranks run={run} name={name} field={field} label={FIELD_NAMES[field]} range={range} cursor={at} at={step} log={isLog} version={version} />}
-      {!isNumber && <Distribution run={run} tensor={tensor} worker={rank} from={range.from} to={range.to} at={at} version={version} />}
-      <Elements run={run} name={name} worker={rank} at={step} version={at === undefined ? version : 0} />
-      <Rows run={run} tensor={tensor} worker={rank} at={step} from={range.from} to={range.to} version={version} />
+      {rare && (
+        <rare.Ranks
+          run={run}
+          name={name}
+          field={field}
+          label={FIELD_NAMES[field]}
+          range={range}
+          cursor={at}
+          at={step}
+          log={isLog}
+          version={version}
+        />
+      )}
+      {!isNumber && (
+        <Distribution
+          run={run}
+          tensor={tensor}
+          worker={rank}
+          from={range.from}
+          to={range.to}
+          at={at}
+          version={version}
+        />
+      )}
+      <Elements
+        run={run}
+        name={name}
+        worker={rank}
+        at={step}
+        version={at === undefined ? version : 0}
+      />
+      <Rows
+        run={run}
+        tensor={tensor}
+        worker={rank}
+        at={step}
+        from={range.from}
+        to={range.to}
+        version={version}
+      />
     </main>
   );
 }
@@ -100,7 +206,20 @@ function Neighbour({ run, tensor, text }: { run: Run; tensor: Tensor | undefined
   const route = useRoute();
   if (!tensor) return <span class="soft">{text}</span>;
   return (
-    <Link class="button" title={plain(tensor.name)} to={{ run: run.id, screen: "tensor", tensor: tensor.name, from: route.from, to: route.to, at: route.at, field: route.field, rank: route.rank }}>
+    <Link
+      class="button"
+      title={plain(tensor.name)}
+      to={{
+        run: run.id,
+        screen: "tensor",
+        tensor: tensor.name,
+        from: route.from,
+        to: route.to,
+        at: route.at,
+        field: route.field,
+        rank: route.rank,
+      }}
+    >
       {text}
     </Link>
   );
@@ -112,7 +231,12 @@ export function FindingNote({ finding }: { finding: Finding }) {
       <Mark tone={finding.severity} size={18} />
       <div>
         <h2>
-          {plain(finding.rule)} <span class="soft">{finding.over ? `from step ${count(finding.first_step)} to ${count(finding.last_step)}, over` : `since step ${count(finding.first_step)}`}</span>
+          {plain(finding.rule)}{" "}
+          <span class="soft">
+            {finding.over
+              ? `from step ${count(finding.first_step)} to ${count(finding.last_step)}, over`
+              : `since step ${count(finding.first_step)}`}
+          </span>
         </h2>
         <p>
           {plain(finding.message)} <Measured finding={finding} />
@@ -127,9 +251,31 @@ export function FindingNote({ finding }: { finding: Finding }) {
   );
 }
 
-function Distribution({ run, tensor, worker, from, to, at, version }: { run: Run; tensor: Tensor; worker: string | undefined; from: number; to: number; at: number | undefined; version: number }) {
+function Distribution({
+  run,
+  tensor,
+  worker,
+  from,
+  to,
+  at,
+  version,
+}: {
+  run: Run;
+  tensor: Tensor;
+  worker: string | undefined;
+  from: number;
+  to: number;
+  at: number | undefined;
+  version: number;
+}) {
   const key = `histograms ${run.id} ${tensor.name} ${worker} ${from} ${at}`;
-  const answer = useAnswer<Packed>(key, version * 1e7 + to, (signal) => getArrays("histograms", { run: run.id, name: tensor.name, worker, start: from, stop: to, columns: 100, bins: 64, at }, signal));
+  const answer = useAnswer<Packed>(key, version * 1e7 + to, (signal) =>
+    getArrays(
+      "histograms",
+      { run: run.id, name: tensor.name, worker, start: from, stop: to, columns: 100, bins: 64, at },
+      signal,
+    ),
+  );
   const packed = answer.data;
   if (!packed) return null;
   const lost = (packed.header.lost as Lost[]) ?? [];
@@ -139,14 +285,20 @@ function Distribution({ run, tensor, worker, from, to, at, version }: { run: Run
         <div class="empty">
           <p>No histogram and no value of it was captured in these steps.</p>
           <p class="soft">
-            Histograms come with <code>ReductionConfig(save_histogram=True)</code>, values with <code>SaveConfig(save_interval=100)</code>.
+            Histograms come with <code>ReductionConfig(save_histogram=True)</code>, values with{" "}
+            <code>SaveConfig(save_interval=100)</code>.
           </p>
-          {run.may_control && <CaptureButton run={run} tensor={tensor.name} label="Capture its values for 50 steps" />}
+          {run.may_control && (
+            <CaptureButton run={run} tensor={tensor.name} label="Capture its values for 50 steps" />
+          )}
         </div>
       </Card>
     );
   return (
-    <Card title="Distribution over steps" aside={<span class="soft">{counted(packed.arrays.steps.length, "histogram")}</span>}>
+    <Card
+      title="Distribution over steps"
+      aside={<span class="soft">{counted(packed.arrays.steps.length, "histogram")}</span>}
+    >
       <div class="with-side">
         <Heat packed={packed} from={from} to={to} height={260} />
         {lost.length > 0 && (
@@ -170,7 +322,9 @@ function Distribution({ run, tensor, worker, from, to, at, version }: { run: Run
                 ))}
               </tbody>
             </table>
-            <p class="soft">shares of the elements at step {count(Number(packed.header.lost_step))}</p>
+            <p class="soft">
+              shares of the elements at step {count(Number(packed.header.lost_step))}
+            </p>
           </div>
         )}
       </div>
@@ -179,16 +333,47 @@ function Distribution({ run, tensor, worker, from, to, at, version }: { run: Run
 }
 
 /** The rows around the cursor, exactly as they were recorded. */
-function Rows({ run, tensor, worker, at, from, to, version }: { run: Run; tensor: Tensor; worker: string | undefined; at: number; from: number; to: number; version: number }) {
+function Rows({
+  run,
+  tensor,
+  worker,
+  at,
+  from,
+  to,
+  version,
+}: {
+  run: Run;
+  tensor: Tensor;
+  worker: string | undefined;
+  at: number;
+  from: number;
+  to: number;
+  version: number;
+}) {
   const [saved, setSaved] = useState("");
-  const answer = useAnswer<{ rows: Row[] }>(`rows ${run.id} ${tensor.name} ${worker} ${from} ${to} ${at}`, version, (signal) => getJson("rows", { run: run.id, name: tensor.name, worker, start: from, stop: to, around: at }, signal));
+  const answer = useAnswer<{ rows: Row[] }>(
+    `rows ${run.id} ${tensor.name} ${worker} ${from} ${to} ${at}`,
+    version,
+    (signal) =>
+      getJson(
+        "rows",
+        { run: run.id, name: tensor.name, worker, start: from, stop: to, around: at },
+        signal,
+      ),
+  );
   const rows = answer.data?.rows ?? [];
   if (!rows.length) return null;
   const save = async () => {
     const all: Row[] = [];
     try {
       for (let next = from; ; next = all[all.length - 1].step + 1) {
-        const { rows: more, n_steps } = await getJson<{ rows: Row[]; n_steps: number }>("rows", { run: run.id, name: tensor.name, worker, start: next, stop: to });
+        const { rows: more, n_steps } = await getJson<{ rows: Row[]; n_steps: number }>("rows", {
+          run: run.id,
+          name: tensor.name,
+          worker,
+          start: next,
+          stop: to,
+        });
         all.push(...more);
         setSaved(`${count(all.length)} rows`);
         if (!more.length || more.length >= n_steps || all.length >= MOST_SAVED) break;
@@ -197,7 +382,10 @@ function Rows({ run, tensor, worker, at, from, to, version }: { run: Run; tensor
       return setSaved((failure as Error).message);
     }
     const names = Object.keys(all[0]);
-    const text = [names.join(","), ...all.map((row) => names.map((each) => String(row[each] ?? "")).join(","))].join("\n");
+    const text = [
+      names.join(","),
+      ...all.map((row) => names.map((each) => String(row[each] ?? "")).join(",")),
+    ].join("\n");
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
     link.download = "rows.csv";
@@ -212,7 +400,12 @@ function Rows({ run, tensor, worker, at, from, to, version }: { run: Run; tensor
           <span class="soft" role="status">
             {saved}
           </span>
-          <button type="button" class="small" title="All rows of the range" onClick={() => void save()}>
+          <button
+            type="button"
+            class="small"
+            title="All rows of the range"
+            onClick={() => void save()}
+          >
             Save as CSV
           </button>
         </span>
@@ -234,7 +427,9 @@ function Rows({ run, tensor, worker, at, from, to, version }: { run: Run; tensor
                 <td>{count(row.step)}</td>
                 {COLUMNS.map((each) => (
                   <td key={each} class={each === "nan" && Number(row.nan) > 0 ? "bad" : ""}>
-                    {["zero", "nan", "count"].includes(each) ? count(Number(row[each])) : number(row[each])}
+                    {["zero", "nan", "count"].includes(each)
+                      ? count(Number(row[each]))
+                      : number(row[each])}
                   </td>
                 ))}
               </tr>
@@ -244,4 +439,8 @@ function Rows({ run, tensor, worker, at, from, to, version }: { run: Run; tensor
       </div>
     </Card>
   );
+}
+
+function findingsOf(run: Run, tensor: string): Finding[] {
+  return run.findings.filter((each) => each.tensor === tensor);
 }

@@ -1,0 +1,135 @@
+import { getJson } from "../api";
+import { count, percent, plain, shorten } from "../format";
+import { go, type Route, useAnswer } from "../hooks";
+import { Card, Chips } from "../parts";
+import { type By } from "./alignment";
+import { type Compared } from "./curves";
+
+const PERCENTS = ["0", "1", "10", "50"] as const;
+
+const PERCENT_NAMES = { 0: "at all", 1: "by 1 %", 10: "by 10 %", 50: "by half" };
+
+/** A run that goes on is compared again when it is so many times as long. */
+const AGAIN = 1.1;
+
+interface Divergence {
+  by: By;
+  n_names: number;
+  n_places: number;
+  n_partings: number;
+  partings: { name: string; place: number; deviation: number | null }[];
+}
+
+/** The first step at which the two differ, and in what. */
+export function Parting({
+  above,
+  below,
+  by,
+  route,
+}: {
+  above: Compared;
+  below: Compared;
+  by: By;
+  route: Route;
+}) {
+  const percentage = PERCENTS.includes(route.part as never)
+    ? (route.part as (typeof PERCENTS)[number])
+    : "0";
+  const shared = Math.min(above.run.steps, below.run.steps);
+  const goes = [above.run, below.run].some((run) => run.status === "running");
+  const stage = goes
+    ? Math.floor(Math.log(shared + 1) / Math.log(AGAIN))
+    : `${above.run.version} ${below.run.version}`;
+  const key = `${above.run.id} ${below.run.id} ${by} ${percentage} ${stage}`;
+  const { data, error } = useAnswer<Divergence>(key, 0, (signal) =>
+    getJson<Divergence>(
+      "divergence",
+      { run: above.run.id, other: below.run.id, by, percent: percentage },
+      signal,
+    ),
+  );
+  const first = data?.partings[0];
+  const word = data?.by === "training" ? "training step" : "step";
+  const names = data?.partings.filter((each) => each.place === first?.place) ?? [];
+  const more = data ? data.n_partings - data.partings.length : 0;
+  return (
+    <Card
+      title="Where they part"
+      class="parting"
+      aside={
+        <Chips
+          label="From which difference on"
+          options={PERCENTS}
+          value={percentage}
+          names={PERCENT_NAMES}
+          onChange={(value) => go({ part: value === "0" ? undefined : value }, { quiet: true })}
+        />
+      }
+    >
+      {error && !data ? (
+        <p class="bad">{plain(error.message)}</p>
+      ) : !data ? (
+        <p class="soft">reading …</p>
+      ) : !data.n_places || !data.n_names ? (
+        <p>They have {data.n_names ? `no ${word}` : "no tensor and no scalar"} in common.</p>
+      ) : !first ? (
+        <p>
+          <b>Nowhere</b>: {count(data.n_names)} tensors and scalars are{" "}
+          {percentage === "0" ? "the same" : `within ${percentage} %`} at {count(data.n_places)}{" "}
+          {word}s.
+        </p>
+      ) : (
+        <>
+          <p>
+            <b>
+              At {word} {count(first.place)}
+            </b>
+            , first in{" "}
+            {names.slice(0, 3).map((each, i) => (
+              <span key={each.name}>
+                {i > 0 && ", "}
+                <Name {...each} by={by} />
+              </span>
+            ))}
+            {names.length > 3 && ` and ${more ? "others" : count(names.length - 3) + " more"}`}
+            <span class="soft">
+              ; {count(data.n_partings)} of {count(data.n_names)} tensors and scalars part in{" "}
+              {count(data.n_places)} {word}s.
+            </span>
+          </p>
+          {data.partings.length > names.length && (
+            <p class="soft">
+              Then{" "}
+              {data.partings.slice(names.length, names.length + 4).map((each, i) => (
+                <span key={each.name}>
+                  {i > 0 && ", "}
+                  <Name {...each} by={by} /> at {count(each.place)}
+                </span>
+              ))}
+              .
+            </p>
+          )}
+        </>
+      )}
+    </Card>
+  );
+}
+
+/** What parts: a click shows it. */
+function Name({ name, place, deviation, by }: Divergence["partings"][0] & { by: By }) {
+  const at = by === "time" ? undefined : String(place);
+  const title =
+    deviation === null ? "NaN or Inf in one of them alone" : `${percent(deviation)} apart`;
+  return (
+    <button
+      type="button"
+      class="plain"
+      title={title}
+      onClick={() =>
+        go(name.startsWith("scalar/") ? { curve: name, at } : { tensor: name, at }, { quiet: true })
+      }
+    >
+      <code>{shorten(name, 48)}</code>
+    </button>
+  );
+}

@@ -1,0 +1,57 @@
+import { bytes, compareNames, count, percent, plain, shorten } from "../format";
+import { Notice } from "../parts";
+import type { Run } from "../types";
+
+export function Facts({ run }: { run: Run }) {
+  const workers = Object.entries(run.workers).sort(([a], [b]) => compareNames(a, b));
+  const unwell = workers.filter(([, state]) => state !== workers[0]?.[1]);
+  const judged = Object.keys(run.rules).length;
+  return (
+    <footer class="facts">
+      {run.problem_list.length > 0 && (
+        <Notice
+          title={`${count(run.problems)} thing${run.problems > 1 ? "s" : ""} in the files ${run.problems > 1 ? "are" : "is"} not as it should be; the rest is shown`}
+          tone="warning"
+        >
+          <ul>
+            {run.problem_list.slice(0, 5).map((each, i) => (
+              <li key={i}>
+                {plain(each.kind)}: {each.file && <code>{plain(each.file)}</code>}{" "}
+                {plain(each.message)}
+              </li>
+            ))}
+          </ul>
+          <p>
+            <code>tdbg fsck {shorten(run.path, 90)}</code> says more.
+          </p>
+        </Notice>
+      )}
+      <dl>
+        <Fact name="Run" value={plain(run.path)} />
+        <Fact name="Tensors" value={count(run.n_tensors)} />
+        <Fact name="On disk" value={bytes(run.bytes)} />
+        {run.cost !== null && (
+          <Fact name="Cost of capture" value={`steps take ${percent(run.cost)} longer`} />
+        )}
+        <Fact name="Lost records" value={count(run.lost)} />
+        <Fact name="Rules that judged" value={judged ? count(judged) : "none"} />
+        {workers.length > 1 && (
+          <Fact
+            name="Ranks"
+            value={`${count(workers.length)}${unwell.length ? `; ${unwell.map(([n, s]) => `${n} ${s}`).join(", ")}` : ""}`}
+          />
+        )}
+        {run.attempts > 1 && <Fact name="Attempts" value={count(run.attempts)} />}
+      </dl>
+    </footer>
+  );
+}
+
+function Fact({ name, value }: { name: string; value: string }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{value}</dd>
+    </div>
+  );
+}

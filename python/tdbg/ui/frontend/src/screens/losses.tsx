@@ -1,0 +1,144 @@
+/** The losses of a run, and its scalars one at a time. */
+import { useMemo } from "preact/hooks";
+import { series, themed } from "../colors";
+import { count, number, plain } from "../format";
+import { type Grid } from "../grid";
+import { type Route, setCursor, setter } from "../hooks";
+import { hasBelow, LineChart } from "../line_chart";
+import { AxisChips, Card, LineKeys, Select } from "../parts";
+import { type Range, useGrid } from "../run_data";
+import type { Run } from "../types";
+
+const CURVE_COLUMNS = 900;
+
+/** Which curve belongs to which: losses first, of scalars one at a time. */
+export function Losses({
+  run,
+  range,
+  route,
+  version,
+  cursor,
+}: {
+  run: Run;
+  range: Range;
+  route: Route;
+  version: number;
+  cursor: number | undefined;
+}) {
+  const name = route.curve && run.curves.includes(route.curve) ? route.curve : run.curves[0];
+  const modes = run.modes.filter((mode) => mode === "TRAIN" || mode === "EVAL");
+  const split = modes.length > 1;
+  const request = (mode?: string) =>
+    name
+      ? {
+          path: "curve" as const,
+          run: run.id,
+          name,
+          mode,
+          from: range.from,
+          to: range.to,
+          most: CURVE_COLUMNS,
+        }
+      : null;
+  const train = useGrid(request(split ? "TRAIN" : undefined), version);
+  const evaluation = useGrid(split ? request("EVAL") : null, version);
+  const isLog = route.axis ? route.axis === "log" : train.data !== null && runsAway(train.data);
+  const lines = useMemo(() => {
+    const found = [];
+    if (train.data)
+      found.push({
+        label: split ? "train" : plain(name ?? ""),
+        color: series(0),
+        grid: train.data,
+      });
+    if (split && evaluation.data?.rows.some((n) => n > 0))
+      found.push({ label: "evaluation", color: series(1), grid: evaluation.data });
+    return found;
+  }, [train.data, evaluation.data, split, name]);
+  const flags = useMemo(
+    () =>
+      run.findings
+        .filter((each) => each.tensor === name)
+        .map((each) => ({
+          from: each.first_step,
+          to: each.last_step + 1,
+          color: themed(each.severity),
+        })),
+    [run.findings, name],
+  );
+  const bad = lines.reduce((sum, { grid }) => sum + grid.bad.reduce((a, b) => a + b, 0), 0);
+  const last = lines[0] ? lastMean(lines[0].grid) : null;
+  return (
+    <Card
+      title="Loss"
+      aside={
+        <div class="settings">
+          {last !== null && (
+            <span class={`now${Number.isNaN(last) ? " bad" : ""}`}>
+              {Number.isNaN(last) ? "NaN" : number(last)}
+            </span>
+          )}
+          {run.curves.length > 1 && (
+            <Select
+              label="Which curve"
+              class="curves"
+              options={run.curves}
+              value={name!}
+              onChange={setter("curve", run.curves[0])}
+            />
+          )}
+          <AxisChips isLog={isLog} />
+        </div>
+      }
+    >
+      {!name ? (
+        <div class="empty">
+          <p>No loss and no scalar was captured.</p>
+          <p class="soft">
+            Register it: <code>hook.register_loss(criterion)</code>
+          </p>
+        </div>
+      ) : (
+        <LineChart
+          lines={lines}
+          title="Loss"
+          from={range.from}
+          to={range.to}
+          log={isLog}
+          height={236}
+          cursor={cursor}
+          flags={flags}
+          onRange={range.set}
+          onReset={range.reset}
+          onCursor={setCursor}
+        />
+      )}
+      {name && (
+        <p class="reading">
+          {lines.length > 1 && <LineKeys lines={lines} />}
+          {bad > 0 ? (
+            <strong class="bad">
+              NaN or Inf in {count(bad)} step{bad > 1 && "s"}
+            </strong>
+          ) : (
+            <span class="soft">line: mean · band: least to greatest of a column</span>
+          )}
+          {isLog && hasBelow(lines) && <span class="soft"> at the foot: zero or below</span>}
+        </p>
+      )}
+    </Card>
+  );
+}
+
+/** Whether a few values are so great that a linear axis would show nothing of the others. */
+function runsAway(grid: Grid): boolean {
+  const means = [...grid.mean]
+    .filter((value, j) => grid.rows[j] && value > 0)
+    .sort((a, b) => a - b);
+  return means.length > 0 && means[means.length - 1] > 1000 * means[Math.floor(means.length / 2)];
+}
+
+function lastMean(grid: { columns: number; rows: Uint32Array; mean: Float32Array }): number | null {
+  for (let j = grid.columns - 1; j >= 0; j--) if (grid.rows[j]) return grid.mean[j];
+  return null;
+}

@@ -1,0 +1,80 @@
+/** What is wrong with a run in one sentence, and what to do about it. */
+import { useState } from "preact/hooks";
+import { post } from "../api";
+import { plain, shorten } from "../format";
+import { groups, Link, Mark, placeOf } from "../parts";
+import type { Run } from "../types";
+
+export function Verdict({ run }: { run: Run }) {
+  const active = groups(run.findings.filter((each) => !each.over));
+  const worst = active[0];
+  return (
+    <section class={`verdict ${run.verdict.tone}`} aria-label="Verdict">
+      <Mark tone={run.verdict.tone} size={30} />
+      <div>
+        <h1>{plain(run.verdict.sentence)}</h1>
+        {worst && (
+          <>
+            <p class="measured">{plain(worst.findings[0].message)}</p>
+            {worst.findings[0].advice && (
+              <p class="advice">
+                <b>What to do</b> {plain(worst.findings[0].advice)}
+              </p>
+            )}
+          </>
+        )}
+        {run.verdict.tone === "starting" && run.status === "running" && (
+          <p class="measured">
+            The process lives and has opened the run. The charts come with the first step that ends.
+          </p>
+        )}
+        {run.verdict.tone === "unjudged" && (
+          <p class="advice">
+            <b>What to do</b> judge it{run.may_control ? " here, or by" : ":"}{" "}
+            <code>tdbg check {shorten(run.path, 80)}</code>, or while it trains{" "}
+            <code>tdbg watch {shorten(run.path, 80)}</code>
+          </p>
+        )}
+        {run.stopped && !(worst && run.stopped.includes(worst.findings[0].message)) && (
+          <p class="measured">
+            <b>Stopped:</b> {plain(run.stopped)}
+          </p>
+        )}
+      </div>
+      {worst ? (
+        <Link class="button filled" to={placeOf(run.id, worst.findings[0], run.last_step)}>
+          Show me
+        </Link>
+      ) : (
+        run.verdict.tone === "unjudged" && <JudgeButton run={run} />
+      )}
+    </section>
+  );
+}
+
+/** Judges the run in the server, as tdbg check does; what is found appears as it is found. */
+export function JudgeButton({ run }: { run: Run }) {
+  const [error, setError] = useState("");
+  if (!run.may_control || !run.steps) return null;
+  const state = run.judging?.state;
+  const isBusy = state === "waiting" || state === "judging";
+  const why = error || (state === "failed" && run.judging!.reason);
+  return (
+    <div class="judge" role="status">
+      <button
+        type="button"
+        class="filled"
+        disabled={isBusy}
+        onClick={() =>
+          post("judge", { run: run.id }, {}).then(
+            () => setError(""),
+            (failure) => setError(failure.message),
+          )
+        }
+      >
+        {isBusy ? "judging …" : "Judge now"}
+      </button>
+      {why && <p class="bad">{plain(why)}</p>}
+    </div>
+  );
+}
