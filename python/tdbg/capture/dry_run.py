@@ -422,7 +422,7 @@ class _Schedule:
         # Step plan, number of such steps, and whether the hook has statistics there.
         self._kinds: dict[tuple[int, bool], tuple[StepPlan, int, bool]] = {}
         for step in range(STEPS):
-            step_plan = self._policy.scheduled(mode, step)
+            step_plan = self._policy.of_mode(mode).scheduled(step)
             is_due = bool(self._policy.scalars_due(mode, step))
             _, count, _ = self._kinds.get(
                 (id(step_plan), is_due), (step_plan, 0, is_due)

@@ -131,9 +131,11 @@ class LightSteps:
             return None
         first = machine.following(mode)
         plan = policy.step_plan(mode, first)
-        if (plan.is_active and not plan.is_light) or policy.is_beginning(mode, first):
+        if (plan.is_active and not plan.is_light) or first < policy.of_mode(
+            mode
+        ).beginning:
             return None
-        most = int(min(policy.spans[mode].end - first, _MOST))
+        most = int(min(policy.of_mode(mode).span.end - first, _MOST))
         due = (i for i in range(most) if policy.scalars_due(mode, first + i))
         most = next(due, most)
         if most < _FEWEST:

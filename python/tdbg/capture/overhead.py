@@ -468,7 +468,7 @@ class Throttling:
             n: How many they are.
             once_ns: What of the cost was spent once.  Nothing more is felt of it.
         """
-        policy, mode = self._policy, step.mode
+        policy = self._policy
         if policy.asked or self.is_proposed:
             return None  # Whoever asked for a capture has it, whatever it costs.
         if self._n_paused:
@@ -476,17 +476,14 @@ class Throttling:
             return None
         controller = self._controller
         before = controller.level
-        # In every step: no call for what is known.
-        is_dense = (
-            self._keeps_beginning
-            and step.mode_step < policy.beginnings.get(mode, math.inf)
-            and policy.is_beginning(mode, step.mode_step)
-        )
-        period = policy.periods.get(mode) or policy.period(mode)
+        schedule = policy.of_mode(step.mode)
+        is_dense = self._keeps_beginning and step.mode_step < schedule.beginning
         felt_ns = capture_ns
         if self.is_auto:
             felt_ns = once_ns + round(FELT * (capture_ns - once_ns))
-        change = controller.end_step(felt_ns, rest_ns, period, is_excused=is_dense, n=n)
+        change = controller.end_step(
+            felt_ns, rest_ns, schedule.period, is_excused=is_dense, n=n
+        )
         if is_dense and controller.has_overspent:
             self._keeps_beginning = False
             self._known.clear()

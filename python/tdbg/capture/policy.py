@@ -10,32 +10,24 @@ Thread safety: none; the thread of the training.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tdbg.capture.mode_schedule import EVERY_STEP, ONLY_IN_TRAINING, ModeSchedule
 from tdbg.capture.naming import Naming
 from tdbg.capture.rule_needs import ACTIVATIONS, RuleNeeds
 from tdbg.capture.schedule import (
     HISTOGRAM,
-    NEVER,
     ROWS,
     SMALL_VALUES,
     VALUES,
     Quiet,
     Schedule,
-    Span,
     StepPlan,
     Throttle,
-    Timing,
 )
-from tdbg.config.collections import (
-    Collection,
-    CollectionKeys,
-    CollectionRegistry,
-    Role,
-)
+from tdbg.config.collections import Collection, CollectionRegistry, Role
 from tdbg.config.hook_config import HookConfig
 from tdbg.config.needs import Needs
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
@@ -44,8 +36,6 @@ from tdbg.modes import ModeKeys
 __all__ = ["Policy"]
 
 
-# Collections that are saved at every step, unless they have their own schedules.
-_EVERY_STEP = frozenset({CollectionKeys.LOSSES.value, CollectionKeys.SCALARS.value})
 # The roles of tensors that exist in training steps only.
 _TRAINING_ONLY = frozenset(
     {
@@ -57,12 +47,6 @@ _TRAINING_ONLY = frozenset(
     }
 )
 _EVALUATION = frozenset({ModeKeys.EVAL, ModeKeys.PREDICT})
-
-# Where so many times in a row something might have been due, and was not.
-_MOST_SPANS = 8
-
-# Put before the name of a schedule: holds in training steps only.
-_TRAINING = "\0training "
 
 
 class Policy:
@@ -85,9 +69,6 @@ class Policy:
         asked: The collections of requests that are in effect, of which it leaves out
             nothing.
         revision: The registry's, at the last ``refresh``.
-        periods: By mode, what ``period`` has returned; read-only.
-        beginnings: By mode, the end of what ``is_beginning`` has found; read-only.
-        spans: By mode, the steps that share the latest plan; read-only.
     """
 
     def __init__(
@@ -118,17 +99,8 @@ class Policy:
         self._own_needs = tuple(needs)
         self.rule_needs = RuleNeeds(self._own_needs, registry)
         self.capture_classes: list[tuple[str, ...]] = []
-        self._schedules: dict[ModeKeys, dict[str, Schedule]] = {}
-        self.periods: dict[ModeKeys, int] = {}
-        self.beginnings: dict[ModeKeys, int] = {}
-        self._plans: dict[tuple[int, ...], StepPlan] = {}
-        self._timings: dict[ModeKeys, tuple[list[Timing], list[int]]] = {}
-        # The step plans by what is due of each timing.
-        self._due: dict[tuple[int, ...], StepPlan] = {}
-        self.spans: dict[ModeKeys, Span] = {}
-        self._quiet: dict[ModeKeys, Quiet] = {}
-        # By mode, when the numbers of optimizers are due.
-        self._scalars: dict[ModeKeys, SaveConfigMode] = {}
+        # Everything that follows from the rest: a change forgets it.
+        self._compiled: dict[ModeKeys, ModeSchedule] = {}
         self.revision = registry.revision
 
     @classmethod
@@ -159,7 +131,7 @@ class Policy:
         self._is_disabled = True
         self._own_needs = ()
         self.rule_needs = RuleNeeds((), self.registry)
-        self._forget()
+        self._compiled.clear()
 
     def ask(
         self,
@@ -187,11 +159,12 @@ class Policy:
     def measure(self) -> None:
         """Capture everything at the first step of each mode: this is a dry run."""
         self._measures = True
+        self._compiled.clear()
 
     def set_throttle(self, throttle: Throttle) -> None:
         """Set what a budget leaves out, from the next step on."""
         self.throttle = throttle
-        self._forget()
+        self._compiled.clear()
 
     def differ(self, one: Throttle, other: Throttle) -> bool:
         """Whether two throttles leave out different things in this run."""
@@ -199,27 +172,10 @@ class Policy:
         try:
             for throttle in (one, other):
                 self.throttle = throttle
-                found.append([self._compile(mode) for mode in ModeKeys])
+                found.append([self._schedules_of(mode) for mode in ModeKeys])
         finally:
             self.throttle = kept
         return found[0] != found[1]
-
-    def period(self, mode: ModeKeys) -> int:
-        """Return the number of steps in which everything scheduled comes once."""
-        if mode not in self.periods:
-            schedules = self._schedules_of(mode).items()
-            found = [each.period for name, each in schedules if name not in _EVERY_STEP]
-            self.periods[mode] = max(found, default=1)
-        return self.periods[mode]
-
-    def is_beginning(self, mode: ModeKeys, mode_step: int) -> bool:
-        """Whether rules need the step because it is one of the first of its mode."""
-        end = self.beginnings.get(mode)
-        if end is None:
-            schedules = self._schedules_of(mode).values()
-            ends = [each.first_steps or 0 for each in schedules if each.is_beginning]
-            end = self.beginnings[mode] = max(ends, default=0)
-        return mode_step < end
 
     def refresh(self) -> bool:
         """Take over changes of collections; False if there were none."""
@@ -227,16 +183,8 @@ class Policy:
         if revision == self.revision:
             return False
         self.revision = revision
-        self._forget()
+        self._compiled.clear()
         return True
-
-    def _forget(self) -> None:
-        self._schedules.clear()
-        self.periods.clear()
-        self.beginnings.clear()
-        plans = (self._plans, self.spans, self._quiet, self._scalars)
-        for each in (*plans, self._timings, self._due):
-            each.clear()
 
     def membership(self, name: str, role: Role) -> list[str]:
         """Return the names of all collections that a tensor belongs to."""
@@ -291,132 +239,26 @@ class Policy:
             self.capture_classes[self.capture_class(name, role, classes)]
         )
 
+    def of_mode(self, mode: ModeKeys) -> ModeSchedule:
+        """Return what the steps of a mode capture, until something changes."""
+        return self._compiled.get(mode) or self._compile(mode)
+
     def step_plan(self, mode: ModeKeys, mode_step: int) -> StepPlan:
         """Return what is captured at a step."""
-        span = self.spans.get(mode)
-        if span is None or not span.first <= mode_step < span.end:
-            span = self.spans[mode] = self._find_span(mode, mode_step)
-        return span.step_plan
+        # In every step: as `ModeSchedule.step_plan`, without its call.
+        compiled = self._compiled.get(mode) or self._compile(mode)
+        span = compiled.span
+        if span.first <= mode_step < span.end:
+            return span.step_plan
+        return compiled.step_plan(mode_step)
 
     def quiet(self, mode: ModeKeys, mode_step: int) -> Quiet:
-        """Return the steps from this one on of which at most losses are captured.
-
-        The step before one that captures activations is not among them: as it ends,
-        hooks are put back inside the modules.
-        """
-        found = self._quiet.get(mode)
-        if found is None or not found.first <= mode_step < found.end:
-            found = self._quiet[mode] = self._find_quiet(mode, mode_step)
-        return found
-
-    def scheduled(self, mode: ModeKeys, mode_step: int) -> StepPlan:
-        """Return what is captured at a step, unless this is a dry run."""
-        timings, places = self._timings_of(mode)
-        key = (mode._value_, *[each.due(mode_step) for each in timings])
-        found = self._due.get(key)
-        if found is None:
-            schedules = self._schedules_of(mode).values()
-            flags = [
-                item.flags_when(key[1 + place])
-                for item, place in zip(schedules, places, strict=True)
-            ]
-            found = self._due[key] = self._intern_plan(mode, tuple(flags))
-        return found
+        """Return the steps from this one on that capture losses at most."""
+        return self.of_mode(mode).quiet(mode_step)
 
     def scalars_due(self, mode: ModeKeys, mode_step: int) -> bool | None:
         """Whether all numbers of optimizers are due, or changed ones; None: none is."""
-        config = self._scalars.get(mode) or self._scalars_of(mode)
-        if config.should_reduce(mode_step) or (
-            self._measures and mode_step == 0 and not config.is_empty
-        ):
-            return True
-        end = config.end_step
-        is_within = mode_step >= config.start_step and (end is None or mode_step < end)
-        return False if is_within else None
-
-    def _scalars_of(self, mode: ModeKeys) -> SaveConfigMode:
-        config = self._configs[mode].times(self.throttle.others)
-        self._scalars[mode] = config
-        return config
-
-    def _find_quiet(self, mode: ModeKeys, mode_step: int) -> Quiet:
-        noted: set[Timing] = set()
-        others: set[Timing] = set()
-        for item in self._schedules_of(mode).values():
-            (noted if item.is_light else others).add(item.timing)
-        every = self.throttle.steps
-        if len(noted) != 1 or not next(iter(noted)).is_each(every):
-            # These are steps to be seen.
-            others |= noted
-            every = NEVER if every > 1 else 0
-        else:
-            # Where values are due there may be larger losses.
-            others.update(each.of_values for each in noted if each.saves_between)
-        latest: float = math.inf
-        if self.may_capture(Role.SCALAR):
-            config = self._scalars.get(mode) or self._scalars_of(mode)
-            others.add(Timing(config))
-            if mode_step < config.start_step:
-                latest = config.start_step  # From then on those that change.
-        end: float = mode_step
-        for _ in range(_MOST_SPANS):
-            if end == math.inf or any(each.due(int(end)) for each in others):
-                break
-            after = int(end)
-            end = min((each.steady_until(after) for each in others), default=math.inf)
-        end = min(end, latest)
-        plan = self._find_plan(mode, mode_step + (-mode_step % (every or 1)))
-        if mode_step < end < math.inf:
-            end -= self._find_plan(mode, int(end)).takes_activations
-        return Quiet(mode_step, end, every, plan)
-
-    def _find_span(self, mode: ModeKeys, mode_step: int) -> Span:
-        timings, _ = self._timings_of(mode)
-        end = min((each.steady_until(mode_step) for each in timings), default=math.inf)
-        if self._measures and mode_step == 0:
-            end = 1
-        return Span(mode_step, end, self._find_plan(mode, mode_step))
-
-    def _schedules_of(self, mode: ModeKeys) -> dict[str, Schedule]:
-        if mode not in self._schedules:
-            self._schedules[mode] = self._compile(mode)
-        return self._schedules[mode]
-
-    def _timings_of(self, mode: ModeKeys) -> tuple[list[Timing], list[int]]:
-        """Return the timings of a mode, each once, and which one each schedule has."""
-        found = self._timings.get(mode)
-        if found is None:
-            every = [item.timing for item in self._schedules_of(mode).values()]
-            timings = list(dict.fromkeys(every))
-            found = timings, [timings.index(each) for each in every]
-            self._timings[mode] = found
-        return found
-
-    def _find_plan(self, mode: ModeKeys, mode_step: int) -> StepPlan:
-        if not self._measures or mode_step != 0:
-            return self.scheduled(mode, mode_step)
-        schedules = self._schedules_of(mode).values()
-        return self._intern_plan(mode, tuple(item.all_flags() for item in schedules))
-
-    def _intern_plan(self, mode: ModeKeys, each_flags: tuple[int, ...]) -> StepPlan:
-        schedules = self._schedules_of(mode)
-        key = (mode._value_, *each_flags)
-        found = self._plans.get(key)
-        if found is None:
-            flags = dict(zip(schedules, each_flags, strict=True))
-            takes_activations = any(
-                flags[name] and item.may_hold_activations
-                for name, item in schedules.items()
-            )
-            is_light = not any(
-                flags[name] and not item.is_light for name, item in schedules.items()
-            )
-            if mode not in _EVALUATION:
-                flags |= {_TRAINING + name: flag for name, flag in flags.items()}
-            found = self._plans[key] = StepPlan(
-                self.capture_classes, flags, takes_activations, is_light=is_light
-            )
-        return found
+        return self.of_mode(mode).scalars_due(mode_step)
 
     def as_json(self) -> dict[str, Any]:
         """Return what the configuration event has of it."""
@@ -432,7 +274,7 @@ class Policy:
 
     def _class_of(self, names: list[str], role: Role) -> int:
         if role in _TRAINING_ONLY:
-            names = [_TRAINING + name for name in names]
+            names = [ONLY_IN_TRAINING + name for name in names]
         return self._intern(tuple(names))
 
     def _intern(self, names: tuple[str, ...]) -> int:
@@ -440,7 +282,19 @@ class Policy:
             self.capture_classes.append(names)
         return self.capture_classes.index(names)
 
-    def _compile(self, mode: ModeKeys) -> dict[str, Schedule]:
+    def _compile(self, mode: ModeKeys) -> ModeSchedule:
+        made = self._compiled[mode] = ModeSchedule(
+            self._schedules_of(mode),
+            self._configs[mode].times(self.throttle.others),
+            self.capture_classes,
+            is_training=mode not in _EVALUATION,
+            captures_scalars=self.may_capture(Role.SCALAR),
+            captures_first=self._measures,
+            every=self.throttle.steps,
+        )
+        return made
+
+    def _schedules_of(self, mode: ModeKeys) -> dict[str, Schedule]:
         hook = self.save_config.of(mode)
         schedules: dict[str, Schedule] = {}
         if self._is_disabled:
@@ -460,7 +314,7 @@ class Policy:
         counts = self.save_histogram
         if item.save_histogram is not None:
             counts = item.save_histogram
-        if item.name not in _EVERY_STEP:
+        if item.name not in EVERY_STEP:
             flags = ROWS | HISTOGRAM if counts else ROWS
             on_save = flags | VALUES if saves_values else 0
             schedule = Schedule(config, on_save, flags, holds)
