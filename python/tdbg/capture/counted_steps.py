@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from tdbg.capture.events import StepWriter
-from tdbg.capture.obedience import Obedience
 from tdbg.capture.recorder import Recorder, StepContext
+from tdbg.capture.requests import Obedience
 from tdbg.capture.schedule import NEVER, StepPlan
 from tdbg.capture.steps import Step, StepMachine
 from tdbg.capture.tensor_entry import TensorEntry

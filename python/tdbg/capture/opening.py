@@ -69,7 +69,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         ConfigurationError: If a value is bad.
         StorageError: If the run cannot be made or written.
     """
-    out_dir, policy, options, joins = spec
+    out_dir, policy, options, _ = spec
     adapter.session_opens(options)
     raises = options.on_stop == "raise"
     if options.dry_run:
@@ -89,9 +89,15 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         return Session(
             NullWriter(), policy, requests=_requests(options), raises_on_stop=raises
         )
+    return _open_writing_session(spec, Path(out_dir).expanduser(), adapter)
+
+
+def _open_writing_session(
+    spec: SessionSpec, directory: Path, adapter: FrameworkAdapter
+) -> Session:
+    _, policy, options, joins = spec
     # Loaded here, so that configurations can be made without the core.
     core = import_module("tdbg._core")
-    directory = Path(out_dir).expanduser()
     run = _answered(lambda: create_run(directory), directory)
     replace_sessions(run.uuid, options.rank)
     attempt = joins or _answered(
@@ -109,7 +115,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
             options,
             RequestListener(run.path, run.uuid, writer.generation, rank=options.rank),
         ),
-        raises_on_stop=raises,
+        raises_on_stop=options.on_stop == "raise",
         budget=_budget(options),
     )
     session.writes_as = WriterIdentity(run.uuid, options.rank, attempt)

@@ -27,7 +27,7 @@ __all__ = [
     "FELT",
     "LEVELS",
     "BudgetController",
-    "Change",
+    "LevelChange",
     "Overhead",
     "OverheadMeter",
     "Throttling",
@@ -195,7 +195,7 @@ LEVELS: tuple[Throttle, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LevelChange:
     """A decision of the controller.
 
     Attributes:
@@ -270,7 +270,7 @@ class BudgetController:
         *,
         is_excused: bool = False,
         n: int = 1,
-    ) -> Change | None:
+    ) -> LevelChange | None:
         """Take the cost of a step into account.
 
         Args:
@@ -335,7 +335,7 @@ class BudgetController:
         share = (self.budget * self._horizon - spent) / left_ns
         return min(max(share, LEAST_PART * self.budget), self.budget)
 
-    def _finish_window(self, used: float) -> Change | None:
+    def _finish_window(self, used: float) -> LevelChange | None:
         if self._windows_since_return is not None:
             self._windows_since_return += 1
             if self._windows_since_return > self._patience:
@@ -350,7 +350,7 @@ class BudgetController:
         self._start()
         return change
 
-    def _give_up(self, used: float, over: float) -> Change | None:
+    def _give_up(self, used: float, over: float) -> LevelChange | None:
         since = self._windows_since_return
         if since is not None and since <= self._patience:
             # The level that was given back turned out to be too expensive.
@@ -367,7 +367,7 @@ class BudgetController:
         change = self._move(level)
         if change is None and not self._is_at_limit:
             self._is_at_limit = True
-            change = Change(level, level, self._capture / self._rest, self._steps)
+            change = LevelChange(level, level, self._capture / self._rest, self._steps)
         self._start()
         return change
 
@@ -383,10 +383,10 @@ class BudgetController:
             level -= 1
         return max(level - 1, 0)
 
-    def _move(self, level: int) -> Change | None:
+    def _move(self, level: int) -> LevelChange | None:
         if level == self.level:
             return None
-        change = Change(self.level, level, self._capture / self._rest, self._steps)
+        change = LevelChange(self.level, level, self._capture / self._rest, self._steps)
         self.level = level
         self._is_at_limit = False
         return change
@@ -488,7 +488,7 @@ class Throttling:
             self._keeps_beginning = False
             self._known.clear()
             share = felt_ns / max(rest_ns, 1)
-            event = self._changed("over budget", Change(before, before, share, 1))
+            event = self._changed("over budget", LevelChange(before, before, share, 1))
             self._keeps_beginning = event is None
             return event
         if change is None:
@@ -508,7 +508,7 @@ class Throttling:
         felt_ns = FELT_COUNTED_NS * n_steps if self.is_auto else 0
         self._controller.count(n_steps, felt_ns, rest_ns)
 
-    def _changed(self, why: str, change: Change) -> dict[str, Any] | None:
+    def _changed(self, why: str, change: LevelChange) -> dict[str, Any] | None:
         throttle = self.throttle
         if self._propose is None:
             self._policy.set_throttle(throttle)
@@ -520,7 +520,7 @@ class Throttling:
         self.n_changes += 1
         return self._event(why, change)
 
-    def _event(self, why: str, change: Change) -> dict[str, Any]:
+    def _event(self, why: str, change: LevelChange) -> dict[str, Any]:
         return {
             "what": "budget",
             "why": why,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tdbg.capture.hook_base import HookBase
 from tdbg.config import names_file, names_run
 from tdbg.config.options import is_disabled
 from tdbg.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from tdbg.capture.hook_base import HookBase
+
 __all__ = ["ProcessHook"]
 
-_H = TypeVar("_H", bound=HookBase)
+_H = TypeVar("_H", bound="HookBase")
 
 
 class ProcessHook(Generic[_H]):

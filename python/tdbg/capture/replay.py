@@ -19,7 +19,7 @@ from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.schedule import ROWS, StepPlan
 from tdbg.capture.session import Session
-from tdbg.capture.steps import Change, Step, StepMachine
+from tdbg.capture.steps import Step, StepChange, StepMachine
 from tdbg.modes import ModeKeys
 
 __all__ = ["GraphRecording", "Recordings"]
@@ -63,35 +63,35 @@ class GraphRecording(StepMachine):
         """As the session's machine says; the first optimizer does if none is known."""
         return self.machine.defines_step(key) or not self.machine.optimizers
 
-    def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> Change:  # noqa: ARG002
+    def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> StepChange:  # noqa: ARG002
         """Return the recorded step."""
-        return Change(self._step)
+        return StepChange(self._step)
 
-    def optimizer_ends(self, key: Hashable, *, skipped: bool = False) -> Change:  # noqa: ARG002
+    def optimizer_ends(self, key: Hashable, *, skipped: bool = False) -> StepChange:  # noqa: ARG002
         """Note that the optimizer stepped; return the recorded step."""
         self.stepped.append(key)
-        return Change(self._step)
+        return StepChange(self._step)
 
-    def forward_begins(self, root: Hashable, mode: ModeKeys) -> Change:  # noqa: ARG002
+    def forward_begins(self, root: Hashable, mode: ModeKeys) -> StepChange:  # noqa: ARG002
         """Note the root; return the recorded step."""
         self.depth += 1
         self.root = root
-        return Change(self._step)
+        return StepChange(self._step)
 
-    def forward_ends(self, *, failed: bool = False) -> Change:  # noqa: ARG002
+    def forward_ends(self, *, failed: bool = False) -> StepChange:  # noqa: ARG002
         """Return the recorded step."""
         self.depth = max(0, self.depth - 1)
-        return Change(self._step)
+        return StepChange(self._step)
 
-    def module_called(self, mode: ModeKeys, *, again: bool = False) -> Change:  # noqa: ARG002
+    def module_called(self, mode: ModeKeys, *, again: bool = False) -> StepChange:  # noqa: ARG002
         """Return the recorded step."""
-        return Change(self._step)
+        return StepChange(self._step)
 
-    def record_given(self, mode: ModeKeys) -> Change:  # noqa: ARG002
+    def record_given(self, mode: ModeKeys) -> StepChange:  # noqa: ARG002
         """Return the recorded step: values recorded by hand are part of the graph."""
-        return Change(self._step)
+        return StepChange(self._step)
 
-    def close(self) -> Change:
+    def close(self) -> StepChange:
         """Close the session's machine: the training ends while it records."""
         return self.machine.close()
 

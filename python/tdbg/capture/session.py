@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, array_ref
 from tdbg.capture.counted_steps import CountedSteps
 from tdbg.capture.events import StepWriter, write_event
-from tdbg.capture.obedience import Obedience
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import Faults, watch_process
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.replicas import Replicas
-from tdbg.capture.requests import Requests
+from tdbg.capture.requests import Obedience, Requests
 from tdbg.capture.schedule import IdleState, StepPlan
-from tdbg.capture.steps import Change, Step, StepMachine
+from tdbg.capture.steps import Step, StepChange, StepMachine
 from tdbg.config.collections import Role
 from tdbg.errors import TrainingStopped
 from tdbg.modes import EVAL, TRAIN, TRAINING, ModeKeys
@@ -525,7 +524,7 @@ class Session:
 
     # ---- steps ---------------------------------------------------------------
 
-    def _apply(self, change: Change) -> StepContext | None:
+    def _apply(self, change: StepChange) -> StepContext | None:
         for step in change.ended:
             self._end(step)
         step_now = change.step

@@ -24,9 +24,9 @@ from tdbg.modes import EVALUATION, GLOBAL, TRAIN, ModeKeys
 from tdbg.run.schema import StepFlag
 
 __all__ = [
-    "Change",
     "Counters",
     "Step",
+    "StepChange",
     "StepMachine",
     "change_of",
     "counters_of",
@@ -91,7 +91,7 @@ class Counters(NamedTuple):
     modes: dict[ModeKeys, int]
 
 
-class Change(NamedTuple):
+class StepChange(NamedTuple):
     """What an event changed.
 
     Attributes:
@@ -105,9 +105,9 @@ class Change(NamedTuple):
     ended: tuple[Step, ...] = ()
 
 
-# Makes a Change without a call of a Python function: several events of every step do.
-change_of: Callable[[tuple[Step | None, bool, tuple[Step, ...]]], Change]
-change_of = functools.partial(tuple.__new__, Change)
+# Makes a StepChange without a call of a Python function, for every event of a step.
+change_of: Callable[[tuple[Step | None, bool, tuple[Step, ...]]], StepChange]
+change_of = functools.partial(tuple.__new__, StepChange)
 
 
 # After so many steps of another optimizer, without one of the defining optimizer in
@@ -209,7 +209,7 @@ class StepMachine:
             self.training.flags |= StepFlag.INTERRUPTED
         self._have_stopped = True
 
-    def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> Change:
+    def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> StepChange:
         """An optimizer is about to step, or its scaler has decided to skip.
 
         The step that the change names may have ended, by another optimizer's step.
@@ -229,8 +229,8 @@ class StepMachine:
         if key != self._defining:
             latest = self._latest.get(TRAIN) or self._latest.get(GLOBAL)
             if latest is not None:
-                return Change(latest)  # It comes after the one that ended the step.
-        return Change(self._begin_training(mode), began=True)
+                return StepChange(latest)  # It comes after the one that ended the step.
+        return StepChange(self._begin_training(mode), began=True)
 
     def evaluation_trains(self, key: Hashable) -> Step | None:
         """An optimizer is about to use gradients that the module made in evaluation.
@@ -271,19 +271,19 @@ class StepMachine:
         """The evaluation raised; so will the optimizer's step."""
         self._in_closure = False
 
-    def optimizer_ends(self, key: Hashable, *, skipped: bool = False) -> Change:
+    def optimizer_ends(self, key: Hashable, *, skipped: bool = False) -> StepChange:
         """The optimizer has stepped, or was skipped."""
         step = self.training
         if self._stepping == key:
             self._stepping = None
             self._in_closure = False
         if step is None:
-            return Change(None)
+            return StepChange(None)
         if skipped:
             step.flags |= StepFlag.SKIPPED
         if self._defining != key:
             step.is_taken = False
-            return Change(step)
+            return StepChange(step)
         self._strays.clear()
         return change_of((step, False, self._end(step)))
 
@@ -305,11 +305,11 @@ class StepMachine:
 
     # ---- forwards ------------------------------------------------------------
 
-    def forward_begins(self, root: Hashable, mode: ModeKeys) -> Change:
+    def forward_begins(self, root: Hashable, mode: ModeKeys) -> StepChange:
         """A root is about to be called."""
         self.depth += 1
         if self.depth > 1:
-            return Change(self._forward)
+            return StepChange(self._forward)
         ended: tuple[Step, ...] = ()
         if self.evaluation is not None:
             ended = self._end(self.evaluation)
@@ -331,26 +331,26 @@ class StepMachine:
         self._forward = self.called = step
         return change_of((step, began, ended))
 
-    def forward_ends(self, *, failed: bool = False) -> Change:
+    def forward_ends(self, *, failed: bool = False) -> StepChange:
         """The call of a root is over; *failed* if it raised."""
         self.depth = self.depth - 1 if self.depth > 0 else 0
         step = self._forward
         if self.depth > 0 or step is None:
-            return Change(step)
+            return StepChange(step)
         self._forward = None
         if not failed or not step.is_open:
             return change_of((step, False, ()))
         step.flags |= StepFlag.INTERRUPTED
         if self._stepping is not None:
-            return Change(step)
-        return Change(step, ended=self._end(step))
+            return StepChange(step)
+        return StepChange(step, ended=self._end(step))
 
-    def forward_lost(self) -> Change:
+    def forward_lost(self) -> StepChange:
         """The call of a root ended without an event (an interrupt)."""
         self.depth = min(self.depth, 1)
         return self.forward_ends(failed=True)
 
-    def module_called(self, mode: ModeKeys, *, again: bool = False) -> Change:
+    def module_called(self, mode: ModeKeys, *, again: bool = False) -> StepChange:
         """A module or a loss was called, perhaps outside the call of a root.
 
         Args:
@@ -358,21 +358,21 @@ class StepMachine:
             again: Whether the open step, which no forward began, has had this call.
         """
         if self.depth > 0:
-            return Change(self._forward)
+            return StepChange(self._forward)
         if mode in EVALUATION:
             return self._evaluated(mode, again=again)
         if self.training is None:
-            return Change(self._begin_training(mode), began=True)
+            return StepChange(self._begin_training(mode), began=True)
         return change_of((self.training, False, ()))
 
-    def _evaluated(self, mode: ModeKeys, *, again: bool) -> Change:
+    def _evaluated(self, mode: ModeKeys, *, again: bool) -> StepChange:
         """A part of a model, or a loss, is evaluated outside the call of a root."""
         step = self.evaluation
         if step is not None and step.mode is mode and not again:
             return change_of((step, False, ()))
         ended = () if step is None else self._end(step)
         self.evaluation = self.called = self._begin(mode)
-        return Change(self.evaluation, began=True, ended=ended)
+        return StepChange(self.evaluation, began=True, ended=ended)
 
     # ---- many steps at once --------------------------------------------------
 
@@ -432,10 +432,10 @@ class StepMachine:
 
     # ---- the rest ------------------------------------------------------------
 
-    def record_given(self, mode: ModeKeys) -> Change:
+    def record_given(self, mode: ModeKeys) -> StepChange:
         """A value is recorded by hand; the step that it belongs to may have ended."""
         if self.depth > 0:
-            return Change(self._forward)
+            return StepChange(self._forward)
         steps = (
             self._open(mode),
             self._latest.get(mode),
@@ -444,15 +444,15 @@ class StepMachine:
         )
         for step in steps:
             if step is not None:
-                return Change(step)
+                return StepChange(step)
         step = self._begin(mode)
         if mode in EVALUATION:
             self.evaluation = step
         else:
             self.training = step
-        return Change(step, began=True)
+        return StepChange(step, began=True)
 
-    def close(self) -> Change:
+    def close(self) -> StepChange:
         """End all open steps: no further event will come."""
         ended: tuple[Step, ...] = ()
         if self.evaluation is not None:
@@ -462,7 +462,7 @@ class StepMachine:
             if step.forwards and self._awaits_optimizer:
                 step.flags |= StepFlag.INTERRUPTED  # Its optimizer's step never came.
             ended += self._end(step)
-        return Change(None, ended=ended)
+        return StepChange(None, ended=ended)
 
     def _open(self, mode: ModeKeys) -> Step | None:
         for step in (self.training, self.evaluation):

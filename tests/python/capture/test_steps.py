@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdbg.capture.steps import Change, Step, StepMachine
+from tdbg.capture.steps import Step, StepChange, StepMachine
 from tdbg.modes import ModeKeys
 from tdbg.run.schema import StepFlag
 
@@ -20,7 +20,7 @@ class Training:
         self.begun: list[Step] = []
         self.ended: list[Step] = []
 
-    def note(self, change: Change) -> Step | None:
+    def note(self, change: StepChange) -> Step | None:
         self.ended += change.ended
         if change.began:
             assert change.step is not None

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tdbg import _core
-from tdbg.capture.events import QUIET_SECONDS, LossWatch
+from tdbg.capture.lost_records import QUIET_SECONDS, LostRecordsLog
 from tdbg.capture.policy import Policy
 from tdbg.capture.session import Session
 from tdbg.config import CollectionRegistry, Role
@@ -79,7 +79,7 @@ def test_one_warning_when_it_starts_and_one_when_it_ends(warnings: Warnings) -> 
     # Sabotage seen to fail here: warning at every loss; ending at the first step
     # without one.
     source = Source()
-    watch = LossWatch(source, source.now)
+    watch = LostRecordsLog(source, source.now)
     for step in range(5):
         watch.step_ended(step)
     assert warnings.take() == []
@@ -127,7 +127,7 @@ def test_each_reason_has_its_words(
     warnings: Warnings, reason: str, means: str, advises: str
 ) -> None:
     source = Source(more={"silence_ms": 3200, "steps_kept": 1, "steps_left_out": 9})
-    watch = LossWatch(source, source.now)
+    watch = LostRecordsLog(source, source.now)
     source.lose(reason)
     watch.step_ended(3)
     (start,) = warnings.take()
@@ -141,7 +141,7 @@ def test_each_reason_has_its_words(
 
 def test_refusals_are_not_losses(warnings: Warnings) -> None:
     source = Source()
-    watch = LossWatch(source, source.now)
+    watch = LostRecordsLog(source, source.now)
     source.lose("refused", n=100)
     watch.step_ended(0)
     assert source.n_questions == 0
@@ -189,7 +189,7 @@ def test_files_that_go_below_the_writer_are_one_warning_and_counted(
 ) -> None:
     # Sabotage seen to fail here: nobody asks whether the file still has a name.
     capture = make_capture(tmp_path / "run")
-    watch = LossWatch(capture)
+    watch = LostRecordsLog(capture)
     array = np.ones(100, np.float32)
     identity = capture.define("w", int(Role.WEIGHT), "float32", array.shape)
     shard = Path(capture.directory) / "000001.tds"
