@@ -18,7 +18,7 @@ import torch
 from tdbg import _core
 from tdbg.capture.schedule import ROWS
 from tdbg.config import Role
-from tdbg.hooks.pytorch.tensors import TYPES
+from tdbg.hooks.pytorch.device.tensors import TYPES
 from tdbg.run.directory import create_run
 
 __all__ = ["Device", "RowCapture", "options"]

@@ -19,8 +19,8 @@ from torch import nn
 from torch.compiler import is_compiling
 from transformers.trainer_callback import TrainerCallback
 
-from tdbg.hooks.pytorch.callbacks import Inert
-from tdbg.hooks.pytorch.losses import BackwardRoots, unscaled
+from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots, unscaled
+from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.integrations.owner import HookOwner
 from tdbg.pytorch import Hook
 from tdbg.run.directory import read_small_file

@@ -41,25 +41,24 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from tdbg.capture.process import at_exit
 from tdbg.capture.ranks import launched_rank
 from tdbg.errors import TdbgError, TrainingStopped
-from tdbg.hooks.pytorch.compile import hooks_may_go, now
-from tdbg.hooks.pytorch.direct_calls import (
+from tdbg.hooks.pytorch.capture.registered_modules import registered_session
+from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
+from tdbg.hooks.pytorch.compile.graph_calls import hooks_may_go, now
+from tdbg.hooks.pytorch.device.distributed import process_group_rank
+from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
+from tdbg.hooks.pytorch.functions.direct_calls import (
     DirectCalls,
     direct_caller,
     make_visible,
     name_in_model,
 )
-from tdbg.hooks.pytorch.distributed import process_group_rank
-from tdbg.hooks.pytorch.gradient_calls import (
+from tdbg.hooks.pytorch.functions.gradient_calls import (
     GradientCall,
     GradientCalls,
-    is_in_transform,
-    outside_transforms,
 )
-from tdbg.hooks.pytorch.loss_graph import read_loss_graph
-from tdbg.hooks.pytorch.losses import BackwardRoots
-from tdbg.hooks.pytorch.module_hooks import registered_session
-from tdbg.hooks.pytorch.module_tree import unwrapped
-from tdbg.hooks.pytorch.objects import held_ids
+from tdbg.hooks.pytorch.model.call_context import is_in_transform, outside_transforms
+from tdbg.hooks.pytorch.model.module_tree import unwrapped
+from tdbg.hooks.pytorch.model.process_objects import held_ids
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
 from tdbg.launch.taken import is_taken
 from tdbg.launch.training import (

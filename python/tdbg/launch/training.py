@@ -15,9 +15,9 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from tdbg.config.schedules import SaveConfig
-from tdbg.hooks.pytorch.direct_calls import name_in_model
-from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
-from tdbg.hooks.pytorch.objects import held_ids, living
+from tdbg.hooks.pytorch.functions.direct_calls import name_in_model
+from tdbg.hooks.pytorch.model.module_tree import class_name, unwrapped
+from tdbg.hooks.pytorch.model.process_objects import held_ids, living
 
 __all__ = [
     "Candidate",

@@ -21,7 +21,7 @@ from dtype_helpers import DTYPES, numpy_of, of_any_bits
 from fake_cuda import DeviceTensor, FakeCuda
 from tdbg.capture import events
 from tdbg.hooks.pytorch import adapter as adapter_module
-from tdbg.hooks.pytorch import tensors
+from tdbg.hooks.pytorch.device import tensors
 from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 from tdbg.stats.reference import row
 from tdbg.trial import create_trial

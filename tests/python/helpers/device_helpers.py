@@ -14,8 +14,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tdbg.hooks.pytorch import adapter, tensors
-from tdbg.hooks.pytorch.cuda import CudaTensors
+from tdbg.hooks.pytorch import adapter
+from tdbg.hooks.pytorch.device import tensors
+from tdbg.hooks.pytorch.device.cuda import CudaTensors
 
 
 class SentArray:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.hooks.pytorch import cuda_graphs
+from tdbg.hooks.pytorch.device import cuda_graphs
 from tdbg.pytorch import Hook, SaveConfig
 from torch_helpers import Recorded, make_hook, mlp
 

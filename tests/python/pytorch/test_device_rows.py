@@ -16,8 +16,8 @@ from dtype_helpers import DTYPES, numpy_of, of_any_bits
 from tdbg import _core
 from tdbg.capture.adapter import UnitSummarySpec
 from tdbg.errors import StorageError
-from tdbg.hooks.pytorch import torch_statistics
-from tdbg.hooks.pytorch.torch_statistics import FIELDS, row_words, unit_table
+from tdbg.hooks.pytorch.device import statistics
+from tdbg.hooks.pytorch.device.statistics import FIELDS, row_words, unit_table
 from tdbg.pytorch import Hook, ModeKeys
 from tdbg.stats.reference import Row, row, unit_counts
 from torch_helpers import Recorded, digits, make_hook, mlp
@@ -130,7 +130,7 @@ def test_the_extremes_of_large_integers_are_exact() -> None:
 def test_layouts_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(40, 30, generator=torch.Generator().manual_seed(2))
     whole = core_row(row_words(tensor))
-    monkeypatch.setattr(torch_statistics, "CHUNK", 64)
+    monkeypatch.setattr(statistics, "CHUNK", 64)
     assert_agrees(tensor.t())
     assert_agrees(tensor[::3, 1::2])
     assert_agrees(tensor[0].expand(5, 30))
@@ -145,7 +145,7 @@ def test_layouts_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_units_agree_with_the_reference(
     name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_statistics, "CHUNK", 8)
+    monkeypatch.setattr(statistics, "CHUNK", 8)
     tensor = of_any_bits(name, math.prod(shape)).reshape(shape)
     axis = min(1, len(shape) - 1)
     expected = unit_counts(numpy_of(tensor), axis, -1.0, 2.0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tdbg.hooks.pytorch.loss_graph import read_loss_graph
+from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
 from tdbg.run.loss_facts import LossFault
 
 N = 16

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from tdbg.config import Needs
-from tdbg.hooks.pytorch.mode import evaluating
-from tdbg.hooks.pytorch.module_tree import package_models_in
+from tdbg.hooks.pytorch.model.mode import evaluating
+from tdbg.hooks.pytorch.model.module_tree import package_models_in
 from tdbg.modes import ModeKeys
 from tdbg.pytorch import Hook, watch
 from tdbg.rules import Evaluation, Rule, Window

@@ -16,8 +16,8 @@ from tdbg.capture.ranks import AttemptId, find_attempt, launch_name, launched_ra
 from tdbg.config import Collection
 from tdbg.config.options import parse_workers
 from tdbg.errors import ConfigurationError
-from tdbg.hooks.pytorch.distributed import TorchStore
-from tdbg.hooks.pytorch.module_tree import class_name, named_modules, unwrapped
+from tdbg.hooks.pytorch.device.distributed import TorchStore
+from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules, unwrapped
 from tdbg.pytorch import Hook
 from tdbg.run.directory import create_run, writer_directories
 from tdbg.trial import create_trial

@@ -16,7 +16,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from tdbg import create_trial
-from tdbg.hooks.pytorch.torch_statistics import sparse_row
+from tdbg.hooks.pytorch.device.statistics import sparse_row
 from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 from torch_helpers import Recorded, make_hook
 

@@ -10,11 +10,17 @@ import torch
 
 from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, Local, Part
 from tdbg.config.options import SessionOptions
-from tdbg.hooks.pytorch.cuda import CudaTensors, foreign, number_of
-from tdbg.hooks.pytorch.distributed import TorchStore, process_group_rank
-from tdbg.hooks.pytorch.kinds import kind_of
-from tdbg.hooks.pytorch.tensors import TYPES, describe, is_tensor, local_of, plain_of
-from tdbg.hooks.pytorch.torch_statistics import sparse_row, sparse_units
+from tdbg.hooks.pytorch.device.cuda import CudaTensors, foreign, number_of
+from tdbg.hooks.pytorch.device.distributed import TorchStore, process_group_rank
+from tdbg.hooks.pytorch.device.statistics import sparse_row, sparse_units
+from tdbg.hooks.pytorch.device.tensors import (
+    TYPES,
+    describe,
+    is_tensor,
+    local_of,
+    plain_of,
+)
+from tdbg.hooks.pytorch.model.kinds import kind_of
 from tdbg.run.schema import PlacementKind
 
 __all__ = ["TorchAdapter"]

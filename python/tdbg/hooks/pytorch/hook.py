@@ -28,25 +28,28 @@ from tdbg.config.options import SessionOptions
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import make_export, make_policy
 from tdbg.hooks.pytorch.adapter import TorchAdapter
-from tdbg.hooks.pytorch.copies import leave_out_of_copies
-from tdbg.hooks.pytorch.counting import CountingHooks
-from tdbg.hooks.pytorch.cuda_graphs import GraphCapture
-from tdbg.hooks.pytorch.functional import FunctionCalls
-from tdbg.hooks.pytorch.gradients import AccumulatedGradients, ReturnedGradients
-from tdbg.hooks.pytorch.kept_gradients import UpdatesByHand
-from tdbg.hooks.pytorch.kinds import loss_name
-from tdbg.hooks.pytorch.loss_watch import LossWatch
-from tdbg.hooks.pytorch.losses import LossCapture
-from tdbg.hooks.pytorch.mode import TorchMode
-from tdbg.hooks.pytorch.model_info import TorchModel
-from tdbg.hooks.pytorch.module_hooks import (
+from tdbg.hooks.pytorch.capture.counted_hooks import CountingHooks
+from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
+from tdbg.hooks.pytorch.capture.losses import LossCapture
+from tdbg.hooks.pytorch.capture.model_info import TorchModel
+from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
+from tdbg.hooks.pytorch.capture.registered_modules import (
     ModuleCapture,
     keywords_of,
     registered_session,
 )
-from tdbg.hooks.pytorch.module_tree import class_name, unwrapped
-from tdbg.hooks.pytorch.optimizers import OptimizerWatch
-from tdbg.hooks.pytorch.tensors import warn_of_flat_parameters
+from tdbg.hooks.pytorch.capture.unclipped_gradients import (
+    AccumulatedGradients,
+    ReturnedGradients,
+)
+from tdbg.hooks.pytorch.checks.first_losses import LossWatch
+from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
+from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
+from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters
+from tdbg.hooks.pytorch.model.copies import leave_out_of_copies
+from tdbg.hooks.pytorch.model.kinds import loss_name
+from tdbg.hooks.pytorch.model.mode import TorchMode
+from tdbg.hooks.pytorch.model.module_tree import class_name, unwrapped
 from tdbg.modes import ModeKeys
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]

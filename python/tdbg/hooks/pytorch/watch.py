@@ -15,7 +15,7 @@ from tdbg.config import resolve
 from tdbg.config.options import AUTO
 from tdbg.config.schedules import ReductionConfig, SaveConfig
 from tdbg.errors import ConfigurationError
-from tdbg.hooks.pytorch.distributed import same_on_all
+from tdbg.hooks.pytorch.device.distributed import same_on_all
 from tdbg.hooks.pytorch.hook import Hook
 
 if TYPE_CHECKING:

@@ -1,0 +1,173 @@
+"""Puts hooks of the core in the places of tdbg's own, which count steps.
+
+Four hooks report the events of a step: before and after the call of a root, before and
+after the step of an optimizer.  In a step of a millisecond their Python costs as much
+as a layer, for it is no longer in the caches when its turn comes.  A ``CountedHook``
+stands in the place of each, in the same dict by the same key: it counts while nothing
+but the number of steps is requested, and else calls the hook.
+
+Thread safety: the training's thread.
+
+Errors: none.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+from torch._C import _current_graph_task_id
+from torch.optim import Optimizer, optimizer
+
+from tdbg.capture.modes import CurrentMode
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
+from tdbg.hooks.pytorch.capture.registered_modules import Begin, End, ModuleCapture
+from tdbg.hooks.pytorch.capture.submodules import QuickHook
+from tdbg.hooks.pytorch.compile.graph_calls import (
+    StepBegins,
+    StepEnds,
+    hooks_may_go,
+    now,
+)
+
+__all__ = ["CountingHooks"]
+
+# As cpp/python_capture/counted_hook.h has them.
+_FORWARD_BEGINS, _FORWARD_ENDS, _OPTIMIZER_BEGINS = range(3)
+_OPTIMIZER_ENDS, _IN_FORWARD, _KNOWN_OPTIMIZER = range(3, 6)
+_OF_MODULES = ("_forward_pre_hooks", "_forward_hooks")
+_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+# Refers to an object that has a dict of hooks, with the name of that.
+_Owner = Callable[[], Any]
+
+
+def _counted_hook() -> Any:
+    """The core's class, which a hook that is disabled does without."""
+    return import_module("tdbg._core").CountedHook
+
+
+class CountingHooks:
+    """The hooks of one session that have others in their places, once it counts.
+
+    Args:
+        session: The session; not kept alive.
+        mode: The present mode.
+        module_captures: Those of the registered modules; grows.
+        watch: Has the optimizers.
+
+    Attributes:
+        born: When it was made, for ``hooks_may_go``.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        mode: CurrentMode,
+        module_captures: Sequence[ModuleCapture],
+        watch: OptimizerWatch,
+    ) -> None:
+        self.born = now()
+        self._session = weakref.ref(session)
+        self._counter = session.counted.counter
+        # None of these is kept alive: the session has this object.
+        self._mode = weakref.ref(mode)
+        self._watch = weakref.ref(watch)
+        self._module_captures = module_captures
+        # Where others stand: the owner of the dict, its name, and the key.
+        self._places: list[tuple[_Owner, str, int]] = []
+        session.counted.may_count = self.may_count
+        # Hooks may have changed places.
+        session.counted.on_failure.append(self._put_back)
+        session.on_rest.append(self._put_back)
+
+    def may_count(self) -> bool:
+        """Whether steps can be counted: nothing is compiled, no mode was said."""
+        mode, session, watch = self._mode(), self._session(), self._watch()
+        if mode is None or session is None or watch is None or mode.said is not None:
+            return False
+        if not self._places:
+            if not hooks_may_go(self):
+                return False
+            self._replace_modules()
+            self._replace_optimizers(session, watch)
+        return True
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Put tdbg's own hooks back: the compiler is about to trace."""
+        session = self._session()
+        if not is_idle and session is not None:
+            session.see()
+            self._put_back()
+
+    def _put_back(self) -> None:
+        places, self._places = self._places, []
+        for owner, name, key in places:
+            hooks = getattr(owner(), name, {})
+            hook: Any = hooks.get(key)
+            if type(hook) is _counted_hook():
+                hooks[key] = hook.stands_for
+
+    def _replace_modules(self) -> None:
+        living = [
+            (capture, weakref.ref(module))
+            for capture in self._module_captures
+            if (module := capture.module) is not None
+        ]
+        for capture, root in living:
+            for name, key, hook in _hooks_of(root(), _OF_MODULES):
+                references = root, living[0][1]
+                if isinstance(hook, End):
+                    self._put(root, name, key, _FORWARD_ENDS, capture.ends)
+                elif isinstance(hook, Begin):
+                    begins = capture.begins
+                    self._put(root, name, key, _FORWARD_BEGINS, begins, references)
+                elif isinstance(hook, QuickHook):
+                    self._put(root, name, key, _IN_FORWARD)
+
+    def _replace_optimizers(self, session: Session, watch: OptimizerWatch) -> None:
+        known = watch.optimizers()
+        references = tuple(weakref.ref(each) for each in known)
+        name, key = "_global_optimizer_pre_hooks", watch.meets
+        self._put(lambda: optimizer, name, key, _KNOWN_OPTIMIZER, None, references)
+        for each, owner in zip(known, references, strict=True):
+            events = watch.events(each)
+            for name, key, hook in _hooks_of(each, _OF_OPTIMIZERS):
+                if events is None or getattr(hook, "session", None) is not session:
+                    continue
+                if isinstance(hook, StepBegins):
+                    begins, asks = events.begins, watch.has_news
+                    self._put(owner, name, key, _OPTIMIZER_BEGINS, begins, (), asks)
+                elif isinstance(hook, StepEnds):
+                    self._put(owner, name, key, _OPTIMIZER_ENDS, events.ends)
+
+    def _put(
+        self,
+        owner: _Owner,
+        name: str,
+        key: int,
+        kind: int,
+        event: object = None,
+        references: tuple[weakref.ref[Any], ...] = (),
+        asks: Callable[[Optimizer], bool] | None = None,
+    ) -> None:
+        hooks = getattr(owner(), name, {})
+        if key in hooks:
+            hooks[key] = _counted_hook()(
+                kind,
+                self._counter,
+                event,
+                hooks[key],
+                _current_graph_task_id,
+                references,
+                asks,
+            )
+            self._places.append((owner, name, key))
+
+
+def _hooks_of(owner: Any, names: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
+    for name in names:
+        for key, hook in list(getattr(owner, name, {}).items()):
+            yield name, key, hook

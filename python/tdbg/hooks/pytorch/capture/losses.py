@@ -1,0 +1,260 @@
+"""Losses: modules that are hooked, and functions that are wrapped."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import compiler, nn
+from torch.compiler import is_dynamo_compiling
+
+from tdbg.capture.naming import tensors_in
+from tdbg.capture.session import Session
+from tdbg.config.collections import Role
+from tdbg.config.kinds import Kind
+from tdbg.hooks.pytorch.capture.activations import Activations
+from tdbg.hooks.pytorch.capture.submodules import RemovableHooks
+from tdbg.hooks.pytorch.compile.graph_calls import (
+    never_compiled,
+    new_target,
+    report_call,
+)
+from tdbg.hooks.pytorch.device.tensors import is_tensor
+from tdbg.hooks.pytorch.functions.call_sites import CallSites
+from tdbg.hooks.pytorch.model.callbacks import Callback
+from tdbg.modes import ModeKeys
+
+__all__ = ["LossCapture", "is_call_of_function"]
+
+_INPUT_ROLES = (Role.PREDICTION, Role.LABEL, Role.INPUT)
+
+
+class _Before(Callback):
+    __slots__ = ("_capture", "target")
+
+    def __init__(self, session: Session, capture: LossCapture) -> None:
+        super().__init__(session)
+        self._capture = capture
+        self.target = new_target(self)
+
+    def __call__(self, _: Any, args: Any, kwargs: Any = None) -> None:
+        # There are none where it was taken off during the call.
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
+            report_call(self.target, (args, kwargs) if kwargs else args, None)
+        elif not self.session.idle.is_idle:
+            self.session.run(self._take_at, sys._getframe(1), (args, kwargs))
+
+    def _take_at(self, caller: types.FrameType, given: Any) -> None:
+        self._capture.at(caller).inputs.take(given)
+
+    def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
+        """A compiled graph has called the loss."""
+        if not self.session.idle.is_idle:
+            self.session.run(self._capture.inputs.take, given)
+
+
+class _After(_Before):
+    __slots__ = ()
+
+    def __call__(self, _: Any, __: Any, output: Any = None) -> None:
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
+            report_call(self.target, None, output)
+        elif self._is_seen():
+            self.session.run(self._take_at, sys._getframe(1), output)
+
+    def _take_at(self, caller: types.FrameType, output: Any) -> None:
+        self._capture.at(caller).outputs.take(output)
+        if self._capture.saw is not None:
+            self._capture.saw(output)
+
+    def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
+        """A compiled graph has called the loss."""
+        if self._is_seen():
+            self.session.run(self._capture.outputs.take, answered)
+
+    def _is_seen(self) -> bool:
+        """Whether losses of the step under way are captured, if it is counted."""
+        counter = self.session.counted.counter
+        return not counter.index or counter.is_noted
+
+
+never_compiled(_Before.__call__, _After.__call__)
+
+
+class _Function:
+    """Stands in for a loss that is no module: calls it, and captures.
+
+    It has the attributes of what it stands for.  A copy, or what is unpickled, is
+    that itself: a copied model is not captured, and needs no tdbg.
+    """
+
+    def __init__(self, capture: LossCapture, function: Callable[..., Any]) -> None:
+        self._tdbg_before = _Before(capture.session, capture)
+        self._tdbg_after = _After(capture.session, capture)
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function: Callable[..., Any] = self.__dict__["__wrapped__"]
+        self._tdbg_before(None, args, kwargs)
+        result = function(*args, **kwargs)
+        self._tdbg_after(None, args, result)
+        return result
+
+    def __get__(self, instance: object, _: type | None = None) -> Any:
+        """As the attribute of a class a function is a method."""
+        function = self.__dict__["__wrapped__"]
+        if instance is None or not isinstance(function, types.FunctionType):
+            return self
+        return types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__" or "__wrapped__" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["__wrapped__"], name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.__dict__["__wrapped__"], memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy.copy, (self.__dict__["__wrapped__"],)
+
+
+def is_call_of_function(frame: types.FrameType) -> bool:
+    """Whether the frame is the call of a function that was registered."""
+    return frame.f_code is _Function.__call__.__code__
+
+
+class _LossInputs(Activations):
+    """What a loss is given: predictions, then labels, then anything else."""
+
+    # How many tensors the first argument has, and the first two together.
+    _ends: tuple[int, int] | None = None
+
+    def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
+        """Capture what a call was given, as positional and other arguments.
+
+        A compiled graph gives only the tensors: then each is an argument.
+        """
+        if self._ends is None:
+            self._ends = _argument_ends(value)
+        super().take(value, quick, mode)
+
+    def role_of(self, index: int) -> Role:
+        """By the argument in which the tensor of that index is."""
+        first, second = self._ends or (1, 2)
+        if index < first:
+            return Role.PREDICTION
+        return Role.LABEL if index < second else Role.INPUT
+
+
+def _argument_ends(value: Any) -> tuple[int, int]:
+    """How many tensors the first argument of a call has, and the first two."""
+    if not (type(value) is tuple and len(value) == 2 and type(value[1]) is dict):
+        return 1, 2
+    args, kwargs = value
+    sizes = [len(list(tensors_in(each, is_tensor))) for each in args[:2]]
+    names = iter(kwargs.values())
+    while len(sizes) < 2:
+        each = next(names, None)
+        sizes.append(0 if each is None else len(list(tensors_in(each, is_tensor))))
+    return sizes[0], sizes[0] + sizes[1]
+
+
+class LossCapture:
+    """Captures the inputs and the outputs of a loss.
+
+    Args:
+        session: Where they go.
+        name: What their names begin with.
+        mode: Returns the present mode.
+        class_name: Its function or class.
+        kind: Its kind; None: of none.
+        another: Makes the capture of the same loss, called from another place of the
+            program; None: all places are one.
+
+    Attributes:
+        saw: Is told what each call returned; None: nobody is.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        mode: Callable[[], ModeKeys],
+        class_name: str,
+        kind: Kind | None,
+        another: Callable[[], LossCapture] | None = None,
+    ) -> None:
+        self.session = session
+        self._another = another
+        self.saw: Callable[[Any], None] | None = None
+        self._others: list[LossCapture] = []
+        self._sites = CallSites(mode)
+        self._handles: list[Any] = []
+        self._removable = RemovableHooks()
+        session.idle.on_change.append(self._removable.set_idle)
+        self._module: weakref.ref[nn.Module] | None = None
+        self._before: _Before | None = None
+        self.name = name
+        self.class_name = class_name
+        self.kind = kind
+        self.inputs = _LossInputs(session, mode, name, Role.INPUT)
+        self.outputs = Activations(session, mode, name, Role.LOSS)
+
+    def hook(self, module: nn.Module) -> None:
+        """Capture at each call of a module."""
+        self._module = weakref.ref(module)
+        after = module.register_forward_hook(_After(self.session, self))
+        self._handles.append(after)
+        self.refresh()
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The module, if it is one and lives."""
+        return None if self._module is None else self._module()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was a module that does not live any longer."""
+        return self._module is not None and self._module() is None
+
+    def at(self, caller: types.FrameType) -> LossCapture:
+        """Return the capture of the place that is calling."""
+        number = 0 if self._another is None else self._sites.number(caller)
+        while self._another is not None and number > len(self._others):
+            self._others.append(self._another())
+        return self._others[number - 1] if number else self
+
+    def refresh(self) -> None:
+        """Capture inputs too, where the collections ask for it by now."""
+        module = self.module
+        if self._before is not None or module is None:
+            return
+        if any(map(self.session.may_capture, _INPUT_ROLES)):
+            self._before = _Before(self.session, self)
+            handle = module.register_forward_pre_hook(self._before, with_kwargs=True)
+            self._handles.append(handle)
+            self._removable.add(module, "_forward_pre_hooks", handle.id)
+
+    def begin_late(self, args: Any, kwargs: Any) -> None:
+        """Capture what a call was given that began before the module had hooks."""
+        if self._before is not None:
+            self._before(None, args, kwargs)
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that captures at each call of *function*, in its place."""
+        return (
+            function if isinstance(function, _Function) else _Function(self, function)
+        )
+
+    def remove(self) -> None:
+        """Take the hooks off; a wrapped function merely calls."""
+        self._removable.close()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()

@@ -1,0 +1,208 @@
+"""What PyTorch's modules, parameters, losses and optimizers say of the model.
+
+Thread safety: the training's thread.
+
+Errors: none of its own; what cannot be described is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+
+import torch
+from torch.optim import Optimizer
+
+from tdbg.capture.model_info import ModelMarks
+from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
+from tdbg.hooks.pytorch.capture.losses import LossCapture
+from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import TrackedParameter
+from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.checks.first_losses import LossWatch
+from tdbg.hooks.pytorch.device.tensors import gradient_of, name_of, sample_of
+from tdbg.hooks.pytorch.model.kinds import kind_of
+from tdbg.hooks.pytorch.model.mode import evaluating
+from tdbg.hooks.pytorch.model.module_tree import (
+    class_name,
+    named_modules,
+    package_models_in,
+)
+from tdbg.hooks.pytorch.model.process_objects import parameters_of
+from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
+
+__all__ = ["TorchModel"]
+
+
+class TorchModel:
+    """The model of a training: a ``ModelSource``.
+
+    Args:
+        module_captures: Those of the registered modules; grows.
+        losses: The registered losses; grows.
+
+    Attributes:
+        watch: Knows the optimizers; None: nothing does yet.
+        loss_watch: Reads the graphs of the losses; None: nothing does yet.
+        functions: Follows functions that are called; None: nothing does.
+    """
+
+    def __init__(
+        self, module_captures: Sequence[ModuleCapture], losses: Sequence[LossCapture]
+    ) -> None:
+        self._module_captures = module_captures
+        self._losses = losses
+        self.watch: OptimizerWatch | None = None
+        self.loss_watch: LossWatch | None = None
+        # Those that were seen to have a gradient, by name.
+        self._with_gradient: set[str] = set()
+        self.functions: FunctionCalls | None = None
+        # A parameter that is trained, and numbers of it.
+        self._first: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
+
+    @property
+    def _optimizers(self) -> list[Optimizer]:
+        return [] if self.watch is None else self.watch.optimizers()
+
+    def stands_still(self) -> bool:
+        """Whether parameters are what they were when this was called first."""
+        if not self._first:
+            trained = [
+                parameter
+                for each in self._tracked()
+                if (parameter := each.parameter()) is not None
+                and parameter.requires_grad
+            ]
+            self._first = [
+                (weakref.ref(each), sample_of(each)) for each in trained[-1:]
+            ]
+        found = [(each(), sample) for each, sample in self._first]
+        return bool(found) and all(
+            each is not None and torch.equal(sample_of(each), sample)
+            for each, sample in found
+        )
+
+    def marks(self) -> ModelMarks:
+        """Count what there is, and which parameters are trained."""
+        all_tracked = self._tracked()
+        found = [len(self._module_captures), len(self._losses), len(all_tracked)]
+        found += [
+            len(group["params"])
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+        ]
+        for tracked in all_tracked:
+            parameter = tracked.parameter()
+            found.append(-1 if parameter is None else parameter.requires_grad)
+            if parameter is not None and gradient_of(parameter) is not None:
+                self._with_gradient.add(tracked.weight.name)
+        found.append(len(self._with_gradient))
+        found.append(len(self._made_inputs()))
+        if self.loss_watch is not None:
+            found += self.loss_watch.look()
+        return ModelMarks(len(all_tracked), tuple(found))
+
+    def model_info(
+        self, step: int, trained_in_evaluation: Collection[Hashable]
+    ) -> ModelInfo:
+        """Describe the model as it is now."""
+        optimizers, all_tracked = self._optimizers, self._tracked()
+        held = {
+            id(parameter): i
+            for i, optimizer in enumerate(optimizers)
+            for parameter in parameters_of(optimizer)
+        }
+        cut = {} if self.loss_watch is None else self.loss_watch.cut()
+        modules: dict[str, str] = {}
+        package_models: dict[str, str] = {}
+        kinds = {loss.name: loss.kind for loss in self._losses}
+        roots = [
+            (module_capture, module_capture.module)
+            for module_capture in self._module_captures
+        ]
+        for module_capture, root in roots:
+            for path, module in named_modules(root) if root is not None else ():
+                name = module_capture.prefix + path if path else module_capture.name
+                modules.setdefault(name, class_name(module))
+                kinds.setdefault(class_name(module), kind_of(module))
+            if root is not None:
+                found = package_models_in(root)
+                prefix = module_capture.prefix
+                package_models.update(
+                    (prefix + path, prefix + model) for path, model in found.items()
+                )
+        parameters: dict[str, ParameterFacts] = {}
+        for tracked in all_tracked:
+            parameter = tracked.parameter()
+            # A lazy parameter has no shape yet.
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                if parameter is not None:
+                    optimizer = held.get(id(parameter))
+                    name = tracked.weight.name
+                    parameters[name] = dataclasses.replace(
+                        _of(tracked, parameter, optimizer),
+                        has_gradient=name in self._with_gradient,
+                        cut_by=cut.get(id(parameter)),
+                        package_model=package_models.get(owner_of(name)),
+                    )
+        return ModelInfo(
+            evaluating=tuple(self._evaluating(trained_in_evaluation, held)),
+            dropping=() if self.functions is None else self.functions.dropping,
+            step=step,
+            models=tuple(class_name(root) for _, root in roots if root is not None),
+            losses=tuple(loss.class_name for loss in self._losses),
+            optimizers=tuple(type(each).__name__ for each in optimizers),
+            modules=modules,
+            kinds={name: kind for name, kind in kinds.items() if kind is not None},
+            parameters=parameters,
+            complete=bool(optimizers),
+            keeps_gradients=self.watch is not None and self.watch.keeps_gradients,
+            loss_facts=() if self.loss_watch is None else self.loss_watch.facts,
+            is_loss_open=self.loss_watch is not None and self.loss_watch.is_open,
+            is_surrogate=self.loss_watch is not None and self.loss_watch.is_surrogate,
+            logit_scale=1.0 if self.loss_watch is None else self.loss_watch.logit_scale,
+            makes_targets=self.loss_watch is not None and self.loss_watch.makes_targets,
+            untrained=() if self.loss_watch is None else self.loss_watch.untrained,
+            made_inputs=self._made_inputs(),
+        )
+
+    def _made_inputs(self) -> tuple[str, ...]:
+        found = (each.made_inputs for each in self._module_captures)
+        return tuple(sorted(frozenset[str]().union(*found)))
+
+    def _tracked(self) -> list[TrackedParameter]:
+        return [
+            each
+            for module_capture in self._module_captures
+            for each in module_capture.parameters.tracked_parameters()
+        ]
+
+    def _evaluating(
+        self, roots: Collection[Hashable], held: Mapping[int, int]
+    ) -> Iterator[str]:
+        """The layers of these roots that compute something else in training."""
+        dropping = set() if self.functions is None else self.functions.not_dropping
+        for module_capture in self._module_captures:
+            root = module_capture.module
+            if root is None or id(module_capture) not in roots:
+                continue
+            trained = {
+                id(each) for each in root.parameters() if each.requires_grad
+            } & held.keys()
+            for path in evaluating(root, trained, dropping):
+                yield module_capture.prefix + path if path else module_capture.name
+
+
+def _of(
+    tracked: TrackedParameter, parameter: torch.Tensor, optimizer: int | None
+) -> ParameterFacts:
+    owner = tracked.owner()
+    return ParameterFacts(
+        shape=tuple(int(size) for size in parameter.shape),
+        dtype=name_of(parameter.dtype) or str(parameter.dtype).removeprefix("torch."),
+        requires_grad=parameter.requires_grad,
+        module="" if owner is None else class_name(owner),
+        optimizer=optimizer,
+    )

@@ -1,0 +1,267 @@
+"""Captures around the step of an optimizer what is no parameter and no gradient.
+
+Before it: the numbers of its parameter groups, the gradients as they were before they
+were clipped, and copies of parameters.  After it: its state and the updates.  Of a step
+that is skipped there is nothing afterwards.
+
+Thread safety: the training's thread.
+
+Errors: none of its own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from tdbg.capture.naming import optimizer_state_name
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.scalars import GroupScalars
+from tdbg.capture.schedule import StepPlan
+from tdbg.capture.session import Session
+from tdbg.capture.tensor_entry import TensorEntry
+from tdbg.config.collections import Role
+from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.capture.unclipped_gradients import UnclippedGradients
+from tdbg.hooks.pytorch.capture.updates import OptimizerUpdates
+from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of
+from tdbg.modes import ModeKeys
+
+__all__ = ["OptimizerStates", "OptimizerStep"]
+
+# The key of a parameter group that holds its parameters.
+_PARAMETERS = frozenset({"params"})
+
+
+class OptimizerStates:
+    """Captures the tensors that an optimizer keeps for parameters, in one call.
+
+    They are whatever ``optimizer.state[parameter]`` holds directly; numbers (the
+    count of steps) are no tensors.
+
+    Args:
+        session: Where they go.
+        module_captures: Those of the registered modules; grows.
+    """
+
+    def __init__(
+        self, session: Session, module_captures: Sequence[ModuleCapture]
+    ) -> None:
+        self._session = session
+        self._module_captures = module_captures
+        # By kind and parameter; None: it is not captured.
+        self._entries: dict[tuple[str, TensorEntry], TensorEntry | None] = {}
+        # How many parameters an optimizer held a state of when a step with this entry
+        # had found nothing to capture.
+        self._found_nothing: weakref.WeakKeyDictionary[
+            Optimizer, dict[StepPlan, int]
+        ] = weakref.WeakKeyDictionary()
+
+    def refresh(self) -> None:
+        """Decide anew what is captured: collections have changed."""
+        self._entries.clear()
+        self._found_nothing.clear()
+
+    def take(self, context: StepContext, optimizer: Optimizer) -> None:
+        """Capture what the step needs of the state as it is now."""
+        states = optimizer.state
+        found_nothing = self._found_nothing.setdefault(optimizer, {})
+        if found_nothing.get(context.step_plan) == len(states):
+            return
+        entries: list[TensorEntry] = []
+        tensors: list[torch.Tensor] = []
+        requested: list[int] = []
+        finds_nothing, done, of_entry = True, context.done, context.step_plan.of_entry
+        for module_capture in self._module_captures:
+            for tracked in module_capture.parameters.tracked_parameters():
+                parameter = tracked.parameter()
+                state = None if parameter is None else states.get(parameter)
+                if not isinstance(state, dict):
+                    continue
+                for kind, value in state.items():
+                    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+                        continue
+                    entry = self._entry(str(kind), tracked.weight)
+                    flags = 0 if entry is None else of_entry(entry)
+                    if entry is None or not flags:
+                        continue
+                    finds_nothing = False
+                    if entry not in done:
+                        entries.append(entry)
+                        tensors.append(value)
+                        requested.append(flags)
+        if finds_nothing:
+            found_nothing[context.step_plan] = len(states)
+        elif entries:
+            done.update(entries)
+            self._session.take(context, entries, tensors, requested)
+
+    def _entry(self, kind: str, weight: TensorEntry) -> TensorEntry | None:
+        key = (kind, weight)
+        if key not in self._entries:
+            name, role = optimizer_state_name(kind, weight.name), Role.OPTIMIZER_STATE
+            entry = None
+            if self._session.captures(name, role):
+                aliases = [optimizer_state_name(kind, each) for each in weight.aliases]
+                entry = self._session.entry(name, role, tuple(aliases))
+            self._entries[key] = entry
+        return self._entries[key]
+
+
+def _version(tensor: Any) -> tuple[int, int]:
+    """Return what changes when a tensor is written to, without reading it."""
+    is_counted = isinstance(tensor, torch.Tensor) and not tensor.is_inference()
+    return id(tensor), tensor._version if is_counted else 0
+
+
+class OptimizerStep:
+    """Captures, around the steps of all optimizers, what the collections ask for.
+
+    Args:
+        session: Where it goes.
+        module_captures: Those of the registered modules; grows.
+        remote: Reads what optimizers hold on devices.
+
+    Attributes:
+        contexts: The step that each optimizer, by its key, is stepping for.
+        has_scalars: Whether numbers of parameter groups may be captured.
+        has_unclipped: The same of gradients before clipping.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        module_captures: Sequence[ModuleCapture],
+        remote: CudaTensors,
+    ) -> None:
+        self._session = session
+        self._remote = remote
+        self._updates = OptimizerUpdates(session, module_captures)
+        self._states = OptimizerStates(session, module_captures)
+        self._unclipped = UnclippedGradients(session, module_captures)
+        self._scalars: dict[int, GroupScalars] = {}
+        self._n_optimizers = 0
+        self.contexts: dict[int, StepContext] = {}
+        self.refresh()
+        session.on_change.append(self.refresh)
+        session.on_rest.append(self.forget)
+
+    def refresh(self) -> None:
+        """Decide anew what is captured: collections have changed."""
+        may_capture = self._session.may_capture
+        self._has_updates = may_capture(Role.UPDATE)
+        self._has_states = may_capture(Role.OPTIMIZER_STATE)
+        self.has_scalars = may_capture(Role.SCALAR)
+        self.has_unclipped = may_capture(Role.GRADIENT_UNCLIPPED)
+        self._updates.refresh()
+        self._states.refresh()
+        for each in self._scalars.values():
+            each.refresh()
+        if self.has_unclipped:
+            self._unclipped.refresh()
+        else:
+            self._unclipped.remove()
+
+    def forward_begins(self, mode: Callable[[], ModeKeys]) -> None:
+        """Prepare for a forward in training, in the mode that *mode* returns."""
+        machine = self._session.machine
+        if self.contexts and not machine.is_in_closure:
+            self.contexts.clear()  # An optimizer raised: its step never ended.
+            self._updates.forget()
+        if self.has_unclipped and machine.training is None:
+            self._unclipped.prepare(self._session.next_plan(mode()))
+
+    def prepare(
+        self,
+        key: int,
+        context: StepContext | None,
+        optimizer: Optimizer,
+        *,
+        has_closure: bool,
+    ) -> None:
+        """Note what will be captured around the step, before its parameters are."""
+        if self._has_updates and context is not None and context.step_plan.is_active:
+            self._updates.optimizer_will_begin(
+                key, context, optimizer, has_closure=has_closure
+            )
+
+    def begin(
+        self, key: int, context: StepContext | None, optimizer: Optimizer
+    ) -> None:
+        """Capture before the optimizer steps; the step has its parameters already."""
+        if context is None:
+            return
+        self.take_scalars(key, context, optimizer.param_groups)
+        if context.step_plan.is_light or not context.step_plan.is_active:
+            return
+        if self._has_states or self._has_updates:
+            self.contexts[key] = context
+        if self._has_updates:
+            self._updates.begin(key, context)
+
+    def take_scalars(
+        self, key: int, context: StepContext, groups: Sequence[Any]
+    ) -> None:
+        """Record the numbers of an optimizer's groups that have changed."""
+        if self.has_scalars:
+            scalars = self._scalars.get(key) or self._scalars_of(key)
+            scalars.take(context, groups)
+
+    def has_news(self, key: int, optimizer: Optimizer) -> bool:
+        """Whether numbers of the optimizer have changed, which is to be recorded."""
+        scalars = self._scalars.get(key)
+        return scalars is not None and scalars.has_news(optimizer.param_groups)
+
+    def gradients(
+        self,
+        context: StepContext,
+        scale: Any,
+        only: AbstractSet[int] | None,
+    ) -> None:
+        """Capture with the gradients of these parameters, which the step takes now."""
+        if self.has_unclipped:
+            self._unclipped.take(context, scale=scale, only=only)
+
+    def end(self, key: int, optimizer: Optimizer, *, skipped: bool) -> None:
+        """Capture after the optimizer, one of ``contexts``, has stepped."""
+        context = self.contexts.pop(key)
+        if skipped:
+            self._updates.forget(key)
+            return
+        if self._has_updates:
+            self._updates.end(key, context)
+        if self._has_states:
+            self._states.take(context, optimizer)
+
+    def optimizer_gone(self, key: int) -> None:
+        """Forget an optimizer that does not exist any longer."""
+        self._scalars.pop(key, None)
+
+    def forget(self) -> None:
+        """Free what is held: nothing more is captured."""
+        self.contexts.clear()
+        self._updates.forget()
+        self._unclipped.forget()
+
+    def remove(self) -> None:
+        """Take all hooks off, too."""
+        self.forget()
+        self._unclipped.remove()
+
+    def _scalars_of(self, key: int) -> GroupScalars:
+        """Make what records the numbers of an optimizer."""
+        scalars = self._scalars[key] = GroupScalars(
+            self._session,
+            self._n_optimizers,
+            read_number=lambda value: number_of(value, self._remote),
+            tensor_type=torch.Tensor,
+            version=_version,
+            not_numbers=_PARAMETERS,
+        )
+        self._n_optimizers += 1
+        return scalars

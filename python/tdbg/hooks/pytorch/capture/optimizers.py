@@ -1,0 +1,501 @@
+"""Finds the optimizers of a model, and reports their steps.
+
+An optimizer need not be registered: one that exists at the first forward in
+training is found among the objects of the process, and one that steps is seen by
+a global hook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import compiler
+from torch.amp.grad_scaler import GradScaler
+from torch.compiler import is_dynamo_compiling
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from tdbg.capture.counted_steps import StepEvent
+from tdbg.capture.model_info import ModelInfoWriter
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.capture.optimizer_step import OptimizerStep
+from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture, remove_all
+from tdbg.hooks.pytorch.checks.compiled_before import SilentModel
+from tdbg.hooks.pytorch.checks.kept_gradients import KeptGradients
+from tdbg.hooks.pytorch.compile.graph_calls import StepBegins, StepEnds, never_compiled
+from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of, scale_of
+from tdbg.hooks.pytorch.model.process_objects import (
+    custom_optimizers,
+    held_ids,
+    living,
+    parameters_of,
+)
+from tdbg.modes import ModeKeys
+
+__all__ = [
+    "OptimizerEvents",
+    "OptimizerWatch",
+    "unwatch_scalers",
+    "watch_scalers",
+]
+
+
+_STEP = "step"
+_DECISION = "_maybe_opt_step"
+
+
+class _Watcher(Protocol):
+    def scaler_steps(self, scale: Any) -> None: ...
+
+    def scaler_begins(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def scaler_ends(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+
+# The watchers; while there are any, the methods are wrapped.
+_watchers: weakref.WeakSet[_Watcher] = weakref.WeakSet()
+
+
+def watch_scalers(watcher: _Watcher) -> None:
+    """Call *watcher* with the scale, and before and after each decision.
+
+    The watcher must not raise.
+    """
+    _watchers.add(watcher)
+    for name, wrap in ((_STEP, _wrap_step), (_DECISION, _wrap_decision)):
+        original = getattr(GradScaler, name, None)
+        if original is None or hasattr(original, "_tdbg_original"):
+            continue
+        wrapped: Any = wrap(original)
+        wrapped._tdbg_original = original
+        setattr(GradScaler, name, wrapped)
+
+
+def unwatch_scalers(watcher: _Watcher) -> None:
+    """Call it no longer."""
+    _watchers.discard(watcher)
+    if _watchers:
+        return
+    for name in (_STEP, _DECISION):
+        original = getattr(getattr(GradScaler, name, None), "_tdbg_original", None)
+        if original is not None:
+            setattr(GradScaler, name, original)
+
+
+def _wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        scale = None
+        with contextlib.suppress(Exception):
+            scale = scaler._scale if scaler.is_enabled() else None
+        for each in list(_watchers):
+            each.scaler_steps(scale)
+        try:
+            return original(scaler, *args, **kwargs)
+        finally:
+            for each in list(_watchers):
+                each.scaler_steps(None)
+
+    return step
+
+
+def _wrap_decision(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def decide(
+        scaler: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
+        for each in list(_watchers):
+            each.scaler_begins(optimizer)
+        result = original(scaler, optimizer, *args, **kwargs)
+        for each in list(_watchers):
+            each.scaler_ends(optimizer)
+        return result
+
+    return decide
+
+
+# Forwards in training without an optimizer before which one is looked for; the
+# second is the first at which it would make a difference.
+SEARCHES = 2
+
+
+class OptimizerWatch:
+    """Watches the optimizers that hold parameters of the registered modules.
+
+    Args:
+        session: Where their events go.
+        module_captures: Those of the registered modules; grows.
+        mode: Returns the present mode.
+        remote: Reads what optimizers hold on devices.
+        model_info: Writes what changes with them, and counts their steps.
+        found: Called when one is found.
+
+    Attributes:
+        around: Captures around the step of an optimizer.
+        keeps_gradients: Whether nobody clears the gradients of one of them.
+        meets: The key of the hook of all optimizers, which finds them.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        module_captures: list[ModuleCapture],
+        mode: Callable[[], ModeKeys],
+        remote: CudaTensors,
+        model_info: ModelInfoWriter,
+        found: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._found = found
+        self._model_info = model_info
+        self._remote = remote
+        self._module_captures = module_captures
+        self._mode = mode
+        # By references without a callback, which all of an object are one: to look
+        # for a key takes no call of Python's.
+        self._keys: dict[weakref.ref[Optimizer], int] = {}
+        # Those that stepped without parameters of ours, with how many they held.
+        self._foreign: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        # Those that are none of PyTorch's, with their keys.
+        self._custom: list[tuple[int, weakref.ref[Any]]] = []
+        self._custom_step = -1  # At which their numbers were recorded last.
+        self._numbers = itertools.count()
+        self._searches = SEARCHES
+        self._has_stepped = False
+        # Events that were counted when it began to decide.
+        self._n_counted = 0
+        # Whether the step under way evaluates a closure.
+        self._has_closure = False
+        # The scale of the scaler whose step is under way.
+        self._loss_scale: Any = None
+        self.around = OptimizerStep(session, module_captures, remote)
+        self.keeps_gradients = False
+        self._kept: dict[int, KeptGradients] = {}
+        self._silent_model = SilentModel(module_captures)
+        self._events: dict[int, OptimizerEvents] = {}
+        # The hook is global: it must not keep this training alive.
+        me, keys = weakref.ref(self), self._keys
+
+        def met(optimizer: Optimizer, *_: Any) -> None:
+            if is_dynamo_compiling() or weakref.ref(optimizer) in keys:
+                return
+            watch = me()
+            if watch is not None and not compiler._is_compiling_flag:
+                watch._session.run(watch._consider, optimizer)
+
+        never_compiled(met)
+        self._handles = [register_optimizer_step_pre_hook(met)]
+        self.meets = self._handles[0].id
+        # Nor does it outlast a training that nobody has closed.
+        weakref.finalize(self, remove_all, self._handles).atexit = False
+        watch_scalers(self)
+
+    def add(self, optimizer: Optimizer, *, defines_step: bool = False) -> None:
+        """Watch this optimizer."""
+        key = self._keys.get(weakref.ref(optimizer))
+        if key is None:
+            key = self._keys[weakref.ref(optimizer)] = next(self._numbers)
+            self._model_info.changed()
+            self._found()
+            self._kept[key] = KeptGradients(self.gradients_are_kept)
+            self._events[key] = OptimizerEvents(self, key, optimizer)
+            # Not these methods themselves: they would keep the session alive.
+            gone = [
+                weakref.WeakMethod(method)
+                for method in (self._session.optimizer_gone, self.around.optimizer_gone)
+            ]
+            forget = functools.partial(_forget, self._keys, key, gone)
+            weakref.finalize(optimizer, forget).atexit = False
+            # On the optimizer itself, so as to come after the hooks that it has:
+            # what they change (clipping, say) it is about to use.
+            self._handles += [
+                optimizer.register_step_pre_hook(
+                    StepBegins(optimizer, key, self._session, self._begin)
+                ),
+                optimizer.register_step_post_hook(
+                    StepEnds(optimizer, key, self._session, self._end)
+                ),
+            ]
+        self._session.optimizer_found(key, defines_step=defines_step)
+
+    def search(self) -> None:
+        """Look for an optimizer that has not stepped yet."""
+        if self._searches == 0 or self._session.optimizers:
+            return
+        self._searches -= 1
+        for optimizer in living(Optimizer):
+            if self._holds_ours(optimizer):
+                self.add(optimizer)
+        if not (self._session.optimizers or self._custom):
+            self._custom = [
+                (next(self._numbers), found)
+                for found in custom_optimizers()
+                if self._trains_ours(found())
+            ]
+
+    def record_custom(self, context: StepContext) -> None:
+        """Record the numbers of optimizers that are none of PyTorch's.
+
+        To be called as the first forward of a step begins: schedules change the
+        numbers between steps.
+        """
+        if context.step.number == self._custom_step:
+            return
+        self._custom_step = context.step.number
+        for key, found in self._custom:
+            optimizer = found()
+            if optimizer is not None:
+                self.around.take_scalars(key, context, optimizer.param_groups)
+
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers that are watched, in the order in which they were found."""
+        every = sorted(self._keys, key=self._keys.__getitem__)
+        return [found for each in every if (found := each()) is not None]
+
+    def events(self, optimizer: Optimizer) -> OptimizerEvents | None:
+        """The events of an optimizer; None: it is not watched."""
+        key = self._keys.get(weakref.ref(optimizer))
+        return None if key is None else self._events.get(key)
+
+    def has_news(self, optimizer: Optimizer) -> bool:
+        """Whether numbers of an optimizer have changed, which is to be recorded."""
+        key = self._keys.get(weakref.ref(optimizer))
+        return key is None or self.around.has_news(key, optimizer)
+
+    def _held(self) -> frozenset[int]:
+        """Return the ids of all parameters that they hold."""
+        return frozenset[int]().union(*map(held_ids, self.optimizers()))
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        while self._session.unfinished:
+            self._session.unfinished.pop()()
+        unwatch_scalers(self)
+        while self._kept:
+            self._kept.popitem()[1].remove()
+        remove_all(self._handles)
+        self._handles.clear()
+        self.around.remove()
+
+    # ---- called by optimizers and scalers -------------------------------------
+
+    def scaler_steps(self, scale: Any) -> None:
+        """Note the scale of a scaler that steps an optimizer; None: it has ended."""
+        self._loss_scale = scale
+
+    def scaler_begins(self, _: Optimizer) -> None:
+        """Note that a scaler is about to decide whether the optimizer steps."""
+        self._has_stepped = False
+        self._n_counted = self._session.counted.counter.n_events
+
+    def scaler_ends(self, optimizer: Optimizer) -> None:
+        """Note the decision: the optimizer has stepped, or is skipped."""
+        is_counted = self._session.counted.counter.n_events != self._n_counted
+        if not (self._has_stepped or is_counted):
+            self._session.run(self._skip, optimizer)
+
+    # ---- what it means --------------------------------------------------------
+
+    def _consider(self, optimizer: Optimizer) -> None:
+        groups = getattr(optimizer, "param_groups", ())
+        sizes = [len(group["params"]) for group in groups]
+        if self._foreign.get(optimizer) == sizes:
+            return
+        if self._holds_ours(optimizer):
+            self.add(optimizer)
+        else:
+            self._foreign[optimizer] = sizes
+
+    def _holds_ours(self, optimizer: Optimizer) -> bool:
+        if "_optimizer_step_pre_hooks" not in vars(optimizer):
+            return False  # It stands for another one (Lightning's, accelerate's).
+        return self._trains_ours(optimizer)
+
+    def _trains_ours(self, optimizer: Any) -> bool:
+        # As a forward begins, a sharded module may hold other parameters than its
+        # optimizer does.
+        ours = set[int]().union(
+            *(
+                module_capture.parameters.identities()
+                for module_capture in self._module_captures
+            )
+        )
+        return optimizer is not None and not ours.isdisjoint(held_ids(optimizer))
+
+    def _begin(self, key: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Capture before the step; return other arguments, or None to keep them."""
+        self._has_stepped = True
+        for module_capture in self._module_captures:
+            if module_capture.parameters.early.copies:
+                module_capture.parameters.fence()
+        # PyTorch counts the optimizer itself among the arguments.
+        place = 1 if args and args[0] is optimizer else 0
+        closure = args[place] if len(args) > place else kwargs.get("closure")
+        has_closure = callable(closure)
+        self._has_closure = has_closure
+        if not has_closure and key in self._kept:
+            self._look_at_kept(key)
+        context = self._session.optimizer_begins(
+            key, self._mode, from_latest=not has_closure
+        )
+        is_light = context is None or context.step_plan.is_light
+        if not is_light:
+            # First, for parameters are copied as they are captured.
+            self.around.prepare(key, context, optimizer, has_closure=has_closure)
+            if not has_closure:
+                self._capture(key, context, optimizer)
+        if not is_light or self.around.has_scalars:
+            self.around.begin(key, context, optimizer)
+        if not has_closure:
+            if self._silent_model.listens:
+                self._silent_model.step(context)
+            elif key not in self._kept:
+                # Nobody needs to see each step any longer.
+                self._session.counted.events.append(self._events[key].begins)
+            return None
+        # With a closure the gradients come into being inside the step.
+        wrapped = self._wrap(closure, key, context, optimizer)
+        if len(args) > place:
+            return (*args[:place], wrapped, *args[place + 1 :]), kwargs
+        return args, {**kwargs, "closure": wrapped}
+
+    def _end(self, key: int, optimizer: Optimizer) -> None:
+        """Capture after the step, and end the step."""
+        found = getattr(optimizer, "found_inf", None)
+        number = 0.0 if found is None else number_of(found, self._remote)
+        # Of a device, the step waits for it, not the training.
+        skipped = bool(number) if isinstance(number, float) else number or False
+        try:
+            if key in self.around.contexts:
+                self.around.end(key, optimizer, skipped=skipped is True)
+            if key in self._kept and not self._has_closure:
+                self._kept[key].step_ends(parameters_of(optimizer))
+            self._model_info.optimizer_stepped()
+        finally:
+            self._session.counted.events.append(self._events[key].ends)
+            self._session.optimizer_ends(key, skipped)
+
+    def _look_at_kept(self, key: int) -> None:
+        kept = self._kept.get(key)
+        if kept is None:
+            return
+        kept.step_begins()
+        if kept.is_over:
+            self._kept.pop(key).remove()
+
+    def gradients_are_kept(self) -> None:
+        """Note that nobody clears the gradients."""
+        self.keeps_gradients = True
+        self._model_info.changed()
+
+    def _skip(self, optimizer: Optimizer) -> None:
+        if weakref.ref(optimizer) not in self._keys:
+            self._consider(optimizer)
+        key = self._keys.get(weakref.ref(optimizer))
+        if key is not None:
+            context = self._session.optimizer_begins(key, self._mode)
+            self._fence()
+            self._capture(key, context, optimizer)
+            self._session.optimizer_ends(key, True)
+
+    def _fence(self) -> None:
+        for module_capture in self._module_captures:
+            if module_capture.parameters.early.copies:
+                module_capture.parameters.fence()
+
+    def _capture(
+        self, key: int, context: StepContext | None, optimizer: Optimizer
+    ) -> None:
+        if context is None or not context.takes or not context.step.is_open:
+            return
+        # The defining optimizer's step is the last chance for all parameters.
+        is_last = self._session.machine.defines_step(key)
+        only = None if is_last else frozenset(held_ids(optimizer))
+        # Fused optimizers divide by the loss scale themselves.
+        factor = getattr(optimizer, "grad_scale", None)
+        scale = 1.0 if factor is None else scale_of(factor)
+        for module_capture in self._module_captures:
+            module_capture.optimizer_steps(context, scale, only, self._held)
+        divisor = self._loss_scale
+        undo = scale if divisor is None else scale_of(divisor)
+        self.around.gradients(context, undo, only)
+
+    def _wrap(
+        self,
+        closure: Callable[[], Any],
+        key: int,
+        context: StepContext | None,
+        optimizer: Optimizer,
+    ) -> Callable[[], Any]:
+        session = self._session
+        run = session.run
+
+        def evaluate() -> Any:
+            run(session.closure_begins)
+            try:
+                loss = closure()
+            except BaseException:
+                run(session.closure_fails)
+                raise
+            run(self._fence)
+            if self._silent_model.listens:
+                run(self._silent_model.step, context)  # Its forwards were inside.
+            # The first evaluation is that with the weights before the update.
+            run(self._capture, key, context, optimizer)
+            run(session.closure_ends)
+            # What a closure leaves is there when it is evaluated once more.
+            self._look_at_kept(key)
+            if key in self._kept:
+                self._kept[key].step_ends(parameters_of(optimizer))
+            return loss
+
+        return evaluate
+
+
+class OptimizerEvents:
+    """The events of one optimizer.
+
+    Attributes:
+        begins: It is about to step.
+        ends: It has stepped.
+    """
+
+    def __init__(self, watch: OptimizerWatch, key: int, optimizer: Optimizer) -> None:
+        self._watch, self._key = weakref.ref(watch), key
+        self._optimizer = weakref.ref(optimizer)
+        self.begins = StepEvent(self._begin)
+        self.ends = StepEvent(self._end, may_be_last=True)
+
+    def _begin(self) -> None:
+        watch, optimizer = self._watch(), self._optimizer()
+        if watch is not None and optimizer is not None:
+            watch._begin(self._key, optimizer, (), {})
+
+    def _end(self) -> None:
+        watch, optimizer = self._watch(), self._optimizer()
+        if watch is not None and optimizer is not None:
+            watch._end(self._key, optimizer)
+
+
+def _forget(
+    keys: dict[weakref.ref[Optimizer], int],
+    key: int,
+    gone: list[weakref.WeakMethod[Any]],
+) -> None:
+    """Forget the optimizer of that key, which does not exist any longer."""
+    for each, number in list(keys.items()):
+        if number == key:
+            del keys[each]
+    for each in gone:
+        report = each()
+        if report is not None:
+            report(key)

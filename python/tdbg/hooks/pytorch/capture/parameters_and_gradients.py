@@ -1,0 +1,538 @@
+"""The parameters of a module and their gradients."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from tdbg.capture.naming import buffer_name, gradient_name, parameter_role
+from tdbg.capture.recorder import StepContext, TensorEntry
+from tdbg.capture.schedule import LIMITED_VALUES, SMALL_VALUES, VALUES, StepPlan
+from tdbg.capture.session import Session
+from tdbg.config.collections import Role
+from tdbg.hooks.pytorch.capture.activations import OF_ROWS
+from tdbg.hooks.pytorch.device import tensors
+from tdbg.hooks.pytorch.model.kinds import classes_and_kind
+from tdbg.hooks.pytorch.model.module_tree import places_of
+
+__all__ = [
+    "SEARCH_INTERVAL",
+    "BufferTable",
+    "EarlyValues",
+    "ParameterTable",
+    "TrackedParameter",
+]
+
+
+class _Copy(NamedTuple):
+    """A copy that is under way."""
+
+    entry: TensorEntry
+    # Of the same memory, which it keeps, and with the same count of changes.
+    alias: torch.Tensor
+    version: int
+
+
+class EarlyValues:
+    """Copies parameters on their devices while a step goes on.
+
+    Args:
+        session: Where the values go.
+
+    Attributes:
+        copies: The copies under way.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._context: StepContext | None = None
+        self.copies: list[_Copy] = []
+        # The entries whose values the step under way has.
+        self._has: frozenset[TensorEntry] = frozenset()
+
+    def begin(
+        self,
+        context: StepContext,
+        requested: Iterable[tuple[TensorEntry, torch.Tensor]],
+    ) -> None:
+        """Begin to copy parameters, once a step, as the root's forward begins.
+
+        Args:
+            context: The step.
+            requested: Parameters whose values it captures, with their entries.
+        """
+        if context is self._context:
+            return
+        self.fence()  # Of a step that ended without its optimizer.
+        self._context, self._has = context, frozenset()
+        candidates = [each for each in requested if tensors.is_on_device(each[1])]
+        if not candidates:
+            return
+        entries = [entry for entry, _ in candidates]
+        aliases = [tensor.detach() for _, tensor in candidates]
+        versions = [_version_of(alias) for alias in aliases]
+        begun = self._session.begin_values(
+            context, entries, [tensor for _, tensor in candidates]
+        )
+        self.copies = [_Copy(entries[i], aliases[i], versions[i]) for i in begun]
+        self._has = frozenset(copy.entry for copy in self.copies)
+
+    def has(self, context: StepContext) -> frozenset[TensorEntry]:
+        """Return the entries whose values the step has, or will have."""
+        return self._has if context is self._context else frozenset()
+
+    def fence(self, *, is_last: bool = False) -> None:
+        """Make current streams wait for the copies: parameters may change from now on.
+
+        What was changed already is captured again with the rest of the step.
+
+        Args:
+            is_last: Nothing more will be taken in the step: what was changed is
+                counted as dropped.
+        """
+        copies, self.copies = self.copies, []
+        context = self._context
+        if not copies or context is None:
+            return
+        self._session.fence()
+        spoilt = [c for c in copies if _version_of(c.alias) != c.version]
+        self._has -= {copy.entry for copy in spoilt}
+        if not is_last and context.step.is_open:
+            return
+        for copy in spoilt:
+            n_bytes = copy.alias.numel() * copy.alias.element_size()
+            self._session.refuse(context, n_bytes)
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    """How often it was written to; tensors of inference mode do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+# A parameter that comes or goes past the modules' own methods is noticed after so
+# many captures at the latest.
+SEARCH_INTERVAL = 100
+_ANY_VALUES = VALUES | SMALL_VALUES | LIMITED_VALUES
+# So many step entries are remembered: more than a schedule has.
+_MAX_STEP_PLANS = 64
+_NO_ENTRIES = frozenset[TensorEntry]()
+
+
+class _Selected(NamedTuple):
+    """A parameter, and the flags of what a step captures of it."""
+
+    owner: weakref.ref[nn.Module]
+    key: str
+    weight: TensorEntry
+    of_weight: int
+    gradient: TensorEntry
+    of_gradient: int
+
+
+class _Selection:
+    """The parameters of which a step captures something.
+
+    Attributes:
+        all_tracked: The parameters.
+        has_values: Whether values of parameters are captured.
+        quick: Captures all of them in one call of the core; None without a batch
+            capture.
+    """
+
+    __slots__ = ("_with_gradients", "all_tracked", "has_values", "quick")
+
+    def __init__(self, session: Session, all_tracked: list[_Selected]) -> None:
+        self.all_tracked = all_tracked
+        self._with_gradients = [
+            (each.owner, each.key, each.gradient)
+            for each in all_tracked
+            if each.of_gradient
+        ]
+        self.has_values = any(each.of_weight & VALUES for each in all_tracked)
+        self.quick = session.parameters(
+            [
+                (
+                    each.owner,
+                    each.key,
+                    each.weight.core,
+                    each.of_weight,
+                    each.gradient.core,
+                    each.of_gradient,
+                )
+                for each in all_tracked
+            ]
+        )
+
+    def left_over(
+        self, held: Callable[[], AbstractSet[int]]
+    ) -> AbstractSet[TensorEntry]:
+        """Return gradients from before their parameters were frozen: nobody uses them.
+
+        Args:
+            held: Returns ids of what optimizers hold, and so will use; seldom called.
+        """
+        found: list[tuple[int, TensorEntry]] = []
+        for owner, key, gradient in self._with_gradients:
+            module = owner()
+            parameter = None if module is None else module._parameters.get(key)
+            if parameter is None or parameter.requires_grad:
+                continue
+            if parameter.grad is not None:
+                found.append((id(parameter), gradient))
+        if not found:
+            return _NO_ENTRIES
+        ours = held()
+        return {gradient for identity, gradient in found if identity not in ours}
+
+    def entry(self, number: int) -> tuple[TensorEntry, int]:
+        """Return the entry and the flags of a tensor by the core's number."""
+        tracked = self.all_tracked[number // 2]
+        if number % 2:
+            return tracked.gradient, tracked.of_gradient
+        return tracked.weight, tracked.of_weight
+
+    def values(self) -> list[tuple[TensorEntry, torch.Tensor]]:
+        """Return the parameters whose values are captured, with their entries."""
+        found: list[tuple[TensorEntry, torch.Tensor]] = []
+        for each in self.all_tracked:
+            module = each.owner() if each.of_weight & VALUES else None
+            parameter = None if module is None else module._parameters.get(each.key)
+            if parameter is not None:
+                found.append((each.weight, parameter))
+        return found
+
+    def found(self) -> list[TensorEntry]:
+        """Return the entries of what the core captured the last time."""
+        if self.quick is None:
+            return []
+        return [self.entry(number)[0] for number in self.quick.found()]
+
+
+class _Batch:
+    """Tensors that are captured in one call."""
+
+    __slots__ = ("entries", "requested", "tensors")
+
+    def __init__(self) -> None:
+        self.entries: list[TensorEntry] = []
+        self.tensors: list[torch.Tensor] = []
+        self.requested: list[int] = []
+
+    def add(self, entry: TensorEntry, tensor: torch.Tensor, requested: int) -> None:
+        self.entries.append(entry)
+        self.tensors.append(tensor)
+        self.requested.append(requested)
+
+
+class TrackedParameter(NamedTuple):
+    """A parameter by its place in the model, so that its replacement is found."""
+
+    owner: weakref.ref[nn.Module]
+    key: str
+    weight: TensorEntry
+    gradient: TensorEntry
+
+    def parameter(self) -> torch.Tensor | None:
+        """Return the parameter that is there now."""
+        owner = self.owner()
+        return None if owner is None else owner._parameters.get(self.key)
+
+
+class ParameterTable:
+    """Captures parameters, named as ``named_parameters`` names them.
+
+    A tied parameter is one tensor with aliases.
+
+    Args:
+        session: Where they go.
+        module: Whose parameters they are; not kept alive.
+        prefix: Goes before the names.
+
+    Attributes:
+        early: Copies values while the step goes on.
+    """
+
+    def __init__(self, session: Session, module: nn.Module, prefix: str) -> None:
+        self._session = session
+        self._module = weakref.ref(module)
+        self._prefix = prefix
+        self._countdown = SEARCH_INTERVAL
+        self.early = EarlyValues(session)
+        self._tracked = self._find()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Decide anew what is captured: collections have changed."""
+        self._selected: dict[StepPlan, _Selection] = {}
+
+    def search_again(self) -> None:
+        """Find the parameters anew: modules were added or replaced."""
+        self._countdown = SEARCH_INTERVAL
+        self._tracked = self._find()
+        self.refresh()
+
+    def identities(self) -> set[int]:
+        """The ids of the parameters as they are now."""
+        module = self._module()
+        return set() if module is None else {id(item) for item in module.parameters()}
+
+    def tracked_parameters(self) -> list[TrackedParameter]:
+        """Return all parameters; another list when they may be others than before."""
+        return self._tracked
+
+    def parameters(self) -> list[tuple[torch.Tensor, TensorEntry]]:
+        """The parameters with the entries of their gradients."""
+        found = [
+            (tracked.parameter(), tracked.gradient)
+            for tracked in self.tracked_parameters()
+        ]
+        return [(item, entry) for item, entry in found if item is not None]
+
+    def begin_values(self, context: StepContext) -> None:
+        """Copy what may be copied early: a forward begins whose optimizer will step.
+
+        Args:
+            context: The step.
+        """
+        selected = self._selected.get(context.step_plan) or self._select(
+            context.step_plan
+        )
+        if selected.has_values:
+            self.early.begin(context, selected.values())
+
+    def fence(self, *, is_last: bool = False) -> None:
+        """End the copies: parameters change; if *is_last*, nothing more is captured."""
+        self.early.fence(is_last=is_last)
+
+    def capture(
+        self,
+        context: StepContext,
+        *,
+        gradients: bool,
+        scale: float | torch.Tensor = 1.0,
+        only: AbstractSet[int] | None = None,
+        held: Callable[[], AbstractSet[int]] = frozenset,
+    ) -> None:
+        """Capture what the step does not have yet.
+
+        Args:
+            context: The step.
+            gradients: Whether gradients are taken as well.
+            scale: Multiplies the gradients; a tensor on their device divides them.
+            only: Ids of the parameters to take, those of an optimizer; None takes all.
+            held: Ids of those that optimizers hold.
+        """
+        step_plan = context.step_plan
+        selected = self._selected.get(step_plan)
+        if selected is None:
+            selected = self._select(step_plan)
+        if not selected.all_tracked:
+            return
+        self._countdown -= 1
+        if self._countdown <= 0:
+            self.search_again()
+            selected = self._select(step_plan)
+        early = self.early.has(context)
+        is_first = not early and not context.done and self not in context.found
+        is_scaled = not isinstance(scale, float) or scale != 1.0
+        of_all = gradients and only is None
+        left = selected.left_over(held) if of_all else _NO_ENTRIES
+        is_whole = of_all and not is_scaled and not left
+        if is_first and is_whole and self._take_all(context, selected):
+            return
+        done = context.done_so_far()
+        plain, scaled = _Batch(), _Batch()
+        # One call of the core for all, unless the gradients are scaled.
+        target = scaled if is_scaled else plain
+        add, add_gradient = plain.add, target.add
+        for (
+            owner,
+            key,
+            weight,
+            of_weight,
+            gradient,
+            of_gradient,
+        ) in selected.all_tracked:
+            module = owner()
+            parameter = None if module is None else module._parameters.get(key)
+            if parameter is None or (only is not None and id(parameter) not in only):
+                continue
+            requested = of_weight & ~_ANY_VALUES if weight in early else of_weight
+            if requested and weight not in done:
+                add(weight, parameter, requested)
+            if gradients and of_gradient and gradient not in done:
+                tensor = tensors.gradient_of(parameter)
+                if tensor is not None and gradient not in left:
+                    add_gradient(gradient, tensor, of_gradient)
+        for batch, factor in ((plain, 1.0), (scaled, scale)):
+            if batch.entries:
+                done.update(batch.entries)
+                self._session.take(
+                    context, batch.entries, batch.tensors, batch.requested, scale=factor
+                )
+
+    def _take_all(self, context: StepContext, selected: _Selection) -> bool:
+        """Capture all in one call of the core, if there is a batch capture."""
+        if selected.quick is None:
+            return False
+        context.has_data = True
+        context.found[self] = selected.found
+        session = self._session
+        left = selected.quick.take(context.step.number)
+        if left:
+            numbers, tensors = zip(*left, strict=True)
+            entries, requested = zip(*map(selected.entry, numbers), strict=True)
+            given = zip(entries, tensors, requested, strict=True)
+            session.take_unhandled(context, given)
+        return True
+
+    def _select(self, step_plan: StepPlan) -> _Selection:
+        """Return the entries of which the step captures something; kept for later."""
+        of_entry = step_plan.of_entry
+        found = [
+            _Selected(
+                owner, key, weight, of_entry(weight), gradient, of_entry(gradient)
+            )
+            for owner, key, weight, gradient in self._tracked
+        ]
+        if len(self._selected) > _MAX_STEP_PLANS:
+            self._selected.clear()
+        self._selected[step_plan] = _Selection(
+            self._session,
+            [each for each in found if each.of_weight or each.of_gradient],
+        )
+        return self._selected[step_plan]
+
+    def _find(self) -> list[TrackedParameter]:
+        module = self._module()
+        if module is None:
+            return []
+        entry = self._session.entry
+        all_tracked = []
+        for owner, key, paths in places_of(module, _parameters_of):
+            first, *others = (self._prefix + path for path in paths)
+            gradient, *aliases = (gradient_name(name) for name in (first, *others))
+            holder = owner()
+            classes = frozenset[str]() if holder is None else classes_and_kind(holder)
+            role, of_rows = Role.GRADIENT, OF_ROWS
+            all_tracked.append(
+                TrackedParameter(
+                    owner,
+                    key,
+                    entry(first, parameter_role(first), tuple(others), classes),
+                    entry(gradient, role, tuple(aliases), classes, of_rows),
+                )
+            )
+        return all_tracked
+
+
+def _parameters_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
+    return module._parameters
+
+
+# So many step entries are remembered: more than a schedule has.
+_MAX_BUFFER_PLANS = 64
+
+
+class _TrackedBuffer(NamedTuple):
+    """A buffer by its place in the model, so that its replacement is found."""
+
+    owner: weakref.ref[nn.Module]
+    key: str
+    entry: TensorEntry
+
+    def buffer(self) -> torch.Tensor | None:
+        owner = self.owner()
+        return None if owner is None else owner._buffers.get(self.key)
+
+
+class BufferTable:
+    """Captures buffers, persistent or not, named as ``named_buffers`` names them.
+
+    A buffer at several places is one tensor with aliases.  Nothing is looked for
+    unless buffers are asked for.
+
+    Args:
+        session: Where they go.
+        module: Whose buffers they are; not kept alive.
+        prefix: Goes before the names.
+    """
+
+    def __init__(self, session: Session, module: nn.Module, prefix: str) -> None:
+        self._session = session
+        self._module = weakref.ref(module)
+        self._prefix = prefix
+        self._countdown = SEARCH_INTERVAL
+        self._tracked: list[_TrackedBuffer] | None = None
+        self._taken = -1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Decide anew what is captured: collections have changed."""
+        self._selected: dict[StepPlan, list[tuple[_TrackedBuffer, int]]] = {}
+        self._is_captured = self._session.may_capture(Role.BUFFER)
+
+    def search_again(self) -> None:
+        """Find the buffers anew: modules were added or replaced."""
+        self._countdown = SEARCH_INTERVAL
+        self._tracked = None
+        self._selected.clear()
+
+    def capture(self, context: StepContext) -> None:
+        """Capture the buffers as they are now, once in a step, in one call."""
+        if not self._is_captured or self._taken == context.step.number:
+            return
+        selected = self._selected.get(context.step_plan)
+        if selected is None:
+            selected = self._select(context.step_plan)
+        if not selected:
+            return
+        self._taken = context.step.number
+        self._countdown -= 1
+        if self._countdown <= 0:
+            self.search_again()
+            selected = self._select(context.step_plan)
+        entries, tensors, requested = [], [], []
+        for tracked, flags in selected:
+            buffer = tracked.buffer()
+            if buffer is not None:
+                entries.append(tracked.entry)
+                tensors.append(buffer)
+                requested.append(flags)
+        if entries:
+            self._session.take(context, entries, tensors, requested)
+
+    def _select(self, step_plan: StepPlan) -> list[tuple[_TrackedBuffer, int]]:
+        """Return the entries of which the step captures something; kept for later."""
+        if self._tracked is None:
+            self._tracked = self._find()
+        found = [
+            (tracked, step_plan.of_entry(tracked.entry)) for tracked in self._tracked
+        ]
+        if len(self._selected) > _MAX_BUFFER_PLANS:
+            self._selected.clear()
+        selected = [each for each in found if each[1]]
+        self._selected[step_plan] = selected
+        return selected
+
+    def _find(self) -> list[_TrackedBuffer]:
+        module = self._module()
+        if module is None:
+            return []
+        entry = self._session.entry
+        all_tracked = []
+        for owner, key, paths in places_of(module, _buffers_of):
+            first, *others = (buffer_name(self._prefix + path) for path in paths)
+            all_tracked.append(
+                _TrackedBuffer(owner, key, entry(first, Role.BUFFER, tuple(others)))
+            )
+        return all_tracked
+
+
+def _buffers_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
+    return module._buffers

@@ -1,0 +1,425 @@
+"""Hooks on all modules inside a root: what they are given and what they return."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import compiler, nn
+from torch.compiler import is_dynamo_compiling
+
+from tdbg.capture.session import Session
+from tdbg.config.collections import Role
+from tdbg.hooks.pytorch.capture.activations import (
+    Activations,
+    ModelInputs,
+    take_both,
+    unit_range,
+)
+from tdbg.hooks.pytorch.capture.output_gradients import GradientHooks, OutputGradient
+from tdbg.hooks.pytorch.checks.compiled_before import compiled_part, warn_of
+from tdbg.hooks.pytorch.compile.graph_calls import (
+    hooks_may_go,
+    never_compiled,
+    new_target,
+    now,
+    report_call,
+)
+from tdbg.hooks.pytorch.model.callbacks import Callback
+from tdbg.hooks.pytorch.model.kinds import classes_and_kind
+from tdbg.hooks.pytorch.model.mode import TorchMode
+from tdbg.hooks.pytorch.model.module_tree import named_modules
+from tdbg.modes import ModeKeys
+
+__all__ = ["QuickHook", "RemovableHooks", "SubmoduleHooks"]
+
+
+class RemovableHooks:
+    """Hooks that are taken off their modules while they capture nothing.
+
+    A module without hooks is called without a detour.  Only a hook whose dict holds
+    none but hooks of tdbg is taken off: beside hooks of others nothing would be
+    saved, and its place among them would be lost.  A hook that is registered
+    meanwhile, prepended or not, stands behind it when it is back.  Where a module is
+    compiled all hooks stay: the compiler guards them, and would compile anew.
+    """
+
+    def __init__(self) -> None:
+        self.born = now()
+        # By key: a module, the name of its dict, and what stands there; the module
+        # is not kept alive.
+        self._places: dict[
+            int, tuple[weakref.ref[nn.Module], str, Callable[..., Any]]
+        ] = {}
+
+    def add(self, module: nn.Module, name: str, key: int) -> None:
+        """Let a hook be taken off: the one of *key* in the module's dict *name*."""
+        callback = getattr(module, name)[key]
+        self._places[key] = weakref.ref(module), name, callback
+
+    def forget(self, key: int) -> None:
+        """Forget a hook that was removed for good."""
+        self._places.pop(key, None)
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Take the hooks off while idle, or put back those that were taken off."""
+        places = self._places
+        if not is_idle:
+            # The last one first: each goes to the front of its dict.
+            for key, (place, name, callback) in reversed(places.items()):
+                module = place()
+                hooks = None if module is None else getattr(module, name)
+                if hooks is not None and key not in hooks:
+                    hooks[key] = callback
+                    hooks.move_to_end(key, last=False)
+            return
+        if any(_is_compiled(place()) for place, _, _ in places.values()):
+            return
+        if not hooks_may_go(self):
+            return
+        for key, (place, name, _) in places.items():
+            module = place()
+            hooks = None if module is None else getattr(module, name)
+            if hooks and (len(hooks) == 1 or _may_all_go(hooks)):
+                hooks.pop(key, None)
+
+    def close(self) -> None:
+        """Put no hook back any longer."""
+        self._places.clear()
+
+
+def _may_all_go(hooks: dict[int, Any]) -> bool:
+    return all(
+        isinstance(each, Callback) and not each.puts_back for each in hooks.values()
+    )
+
+
+def _is_compiled(module: nn.Module | None) -> bool:
+    """Whether its own ``compile``, or ``torch.compile`` by a wrapper, compiled it."""
+    return module is not None and (
+        module._compiled_call_impl is not None or "_orig_mod" in module._modules
+    )
+
+
+_ROLES = frozenset({Role.INPUT, Role.MODEL_INPUT, Role.OUTPUT, Role.OUTPUT_GRADIENT})
+# PyTorch calls a hook that was taken off during the call without the keywords.
+_TAKEN_OFF: Any = object()
+
+
+class QuickHook(Callback):
+    """A hook that asks the core first, which captures simple calls by itself."""
+
+    __slots__ = ("_quick", "_take", "target")
+
+    def __init__(self, session: Session, activations: Activations) -> None:
+        super().__init__(session)
+        self.target = new_target(self)
+        self._quick = activations.quick()
+        self._take = _take_nothing if self._quick is None else self._quick.take
+
+    def called(self, given: Any, answered: Any) -> None:
+        """A compiled graph calls."""
+        raise NotImplementedError
+
+
+class _Input(QuickHook):
+    __slots__ = ("_activations",)
+
+    def __init__(self, session: Session, activations: Activations) -> None:
+        super().__init__(session, activations)
+        self._activations = activations
+
+    def __call__(self, _: Any, args: Any, kwargs: Any = _TAKEN_OFF) -> None:
+        if kwargs is _TAKEN_OFF:
+            return
+        # Nothing of the rest is traced: nothing to guard or to compile anew.
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
+            report_call(self.target, (args, kwargs) if kwargs else args, None)
+        elif self.session.takes_activations and not self._take(args, kwargs, None):
+            value = (args, kwargs) if kwargs else args
+            self.session.run(self._activations.take, value, self._quick)
+
+    def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
+        """A compiled graph calls."""
+        self(None, given if type(given) is tuple else (given,), None)
+
+
+class _Output(_Input):
+    __slots__ = ()
+
+    def __call__(self, _: Any, __: Any, output: Any = None) -> None:
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
+            report_call(self.target, None, output)
+        elif self.session.takes_activations and not self._take(None, None, output):
+            self.session.run(self._activations.take, output, self._quick)
+
+    def called(self, given: Any, answered: Any) -> None:
+        """A compiled graph calls."""
+        self(None, given, answered)
+
+
+class _Both(QuickHook):
+    __slots__ = ("_inputs", "_outputs")
+
+    def __init__(
+        self, session: Session, inputs: Activations, outputs: Activations
+    ) -> None:
+        super().__init__(session, inputs)
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def __call__(
+        self, _: Any, args: Any, kwargs: Any, output: Any = _TAKEN_OFF
+    ) -> None:
+        if output is _TAKEN_OFF:
+            return
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
+            report_call(self.target, (args, kwargs) if kwargs else args, output)
+            return
+        session = self.session
+        if session.takes_activations and not self._take(args, kwargs, output):
+            inputs, outputs = self._inputs, self._outputs
+            session.run(
+                take_both, session, inputs, outputs, args, kwargs, output, self._quick
+            )
+
+    def called(self, given: Any, answered: Any) -> None:
+        """A compiled graph calls."""
+        self(None, given if type(given) is tuple else (given,), None, answered)
+
+
+# One that the compiler comes across by itself is that of a module outside the graph.
+never_compiled(_Input.__call__, _Output.__call__, _Both.__call__)
+
+
+def _take_nothing(_: Any, __: Any, ___: Any) -> bool:
+    return False
+
+
+class _Hooked(NamedTuple):
+    """A module with its names, its hooks' handles, their captures and roles."""
+
+    module: weakref.ref[nn.Module]
+    paths: tuple[str, ...]
+    handles: list[Any]
+    takes: list[Activations]
+    roles: set[Role]
+
+
+class SubmoduleHooks:
+    """The hooks on a root and all modules in it.
+
+    Args:
+        session: Where tensors go.
+        root: Not kept alive.
+        name: What the names of the root's own inputs and outputs begin with.
+        prefix: Goes before all names inside it.
+        mode: The present mode.
+        paths_of_ends: Receives the path of each module by the key of the calls with
+            which its own ends, which all modules then have hooks for; None: only those
+            have hooks of which something is captured.
+
+    Attributes:
+        n_unseen: Modules whose calls no hook reported in a forward, because they were
+            compiled before they had hooks.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        root: weakref.ref[nn.Module],
+        name: str,
+        prefix: str,
+        mode: TorchMode,
+        paths_of_ends: dict[object, str] | None = None,
+    ) -> None:
+        self._session = session
+        self._paths_of_ends = paths_of_ends
+        self._root = root
+        self._name = name
+        self._prefix = prefix
+        self._mode = mode
+        self._removable = RemovableHooks()
+        session.idle.on_change.append(self._removable.set_idle)
+        self._roles: frozenset[Role] = frozenset()
+        self._hooked: dict[int, _Hooked] = {}
+        self._gradients = GradientHooks()
+        self._root_input: _Input | None = None
+        self._model_inputs: ModelInputs | None = None
+        self._is_new = False
+        self.n_unseen = 0
+
+    @property
+    def made_inputs(self) -> frozenset[str]:
+        """Names of inputs of the root that another model made."""
+        return frozenset() if self._model_inputs is None else self._model_inputs.made
+
+    def take_root_input(self, args: Any, kwargs: Any) -> None:
+        """Capture what the root was given, by a call that began before it had hooks."""
+        if self._root_input is not None:
+            self._root_input(None, args, kwargs)
+
+    def refresh(self) -> None:
+        """Set the hooks that the collections need by now."""
+        may_capture = self._session.may_capture
+        self._roles = frozenset(role for role in _ROLES if may_capture(role))
+        has_hooked = False
+        for module, paths in self._paths().items() if self._roles else ():
+            has_hooked |= self._hook(module, paths)
+        if has_hooked:
+            self._settle()
+
+    def search_again(self) -> None:
+        """Hook modules that came, unhook those that went, rename those that moved."""
+        if not (self._roles or self._hooked):
+            return
+        paths_now = self._paths()
+        stay = {id(module): paths for module, paths in paths_now.items()}
+        for key, (_, paths, handles, takes, _) in list(self._hooked.items()):
+            if stay.get(key) != paths:
+                del self._hooked[key]
+                if self._paths_of_ends is not None:
+                    for each in takes:
+                        self._paths_of_ends.pop(each.key, None)
+                for handle in handles:
+                    self._removable.forget(handle.id)
+                    handle.remove()
+        for module, paths in paths_now.items():
+            known = self._hooked.get(id(module))
+            if known is None or known.module() is not module:
+                self._hooked.pop(id(module), None)
+                self._hook(module, paths)
+        self._settle()
+
+    def forward_ends(self) -> None:
+        """Check after a forward with activations that new hooks were called."""
+        context, root = self._session.forward_context, self._root()
+        if not self._is_new or context is None or root is None:
+            return
+        seen: list[str] = []
+        unseen: list[str] = []
+        for module, paths, _, takes, roles in self._hooked.values():
+            if roles and module() is not root:
+                is_seen = any(each.calls_so_far(context) for each in takes)
+                path = paths[0].removeprefix(self._prefix)
+                (seen if is_seen else unseen).append(path)
+        part = compiled_part(root, seen, unseen)
+        if part is None:
+            self._is_new, self.n_unseen = False, 0
+        else:
+            if not self.n_unseen:
+                warn_of(f"{self._name}.{part}" if part else self._name)
+            self.n_unseen = len(unseen)
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        self._removable.close()
+        for _, _, handles, _, _ in self._hooked.values():
+            for handle in handles:
+                handle.remove()
+        self._hooked.clear()
+        self._gradients.remove()
+
+    def _finishes(self, activations: Activations, path: str) -> None:
+        """These calls are made when the module of that path has finished."""
+        if self._paths_of_ends is not None:
+            self._paths_of_ends[activations.key] = path
+
+    def _settle(self) -> None:
+        """Take new hooks off while all are."""
+        if self._session.idle.is_idle:
+            self._removable.set_idle(True)
+
+    def _paths(self) -> dict[nn.Module, tuple[str, ...]]:
+        """The modules with all their names."""
+        root = self._root()
+        if root is None:
+            return {}
+        paths: dict[nn.Module, tuple[str, ...]] = {}
+        for path, module in named_modules(root):
+            name = self._prefix + path if path else self._name
+            paths[module] = (*paths.get(module, ()), name)
+        return paths
+
+    def _hook(self, module: nn.Module, paths: tuple[str, ...]) -> bool:
+        """Set the hooks that are needed and missing; return whether there were any."""
+        new = _Hooked(weakref.ref(module), paths, [], [], set())
+        _, _, handles, takes, known = self._hooked.setdefault(id(module), new)
+        session, classes = self._session, classes_and_kind(module)
+        is_root = module is self._root()
+        roles = [
+            role
+            for role in self._roles - known
+            if role is not (Role.INPUT if is_root else Role.MODEL_INPUT)
+            and (
+                session.may_capture(role, classes)
+                or (role is Role.OUTPUT and self._paths_of_ends is not None)
+            )
+        ]
+        if not roles:
+            return False
+        self._is_new = True
+        known.update(roles)
+
+        def keep(name: str, handle: Any) -> None:
+            handles.append(handle)
+            self._removable.add(module, name, handle.id)
+
+        place = weakref.ref(module)
+
+        def mode() -> ModeKeys:
+            return self._mode.of_part(place())
+
+        captured = {
+            role: (ModelInputs if role is Role.MODEL_INPUT else Activations)(
+                session,
+                mode,
+                paths[0],
+                role,
+                paths[1:],
+                classes,
+                unit_range(module) if role is Role.OUTPUT else None,
+            )
+            for role in roles
+            if role is not Role.OUTPUT_GRADIENT
+        }
+        takes += captured.values()
+        inputs = captured.get(Role.MODEL_INPUT if is_root else Role.INPUT)
+        if isinstance(inputs, ModelInputs):
+            self._model_inputs = inputs
+        outputs = captured.get(Role.OUTPUT)
+        register = module.register_forward_hook
+        if inputs is not None and outputs is not None and _leaves_inputs_alone(module):
+            both = _Both(session, inputs, outputs)
+            self._finishes(inputs, paths[0])
+            keep("_forward_hooks", register(both, with_kwargs=True))
+        else:
+            if inputs is not None:
+                before = _Input(session, inputs)
+                if is_root:
+                    self._root_input = before
+                handle = module.register_forward_pre_hook(before, with_kwargs=True)
+                keep("_forward_pre_hooks", handle)
+            if outputs is not None:
+                self._finishes(outputs, paths[0])
+                keep("_forward_hooks", register(_Output(session, outputs)))
+        if Role.OUTPUT_GRADIENT in roles:
+            hooks = self._gradients
+            watch = OutputGradient(session, mode, paths, classes, hooks)
+            keep("_forward_hooks", register(watch))
+        return True
+
+
+def _leaves_inputs_alone(module: nn.Module) -> bool:
+    """Whether its inputs are the same after its forward, so that one hook is enough.
+
+    Of PyTorch's own modules without others inside, those that can work in place
+    say so by an attribute.
+    """
+    return (
+        type(module).__module__.startswith("torch.nn.modules.")
+        and "forward" not in vars(module)
+        and not module._modules
+        and not hasattr(module, "inplace")
+    )

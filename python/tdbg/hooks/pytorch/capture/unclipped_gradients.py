@@ -1,0 +1,400 @@
+"""Gradients before an optimizer has them, and those that it never has.
+
+Between the backward and the optimizer's step a training may change its gradients, and
+nobody says when.  So, only where these are asked for, each parameter's accumulation is
+watched, and when a backward is over, what it added to is copied; the copies are taken
+when the optimizer steps.  A further backward in the same step replaces them.
+
+Without an optimizer of PyTorch gradients are taken as they are made: when a backward
+pass has added to a parameter's, or when a function has returned them.
+
+Thread safety: backward passes call from autograd's threads, one at a time.
+
+Errors: none of its own; a gradient for whose copy there is no memory is refused.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.compiler import is_compiling
+from torch.utils.weak import WeakIdKeyDictionary
+
+from tdbg.capture.naming import unclipped_gradient_name
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.schedule import StepPlan
+from tdbg.capture.session import Session
+from tdbg.capture.steps import Step
+from tdbg.capture.tensor_entry import TensorEntry
+from tdbg.capture.updates import DerivedEntries
+from tdbg.config.collections import Role
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import TrackedParameter
+from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.device.tensors import TYPES, gradient_of
+from tdbg.hooks.pytorch.functions.gradient_calls import (
+    GradientCall,
+    GradientCalls,
+)
+from tdbg.hooks.pytorch.model.call_context import is_in_transform
+from tdbg.hooks.pytorch.model.mode import TorchMode
+from tdbg.hooks.pytorch.model.module_tree import is_fully_sharded
+from tdbg.modes import ModeKeys
+
+__all__ = ["AccumulatedGradients", "ReturnedGradients", "UnclippedGradients"]
+
+
+class UnclippedGradients:
+    """Keeps copies of gradients from the end of a backward to the optimizer's step.
+
+    Args:
+        session: Where they go.
+        module_captures: Those of the registered modules; grows.
+    """
+
+    def __init__(
+        self, session: Session, module_captures: Sequence[ModuleCapture]
+    ) -> None:
+        self._session = session
+        self._module_captures = module_captures
+        self._entries: DerivedEntries[TrackedParameter] = DerivedEntries(
+            session, Role.GRADIENT_UNCLIPPED, unclipped_gradient_name
+        )
+        # The parameters that are watched, by identity, and their hooks.
+        self._handles: dict[int, Any] = {}
+        # The training step whose entry was read last, and whether it captures any.
+        self._step: Step | None = None
+        self._captures_any = False
+        self._is_queued = False
+        self._copies: dict[TensorEntry, torch.Tensor] = {}
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether copies wait for an optimizer."""
+        return bool(self._copies)
+
+    def refresh(self) -> None:
+        """Decide anew what is captured: collections have changed."""
+        self._entries.refresh()
+        self._step = None
+        self.watch()
+
+    def prepare(self, step_plan: StepPlan) -> None:
+        """Watch new parameters, if the step that begins captures any."""
+        if self._captures_some(step_plan):
+            self.watch()
+
+    def watch(self) -> None:
+        """Watch the parameters that are not watched yet, and those only."""
+        found = set()
+        for module_capture in self._module_captures:
+            for tracked, _ in self._entries.of(module_capture.parameters):
+                parameter = tracked.parameter()
+                if parameter is None or not parameter.requires_grad:
+                    continue
+                if not parameter.is_leaf:
+                    continue
+                found.add(id(parameter))
+                if id(parameter) not in self._handles:
+                    register: Any = parameter.register_post_accumulate_grad_hook
+                    handle = register(_mark(weakref.ref(self)))
+                    self._handles[id(parameter)] = handle
+                    # The number may be another parameter's when this one is gone.
+                    gone = weakref.finalize(
+                        parameter, self._handles.pop, id(parameter), None
+                    )
+                    gone.atexit = False
+        for identity in self._handles.keys() - found:
+            self._handles.pop(identity).remove()
+
+    def take(
+        self,
+        context: StepContext,
+        *,
+        scale: Any = 1.0,
+        only: AbstractSet[int] | None = None,
+    ) -> None:
+        """Capture what was copied: an optimizer is about to step.
+
+        Args:
+            context: The step.
+            scale: As for ``Recorder.take``: undoes the scale of the loss.
+            only: Ids of its parameters; None takes all.
+        """
+        if not self._copies:
+            self.prepare(
+                context.step_plan
+            )  # Whatever came before is for the next step.
+            return
+        entries, tensors, requested = [], [], []
+        for module_capture in self._module_captures:
+            for tracked, entry, flags in self._entries.requested(
+                module_capture.parameters, context.step_plan
+            ):
+                parameter = tracked.parameter()
+                if parameter is None or (
+                    only is not None and id(parameter) not in only
+                ):
+                    continue
+                copy = self._copies.pop(entry, None)
+                has_none = gradient_of(parameter) is None
+                if copy is None or has_none or entry in context.done:
+                    continue
+                entries.append(entry)
+                tensors.append(copy)
+                requested.append(flags)
+        if entries:
+            context.done.update(entries)
+            self._session.take(context, entries, tensors, requested, scale=scale)
+
+    def forget(self) -> None:
+        """Free the copies: no optimizer will step."""
+        self._copies.clear()
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+        self._copies.clear()
+
+    # ---- called by autograd ------------------------------------------------------
+
+    def mark(self) -> None:
+        """Note that a backward has added to a gradient."""
+        step = self._session.machine.training
+        if step is not self._step:
+            self._session.run(self._step_changed, step)
+        if self._captures_any and not self._is_queued and not is_compiling():
+            self._is_queued = True
+            self._session.run(_at_the_end, self._backward_ends)
+
+    def _step_changed(self, step: Step | None) -> None:
+        """Read the entry of a step at its first gradient."""
+        self._step = step
+        self._is_queued = False
+        context: StepContext | None = None if step is None else step.context
+        self._copies.clear()
+        self._captures_any = (
+            context is not None
+            and context.takes
+            and self._captures_some(context.step_plan)
+        )
+
+    def _captures_some(self, step_plan: StepPlan) -> bool:
+        return any(
+            self._entries.requested(module_capture.parameters, step_plan)
+            for module_capture in self._module_captures
+        )
+
+    def _backward_ends(self) -> None:
+        # Calls that were queued meanwhile come first: DistributedDataParallel
+        # reduces gradients over ranks by such a call.
+        self._session.run(_at_the_end, self._copy_all)
+
+    def _copy_all(self) -> None:
+        self._is_queued = False
+        self._session.run(self._copy)
+
+    def _copy(self) -> None:
+        """Copy the gradients: a backward is over."""
+        step = self._step
+        context: StepContext | None = None if step is None else step.context
+        if context is None or not context.takes:
+            return
+        for module_capture in self._module_captures:
+            for tracked, entry, _ in self._entries.requested(
+                module_capture.parameters, context.step_plan
+            ):
+                parameter = tracked.parameter()
+                if parameter is None or not parameter.requires_grad:
+                    continue  # What a frozen one holds is of a backward before.
+                gradient = gradient_of(parameter)
+                if gradient is not None and entry not in context.done:
+                    self._keep(context, entry, gradient.detach())
+        if not self._session.optimizers:
+            self.take(context)  # Nobody else will say when.
+
+    def _keep(
+        self, context: StepContext, entry: TensorEntry, gradient: torch.Tensor
+    ) -> None:
+        before = self._copies.get(entry)
+        try:
+            with torch.no_grad():
+                if before is not None and _are_alike(before, gradient):
+                    before.copy_(gradient)
+                else:
+                    self._copies[entry] = gradient.clone()
+        except (RuntimeError, NotImplementedError):
+            self._copies.pop(entry, None)
+            self._session.refuse(context)
+
+
+def _mark(owner: weakref.ref[UnclippedGradients]) -> Callable[[torch.Tensor], None]:
+    def mark(_: torch.Tensor) -> None:
+        me = owner()
+        if me is not None:
+            me.mark()
+
+    return mark
+
+
+def _at_the_end(function: Callable[[], None]) -> None:
+    """Call it when the backward that is under way is over."""
+    engine: Any = Variable._execution_engine
+    engine.queue_callback(function)
+
+
+def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the memory of one can hold the elements of the other."""
+    return (
+        type(one) in TYPES
+        and one.layout is torch.strided
+        and other.layout is torch.strided
+        and one.shape == other.shape
+        and one.dtype is other.dtype
+        and one.device == other.device
+    )
+
+
+class AccumulatedGradients:
+    """Captures each gradient when its first backward of the step has added to it.
+
+    Args:
+        session: Where they go.
+        module_capture: The module.
+    """
+
+    def __init__(self, session: Session, module_capture: ModuleCapture) -> None:
+        self._session = session
+        self.module_capture = module_capture
+        self._handles: Any = WeakIdKeyDictionary()
+
+    def watch(self, step_plan: StepPlan) -> None:
+        """Watch what is not watched yet, if the step that begins captures any."""
+        root = self.module_capture.module
+        if root is None or is_fully_sharded(root):
+            return  # As a forward begins it holds others than get the gradients.
+        for parameter, entry in self.module_capture.parameters.parameters():
+            if not step_plan.of_entry(entry) or parameter in self._handles:
+                continue
+            if parameter.requires_grad and parameter.is_leaf:
+                register: Any = parameter.register_post_accumulate_grad_hook
+                self._handles[parameter] = register(self._hook(entry))
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+
+    def _hook(self, entry: TensorEntry) -> Any:
+        session = self._session
+
+        def take(parameter: torch.Tensor) -> None:
+            session.run(self._take, entry, parameter)
+
+        return take
+
+    def _take(self, entry: TensorEntry, parameter: torch.Tensor) -> None:
+        session = self._session
+        if session.optimizers:
+            return
+        context = session.module_called(ModeKeys.TRAIN)
+        gradient = gradient_of(parameter)
+        if context is None or gradient is None or entry in context.done:
+            return
+        context.done.add(entry)
+        requested = context.step_plan.of_entry(entry)
+        if requested:
+            micro_batch = context.step.micro_batch
+            session.take(
+                context, (entry,), (gradient,), (requested,), micro_batch=micro_batch
+            )
+
+
+class ReturnedGradients:
+    """Captures the gradients of parameters that a function returns.
+
+    The parameters are those that the modules have, or had at their latest forward:
+    ``torch.func.functional_call`` gives a module others for the time of a call.
+
+    Args:
+        session: Where they go.
+        module_captures: Those of the registered modules; grows.
+        mode: Learns that a training is one by transforms.
+        loss: Is told of the number whose gradients they are, before they are captured.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        module_captures: Sequence[ModuleCapture],
+        mode: TorchMode,
+        loss: Callable[[torch.Tensor], None],
+    ) -> None:
+        self._session = session
+        self._module_captures = module_captures
+        self._mode = mode
+        self._loss = loss
+        # The parameters that modules were given for their latest call, by identity.
+        self._lent: dict[int, tuple[weakref.ref[torch.Tensor], TensorEntry]] = {}
+        self._calls = GradientCalls(lambda call: session.run(self._returned, call))
+
+    def forward_begins(self) -> None:
+        """Remember the parameters that are not the modules' own: one is called."""
+        self._lent = {
+            id(parameter): (weakref.ref(parameter), entry)
+            for parameter, entry in self._parameters()
+            if not isinstance(parameter, torch.nn.Parameter)
+        }
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        self._calls.remove()
+        self._lent.clear()
+
+    def _parameters(self) -> Iterator[tuple[torch.Tensor, TensorEntry]]:
+        for module_capture in self._module_captures:
+            yield from module_capture.parameters.parameters()
+
+    def _returned(self, call: GradientCall) -> None:
+        names = {id(parameter): entry for parameter, entry in self._parameters()}
+        for identity, (parameter, entry) in self._lent.items():
+            if parameter() is not None:
+                names[identity] = entry
+        found = [
+            (names[id(parameter)], gradient)
+            for parameter, gradient in zip(call.inputs, call.gradients, strict=True)
+            if gradient is not None and id(parameter) in names
+        ]
+        session = self._session
+        if not found or (session.optimizers and call.is_kept):
+            return  # Of something else, or of a penalty that a backward pass follows.
+        self._loss(call.root)
+        if session.optimizers:
+            return  # They are taken when it steps.
+        self._mode.is_functional |= is_in_transform()
+        context = session.module_called(ModeKeys.TRAIN)
+        if context is None:
+            return
+        requests = [
+            (entry, gradient, flags)
+            for entry, gradient in found
+            if entry not in context.done
+            and (flags := context.step_plan.of_entry(entry))
+        ]
+        if requests:
+            entries, gradients, requested = zip(*requests, strict=True)
+            context.done.update(entries)
+            session.take(
+                context,
+                entries,
+                gradients,
+                requested,
+                micro_batch=context.step.micro_batch,
+            )

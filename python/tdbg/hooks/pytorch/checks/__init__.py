@@ -1,0 +1,3 @@
+"""What a program does wrong, read from its graph, its gradients and its weights."""
+
+from __future__ import annotations

@@ -1,0 +1,251 @@
+"""Reads the graphs of the first losses of a training, and watches what nobody trains.
+
+A parameter that takes part in the loss, and that neither the model nor an optimizer
+has, stays as it was made: layers in a plain list, or a loss with weights of its own.
+
+Thread safety: the training's thread.  Errors: none; what cannot be read is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tdbg.capture.overhead import OverheadMeter
+from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
+from tdbg.hooks.pytorch.checks.target_networks import TargetNetworks
+from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
+from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
+from tdbg.hooks.pytorch.model.process_objects import held_ids, living
+from tdbg.run.loss_facts import LossFact, UntrainedParameter
+
+__all__ = ["LossWatch"]
+
+# Backward passes of a training whose graphs are read, and those of other trainings
+# that are read in vain: a step may have several losses.
+_MOST_GRAPHS = 8
+_MOST_IN_VAIN = 10
+# The look at which the optimizers have stepped often enough.
+_LOOKS = 2
+# Parameters that are watched, and told, at most.
+_MOST_PARAMETERS = 100
+# How deep lists in lists are searched for modules.
+_DEEPEST = 3
+
+
+class _Parameters(Protocol):
+    def identities(self) -> set[int]: ...
+
+
+class _Root(Protocol):
+    """A registered module, which ``ModuleCapture`` is."""
+
+    @property
+    def parameters(self) -> _Parameters: ...
+
+    @property
+    def module(self) -> nn.Module | None: ...
+
+
+class _Watched(NamedTuple):
+    parameter: weakref.ref[Any]
+    sample: torch.Tensor
+    since: int
+
+
+class LossWatch:
+    """Reads the first losses of the training of some modules.
+
+    And the next ones after an optimizer was made later: it may have been given other
+    parameters than those of the loss.
+
+    Args:
+        module_captures: Those of the registered modules; grows.
+        step: Returns the global step of training.
+        meter: Is told what it costs.
+
+    Attributes:
+        facts: What is wrong with the losses so far.
+        is_open: Whether graphs were read, and hide nothing.
+        is_surrogate: Whether one of them is a policy gradient's.
+        logit_scale: The largest number that one multiplies logits by.
+        untrained: Parameters that a loss depends on and that nobody trains.
+    """
+
+    def __init__(
+        self,
+        module_captures: Sequence[_Root],
+        step: Callable[[], int],
+        meter: OverheadMeter,
+    ) -> None:
+        self._module_captures = module_captures
+        self._step = step
+        self._meter = meter
+        self.facts: tuple[LossFact, ...] = ()
+        self.is_open = self.is_surrogate = False
+        self.logit_scale = 1.0
+        self.untrained: tuple[UntrainedParameter, ...] = ()
+        self._watched: dict[int, _Watched] = {}
+        # Parameters that a loss reaches, and those that it cannot, with what cuts.
+        self._reached: set[int] = set()
+        self._cut: dict[int, str] = {}
+        self._n_read = self._n_in_vain = 0
+        self._n_looks = 0
+        self._is_first = True
+        self._targets: TargetNetworks | None = None
+        self._roots: BackwardRoots | None = BackwardRoots(self._begins)
+
+    def begin_anew(self) -> None:
+        """An optimizer was found: read the losses that come next."""
+        self._n_read = self._n_in_vain = self._n_looks = 0
+        if self._roots is None:
+            self._roots = BackwardRoots(self._begins)
+
+    def look(self) -> tuple[int, ...]:
+        """Look which parameters have changed; return numbers that tell a change.
+
+        Called as the first step of an optimizer ends, and then after some more.
+        """
+        self._n_looks += 1
+        if self._n_looks >= _LOOKS and self._watched:
+            with contextlib.suppress(Exception):
+                self.untrained = tuple(self._find_untrained())
+            self._watched.clear()
+        found = len(self.facts), self.is_surrogate, len(self.untrained)
+        return *found, len(self.cut()), self.makes_targets
+
+    @property
+    def makes_targets(self) -> bool:
+        """Whether copies of the model make its targets."""
+        return self._targets is not None and self._targets.exist
+
+    def cut(self) -> dict[int, str]:
+        """The operations that cut parameters off from all losses, by identity."""
+        return {key: cut for key, cut in self._cut.items() if key not in self._reached}
+
+    def remove(self) -> None:
+        """Read no more."""
+        self._watched.clear()
+        self._stop_reading()
+        if self._targets is not None:
+            self._targets.remove()
+
+    def _stop_reading(self) -> None:
+        if self._roots is not None:
+            self._roots.remove()
+            self._roots = None
+
+    def _begins(self, root: torch.Tensor) -> None:
+        """A backward pass begins at *root*."""
+        start = time.perf_counter_ns()
+        try:
+            self._read(root)
+        finally:
+            self._meter.spend_once(time.perf_counter_ns() - start)
+
+    def _read(self, root: torch.Tensor) -> None:
+        graph = read_loss_graph(root)
+        ours = set[int]().union(
+            *(each.parameters.identities() for each in self._module_captures)
+        )
+        is_ours = any(id(leaf) in ours for leaf in graph.leaves)
+        for leaf, cut in zip(graph.leaves, graph.cut, strict=True):
+            if id(leaf) in ours:
+                if cut:
+                    self._cut[id(leaf)] = cut
+                else:
+                    self._reached.add(id(leaf))
+        if self._n_looks < _LOOKS:
+            self._watch(leaf for leaf in graph.leaves if id(leaf) not in ours)
+        if not is_ours and root.grad_fn is not None:
+            self._n_in_vain += 1
+        else:
+            self.is_open = graph.is_open and (self.is_open or self._is_first)
+            self._is_first = False
+            self._n_read += 1
+            self.is_surrogate |= graph.is_surrogate
+            self.logit_scale = max(self.logit_scale, graph.logit_scale)
+            if graph.is_distance and self._targets is None:
+                self._targets = TargetNetworks(self._step)
+                roots = [each.module for each in self._module_captures]
+                self._targets.search(each for each in roots if each is not None)
+            self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))
+        if self._n_read >= _MOST_GRAPHS or self._n_in_vain >= _MOST_IN_VAIN:
+            self._stop_reading()
+
+    def _watch(self, leaves: Iterable[torch.Tensor]) -> None:
+        for leaf in leaves:
+            if id(leaf) in self._watched or not isinstance(leaf, nn.Parameter):
+                continue
+            if len(self._watched) < _MOST_PARAMETERS:
+                self._watched[id(leaf)] = _Watched(
+                    weakref.ref(leaf), sample_of(leaf), max(0, self._step())
+                )
+
+    def _find_untrained(self) -> Iterator[UntrainedParameter]:
+        left = {
+            id(parameter): parameter
+            for each in self._watched.values()
+            if (parameter := each.parameter()) is not None
+            and torch.equal(sample_of(parameter), each.sample)
+        }
+        if not left:
+            return
+        held, evaluating = _owned()
+        if self._targets is not None:
+            # A copy that makes targets is not meant to be trained.
+            held |= self._targets.parameters
+        names = dict(self._in_containers())
+        for identity, parameter in left.items():
+            if identity not in held:
+                yield UntrainedParameter(
+                    names.get(identity),
+                    tuple(parameter.shape),
+                    identity not in evaluating,
+                    self._watched[identity].since,
+                )
+
+    def _in_containers(self) -> Iterator[tuple[int, str]]:
+        """What lists and dictionaries in the modules hold, which registers nothing."""
+        for capture in self._module_captures:
+            root = capture.module
+            if root is None:
+                continue
+            for path, module in named_modules(root):
+                owner = f"{class_name(root)}.{path}" if path else class_name(root)
+                for key, value in vars(module).items():
+                    if not key.startswith("_") and isinstance(
+                        value, list | tuple | dict
+                    ):
+                        yield from _parameters_in(value, f"{owner}.{key}", _DEEPEST)
+
+
+def _parameters_in(value: Any, path: str, depth: int) -> Iterator[tuple[int, str]]:
+    if isinstance(value, nn.Module):
+        for name, parameter in value.named_parameters():
+            yield id(parameter), f"{path}.{name}"
+    elif isinstance(value, nn.Parameter):
+        yield id(value), path
+    elif depth and isinstance(value, list | tuple | dict):
+        members = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in list(members):
+            yield from _parameters_in(each, f"{path}[{key!r}]", depth - 1)
+
+
+def _owned() -> tuple[set[int], set[int]]:
+    """What any optimizer has, and what modules in evaluation mode have."""
+    held, evaluating = set[int](), set[int]()
+    for each in living(Optimizer, nn.Module):
+        if isinstance(each, Optimizer):
+            held |= held_ids(each)
+        elif not each.training:
+            evaluating.update(map(id, each._parameters.values()))
+    return held, evaluating

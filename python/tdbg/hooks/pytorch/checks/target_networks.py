@@ -1,0 +1,154 @@
+"""Sees that a model makes its own targets, with a network that follows it.
+
+Temporal differences (DQN, DDPG, SAC) and their like compare a network with a copy of
+itself that is moved after it: the targets move, and the loss need not fall.
+
+Such a copy is known for certain as a training begins: no optimizer has it, it is of the
+same class and has the weights of what is trained, and it is called from step to step.
+An average of weights is called for evaluation only, and a teacher has other weights.
+
+Thread safety: the training's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+from torch import compiler, nn
+from torch.compiler import is_dynamo_compiling
+from torch.optim import Optimizer
+
+from tdbg.hooks.pytorch.compile.graph_calls import hooks_may_go, never_compiled, now
+from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.hooks.pytorch.model.callbacks import Inert
+from tdbg.hooks.pytorch.model.process_objects import held_ids, living
+
+__all__ = ["TargetNetworks"]
+
+# Calls that are looked at, and steps of training at which there must be some.
+_MOST_CALLS, _LEAST_STEPS = 60, 3
+# Copies that are looked at, and modules that are compared with some, at most.
+_MOST_COPIES, _MOST_COMPARED = 16, 2000
+
+
+class TargetNetworks:
+    """The copies of a model by which its targets are made.
+
+    Args:
+        step: Returns the global step of training.
+
+    Attributes:
+        exist: Whether one was called in several steps.
+        parameters: The ids of those of all copies.
+        born: When it was made, for the compiler.
+    """
+
+    def __init__(self, step: Callable[[], int]) -> None:
+        self._step = step
+        self._handles: list[Any] = []
+        self._steps: set[int] = set()
+        self._n_calls = 0
+        self.exist = False
+        self.parameters: set[int] = set()
+        self.born = now()
+
+    def search(self, roots: Iterable[nn.Module]) -> None:
+        """Look for copies of what is trained of some modules, and then at their calls.
+
+        To be called before the first update.
+        """
+        if not hooks_may_go(self):
+            return  # They are in a compiled graph, where no call is seen.
+        modules, held = list[nn.Module](), set[int]()
+        for each in living(nn.Module, Optimizer):
+            if isinstance(each, nn.Module):
+                modules.append(each)
+            else:
+                held |= held_ids(each)
+        trained: dict[_Kind, list[nn.Module]] = {}
+        for root in roots:
+            for module in root.modules():
+                if (ours := _identities(module)) and held.issuperset(ours):
+                    trained.setdefault(_kind(module), []).append(module)
+        # The largest first: what a copy consists of is none of its own.
+        parts, n_compared = set[int](), 0
+        classes = {kind[0] for kind in trained}
+        others = [each for each in modules if type(each) in classes]
+        for each in sorted(others, key=_size, reverse=True):
+            if id(each) in parts or not held.isdisjoint(_identities(each)):
+                continue
+            alike = trained.get(_kind(each), [])
+            n_compared += len(alike)
+            if n_compared > _MOST_COMPARED or len(self._handles) >= _MOST_COPIES:
+                break
+            if any(_is_copy(each, of) for of in alike):
+                parts.update(map(id, each.modules()))
+                self.parameters |= _identities(each)
+                self._handles.append(each.register_forward_pre_hook(_Called(self)))
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Let the compiler trace no hooks of these."""
+        if not is_idle:
+            self.remove()
+
+    def remove(self) -> None:
+        """Look at calls no longer."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def called(self) -> None:
+        """A copy is called."""
+        self._n_calls += 1
+        self._steps.add(self._step())
+        self.exist |= len(self._steps) >= _LEAST_STEPS
+        if self.exist or self._n_calls >= _MOST_CALLS:
+            self.remove()
+
+
+class _Called(Inert):
+    """The hook of a copy."""
+
+    __slots__ = ("_networks",)
+
+    def __init__(self, networks: TargetNetworks) -> None:
+        self._networks = networks
+
+    def __call__(self, *_: Any) -> None:
+        if not (is_dynamo_compiling() or compiler._is_compiling_flag):
+            # Nothing reaches the training.
+            with contextlib.suppress(Exception):
+                self._networks.called()
+
+
+never_compiled(_Called.__call__)
+
+
+# A class, and the shapes of the parameters.
+_Kind = tuple[type, tuple[torch.Size, ...]]
+
+
+def _kind(module: nn.Module) -> _Kind:
+    return type(module), tuple(each.shape for each in module.parameters())
+
+
+def _size(module: nn.Module) -> int:
+    return sum(1 for _ in module.modules())
+
+
+def _identities(module: nn.Module) -> AbstractSet[int]:
+    return set(map(id, module.parameters()))
+
+
+def _is_copy(module: nn.Module, of: nn.Module) -> bool:
+    """Whether all weights are the same, and no such as every new layer has."""
+    is_varied = False
+    for one, other in zip(module.parameters(), of.parameters(), strict=True):
+        sample = sample_of(one)
+        if not torch.equal(sample, sample_of(other)):
+            return False
+        is_varied |= bool((sample != sample[:1]).any())
+    return is_varied

@@ -1,0 +1,163 @@
+"""The calls with which backward passes begin, and scalers before them.
+
+``torch.autograd.backward`` and ``GradScaler.scale`` are wrapped while anybody watches.
+
+Thread safety: the training's thread watches; any thread may call.
+
+Errors: none into the program; what a watcher raises is lost.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import compiler
+from torch._C import _current_graph_task_id
+from torch.amp.grad_scaler import GradScaler
+from torch.compiler import is_dynamo_compiling
+
+from tdbg.hooks.pytorch.compile.graph_calls import never_compiled
+from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
+
+if TYPE_CHECKING:
+    from tdbg._core import StepCounter
+
+__all__ = ["BackwardRoots", "unscaled"]
+
+_log = logging.getLogger("tdbg")
+
+_ORIGINAL, _CALL = "_tdbg_original", "_tdbg_call"
+# The watchers; while there are any, the functions are wrapped.
+_watchers: tuple[weakref.ref[BackwardRoots], ...] = ()
+# The latest result of a scaler, and what it was made of.
+_scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
+
+
+class BackwardRoots:
+    """Reports the single number that a backward pass begins at, before it does.
+
+    Args:
+        report: Called with the number, a tensor that has its graph; what it raises is
+            lost.
+        counter: Of a training, of whose steps none is reported that is only counted;
+            None: all are.  Where there are others who watch, they must name the same.
+
+    Attributes:
+        report: As it was given.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[torch.Tensor], None],
+        counter: StepCounter | None = None,
+    ) -> None:
+        self.report = report
+        self._counter = counter
+        _wrap(torch.autograd, "backward", _backward)
+        _watch((*_watchers, weakref.ref(self, _forget_watcher)))
+        _wrap(GradScaler, "scale", _scale)
+
+    @property
+    def counter(self) -> StepCounter | None:
+        """As it was given, or set since."""
+        return self._counter
+
+    @counter.setter
+    def counter(self, counter: StepCounter | None) -> None:
+        self._counter = counter
+        _watch(_watchers)
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        _watch(tuple(each for each in _watchers if each() is not self))
+        if not _watchers:
+            _scaled.clear()
+            _unwrap(torch.autograd, "backward")
+            _unwrap(GradScaler, "scale")
+
+
+def unscaled(root: torch.Tensor) -> torch.Tensor:
+    """Return the number that a backward pass begins at as it was before scaling."""
+    for result, before in _scaled:
+        if result() is root:
+            return before
+    return root.detach()
+
+
+def _watch(watchers: tuple[weakref.ref[BackwardRoots], ...]) -> None:
+    global _watchers  # noqa: PLW0603
+    _watchers = watchers
+    call = getattr(torch.autograd.backward, _CALL, None)
+    if call is not None:
+        counters = {each.counter for each in (each() for each in watchers) if each}
+        call.counter = counters.pop() if len(counters) == 1 else None
+
+
+def _forget_watcher(gone: weakref.ref[BackwardRoots]) -> None:
+    _watch(tuple(each for each in _watchers if each is not gone))
+
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    def followed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        # No calls of functions where there is nothing to report.
+        if not (
+            is_dynamo_compiling()
+            or compiler._is_compiling_flag
+            or _current_graph_task_id() != NOT_IN_BACKWARD
+        ):
+            root = tensors
+            if isinstance(root, tuple | list) and len(root) == 1:
+                root = root[0]
+            if isinstance(root, torch.Tensor) and root.numel() == 1:
+                for each in _watchers:
+                    watcher = each()
+                    try:
+                        if watcher is not None:
+                            watcher.report(root)
+                    except Exception:
+                        _log.debug("a backward pass was not seen", exc_info=True)
+        return original(tensors, *args, **kwargs)
+
+    call = import_module("tdbg._core").CountedCall(original, followed)
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    setattr(backward, _CALL, call)
+    # Behind a break of a graph it is called, and would be compiled by itself.
+    never_compiled(followed, backward)
+    return backward
+
+
+def _scale(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def scale(scaler: GradScaler, outputs: Any) -> Any:
+        result = original(scaler, outputs)
+        if isinstance(result, torch.Tensor) and isinstance(outputs, torch.Tensor):
+            _scaled[:] = [(weakref.ref(result), outputs.detach())]
+        return result
+
+    return scale
+
+
+def _wrap(
+    owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    original = getattr(owner, name)
+    if not hasattr(original, _ORIGINAL):
+        wrapper = wrap(original)
+        setattr(wrapper, _ORIGINAL, original)
+        setattr(owner, name, wrapper)
+
+
+def _unwrap(owner: Any, name: str) -> None:
+    original = getattr(getattr(owner, name), _ORIGINAL, None)
+    if original is not None:
+        setattr(owner, name, original)

@@ -1,0 +1,267 @@
+"""Diverts calls of PyTorch's own functions, so that they can be followed.
+
+A function of ``torch.nn.functional`` stays the object that it is and gets other code:
+so it is followed wherever it was imported to, a model that holds one is pickled as
+ever, and the compilers of PyTorch, which know functions by their identity, compile what
+they compiled before.  A builtin (``torch.tanh``, ``torch.nn.functional.gelu``) has no
+code to exchange.  Another function stands in its place, and only while a forward is
+under way that is captured, and never again once anything is compiled.
+
+In forwards that are not captured an activation has its own code too, and costs what it
+costs without tdbg, until anything is compiled; losses are followed always, but for
+steps that are only counted.
+
+Thread safety: functions are diverted by the training's thread; any thread may call
+them.
+
+Errors: a function that cannot be diverted is left as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import compiler
+from torch.compiler import is_dynamo_compiling
+
+from tdbg.hooks.pytorch.compile.graph_calls import never_compiled
+from tdbg.hooks.pytorch.functions.warned_lines import WarnedLines
+
+if TYPE_CHECKING:
+    from tdbg._core import CountedCall, StepCounter
+
+__all__ = [
+    "DivertedCode",
+    "DivertedCodes",
+    "FunctionCall",
+    "Listener",
+    "Place",
+    "code_of",
+    "place_of",
+]
+
+_Function = Callable[..., Any]
+_DIVERTED = "_tdbg_diverted"
+# The constant in the place of which the code of a diverted function has what it calls.
+_PLACE = "what is called"
+# The threads in which such a function is being called.
+_calling_now: set[int] = set()
+
+
+class FunctionCall(NamedTuple):
+    """A call of a function, which has returned.
+
+    Attributes:
+        name: The function's.
+        args: What it was given.
+        kwargs: What it was given by name.
+        result: What it returned.
+        caller: The frame that called it.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    caller: types.FrameType
+
+
+class Listener:
+    """Is told of the calls of functions.
+
+    Attributes:
+        is_on: Whether it is told now.
+        sees_all: Whether iterators that a function is given are made tuples, which
+            are still there when it has returned.
+    """
+
+    is_on = False
+    sees_all = False
+
+    def called(self, call: FunctionCall) -> None:
+        """A function was called and has returned; must not raise."""
+
+
+class Place(NamedTuple):
+    """Where a builtin stands, and what can stand there in its place.
+
+    Attributes:
+        owner: The module.
+        name: The name there.
+        original: The builtin.
+        diverted: Calls the builtin, and tells of it.
+    """
+
+    owner: types.ModuleType
+    name: str
+    original: _Function
+    diverted: _Function
+
+
+class DivertedCode(NamedTuple):
+    """A function that is written in Python, with the code that diverts its calls.
+
+    Attributes:
+        function: The function.
+        codes: Its own code, and that which diverts its calls: its ``__code__`` is set
+            to either.
+        call: What the latter calls; its ``counter`` says when it need not be followed.
+        lines: Keeps its warnings at the lines of its callers.
+    """
+
+    function: Any  # Typed, it would be taken for a method.
+    codes: tuple[types.CodeType, types.CodeType]
+    call: CountedCall
+    lines: WarnedLines
+
+    def remove(self) -> None:
+        """Leave the function as it was."""
+        self.lines.end()
+        self.function.__code__ = self.codes[False]
+        for attribute in ("__signature__", _DIVERTED):
+            vars(self.function).pop(attribute, None)
+
+
+class DivertedCodes:
+    """Functions whose code is exchanged together.
+
+    Attributes:
+        are_diverted: Whether they have the code that diverts their calls.
+    """
+
+    def __init__(self) -> None:
+        self._codes: list[DivertedCode] = []
+        self._counter: StepCounter | None = None
+        self.are_diverted = True
+
+    @property
+    def counter(self) -> StepCounter | None:
+        """Says in which steps no call of them is followed; None: in none."""
+        return self._counter
+
+    @counter.setter
+    def counter(self, counter: StepCounter | None) -> None:
+        self._counter = counter
+        for each in self._codes:
+            each.call.counter = counter
+
+    def add(self, code: DivertedCode) -> None:
+        """Add one."""
+        self._codes.append(code)
+        code.call.counter = self._counter
+        code.lines.begin()
+        code.function.__code__ = code.codes[self.are_diverted]
+
+    def exchange(self, are_diverted: bool) -> None:
+        """Give them the code that diverts their calls, or their own."""
+        if are_diverted is not self.are_diverted:
+            self.are_diverted = are_diverted
+            for each in self._codes:
+                each.function.__code__ = each.codes[are_diverted]
+
+    def remove(self) -> None:
+        """Leave them as they were; others may be added."""
+        for each in self._codes:
+            each.remove()
+        self._codes.clear()
+        self.are_diverted = True
+
+
+def code_of(
+    owner: types.ModuleType, name: str, listener: Listener
+) -> DivertedCode | None:
+    """Return what can divert the calls of a function that is written in Python.
+
+    Returns:
+        None: It is no such function, or somebody diverts it already.
+    """
+    function = getattr(owner, name, None)
+    if not isinstance(function, types.FunctionType) or function.__closure__:
+        return None
+    if hasattr(function, _DIVERTED):
+        return None
+    code = function.__code__
+    original = types.FunctionType(
+        code, function.__globals__, name, function.__defaults__
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    followed = _calling(original, name, listener)
+    call = import_module("tdbg._core").CountedCall(original, followed)
+
+    def template(*args: Any, **kwargs: Any) -> Any:
+        call: Any = "what is called"
+        return call(*args, **kwargs)
+
+    diverted = template.__code__.replace(
+        co_consts=tuple(
+            call if each == _PLACE else each for each in template.__code__.co_consts
+        ),
+        # Those who read the source of the function, as ``torch.jit.script``, find it.
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+    )
+
+    vars(function).update(
+        {"__signature__": inspect.signature(function), _DIVERTED: True}
+    )
+    lines = WarnedLines(function.__globals__, diverted, followed)
+    return DivertedCode(function, (code, diverted), call, lines)
+
+
+def place_of(owner: types.ModuleType, name: str, listener: Listener) -> Place | None:
+    """Return the place of a builtin; None: there is none of that name."""
+    original = getattr(owner, name, None)
+    if not isinstance(original, types.BuiltinFunctionType):
+        return None
+    called = _calling(original, name, listener)
+
+    @functools.wraps(original)
+    def diverted(*args: Any, **kwargs: Any) -> Any:
+        return called(*args, **kwargs)
+
+    return Place(owner, name, original, diverted)
+
+
+def _calling(original: _Function, name: str, listener: Listener) -> _Function:
+    """Make what is called in the place of *original*, by code with a frame of its own.
+
+    A call inside of another one is not told of: it is part of that, or the same once
+    more, where a mode of PyTorch (``torch.set_default_device``) passes it on.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Losses come here in every step that is seen: as few calls as can be.
+        if not listener.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
+            return original(*args, **kwargs)
+        thread = threading.get_ident()
+        if thread in _calling_now:
+            return original(*args, **kwargs)
+        if listener.sees_all:
+            args = tuple(map(_kept, args))
+            kwargs = {key: _kept(value) for key, value in kwargs.items()}
+        _calling_now.add(thread)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            _calling_now.discard(thread)
+        # Behind this frame is that of the function, and behind that who called it.
+        listener.called(FunctionCall(name, args, kwargs, result, sys._getframe(2)))
+        return result
+
+    # It is no part of what the compiler compiles around it.
+    never_compiled(call)
+    return call
+
+
+def _kept(given: Any) -> Any:
+    """Return what can be gone through twice, in the place of an iterator."""
+    return tuple(given) if isinstance(given, Iterator) else given
