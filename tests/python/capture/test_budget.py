@@ -24,7 +24,7 @@ from tdbg.capture.overhead import (
     FELT_COUNTED_NS,
     LEVELS,
     BudgetController,
-    Change,
+    LevelChange,
     Throttling,
 )
 from tdbg.capture.policy import Policy
@@ -55,7 +55,7 @@ def simulate(
     n_steps: int = 5000,
     rest_ms: float = 10.0,
     period: Callable[[int], int] = lambda _: 1,
-) -> tuple[BudgetController, list[tuple[int, Change]], list[float]]:
+) -> tuple[BudgetController, list[tuple[int, LevelChange]], list[float]]:
     """Train with given costs by level and step; changes, and what was spent."""
     controller = BudgetController(budget)
     changes, spent = [], []
