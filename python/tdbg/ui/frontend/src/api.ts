@@ -14,6 +14,7 @@ export class Refused extends Error {
 export type Numbers = Float32Array | Float64Array | Uint32Array | Int32Array | Uint8Array;
 
 export interface Packed {
+  // biome-ignore lint/suspicious/noExplicitAny: each question knows what is in its answer
   header: Record<string, any>;
   arrays: Record<string, Numbers>;
   shapes: Record<string, number[]>;

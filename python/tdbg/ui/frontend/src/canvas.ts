@@ -43,7 +43,9 @@ export function drawAxis(
   for (const tick of ticks(from, to, width)) {
     const at = left + ((tick - from) / Math.max(1, to - from)) * width;
     ctx.fillRect(at, top, 1, 4);
-    ctx.textAlign = at > left + width - 30 ? "right" : at < left + 16 ? "left" : "center";
+    ctx.textAlign = "center";
+    if (at > left + width - 30) ctx.textAlign = "right";
+    else if (at < left + 16) ctx.textAlign = "left";
     ctx.fillText(text(tick), at, top + 7);
   }
   ctx.textAlign = "left";

@@ -27,6 +27,12 @@ for (let i = 0; i < 256; i++) {
   VIRIDIS_TABLE[i] = (0xff << 24) | (b << 16) | (g << 8) | r;
 }
 
+/** The colour of a share of the scale, 0 to 1; what is outside has that of the nearer end. */
+export function viridis(share: number): string {
+  const n = VIRIDIS_TABLE[Math.round(255 * Math.max(0, Math.min(1, share)))];
+  return `rgb(${n & 255},${(n >> 8) & 255},${(n >> 16) & 255})`;
+}
+
 /** What is far beyond the scale: no colour of viridis, #ff5a1f. */
 export const BEYOND_COLOR = (0xff << 24) | (0x1f << 16) | (0x5a << 8) | 0xff;
 

@@ -67,6 +67,7 @@ function Dialog({
     ref.current!.showModal();
   }, []);
   return (
+    // biome-ignore lint/a11y/useKeyWithClickEvents: Escape closes a dialog by itself
     <dialog
       ref={ref}
       onClose={onClose}
@@ -127,9 +128,10 @@ export function StopButton({ run }: { run: Run }) {
         <button
           type="button"
           class="stop"
-          onClick={() => (
-            setOpen(true), setReason(worst ? `${worst.rule} in ${worst.tensor}` : "")
-          )}
+          onClick={() => {
+            setOpen(true);
+            setReason(worst ? `${worst.rule} in ${worst.tensor}` : "");
+          }}
         >
           Stop
         </button>

@@ -1,7 +1,7 @@
 /** Whether gradients reach every layer: one bar a layer, first to last, at one step. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { sharp } from "./canvas";
-import { BAD, themed, VIRIDIS_TABLE } from "./colors";
+import { BAD, themed, viridis } from "./colors";
 import { count, number, plain } from "./format";
 import { columnOf, type Grid, lastWithRows, placesOf } from "./grid";
 import { useSize, useTheme } from "./hooks";
@@ -86,34 +86,26 @@ export function Flow(props: Props) {
     }
     // To ask for a colour costs as much as to draw a bar.
     const [range, ink, error] = ["range", "ink", "error"].map(themed);
+    const gap = each > 6 ? 3 : 1;
+    const thick = Math.max(1, each > 3 ? each - gap : each);
     found.forEach((bar, i) => {
       const left = LEFT + i * each;
-      const thick = Math.max(1, each - (each > 6 ? 3 : each > 3 ? 1 : 0));
-      if (bar.bad) {
-        ctx.fillStyle = BAD;
-        ctx.fillRect(left, 0, thick, 8);
-      }
-      if (bar.low > 0 || bar.high > 0) {
-        ctx.fillStyle = range;
-        const low = bar.low > 0 ? y(bar.low) : floor;
-        ctx.fillRect(left, y(bar.high), thick, Math.max(1, low - y(bar.high)));
-      }
+      const bottomOf = (value: number) => (value > 0 ? y(value) : floor);
+      const fill = (color: string, top: number, end: number, inset = 0) => {
+        ctx.fillStyle = color;
+        ctx.fillRect(left + inset, top, thick - 2 * inset, end - top);
+      };
+      if (bar.bad) fill(BAD, 0, 8);
+      if (bar.low > 0 || bar.high > 0)
+        fill(range, y(bar.high), Math.max(y(bar.high) + 1, bottomOf(bar.low)));
       if (bar.value > 0) {
-        const share = (Math.log10(bar.value) - bottom) / (top - bottom);
-        const n = VIRIDIS_TABLE[Math.round(255 * Math.max(0, Math.min(1, share)))];
-        ctx.fillStyle = `rgb(${n & 255},${(n >> 8) & 255},${(n >> 16) & 255})`;
-        const inset = thick > 8 ? thick * 0.2 : 0;
-        ctx.fillRect(left + inset, y(bar.value), thick - 2 * inset, floor - y(bar.value));
-        ctx.fillStyle = ink;
-        ctx.fillRect(left, y(bar.value) - 1, thick, 2);
-      } else if (!bar.bad) {
-        ctx.fillStyle = error;
-        ctx.fillRect(left, floor - 3, thick, 3);
-      }
-      if (i === hovered) {
-        ctx.strokeStyle = ink;
-        ctx.strokeRect(left - 1, 4, thick + 2, floor - 4);
-      }
+        const top = y(bar.value);
+        fill(viridis((floor - top) / (floor - 10)), top, floor, thick > 8 ? thick * 0.2 : 0);
+        fill(ink, top - 1, top + 1);
+      } else if (!bar.bad) fill(error, floor - 3, floor);
+      if (i !== hovered) return;
+      ctx.strokeStyle = ink;
+      ctx.strokeRect(left - 1, 4, thick + 2, floor - 4);
     });
     ctx.fillStyle = themed("ink-soft");
     ctx.textBaseline = "top";

@@ -31,7 +31,8 @@ function minus(text: string): string {
 
 export function percent(share: number): string {
   const value = share * 100;
-  return `${value >= 10 || value === 0 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(1) : value.toPrecision(1)} %`;
+  if (value === 0 || value >= 10) return `${value.toFixed(0)} %`;
+  return `${value >= 0.1 ? value.toFixed(1) : value.toPrecision(1)} %`;
 }
 
 export function bytes(n: number): string {
@@ -47,6 +48,7 @@ export function bytes(n: number): string {
  */
 export function plain(text: string): string {
   return text.replace(
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
     /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g,
     (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );

@@ -127,22 +127,24 @@ export function coarsened(grid: Grid, most: number): Grid {
   made.mean.fill(NaN);
   const shift = (grid.start - start) / grid.width;
   for (let i = 0; i < grid.names.length; i++)
-    for (let j = 0; j < grid.columns; j++) {
-      const from = i * grid.columns + j;
-      if (!grid.rows[from]) continue;
-      const to = i * columns + Math.floor((j + shift) / factor);
-      if (!Number.isNaN(grid.low[from])) {
-        const before = Number.isNaN(made.mean[to]) ? 0 : made.rows[to];
-        made.low[to] = before ? Math.min(made.low[to], grid.low[from]) : grid.low[from];
-        made.high[to] = before ? Math.max(made.high[to], grid.high[from]) : grid.high[from];
-        made.mean[to] =
-          ((before ? made.mean[to] * before : 0) + grid.mean[from] * grid.rows[from]) /
-          (before + grid.rows[from]);
-      }
-      made.rows[to] += grid.rows[from];
-      made.bad[to] += grid.bad[from];
-    }
+    for (let j = 0; j < grid.columns; j++)
+      mergeCell(made, i * columns + Math.floor((j + shift) / factor), grid, i * grid.columns + j);
   return made;
+}
+
+/** Take the rows of a cell into another one: the least, the greatest, the mean of all. */
+function mergeCell(made: Grid, to: number, grid: Grid, from: number): void {
+  if (!grid.rows[from]) return;
+  if (!Number.isNaN(grid.low[from])) {
+    const before = Number.isNaN(made.mean[to]) ? 0 : made.rows[to];
+    made.low[to] = before ? Math.min(made.low[to], grid.low[from]) : grid.low[from];
+    made.high[to] = before ? Math.max(made.high[to], grid.high[from]) : grid.high[from];
+    made.mean[to] =
+      ((before ? made.mean[to] * before : 0) + grid.mean[from] * grid.rows[from]) /
+      (before + grid.rows[from]);
+  }
+  made.rows[to] += grid.rows[from];
+  made.bad[to] += grid.bad[from];
 }
 
 /** Neighbouring tensors as one row each: what is least and greatest in any of them. */
@@ -163,7 +165,9 @@ export function folded(grid: Grid, bands: number[][]): Grid {
         if (!grid.rows[from]) continue;
         if (!Number.isNaN(grid.low[from])) {
           // fmin and fmax of C: a number beats what is none.
+          // biome-ignore lint/complexity/useMathMinMax: Math.min of NaN and a number is NaN
           made.low[to] = made.low[to] <= grid.low[from] ? made.low[to] : grid.low[from];
+          // biome-ignore lint/complexity/useMathMinMax: as above
           made.high[to] = made.high[to] >= grid.high[from] ? made.high[to] : grid.high[from];
           made.mean[to] = made.high[to];
         }
@@ -180,7 +184,8 @@ export function outstanding(grid: Grid, band: number[], column: number): number 
   let most = -Infinity;
   for (const i of band) {
     const at = i * grid.columns + column;
-    const weight = grid.bad[at] ? Infinity : grid.rows[at] ? grid.high[at] : -Infinity;
+    let weight = grid.rows[at] ? grid.high[at] : -Infinity;
+    if (grid.bad[at]) weight = Infinity;
     if (weight > most) [best, most] = [i, weight];
   }
   return best;

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Packed } from "./api";
 import { drawAxis, sharp, ticks } from "./canvas";
-import { BAD, themed, VIRIDIS_TABLE } from "./colors";
+import { BAD, themed, viridis } from "./colors";
 import { count, number } from "./format";
 import { useSize, useTheme } from "./hooks";
 
@@ -54,16 +54,12 @@ export function Heat({
       const most = column.reduce((a, b) => Math.max(a, b), 0) || 1;
       const left = x(steps[j]);
       const wide = Math.max(1, x(ends[j]) - left + 0.5);
-      for (let k = 0; k < bins; k++) {
-        if (!column[k]) continue;
+      column.forEach((found, k) => {
+        if (!found) return;
         // Small counts stay visible beside the peak: by the logarithm.
-        const rgba =
-          VIRIDIS_TABLE[
-            Math.round(255 * (0.15 + (0.85 * Math.log1p(column[k])) / Math.log1p(most)))
-          ];
-        ctx.fillStyle = `rgb(${rgba & 255},${(rgba >> 8) & 255},${(rgba >> 16) & 255})`;
+        ctx.fillStyle = viridis(0.15 + (0.85 * Math.log1p(found)) / Math.log1p(most));
         ctx.fillRect(left, y(edges[k + 1]), wide, y(edges[k]) - y(edges[k + 1]) + 0.5);
-      }
+      });
       if (bad[j]) {
         ctx.fillStyle = BAD;
         ctx.fillRect(left, 0, Math.max(3, wide), TOP - 3);
@@ -74,12 +70,9 @@ export function Heat({
       ctx.strokeStyle = q === 3 ? "#ffffff" : "rgba(255,255,255,.65)";
       ctx.setLineDash(q === 3 ? [] : [4, 3]);
       ctx.beginPath();
-      for (let j = 0; j < n; j++) {
-        const value = quantiles[j * nQuantiles + q];
-        const middle = (x(steps[j]) + x(ends[j])) / 2;
-        if (j) ctx.lineTo(middle, y(value));
-        else ctx.moveTo(middle, y(value));
-      }
+      // The first of them begins the line.
+      for (let j = 0; j < n; j++)
+        ctx.lineTo((x(steps[j]) + x(ends[j])) / 2, y(quantiles[j * nQuantiles + q]));
       ctx.stroke();
     }
     ctx.setLineDash([]);

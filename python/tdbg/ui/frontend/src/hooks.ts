@@ -128,7 +128,8 @@ export function useAnswer<T>(
         return;
       }
       held.control.abort();
-      const control = (held.control = new AbortController());
+      const control = new AbortController();
+      held.control = control;
       held.busy = key;
       held.due = false;
       try {

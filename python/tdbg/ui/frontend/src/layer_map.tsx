@@ -130,15 +130,28 @@ function paint(props: MapProps, rows: number[], whole: Extent, pixels: Uint32Arr
       // The greatest: a spike of one step is not lost among many.
       const value =
         field === "mean" && -grid.low[cell] > grid.high[cell] ? grid.low[cell] : grid.high[cell];
-      const color = Number.isNaN(value)
-        ? 0
-        : value > high
-          ? BEYOND_COLOR
-          : VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
+      let color = 0;
+      if (value > high) color = BEYOND_COLOR;
+      else if (!Number.isNaN(value))
+        color = VIRIDIS_TABLE[Math.max(0, Math.min(255, Math.round(255 * at(value))))];
       const first = y * grid.columns + filled[k];
       pixels.fill(color, first, first + n);
     });
   });
+}
+
+/** Cells with NaN or Inf, in *n* rows from *offset* on. */
+function drawBad(
+  ctx: CanvasRenderingContext2D,
+  grid: Grid,
+  offset: number,
+  n: number,
+  rectangle: (column: number, row: number) => [number, number, number, number],
+): void {
+  ctx.fillStyle = BAD;
+  for (let y = 0; y < n; y++)
+    for (let j = 0; j < grid.columns; j++)
+      if (grid.bad[(y + offset) * grid.columns + j]) ctx.fillRect(...rectangle(j, y));
 }
 
 export function LayerMap(props: MapProps) {
@@ -229,16 +242,12 @@ export function LayerMap(props: MapProps) {
           columnWidth * grid.columns,
           n * rowHeight,
         );
-        ctx.fillStyle = BAD;
-        for (let y = 0; y < n; y++)
-          for (let j = 0; j < grid.columns; j++)
-            if (grid.bad[(y + offset) * grid.columns + j])
-              ctx.fillRect(
-                left + j * columnWidth,
-                y * rowHeight,
-                Math.max(3, columnWidth),
-                Math.max(2, rowHeight - 1),
-              );
+        drawBad(ctx, grid, offset, n, (j, y) => [
+          left + j * columnWidth,
+          y * rowHeight,
+          Math.max(3, columnWidth),
+          Math.max(2, rowHeight - 1),
+        ]);
         ctx.fillStyle = themed("surface");
         if (rowHeight >= 14)
           for (let y = 1; y < visible; y++)
@@ -264,12 +273,8 @@ export function LayerMap(props: MapProps) {
 
   const name = (row: number): Name => {
     const { branch, first, members } = bands[row];
-    const more =
-      branch !== undefined
-        ? ` (${count(first.members.length)})`
-        : members.length > 1
-          ? ` +${members.length - 1}`
-          : "";
+    let more = members.length > 1 ? ` +${members.length - 1}` : "";
+    if (branch !== undefined) more = ` (${count(first.members.length)})`;
     return {
       text: branch ?? props.label(whole.names[members[0]]),
       more,
@@ -389,11 +394,8 @@ function triangle(ctx: CanvasRenderingContext2D, ...[[x, y], ...rest]: [number, 
 }
 
 function shownBy(field: RankField): (value: number) => string {
-  return field === "zero_share"
-    ? percent
-    : field === "seconds"
-      ? (value) => `${number(value)} s`
-      : number;
+  if (field === "zero_share") return percent;
+  return field === "seconds" ? (value) => `${number(value)} s` : number;
 }
 
 /** The names of a grid, as one that is the same as long as they are. */

@@ -159,14 +159,14 @@ export function LineChart(props: Props) {
         hooks: {
           drawClear: [(u) => drawFlags(u, latest.current.flags ?? [])],
           draw: [
-            (u) => (
-              drawExtremes(u, latest.current.lines),
-              log && drawBelow(u, latest.current.lines),
-              drawLimits(u, latest.current.limits, log),
-              drawBad(u, held.current),
-              drawCursor(u, latest.current.cursor),
-              mark(host, latest.current)
-            ),
+            (u) => {
+              drawExtremes(u, latest.current.lines);
+              if (log) drawBelow(u, latest.current.lines);
+              drawLimits(u, latest.current.limits, log);
+              drawBad(u, held.current);
+              drawCursor(u, latest.current.cursor);
+              mark(host, latest.current);
+            },
           ],
           setSelect: [
             (u) => {

@@ -5,7 +5,7 @@ import { Refused, takeToken, useToken } from "./api";
 import { CaptureButton, StopButton } from "./controls";
 import { start, watch } from "./doorbell";
 import { ago, count, number, percent, plain, shorten } from "./format";
-import { go, useLink, useRoute, useTheme } from "./hooks";
+import { type Answer, go, type Route, useLink, useRoute, useTheme } from "./hooks";
 import { useKeys } from "./keys";
 import { Link, Notice, State } from "./parts";
 import { useRare } from "./rare";
@@ -14,8 +14,17 @@ import { useRunList } from "./run_list";
 import { FindingsScreen } from "./screens/findings";
 import { RunScreen } from "./screens/run";
 import { Runs } from "./screens/runs";
-import { TensorScreen } from "./screens/tensor";
 import type { Run } from "./types";
+
+/** The screens of a run by the part "screen" of the address; some are loaded when asked for. */
+function useScreen(name: Route["screen"]): Answer<typeof RunScreen> {
+  const { data, ...rest } = useRare(name === "tensor");
+  const screens: Record<string, typeof RunScreen | undefined> = {
+    findings: FindingsScreen,
+    tensor: data?.TensorScreen,
+  };
+  return { ...rest, data: name && name in screens ? (screens[name] ?? null) : RunScreen };
+}
 
 function App() {
   const link = useLink();
@@ -28,13 +37,8 @@ function App() {
   if (link === "refused") return <Token />;
   return (
     <>
-      {route.run ? (
-        <OneRun key={route.run + theme} id={route.run} />
-      ) : route.screen === "compare" ? (
-        <Compared key={theme} />
-      ) : (
-        <AllRuns />
-      )}
+      {route.run && <OneRun key={route.run + theme} id={route.run} />}
+      {!route.run && (route.screen === "compare" ? <Compared key={theme} /> : <AllRuns />)}
       {isHelp && rare && <rare.KeyHelp onClose={() => setHelp(false)} />}
     </>
   );
@@ -61,13 +65,7 @@ function AllRuns() {
   return (
     <>
       <TopBar />
-      {data ? (
-        <Runs list={data} />
-      ) : error ? (
-        <Failure error={error} />
-      ) : (
-        <main class="empty soft">reading …</main>
-      )}
+      {data ? <Runs list={data} /> : <Waiting error={error} />}
     </>
   );
 }
@@ -85,13 +83,7 @@ function Compared() {
   return (
     <>
       <TopBar />
-      {rare ? (
-        <rare.CompareScreen />
-      ) : error ? (
-        <Failure error={error} />
-      ) : (
-        <main class="empty soft">reading …</main>
-      )}
+      {rare ? <rare.CompareScreen /> : <Waiting error={error} />}
     </>
   );
 }
@@ -106,6 +98,7 @@ function OneRun({ id }: { id: string }) {
   useEffect(() => {
     document.title = `${run ? shorten(run.name, 40) : "run"} · tdbg`;
   }, [run?.name]);
+  const { data: Screen, error: unread } = useScreen(route.screen);
   const gone = error instanceof Refused && error.status === 404;
   return (
     <>
@@ -125,18 +118,10 @@ function OneRun({ id }: { id: string }) {
       {run ? (
         <>
           <StateNotice run={run} />
-          {route.screen === "findings" ? (
-            <FindingsScreen run={run} version={version} />
-          ) : route.screen === "tensor" ? (
-            <TensorScreen run={run} version={version} />
-          ) : (
-            <RunScreen run={run} version={version} />
-          )}
+          {Screen ? <Screen run={run} version={version} /> : <Waiting error={unread} />}
         </>
-      ) : error && !gone ? (
-        <Failure error={error} />
       ) : (
-        !gone && <main class="empty soft">reading …</main>
+        !gone && <Waiting error={error} />
       )}
     </>
   );
@@ -173,6 +158,11 @@ function StateNotice({ run }: { run: Run }) {
       {text}
     </p>
   );
+}
+
+/** There is no answer yet: why, or that it is being read. */
+function Waiting({ error }: { error: Error | null }) {
+  return error ? <Failure error={error} /> : <main class="empty soft">reading …</main>;
 }
 
 function Failure({ error }: { error: Error }) {

@@ -153,7 +153,8 @@ export function MapCanvas(props: Props) {
     for (let y = 0; y < visible && y + offset < rows; y += every) {
       const { text, more = "", left = 0, isAccused } = props.name(y + offset);
       const isAt = cell?.row === y + offset || named?.row === y + offset;
-      ctx.fillStyle = themed(isAccused ? "error" : isAt ? "ink" : "ink-soft");
+      ctx.fillStyle = themed(isAt ? "ink" : "ink-soft");
+      if (isAccused) ctx.fillStyle = themed("error");
       ctx.fillText(
         shorten(text, longest - more.length) + more,
         left,
@@ -253,7 +254,10 @@ export function MapCanvas(props: Props) {
               props.onRange(Math.max(from, Math.floor(a)), Math.min(to, Math.ceil(b)));
             else if (at) props.onOpen(at);
           }}
-          onPointerLeave={() => (setCell(null), setNamed(null))}
+          onPointerLeave={() => {
+            setCell(null);
+            setNamed(null);
+          }}
           onDblClick={props.onReset}
           onWheel={(event) => {
             if (rows <= visible || event.ctrlKey) return;

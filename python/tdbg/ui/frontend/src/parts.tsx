@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { isDark, themed } from "./colors";
-import { count, number, shorten } from "./format";
+import { count, number, plain, shorten } from "./format";
 import { go, href, type Route, setter, useSize, useTheme } from "./hooks";
 import type { Limit } from "./line_chart";
 import type { Field, Finding, Severity, Spark, Tone } from "./types";
@@ -96,6 +96,7 @@ export function Chips<T extends string>({
   names?: Partial<Record<T, string>>;
 }) {
   return (
+    // biome-ignore lint/a11y/useSemanticElements: a fieldset of buttons has a frame of its own
     <div class="chips" role="group" aria-label={label}>
       {options.map((each) => (
         <button
@@ -109,6 +110,21 @@ export function Chips<T extends string>({
       ))}
     </div>
   );
+}
+
+/** A table that scrolls sideways, by the keyboard too. */
+export function Scroll({ label, children }: { label: string; children: ComponentChildren }) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable
+    <section class="scroll" tabIndex={0} aria-label={label}>
+      {children}
+    </section>
+  );
+}
+
+/** There is no answer yet: why, or that it is being read. */
+export function Pending({ error }: { error?: Error | null }) {
+  return error ? <p class="bad">{plain(error.message)}</p> : <p class="soft">reading …</p>;
 }
 
 export function AxisChips({ isLog }: { isLog: boolean }) {
@@ -204,7 +220,7 @@ export function Sparkline({ spark, label }: { spark: Spark | null; label: string
     canvas.height = size.height * ratio;
     const ctx = canvas.getContext("2d")!;
     ctx.clearRect(0, 0, canvas.width, canvas.height);
-    if (!spark || !spark.mean.length) return;
+    if (!spark?.mean.length) return;
     const values = [...spark.low, ...spark.high].filter((v): v is number => v !== null);
     const low = Math.min(...values);
     const high = Math.max(...values);
@@ -231,11 +247,10 @@ export function Sparkline({ spark, label }: { spark: Spark | null; label: string
     });
     ctx.stroke();
     ctx.fillStyle = "#cc79a7";
-    spark.bad.forEach(
-      (bad, j) =>
-        bad &&
-        ctx.fillRect((j / n) * canvas.width, 0, Math.max(2 * ratio, canvas.width / n), 4 * ratio),
-    );
+    spark.bad.forEach((bad, j) => {
+      if (bad)
+        ctx.fillRect((j / n) * canvas.width, 0, Math.max(2 * ratio, canvas.width / n), 4 * ratio);
+    });
   }, [spark, size.width, size.height, theme]);
   return (
     <div class="spark" ref={host} role="img" aria-label={label}>

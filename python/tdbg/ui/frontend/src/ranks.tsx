@@ -6,7 +6,7 @@ import { columnOf, folded, type Grid, lastWithRows } from "./grid";
 import { adjust, setCursor, setter } from "./hooks";
 import { LayerMap } from "./layer_map";
 import { LineChart } from "./line_chart";
-import { Card, LineKeys, Select } from "./parts";
+import { Card, LineKeys, Scroll, Select } from "./parts";
 import { type Range, useGrid } from "./run_data";
 import type { Field, Finding, RankField, Run } from "./types";
 
@@ -32,15 +32,17 @@ export function standings(grid: Grid): Standing[] {
     const means = at
       .filter((k) => grid.rows[k] && !Number.isNaN(grid.mean[k]))
       .map((k) => grid.mean[k]);
-    at.forEach((k, i) => grid.bad[k] && (off[i] = Infinity));
+    at.forEach((k, i) => {
+      if (grid.bad[k]) off[i] = Infinity;
+    });
     if (means.length < 2) continue;
     means.sort((a, b) => a - b);
     const median = (means[(means.length - 1) >> 1] + means[means.length >> 1]) / 2;
     usual += Math.abs(median);
     columns++;
-    at.forEach(
-      (k, i) => grid.rows[k] && (off[i] = Math.max(off[i], Math.abs(grid.mean[k] - median) || 0)),
-    );
+    at.forEach((k, i) => {
+      if (grid.rows[k]) off[i] = Math.max(off[i], Math.abs(grid.mean[k] - median) || 0);
+    });
   }
   const scale = usual / Math.max(1, columns) || 1;
   return Array.from(off, (value, rank) => ({ rank, off: value / scale })).sort(
@@ -182,7 +184,7 @@ export function Ranks(
           </p>
           <RankMap {...props} grid={grid} order={order} />
         </div>
-        <div class="scroll" tabIndex={0} role="region" aria-label="Ranks">
+        <Scroll label="Ranks">
           <table>
             <thead>
               <tr>
@@ -206,7 +208,7 @@ export function Ranks(
               })}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       </div>
     </Card>
   );

@@ -1,4 +1,5 @@
-/** Runs beside each other, ranks, and the list of keys: loaded by rare.ts. */
+/** Runs beside each other, one tensor, ranks, and the list of keys: loaded by rare.ts. */
 export { CompareScreen } from "./compare/screen";
 export { KeyHelp } from "./key_help";
 export { RankSelect, Ranks, StepTimes } from "./ranks";
+export { TensorScreen } from "./screens/tensor";

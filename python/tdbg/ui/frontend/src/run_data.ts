@@ -34,7 +34,8 @@ export function useRun(id: string): Answer<Run> & { version: number } {
     for (const part of ["findings", "changes"] as const)
       if (JSON.stringify(found[part]) === JSON.stringify(before.current?.[part]))
         found[part] = before.current![part] as never;
-    return (before.current = found);
+    before.current = found;
+    return found;
   });
   // The charts ask for a new step when the bell rings, and need not wait for what else is new.
   const data = useMemo(

@@ -120,7 +120,7 @@ export function Timeline(props: Props) {
             key={step}
             x={Math.min(width - 2, Math.max(1, x(step)))}
             y="29"
-            text-anchor={x(step) < 20 ? "start" : x(step) > width - 20 ? "end" : "middle"}
+            text-anchor={anchorOf(x(step), width)}
           >
             {count(step)}
           </text>
@@ -128,6 +128,12 @@ export function Timeline(props: Props) {
       </svg>
     </div>
   );
+}
+
+/** No label leaves the axis. */
+function anchorOf(at: number, width: number): "start" | "middle" | "end" {
+  if (at < 20) return "start";
+  return at > width - 20 ? "end" : "middle";
 }
 
 const MOST_LANES = 7;

@@ -26,7 +26,10 @@ function treeOf(names: string[]): Node {
     for (const part of name.split(".")) {
       path = path ? `${path}.${part}` : part;
       let next = node.children.get(part);
-      if (!next) node.children.set(part, (next = { path, members: [], children: new Map() }));
+      if (!next) {
+        next = { path, members: [], children: new Map() };
+        node.children.set(part, next);
+      }
       next.members.push(i);
       node = next;
     }

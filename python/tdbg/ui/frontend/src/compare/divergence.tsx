@@ -1,9 +1,9 @@
 import { getJson } from "../api";
-import { count, percent, plain, shorten } from "../format";
+import { count, percent, shorten } from "../format";
 import { go, type Route, useAnswer } from "../hooks";
-import { Card, Chips } from "../parts";
-import { type By } from "./alignment";
-import { type Compared } from "./curves";
+import { Card, Chips, Pending } from "../parts";
+import type { By } from "./alignment";
+import type { Compared } from "./curves";
 
 const PERCENTS = ["0", "1", "10", "50"] as const;
 
@@ -48,10 +48,6 @@ export function Parting({
       signal,
     ),
   );
-  const first = data?.partings[0];
-  const word = data?.by === "training" ? "training step" : "step";
-  const names = data?.partings.filter((each) => each.place === first?.place) ?? [];
-  const more = data ? data.n_partings - data.partings.length : 0;
   return (
     <Card
       title="Where they part"
@@ -66,52 +62,59 @@ export function Parting({
         />
       }
     >
-      {error && !data ? (
-        <p class="bad">{plain(error.message)}</p>
-      ) : !data ? (
-        <p class="soft">reading …</p>
-      ) : !data.n_places || !data.n_names ? (
-        <p>They have {data.n_names ? `no ${word}` : "no tensor and no scalar"} in common.</p>
-      ) : !first ? (
-        <p>
-          <b>Nowhere</b>: {count(data.n_names)} tensors and scalars are{" "}
-          {percentage === "0" ? "the same" : `within ${percentage} %`} at {count(data.n_places)}{" "}
-          {word}s.
-        </p>
-      ) : (
-        <>
-          <p>
-            <b>
-              At {word} {count(first.place)}
-            </b>
-            , first in{" "}
-            {names.slice(0, 3).map((each, i) => (
-              <span key={each.name}>
-                {i > 0 && ", "}
-                <Name {...each} by={by} />
-              </span>
-            ))}
-            {names.length > 3 && ` and ${more ? "others" : count(names.length - 3) + " more"}`}
-            <span class="soft">
-              ; {count(data.n_partings)} of {count(data.n_names)} tensors and scalars part in{" "}
-              {count(data.n_places)} {word}s.
-            </span>
-          </p>
-          {data.partings.length > names.length && (
-            <p class="soft">
-              Then{" "}
-              {data.partings.slice(names.length, names.length + 4).map((each, i) => (
-                <span key={each.name}>
-                  {i > 0 && ", "}
-                  <Name {...each} by={by} /> at {count(each.place)}
-                </span>
-              ))}
-              .
-            </p>
-          )}
-        </>
-      )}
+      {data ? <Answer data={data} by={by} percentage={percentage} /> : <Pending error={error} />}
     </Card>
+  );
+}
+
+/** Where the two part first, and where next. */
+function Answer({ data, by, percentage }: { data: Divergence; by: By; percentage: string }) {
+  const word = data.by === "training" ? "training step" : "step";
+  const first = data.partings[0];
+  if (!data.n_places || !data.n_names)
+    return <p>They have {data.n_names ? `no ${word}` : "no tensor and no scalar"} in common.</p>;
+  if (!first)
+    return (
+      <p>
+        <b>Nowhere</b>: {count(data.n_names)} tensors and scalars are{" "}
+        {percentage === "0" ? "the same" : `within ${percentage} %`} at {count(data.n_places)}{" "}
+        {word}s.
+      </p>
+    );
+  const names = data.partings.filter((each) => each.place === first.place);
+  const more = data.n_partings - data.partings.length;
+  return (
+    <>
+      <p>
+        <b>
+          At {word} {count(first.place)}
+        </b>
+        , first in{" "}
+        {names.slice(0, 3).map((each, i) => (
+          <span key={each.name}>
+            {i > 0 && ", "}
+            <Name {...each} by={by} />
+          </span>
+        ))}
+        {names.length > 3 && ` and ${more ? "others" : `${count(names.length - 3)} more`}`}
+        <span class="soft">
+          ; {count(data.n_partings)} of {count(data.n_names)} tensors and scalars part in{" "}
+          {count(data.n_places)} {word}s.
+        </span>
+      </p>
+      {data.partings.length > names.length && (
+        <p class="soft">
+          Then{" "}
+          {data.partings.slice(names.length, names.length + 4).map((each, i) => (
+            <span key={each.name}>
+              {i > 0 && ", "}
+              <Name {...each} by={by} /> at {count(each.place)}
+            </span>
+          ))}
+          .
+        </p>
+      )}
+    </>
   );
 }
 

@@ -52,7 +52,7 @@ function furthest(grid: Grid, members: number[], column: number): number {
 }
 
 /** Of a cell the bound that is further from 1. */
-function valueOf(grid: Grid, at: number): number {
+function boundOf(grid: Grid, at: number): number {
   return -grid.low[at] > grid.high[at] ? grid.low[at] : grid.high[at];
 }
 
@@ -70,7 +70,7 @@ export function RatioMap(props: Props) {
     for (const members of rows)
       for (let j = 0; j < grid.columns; j++) {
         const i = furthest(grid, members, j);
-        const value = i < 0 ? NaN : Math.abs(valueOf(grid, i * grid.columns + j));
+        const value = i < 0 ? NaN : Math.abs(boundOf(grid, i * grid.columns + j));
         if (value < 40) found.push(value);
         if (value > greatest) greatest = value;
       }
@@ -86,30 +86,31 @@ export function RatioMap(props: Props) {
         const apart = isDark() ? BEYOND_DARK : BEYOND_LIGHT;
         const filled = filledColumns(grid);
         const columns: number[] = [];
-        standing(filled, grid.columns, usualDistance(filled)).forEach(
-          (n, k) => (columns[filled[k]] = n),
-        );
+        standing(filled, grid.columns, usualDistance(filled)).forEach((n, k) => {
+          columns[filled[k]] = n;
+        });
+        const colorOf = (value: number, isApart: boolean) => {
+          const side = value > 0 ? 1 : 0;
+          if (isApart) return apart[side];
+          const share = Math.min(1, Math.abs(value) / limit);
+          return `rgb(${middle.map((m, k) => Math.round(m + (ENDS[side][k] - m) * share)).join()})`;
+        };
+        const draw = (at: number, j: number, y: number) => {
+          const value = boundOf(grid, at);
+          if (Number.isNaN(value) && !grid.bad[at]) return;
+          const isApart = Math.abs(value) > limit * BEYOND;
+          ctx.fillStyle = grid.bad[at] ? BAD : colorOf(value, isApart);
+          ctx.fillRect(
+            Math.floor(x(grid.start + j * grid.width)),
+            y * rowHeight,
+            Math.max(grid.bad[at] || isApart ? 3 : 1, Math.ceil(columnWidth * columns[j])),
+            rowHeight > 9 ? rowHeight - 1 : rowHeight,
+          );
+        };
         rows.forEach((members, y) => {
           for (let j = 0; j < grid.columns; j++) {
             const i = furthest(grid, members, j);
-            if (i < 0) continue;
-            const at = i * grid.columns + j;
-            const value = valueOf(grid, at);
-            if (Number.isNaN(value) && !grid.bad[at]) continue;
-            const share = Math.min(1, Math.abs(value) / limit);
-            const side = value > 0 ? 1 : 0;
-            const isApart = Math.abs(value) > limit * BEYOND;
-            ctx.fillStyle = grid.bad[at]
-              ? BAD
-              : isApart
-                ? apart[side]
-                : `rgb(${middle.map((m, k) => Math.round(m + (ENDS[side][k] - m) * share)).join()})`;
-            ctx.fillRect(
-              Math.floor(x(grid.start + j * grid.width)),
-              y * rowHeight,
-              Math.max(grid.bad[at] || isApart ? 3 : 1, Math.ceil(columnWidth * columns[j])),
-              rowHeight > 9 ? rowHeight - 1 : rowHeight,
-            );
+            if (i >= 0) draw(i * grid.columns + j, j, y);
           }
         });
       },
@@ -186,7 +187,7 @@ function describe({ names, by, from, to }: Props, grid: Grid, rows: number[][]):
   for (const members of rows)
     for (let j = 0; j < grid.columns; j++) {
       const i = furthest(grid, members, j);
-      const value = i < 0 ? NaN : valueOf(grid, i * grid.columns + j);
+      const value = i < 0 ? NaN : boundOf(grid, i * grid.columns + j);
       if (Math.abs(value) > most) {
         most = Math.abs(value);
         where = `; furthest apart, ${timesText(value)}, in ${plain(grid.names[i])} at ${placeText(by, grid.start + j * grid.width)}`;

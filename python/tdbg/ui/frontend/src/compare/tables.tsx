@@ -1,12 +1,12 @@
 import { getJson } from "../api";
 import { count, number, percent, plain, shorten } from "../format";
 import { useAnswer } from "../hooks";
-import { Card, Link, Mark, State } from "../parts";
-import { type Compared } from "./curves";
+import { Card, Link, Mark, Scroll, State } from "../parts";
+import type { Compared } from "./curves";
 
 export function Short({ runs }: { runs: Compared[] }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Runs in short">
+    <Scroll label="Runs in short">
       <table class="rows wide">
         <thead>
           <tr>
@@ -37,7 +37,7 @@ export function Short({ runs }: { runs: Compared[] }) {
           ))}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
 
@@ -66,7 +66,7 @@ export function Differences({ runs }: { runs: Compared[] }) {
       }
     >
       {data.settings.length === 0 && <p>All settings that the runs tell are the same.</p>}
-      <div class="scroll" tabIndex={0} role="region" aria-label="What is different">
+      <Scroll label="What is different">
         <table class="rows wide">
           <thead>
             <tr>
@@ -89,7 +89,7 @@ export function Differences({ runs }: { runs: Compared[] }) {
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {data.n_more > 0 && <p class="soft">{count(data.n_more)} more are not listed.</p>}
     </Card>
   );

@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { plain, shorten } from "../format";
 import { go, setCursor, setter } from "../hooks";
-import { Card, Chips, Select } from "../parts";
+import { Card, Chips, Pending, Select } from "../parts";
 import { cursorOf, useGrid, useTensors } from "../run_data";
 import type { Tensor } from "../types";
 import { Chart, COLUMNS, type Compared, isLogarithmic, Keys, linesOf, type Shown } from "./curves";
@@ -102,7 +102,7 @@ export function Tensors({
           </div>
         }
       >
-        {grid.data && grid.data.names.length ? (
+        {grid.data?.names.length ? (
           <RatioMap
             grid={grid.data}
             order={order}
@@ -117,11 +117,13 @@ export function Tensors({
             onRange={range.set}
             onReset={range.reset}
           />
-        ) : grid.error ? (
-          <p class="bad">{plain(grid.error.message)}</p>
         ) : (
           <div class="empty soft">
-            {grid.data ? "They have none of these tensors in common." : "reading …"}
+            {grid.data ? (
+              "They have none of these tensors in common."
+            ) : (
+              <Pending error={grid.error} />
+            )}
           </div>
         )}
       </Card>

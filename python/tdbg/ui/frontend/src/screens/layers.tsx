@@ -6,7 +6,7 @@ import { count, plain } from "../format";
 import { columnWidth } from "../grid";
 import { adjust, go, type Route, setCursor, setter } from "../hooks";
 import { LayerMap, MOST_READABLE, type Scale } from "../layer_map";
-import { Card, Chips, Notice, Select } from "../parts";
+import { Card, Chips, Pending, Select } from "../parts";
 import { useRare } from "../rare";
 import { cursorOf, hasRanks, type Range, rankOf, useGrid } from "../run_data";
 import type { Field, Run, Tensor } from "../types";
@@ -65,10 +65,8 @@ export function Charts({
   version: number;
 }) {
   const roles = ROLES.filter((role) => tensors.some((each) => each.role === role));
-  const role = roles.includes(route.role as never)
-    ? (route.role as (typeof ROLES)[number])
-    : roles[0];
-  const field = (FIELDS.includes(route.field as Field) ? route.field : "rms") as Field;
+  const role = roles.find((each) => each === route.role) ?? roles[0];
+  const field = FIELDS.find((each) => each === route.field) ?? "rms";
   const at = cursorOf(route);
   const rank = rankOf(run, route);
   const rare = useRare(hasRanks(run)).data;
@@ -78,10 +76,10 @@ export function Charts({
   );
   const [isDrawn, setDrawn] = useState(false);
   const most = isDrawn ? MAP_COLUMNS : firstColumns(run, range, order.length);
-  const grid = useGrid(
+  const envelope = (role: string | undefined, field: Field, most: number) =>
     role
       ? {
-          path: "envelope",
+          path: "envelope" as const,
           run: run.id,
           role,
           field,
@@ -90,41 +88,19 @@ export function Charts({
           to: range.to,
           most,
         }
-      : null,
-    version,
-  );
+      : null;
+  const grid = useGrid(envelope(role, field, most), version);
   useEffect(() => setDrawn(grid.data !== null), [grid.data]);
   const flowRole = tensors.some((each) => each.role === "gradient") ? "gradient" : undefined;
   const isSame = flowRole === role && field === "rms";
-  const flow = useGrid(
-    flowRole && !isSame
-      ? {
-          path: "envelope",
-          run: run.id,
-          role: flowRole,
-          field: "rms",
-          worker: rank,
-          from: range.from,
-          to: range.to,
-          most: MAP_COLUMNS,
-        }
-      : null,
-    version,
-  );
+  const flow = useGrid(isSame ? null : envelope(flowRole, "rms", MAP_COLUMNS), version);
   const flowGrid = isSame ? grid : flow;
   const scale: Scale = route.scale === "row" ? "row" : "all";
-  const flowOrder = useMemo(
-    () =>
-      tensors
-        .filter(
-          (each) => each.role === "gradient" && (each.shape === null || each.shape.length > 1),
-        )
-        .map((each) => each.name),
-    [tensors],
-  );
-  const ofLayers = flowOrder.length
-    ? flowOrder
-    : tensors.filter((each) => each.role === "gradient").map((each) => each.name);
+  const flowOrder = useMemo(() => {
+    const gradients = tensors.filter((each) => each.role === "gradient");
+    const matrices = gradients.filter((each) => (each.shape?.length ?? 2) > 1);
+    return (matrices.length ? matrices : gradients).map((each) => each.name);
+  }, [tensors]);
   const marked = useMemo(
     () => run.findings.filter((each) => order.includes(each.tensor)),
     [run.findings, order],
@@ -156,25 +132,16 @@ export function Charts({
             </span>
           }
         >
-          {flowGrid.data && flowGrid.data.names.length ? (
+          {flowGrid.data?.names.length ? (
             <Flow
               grid={flowGrid.data}
-              order={ofLayers}
+              order={flowOrder}
               step={step}
               height={236}
               onOpen={openTensor}
             />
-          ) : tensors.length > 0 && !flowRole ? (
-            <div class="empty">
-              <p>No gradients were captured.</p>
-              <p class="soft">
-                Capture them with <code>include_collections=["gradients"]</code>
-                {run.may_control && run.status === "running" && ", or now:"}
-              </p>
-              {run.may_control && <CaptureButton run={run} />}
-            </div>
           ) : (
-            <div class="empty soft">reading …</div>
+            <NoFlow run={run} isKnown={tensors.length > 0 && !flowRole} />
           )}
         </Card>
       </div>
@@ -225,7 +192,7 @@ export function Charts({
             </div>
           }
         >
-          {grid.data && grid.data.names.length ? (
+          {grid.data?.names.length ? (
             <LayerMap
               grid={grid.data}
               field={field}
@@ -248,17 +215,30 @@ export function Charts({
               onRange={range.set}
               onReset={range.reset}
             />
-          ) : grid.error ? (
-            <Notice title="The map cannot be drawn" tone="error">
-              <p>{plain(grid.error.message)}</p>
-            </Notice>
           ) : (
-            <div class="empty soft">reading …</div>
+            <div class="empty">
+              <Pending error={grid.error} />
+            </div>
           )}
         </Card>
       )}
       {rare && <rare.StepTimes run={run} range={range} cursor={at} version={version} />}
     </>
+  );
+}
+
+/** In place of the flow of gradients: that there are none, if that is known. */
+function NoFlow({ run, isKnown }: { run: Run; isKnown: boolean }) {
+  if (!isKnown) return <div class="empty soft">reading …</div>;
+  return (
+    <div class="empty">
+      <p>No gradients were captured.</p>
+      <p class="soft">
+        Capture them with <code>include_collections=["gradients"]</code>
+        {run.may_control && run.status === "running" && ", or now:"}
+      </p>
+      {run.may_control && <CaptureButton run={run} />}
+    </div>
   );
 }
 

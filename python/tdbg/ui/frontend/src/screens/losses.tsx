@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { series, themed } from "../colors";
 import { count, number, plain } from "../format";
-import { type Grid } from "../grid";
+import type { Grid } from "../grid";
 import { type Route, setCursor, setter } from "../hooks";
 import { hasBelow, LineChart } from "../line_chart";
 import { AxisChips, Card, LineKeys, Select } from "../parts";

@@ -91,47 +91,52 @@ export function Runs({ list }: { list: RunList }) {
                 setChosen(next);
               }}
             />
-            {run.error ? (
-              <div class="run-row">
-                <span class="run-name">{plain(run.name)}</span>
-                <State status="unreadable" />
-                <span class="run-what">{plain(run.error)}</span>
-              </div>
-            ) : !run.status ? (
-              <Link to={{ run: run.id }} class="run-row">
-                <span />
-                <span class="run-name">
-                  <b>{shorten(run.name, 90)}</b>
-                </span>
-              </Link>
-            ) : (
-              <Link to={{ run: run.id }} class="run-row">
-                <Mark tone={run.verdict.tone} size={18} />
-                <span class="run-name">
-                  <b>{shorten(run.name, 90)}</b>
-                  <span class="soft">
-                    {count(run.steps)} step{run.steps !== 1 && "s"}
-                    {run.status === "running" && run.rate ? ` · ${number(run.rate)}/s` : ""}
-                    {run.cost !== null ? ` · cost +${percent(run.cost)}` : ""}
-                    {run.problems > 0 ? ` · damaged: ${count(run.problems)}` : ""}
-                  </span>
-                </span>
-                <State status={run.status} stopped={run.stopped} />
-                <Sparkline
-                  spark={run.loss}
-                  label={
-                    run.loss ? `${plain(run.loss.name)} over ${count(run.steps)} steps` : "no loss"
-                  }
-                />
-                <span class="run-what">{plain(run.verdict.sentence.replace(/^[^.]*\. /, ""))}</span>
-              </Link>
-            )}
+            <RunRow run={run} />
           </li>
         ))}
         {shown.length > most && <li ref={end} class="soft" />}
       </ul>
       {!shown.length && <p class="soft">No run is like that.</p>}
     </main>
+  );
+}
+
+/** A run in a line: what it is, how it does, and what is wrong. */
+function RunRow({ run }: { run: ListedRun }) {
+  if (run.error)
+    return (
+      <div class="run-row">
+        <span class="run-name">{plain(run.name)}</span>
+        <State status="unreadable" />
+        <span class="run-what">{plain(run.error)}</span>
+      </div>
+    );
+  const name = <b>{shorten(run.name, 90)}</b>;
+  if (!run.status)
+    return (
+      <Link to={{ run: run.id }} class="run-row">
+        <span />
+        <span class="run-name">{name}</span>
+      </Link>
+    );
+  const facts = [
+    `${count(run.steps)} step${run.steps === 1 ? "" : "s"}`,
+    run.status === "running" && run.rate && `${number(run.rate)}/s`,
+    run.cost !== null && `cost +${percent(run.cost)}`,
+    run.problems > 0 && `damaged: ${count(run.problems)}`,
+  ];
+  const loss = run.loss && `${plain(run.loss.name)} over ${count(run.steps)} steps`;
+  return (
+    <Link to={{ run: run.id }} class="run-row">
+      <Mark tone={run.verdict.tone} size={18} />
+      <span class="run-name">
+        {name}
+        <span class="soft">{facts.filter(Boolean).join(" · ")}</span>
+      </span>
+      <State status={run.status} stopped={run.stopped} />
+      <Sparkline spark={run.loss} label={loss || "no loss"} />
+      <span class="run-what">{plain(run.verdict.sentence.replace(/^[^.]*\. /, ""))}</span>
+    </Link>
   );
 }
 

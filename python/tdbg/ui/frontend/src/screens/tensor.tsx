@@ -8,8 +8,8 @@ import { count, counted, number, percent, plain, shape, shorten } from "../forma
 import { Heat } from "../heat";
 import { adjust, setCursor, useAnswer, useRoute } from "../hooks";
 import { hasBelow, LineChart } from "../line_chart";
-import { AxisChips, Card, Chips, Link, limitsOf, Mark, Measured, Notice } from "../parts";
-import { useRare } from "../rare";
+import { AxisChips, Card, Chips, Link, limitsOf, Mark, Measured, Notice, Scroll } from "../parts";
+import { RankSelect, Ranks } from "../ranks";
 import { cursorOf, hasRanks, rangeOf, rankOf, spans, useGrid, useTensors } from "../run_data";
 import type { Field, Finding, Lost, Row, Run, Tensor } from "../types";
 import { FIELD_NAMES, FIELDS } from "./layers";
@@ -29,7 +29,6 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
   const range = rangeOf(run, route);
   const field = (FIELDS.includes(route.field as Field) ? route.field : "rms") as Field;
   const rank = rankOf(run, route);
-  const rare = useRare(hasRanks(run)).data;
   const grid = useGrid(
     tensor
       ? {
@@ -78,7 +77,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
     );
   const place = peers.indexOf(tensor);
   const step = at ?? range.to - 1;
-  const isNumber = tensor.shape !== null && tensor.shape.every((n) => n === 1);
+  const isNumber = tensor.shape?.every((n) => n === 1) ?? false;
   const bad = grid.data ? grid.data.bad.reduce((a, b) => a + b, 0) : 0;
   return (
     <main class="tensor">
@@ -108,7 +107,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
         title={`${FIELD_NAMES[field]} over steps${rank ? `, ${plain(rank)}` : ""}`}
         aside={
           <div class="settings">
-            {rare && <rare.RankSelect run={run} rank={rank} />}
+            {hasRanks(run) && <RankSelect run={run} rank={rank} />}
             <Chips
               label="Statistic"
               options={FIELDS}
@@ -158,8 +157,8 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
           )}
         </p>
       </Card>
-      {rare && (
-        <rare.Ranks
+      {hasRanks(run) && (
+        <Ranks
           run={run}
           name={name}
           field={field}
@@ -411,7 +410,7 @@ function Rows({
         </span>
       }
     >
-      <div class="scroll" tabIndex={0} role="region" aria-label="Exact rows">
+      <Scroll label="Exact rows">
         <table class="rows">
           <thead>
             <tr>
@@ -436,7 +435,7 @@ function Rows({
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
     </Card>
   );
 }
