@@ -59,7 +59,7 @@ def test_what_a_browser_loads_first_is_small() -> None:
 
 def test_what_few_need_comes_when_it_is_asked_for() -> None:
     files = {name: file.content.decode() for name, file in page_files().items()}
-    assert 'import("./rare.js")' in files["app.js"]
+    assert 'import("./rare.js")' in files["app.js"] + files["shared.js"]
     linked = set(re.findall(r'(?:src|href)="([^"]+)"', files["index.html"]))
     assert linked == {"icon.svg", "style.css", "shared.js", "app.js"}
     # Of addresses below the page's own, whatever stands before it.
