@@ -43,7 +43,7 @@ from tdbg.capture.ranks import launched_rank
 from tdbg.errors import TdbgError, TrainingStopped
 from tdbg.hooks.pytorch.capture.registered_modules import registered_session
 from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
-from tdbg.hooks.pytorch.compile.graph_calls import hooks_may_go, now
+from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
 from tdbg.hooks.pytorch.device.distributed import process_group_rank
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.functions.direct_calls import (

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from tdbg.hooks.pytorch.capture.parameters_and_gradients import SEARCH_INTERVAL
+from tdbg.hooks.pytorch.model.module_tree import SEARCH_INTERVAL
 from tdbg.pytorch import Hook, SaveConfig
 from torch_helpers import Recorded, make_hook
 

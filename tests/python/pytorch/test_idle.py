@@ -16,7 +16,7 @@ from torch import nn
 
 import tdbg
 import tdbg.pytorch as td
-from tdbg.hooks.pytorch.capture.submodules import RemovableHooks
+from tdbg.hooks.pytorch.compile.removable_hooks import RemovableHooks
 from tdbg.pytorch import Hook, SaveConfig
 from torch_helpers import Recorded, digits, make_hook
 

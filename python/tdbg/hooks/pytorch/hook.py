@@ -30,6 +30,10 @@ from tdbg.hooks.framework import make_export, make_policy
 from tdbg.hooks.pytorch.adapter import TorchAdapter
 from tdbg.hooks.pytorch.capture.counted_hooks import CountingHooks
 from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
+from tdbg.hooks.pytorch.capture.gradients_without_optimizer import (
+    AccumulatedGradients,
+    ReturnedGradients,
+)
 from tdbg.hooks.pytorch.capture.losses import LossCapture
 from tdbg.hooks.pytorch.capture.model_info import TorchModel
 from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
@@ -38,15 +42,11 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
     keywords_of,
     registered_session,
 )
-from tdbg.hooks.pytorch.capture.unclipped_gradients import (
-    AccumulatedGradients,
-    ReturnedGradients,
-)
 from tdbg.hooks.pytorch.checks.first_losses import LossWatch
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters
-from tdbg.hooks.pytorch.model.copies import leave_out_of_copies
+from tdbg.hooks.pytorch.model.callbacks import leave_out_of_copies
 from tdbg.hooks.pytorch.model.kinds import loss_name
 from tdbg.hooks.pytorch.model.mode import TorchMode
 from tdbg.hooks.pytorch.model.module_tree import class_name, unwrapped

@@ -23,15 +23,11 @@ from torch.optim import Optimizer, optimizer
 
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.capture.optimizer_hooks import StepBegins, StepEnds
 from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.capture.registered_modules import Begin, End, ModuleCapture
 from tdbg.hooks.pytorch.capture.submodules import QuickHook
-from tdbg.hooks.pytorch.compile.graph_calls import (
-    StepBegins,
-    StepEnds,
-    hooks_may_go,
-    now,
-)
+from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
 
 __all__ = ["CountingHooks"]
 

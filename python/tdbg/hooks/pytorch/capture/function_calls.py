@@ -37,7 +37,7 @@ from tdbg.hooks.pytorch.capture.losses import (
     LossCapture,
     is_call_of_function,
 )
-from tdbg.hooks.pytorch.compile.graph_calls import hooks_may_go, now
+from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots, unscaled
 from tdbg.hooks.pytorch.functions.call_sites import TRAINERS, CallSites
 from tdbg.hooks.pytorch.functions.diverted import (

@@ -18,12 +18,9 @@ from tdbg.capture.session import Session
 from tdbg.config.collections import Role
 from tdbg.config.kinds import Kind
 from tdbg.hooks.pytorch.capture.activations import Activations
-from tdbg.hooks.pytorch.capture.submodules import RemovableHooks
-from tdbg.hooks.pytorch.compile.graph_calls import (
-    never_compiled,
-    new_target,
-    report_call,
-)
+from tdbg.hooks.pytorch.compile.graph_calls import new_target, report_call
+from tdbg.hooks.pytorch.compile.removable_hooks import RemovableHooks
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.device.tensors import is_tensor
 from tdbg.hooks.pytorch.functions.call_sites import CallSites
 from tdbg.hooks.pytorch.model.callbacks import Callback

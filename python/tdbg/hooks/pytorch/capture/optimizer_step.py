@@ -11,7 +11,6 @@ Errors: none of its own.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -19,98 +18,21 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from tdbg.capture.naming import optimizer_state_name
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.scalars import GroupScalars
-from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
-from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
+from tdbg.hooks.pytorch.capture.optimizer_state import OptimizerStates
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
 from tdbg.hooks.pytorch.capture.unclipped_gradients import UnclippedGradients
 from tdbg.hooks.pytorch.capture.updates import OptimizerUpdates
 from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of
 from tdbg.modes import ModeKeys
 
-__all__ = ["OptimizerStates", "OptimizerStep"]
+__all__ = ["OptimizerStep"]
 
 # The key of a parameter group that holds its parameters.
 _PARAMETERS = frozenset({"params"})
-
-
-class OptimizerStates:
-    """Captures the tensors that an optimizer keeps for parameters, in one call.
-
-    They are whatever ``optimizer.state[parameter]`` holds directly; numbers (the
-    count of steps) are no tensors.
-
-    Args:
-        session: Where they go.
-        module_captures: Those of the registered modules; grows.
-    """
-
-    def __init__(
-        self, session: Session, module_captures: Sequence[ModuleCapture]
-    ) -> None:
-        self._session = session
-        self._module_captures = module_captures
-        # By kind and parameter; None: it is not captured.
-        self._entries: dict[tuple[str, TensorEntry], TensorEntry | None] = {}
-        # How many parameters an optimizer held a state of when a step with this entry
-        # had found nothing to capture.
-        self._found_nothing: weakref.WeakKeyDictionary[
-            Optimizer, dict[StepPlan, int]
-        ] = weakref.WeakKeyDictionary()
-
-    def refresh(self) -> None:
-        """Decide anew what is captured: collections have changed."""
-        self._entries.clear()
-        self._found_nothing.clear()
-
-    def take(self, context: StepContext, optimizer: Optimizer) -> None:
-        """Capture what the step needs of the state as it is now."""
-        states = optimizer.state
-        found_nothing = self._found_nothing.setdefault(optimizer, {})
-        if found_nothing.get(context.step_plan) == len(states):
-            return
-        entries: list[TensorEntry] = []
-        tensors: list[torch.Tensor] = []
-        requested: list[int] = []
-        finds_nothing, done, of_entry = True, context.done, context.step_plan.of_entry
-        for module_capture in self._module_captures:
-            for tracked in module_capture.parameters.tracked_parameters():
-                parameter = tracked.parameter()
-                state = None if parameter is None else states.get(parameter)
-                if not isinstance(state, dict):
-                    continue
-                for kind, value in state.items():
-                    if not isinstance(value, torch.Tensor) or value.dim() == 0:
-                        continue
-                    entry = self._entry(str(kind), tracked.weight)
-                    flags = 0 if entry is None else of_entry(entry)
-                    if entry is None or not flags:
-                        continue
-                    finds_nothing = False
-                    if entry not in done:
-                        entries.append(entry)
-                        tensors.append(value)
-                        requested.append(flags)
-        if finds_nothing:
-            found_nothing[context.step_plan] = len(states)
-        elif entries:
-            done.update(entries)
-            self._session.take(context, entries, tensors, requested)
-
-    def _entry(self, kind: str, weight: TensorEntry) -> TensorEntry | None:
-        key = (kind, weight)
-        if key not in self._entries:
-            name, role = optimizer_state_name(kind, weight.name), Role.OPTIMIZER_STATE
-            entry = None
-            if self._session.captures(name, role):
-                aliases = [optimizer_state_name(kind, each) for each in weight.aliases]
-                entry = self._session.entry(name, role, tuple(aliases))
-            self._entries[key] = entry
-        return self._entries[key]
 
 
 def _version(tensor: Any) -> tuple[int, int]:

@@ -7,16 +7,13 @@ a global hook.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import compiler
-from torch.amp.grad_scaler import GradScaler
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -25,12 +22,14 @@ from tdbg.capture.counted_steps import StepEvent
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.capture.optimizer_hooks import StepBegins, StepEnds
 from tdbg.hooks.pytorch.capture.optimizer_step import OptimizerStep
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture, remove_all
 from tdbg.hooks.pytorch.checks.compiled_before import SilentModel
 from tdbg.hooks.pytorch.checks.kept_gradients import KeptGradients
-from tdbg.hooks.pytorch.compile.graph_calls import StepBegins, StepEnds, never_compiled
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of, scale_of
+from tdbg.hooks.pytorch.functions.scaler_calls import unwatch_scalers, watch_scalers
 from tdbg.hooks.pytorch.model.process_objects import (
     custom_optimizers,
     held_ids,
@@ -39,91 +38,12 @@ from tdbg.hooks.pytorch.model.process_objects import (
 )
 from tdbg.modes import ModeKeys
 
-__all__ = [
-    "OptimizerEvents",
-    "OptimizerWatch",
-    "unwatch_scalers",
-    "watch_scalers",
-]
-
-
-_STEP = "step"
-_DECISION = "_maybe_opt_step"
-
-
-class _Watcher(Protocol):
-    def scaler_steps(self, scale: Any) -> None: ...
-
-    def scaler_begins(self, optimizer: torch.optim.Optimizer) -> None: ...
-
-    def scaler_ends(self, optimizer: torch.optim.Optimizer) -> None: ...
-
-
-# The watchers; while there are any, the methods are wrapped.
-_watchers: weakref.WeakSet[_Watcher] = weakref.WeakSet()
-
-
-def watch_scalers(watcher: _Watcher) -> None:
-    """Call *watcher* with the scale, and before and after each decision.
-
-    The watcher must not raise.
-    """
-    _watchers.add(watcher)
-    for name, wrap in ((_STEP, _wrap_step), (_DECISION, _wrap_decision)):
-        original = getattr(GradScaler, name, None)
-        if original is None or hasattr(original, "_tdbg_original"):
-            continue
-        wrapped: Any = wrap(original)
-        wrapped._tdbg_original = original
-        setattr(GradScaler, name, wrapped)
-
-
-def unwatch_scalers(watcher: _Watcher) -> None:
-    """Call it no longer."""
-    _watchers.discard(watcher)
-    if _watchers:
-        return
-    for name in (_STEP, _DECISION):
-        original = getattr(getattr(GradScaler, name, None), "_tdbg_original", None)
-        if original is not None:
-            setattr(GradScaler, name, original)
-
-
-def _wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def step(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-        scale = None
-        with contextlib.suppress(Exception):
-            scale = scaler._scale if scaler.is_enabled() else None
-        for each in list(_watchers):
-            each.scaler_steps(scale)
-        try:
-            return original(scaler, *args, **kwargs)
-        finally:
-            for each in list(_watchers):
-                each.scaler_steps(None)
-
-    return step
-
-
-def _wrap_decision(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def decide(
-        scaler: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
-    ) -> Any:
-        for each in list(_watchers):
-            each.scaler_begins(optimizer)
-        result = original(scaler, optimizer, *args, **kwargs)
-        for each in list(_watchers):
-            each.scaler_ends(optimizer)
-        return result
-
-    return decide
+__all__ = ["OptimizerEvents", "OptimizerWatch"]
 
 
 # Forwards in training without an optimizer before which one is looked for; the
 # second is the first at which it would make a difference.
-SEARCHES = 2
+_SEARCHES = 2
 
 
 class OptimizerWatch:
@@ -169,7 +89,7 @@ class OptimizerWatch:
         self._custom: list[tuple[int, weakref.ref[Any]]] = []
         self._custom_step = -1  # At which their numbers were recorded last.
         self._numbers = itertools.count()
-        self._searches = SEARCHES
+        self._searches = _SEARCHES
         self._has_stepped = False
         # Events that were counted when it began to decide.
         self._n_counted = 0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from tdbg.capture.naming import buffer_name, gradient_name, parameter_role
+from tdbg.capture.naming import gradient_name, parameter_role
 from tdbg.capture.recorder import StepContext, TensorEntry
 from tdbg.capture.schedule import LIMITED_VALUES, SMALL_VALUES, VALUES, StepPlan
 from tdbg.capture.session import Session
@@ -18,11 +18,9 @@ from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.capture.activations import OF_ROWS
 from tdbg.hooks.pytorch.device import tensors
 from tdbg.hooks.pytorch.model.kinds import classes_and_kind
-from tdbg.hooks.pytorch.model.module_tree import places_of
+from tdbg.hooks.pytorch.model.module_tree import SEARCH_INTERVAL, places_of
 
 __all__ = [
-    "SEARCH_INTERVAL",
-    "BufferTable",
     "EarlyValues",
     "ParameterTable",
     "TrackedParameter",
@@ -114,9 +112,6 @@ def _version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-# A parameter that comes or goes past the modules' own methods is noticed after so
-# many captures at the latest.
-SEARCH_INTERVAL = 100
 _ANY_VALUES = VALUES | SMALL_VALUES | LIMITED_VALUES
 # So many step entries are remembered: more than a schedule has.
 _MAX_STEP_PLANS = 64
@@ -433,106 +428,3 @@ class ParameterTable:
 
 def _parameters_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
     return module._parameters
-
-
-# So many step entries are remembered: more than a schedule has.
-_MAX_BUFFER_PLANS = 64
-
-
-class _TrackedBuffer(NamedTuple):
-    """A buffer by its place in the model, so that its replacement is found."""
-
-    owner: weakref.ref[nn.Module]
-    key: str
-    entry: TensorEntry
-
-    def buffer(self) -> torch.Tensor | None:
-        owner = self.owner()
-        return None if owner is None else owner._buffers.get(self.key)
-
-
-class BufferTable:
-    """Captures buffers, persistent or not, named as ``named_buffers`` names them.
-
-    A buffer at several places is one tensor with aliases.  Nothing is looked for
-    unless buffers are asked for.
-
-    Args:
-        session: Where they go.
-        module: Whose buffers they are; not kept alive.
-        prefix: Goes before the names.
-    """
-
-    def __init__(self, session: Session, module: nn.Module, prefix: str) -> None:
-        self._session = session
-        self._module = weakref.ref(module)
-        self._prefix = prefix
-        self._countdown = SEARCH_INTERVAL
-        self._tracked: list[_TrackedBuffer] | None = None
-        self._taken = -1
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Decide anew what is captured: collections have changed."""
-        self._selected: dict[StepPlan, list[tuple[_TrackedBuffer, int]]] = {}
-        self._is_captured = self._session.may_capture(Role.BUFFER)
-
-    def search_again(self) -> None:
-        """Find the buffers anew: modules were added or replaced."""
-        self._countdown = SEARCH_INTERVAL
-        self._tracked = None
-        self._selected.clear()
-
-    def capture(self, context: StepContext) -> None:
-        """Capture the buffers as they are now, once in a step, in one call."""
-        if not self._is_captured or self._taken == context.step.number:
-            return
-        selected = self._selected.get(context.step_plan)
-        if selected is None:
-            selected = self._select(context.step_plan)
-        if not selected:
-            return
-        self._taken = context.step.number
-        self._countdown -= 1
-        if self._countdown <= 0:
-            self.search_again()
-            selected = self._select(context.step_plan)
-        entries, tensors, requested = [], [], []
-        for tracked, flags in selected:
-            buffer = tracked.buffer()
-            if buffer is not None:
-                entries.append(tracked.entry)
-                tensors.append(buffer)
-                requested.append(flags)
-        if entries:
-            self._session.take(context, entries, tensors, requested)
-
-    def _select(self, step_plan: StepPlan) -> list[tuple[_TrackedBuffer, int]]:
-        """Return the entries of which the step captures something; kept for later."""
-        if self._tracked is None:
-            self._tracked = self._find()
-        found = [
-            (tracked, step_plan.of_entry(tracked.entry)) for tracked in self._tracked
-        ]
-        if len(self._selected) > _MAX_BUFFER_PLANS:
-            self._selected.clear()
-        selected = [each for each in found if each[1]]
-        self._selected[step_plan] = selected
-        return selected
-
-    def _find(self) -> list[_TrackedBuffer]:
-        module = self._module()
-        if module is None:
-            return []
-        entry = self._session.entry
-        all_tracked = []
-        for owner, key, paths in places_of(module, _buffers_of):
-            first, *others = (buffer_name(self._prefix + path) for path in paths)
-            all_tracked.append(
-                _TrackedBuffer(owner, key, entry(first, Role.BUFFER, tuple(others)))
-            )
-        return all_tracked
-
-
-def _buffers_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
-    return module._buffers

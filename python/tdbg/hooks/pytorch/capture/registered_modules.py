@@ -22,23 +22,18 @@ from torch.nn.modules.module import (
 from tdbg.capture.counted_steps import StepEvent
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.capture.buffers import BufferTable
 from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
-from tdbg.hooks.pytorch.capture.parameters_and_gradients import (
-    SEARCH_INTERVAL,
-    BufferTable,
-    ParameterTable,
-)
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 from tdbg.hooks.pytorch.capture.submodules import SubmoduleHooks
-from tdbg.hooks.pytorch.compile.graph_calls import (
-    never_compiled,
-    new_target,
-    report_call,
-)
+from tdbg.hooks.pytorch.compile.graph_calls import new_target, report_call
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
 from tdbg.hooks.pytorch.model.callbacks import Callback
 from tdbg.hooks.pytorch.model.mode import TorchMode
 from tdbg.hooks.pytorch.model.module_tree import (
     IS_REPLICA,
+    SEARCH_INTERVAL,
     begin_replica,
     end_replica,
     wrapped_parts,

@@ -22,7 +22,7 @@ from torch import compiler, nn
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
-from tdbg.hooks.pytorch.compile.graph_calls import hooks_may_go, never_compiled, now
+from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living

@@ -20,31 +20,22 @@ Errors: an operator raises what the hook raises: ``TrainingStopped``, nothing el
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import compiler
-from torch.compiler import is_dynamo_compiling, is_exporting
-from torch.optim import Optimizer
+from torch.compiler import is_exporting
 
 from tdbg.capture.naming import MAX_TENSORS
-from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.compile.tracing import note_trace
 
 __all__ = [
     "GraphTarget",
-    "StepBegins",
-    "StepEnds",
-    "hooks_may_go",
-    "never_compiled",
     "new_target",
-    "now",
     "report_call",
-    "was_traced",
 ]
 
 
@@ -83,7 +74,6 @@ _numbers = itertools.count()
 _targets: dict[int, weakref.ref[Any]] = {}
 # Stands for a tensor that was not handed to the operator: refused, and counted.
 _UNREADABLE = torch.empty(0, device="meta")
-_state = {"traced": -1}
 
 
 def _run_call(
@@ -119,7 +109,7 @@ def _readable(tensors: Sequence[_Tensor | None]) -> tuple[_Tensor, ...]:
 
 def _trace(*_: Any) -> None:
     """The compiler asks what the operator returns."""
-    _state["traced"] = next(_numbers)
+    note_trace()
 
 
 def _batched_call(
@@ -160,16 +150,6 @@ def new_target(hook: GraphTarget) -> _Tensor:
 
     _targets[number] = weakref.ref(hook, gone)
     return torch.tensor([number])
-
-
-def now() -> int:
-    """The present, for ``was_traced``."""
-    return next(_numbers)
-
-
-def was_traced(since: int) -> bool:
-    """Whether any hook has become part of a graph since then."""
-    return _state["traced"] > since
 
 
 def report_call(target: _Tensor, given: Any, answered: Any) -> None:
@@ -217,169 +197,3 @@ def _flat(value: Any, depth: int) -> list[_Tensor | None]:
         for item in dataclasses.fields(value):
             found += _flat(getattr(value, item.name, None), depth + 1)
     return found
-
-
-# ---- for what runs beside a graph ------------------------------------------------
-
-
-def never_compiled(*functions: Callable[..., Any]) -> None:
-    """Functions of tdbg that run as they are where the compiler comes across them.
-
-    The compiler runs the hooks of the module that it was given outside the graph, and
-    would compile each by itself.  Where it traces a function as part of another one
-    this changes nothing.
-    """
-    frames: Any = sys.modules.get("torch._C._dynamo.eval_frame")
-    strategy = getattr(frames, "_FrameExecStrategy", None)
-    if strategy is None:
-        return  # Another PyTorch.  It compiles them, which is slow but not wrong.
-    skip = frames._FrameAction.SKIP
-    for function in functions:
-        code = getattr(function, "__code__", None)
-        if code is not None:
-            frames.set_code_exec_strategy(code, strategy(skip, skip))
-
-
-never_compiled(Session.run)
-
-
-_Tell = Callable[..., Any]
-
-
-class StepBegins:
-    """The hook before the step of one optimizer.
-
-    Args:
-        optimizer: Not kept alive.
-        key: Of the optimizer.
-        session: What runs *tell_begin*.
-        tell_begin: Called with key, optimizer and the arguments of the step.
-
-    Attributes:
-        session: As it was given.
-    """
-
-    def __init__(
-        self, optimizer: Optimizer, key: int, session: Session, tell_begin: _Tell
-    ) -> None:
-        self._optimizer = weakref.ref(optimizer)
-        self._key = key
-        self.session = session
-        self._report = tell_begin
-        self.target = new_target(self)
-
-    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """It is about to step, or this is traced."""
-        if not (is_dynamo_compiling() or compiler._is_compiling_flag):
-            return self.session.run(self._report, self._key, optimizer, args, kwargs)
-        held = [each for group in optimizer.param_groups for each in group["params"]]
-        gradients = [each.grad for each in held if each.grad is not None]
-        report_call(self.target, held, gradients)
-        return None
-
-    def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
-        """A compiled step is about to update."""
-        optimizer = self._optimizer()
-        if optimizer is not None:
-            self.session.run(self._report, self._key, optimizer, (), {})
-
-
-class StepEnds:
-    """The hook after it.
-
-    Args:
-        optimizer: Not kept alive.
-        key: Of the optimizer.
-        session: What runs *tell_end*; a compiled step ends before its next event.
-        tell_end: Called with key and optimizer.
-
-    Attributes:
-        session: As it was given.
-    """
-
-    def __init__(
-        self, optimizer: Optimizer, key: int, session: Session, tell_end: _Tell
-    ) -> None:
-        self._optimizer = weakref.ref(optimizer)
-        self._key = key
-        self.session = session
-        self._report = tell_end
-        self.target = new_target(self)
-
-    def __call__(self, optimizer: Optimizer, *_: Any) -> None:
-        """It has stepped, or this is traced."""
-        if is_dynamo_compiling() or compiler._is_compiling_flag:
-            report_call(self.target, None, None)
-        else:
-            self.session.run(self._report, self._key, optimizer)
-
-    def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
-        """A compiled step is over, but for what the end of the graph writes."""
-        self.session.unfinished.append(self._end)
-
-    def _end(self) -> None:
-        optimizer = self._optimizer()
-        if optimizer is not None:
-            self.session.run(self._report, self._key, optimizer)
-
-
-never_compiled(StepBegins.__call__, StepEnds.__call__)
-
-
-class _RemovableHooks(Protocol):
-    born: int
-
-    def set_idle(self, is_idle: bool) -> None: ...
-
-
-_MARK = "_tdbg_puts_back"
-# Those whose hooks are taken off.
-_away: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def hooks_may_go(removable: _RemovableHooks) -> bool:
-    """Whether hooks may be taken off now; they are put back before anything is traced.
-
-    Args:
-        removable: The hooks: ``set_idle(False)`` puts them back, ``born`` is when they
-            were made.
-    """
-    if was_traced(removable.born):
-        return False
-    _away.add(removable)
-    # A training that has not loaded the compiler does not use it: optimizers load it.
-    callback: Any = sys.modules.get("torch._dynamo.callback")
-    handler = getattr(callback, "callback_handler", None)
-    callbacks = getattr(handler, "start_callbacks", None)
-    if callbacks is not None and _put_back not in callbacks:
-        callbacks.append(_put_back)
-        _watch_reset(handler)
-    return True
-
-
-def _watch_reset(handler: Any) -> None:
-    """``torch.compiler.reset()`` forgets all callbacks: hooks go back before it does.
-
-    They may go again afterwards, and are then put back by a new callback.
-    """
-    clear = getattr(handler, "clear", None)
-    if clear is None or hasattr(clear, _MARK):
-        return
-
-    @functools.wraps(clear)
-    def put_back_and_clear(*args: Any, **kwargs: Any) -> Any:
-        _put_back()
-        return clear(*args, **kwargs)
-
-    setattr(put_back_and_clear, _MARK, True)
-    handler.clear = put_back_and_clear
-
-
-def _put_back(*_: Any) -> None:
-    """Put all hooks back: the compiler is about to trace, or forgets its callbacks.
-
-    PyTorch 2.7 calls it without an argument, later ones say what they compile.
-    """
-    for removable in list(_away):
-        removable.set_idle(False)
-    _away.clear()

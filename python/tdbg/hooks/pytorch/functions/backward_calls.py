@@ -22,7 +22,7 @@ from torch._C import _current_graph_task_id
 from torch.amp.grad_scaler import GradScaler
 from torch.compiler import is_dynamo_compiling
 
-from tdbg.hooks.pytorch.compile.graph_calls import never_compiled
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import compiler
 from torch.compiler import is_dynamo_compiling
 
-from tdbg.hooks.pytorch.compile.graph_calls import never_compiled
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.functions.warned_lines import WarnedLines
 
 if TYPE_CHECKING:

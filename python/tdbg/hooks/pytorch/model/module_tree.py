@@ -25,6 +25,7 @@ from tdbg.capture.session import Session
 
 __all__ = [
     "IS_REPLICA",
+    "SEARCH_INTERVAL",
     "Location",
     "begin_replica",
     "class_name",
@@ -50,6 +51,13 @@ _NAMED = frozenset(
 )
 # A class that `fully_shard` has put in the place of the module's own.
 _SHARDED_BASE = "FSDPModule"
+
+
+SEARCH_INTERVAL = 100
+"""Captures after which tensors are searched for anew.
+
+By then a tensor is noticed that came or went past the modules' own methods.
+"""
 
 
 class Location(NamedTuple):

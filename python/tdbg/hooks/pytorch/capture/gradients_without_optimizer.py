@@ -1,0 +1,173 @@
+"""Gradients of a training that has no optimizer of PyTorch.
+
+They are taken as they are made: when a backward pass has added to a parameter's, or
+when a function has returned them.
+
+Thread safety: backward passes call from autograd's threads, one at a time.
+
+Errors: none of its own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from tdbg.capture.schedule import StepPlan
+from tdbg.capture.session import Session
+from tdbg.capture.tensor_entry import TensorEntry
+from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.device.tensors import gradient_of
+from tdbg.hooks.pytorch.functions.gradient_calls import (
+    GradientCall,
+    GradientCalls,
+)
+from tdbg.hooks.pytorch.model.call_context import is_in_transform
+from tdbg.hooks.pytorch.model.mode import TorchMode
+from tdbg.hooks.pytorch.model.module_tree import is_fully_sharded
+from tdbg.modes import ModeKeys
+
+__all__ = ["AccumulatedGradients", "ReturnedGradients"]
+
+
+class AccumulatedGradients:
+    """Captures each gradient when its first backward of the step has added to it.
+
+    Args:
+        session: Where they go.
+        module_capture: The module.
+    """
+
+    def __init__(self, session: Session, module_capture: ModuleCapture) -> None:
+        self._session = session
+        self.module_capture = module_capture
+        self._handles: Any = WeakIdKeyDictionary()
+
+    def watch(self, step_plan: StepPlan) -> None:
+        """Watch what is not watched yet, if the step that begins captures any."""
+        root = self.module_capture.module
+        if root is None or is_fully_sharded(root):
+            return  # As a forward begins it holds others than get the gradients.
+        for parameter, entry in self.module_capture.parameters.parameters():
+            if not step_plan.of_entry(entry) or parameter in self._handles:
+                continue
+            if parameter.requires_grad and parameter.is_leaf:
+                register: Any = parameter.register_post_accumulate_grad_hook
+                self._handles[parameter] = register(self._hook(entry))
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+
+    def _hook(self, entry: TensorEntry) -> Any:
+        session = self._session
+
+        def take(parameter: torch.Tensor) -> None:
+            session.run(self._take, entry, parameter)
+
+        return take
+
+    def _take(self, entry: TensorEntry, parameter: torch.Tensor) -> None:
+        session = self._session
+        if session.optimizers:
+            return
+        context = session.module_called(ModeKeys.TRAIN)
+        gradient = gradient_of(parameter)
+        if context is None or gradient is None or entry in context.done:
+            return
+        context.done.add(entry)
+        requested = context.step_plan.of_entry(entry)
+        if requested:
+            micro_batch = context.step.micro_batch
+            session.take(
+                context, (entry,), (gradient,), (requested,), micro_batch=micro_batch
+            )
+
+
+class ReturnedGradients:
+    """Captures the gradients of parameters that a function returns.
+
+    The parameters are those that the modules have, or had at their latest forward:
+    ``torch.func.functional_call`` gives a module others for the time of a call.
+
+    Args:
+        session: Where they go.
+        module_captures: Those of the registered modules; grows.
+        mode: Learns that a training is one by transforms.
+        loss: Is told of the number whose gradients they are, before they are captured.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        module_captures: Sequence[ModuleCapture],
+        mode: TorchMode,
+        loss: Callable[[torch.Tensor], None],
+    ) -> None:
+        self._session = session
+        self._module_captures = module_captures
+        self._mode = mode
+        self._loss = loss
+        # The parameters that modules were given for their latest call, by identity.
+        self._lent: dict[int, tuple[weakref.ref[torch.Tensor], TensorEntry]] = {}
+        self._calls = GradientCalls(lambda call: session.run(self._returned, call))
+
+    def forward_begins(self) -> None:
+        """Remember the parameters that are not the modules' own: one is called."""
+        self._lent = {
+            id(parameter): (weakref.ref(parameter), entry)
+            for parameter, entry in self._parameters()
+            if not isinstance(parameter, torch.nn.Parameter)
+        }
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        self._calls.remove()
+        self._lent.clear()
+
+    def _parameters(self) -> Iterator[tuple[torch.Tensor, TensorEntry]]:
+        for module_capture in self._module_captures:
+            yield from module_capture.parameters.parameters()
+
+    def _returned(self, call: GradientCall) -> None:
+        names = {id(parameter): entry for parameter, entry in self._parameters()}
+        for identity, (parameter, entry) in self._lent.items():
+            if parameter() is not None:
+                names[identity] = entry
+        found = [
+            (names[id(parameter)], gradient)
+            for parameter, gradient in zip(call.inputs, call.gradients, strict=True)
+            if gradient is not None and id(parameter) in names
+        ]
+        session = self._session
+        if not found or (session.optimizers and call.is_kept):
+            return  # Of something else, or of a penalty that a backward pass follows.
+        self._loss(call.root)
+        if session.optimizers:
+            return  # They are taken when it steps.
+        self._mode.is_functional |= is_in_transform()
+        context = session.module_called(ModeKeys.TRAIN)
+        if context is None:
+            return
+        requests = [
+            (entry, gradient, flags)
+            for entry, gradient in found
+            if entry not in context.done
+            and (flags := context.step_plan.of_entry(entry))
+        ]
+        if requests:
+            entries, gradients, requested = zip(*requests, strict=True)
+            context.done.update(entries)
+            session.take(
+                context,
+                entries,
+                gradients,
+                requested,
+                micro_batch=context.step.micro_batch,
+            )
