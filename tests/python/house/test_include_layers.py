@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from house_figures import layers_drawn
+
 # Higher rank may include lower rank; equal ranks are siblings and may not meet.
 RANKS = {
     "base": 0,
@@ -48,6 +50,12 @@ def forbidden_includes(cpp: Path) -> Iterator[str]:
                 yield f'{name}: "{target}" is not relative to cpp/'
             elif below != layer and RANKS[below] >= RANKS[layer]:
                 yield f'{name}: "{target}" points up or sideways'
+
+
+def test_the_architecture_draws_these_layers(repository: Path) -> None:
+    page = (repository / "docs" / "architecture.md").read_text("utf-8")
+    drawn = layers_drawn(page, "C\\+\\+")
+    assert {name: rank for rank, names in enumerate(drawn) for name in names} == RANKS
 
 
 def test_includes_only_point_down(repository: Path) -> None:
