@@ -1,13 +1,32 @@
-"""The documentation speaks to its readers: a guard, and not the aim, of its English."""
+"""The documentation speaks to its readers: a guard of its English, and not the aim."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-#: Of 1,000 words of a page; pages of fewer words than these are not counted.
-MOST_OF, LEAST_YOU, FEWEST_WORDS = 22, 6, 150
-PAGES = sorted(
-    path.relative_to(root).as_posix()
-    for root in [Path(__file__).resolve().parents[3]]
-    for path in [root / "README.md", *(root / "docs").rglob("*.md")]
+from house_figures import prose_of
+
+#: In 1,000 words of a page, of pages that have as many words as this.
+MOST_OF, LEAST_YOU, FEWEST_WORDS = 24, 6, 150
+#: Pages that are still to be edited, by the beginnings of their names.
+UNEDITED = (
+    *("docs/actions", "docs/adding", "docs/architecture", "docs/benchmarks"),
+    *("docs/building", "docs/case-study", "docs/catboost", "docs/compile"),
+    *("docs/configuration", "docs/distributed", "docs/format", "docs/glossary"),
+    *("docs/gpu", "docs/jax", "docs/keras", "docs/lightgbm", "docs/migrating"),
+    *("docs/mxnet", "docs/rules/", "docs/statistics", "docs/steps"),
+    *("docs/tensorboard", "docs/tensorflow", "docs/xgboost"),
 )
+
+
+def test_pages_speak_to_their_readers(repository: Path) -> None:
+    pages = [repository / "README.md", *sorted((repository / "docs").rglob("*.md"))]
+    heavy = {}
+    for path in pages:
+        name = path.relative_to(repository).as_posix()
+        prose = prose_of(path.read_text("utf-8"))
+        if prose.words < FEWEST_WORDS or name.startswith(UNEDITED):
+            continue
+        if prose.of > MOST_OF or prose.you < LEAST_YOU:
+            heavy[name] = f"{prose.of:.0f} times of, {prose.you:.0f} times you"
+    assert heavy == {}
