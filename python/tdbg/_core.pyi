@@ -28,10 +28,9 @@ def schema() -> dict[str, dict[str, int]]:
 
 # Structured dtypes of the tables below, as the core lays them out.
 ROW_DTYPE: np.dtype[np.void]
-"""step i8, definition u4, call u2, micro_batch u2, flags u4, position u4, count u8,
-nan u8, positive_infinity u8, negative_infinity u8, zero u8, min u8, max u8 (bits of a
-float64, int64 or uint64, by the definition's dtype), abs_min f8, mean f8, m2 f8, l1 f8,
-l2 f8."""
+"""step i8, definition u4, call u2, micro_batch u2, flags u4, position u4, and the
+fields of tdbg.stats.row_fields: counts u8, extremes u8 (bits of a float64, int64 or
+uint64, by the definition's dtype), the others f8."""
 STEP_DTYPE: np.dtype[np.void]
 """step i8, mode u4, flags u4, mode_step i8, wall_ns i8, monotonic_ns i8, offered u8,
 written u8, dropped u8, failed u8, micro_batches u4, capture_ns i8, duration_ns i8,

@@ -14,10 +14,10 @@ from tdbg import _core
 from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 from tdbg.run.directory import writer_directories
 from tdbg.stats.reference import row
+from tdbg.stats.row_fields import COUNTS
 
 EVERYTHING = SaveConfig(save_interval=1, statistics_interval=1)
 ROWS_ONLY = SaveConfig(save_interval=10**9, statistics_interval=1)
-COUNTS = ("count", "nan", "positive_infinity", "negative_infinity", "zero")
 
 
 def make_hook(run_dir: Path, **options: Any) -> Hook:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tdbg.config.collections import Role
+from tdbg.config.tensor_names import PREFIXES
 
 __all__ = [
     "GROUP_SCALARS",
@@ -74,32 +75,32 @@ def activation_name(path: str, direction: str, index: int, call: int) -> str:
 
 def gradient_name(parameter: str) -> str:
     """``gradient/fc.weight``."""
-    return f"gradient/{parameter}"
+    return f"{PREFIXES[Role.GRADIENT]}{parameter}"
 
 
 def buffer_name(buffer: str) -> str:
     """``buffer/norm.running_mean``."""
-    return f"buffer/{buffer}"
+    return f"{PREFIXES[Role.BUFFER]}{buffer}"
 
 
 def unclipped_gradient_name(parameter: str) -> str:
     """``gradient_unclipped/fc.weight``."""
-    return f"gradient_unclipped/{parameter}"
+    return f"{PREFIXES[Role.GRADIENT_UNCLIPPED]}{parameter}"
 
 
 def local_gradient_name(parameter: str) -> str:
     """``gradient_local/fc.weight``."""
-    return f"gradient_local/{parameter}"
+    return f"{PREFIXES[Role.GRADIENT_LOCAL]}{parameter}"
 
 
 def update_name(parameter: str) -> str:
     """``update/fc.weight``."""
-    return f"update/{parameter}"
+    return f"{PREFIXES[Role.UPDATE]}{parameter}"
 
 
 def optimizer_state_name(state: str, parameter: str) -> str:
     """``optimizer/exp_avg/fc.weight``."""
-    return f"optimizer/{state}/{parameter}"
+    return f"{PREFIXES[Role.OPTIMIZER_STATE]}{state}/{parameter}"
 
 
 # What the names of numbers of parameter groups begin with.
@@ -114,12 +115,12 @@ def group_scalar_name(optimizer: int, group: str, key: str) -> str:
 
 def scalar_name(name: str) -> str:
     """``scalar/accuracy``."""
-    return f"scalar/{name}"
+    return f"{PREFIXES[Role.SCALAR]}{name}"
 
 
 def unit_name(tensor: str) -> str:
     """``unit/relu_output_0``."""
-    return f"unit/{tensor}"
+    return f"{PREFIXES[Role.UNIT_SUMMARY]}{tensor}"
 
 
 def parameter_role(name: str) -> Role:

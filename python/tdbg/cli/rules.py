@@ -14,14 +14,13 @@ from rich.table import Table
 from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, n_bytes, plain
 from tdbg.config.needs import Needs, every_need
+from tdbg.config.schedules import STATISTICS_INTERVAL
 from tdbg.errors import ConfigurationError
 from tdbg.rules import Rule, get, is_in_file, names, parameters_of, registry
 from tdbg.run.requests import need_as_json
 
 __all__ = ["command"]
 
-# The default interval of hooks.
-USUAL_INTERVAL = 10
 # docs/overhead.md, "What costs what".
 COSTS = (
     "A row of statistics costs one read of the tensor (0.05 ms a MB, half a "
@@ -151,7 +150,7 @@ def captures(need: Needs) -> str:
     if need.collections == {"losses"}:
         when = "every step"
     elif need.interval is None:
-        when = f"as the hook does (every {USUAL_INTERVAL} steps by default)"
+        when = f"as the hook does (every {STATISTICS_INTERVAL} steps by default)"
     else:
         when = "every step" if need.interval == 1 else f"every {need.interval} steps"
     if need.first_steps is not None:

@@ -18,7 +18,12 @@ from tdbg.config.documents import Located, Location, read_document
 from tdbg.config.hook_config import HookConfig
 from tdbg.config.messages import check_known, nearest, short
 from tdbg.config.options import VARIABLE as BUDGET_VARIABLE
-from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
+from tdbg.config.schedules import (
+    SAVE_INTERVAL,
+    ReductionConfig,
+    SaveConfig,
+    SaveConfigMode,
+)
 from tdbg.config.text_settings import make_collection, texts
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
@@ -186,8 +191,8 @@ def is_for_smdebug(document: object) -> bool:
 def read_smdebug(document: object, place: Location) -> dict[str, Any]:
     """Return the settings of a document in smdebug's form, as arguments of a hook.
 
-    The default of ``save_interval`` is smdebug's 500, for statistics too: smdebug has
-    one interval.  ``S3Path`` is ignored: SageMaker copies ``LocalPath`` there.
+    ``save_interval`` has tdbg's default, for statistics too: smdebug has one interval.
+    ``S3Path`` is ignored: SageMaker copies ``LocalPath`` there.
 
     Raises:
         ConfigurationError: If a key is unknown or a value can never work; the message
@@ -232,7 +237,7 @@ def _hook(value: object, place: Location) -> dict[str, Any]:
             found["include_workers"] = ",".join(words)
     if "tensorboard_dir" in given:
         found["tensorboard_dir"] = given["tensorboard_dir"]
-    every = SaveConfig(statistics_interval=500)
+    every = SaveConfig(statistics_interval=SAVE_INTERVAL)
     found["save_config"] = text.save_config(given, place, every) or every
     reductions = text.reduction_config(given, place)
     if reductions is not None:

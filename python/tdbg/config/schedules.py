@@ -15,10 +15,20 @@ from tdbg.config.messages import check_known, whole_number
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 
-__all__ = ["ReductionConfig", "SaveConfig", "SaveConfigMode"]
+__all__ = [
+    "SAVE_INTERVAL",
+    "STATISTICS_INTERVAL",
+    "ReductionConfig",
+    "SaveConfig",
+    "SaveConfigMode",
+]
 
 REDUCTIONS = ("min", "max", "median", "mean", "std", "variance", "sum", "prod")
 NORMS = ("l1", "l2")
+#: Steps from one capture of raw values to the next, unless the user says otherwise.
+SAVE_INTERVAL = 500
+#: Steps from one statistics row of a tensor to the next, likewise.
+STATISTICS_INTERVAL = 10
 # With more save_steps than this, the next one is not searched for.
 _MANY = 64
 
@@ -39,8 +49,8 @@ class SaveConfigMode:
         ConfigurationError: If an argument is no whole number, or out of range.
     """
 
-    save_interval: int = 500
-    statistics_interval: int = 10
+    save_interval: int = SAVE_INTERVAL
+    statistics_interval: int = STATISTICS_INTERVAL
     start_step: int = 0
     end_step: int | None = None
     save_steps: frozenset[int] = frozenset()
@@ -155,8 +165,8 @@ class SaveConfig:
         self,
         mode_save_configs: Mapping[ModeKeys, SaveConfigMode] | None = None,
         *,
-        save_interval: int = 500,
-        statistics_interval: int = 10,
+        save_interval: int = SAVE_INTERVAL,
+        statistics_interval: int = STATISTICS_INTERVAL,
         start_step: int = 0,
         end_step: int | None = None,
         save_steps: Iterable[int] | None = None,

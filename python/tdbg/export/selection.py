@@ -16,14 +16,14 @@ from tdbg.config.collections import BUILT_IN, Collection, CollectionKeys, Role
 from tdbg.config.messages import check_choice
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import ConfigurationError
+from tdbg.stats.row_fields import COUNTS
 from tdbg.stats.rows import REDUCTIONS
 from tdbg.trial import Statistics, Trial
 
 __all__ = ["ExportReport", "Plan", "Selection", "statistic_column"]
 
 
-_COUNTS = ("count", "nan", "positive_infinity", "negative_infinity", "zero")
-_STATISTICS = (*REDUCTIONS, *(f"abs_{name}" for name in REDUCTIONS), *_COUNTS)
+_STATISTICS = (*REDUCTIONS, *(f"abs_{name}" for name in REDUCTIONS), *COUNTS)
 _HISTOGRAMS = ("all", "stored", "none")
 _STEPS = ("global", "mode")
 # Roles that are exported as numbers, or not at all.
@@ -138,7 +138,7 @@ def _refused(collections: Iterable[Collection]) -> frozenset[str]:
 
 def statistic_column(table: Statistics, name: str) -> NDArray[Any]:
     """One statistic of all tensors and steps of a table. Shape (tensors, steps)."""
-    if name in _COUNTS:
+    if name in COUNTS:
         return np.asarray(getattr(table, name))
     return table.reduction(name.removeprefix("abs_"), name.startswith("abs_"))
 

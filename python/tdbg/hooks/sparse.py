@@ -20,12 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.capture.adapter import ComputedRow
+from tdbg.stats.row_fields import FIELDS
 
 __all__ = ["add_zeros", "added", "row_of_slices", "units_of_slices"]
 
-# Fields of a row, as words.
-_N_WORDS = 12
-_COUNT, _ZERO, _MIN, _MAX, _ABS_MIN, _MEAN, _M2 = 0, 4, 5, 6, 7, 8, 9
+# Places of the fields in a row of words.
+_COUNT, _ZERO, _MIN, _MAX, _ABS_MIN, _MEAN, _M2 = map(
+    FIELDS.index, ("count", "zero", "min", "max", "abs_min", "mean", "m2")
+)
 
 
 def row_of_slices(
@@ -44,7 +46,7 @@ def row_of_slices(
         row = import_module("tdbg._core").reduce(summed, scale)
     except TypeError:
         return None  # Without statistics of this element type.
-    words = np.frombuffer(row.tobytes(), np.uint64)[-_N_WORDS:].copy()
+    words = np.frombuffer(row.tobytes(), np.uint64)[-len(FIELDS) :].copy()
     shape = (n_rows, *values.shape[1:])
     add_zeros(words, math.prod(shape) - summed.size)
     return ComputedRow(values.dtype.name, shape, words)

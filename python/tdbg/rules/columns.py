@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tdbg.config.class_kinds import kind_of_loss
+from tdbg.config.tensor_names import GRADIENT, UPDATE, parameter_in
 from tdbg.rules.window import Bools, Floats, Table, UnitTable, Window
 from tdbg.run.model_info import owner_of
 
@@ -44,10 +45,6 @@ __all__ = [
 
 
 Ints = NDArray[np.intp]
-
-# Prefixes: the names of a parameter's gradient and update.
-GRADIENT, UPDATE = "gradient/", "update/"
-PREFIXES = (GRADIENT, "gradient_unclipped/", "gradient_local/", UPDATE)
 
 
 class KnownRows:
@@ -125,9 +122,7 @@ def parameter_of(model_info: ModelInfo | None, name: str) -> ParameterFacts | No
     """Return the info of the parameter of a weight, gradient or update, or None."""
     if model_info is None:
         return None
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
-    return model_info.parameters.get(name)
+    return model_info.parameters.get(parameter_in(name))
 
 
 def kind_of(model_info: ModelInfo | None, name: str) -> str | None:

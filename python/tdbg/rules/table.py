@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "FIELDS",
     "LASTING",
     "NOT_FINITE",
     "OK",
@@ -125,22 +124,6 @@ Floats = NDArray[np.float64]
 #: Steps that a condition must last to be no accident, however many of them were
 #: recorded: a warm-up, or a layer that begins at zero, takes some.
 LASTING = 10
-
-FIELDS = (
-    "count",
-    "nan",
-    "positive_infinity",
-    "negative_infinity",
-    "zero",
-    "min",
-    "max",
-    "abs_min",
-    "mean",
-    "m2",
-    "l1",
-    "l2",
-)
-
 
 # A derived field: number of elements that are NaN or infinite.
 NOT_FINITE = "not_finite"

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from tdbg import _core
 from tdbg.config.collections import Role
 from tdbg.config.messages import nearest
+from tdbg.config.tensor_names import PREFIXES
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.rules.engine.engine import Engine, Report
@@ -34,13 +35,7 @@ from tdbg.run.findings import Finding
 
 __all__ = ["Recording", "judge"]
 
-# How hooks name tensors of these roles; a tensor that matches none is a weight.
-_PREFIXES = {
-    "gradient/": Role.GRADIENT,
-    "update/": Role.UPDATE,
-    "buffer/": Role.BUFFER,
-    "unit/": Role.UNIT_SUMMARY,
-}
+# What else tells the role of a tensor by its name; if nothing does, it is a weight.
 _PARTS = {
     "Loss_input_0": Role.PREDICTION,
     "Loss_input_1": Role.LABEL,
@@ -183,7 +178,7 @@ def _role(name: str, given: str | None) -> int:
             msg = f"there is no role {given!r}; {nearest(given, known)}"
             raise ConfigurationError(msg)
         return int(Role[given.upper()])
-    for prefix, role in _PREFIXES.items():
+    for role, prefix in PREFIXES.items():
         if name.startswith(prefix):
             return int(role)
     for part, role in _PARTS.items():

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
 from tdbg.rules.table import (
-    FIELDS,
     LASTING,
     OK,
     UNKNOWN,
@@ -34,7 +33,6 @@ from tdbg.run.findings import Severity
 from tdbg.run.model_info import ModelInfo
 
 __all__ = [
-    "FIELDS",
     "LASTING",
     "OK",
     "UNKNOWN",

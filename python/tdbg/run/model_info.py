@@ -21,6 +21,8 @@ from tdbg.config.class_kinds import (
     kind_of_leaf,
     kind_of_loss,
 )
+from tdbg.config.collections import Role
+from tdbg.config.tensor_names import PREFIXES, parameter_in
 from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
 
@@ -32,8 +34,6 @@ _Value = TypeVar("_Value")
 MODEL = "model"
 # An event may have 1 MiB (docs/format.md).
 MAX_PART_BYTES = 900_000
-_UNITS = "unit/"
-_GRADIENTS = ("gradient/", "gradient_unclipped/", "gradient_local/", "update/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +161,7 @@ class ModelInfo:
             >>> ModelInfo(step=0, modules={"act": "Tanh"}).module_of("act_output_0")
             'Tanh'
         """
-        name = tensor_name.removeprefix(_UNITS)
-        for prefix in _GRADIENTS:
-            name = name.removeprefix(prefix)
+        name = parameter_in(tensor_name.removeprefix(PREFIXES[Role.UNIT_SUMMARY]))
         parameter = self.parameters.get(name)
         if parameter is not None:
             return parameter.module

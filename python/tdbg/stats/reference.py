@@ -18,40 +18,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.stats.row_fields import COUNTS, MOMENTS, RowFields
+
 __all__ = ["Row", "histogram", "row", "unit_counts"]
 
 
+# The row of no elements.
+_EMPTY: dict[str, Any] = {
+    **dict.fromkeys(COUNTS, 0),
+    **dict.fromkeys(MOMENTS, 0.0),
+    "min": math.inf,
+    "max": -math.inf,
+    "abs_min": math.inf,
+}
+
+
 @dataclass(frozen=True, slots=True)
-class Row:
-    """The statistics row: counts of all elements, and moments of the finite ones.
+class Row(RowFields[int, float | int, float]):
+    """The statistics row of one tensor."""
 
-    Attributes:
-        count: Number of elements.
-        nan: Number of elements that are NaN.
-        positive_infinity: Number of elements that are +Inf.
-        negative_infinity: Number of elements that are -Inf.
-        zero: Number of elements that are +0 or -0.
-        min: Least element; an exact int for integers and bool.
-        max: Greatest element; an exact int for integers and bool.
-        abs_min: Least absolute value.
-        mean: The arithmetic mean.
-        m2: Sum of the squared deviations from the mean.
-        l1: Sum of the absolute values.
-        l2: Square root of the sum of the squares.
-    """
+    @classmethod
+    def of(cls, **fields: float) -> Row:
+        """Make a row; fields that are left out are those of no elements.
 
-    count: int = 0
-    nan: int = 0
-    positive_infinity: int = 0
-    negative_infinity: int = 0
-    zero: int = 0
-    min: float | int = math.inf
-    max: float | int = -math.inf
-    abs_min: float = math.inf
-    mean: float = 0.0
-    m2: float = 0.0
-    l1: float = 0.0
-    l2: float = 0.0
+        Example:
+            >>> Row.of(count=3, nan=3).max
+            -inf
+        """
+        return cls(**_EMPTY | fields)
 
 
 def row(x: Any, scale: float = 1.0) -> Row:
@@ -77,8 +71,8 @@ def row(x: Any, scale: float = 1.0) -> Row:
         "zero": int((values == 0).sum()),
     }
     if finite.size == 0:
-        return Row(**counts)
-    return Row(
+        return Row.of(**counts)
+    return Row.of(
         **counts,
         min=float(finite.min()),
         max=float(finite.max()),
@@ -90,8 +84,8 @@ def _integer_row(elements: NDArray[Any]) -> Row:
     """The row of integers: exact extremes, and moments of the nearest float64."""
     counts = {"count": elements.size, "zero": int((elements == 0).sum())}
     if elements.size == 0:
-        return Row()
-    return Row(
+        return Row.of()
+    return Row.of(
         **counts,
         min=int(elements.min()),
         max=int(elements.max()),

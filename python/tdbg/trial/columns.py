@@ -19,9 +19,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.stats.row_fields import COUNTS, EXTREMES, FIELDS
 from tdbg.trial import shards
 from tdbg.trial.layout import layout_of
-from tdbg.trial.shards import FIELDS, extreme_class, whole_count
+from tdbg.trial.shards import extreme_class, whole_count
 from tdbg.trial.statistics import collect
 from tdbg.trial.writers import Source
 
@@ -54,12 +55,12 @@ class _Plan:
     def values(self, rows: Rows, name: str) -> NDArray[np.float64 | np.uint64]:
         """A field, steps x names."""
         found = rows[name][:, self.positions]
-        if name not in ("min", "max"):
+        if name not in EXTREMES:
             return found
         extremes = np.array(found).view(np.float64)
         if len(self.integers):
             chosen = rows[:, self.of_integers]
-            counts = {each: chosen[each] for each in shards.COUNTS}
+            counts = {each: chosen[each] for each in COUNTS}
             extremes[:, self.integers] = shards.to_float(
                 chosen[name],
                 np.broadcast_to(self.classes, chosen.shape),

@@ -9,12 +9,13 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tdbg.config.collections import Role
+from tdbg.config.tensor_names import PREFIXES, parameter_in
+
 if TYPE_CHECKING:
     from tdbg.trial.trial import Trial
 
 __all__ = ["in_forward_order"]
-
-_PREFIXES = ("gradient/", "gradient_unclipped/", "gradient_local/", "update/")
 
 
 def in_forward_order(trial: Trial, names: Iterable[str]) -> list[str]:
@@ -36,8 +37,6 @@ def in_forward_order(trial: Trial, names: Iterable[str]) -> list[str]:
 
 def _parameter_of(name: str) -> str:
     """The parameter that a gradient, an update or a state of an optimizer is of."""
-    if name.startswith("optimizer/"):
+    if name.startswith(PREFIXES[Role.OPTIMIZER_STATE]):
         return name.split("/", 2)[-1]
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return name
+    return parameter_in(name)

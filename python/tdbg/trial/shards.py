@@ -22,12 +22,11 @@ from tdbg._core import Definition
 from tdbg.config.collections import Role
 from tdbg.errors import UnsupportedFeature
 from tdbg.run.schema import PlacementKind
+from tdbg.stats.row_fields import COUNTS, MOMENTS, NOT_FINITE_COUNTS
 from tdbg.trial.writers import Source
 
 __all__ = [
     "CLASS_DTYPES",
-    "COUNTS",
-    "FIELDS",
     "FLOAT64",
     "INT64",
     "PER_WORKER",
@@ -49,9 +48,6 @@ __all__ = [
 ]
 
 
-COUNTS = ("count", "nan", "positive_infinity", "negative_infinity", "zero")
-FIELDS = (*COUNTS, "min", "max", "abs_min", "mean", "m2", "l1", "l2")
-
 # How the bits of a minimum or maximum are to be understood: cpp/tensor/dtype.h.
 FLOAT64 = 0
 INT64 = 1
@@ -63,7 +59,7 @@ Rows = dict[str, NDArray[Any]]
 
 def dtype_of(field: str) -> Any:
     """How a field is held while rows are merged: extremes by their bits."""
-    return np.uint64 if field in (*COUNTS, "min", "max") else np.float64
+    return np.float64 if field in MOMENTS else np.uint64
 
 
 def to_float(
@@ -104,8 +100,8 @@ def group(
 
 def finite_count(rows: Rows) -> NDArray[np.uint64]:
     """How many elements of each row are finite."""
-    others = rows["nan"] + rows["positive_infinity"] + rows["negative_infinity"]
-    return np.asarray(rows["count"] - others, np.uint64)
+    nan, plus, minus = (rows[name] for name in NOT_FINITE_COUNTS)
+    return np.asarray(rows["count"] - (nan + plus + minus), np.uint64)
 
 
 def _moments(rows: Rows, merged: Rows, starts: NDArray[np.intp], n_rows: int) -> Rows:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.stats import rows as row_statistics
+from tdbg.stats.row_fields import COUNTS, EXTREMES, FIELDS, RowFields
 from tdbg.trial import shards
 from tdbg.trial.layout import Layout, SourceLayout, layout_of
 from tdbg.trial.writers import Source
@@ -26,11 +27,13 @@ __all__ = ["Statistics", "collect", "merge_rows", "with_rows"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Statistics:
+class Statistics(
+    RowFields[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]
+):
     """Statistics rows as arrays of shape (names, steps).
 
-    Moments and extremes are those of the finite elements; an entry that is not
-    ``present`` has zero counts and NaN.  Docs/statistics.md defines the fields.
+    The fields of a row (``RowFields``) are arrays, too.  An entry that is not
+    ``present`` has counts of zero and is NaN elsewhere.
 
     Attributes:
         names: Name of each row of the arrays.
@@ -43,26 +46,13 @@ class Statistics:
     names: list[str]
     steps: NDArray[np.int64]
     present: NDArray[np.bool_]
-    count: NDArray[np.uint64]
-    nan: NDArray[np.uint64]
-    positive_infinity: NDArray[np.uint64]
-    negative_infinity: NDArray[np.uint64]
-    zero: NDArray[np.uint64]
-    min: NDArray[np.float64]
-    max: NDArray[np.float64]
-    abs_min: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    m2: NDArray[np.float64]
-    l1: NDArray[np.float64]
-    l2: NDArray[np.float64]
     extreme_bits: tuple[NDArray[np.uint64], NDArray[np.uint64]] = field(repr=False)
     extreme_classes: NDArray[np.uint8] = field(repr=False)
 
     @property
     def finite(self) -> NDArray[np.uint64]:
         """How many elements are neither NaN nor infinite."""
-        not_finite = self.nan + self.positive_infinity + self.negative_infinity
-        return self.count - not_finite
+        return self.count - self.nan - self.positive_infinity - self.negative_infinity
 
     @property
     def variance(self) -> NDArray[np.float64]:
@@ -81,7 +71,7 @@ class Statistics:
         Raises:
             ConfigurationError: If there is no such reduction.
         """
-        rows = {field: getattr(self, field) for field in shards.FIELDS}
+        rows = {field: getattr(self, field) for field in FIELDS}
         found = row_statistics.reduction_column(rows, name, absolute)
         return np.where(self.present, found, np.nan)
 
@@ -142,7 +132,7 @@ class _Accumulator:
         self._owner = np.zeros(size, np.int32)  # Rank + 1 of a row, if it is alone.
         self._scratch = np.zeros(size, np.int32)
         self._fields: dict[str, NDArray[Any]] = {
-            name: np.zeros(size, shards.dtype_of(name)) for name in shards.FIELDS
+            name: np.zeros(size, shards.dtype_of(name)) for name in FIELDS
         }
         # Elements of the whole, where rows are of parts.
         self._whole = np.zeros(size, np.uint64)
@@ -164,11 +154,11 @@ class _Accumulator:
             definition = definition[use]
         if not len(rows):
             return
-        fields = {field: rows[field] for field in shards.FIELDS}
+        fields = {field: rows[field] for field in FIELDS}
         classes = self._classes[name]
         changed = layout.classes[definition] != classes
         if changed.any():
-            for field_name in ("min", "max"):
+            for field_name in EXTREMES:
                 _widen(fields, field_name, changed, layout.classes[definition])
         self._owner[keys] = rank + 1
         self._whole[keys] = layout.of_whole[definition]
@@ -199,17 +189,17 @@ class _Accumulator:
         """What was merged; what lacks a part counts only if *in_parts*."""
         if not in_parts:
             self._present &= self._fields["count"] >= self._whole
-            for name in shards.COUNTS:
+            for name in COUNTS:
                 self._fields[name][~self._present] = 0
         shape = (len(self._names), len(self._steps))
-        bits = {name: self._fields[name].copy() for name in ("min", "max")}
+        bits = {name: self._fields[name].copy() for name in EXTREMES}
         finite = shards.finite_count(self._fields) > 0
         classes = np.repeat(self._classes, len(self._steps))
-        for name in ("min", "max"):
+        for name in EXTREMES:
             self._fields[name] = shards.to_float(bits[name], classes, finite)
         if not self._present.all():
             for name, values in self._fields.items():
-                if name not in shards.COUNTS:
+                if name not in COUNTS:
                     values[~self._present] = np.nan
         return Statistics(
             names=self._names,

@@ -26,6 +26,7 @@ from tdbg.errors import (
 )
 from tdbg.modes import ModeKeys
 from tdbg.stats import rows
+from tdbg.stats.row_fields import EXTREMES, FIELDS, RowFields
 from tdbg.trial import shards, values
 from tdbg.trial.envelope import Envelope
 from tdbg.trial.histograms import HistogramQueries
@@ -54,43 +55,13 @@ __all__ = ["TensorHandle", "TensorStatistics", "as_row", "extremes_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class TensorStatistics:
-    """The statistics of one tensor at one step (docs/statistics.md).
-
-    Counts cover all elements, everything else the finite ones.
-
-    Attributes:
-        count: Number of elements.
-        nan: How many are NaN.
-        positive_infinity: How many are +Inf.
-        negative_infinity: How many are -Inf.
-        zero: How many are zero.
-        min: The least; an exact int for integers and bool; +inf if none is finite.
-        max: The greatest; likewise; -inf if none is finite.
-        abs_min: The least absolute value; +inf if none is finite.
-        mean: The mean.
-        m2: Sum of squared deviations from the mean.
-        l1: Sum of absolute values.
-        l2: Square root of the sum of squares.
-    """
-
-    count: int
-    nan: int
-    positive_infinity: int
-    negative_infinity: int
-    zero: int
-    min: float | int
-    max: float | int
-    abs_min: float
-    mean: float
-    m2: float
-    l1: float
-    l2: float
+class TensorStatistics(RowFields[int, float | int, float]):
+    """The statistics of one tensor at one step."""
 
     @classmethod
     def of(cls, row: np.void, number: int) -> TensorStatistics:
         """Of a row of the core whose extremes are of the class *number*."""
-        values = {name: row[name].item() for name in shards.FIELDS}
+        values = {name: row[name].item() for name in FIELDS}
         values["min"], values["max"] = extremes_of(row, number)
         return cls(**values)
 
@@ -126,8 +97,8 @@ def extremes_of(row: np.void, number: int) -> tuple[float | int, float | int]:
 def as_row(merged: Statistics) -> np.void:
     """The only entry of *merged*, as the core lays a row out."""
     rows = np.zeros(1, _core.ROW_DTYPE)
-    extremes = dict(zip(("min", "max"), merged.extreme_bits, strict=True))
-    for name in shards.FIELDS:
+    extremes = dict(zip(EXTREMES, merged.extreme_bits, strict=True))
+    for name in FIELDS:
         rows[name] = extremes.get(name, getattr(merged, name))[0, 0]
     result: np.void = rows[0]
     return result

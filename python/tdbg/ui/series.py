@@ -24,6 +24,7 @@ from tdbg.config.collections import Role
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.stats.histogram import Histogram
+from tdbg.stats.row_fields import EXTREMES, MOMENTS
 from tdbg.trial import Envelope, Trial
 from tdbg.ui.packing import pack
 
@@ -55,7 +56,7 @@ ROWS_AROUND = 15
 MOST_EMPTY = 20
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 # What a row without a finite element has no value of.
-OF_FINITE = ("min", "max", "abs_min", "mean", "m2", "l1", "l2", "std", "rms")
+OF_FINITE = (*EXTREMES, *MOMENTS, "std", "rms")
 # Formats of which a page says what they would lose of a tensor.
 FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _roles: WeakKeyDictionary[Trial, tuple[tuple[list[str], int], dict[str, str]]] = (

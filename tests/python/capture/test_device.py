@@ -24,6 +24,7 @@ from tdbg.hooks.pytorch import adapter as adapter_module
 from tdbg.hooks.pytorch.device import tensors
 from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
 from tdbg.stats.reference import row
+from tdbg.stats.row_fields import COUNTS
 from tdbg.trial import create_trial
 from torch_helpers import Recorded, bits, make_hook
 
@@ -68,7 +69,7 @@ def rows_hook(path: Path) -> Hook:
 def assert_row(actual: np.void, tensor: torch.Tensor, what: str) -> None:
     """As the reference says, within the bounds of statistics."""
     expected = row(numpy_of(tensor.as_subclass(torch.Tensor)))
-    for name in ("count", "nan", "positive_infinity", "negative_infinity", "zero"):
+    for name in COUNTS:
         assert int(actual[name]) == getattr(expected, name), (what, name)
     finite = expected.count - expected.nan
     finite -= expected.positive_infinity + expected.negative_infinity

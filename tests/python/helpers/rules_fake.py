@@ -14,9 +14,9 @@ import numpy as np
 from tdbg.errors import TensorUnavailable, TensorUnavailableForStep
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine, Rule
-from tdbg.rules.window import FIELDS
 from tdbg.run.findings import Finding
 from tdbg.stats.histogram import Histogram
+from tdbg.stats.row_fields import FIELDS
 
 STEP = np.dtype(
     [

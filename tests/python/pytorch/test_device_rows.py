@@ -20,6 +20,7 @@ from tdbg.hooks.pytorch.device import statistics
 from tdbg.hooks.pytorch.device.statistics import FIELDS, row_words, unit_table
 from tdbg.pytorch import Hook, ModeKeys
 from tdbg.stats.reference import Row, row, unit_counts
+from tdbg.stats.row_fields import COUNTS
 from torch_helpers import Recorded, digits, make_hook, mlp
 
 SIZES = (1, 7, 1000)
@@ -42,7 +43,7 @@ def assert_agrees(tensor: torch.Tensor, scale: float = 1.0) -> None:
     array = numpy_of(tensor)
     is_float = tensor.dtype.is_floating_point
     expected = row(array, scale if is_float else 1.0)
-    for name in ("count", "nan", "positive_infinity", "negative_infinity", "zero"):
+    for name in COUNTS:
         assert actual[name] == getattr(expected, name), name
     n_infinite = expected.positive_infinity + expected.negative_infinity
     finite = expected.count - expected.nan - n_infinite

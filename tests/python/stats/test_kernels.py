@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tdbg import _core
 from tdbg.stats.reference import row, unit_counts
+from tdbg.stats.row_fields import COUNTS
 
 DTYPES = [
     *(np.dtype(name) for name in ("bool", "float16", "float32", "float64")),
@@ -34,7 +35,6 @@ DTYPES = [
     np.dtype(ml_dtypes.float8_e5m2fnuz),
     np.dtype(ml_dtypes.float8_e8m0fnu),
 ]
-COUNTS = ("count", "nan", "positive_infinity", "negative_infinity", "zero")
 
 
 def assert_agrees(x: NDArray[Any], scale: float = 1.0) -> None:

@@ -22,7 +22,7 @@ FLOAT8 = [
 
 def test_a_row_worked_out_by_hand() -> None:
     x = np.array([[3.0, -1.0, np.nan], [0.0, -np.inf, 2.0]])
-    assert row(x) == Row(
+    assert row(x) == Row.of(
         count=6,
         nan=1,
         negative_infinity=1,
@@ -39,12 +39,12 @@ def test_a_row_worked_out_by_hand() -> None:
 
 def test_the_row_of_no_element_is_empty() -> None:
     for dtype in (np.float32, np.int64, np.bool_, ml_dtypes.bfloat16):
-        assert row(np.empty((0, 3), dtype)) == Row()
+        assert row(np.empty((0, 3), dtype)) == Row.of()
 
 
 def test_without_finite_elements_only_counts_are_set() -> None:
     x = np.array([np.nan, np.inf, np.inf])
-    assert row(x) == Row(count=3, nan=1, positive_infinity=2)
+    assert row(x) == Row.of(count=3, nan=1, positive_infinity=2)
 
 
 def test_negative_zero_is_a_zero() -> None:

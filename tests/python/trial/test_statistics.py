@@ -22,13 +22,13 @@ from tdbg import _core
 from tdbg.cli import _tdbg
 from tdbg.config import Role
 from tdbg.errors import TensorUnavailable
-from tdbg.rules.window import FIELDS as WINDOW_FIELDS
+from tdbg.stats.row_fields import COUNTS, FIELDS
 from tdbg.trial import Statistics, Trial, create_trial, layout
-from tdbg.trial.shards import COUNTS, FIELDS, FLOAT64, INT64, UINT64, group
+from tdbg.trial.shards import FLOAT64, INT64, UINT64, group
 from tdbg.trial.writers import Source
 
 DEFINITION, ROWS, INDEX = 2, 3, 11
-EXACT = ("count", "nan", "positive_infinity", "negative_infinity", "zero", "abs_min")
+EXACT = (*COUNTS, "abs_min")
 
 
 def assert_row(got: dict[str, Any], array: NDArray[Any], scale: float) -> None:
@@ -391,7 +391,7 @@ def same(trial: Trial, names: list[str], steps: list[int]) -> bool:
     assert (columns.present[rows][:, here] == present).all()
     assert columns.present.sum() == present.sum()
     assert len(common) or not columns.present.any()
-    for i, field in enumerate(WINDOW_FIELDS):
+    for i, field in enumerate(FIELDS):
         expected = np.full((len(names), len(steps)), np.nan)
         values = np.where(present, getattr(table, field)[:, there], np.nan)
         expected[np.ix_(rows, here)] = values

@@ -36,7 +36,7 @@ def policy_of_trees(config: HookConfig) -> Policy:
 
     Metrics and losses are captured at every round, everything else at every tenth
     where the configuration has no schedule: rules read the values of trees, and those
-    of deep learning, every 500 steps, would be none.
+    of deep learning, every ``SAVE_INTERVAL`` steps, would be none.
 
     Raises:
         ConfigurationError: If a rule is unknown, or one of its parameters is bad.

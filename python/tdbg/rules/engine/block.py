@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.rules.table import FIELDS, NOT_FINITE, Bools, Floats
+from tdbg.rules.table import NOT_FINITE, Bools, Floats
+from tdbg.stats.row_fields import FIELDS, NOT_FINITE_COUNTS
 
 if TYPE_CHECKING:
     from tdbg.trial import ScalarSeries
@@ -31,8 +32,6 @@ __all__ = [
 
 
 Ints = NDArray[np.int64]
-
-NOT_FINITE_FIELDS = ("nan", "positive_infinity", "negative_infinity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +149,7 @@ def field_of(fields: Floats, name: str) -> Floats:
     if name != NOT_FINITE:
         column: Floats = fields[FIELDS.index(name)]
         return column
-    nan, plus, minus = (fields[FIELDS.index(each)] for each in NOT_FINITE_FIELDS)
+    nan, plus, minus = (fields[FIELDS.index(each)] for each in NOT_FINITE_COUNTS)
     not_finite: Floats = nan + plus + minus
     return not_finite
 

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
 from tdbg.rules.engine.block import NO_STEPS, Block, Ints, NewSteps, as_index, field_of
-from tdbg.rules.table import FIELDS, Floats, Table, TensorInfo
+from tdbg.rules.table import Floats, Table, TensorInfo
 from tdbg.rules.value_cache import ValueCache
 from tdbg.rules.window import UnitTable
+from tdbg.stats.row_fields import FIELDS
 
 __all__ = ["PREFIX", "History", "UnitHistory"]
 

@@ -13,8 +13,8 @@ from rules_fake import STEP
 from tdbg.errors import TensorUnavailableForStep
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine, default_rules
-from tdbg.rules.window import FIELDS
 from tdbg.run.findings import Finding
+from tdbg.stats.row_fields import FIELDS
 
 ROLES = {
     "0.weight": "weight",

@@ -23,6 +23,7 @@ from tdbg.config import schedules
 from tdbg.config.collections import Role
 from tdbg.config.messages import check_known
 from tdbg.config.patterns import NamePattern
+from tdbg.config.tensor_names import PREFIXES
 from tdbg.modes import ModeKeys
 
 __all__ = [
@@ -98,11 +99,14 @@ _ROLES: dict[str, frozenset[Role]] = {
 # Tensors that smdebug never captured belong to an expression only if it has this word,
 # not if it happens to match their names.
 _NAMED_ONLY = {
-    Role.BUFFER: "buffer/",
-    Role.OPTIMIZER_STATE: "optimizer/",
-    Role.UPDATE: "update/",
-    Role.GRADIENT_UNCLIPPED: "gradient_unclipped/",
-    Role.GRADIENT_LOCAL: "gradient_local/",
+    role: PREFIXES[role]
+    for role in (
+        Role.BUFFER,
+        Role.OPTIMIZER_STATE,
+        Role.UPDATE,
+        Role.GRADIENT_UNCLIPPED,
+        Role.GRADIENT_LOCAL,
+    )
 }
 DEFAULT_PYTORCH_COLLECTIONS = {
     CollectionKeys.ALL,

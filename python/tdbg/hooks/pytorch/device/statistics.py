@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tdbg.capture.adapter import ComputedRow, UnitSummarySpec
 from tdbg.hooks.pytorch.device.tensors import name_of
 from tdbg.hooks.sparse import add_zeros
+from tdbg.stats import row_fields
 
 __all__ = ["CHUNK", "FIELDS", "row_words", "sparse_row", "sparse_units", "unit_table"]
 
@@ -29,7 +30,7 @@ __all__ = ["CHUNK", "FIELDS", "row_words", "sparse_row", "sparse_units", "unit_t
 # Elements that are taken to float64 at a time: bounds the memory beside the tensor.
 CHUNK = 1 << 21
 # Of a row, in the order of the core's Summary.
-FIELDS = 12
+FIELDS = len(row_fields.FIELDS)
 
 _UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32}
 _MASKS = {torch.uint16: 0xFFFF, torch.uint32: 0xFFFF_FFFF}

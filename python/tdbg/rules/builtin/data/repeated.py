@@ -12,7 +12,6 @@ from tdbg.modes import TRAINING
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.window import (
-    FIELDS,
     OK,
     UNKNOWN,
     Bools,
@@ -23,6 +22,7 @@ from tdbg.rules.window import (
     Window,
 )
 from tdbg.run.findings import Severity, Stage
+from tdbg.stats.row_fields import FIELDS
 
 __all__ = ["RepeatedData"]
 

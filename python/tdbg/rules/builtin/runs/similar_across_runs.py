@@ -14,9 +14,10 @@ from tdbg.errors import ConfigurationError
 from tdbg.rules.builtin.tensors.tensor_rule import TensorRule
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_names, check_number
-from tdbg.rules.table import FIELDS, Description, Evaluation, Table
+from tdbg.rules.table import Description, Evaluation, Table
 from tdbg.rules.window import Window
 from tdbg.run.findings import Severity
+from tdbg.stats.row_fields import FIELDS
 
 if TYPE_CHECKING:
     from tdbg.trial import Trial

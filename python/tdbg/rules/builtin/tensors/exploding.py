@@ -15,12 +15,12 @@ from tdbg.rules.registry import register
 from tdbg.rules.rule import ROLES, built_in, check_switch
 from tdbg.rules.window import Description, Evaluation, Table, Window
 from tdbg.run.findings import Evidence, Severity, Stage
+from tdbg.stats.row_fields import NOT_FINITE_COUNTS
 
 __all__ = ["ExplodingTensor"]
 
 ACTIVATIONS = ROLES["inputs"] | {"output"}
 STATE_ROLES = {"weight", "bias", "buffer", "optimizer_state"}
-NOT_FINITE = ("nan", "positive_infinity", "negative_infinity")
 GRADIENT_ROLES = {
     "gradient",
     "gradient_unclipped",
@@ -147,7 +147,7 @@ class ExplodingTensor(TensorRule):
         # Losses are recorded at every step, other tensors less often.
         present = np.flatnonzero(table.present[:, j])
         is_alone = all(table.roles[k] == "loss" for k in present)
-        n_bad = sum(table[field][i, j] for field in NOT_FINITE)
+        n_bad = sum(table[field][i, j] for field in NOT_FINITE_COUNTS)
         return Description(
             message=(
                 f"the first that is not finite: {table['nan'][i, j]:.0f} NaN, "

@@ -17,7 +17,6 @@ from tdbg.rules.registry import register
 from tdbg.rules.rule import built_in, check_number
 from tdbg.rules.table import streak_spans
 from tdbg.rules.window import (
-    FIELDS,
     LASTING,
     Bools,
     Description,
@@ -29,6 +28,7 @@ from tdbg.rules.window import (
     rows_of_lasting,
 )
 from tdbg.run.findings import Severity, Stage
+from tdbg.stats.row_fields import FIELDS
 
 __all__ = ["UnchangedTensor"]
 
