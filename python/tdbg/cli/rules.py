@@ -72,7 +72,7 @@ def _describe(name: str, *, named: bool) -> dict[str, Any]:
         **_empty(rule.__name__),
         "meaning": " ".join(document.partition("\n\n")[0].split()),
         "severities": [severity.label for severity in rule.severities],
-        "by_default": _is_default(name),
+        "by_default": registry.is_default(name),
         "source": name if is_in_file(name) else rule.__module__,
         "needs": [need_as_json(need) for need in _needs(rule)],
         "captures": [captures(need) for need in _needs(rule)],
@@ -101,10 +101,6 @@ def _empty(name: str) -> dict[str, Any]:
         "parameters": [],
         "error": "",
     }
-
-
-def _is_default(name: str) -> bool:
-    return name in registry.BUILT_IN and name not in registry.NOT_BY_DEFAULT
 
 
 def _needs(rule: type[Rule]) -> Sequence[Needs]:

@@ -23,15 +23,18 @@ from typing import Any, TypeVar, cast
 
 from tdbg.config.messages import nearest
 from tdbg.errors import ConfigurationError, UnknownRule
+from tdbg.rules.catalog import BUILT_IN
 from tdbg.rules.rule import Rule, parameters_of
 from tdbg.run.directory import RUN_FILE
 
 __all__ = [
+    "BUILT_IN",
     "as_rule",
     "default_rules",
     "describe",
     "execute",
     "get",
+    "is_default",
     "is_in_file",
     "load",
     "make",
@@ -181,48 +184,6 @@ def _is_rule(value: object, module: ModuleType) -> bool:
 
 
 GROUP = "tdbg.rules"
-# Modules of the built-in rules: a name imports only its own.
-BUILT_IN = {
-    "AllZero": "tdbg.rules.builtin.tensors.all_zero",
-    "ClassImbalance": "tdbg.rules.builtin.data.class_imbalance",
-    "Confusion": "tdbg.rules.builtin.data.confusion",
-    "DeadEmbedding": "tdbg.rules.builtin.activations.dead_embedding",
-    "DeadRelu": "tdbg.rules.builtin.activations.dead_relu",
-    "DropoutInEvaluation": "tdbg.rules.builtin.weights.dropout_in_evaluation",
-    "ExplodingGradient": "tdbg.rules.builtin.gradients.exploding",
-    "ExplodingTensor": "tdbg.rules.builtin.tensors.exploding",
-    "FeatureImportance": "tdbg.rules.builtin.trees.feature_importance",
-    "GradientsNotCleared": "tdbg.rules.builtin.gradients.not_cleared",
-    "LossMisuse": "tdbg.rules.builtin.loss.misuse",
-    "LossNotDecreasing": "tdbg.rules.builtin.loss.not_decreasing",
-    "LossSpike": "tdbg.rules.builtin.loss.spike",
-    "MissingGradient": "tdbg.rules.builtin.weights.missing_gradient",
-    "NLPSequenceRatio": "tdbg.rules.builtin.data.nlp_sequence_ratio",
-    "NotInOptimizer": "tdbg.rules.builtin.weights.not_in_optimizer",
-    "NotNormalizedData": "tdbg.rules.builtin.data.not_normalized",
-    "Overfit": "tdbg.rules.builtin.loss.overfit",
-    "Overtraining": "tdbg.rules.builtin.loss.overtraining",
-    "PoorWeightInitialization": "tdbg.rules.builtin.weights.initialization",
-    "PrecisionLoss": "tdbg.rules.builtin.gradients.precision",
-    "RepeatedData": "tdbg.rules.builtin.data.repeated",
-    "SaturatedActivation": "tdbg.rules.builtin.activations.saturated",
-    "SimilarAcrossRuns": "tdbg.rules.builtin.runs.similar_across_runs",
-    "StalledTraining": "tdbg.rules.builtin.runs.stalled",
-    "StoppedOptimizer": "tdbg.rules.builtin.weights.stopped_optimizer",
-    "TensorVariance": "tdbg.rules.builtin.tensors.variance",
-    "TrainedInEvalMode": "tdbg.rules.builtin.weights.eval_mode",
-    "TreeDepth": "tdbg.rules.builtin.trees.tree_depth",
-    "UnchangedTensor": "tdbg.rules.builtin.tensors.unchanged",
-    "Underfitting": "tdbg.rules.builtin.loss.underfitting",
-    "UnregisteredParameter": "tdbg.rules.builtin.weights.unregistered",
-    "UnshuffledData": "tdbg.rules.builtin.data.unshuffled",
-    "VanishingGradient": "tdbg.rules.builtin.gradients.vanishing",
-    "VanishingLearningRate": "tdbg.rules.builtin.weights.vanishing_rate",
-    "WeightUpdateRatio": "tdbg.rules.builtin.weights.update_ratio",
-    "ZeroLearningRate": "tdbg.rules.builtin.weights.zero_learning_rate",
-}
-# Rules that need parameters.
-NOT_BY_DEFAULT = frozenset({"SimilarAcrossRuns"})
 # The only mutable global: registered rules by name.
 _registered: dict[str, type[Rule]] = {}
 
@@ -304,7 +265,12 @@ def make(name: str, **parameters: object) -> Rule:
 
 def default_rules() -> tuple[Rule, ...]:
     """Return all built-in rules that need no parameters, with their defaults."""
-    return tuple(make(name) for name in BUILT_IN if name not in NOT_BY_DEFAULT)
+    return tuple(make(name) for name in BUILT_IN if is_default(name))
+
+
+def is_default(name: str) -> bool:
+    """Return whether a rule is judged where nobody names rules."""
+    return name in BUILT_IN and get(name).by_default
 
 
 def describe(rules: Iterable[Rule]) -> list[dict[str, Any]]:

@@ -60,6 +60,8 @@ class Rule(ABC):
     the window.
 
     Attributes:
+        by_default: Whether a built-in rule is among the default rules; False if it
+            needs parameters.
         severities: The severities that its findings may have, the least first.
         stage: Where its findings stand in the chain from causes to consequences;
             None: they neither bring about others nor follow from them.
@@ -67,6 +69,7 @@ class Rule(ABC):
 
     __slots__ = ()
 
+    by_default: ClassVar[bool] = True
     severities: ClassVar[tuple[Severity, ...]] = (Severity.WARNING,)
     stage: ClassVar[Stage | None] = None
 

@@ -14,7 +14,7 @@ from tdbg.config import Kind, Needs
 from tdbg.config.collections import BUILT_IN
 from tdbg.config.needs import every_need
 from tdbg.pytorch import CollectionConfig, Hook
-from tdbg.rules.registry import NOT_BY_DEFAULT
+from tdbg.rules.registry import is_default
 from tdbg.trial import Trial, create_trial
 from torch_helpers import digits
 
@@ -70,9 +70,7 @@ def check(trial: Trial, needs: tuple[Needs, ...]) -> None:
             assert "unit_summary" in roles
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name in rules.BUILT_IN if name not in NOT_BY_DEFAULT)
-)
+@pytest.mark.parametrize("name", sorted(filter(is_default, rules.BUILT_IN)))
 def test_a_rule_alone_captures_what_it_needs(name: str, tmp_path: Path) -> None:
     rule = rules.make(name)
     trial = run(tmp_path / "run", [name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,7 @@ class SimilarAcrossRuns(TensorRule):
         tdbg check runs/b --rule 'SimilarAcrossRuns(other_runs=["runs/a"])'
     """
 
+    by_default: ClassVar[bool] = False
     other_runs: tuple[str, ...] = ()
     collections: tuple[str, ...] = ("losses", "weights", "biases", "gradients")
     rtol: float = 1e-6

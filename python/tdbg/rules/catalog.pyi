@@ -1,0 +1,77 @@
+# The built-in rules, one line for each, by name.  Type checkers read this list, and so
+# does catalog.py, for `tdbg.rules` to import the module of a rule on first use.
+from __future__ import annotations
+
+from tdbg.rules.builtin.activations.dead_embedding import DeadEmbedding as DeadEmbedding
+from tdbg.rules.builtin.activations.dead_relu import DeadRelu as DeadRelu
+from tdbg.rules.builtin.activations.saturated import (
+    SaturatedActivation as SaturatedActivation,
+)
+from tdbg.rules.builtin.data.class_imbalance import ClassImbalance as ClassImbalance
+from tdbg.rules.builtin.data.confusion import Confusion as Confusion
+from tdbg.rules.builtin.data.nlp_sequence_ratio import (
+    NLPSequenceRatio as NLPSequenceRatio,
+)
+from tdbg.rules.builtin.data.not_normalized import (
+    NotNormalizedData as NotNormalizedData,
+)
+from tdbg.rules.builtin.data.repeated import RepeatedData as RepeatedData
+from tdbg.rules.builtin.data.unshuffled import UnshuffledData as UnshuffledData
+from tdbg.rules.builtin.gradients.exploding import (
+    ExplodingGradient as ExplodingGradient,
+)
+from tdbg.rules.builtin.gradients.not_cleared import (
+    GradientsNotCleared as GradientsNotCleared,
+)
+from tdbg.rules.builtin.gradients.precision import PrecisionLoss as PrecisionLoss
+from tdbg.rules.builtin.gradients.vanishing import (
+    VanishingGradient as VanishingGradient,
+)
+from tdbg.rules.builtin.loss.misuse import LossMisuse as LossMisuse
+from tdbg.rules.builtin.loss.not_decreasing import (
+    LossNotDecreasing as LossNotDecreasing,
+)
+from tdbg.rules.builtin.loss.overfit import Overfit as Overfit
+from tdbg.rules.builtin.loss.overtraining import Overtraining as Overtraining
+from tdbg.rules.builtin.loss.spike import LossSpike as LossSpike
+from tdbg.rules.builtin.loss.underfitting import Underfitting as Underfitting
+from tdbg.rules.builtin.runs.similar_across_runs import (
+    SimilarAcrossRuns as SimilarAcrossRuns,
+)
+from tdbg.rules.builtin.runs.stalled import StalledTraining as StalledTraining
+from tdbg.rules.builtin.tensors.all_zero import AllZero as AllZero
+from tdbg.rules.builtin.tensors.exploding import ExplodingTensor as ExplodingTensor
+from tdbg.rules.builtin.tensors.unchanged import UnchangedTensor as UnchangedTensor
+from tdbg.rules.builtin.tensors.variance import TensorVariance as TensorVariance
+from tdbg.rules.builtin.trees.feature_importance import (
+    FeatureImportance as FeatureImportance,
+)
+from tdbg.rules.builtin.trees.tree_depth import TreeDepth as TreeDepth
+from tdbg.rules.builtin.weights.dropout_in_evaluation import (
+    DropoutInEvaluation as DropoutInEvaluation,
+)
+from tdbg.rules.builtin.weights.eval_mode import TrainedInEvalMode as TrainedInEvalMode
+from tdbg.rules.builtin.weights.initialization import (
+    PoorWeightInitialization as PoorWeightInitialization,
+)
+from tdbg.rules.builtin.weights.missing_gradient import (
+    MissingGradient as MissingGradient,
+)
+from tdbg.rules.builtin.weights.not_in_optimizer import NotInOptimizer as NotInOptimizer
+from tdbg.rules.builtin.weights.stopped_optimizer import (
+    StoppedOptimizer as StoppedOptimizer,
+)
+from tdbg.rules.builtin.weights.unregistered import (
+    UnregisteredParameter as UnregisteredParameter,
+)
+from tdbg.rules.builtin.weights.update_ratio import (
+    WeightUpdateRatio as WeightUpdateRatio,
+)
+from tdbg.rules.builtin.weights.vanishing_rate import (
+    VanishingLearningRate as VanishingLearningRate,
+)
+from tdbg.rules.builtin.weights.zero_learning_rate import (
+    ZeroLearningRate as ZeroLearningRate,
+)
+
+BUILT_IN: dict[str, str]
